@@ -1,0 +1,1 @@
+"""The `probe` command: one file a verb."""

@@ -1,0 +1,77 @@
+"""The wire: every message kind between a reader and an agent, and nothing about them anywhere else.
+
+A request is [request id, JSON header, payload ...], a reply the same with the request's id; ROUTER adds
+and strips the identity.  Every request ends in exactly one terminal reply: its kind's own, or `error`.
+Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries this file.
+
+    request        header                                             terminal reply
+    hello          protocol, version, by                              welcome: the facts (FACTS below)
+    snapshot       -                                                  at: last seq of each stream, bytes of the log, facts
+    scan           stream, first, last, credit, patch; template       rows* then end: rows
+                   (template: an Arrow record-batch header; patch: [[offset, multiplier], ...])
+    log            first, last (byte offsets), credit                 log* then end: bytes
+    next           credit (more for a running scan or log)            -
+    cancel         of (a request id: scan, log or eval)               - (the cancelled request ends in error)
+    align          base, source (job step of count 0)                 end
+    arm            code, by, ranks, where, timeout, write, filename   armed: count, step_ns, waiting   (an eval, in two phases)
+    go             of, count (run at this boundary; -1: the next)     out* then done  (ends the arm request, not this one)
+    detach         -                                                  detached: left (what could not be taken out)
+
+    rows           first, rows; payload: batch header, then the rows themselves
+    log            first; payload: the bytes
+    out            stream "stdout" | "stderr", text
+    done           ok, echo, error, traceback, count, held_ns, changed, dropped_bytes
+    error          code, message
+"""
+
+import json
+from typing import Any
+
+PROTOCOL = 1
+# What an agent takes in one frame; a snippet is text, a template some hundred bytes.
+MAX_REQUEST_BYTES = 4 << 20
+ROWS_A_MESSAGE = 2048  # some 100 kB: the copy into zmq holds the GIL for about 20 µs
+LOG_BYTES_A_MESSAGE = 256 << 10
+CREDIT = 16  # messages that may travel before the reader asks for more
+OUTPUT_LIMIT = 4 << 20  # bytes of output of one eval that the target keeps for a slow reader
+IDLE_SECONDS = 30.0  # a stream whose reader asks for nothing this long is dropped
+
+HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
+ALIGN, ARM, GO, DETACH = "align", "arm", "go", "detach"
+WELCOME, AT, ROWS, END, ERROR = "welcome", "at", "rows", "end", "error"
+ARMED, OUT, DONE, DETACHED = "armed", "out", "done", "detached"
+
+# request kind -> kinds that may answer it, the terminal ones (besides `error`) last
+REPLIES: dict[str, tuple[str, ...]] = {
+    HELLO: (WELCOME,),
+    SNAPSHOT: (AT,),
+    SCAN: (ROWS, END),
+    LOG: (LOG, END),
+    NEXT: (),
+    CANCEL: (),
+    ALIGN: (END,),
+    ARM: (ARMED, OUT, DONE),
+    GO: (),
+    DETACH: (DETACHED,),
+}
+TERMINAL = {WELCOME, AT, END, DONE, DETACHED, ERROR}
+
+
+class WireError(ValueError):
+    """A message that is not of this protocol; the text says what is wrong with it."""
+
+
+def encode(kind: str, **fields: Any) -> bytes:
+    """The JSON header frame of a message."""
+    return json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode()
+
+
+def decode(frame: bytes) -> dict[str, Any]:
+    """The header of a message, a dict with a string under "kind".  Raises WireError."""
+    try:
+        header = json.loads(frame)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"header is not JSON: {error}") from None
+    if not isinstance(header, dict) or not isinstance(header.get("kind"), str):
+        raise WireError("header is not an object with a kind")
+    return header

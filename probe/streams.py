@@ -1,0 +1,62 @@
+"""What one fixed-width row of each raw stream holds: shared by the agent, which packs, and the reader.
+
+A row is a few little-endian signed 8-byte slots, `seq` always last: 0 until the row is complete, then
+its number from 1, so a row's place follows from its number.  A stream is a ring of chunks of CHUNK_ROWS
+rows in one memfd; chunk c (rows c * CHUNK_ROWS + 1 ...) lies at place c % chunks.  Rows carry times and
+serial numbers only: steps, names and nesting are resolved by the reader.  Stdlib only, no imports of ours.
+"""
+
+CHUNK_ROWS = 16384
+RETENTION_BYTES = 64 << 20  # a stream: 1.3 million spans, hours of a training at full recording
+
+SPANS = "spans"
+MARKS = "marks"
+STEPS = "steps"
+COLLECTIVES = "collectives"
+
+# Times are nanoseconds of CLOCK_MONOTONIC; `thread` is threading.get_ident(), whose native id and name
+# stand in the log; `subject` is a serial number from the log, never a recycled id().
+STREAMS: dict[str, tuple[str, ...]] = {
+    # anything with a beginning and an end on one thread; flags say which kind
+    SPANS: ("start_ns", "end_ns", "subject", "thread", "flags", "seq"),
+    # autograd reached a module's output (its backward begins) or is through with its input (ends)
+    MARKS: ("time_ns", "subject", "thread", "flags", "seq"),
+    # a boundary: the anchor optimizer ended step number `count` since the attach
+    STEPS: ("time_ns", "count", "group_seq", "subject", "thread", "flags", "seq"),
+    # done_ns is written later, in place, and stays 0 while the operation is in flight
+    COLLECTIVES: (
+        "start_ns", "issued_ns", "done_ns", "operation", "group", "group_seq", "peer", "bytes", "tensor",
+        "thread", "flags", "seq",
+    ),
+}  # fmt: skip
+
+# flags, bits 0-7: the kind of row
+KIND_MASK = 0xFF
+FORWARD, OPTIMIZER, ENGINE, EVAL, LOAD = range(1, 6)  # kinds of spans
+BEGIN, BEGIN_SAME_NODE, END = range(1, 4)  # kinds of marks; SAME_NODE: a descendant began at this very node
+# flags, single bits
+FAILED = 1 << 8
+COMPILED = 1 << 9
+ASYNC_OP = 1 << 10
+
+# The log: an append-only memfd of records (kind u32, length u32, id u64, payload utf-8, padded to 8 bytes).
+# Its first 8 bytes are the number of bytes committed, themselves included; written last.
+LOG_RECORD = "<IIQ"
+LOG_BYTES = 64 << 20  # address space; memory is used as records come
+LOG_STRING, LOG_MODULE, LOG_OPTIMIZER, LOG_GROUP, LOG_THREAD, LOG_EVAL, LOG_EVAL_DONE = range(1, 8)
+# payloads: STRING the text; all others JSON objects; a later record of the same kind and id replaces one.
+#   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial}
+#   OPTIMIZER id serial          {"name", "type"}
+#   GROUP     id                 {"name", "backend", "size", "rank", "ranks": [...]}
+#   THREAD    id get_ident()     {"native_id", "name", "is_main"}
+#   EVAL      id                 {"by", "code", "where": "boundary" | "now", "ranks": [...] or null}
+#   EVAL_DONE id                 {"ok", "error", "changed": [...]}  (its times: the span of kind EVAL)
+
+# The header: one page-aligned memfd. Magic, version, then which of two JSON halves is the valid one.
+HEADER_NAME = "probe-header"  # memfd names: probe-header, probe-log, probe-spans, …
+HEADER_MAGIC = b"\x89probe\r\n"
+HEADER_VERSION = 1
+HEADER_LAYOUT = "<8sII"  # magic, version, active half
+HEADER_HALVES = (64, 32768)
+HEADER_HALF_LAYOUT = "<I"  # length, then the JSON text
+HEADER_BYTES = 65536
