@@ -4,18 +4,18 @@ A request is [request id, JSON header, payload ...], a reply the same with the r
 and strips the identity.  Every request ends in exactly one terminal reply: its kind's own, or `error`.
 Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries this file.
 
-    request        header                                             terminal reply
-    hello          protocol, version, by                              welcome: the facts (FACTS below)
-    snapshot       -                                                  at: last seq of each stream, bytes of the log, facts
-    scan           stream, first, last, credit, patch; template       rows* then end: rows
-                   (template: an Arrow record-batch header; patch: [[offset, multiplier], ...])
-    log            first, last (byte offsets), credit                 log* then end: bytes
-    next           credit (more for a running scan or log)            -
-    cancel         of (a request id: scan, log or eval)               - (the cancelled request ends in error)
-    align          base, source (job step of count 0)                 end
-    arm            code, by, ranks, where, timeout, write, filename   armed: count, step_ns, waiting   (an eval, in two phases)
-    go             of, count (run at this boundary; -1: the next)     out* then done  (ends the arm request, not this one)
-    detach         -                                                  detached: left (what could not be taken out)
+    request   header                                            terminal reply
+    hello     protocol, version, by                             welcome: facts
+    snapshot  -                                                 at: streams (last seq of each), log (bytes), facts
+    scan      stream, first, last, credit, patch; template      rows* then end: rows
+              (template: an Arrow record-batch header; patch: [[offset, multiplier], ...] of its integers)
+    log       first, last (byte offsets), credit                log* then end: rows (bytes)
+    next      credit (more for a running scan or log)           -
+    cancel    of (a request id: scan, log or arm)               - (the cancelled request ends in error)
+    align     base, source (job step of count 0)                end
+    arm       code, by, ranks, where, timeout, write, filename  armed: count, step_ns, waiting (s)
+    go        of, count (run at this boundary; -1: the next)    - (out* then done end the arm request)
+    detach    -                                                 detached: left (what could not be taken out)
 
     rows           first, rows; payload: batch header, then the rows themselves
     log            first; payload: the bytes

@@ -1,0 +1,201 @@
+"""The agent: its streams, its taps and its thread, put in at start and taken out at stop.
+
+The one invariant: whatever is put into the process has its removal beside it, and stop() calls them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .. import protocol as wire
+from ..streams import LOG_THREAD, SPANS, STEPS, STREAMS
+from . import fork
+from .boundary import Boundary
+from .evals import Evals
+from .facts import Facts
+from .header import Header
+from .log import Log
+from .modules import Modules
+from .rows import Stream
+from .server import Key, Refused, Server
+from .step import Steps
+from .torch_taps import TorchTaps
+
+_KEPT: list[Any] = []  # in a forked child: sockets of the parent, never to be closed or collected
+
+
+class Agent:
+    """Made by main.start(); run() is the agent's thread."""
+
+    def __init__(self, endpoint: str, uids: set[int], version: str) -> None:
+        self.version = version
+        self.header, self.log = Header(), Log()
+        self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items()}
+        self.modules = Modules(self.log)
+        self.boundary = Boundary()
+        self.steps = Steps(self.streams[STEPS], self.boundary.stepped)
+        self.server = Server(endpoint, uids)
+        self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
+        self.taps: TorchTaps | None = None
+        self.facts = Facts(self, endpoint)
+        self.on_stopped: Callable[[], None] = lambda: None
+        self._threads: dict[int, str] = {}
+        self._wire_up()
+
+    def _wire_up(self) -> None:
+        server = self.server
+        server.on_tick, server.on_cancel = self._tick, self.evals.cancel
+        server.handlers.update(
+            {
+                wire.HELLO: self._hello,
+                wire.SNAPSHOT: self._snapshot,
+                wire.SCAN: self._scan,
+                wire.LOG: self._scan_log,
+                wire.ALIGN: self._align,
+                wire.ARM: self.evals.arm,
+                wire.GO: self.evals.go,
+                wire.DETACH: self._detach,
+            }
+        )
+
+    def start(self) -> None:
+        """Put the taps in and start the thread; on the bootstrap's thread."""
+        fork.in_child(self._in_forked_child)
+        self._look_for_torch()
+        self._write_log()
+        sys.modules["_thread"].start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        _name_thread(b"probe-agent")
+        try:
+            self.server.run()
+        finally:
+            self.server.close()
+            self.on_stopped()
+
+    # ---- taps
+
+    def _look_for_torch(self) -> None:
+        """Taps go in when torch is there: at attach, or when the job has imported it."""
+        if self.taps is None and "torch.optim.optimizer" in sys.modules and "torch.autograd.graph" in sys.modules:
+            self.taps = TorchTaps(self.streams, self.log, self.modules, self.steps, self.boundary, self.evals.current)
+        if self.taps is not None:
+            self.taps.tend()
+
+    def _tick(self) -> float:
+        """Once a second or sooner, on the agent's thread."""
+        self._look_for_torch()
+        self._write_log()
+        return self.evals.tick()
+
+    def _write_log(self) -> None:
+        self._note_threads()
+        self.modules.name()
+        self.log.write()
+        self.header.write(self.facts.now())
+
+    def _note_threads(self) -> None:
+        threading: Any = sys.modules.get("threading")
+        for ident, thread in list(threading._active.items()) if threading else []:
+            if self._threads.get(ident) != thread.name:
+                self._threads[ident] = thread.name
+                is_main = thread is threading.main_thread()
+                self.log.put(
+                    LOG_THREAD, ident, {"native_id": thread.native_id, "name": thread.name, "is_main": is_main}
+                )
+
+    # ---- requests
+
+    def _hello(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        if request["protocol"] != wire.PROTOCOL:
+            raise Refused("protocol", f"this agent speaks protocol {wire.PROTOCOL}, not {request['protocol']}")
+        self.server.reply(key, wire.WELCOME, facts=self.facts.now())
+
+    def _snapshot(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        if self.taps is not None:
+            self.taps.drain()
+        self._write_log()
+        at = {name: stream.position() for name, stream in self.streams.items()}
+        self.server.reply(key, wire.AT, streams=at, log=self.log.committed, facts=self.facts.now())
+
+    def _scan(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        stream = self.streams.get(request["stream"])
+        if stream is None:
+            raise Refused("protocol", f"no stream {request['stream']!r}: there are {', '.join(self.streams)}")
+        template = bytearray(payload[0])
+        patch = [(int(offset), int(multiplier)) for offset, multiplier in request["patch"]]
+        if any(not 0 <= offset <= len(template) - 8 for offset, _ in patch):
+            raise Refused("protocol", "a patch lies outside its template")
+        first, last = int(request["first"]), min(int(request["last"]), stream.position())
+
+        def messages() -> Any:
+            for number, rows in stream.read(first, last, wire.ROWS_A_MESSAGE):
+                count = len(rows) // stream.row_bytes
+                for offset, multiplier in patch:
+                    template[offset : offset + 8] = (count * multiplier).to_bytes(8, "little")
+                yield count, [wire.encode(wire.ROWS, first=number, rows=count), bytes(template), rows]
+
+        self.server.stream(key, int(request["credit"]), messages())
+
+    def _scan_log(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        first, last = max(int(request["first"]), 8), min(int(request["last"]), self.log.committed)
+
+        def messages() -> Any:
+            for start in range(first, last, wire.LOG_BYTES_A_MESSAGE):
+                data = self.log.read(start, min(start + wire.LOG_BYTES_A_MESSAGE, last))
+                yield len(data), [wire.encode(wire.LOG, first=start), data]
+
+        self.server.stream(key, int(request["credit"]), messages())
+
+    def _align(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.steps.align(int(request["base"]), str(request["source"]))
+        self.server.reply(key, wire.END, rows=0)
+
+    def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        # Removal waits for the training thread, so it must not keep the server from posting what that sends.
+        sys.modules["_thread"].start_new_thread(self._stop_and_tell, (key,))
+
+    def _stop_and_tell(self, key: Key) -> None:
+        left = self.take_out()
+        self.server.post(key, wire.DETACHED, left=left)
+        self.server.stop()
+
+    # ---- the end
+
+    def take_out(self) -> list[str]:
+        """Take everything out of the job's way but the server; what had to stay, in words.  Not the agent's thread."""
+        self.evals.close()
+        left = self.taps.remove() if self.taps is not None else []
+        self.boundary.close()
+        fork.clear()
+        return left
+
+    def release(self) -> None:
+        """After the thread's end: give the memory back."""
+        self.modules.close()
+        for part in self._parts():
+            part.close()
+
+    def _parts(self) -> list[Stream | Log | Header]:
+        return [*self.streams.values(), self.log, self.header]
+
+    def _in_forked_child(self) -> None:
+        """First thing in a forked child: taps out, descriptors closed, locks and sockets left alone."""
+        fork.clear()
+        if self.taps is not None:
+            self.taps.forget()
+        for part in self._parts():
+            with contextlib.suppress(BufferError):  # the server was sending from it: that thread is not here
+                part.close()
+        _KEPT.append(self.server.abandon())
+        fork.forget_modules()
+
+
+def _name_thread(name: bytes) -> None:
+    """So that top and py-spy show whose it is; ctypes is loaded in every job that has torch."""
+    ctypes = sys.modules.get("ctypes")
+    if ctypes is not None:
+        ctypes.CDLL(None).prctl(15, name, 0, 0, 0)

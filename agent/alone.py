@@ -1,0 +1,45 @@
+"""Run a short change while no other thread can run Python, once none stands in code that it would disturb.
+
+Used where torch iterates over a dict that we must change.  The one invariant: between the look at the other
+threads' frames and the end of the change no other thread gets the GIL.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+_LONG = 1.0  # a switch interval that no thread waits out during some microseconds
+
+
+def alone(change: Callable[[], None], disturbs: Callable[[Any], bool], patience_s: float = 2.0) -> bool:
+    """Call change() when no other thread's stack holds a frame whose code `disturbs`; False if that never was.
+
+    A thread that waits for the GIL asks for it one switch interval after the last switch.  The sleep makes
+    that switch; the few microseconds after it are ours, and the long interval covers a preempted core.
+    """
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        interval = sys.getswitchinterval()
+        time.sleep(0.0005)
+        sys.setswitchinterval(_LONG)
+        try:
+            if not _any_frame(disturbs):
+                change()
+                return True
+        finally:
+            sys.setswitchinterval(interval)
+    return False
+
+
+def _any_frame(disturbs: Callable[[Any], bool]) -> bool:
+    me = sys.modules["_thread"].get_ident()
+    for thread, top in sys._current_frames().items():
+        frame: Any = top if thread != me else None
+        while frame is not None:
+            if disturbs(frame.f_code):
+                return True
+            frame = frame.f_back
+    return False

@@ -1,0 +1,134 @@
+"""Evals in two phases: a client arms a snippet, every rank says where it stands, then `go` names one step.
+
+Lives on the agent's thread; the snippets run elsewhere.  The one invariant: whatever becomes of a client,
+an armed snippet expires and a running one is cancelled at its time-out.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from .. import protocol as wire
+from .boundary import Boundary, Ticket
+from .evaluate import Evaluation
+from .log import Log
+from .rows import Stream
+from .server import Key, Refused, Server
+from .step import Steps
+
+_ARMED_SECONDS = 30.0  # a client that armed and went away
+
+
+class _Session:
+    def __init__(self, evaluation: Evaluation, where: str, timeout: float | None) -> None:
+        self.evaluation, self.where = evaluation, where
+        self.timeout = timeout
+        self.ticket: Ticket | None = None
+        self.expires: float | None = time.monotonic() + _ARMED_SECONDS
+
+
+class Evals:
+    """arm(), go(), cancel() and tick() on the agent's thread; current() on any."""
+
+    def __init__(self, server: Server, boundary: Boundary, steps: Steps, log: Log, spans: Stream) -> None:
+        self._server, self._boundary, self._steps = server, boundary, steps
+        self._log, self._spans = log, spans
+        self._sessions: dict[Key, _Session] = {}
+        self._own: dict[str, Any] = {}  # names that snippets made, for later snippets
+
+    def current(self, thread: int) -> Evaluation | None:
+        """The snippet that runs on this thread, if one does."""
+        for session in list(self._sessions.values()):
+            if session.evaluation.running and session.evaluation.thread == thread:
+                return session.evaluation
+        return None
+
+    def arm(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        where = request["where"]
+        if where not in ("boundary", "now"):
+            raise Refused("protocol", f"an eval runs at the boundary or now, not {where!r}")
+        evaluation = Evaluation(
+            code=str(request["code"]),
+            filename=str(request.get("filename") or "<eval>"),
+            write=bool(request.get("write", True)) and where == "boundary",
+            send=self._sender(key),
+            log=self._log,
+            spans=self._spans,
+            own=self._own,
+            by=str(request.get("by", "")),
+            where=where,
+            ranks=request.get("ranks"),
+        )
+        timeout = request.get("timeout")
+        self._sessions[key] = _Session(evaluation, where, None if timeout is None else float(timeout))
+        steps, now = self._steps, time.perf_counter_ns()
+        waiting = None if steps.last_ns is None else (now - steps.last_ns) / 1e9
+        self._server.reply(key, wire.ARMED, count=steps.count, step_ns=steps.typical_ns(), waiting=waiting)
+
+    def go(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        armed = (key[0], str(request["of"]).encode())
+        session = self._sessions.get(armed)
+        if session is None or session.expires is None:
+            raise Refused("protocol", "go for a snippet that is not armed")
+        session.expires = None
+        if session.where == "now":
+            self._begin(session)
+            sys.modules["_thread"].start_new_thread(session.evaluation.run_now, (self._steps.training_thread,))
+            return
+        count = int(request.get("count", -1))
+
+        def run(frame: Any) -> None:
+            self._begin(session)
+            session.evaluation.run_at(frame, self._steps.count)
+
+        def missed() -> None:
+            message = f"the step is past: {self._steps.count} boundaries are done, {count} were asked for"
+            self._server.post(armed, wire.ERROR, code="eval-missed", message=message)
+
+        session.ticket = self._boundary.request(run, count, missed)
+
+    def _begin(self, session: _Session) -> None:
+        """The time-out counts from the moment the snippet starts."""
+        if session.timeout is not None:
+            session.expires = time.monotonic() + session.timeout
+            self._server.wake()
+
+    def _sender(self, key: Key) -> Any:
+        def send(kind: str, fields: dict[str, Any]) -> None:
+            self._server.post(key, kind, **fields)
+
+        return send
+
+    def cancel(self, key: Key) -> None:
+        """Take back an armed snippet, or interrupt a running one."""
+        session = self._sessions.get(key)
+        if session is None:
+            return
+        never = session.ticket is None if not session.evaluation.running else False
+        if session.ticket is not None:
+            never = session.ticket.cancel()
+        if never:
+            del self._sessions[key]
+            self._server.reply(key, wire.ERROR, code="interrupted", message="cancelled before it ran")
+        else:
+            session.evaluation.cancel()
+
+    def tick(self) -> float:
+        """Expire and interrupt; seconds until the next call is wanted."""
+        now, soon = time.monotonic(), 1.0
+        for key, session in list(self._sessions.items()):
+            if session.evaluation.done:
+                del self._sessions[key]
+            elif session.expires is not None and now >= session.expires:
+                session.expires = now + 0.5  # a snippet that swallows the interrupt gets another
+                self.cancel(key)
+            elif session.expires is not None:
+                soon = min(soon, session.expires - now)
+        return max(0.01, soon)
+
+    def close(self) -> None:
+        for key in list(self._sessions):
+            self.cancel(key)
+        self._own.clear()

@@ -1,0 +1,88 @@
+"""The facts that every reader learns first: who this process is, where its rows lie, what the taps say."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from .. import protocol as wire
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+
+class Facts:
+    """now() on the agent's thread: plain data, as probe/streams.py and the header carry it."""
+
+    def __init__(self, agent: Agent, endpoint: str) -> None:
+        self._agent = agent
+        self._fixed = {
+            "agent": agent.version,
+            "protocol": wire.PROTOCOL,
+            "pid": os.getpid(),
+            "start_ticks": start_ticks(),
+            "uid": os.geteuid(),
+            "host": os.uname().nodename,
+            "python": sys.version.partition(" ")[0],
+            "attached_ns": time.perf_counter_ns(),
+            "attached_wall_ns": time.time_ns(),
+            "endpoint": endpoint,
+            "streams": {
+                name: {"slots": list(stream.slots), "chunks": stream.chunks} for name, stream in agent.streams.items()
+            },
+        }
+
+    def now(self) -> dict[str, Any]:
+        steps, taps = self._agent.steps, self._agent.taps
+        return {
+            **self._fixed,
+            **_group(),
+            **_torch(),
+            "monotonic_ns": time.perf_counter_ns(),
+            "wall_ns": time.time_ns(),
+            "step_base": steps.base,
+            "step_source": steps.source,
+            "count": steps.count,
+            "anchor": steps.anchor_name,
+            "step_ns": steps.typical_ns(),
+            "last_step_ns": steps.last_ns,
+            "taps": taps.states() if taps is not None else _NO_TORCH,
+        }
+
+
+_NO_TORCH = dict.fromkeys(("forward", "backward", "optimizer", "collectives"), "off: torch is not imported here")
+
+
+def _group() -> dict[str, Any]:
+    """Rank and size: of the process group if there is one, else what the launcher put into the environment."""
+    distributed = sys.modules.get("torch.distributed")
+    up = bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
+    found = {
+        "rank": _number("RANK"),
+        "world_size": _number("WORLD_SIZE"),
+        "local_rank": _number("LOCAL_RANK"),
+        "distributed": up,
+    }
+    if up and distributed is not None:
+        found["rank"], found["world_size"] = distributed.get_rank(), distributed.get_world_size()
+    return found
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _torch() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    version = getattr(torch, "__version__", None)
+    cuda = getattr(getattr(torch, "version", None), "cuda", None)
+    return {"torch": str(version) if version else None, "torch_cuda": cuda}
+
+
+def start_ticks() -> int:
+    """When this process started, in clock ticks since boot: with the pid it names a process for good."""
+    with open("/proc/self/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[19])

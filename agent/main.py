@@ -1,0 +1,81 @@
+"""Entry of the agent, called by the bootstrap inside the target: start(), and stop() for another version."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import time
+from typing import Any
+
+from .agent import Agent
+from .facts import start_ticks
+from .fork import forget_modules
+
+_agent: Agent | None = None
+_lock = sys.modules["_thread"].allocate_lock()
+
+
+def start(facts: dict[str, Any]) -> dict[str, Any]:
+    """Start the agent, or find it running.  facts: uid of who attaches, version.  JSON-able reply for the CLI."""
+    global _agent
+    with _lock:
+        already = _agent is not None
+        if _agent is None:
+            _agent = _new_agent({os.geteuid(), int(facts["uid"])}, str(facts["version"]))
+        told = _agent.facts.now()
+    return {**{name: told[name] for name in ("pid", "rank", "python", "torch", "endpoint", "taps")}, "already": already}
+
+
+def stop() -> list[str]:
+    """Take the agent out, for another version; what had to stay, in words.  Waits for its thread."""
+    agent = _agent
+    if agent is None:
+        return []
+    left = agent.take_out()
+    agent.server.stop()
+    end = time.monotonic() + 2.0
+    while _agent is not None and time.monotonic() < end:
+        time.sleep(0.001)
+    return left
+
+
+def _new_agent(uids: set[int], version: str) -> Agent:
+    folder, owner = _folder(), os.getpid()
+    path = f"{folder}/{owner}-{start_ticks()}.sock"
+    agent = Agent(f"ipc://{path}", uids, version)
+
+    def remove_path() -> None:
+        if os.getpid() != owner:  # a forked child that runs its exit handlers
+            return
+        for remove, what in ((os.unlink, path), (os.rmdir, folder)):
+            with contextlib.suppress(OSError):
+                remove(what)
+
+    def stopped() -> None:
+        """Last act of the agent's thread."""
+        global _agent
+        atexit.unregister(remove_path)
+        remove_path()
+        agent.release()
+        _agent = None
+        forget_modules()
+
+    agent.on_stopped = stopped
+    atexit.register(remove_path)
+    agent.start()
+    return agent
+
+
+def _folder() -> str:
+    """A new directory that only this user can enter, on a path short enough for a unix socket (108 bytes)."""
+    places = [os.environ.get("TMPDIR", "/tmp"), "/tmp", "/dev/shm", "/var/tmp", "/run"]
+    for place in places:
+        folder = f"{place}/probe-{os.geteuid()}-{os.urandom(4).hex()}"
+        if len(folder) > 60:  # readers on this host put /proc/<pid>/root in front, and the socket's name comes behind
+            continue
+        with contextlib.suppress(OSError):
+            os.mkdir(folder, 0o700)
+            return folder
+    raise OSError(f"no directory for a socket could be made in any of {', '.join(places)}")

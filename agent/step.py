@@ -1,0 +1,87 @@
+"""The job's steps as this process counts them: one row at each boundary, made in the anchor optimizer's post-hook.
+
+The anchor is the first optimizer seen to step; another takes over when it has been silent for a while.
+The one invariant: every boundary increments `count` exactly once, on the training thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .rows import Stream
+
+_SILENT = 16  # steps of another optimizer without one of the anchor: it has been replaced
+
+
+class Steps:
+    """count: boundaries so far; base + count - 1: the job's number of the step that ended last."""
+
+    def __init__(self, stream: Stream, boundary: Callable[[int], None]) -> None:
+        self._stream, self._boundary = stream, boundary
+        self.count = 0
+        self.base = 0
+        self.source = "attach"
+        self.training_thread: int | None = None
+        self.anchor_name: str | None = None
+        self.last_ns: int | None = None
+        self._anchor = 0  # serial
+        self._others = 0
+        self._durations: deque[int] = deque(maxlen=32)
+
+    def stepped(self, optimizer: Any, serial: int, now: int) -> None:
+        """In every optimizer's post-hook; a boundary if it is the anchor's."""
+        if serial != self._anchor:
+            self._others += 1
+            if self._anchor and self._others < _SILENT:
+                return
+            self._elect(optimizer, serial)
+        self._others = 0
+        self.training_thread = sys.modules["_thread"].get_ident()
+        if self.last_ns is not None:
+            self._durations.append(now - self.last_ns)
+        self.last_ns = now
+        self._stream.append(now, self.count, group_seq(), serial, self.training_thread, 0)
+        self.count += 1
+        self._boundary(self.count)
+
+    def _elect(self, optimizer: Any, serial: int) -> None:
+        self._anchor, self.anchor_name = serial, type(optimizer).__name__
+        if self.source == "attach" and self.count == 0:
+            done = _steps_done(optimizer)
+            if done:
+                self.base, self.source = done - 1, "optimizer"
+
+    def align(self, base: int, source: str) -> None:
+        """The job's number of the step whose count is 0, as worked out over all ranks."""
+        self.base, self.source = base, source
+
+    def typical_ns(self) -> int | None:
+        """Median time of the last steps; the agent's thread."""
+        durations = sorted(self._durations.copy())
+        return durations[len(durations) // 2] if durations else None
+
+
+def _steps_done(optimizer: Any) -> int:
+    """The optimizer's own count, where it keeps one on the CPU (reading a CUDA tensor would wait for the device)."""
+    state = next(iter(optimizer.state.values()), None)
+    done = state.get("step") if isinstance(state, dict) else None
+    if isinstance(done, int):
+        return done
+    if type(done).__name__ == "Tensor" and done.device.type == "cpu" and done.numel() == 1:  # type: ignore[union-attr]
+        return int(done.item())  # type: ignore[union-attr]
+    return 0
+
+
+def group_seq() -> int:
+    """The default process group's sequence number, equal on all ranks at the same boundary; -1 without one."""
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    if distributed is None:
+        return -1
+    try:
+        group = distributed._world.default_pg
+        return -1 if group is None else int(group._get_sequence_number_for_group())
+    except (AttributeError, RuntimeError):  # a backend without sequence numbers, or a group going down
+        return -1

@@ -1,0 +1,129 @@
+"""Module calls: the code of nn.Module._wrapped_call_impl is swapped for one that tells when it ran.
+
+Works on modules that exist already, costs nothing once swapped back, and torch.compile does not see it
+(dynamo skips what claims to be module.py).  The one invariant: what the swapped code calls lives in
+module.py's globals under _probe_* and is never deleted, only made inert: frames in flight still use it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import types
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from ...streams import COMPILED, FAILED, FORWARD
+from ..modules import Modules
+from ..rows import Stream
+from .backward import Backward
+
+_KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
+_SOURCE = """
+def _wrapped_call_impl(self, *args, **kwargs):
+    _probe_input = _probe_before(self, args[0]) if args else None
+    _probe_start = _probe_clock()
+    try:
+        if self._compiled_call_impl is not None:
+            _probe_output = self._compiled_call_impl(*args, **kwargs)
+        else:
+            _probe_output = self._call_impl(*args, **kwargs)
+    except BaseException:
+        _probe_failed(self, _probe_start)
+        raise
+    _probe_after(self, _probe_start, _probe_output, _probe_input)
+    return _probe_output
+"""
+
+
+class Forward:
+    """install() and remove() from any thread, as often as one likes; frames in flight are not disturbed."""
+
+    def __init__(self, spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]) -> None:
+        self._module_py = sys.modules["torch.nn.modules.module"]
+        self._target: Any = self._module_py.Module._wrapped_call_impl
+        self._original: types.CodeType = self._target.__code__
+        self._globals = _globals(spans, modules, backward, trouble)
+        self.why_not = "" if _is_known(self._original) else "off: this torch's _wrapped_call_impl is not known"
+        self.installed = False
+        if not self.why_not:
+            self._code = _compiled(self._original)
+
+    def install(self) -> None:
+        if self.why_not or self.installed:
+            return
+        self._module_py.__dict__.update(self._globals)
+        self._target.__code__ = self._code
+        self.installed = True
+
+    def remove(self) -> None:
+        if not self.installed:
+            return
+        self.installed = False
+        self._target.__code__ = self._original
+        self._module_py.__dict__.update(_INERT)
+
+
+def _is_known(code: types.CodeType) -> bool:
+    return (code.co_varnames, code.co_names) == _KNOWN
+
+
+def _compiled(original: types.CodeType) -> types.CodeType:
+    """Our code under the original's file name, every instruction on its last line: `return self._call_impl(…)`."""
+    last = max(line for _, _, line in original.co_lines() if line is not None)
+    tree = ast.parse(_SOURCE)
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno = node.end_lineno = last  # type: ignore[attr-defined]
+    made = compile(tree, original.co_filename, "exec", dont_inherit=True)
+    code = next(constant for constant in made.co_consts if isinstance(constant, types.CodeType))
+    return code.replace(co_firstlineno=original.co_firstlineno)
+
+
+def _globals(
+    spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]
+) -> dict[str, Callable[..., Any]]:
+    """What the swapped code calls, on the thread that calls the module; closures, since each lookup counts."""
+    clock, claim, pack_into, buffer = perf_counter_ns, spans.claim, spans.pack_into, spans.buffer
+    serials, meet, begin = modules.serials, modules.meet, backward.begin
+    ident = sys.modules["_thread"].get_ident
+
+    def after(module: Any, start: int, output: Any, node: Any) -> None:
+        end = clock()
+        try:
+            offset, seq = claim()
+            flags = FORWARD if module._compiled_call_impl is None else FORWARD | COMPILED
+            pack_into(buffer, offset, start, end, serials.get(id(module)) or meet(module), ident(), flags, seq)
+            begin(module, output, node)
+        except Exception as error:  # inside a user's forward: nothing may escape
+            trouble(f"forward: {error!r}")
+
+    def failed(module: Any, start: int) -> None:
+        try:
+            offset, seq = claim()
+            serial = serials.get(id(module)) or meet(module)
+            pack_into(buffer, offset, start, clock(), serial, ident(), FORWARD | FAILED, seq)
+        except Exception as error:  # the user's own exception must be what goes on
+            trouble(f"forward: {error!r}")
+
+    return {
+        "_probe_clock": clock,
+        "_probe_before": backward.end,
+        "_probe_after": skipped_by_dynamo(after),
+        "_probe_failed": skipped_by_dynamo(failed),
+    }
+
+
+def skipped_by_dynamo(function: Any) -> Any:
+    """The function, with module.py's file name, so that dynamo skips the frame instead of compiling it."""
+    file_name = sys.modules["torch.nn.modules.module"].__file__
+    function.__code__ = function.__code__.replace(co_filename=file_name)
+    return function
+
+
+def _nothing(*_: Any) -> None:
+    """What frames in flight call once the taps are out."""
+
+
+_INERT: dict[str, Callable[..., Any]] = dict.fromkeys(("_probe_before", "_probe_after", "_probe_failed"), _nothing)

@@ -1,0 +1,85 @@
+"""Optimizer steps: torch's own global hooks around every Optimizer.step.
+
+The one invariant: torch iterates over its dict of global hooks on the training thread while they run, so
+the dict is changed only while no other thread can run and none is inside that iteration.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from ...streams import OPTIMIZER
+from ..alone import alone
+from ..modules import Modules
+from ..rows import Stream
+from ..step import Steps
+from .forward import skipped_by_dynamo
+
+
+class OptimizerStep:
+    """install() from any thread; remove() likewise, False if it could not be done in time."""
+
+    def __init__(self, spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None]) -> None:
+        self._optimizer_py = sys.modules["torch.optim.optimizer"]
+        self._hooks = _hooks(spans, modules, steps, trouble)
+        self._handles: list[Any] = []
+
+    @property
+    def installed(self) -> bool:
+        return bool(self._handles)
+
+    def install(self) -> bool:
+        register = (
+            self._optimizer_py.register_optimizer_step_pre_hook,
+            self._optimizer_py.register_optimizer_step_post_hook,
+        )
+
+        def put() -> None:
+            self._handles = [put_hook(hook) for put_hook, hook in zip(register, self._hooks, strict=True)]
+
+        return alone(put, _iterates_hooks)
+
+    def remove(self) -> bool:
+        def take() -> None:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+
+        return not self._handles or alone(take, _iterates_hooks)
+
+    def forget(self) -> None:
+        """In a forked child, where only this thread runs."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def _iterates_hooks(code: Any) -> bool:
+    """Is this the code of Optimizer.profile_hook_step's wrapper, which iterates over the hooks?"""
+    return bool(code.co_name == "wrapper" and code.co_filename.endswith("torch/optim/optimizer.py"))
+
+
+def _hooks(
+    spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None]
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    clock, ident, serials = perf_counter_ns, sys.modules["_thread"].get_ident, modules.serials
+    starts: dict[int, int] = {}  # id(optimizer) -> start of its running step
+
+    def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
+        starts[id(optimizer)] = clock()
+
+    def post(optimizer: Any, args: Any, kwargs: Any) -> None:
+        now = clock()
+        try:
+            serial = serials.get(id(optimizer)) or modules.meet_optimizer(optimizer)
+            start = starts.pop(id(optimizer), 0)
+            if start:
+                spans.append(start, now, serial, ident(), OPTIMIZER)
+            steps.stepped(optimizer, serial, now)
+        except Exception as error:  # inside a user's optimizer step: nothing may escape
+            trouble(f"optimizer: {error!r}")
+
+    return skipped_by_dynamo(pre), skipped_by_dynamo(post)

@@ -1,0 +1,124 @@
+"""The taps on torch, put in and taken out together; which are in, and why one is not, in words.
+
+The one invariant: a tap that raises is turned off here and named; the training step never sees it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..streams import COLLECTIVES, MARKS, SPANS
+from .boundary import Boundary
+from .evaluate import Evaluation
+from .log import Log
+from .modules import Modules
+from .rows import Stream
+from .step import Steps
+from .taps.backward import Backward
+from .taps.collectives import Collectives
+from .taps.forward import Forward
+from .taps.loader import Loader
+from .taps.optimizer import OptimizerStep
+
+_PATIENCE_S = 3.0  # for a boundary at which the kernels on c10d can be taken out
+
+
+class TorchTaps:
+    """Installs on creation; tend() every second on the agent's thread; remove() on any other."""
+
+    def __init__(
+        self,
+        streams: dict[str, Stream],
+        log: Log,
+        modules: Modules,
+        steps: Steps,
+        boundary: Boundary,
+        current_eval: Callable[[int], Evaluation | None],
+    ) -> None:
+        spans = streams[SPANS]
+        self._boundary, self._steps = boundary, steps
+        self._troubles: dict[str, str] = {}
+        self.backward = Backward(streams[MARKS], spans, modules, self._trouble)
+        self.forward = Forward(spans, modules, self.backward, self._trouble)
+        self.optimizer = OptimizerStep(spans, modules, steps, self._trouble)
+        self.loader = Loader(boundary)
+        self.collectives = Collectives(streams[COLLECTIVES], log, current_eval)
+        self._asked = False
+        self.optimizer.install()
+        self.backward.install()
+        self.loader.install()
+        self.forward.install()
+
+    def _trouble(self, text: str) -> None:
+        """From inside a tap, on any of the job's threads: out with it, at once."""
+        tap = text.partition(":")[0]
+        if tap not in self._troubles:
+            self._troubles[tap] = text
+            if tap in ("forward", "backward"):
+                self.forward.remove()
+
+    def tend(self) -> None:
+        """What could not be done at once: hooks while the job stood in them, kernels without a boundary."""
+        if not self.optimizer.installed:
+            self.optimizer.install()
+        if self.forward.installed:
+            self.backward.stock()
+        if not self._asked and not self.collectives.installed and _distributed():
+            self._asked = True
+            self._boundary.request(lambda frame: self.collectives.install())
+        self.drain()
+
+    def drain(self) -> None:
+        if self.collectives.installed:
+            self.collectives.drain()
+
+    def states(self) -> dict[str, str]:
+        """on, or off and why, of each tap."""
+        waiting = "waiting for a boundary between two steps" if _distributed() else "off: no process group"
+        states = {
+            "forward": "on" if self.forward.installed else self.forward.why_not or "off",
+            "backward": "on" if self.forward.installed else self.forward.why_not or "off",
+            "optimizer": "on" if self.optimizer.installed else "waiting for the job to leave optimizer.step",
+            "collectives": "on" if self.collectives.installed else waiting,
+        }
+        if self.collectives.why_not:
+            states["collectives"] = f"off: {self.collectives.why_not}"
+        return states | {tap: f"off: {why}" for tap, why in self._troubles.items()}
+
+    def remove(self) -> list[str]:
+        """Take everything out; what had to stay, in words."""
+        self.forward.remove()
+        self.backward.remove()
+        self.loader.remove()
+        left = []
+        if self.collectives.installed and not self._remove_collectives():
+            left.append("pass-through kernels on c10d: no boundary between two steps came in time")
+        if not self.optimizer.remove():
+            left.append("inert optimizer hooks: the job stands inside optimizer.step")
+        return left
+
+    def _remove_collectives(self) -> bool:
+        self.collectives.pass_through()
+        removed: list[bool] = []
+        ticket = self._boundary.request(lambda frame: removed.append(self.collectives.remove()))
+        typical = (self._steps.typical_ns() or 0) / 1e9
+        end = time.monotonic() + max(_PATIENCE_S, 4 * typical)
+        while not removed and time.monotonic() < end:
+            time.sleep(0.002)
+        return bool(removed and removed[0]) if removed or ticket.cancel() else bool(removed)
+
+    def forget(self) -> None:
+        """In a forked child: nothing of ours may run, and only this thread exists."""
+        self.forward.remove()
+        self.backward.remove()
+        self.loader.remove()
+        self.optimizer.forget()
+        self.collectives.pass_through()
+
+
+def _distributed() -> bool:
+    distributed: Any = sys.modules.get("torch.distributed")
+    return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
