@@ -1,0 +1,79 @@
+"""An Arrow table as a Result.  Imports pyarrow: only query may import this file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+BATCH_ROWS = 8192  # enough to make the conversion cheap, few enough to show the first rows at once
+
+
+@dataclass(frozen=True)
+class ArrowResult:
+    table: pa.Table
+
+    @cached_property
+    def names(self) -> list[str]:
+        return unique(self.table.column_names)
+
+    @property
+    def numeric(self) -> list[bool]:
+        types = pa.types
+        return [
+            types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+            for kind in self.table.schema.types
+        ]
+
+    @property
+    def count(self) -> int:
+        rows: int = self.table.num_rows
+        return rows
+
+    def batches(self) -> Iterator[list[list[Any]]]:
+        for batch in self.table.to_batches(max_chunksize=BATCH_ROWS):
+            yield [_values(column) for column in batch.columns]
+
+    def arrow(self) -> pa.Table:
+        return self.table.rename_columns(self.names)
+
+
+def unique(names: list[str]) -> list[str]:
+    """The names, with _1, _2, … after those seen before: a JSON object has each key once."""
+    result: list[str] = []
+    for name in names:
+        candidate, number = name, 0
+        while candidate in result:
+            number += 1
+            candidate = f"{name}_{number}"
+        result.append(candidate)
+    return result
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        return _timestamps(column)
+    if pa.types.is_interval(column.type):
+        return [None if value is None else interval(*value) for value in column.to_pylist()]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _timestamps(column: pa.Array) -> list[str | None]:
+    """ISO 8601, `Z` behind those with a time zone: an instant is shown in UTC, which needs no zone database."""
+    zone = "Z" if column.type.tz else ""
+    plain = column.cast(pa.int64()).cast(pa.timestamp(column.type.unit))
+    return [text and f"{text.replace(' ', 'T')}{zone}" for text in plain.cast(pa.string()).to_pylist()]
+
+
+def interval(months: int, days: int, nanoseconds: int) -> str:
+    """`1 month 2 days 00:00:01.5`, as DuckDB writes an interval."""
+    parts = [f"{size} {unit}{'s' * (abs(size) != 1)}" for size, unit in ((months, "month"), (days, "day")) if size]
+    if nanoseconds or not parts:
+        seconds, fraction = divmod(abs(nanoseconds), 10**9)
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        parts.append(("-" if nanoseconds < 0 else "") + clock + (f".{fraction:09}".rstrip("0") if fraction else ""))
+    return " ".join(parts)

@@ -1,0 +1,45 @@
+"""The job of `probe demo`: a small model trained on noise by two ranks over gloo; it knows nothing of probe."""
+
+import ctypes
+import itertools
+import signal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.mlp(self.norm(x))
+        return out
+
+
+def main() -> None:
+    # A demo leaves nothing behind, even where torchrun is killed: prctl(PR_SET_PDEATHSIG).
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    model = nn.Sequential(nn.Linear(64, 128), Block(128), Block(128), nn.Linear(128, 10))
+    learning_rate = 1e-3
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=learning_rate)
+    for step in itertools.count():
+        inputs, targets = torch.randn(32, 64), torch.randint(0, 10, (32,))
+        loss = nn.functional.cross_entropy(ddp(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 0:
+            print("ready", flush=True)
+
+
+if __name__ == "__main__":
+    main()

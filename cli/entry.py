@@ -1,0 +1,87 @@
+"""Where a `probe` command begins and ends.  Here alone errors are printed and the process exits.
+
+An error is one line: `probe: [code] what happened. What to do.`  A Python traceback of probe's own is never
+shown, but with PROBE_DEBUG=1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from probe.errors import Interrupted, ProbeError, UsageError
+
+from .program import VERBS, program
+from .words import arrange
+
+BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
+PIPE_STATUS = 141  # what a shell shows for a program that SIGPIPE ended
+
+
+def main() -> NoReturn:
+    """The console script: runs sys.argv and exits with its status."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character must not end the command.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    status = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = _pipe_closed()
+    sys.exit(status)
+
+
+def run(argv: Sequence[str]) -> int:
+    """The exit status of one command line; whatever went wrong has been told on stderr."""
+    try:
+        status = program.main(args=arrange(argv, VERBS), prog_name="probe", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except ProbeError as error:
+        return _told(error)
+    except click.ClickException as error:
+        return _told(_from_click(error))
+    except (KeyboardInterrupt, click.Abort) as error:
+        return _told(Interrupted("Interrupted."), error)
+    except BrokenPipeError:
+        return _pipe_closed()
+    except Exception as error:  # the last line of defence: a user never reads a traceback of ours
+        return _bug(error)
+
+
+def _told(error: ProbeError, cause: BaseException | None = None) -> int:
+    _debug(cause or error)
+    separator = "\n" if "\n" in error.message else " "  # a hint never hangs at the end of DuckDB's caret line
+    line = separator.join(part for part in (error.message.rstrip(), error.hint) if part)
+    print(f"probe: [{error.code}] {line}", file=sys.stderr)
+    return error.exit_status
+
+
+def _from_click(error: click.ClickException) -> UsageError:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "probe"
+    return UsageError(" ".join(error.format_message().split()), f"Run: {path} --help")
+
+
+def _bug(error: Exception) -> int:
+    _debug(error)
+    text = " ".join(str(error).split())
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    print(f"probe: [bug] {what}. This is a bug of probe. PROBE_DEBUG=1 shows where.", file=sys.stderr)
+    return BUG_STATUS
+
+
+def _debug(error: BaseException) -> None:
+    if os.environ.get("PROBE_DEBUG") == "1":
+        traceback.print_exception(error, file=sys.stderr)
+
+
+def _pipe_closed() -> int:
+    # Python flushes stdout once more at exit: give it a place to go, or it prints a traceback there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_STATUS

@@ -1,0 +1,85 @@
+"""Options and arguments that several verbs share, and how an endpoint is read out of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from probe.errors import UsageError
+
+from .words import settle
+
+SECONDS = click.FloatRange(min=0, min_open=True)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Verb(click.Command):
+    """A verb whose help writes it as users do: the endpoint first."""
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage("probe", " ".join([f"[ENDPOINT] {self.name}", *self.collect_usage_pieces(ctx)]))
+
+
+class TextCommand(Verb):
+    """A verb that takes SQL or code, which may begin with a dash."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = {
+            name: not (param.is_flag or param.count)
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option)
+            for name in (*param.opts, *param.secondary_opts)
+        }
+        return super().parse_args(ctx, settle(args, options))
+
+
+def endpoint_option(function: Function) -> Function:
+    """-t ENDPOINT, as the list `endpoints`: one given twice is an error of `one_endpoint`, not click's last."""
+    return click.option(
+        "-t", "--endpoint", "endpoints", multiple=True, metavar="ENDPOINT",
+        help="Pid of an attached process, or of a parent of some.",
+    )(function)  # fmt: skip
+
+
+def one_endpoint(options: Sequence[str], words: Sequence[str] = ()) -> str | None:
+    """The endpoint given by -t or as a word, or None.  Raises UsageError for two that differ."""
+    given = {text.strip() for text in (*options, *words)}
+    if len(given) > 1:
+        raise UsageError(f"Several endpoints: {', '.join(sorted(given))}.", "Give one.")
+    if "" in given:
+        raise UsageError("The endpoint is empty.", "Is $ENDPOINT set? Run: probe list")
+    return given.pop() if given else None
+
+
+def endpoint_and_text(
+    options: Sequence[str], words: Sequence[str], file: str | None, what: str
+) -> tuple[str | None, str]:
+    """The endpoint (or None) and the text, which is the last word, stdin for `-`, or a file's content."""
+    if file is not None:
+        return one_endpoint(options, _at_most(words, 1, what)), _read(file, what)
+    room = 1 if options else 2
+    *before, text = _at_most(words, room, what) or [""]
+    if not text or (text.isdigit() and what == "SQL"):
+        raise UsageError(f"No {what} was given.", f"Give it in quotes, as - to read stdin, or by -f FILE: {what}")
+    return one_endpoint(options, before), _read("-", what) if text == "-" else text
+
+
+def _at_most(words: Sequence[str], room: int, what: str) -> list[str]:
+    if len(words) > room:
+        raise UsageError(f"Too many words: {' '.join(words[room - 1 :])!r}.", f"Put the {what} in quotes.")
+    return list(words)
+
+
+def _read(file: str, what: str) -> str:
+    try:
+        if file == "-":
+            return sys.stdin.read()
+        with open(file, encoding="utf-8") as stream:
+            return stream.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(f"Cannot read the {what} from {file}: {reason}.") from error

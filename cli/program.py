@@ -1,0 +1,41 @@
+"""The click program: its verbs, each in a file of its own that is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+import probe
+
+VERBS = ("attach", "demo", "detach", "eval", "list", "query", "run", "tables")
+
+
+class Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"probe.cli.verbs.{cmd_name}").command
+        return command
+
+
+@click.group(cls=Verbs, options_metavar="[ENDPOINT]", subcommand_metavar="VERB ...",
+             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})  # fmt: skip
+@click.version_option(probe.__version__, message="probe %(version)s")
+def program() -> None:
+    """Attach to a running PyTorch job, and ask it anything in SQL or Python.
+
+    \b
+    Example:
+      probe attach 4242                  the pid of torchrun, or of one process
+      probe 4242 query "SELECT module, AVG(duration) FROM python.torch_trace GROUP BY module"
+      probe 4242 eval "print(model)"
+      probe 4242 detach
+
+    An ENDPOINT is the pid of an attached process, or of a parent of some (torchrun): then it
+    stands for all its ranks. It may come before the verb, after it, or as -t ENDPOINT; where
+    exactly one job is attached it may be left out.
+    """

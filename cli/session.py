@@ -1,0 +1,70 @@
+"""A connection for the length of one verb: the endpoint named where it was guessed, notes told, Ctrl-C passed on."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import probe
+from probe.errors import Interrupted, ProbeError
+
+if TYPE_CHECKING:
+    from probe.client import Connection
+
+
+def say(text: str) -> None:
+    """Talk, as opposed to data."""
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connection]:
+    """The connection; without an endpoint the one attached job is used, and said so.
+
+    The first Ctrl-C cancels what runs, so that its end is told in order; the second ends the wait.
+    """
+    if endpoint is None:
+        endpoint = only_job()
+    with probe.connect(endpoint, timeout=timeout) as connection, _cancelled_by_ctrl_c(connection):
+        try:
+            yield connection
+        finally:
+            for note in connection.notes:
+                say(note)
+
+
+def only_job() -> str:
+    """The endpoint of the one attached job.  Raises EndpointError where there is none, or several."""
+    from probe import endpoints
+
+    resolved = endpoints.resolve(None)
+    say(f"probe: using {resolved.endpoint}, the only attached job")
+    return str(resolved.endpoint)
+
+
+@contextmanager
+def _cancelled_by_ctrl_c(connection: Connection) -> Iterator[None]:
+    pressed = False
+
+    def cancel(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+        connection.cancel()
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    except ProbeError as error:
+        if pressed:
+            raise Interrupted("Interrupted.", str(error) if error.code == "eval-timeout" else "") from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise Interrupted("Interrupted.")

@@ -1,0 +1,134 @@
+"""The table format: columns as wide as their data, numbers to the right, NULL shown as NULL.
+
+Into a terminal, long text cells are cut until a row fits; elsewhere nothing is cut.  Pure functions: the
+width is given, never asked for here.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from textwrap import wrap
+from typing import Any
+
+from .result import Result
+
+GAP = "  "
+LEAST_WIDTH = 8  # a text column is never cut below this
+
+
+def render(result: Result, width: int | None = None, wrap_last: bool = False) -> Iterator[str]:
+    """The lines of the table.
+
+    width: of the terminal, None for no limit.  wrap_last: break the last column's text into lines where it
+    would be cut (sentences of documentation).
+    """
+    header = [plain(name) for name in result.names]
+    widths = [text_width(name) for name in header]
+    rows: list[tuple[str, ...]] = []
+    for batch in result.batches():
+        columns = [[cell(value) for value in column] for column in batch]
+        widths = [max([width, *map(text_width, texts)]) for width, texts in zip(widths, columns, strict=True)]
+        rows += zip(*columns, strict=True)
+    if width is not None:
+        widths = fit(widths, header, result.numeric, width)
+    yield _line(header, widths, result.numeric)
+    yield GAP.join("-" * column for column in widths)
+    for row in rows:
+        for line in _broken(row, widths) if wrap_last else [row]:
+            yield _line(line, widths, result.numeric)
+
+
+def cell(value: Any) -> str:
+    """One value as text of one line."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (float, Decimal)):
+        return number(value)
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    if isinstance(value, list):
+        return f"[{', '.join(map(cell, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{plain(str(key))}: {cell(item)}" for key, item in value.items()) + "}"
+    return plain(str(value))
+
+
+def number(value: float | Decimal) -> str:
+    """Six significant digits, all digits before the point, and never a digit that is not there."""
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if size >= 1e15:
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if value == int(value):
+        return f"{int(value)}.0" if isinstance(value, float) else str(value)
+    if size >= 1e5:
+        return f"{value:.1f}"
+    return f"{float(value):.6g}"
+
+
+def plain(text: str) -> str:
+    """The text on one line; what would move a terminal's cursor or colour it is shown escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def text_width(text: str) -> int:
+    """The columns a terminal takes for it: wide East Asian characters two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_char_width, text))
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def fit(widths: Sequence[int], header: Sequence[str], numeric: Sequence[bool], width: int) -> list[int]:
+    """widths with the widest text columns narrowed until a row takes `width`, or none can be narrowed."""
+    widths = list(widths)
+    over = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    texts = [place for place, is_number in enumerate(numeric) if not is_number]
+    while over > 0 and texts:
+        place = max(texts, key=widths.__getitem__)
+        if widths[place] <= LEAST_WIDTH:
+            break
+        widths[place] -= 1
+        over -= 1
+    return widths
+
+
+def cut(text: str, width: int) -> str:
+    """The text, or its beginning with `…` where it is wider than `width`."""
+    if text_width(text) <= width:
+        return text
+    kept, used = "", 1
+    for char in text:
+        used += _char_width(char)
+        if used > width:
+            break
+        kept += char
+    return f"{kept}…"
+
+
+def _broken(row: Sequence[str], widths: Sequence[int]) -> list[Sequence[str]]:
+    parts = wrap(row[-1], widths[-1]) or [""]
+    blank = [""] * (len(row) - 1)
+    return [[*row[:-1], parts[0]], *([*blank, part] for part in parts[1:])]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    padded = []
+    for text, width, is_number in zip(cells, widths, numeric, strict=True):
+        shown = text if is_number else cut(text, width)
+        space = " " * (width - text_width(shown))
+        padded.append(space + shown if is_number else shown + space)
+    return GAP.join(padded).rstrip()

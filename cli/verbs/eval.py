@@ -1,0 +1,54 @@
+"""`probe ENDPOINT eval CODE`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from probe.errors import UsageError
+
+from ..evaluating import evaluate
+from ..options import SECONDS, TextCommand, endpoint_and_text, endpoint_option
+from ..session import connected
+
+
+@click.command("eval", cls=TextCommand)
+@click.argument("words", nargs=-1, metavar="CODE")
+@endpoint_option
+@click.option("-f", "--file", "file", metavar="FILE", help="Read the code from FILE (- is stdin).")
+@click.option("--rank", "ranks", metavar="LIST", help="Only on these ranks: 0,3 or 0-7.")
+@click.option("--now", is_flag=True, help="At once, beside the training, not between two steps.")
+@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Cancel it after this many seconds.")
+@click.option("--no-write", is_flag=True, help="Leave the job's variables as they are.")
+def command(
+    words: Sequence[str], endpoints: Sequence[str], file: str | None, ranks: str | None, now: bool,
+    timeout: float | None, no_write: bool,
+) -> None:  # fmt: skip
+    """Run Python inside the job, on all ranks at the same step.
+
+    The code runs between two steps, on the training thread. It sees what a debugger sees: the local variables
+    of the training loop, then the globals. A last expression is shown. Variables that it rebinds are rebound
+    in the job.
+
+    \b
+    Example:
+      probe 4242 eval "print(model.config)"
+      probe 4242 eval --rank 0 "optimizer.param_groups[0]['lr']"
+    """
+    endpoint, code = endpoint_and_text(endpoints, words, file, "code")
+    chosen = None if ranks is None else parse_ranks(ranks)
+    name = "<eval>" if file in (None, "-") else str(file)
+    with connected(endpoint) as connection:
+        evaluate(connection, code, name, chosen, now, timeout, not no_write)
+
+
+def parse_ranks(text: str) -> list[int]:
+    """`0,3` or `0-7` as a sorted list.  Raises UsageError."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise UsageError(f"{text!r} is no list of ranks.", "For example: --rank 0,3 or --rank 0-7")
+        ranks.update(range(int(first), int(last or first) + 1))
+    return sorted(ranks)

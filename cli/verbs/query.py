@@ -1,0 +1,42 @@
+"""`probe ENDPOINT query SQL`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from ..formats import check, format_options, show
+from ..options import SECONDS, TextCommand, endpoint_and_text, endpoint_option
+from ..session import connected
+
+
+@click.command("query", cls=TextCommand)
+@click.argument("words", nargs=-1, metavar="SQL")
+@endpoint_option
+@click.option("-f", "--file", "file", metavar="FILE", help="Read the SQL from FILE (- is stdin).")
+@click.option("--open", "open_steps", is_flag=True, help="Show the step that is still running, too.")
+@click.option("--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True,
+              help="Seconds to wait for a silent rank.")  # fmt: skip
+@format_options
+def command(
+    words: Sequence[str], endpoints: Sequence[str], file: str | None, open_steps: bool, timeout: float,
+    form: str | None, output: str | None,
+) -> None:  # fmt: skip
+    """Run DuckDB SQL over the rows of all ranks.
+
+    The SQL is one word: quote it. - reads it from stdin. `probe tables` lists the tables.
+
+    \b
+    Example:
+      probe 4242 query "SELECT module, stage, AVG(duration) FROM python.torch_trace
+                        GROUP BY ALL ORDER BY 3 DESC LIMIT 5"
+      probe 4242 query --format csv -f slow.sql
+    """
+    check(form, output)
+    endpoint, sql = endpoint_and_text(endpoints, words, file, "SQL")
+    with connected(endpoint, timeout) as connection:
+        table = connection.query(sql, open_steps=open_steps)
+    from ..arrow_result import ArrowResult
+
+    show(ArrowResult(table), form, output)
