@@ -102,10 +102,12 @@ class Backward:
         def nowhere() -> Any:
             return None
 
-        latest: Callable[[], Any] = nowhere  # weak reference to the last output that got a begin mark
+        # The last output that got a begin mark, weakly, and its version then: an in-place operation makes a new node.
+        latest: Callable[[], Any] = nowhere
+        version = 0
 
         def begin(module: Any, output: Any, node: Any) -> None:
-            nonlocal latest
+            nonlocal latest, version
             if not isinstance(output, tensor_type):
                 if isinstance(output, containers):
                     for value in output.values() if isinstance(output, dict) else output:
@@ -116,8 +118,9 @@ class Backward:
             if made is None or made is node:  # no graph, or the module returned its input: nothing of its own
                 return
             carrier = dummies.get(serials.get(id(module), 0)) or carriers(module)
-            made._register_hook_dict(carrier[latest() is output])
-            latest = ref(output)
+            same_node = latest() is output and output._version == version
+            made._register_hook_dict(carrier[same_node])
+            latest, version = ref(output), output._version
 
         def end(module: Any, value: Any) -> Any:
             try:
@@ -125,7 +128,7 @@ class Backward:
                     return None
                 node = value.grad_fn
                 # The producer's begin mark on this node is this module's end: no second mark.
-                if node is not None and latest() is not value:
+                if node is not None and (latest() is not value or value._version != version):
                     carrier = dummies.get(serials.get(id(module), 0)) or carriers(module)
                     node._register_hook_dict(carrier[2])
                 return node

@@ -75,10 +75,10 @@ def _compiled(original: types.CodeType) -> types.CodeType:
     tree = ast.parse(_SOURCE)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
-            node.lineno = node.end_lineno = last  # type: ignore[attr-defined]
+            line = original.co_firstlineno if isinstance(node, ast.FunctionDef) else last
+            node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
     made = compile(tree, original.co_filename, "exec", dont_inherit=True)
-    code = next(constant for constant in made.co_consts if isinstance(constant, types.CodeType))
-    return code.replace(co_firstlineno=original.co_firstlineno)
+    return next(constant for constant in made.co_consts if isinstance(constant, types.CodeType))
 
 
 def _globals(

@@ -1,0 +1,66 @@
+"""The log: what serial numbers and string ids mean, written by the agent's thread alone."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from probe.agent.log import Log
+from probe.streams import LOG_MODULE, LOG_RECORD, LOG_STRING
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    made = Log()
+    yield made
+    made.close()
+
+
+def records(log: Log) -> list[tuple[int, int, bytes]]:
+    log.write()
+    data, at, found = bytes(log.read(0, log.committed)), 0, []
+    while at < len(data):
+        kind, length, id = struct.unpack_from(LOG_RECORD, data, at)
+        at += struct.calcsize(LOG_RECORD)
+        found.append((kind, id, data[at : at + length]))
+        at += -(-length // 8) * 8
+    return found
+
+
+def test_a_string_is_written_once_and_keeps_its_id(log: Log) -> None:
+    assert log.string("all_reduce") == log.string("all_reduce")
+    assert [(kind, text) for kind, _, text in records(log)] == [(LOG_STRING, b"all_reduce")]
+
+
+def test_payloads_are_json_and_ids_are_never_used_twice(log: Log) -> None:
+    first, second = log.next_id(), log.next_id()
+    log.put(LOG_MODULE, first, {"name": "h.0"})
+    assert first != second and json.loads(records(log)[0][2]) == {"name": "h.0"}
+
+
+def test_nothing_is_committed_before_the_agents_thread_writes(log: Log) -> None:
+    log.string("x")
+    assert log.committed == 8
+    log.write()
+    assert struct.unpack_from("<Q", log.buffer)[0] == log.committed > 8
+
+
+def test_odd_text_does_not_stop_the_log(log: Log) -> None:
+    for text in ("", "\udcff", "é" * 1000):
+        log.string(text)
+    log.put(LOG_MODULE, 1, {"name": object()})
+    assert len(records(log)) == 4
+
+
+def test_a_full_log_drops_and_counts(log: Log) -> None:
+    log.put(LOG_STRING, 1, "x" * (65 << 20))
+    log.string("later")
+    assert [text for _, _, text in records(log)] == [b"later"] and log.dropped == 1
+
+
+def test_there_are_not_endlessly_many_strings(log: Log) -> None:
+    ids = [log.string(str(i)) for i in range(100_010)]
+    assert ids[-1] == 0 and len(log._strings) == 100_000

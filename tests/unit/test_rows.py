@@ -1,0 +1,94 @@
+"""The ring of packed rows: whoever claims a place owns it, and its number says where it lies."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.agent.rows import Stream
+from probe.streams import CHUNK_ROWS
+
+
+@pytest.fixture
+def stream() -> Iterator[Stream]:
+    made = Stream("test", ("a", "b", "seq"), retention_bytes=1)
+    yield made
+    made.close()
+
+
+def rows_of(stream: Stream, first: int, last: int, piece: int = 1000) -> list[tuple[int, ...]]:
+    found = []
+    for number, view in stream.read(first, last, piece):
+        found += [(number + i, *row) for i, row in enumerate(struct.iter_unpack("<3q", view))]
+        view.release()
+    return found
+
+
+def test_a_row_is_read_as_it_was_written(stream: Stream) -> None:
+    stream.append(7, -8)
+    assert rows_of(stream, 1, stream.position()) == [(1, 7, -8, 1)]
+
+
+def test_position_counts_claimed_rows_without_claiming(stream: Stream) -> None:
+    assert stream.position() == 0
+    stream.append(1, 2)
+    assert (stream.position(), stream.position()) == (1, 1)
+
+
+def test_the_oldest_rows_give_way_and_the_rest_keep_their_numbers(stream: Stream) -> None:
+    for i in range(stream.capacity + 10):
+        stream.append(i, 0)
+    assert stream.oldest() == 11
+    rows = rows_of(stream, 1, stream.position())
+    assert [row[0] for row in rows] == list(range(11, stream.capacity + 11))
+    assert all(number == seq and a == number - 1 for number, a, _, seq in rows)
+
+
+def test_a_claimed_row_that_is_not_written_yet_has_no_number_of_its_own(stream: Stream) -> None:
+    offset, seq = stream.claim()
+    stream.append(5, 5)
+    assert [row[3] for row in rows_of(stream, 1, 2)] == [0, 2]
+    stream.pack_into(stream.buffer, offset, 4, 4, seq)
+    assert [row[3] for row in rows_of(stream, 1, 2)] == [1, 2]
+
+
+def test_many_threads_append_without_losing_a_row(stream: Stream) -> None:
+    each, interval = 6000, sys.getswitchinterval()
+
+    def write(who: int) -> None:
+        for i in range(each):
+            stream.append(who, i)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=write, args=(who,)) for who in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    rows = rows_of(stream, 1, stream.position())
+    assert len(rows) == len({(a, b) for _, a, b, _ in rows}) == 4 * each
+
+
+@given(st.integers(0, 3 * CHUNK_ROWS), st.integers(1, 70_000), st.integers(0, 70_000), st.integers(1, 5000))
+def test_any_range_comes_in_pieces_that_follow_each_other(written: int, first: int, more: int, piece: int) -> None:
+    stream = Stream("test", ("seq",), retention_bytes=1)
+    for _ in range(written):
+        stream.append()
+    last = min(first + more, stream.position())
+    numbers = []
+    for number, view in stream.read(first, last, piece):
+        assert 0 < len(view) <= piece * stream.row_bytes
+        numbers += [seq for (seq,) in struct.iter_unpack("<q", view)]
+        assert numbers[-1] - numbers[0] + 1 == len(numbers) and number <= numbers[-1]
+        view.release()
+    assert numbers == list(range(max(first, stream.oldest()), last + 1))
+    stream.close()

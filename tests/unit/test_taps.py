@@ -1,0 +1,322 @@
+"""The taps on torch: what they record, that they change nothing, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
+
+from probe.agent.log import Log  # noqa: E402
+from probe.agent.modules import Modules  # noqa: E402
+from probe.agent.rows import Stream  # noqa: E402
+from probe.agent.step import Steps  # noqa: E402
+from probe.agent.taps.backward import Backward  # noqa: E402
+from probe.agent.taps.forward import Forward  # noqa: E402
+from probe.agent.taps.optimizer import OptimizerStep  # noqa: E402
+from probe.streams import (  # noqa: E402
+    BEGIN,
+    BEGIN_SAME_NODE,
+    END,
+    ENGINE,
+    FAILED,
+    FORWARD,
+    KIND_MASK,
+    MARKS,
+    OPTIMIZER,
+    SPANS,
+    STEPS,
+    STREAMS,
+)
+
+SMALL = 1  # bytes: the smallest ring
+
+
+@dataclass
+class Taps:
+    streams: dict[str, Stream]
+    modules: Modules
+    forward: Forward
+    backward: Backward
+    optimizer: OptimizerStep
+    steps: Steps
+    troubles: list[str]
+    boundaries: list[int]
+
+    def rows(self, name: str) -> list[dict[str, int]]:
+        stream, found = self.streams[name], []
+        for _, view in stream.read(1, stream.position(), 4096):
+            found += [dict(zip(stream.slots, row, strict=True)) for row in stream.struct.iter_unpack(view)]
+            view.release()
+        return found
+
+    def install(self) -> None:
+        self.optimizer.install()
+        self.backward.install()
+        self.forward.install()
+
+    def remove(self) -> None:
+        self.forward.remove()
+        self.backward.remove()
+        self.optimizer.remove()
+
+    def serial(self, module: Any) -> int:
+        return self.modules.serials[id(module)]
+
+    def marks(self, *modules: Any) -> list[tuple[int, int]]:
+        """(index of the module, kind of mark) in time order."""
+        index = {self.serial(module): i for i, module in enumerate(modules)}
+        return [(index[row["subject"]], row["flags"]) for row in self.rows(MARKS) if row["subject"] in index]
+
+
+@pytest.fixture
+def taps() -> Iterator[Taps]:
+    log, troubles, boundaries = Log(), [], []
+    streams = {name: Stream(name, slots, SMALL) for name, slots in STREAMS.items()}
+    modules = Modules(log)
+    steps = Steps(streams[STEPS], boundaries.append)
+    backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
+    forward = Forward(streams[SPANS], modules, backward, troubles.append)
+    optimizer = OptimizerStep(streams[SPANS], modules, steps, troubles.append)
+    made = Taps(streams, modules, forward, backward, optimizer, steps, troubles, boundaries)
+    made.install()
+    yield made
+    made.remove()
+    for part in (*streams.values(), log):
+        part.close()
+    assert troubles == []
+
+
+def net() -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
+
+
+def test_each_module_call_is_a_row_that_encloses_its_children(taps: Taps) -> None:
+    model = net()
+    model(torch.ones(2, 4))
+    rows = taps.rows(SPANS)
+    assert [row["subject"] for row in rows] == [taps.serial(m) for m in (*model, model)]
+    assert all(row["flags"] == FORWARD for row in rows)
+    root = rows[-1]
+    assert all(root["start_ns"] <= row["start_ns"] <= row["end_ns"] <= root["end_ns"] for row in rows)
+
+
+def test_a_call_that_raises_is_a_failed_row_and_the_exception_goes_on(taps: Taps) -> None:
+    model = net()
+    with pytest.raises(RuntimeError):
+        model(torch.ones(2, 5))
+    assert [row["flags"] for row in taps.rows(SPANS)] == [FORWARD | FAILED] * 2
+
+
+def test_a_users_traceback_shows_torchs_own_line(taps: Taps) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        net()(torch.ones(2, 5))
+    lines = [entry.line for entry in traceback.extract_tb(caught.tb) if entry.name == "_wrapped_call_impl"]
+    assert lines and all(line and line.startswith("return self._call_impl(") for line in lines)
+
+
+def test_backward_begins_at_the_output_and_ends_at_the_input(taps: Taps) -> None:
+    model = net()
+    model(torch.ones(2, 4, requires_grad=True) * 1).sum().backward()
+    first, relu, last = model
+    # the root's output node is its last child's, so it begins there too; each end is the next one's beginning
+    assert taps.marks(first, relu, last, model) == [
+        (2, BEGIN),
+        (3, BEGIN_SAME_NODE),
+        (1, BEGIN),
+        (0, BEGIN),
+        (3, END),
+        (0, END),
+    ]
+    engine = [row for row in taps.rows(SPANS) if row["flags"] == ENGINE]
+    marks = taps.rows(MARKS)
+    assert len(engine) == 1
+    assert engine[0]["start_ns"] <= marks[0]["time_ns"] <= marks[-1]["time_ns"] <= engine[0]["end_ns"]
+
+
+def test_a_module_that_returns_its_input_takes_nobodys_time(taps: Taps) -> None:
+    linear, identity = nn.Linear(4, 4), nn.Identity()
+    identity(linear(torch.ones(2, 4))).sum().backward()
+    assert taps.marks(linear, identity) == [(0, BEGIN)]
+
+
+def test_a_freed_output_is_not_taken_for_the_next_input(taps: Taps) -> None:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    for _ in range(20):  # the allocator likes to hand out the same address again
+        value = first(torch.ones(2, 4))
+        value = value * 2
+        second(value).sum().backward()
+    ends = [mark for mark in taps.marks(first, second) if mark == (1, END)]
+    assert len(ends) == 20
+
+
+@pytest.mark.parametrize("shape", [tuple, list, dict])
+def test_outputs_in_containers_are_marked(taps: Taps, shape: Callable[..., Any]) -> None:
+    class Many(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            y = self.linear(x)
+            return {"a": y * 2, "b": None} if shape is dict else shape([y * 2, None])
+
+    many = Many()
+    output = many(torch.ones(2, 4))
+    (output["a"] if shape is dict else output[0]).sum().backward()
+    assert taps.marks(many, many.linear) == [(0, BEGIN), (1, BEGIN)]
+
+
+def test_an_optimizer_step_is_a_row_and_a_boundary(taps: Taps) -> None:
+    model = net()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        sgd.step()
+        sgd.zero_grad()
+    steps = [row for row in taps.rows(SPANS) if row["flags"] & KIND_MASK == OPTIMIZER]
+    assert len(steps) == 3 and {row["subject"] for row in steps} == {taps.serial(sgd)}
+    assert [row["count"] for row in taps.rows(STEPS)] == [0, 1, 2]
+    assert [row["time_ns"] for row in taps.rows(STEPS)] == [row["end_ns"] for row in steps]
+    assert taps.boundaries == [1, 2, 3] and taps.steps.source == "attach"
+
+
+def test_the_base_is_the_optimizers_own_count(taps: Taps) -> None:
+    taps.remove()
+    weight = nn.Parameter(torch.ones(3))
+    adam = torch.optim.AdamW([weight])
+
+    def step() -> None:
+        weight.sum().backward()
+        adam.step()
+
+    for _ in range(7):
+        step()
+    taps.install()
+    step()
+    assert (taps.steps.base, taps.steps.source) == (7, "optimizer")
+
+
+def test_an_anchor_that_falls_silent_is_replaced(taps: Taps) -> None:
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    old, new = (torch.optim.SGD([weight], lr=0.1) for weight in weights)
+    old.step()
+    for _ in range(20):
+        new.step()
+    counts = [row["count"] for row in taps.rows(STEPS)]
+    assert counts == list(range(6)) and {row["subject"] for row in taps.rows(STEPS)[1:]} == {taps.serial(new)}
+
+
+def test_users_global_hooks_survive_ours(taps: Taps) -> None:
+    called = []
+    handle = register_optimizer_step_post_hook(lambda *_: called.append(1))
+    taps.optimizer.remove()
+    taps.optimizer.install()
+    torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1).step()
+    handle.remove()
+    assert called == [1]
+
+
+def test_names_are_those_of_named_modules(taps: Taps) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+        def forward(self, x: Any) -> Any:
+            return self.inner[1](self.inner[0](x))
+
+    model = nn.Sequential(Block(), nn.ReLU())
+    model(torch.ones(2, 4))
+    told = dict[int, dict[str, Any]]()
+    taps.modules._log.put = lambda kind, id, fields: told.update({id: fields})  # type: ignore[method-assign]
+    taps.modules.name()
+    names = {serial: fields["name"] for serial, fields in told.items()}
+    expected = {
+        taps.serial(m): name or "Sequential" for name, m in model.named_modules() if id(m) in taps.modules.serials
+    }
+    assert names == expected
+    assert told[taps.serial(model[0].inner[1])]["parent"] == taps.serial(model[0])
+
+
+def test_a_serial_number_never_means_two_modules(taps: Taps) -> None:
+    seen = set[int]()
+    for _ in range(1000):
+        module = nn.Identity()
+        module(1)
+        seen.add(taps.serial(module))
+    del module
+    gc.collect()
+    assert len(seen) == 1000 and not taps.modules.serials
+
+
+def train(steps: int = 20, each: Callable[[int], None] = lambda step: None) -> bytes:
+    model = net()
+    adam = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for step in range(steps):
+        each(step)
+        x = torch.randn(3, 4, generator=torch.Generator().manual_seed(step))
+        model(x).pow(2).mean().backward()
+        adam.step()
+        adam.zero_grad()
+    return b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+
+
+def test_weights_are_bit_identical_with_without_and_while_toggling(taps: Taps) -> None:
+    with_taps = train()
+    toggled = train(each=lambda step: taps.remove() if step % 3 else taps.install())
+    taps.remove()
+    assert train() == with_taps == toggled
+
+
+def test_nothing_stays_in_torch_but_inert_globals(taps: Taps) -> None:
+    taps.remove()
+    before = snapshot_of_torch()
+    taps.install()
+    assert snapshot_of_torch() != before
+    train(3)
+    taps.remove()
+    assert snapshot_of_torch() == before
+
+
+def snapshot_of_torch() -> tuple[Any, ...]:
+    import torch.nn.modules.module as module_py
+    import torch.optim.optimizer as optimizer_py
+
+    return (
+        module_py.Module._wrapped_call_impl.__code__,
+        torch.autograd._engine_run_backward,
+        torch.autograd.graph._engine_run_backward,
+        tuple(optimizer_py._global_optimizer_pre_hooks.values()),
+        tuple(optimizer_py._global_optimizer_post_hooks.values()),
+        sorted(name for name in vars(module_py) if name.startswith("_probe_")),
+    )
+
+
+def test_a_graph_that_outlives_the_taps_runs_backward_all_the_same(taps: Taps) -> None:
+    model = net()
+    loss = model(torch.ones(2, 4)).sum()
+    taps.remove()
+    recorded = taps.streams[MARKS].position()
+    for stream in taps.streams.values():
+        stream.close()
+    loss.backward()
+    assert model[0].weight.grad is not None and taps.streams[MARKS].position() == recorded
+    taps.streams.clear()
+
+
+def test_a_tap_that_fails_is_reported_and_the_forward_goes_on(taps: Taps) -> None:
+    taps.streams[SPANS].buffer.close()
+    assert net()(torch.ones(2, 4)).shape == (2, 2)
+    assert taps.troubles and all(text.startswith("forward: ") for text in taps.troubles)
+    taps.troubles.clear()
+    del taps.streams[SPANS]
