@@ -31,8 +31,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def format_options(function: Function) -> Function:
     """--format and -o, as the arguments `form` and `output` that `check` and `show` take."""
-    form = click.option("--format", "form", type=click.Choice(list(WRITERS)),
-                        help="Default: table, or what -o's suffix says.")  # fmt: skip
+    form = click.option("--format", "form", type=click.Choice(list(WRITERS)), metavar="FORMAT",
+                        help=f"{', '.join(WRITERS)}; by default what -o's suffix says, or table.")  # fmt: skip
     output = click.option("-o", "--output", "output", metavar="FILE", help="Write to FILE instead of stdout.")
     return form(output(function))
 

@@ -62,7 +62,7 @@ def number(value: float | Decimal) -> str:
     """Six significant digits, all digits before the point, and never a digit that is not there."""
     if not math.isfinite(value):
         return str(value)
-    size = abs(value)
+    size = float(abs(value))
     if size >= 1e15:
         return f"{value:.6g}" if isinstance(value, float) else str(value)
     if value == int(value):

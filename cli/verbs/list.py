@@ -27,8 +27,8 @@ COLUMNS = ("pid", "rank", "job", "attached", "command")
 def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, output: str | None) -> None:
     """Show who can be attached to, and who is.
 
-    These are the Python processes of this user. `job` is the pid that stands for a rank and those beside it: attach to that one. With a PID only its ranks
-    are shown.
+    These are the Python processes of this user. `job` is the pid that stands for a rank and those beside it:
+    attach to that one. With a PID only its ranks are shown.
 
     \b
     Example:

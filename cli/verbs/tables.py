@@ -16,7 +16,7 @@ from ..session import say
 from ..words import nearest
 
 if TYPE_CHECKING:
-    from probe.tables import Table
+    from probe.schema import Column, Table
 
 SELF_TIME = "duration is self time: what a module took itself. A block with its children is total_duration."
 
@@ -48,8 +48,12 @@ def of_all(known: dict[str, Table]) -> Records:
 
 
 def of_table(table: Table) -> Records:
-    rows = [(column.name, str(column.type), column.unit, column.doc) for column in table.columns]
+    rows = [(column.name, column.type, column.unit, meaning(column)) for column in table.columns]
     return Records(("column", "type", "unit", "meaning"), rows)
+
+
+def meaning(column: Column) -> str:
+    return f"{column.doc} NULL: {column.null}" if column.null else column.doc
 
 
 def find(name: str, known: dict[str, Table]) -> Table:

@@ -1,0 +1,41 @@
+# Each target sets itself up on a fresh clone, in $(VENV); nothing is installed anywhere else.
+# A Python for which this torch can be had: the first of these that can make a virtual environment.
+TORCH ?= torch==2.13.0
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 python3; do \
+	$$python -c 'import ensurepip, venv' 2>/dev/null && echo $$python && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: test lint demo docs bench soak install clean
+
+test: lint
+	$(BIN)/pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p probe
+	$(BIN)/lint-imports
+
+demo: $(INSTALLED)
+	@$(BIN)/probe demo
+
+# docs/reference/ is written from the declarations in the code; a test fails when it is not.
+docs: $(INSTALLED)
+	$(BIN)/python docs/generate.py
+
+bench: $(INSTALLED)
+	$(BIN)/python tests/bench/overhead.py
+
+soak: $(INSTALLED)
+	$(BIN)/python tests/bench/soak.py
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]' $(TORCH)
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

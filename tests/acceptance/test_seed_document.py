@@ -1,0 +1,25 @@
+"""Every command of a performance guide that was written for another tool, run as it stands there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from target import PROBE, Probe, Start
+
+DOCUMENT = Path(__file__).parent / "document"
+
+
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("ranks", [0, 2], ids=["one process", "two ranks"])
+def test_every_command_of_the_document_passes(start: Start, probe: Probe, ranks: int) -> None:
+    job = start(DOCUMENT / "job.py", ranks=ranks)
+    probe("attach", job.pid)
+    distributed = ["--distributed"] if ranks else []
+    runner = [sys.executable, str(DOCUMENT / "seed_commands.py"), str(job.pid), "--probe", str(PROBE), *distributed]
+    done = subprocess.run(runner, capture_output=True, text=True, timeout=400)
+    assert "19 passed, 0 failed" in done.stdout, done.stdout + done.stderr + job.output
+    assert job.alive

@@ -1,0 +1,88 @@
+"""What all tests share: starting targets, running `probe`, and leaving everything as it was found."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from target import PROBE, TARGETS, TORCHRUN, Probe, Start, Target, descendants
+
+SETTLE_S = 3.0  # how long an ended thread, socket or process may take to be gone
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts targets (see Start) and ends them with the test."""
+    targets: list[Target] = []
+
+    def start(
+        script: str | Path, *args: str, ready: str = "ready", ranks: int = 0, env: dict[str, str] | None = None
+    ) -> Target:
+        launcher = (*TORCHRUN, "--nproc-per-node", str(ranks)) if ranks else (sys.executable,)
+        command = (*launcher, str(TARGETS / script), *args)
+        targets.append(Target(command, tmp_path / f"target-{len(targets)}.txt", env or {}))
+        if ready:
+            targets[-1].wait_for(ready, times=max(1, ranks))
+        return targets[-1]
+
+    yield start
+    for target in targets:
+        target.end()
+
+
+@pytest.fixture
+def probe() -> Probe:
+    """Runs the `probe` command (see Probe) with its output captured."""
+
+    def probe(
+        *words: str | int, status: int | None = 0, input: str = "", timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [str(PROBE), *map(str, words)], input=input, capture_output=True, text=True, timeout=timeout
+        )
+        assert status is None or done.returncode == status, f"exit {done.returncode}: {done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr or status == 1, done.stderr
+        return done
+
+    return probe
+
+
+@pytest.fixture(autouse=True)
+def left_as_found() -> Iterator[None]:
+    """The test process has the threads, descriptors, children and signal handlers after a test that it had before."""
+    before = found()
+    yield
+    end = time.monotonic() + SETTLE_S
+    while new := {kind: things - before[kind] for kind, things in found().items() if things - before[kind]}:
+        assert time.monotonic() < end, f"left behind: {new}"
+        gc.collect()
+        time.sleep(0.02)
+
+
+def found() -> dict[str, set[str]]:
+    return {
+        "threads": {f"{thread.name} {thread.ident}" for thread in threading.enumerate()},
+        "descriptors": {f"{fd} {link}" for fd, link in descriptors().items()},
+        "children": {str(pid) for pid, _ in descendants(os.getpid()).items()},
+        "signals": {f"{number} {signal.getsignal(number)}" for number in signal.valid_signals()},
+    }
+
+
+def descriptors() -> dict[str, str]:
+    """What each descriptor of this process is open on."""
+    links = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            links[fd] = os.readlink(f"/proc/self/fd/{fd}")
+        except FileNotFoundError:  # the listing's own
+            continue
+    return links

@@ -1,0 +1,114 @@
+"""Targets of tests: small real programs, started as users start them and ended for certain."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Protocol
+
+TARGETS = Path(__file__).parent / "targets"
+PROBE = Path(sys.executable).parent / "probe"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
+START_S = 90.0  # importing torch in several processes on a busy machine
+
+
+class Target:
+    """A running process under test, with all that it started: its pid, its output, its end."""
+
+    def __init__(self, command: tuple[str, ...], output: Path, env: dict[str, str]) -> None:
+        self._output = output
+        with output.open("wb") as stream:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+                start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_for(self, text: str, times: int = 1, timeout: float = START_S) -> str:
+        """The output, once it holds `text` that many times."""
+        end = time.monotonic() + timeout
+        while self.output.count(text) < times:
+            assert self.alive, f"ended with {self.process.returncode} before {text!r}:\n{self.output}"
+            assert time.monotonic() < end, f"no {text!r} in {timeout} s:\n{self.output}"
+            time.sleep(0.02)
+        return self.output
+
+    def end(self) -> None:
+        """Nothing of it runs any more: in order where it listens to SIGTERM, by SIGKILL where it does not."""
+        family = descendants(self.pid)
+        if self.alive:
+            os.kill(self.pid, signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        for pid, start in family.items():
+            if start_time(pid) == start:
+                os.kill(pid, signal.SIGKILL)
+
+
+class Start(Protocol):
+    """start("job.py", "--steps", "9", ready="ready", ranks=2): a target out of tests/targets, or of any path.
+
+    It has printed `ready` (once a rank) when this returns; ready="" waits for nothing.  With `ranks` it is
+    run by torchrun, whose pid is the target's.
+    """
+
+    def __call__(
+        self, script: str | Path, *args: str, ready: str = ..., ranks: int = ..., env: dict[str, str] | None = ...
+    ) -> Target: ...
+
+
+class Probe(Protocol):
+    """probe(4242, "query", "SELECT 1"): the command as users run it; its exit status must be `status` (None: any)."""
+
+    def __call__(
+        self, *words: str | int, status: int | None = ..., input: str = ..., timeout: float = ...
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Every process below pid that is no zombie, with its start time."""
+    children: dict[int, list[int]] = {}
+    starts: dict[int, str] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        if fields := stat(int(name)):
+            children.setdefault(int(fields[1]), []).append(int(name))
+            starts[int(name)] = fields[19]
+    below, todo = {}, [pid]
+    while todo:
+        found = children.get(todo.pop(), [])
+        todo += found
+        below.update({child: starts[child] for child in found})
+    return below
+
+
+def start_time(pid: int) -> str | None:
+    fields = stat(pid)
+    return fields[19] if fields else None
+
+
+def stat(pid: int) -> list[str]:
+    """/proc/pid/stat from the state on; empty for one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [] if fields[0] == "Z" else fields
