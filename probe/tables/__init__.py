@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from ..schema import Table
-from . import agents, columns, evals, tables, torch_trace
+from .agents import TABLE as AGENTS
+from .columns import TABLE as COLUMNS
+from .evals import TABLE as EVALS
+from .tables import TABLE as TABLES_TABLE
+from .torch_trace import TABLE as TORCH_TRACE
 
 TABLES: list[Table] = [
-    agents.TABLE,
-    columns.TABLE,
-    evals.TABLE,
-    tables.TABLE,
-    torch_trace.TABLE,
+    AGENTS,
+    COLUMNS,
+    EVALS,
+    TABLES_TABLE,
+    TORCH_TRACE,
 ]

@@ -1,0 +1,100 @@
+"""Which span ran inside which: parents, depths and self times out of nothing but start, end and thread.
+
+Called by the tables that are made of spans.  Everything is vectorised: a million spans take some 0.3 s.
+Invariant: spans of one thread are nested or disjoint; where they are not (coroutines), the answer is
+still a tree, if not a meaningful one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """parent: row number of the directly containing span, NONE outside; level: how many contain it;
+    generations: the row numbers of each level, outermost first, so that one may propagate downwards."""
+
+    parent: Ints
+    level: Ints
+    generations: list[Ints]
+
+
+def nest(start: Ints, end: Ints, thread: Ints) -> Nesting:
+    """Rows come in order of completion, which decides between spans of the very same start."""
+    parent = np.full(len(start), NONE, np.int64)
+    level = np.zeros(len(start), np.int64)
+    generations: list[list[Ints]] = []
+    for rows in _of_each_thread(thread):
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        _nest_thread(rows, start[rows], end[rows], parent, level, generations)
+    return Nesting(parent, level, [np.concatenate(parts) for parts in generations])
+
+
+def _of_each_thread(thread: Ints) -> list[Ints]:
+    """Row numbers of each thread, the last completed first: a stable sort by start then puts the outer one first."""
+    backwards = np.arange(len(thread) - 1, -1, -1)
+    if len(thread) == 0 or (thread == thread[0]).all():
+        return [backwards] if len(thread) else []
+    backwards = backwards[np.argsort(thread[backwards], kind="stable")]
+    cuts = np.flatnonzero(np.diff(thread[backwards])) + 1
+    return np.split(backwards, cuts)
+
+
+def _nest_thread(rows: Ints, start: Ints, end: Ints, parent: Ints, level: Ints, generations: list[list[Ints]]) -> None:
+    closed = np.searchsorted(np.sort(np.maximum(end, start + 1)), start, side="right")
+    depth = np.arange(len(rows)) - closed
+    level[rows] = depth
+    by_depth = np.argsort(depth, kind="stable")
+    bounds = np.searchsorted(depth[by_depth], np.arange(depth.max() + 2))
+    above: Ints = by_depth[:0]
+    for generation, (low, high) in enumerate(pairwise(bounds)):
+        here = by_depth[low:high]
+        if generation == len(generations):
+            generations.append([])
+        if generation:
+            parent[rows[here]] = rows[above[np.searchsorted(above, here) - 1]]
+        generations[generation].append(rows[here])
+        above = here
+
+
+def self_time(nesting: Nesting, total: Ints) -> Ints:
+    """What of each span's time no directly contained span took."""
+    inner = nesting.parent != NONE
+    spent = np.bincount(nesting.parent[inner], weights=total[inner], minlength=len(total))
+    return total - spent.astype(np.int64)
+
+
+def ancestors_with(nesting: Nesting, marked: Bools) -> Bools:
+    """Whether any span around each one is marked."""
+    found = np.zeros(len(marked), np.bool_)
+    for rows in nesting.generations[1:]:
+        above = nesting.parent[rows]
+        found[rows] = found[above] | marked[above]
+    return found
+
+
+def nearest(nesting: Nesting, marked: Bools) -> Ints:
+    """Row number of the innermost marked span around each one, NONE where there is none."""
+    found = np.full(len(marked), NONE, np.int64)
+    for rows in nesting.generations[1:]:
+        above = nesting.parent[rows]
+        found[rows] = np.where(marked[above], above, found[above])
+    return found
+
+
+def depth_below(nesting: Nesting, up: Ints, base: Ints) -> Ints:
+    """1 + the depth of `up` (a nearest()) of each span, and base where it has none."""
+    depth = base.copy()
+    for rows in nesting.generations[1:]:
+        above = up[rows]
+        depth[rows] = np.where(above == NONE, base[rows], depth[above] + 1)
+    return depth

@@ -1,0 +1,133 @@
+"""One snapshot of a job as the tables see it: raw rows, log, facts and steps of every rank that answered.
+
+Made by probe.fetch (off the wire) or probe.memfd (out of a process's memory), read by the tables.
+Invariant: everything read through one Job belongs to one moment, and no stream is fetched twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .log import Log
+from .nesting import Bools, Ints
+from .streams import STEPS, STREAMS
+from .timeline import Timeline
+
+
+class Rows:
+    """Rows of one stream, complete ones only, by number; rows["start_ns"] is a view of that slot."""
+
+    def __init__(self, slots: Sequence[str], table: Ints) -> None:
+        self.slots = tuple(slots)
+        self.table = table
+
+    def __getitem__(self, slot: str) -> Ints:
+        return self.table[:, self.slots.index(slot)]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def complete(table: Ints, first: int) -> Ints:
+    """Drop rows that are not written yet or not any more: those that do not bear the number of their place."""
+    valid: Bools = table[:, -1] == np.arange(first, first + len(table))
+    return table if valid.all() else table[valid]
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A rank that did not answer."""
+
+    rank: int
+    pid: int
+    why: str
+
+
+class Raw:
+    """One rank in one snapshot.  pid: as the reader's machine sees it; now_ns: the moment, on its monotonic clock."""
+
+    def __init__(self, pid: int, facts: dict[str, Any], last_seq: Mapping[str, int], log: Log) -> None:
+        self.pid = pid
+        self.facts = facts
+        self.rank = int(facts.get("rank") or 0)
+        self.host = str(facts.get("host", ""))
+        self.last_seq = last_seq
+        self.log = log
+        self.now_ns = int(facts.get("monotonic_ns") or time.monotonic_ns())
+        self.job: Job
+        self._rows: dict[str, Rows] = {}
+
+    def rows(self, stream: str) -> Rows:
+        """The rows of a stream; fetched for all ranks of the job at the first call."""
+        if stream not in self._rows:
+            self.job.fetch(stream)
+        return self._rows[stream]
+
+    def put(self, stream: str, table: Ints) -> None:
+        """For the fetchers: the complete rows of a stream."""
+        self._rows[stream] = Rows(self.slots(stream), table)
+
+    def slots(self, stream: str) -> tuple[str, ...]:
+        """The slots as the agent packs them; a stream that it does not have is empty."""
+        described = self.facts.get("streams", {}).get(stream)
+        return tuple(described["slots"]) if described else STREAMS[stream]
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return Timeline(self)
+
+    @cached_property
+    def memory(self) -> dict[str, Any]:
+        """What tables of one query keep for each other (nothing of it outlives the query)."""
+        return {}
+
+    def wall_us(self, times_ns: Ints) -> Ints:
+        """Microseconds since 1970, by the pair of clock readings taken with the snapshot."""
+        offset = int(self.facts["wall_ns"]) - int(self.facts["monotonic_ns"])
+        result: Ints = (times_ns + offset) // 1000
+        return result
+
+    def native_threads(self, threads: Ints) -> Any:
+        """Native thread ids, NULL where the log does not know the thread."""
+        import pyarrow as pa
+
+        known, inverse = np.unique(threads, return_inverse=True)
+        natives = [self.log.threads.get(ident, {}).get("native_id") for ident in known.tolist()]
+        ids = np.array([native or 0 for native in natives], np.int64)[inverse.reshape(-1)]
+        return pa.array(ids, mask=ids == 0)
+
+
+class Job:
+    """All ranks of one snapshot.  fetch_rows(stream, raws) puts the rows of a stream into every Raw."""
+
+    def __init__(
+        self,
+        raws: Sequence[Raw],
+        fetch_rows: Callable[[str, Sequence[Raw]], None],
+        silent: Sequence[Silent] = (),
+        open_steps: bool = False,
+    ) -> None:
+        self.raws = sorted(raws, key=lambda raw: raw.rank)
+        self.silent = sorted(silent, key=lambda one: one.rank)
+        self.open_steps = open_steps
+        self._fetch_rows = fetch_rows
+        for raw in self.raws:
+            raw.job = self
+
+    def fetch(self, stream: str) -> None:
+        self._fetch_rows(stream, self.raws)
+
+    @cached_property
+    def completed(self) -> int | None:
+        """The last step that every rank has completed; None as long as one has not completed any."""
+        lasts = [raw.timeline.completed for raw in self.raws if raw.timeline.steps]
+        return None if not lasts or None in lasts else min(last for last in lasts if last is not None)
+
+
+__all__ = ["STEPS", "Job", "Raw", "Rows", "Silent", "complete"]

@@ -1,0 +1,108 @@
+"""probe.agents: who answers, who does not, and what could not be tapped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..raw import Job, Raw
+from ..schema import COMMON, Column, Columns, Table
+
+_RANK, _HOST, _PID = COMMON[:3]
+
+
+def _tap(raw: Raw, name: str) -> str | None:
+    state = raw.facts.get("taps", {}).get(name)
+    return None if state is None else str(state)
+
+
+def _of_raw(raw: Raw) -> dict[str, Any]:
+    facts = raw.facts
+    attached_us = int(facts["attached_wall_ns"]) // 1000 if facts.get("attached_wall_ns") else None
+    return {
+        "rank": raw.rank,
+        "host": raw.host,
+        "pid": raw.pid,
+        "state": "answers",
+        "why": None,
+        "attached_at": attached_us,
+        "step": int(facts.get("step_base") or 0) + int(facts.get("count") or 0),
+        "step_source": facts.get("step_source"),
+        "optimizer": facts.get("anchor"),
+        "world_size": facts.get("world_size"),
+        "version": facts.get("agent"),
+        "python": facts.get("python"),
+        "torch": facts.get("torch"),
+        "cuda": facts.get("torch_cuda"),
+        **{f"{name}_tap": _tap(raw, name) for name in _TAPS},
+        "endpoint": facts.get("endpoint"),
+    }
+
+
+def derive(job: Job) -> Columns:
+    rows = [_of_raw(raw) for raw in job.raws]
+    for one in job.silent:
+        rows.append({"rank": one.rank, "pid": one.pid, "state": "silent", "why": one.why})
+    import pyarrow as pa
+
+    from ..arrow import ARROW_TYPES
+
+    def column(name: str, sql_type: str) -> Any:
+        values = [row.get(name) for row in rows]
+        return pa.array(values, pa.string() if sql_type == "VARCHAR" else ARROW_TYPES[sql_type])
+
+    return {column_.name: column(column_.name, column_.type) for column_ in TABLE.columns}
+
+
+_TAPS = ("forward", "backward", "optimizer", "collectives")
+_SILENT = "It does not answer."
+
+TABLE = Table(
+    name="probe.agents",
+    doc="One row per rank: who answers, who is silent, since when, and what could not be tapped and why.",
+    columns=(
+        _RANK,
+        Column("host", "VARCHAR", "", "Name of the machine.", "gethostname", _SILENT, "host everywhere"),
+        _PID,
+        Column("state", "VARCHAR", "", "answers or silent."),
+        Column("why", "VARCHAR", "", "Why it is silent.", "", "It answers."),
+        Column("attached_at", "TIMESTAMP", "", "When the agent was attached, UTC.", "facts of the agent", _SILENT),
+        Column("step", "BIGINT", "", "The step the rank is in now.", "boundaries", _SILENT, "step everywhere"),
+        Column(
+            "step_source",
+            "VARCHAR",
+            "",
+            "Where the number of the step comes from: optimizer (its own count), group_seq (aligned with the rank attached first) or attach (counted from the attach).",
+            "agent",
+            _SILENT,
+        ),
+        Column(
+            "optimizer",
+            "VARCHAR",
+            "",
+            "The optimizer whose step ends a step of the job.",
+            "optimizer hooks",
+            "None has stepped yet.",
+        ),
+        Column("world_size", "INTEGER", "", "Ranks in the job.", "WORLD_SIZE or the default group", _SILENT),
+        Column("version", "VARCHAR", "", "Version of the agent.", "agent", _SILENT),
+        Column("python", "VARCHAR", "", "Version of Python in the target.", "sys.version_info", _SILENT),
+        Column(
+            "torch",
+            "VARCHAR",
+            "",
+            "Version of torch in the target.",
+            "torch.__version__",
+            "The target has not imported torch.",
+        ),
+        Column(
+            "cuda", "VARCHAR", "", "CUDA version torch was built for.", "torch.version.cuda", "A build without CUDA."
+        ),
+        Column("forward_tap", "VARCHAR", "", "on, or why module calls are not recorded.", "agent", _SILENT),
+        Column("backward_tap", "VARCHAR", "", "on, or why backwards are not recorded.", "agent", _SILENT),
+        Column("optimizer_tap", "VARCHAR", "", "on, or why optimizer steps are not recorded.", "agent", _SILENT),
+        Column("collectives_tap", "VARCHAR", "", "on, or why collectives are not recorded.", "agent", _SILENT),
+        Column("endpoint", "VARCHAR", "", "The agent's socket as the target sees it.", "agent", _SILENT),
+    ),
+    derive_job=derive,
+    example="SELECT rank, pid, state, step, step_source, torch FROM probe.agents",
+)

@@ -1,0 +1,42 @@
+"""probe.columns: what every column means, out of the declarations."""
+
+from __future__ import annotations
+
+from ..raw import Job
+from ..schema import Column, Columns, Table
+
+
+def derive(job: Job) -> Columns:
+    import pyarrow as pa
+
+    from . import TABLES
+
+    every = [(table, column) for table in TABLES for column in table.columns]
+    return {
+        "table_name": pa.array([table.name for table, _ in every]),
+        "column_name": pa.array([column.name for _, column in every]),
+        "type": pa.array([column.type for _, column in every]),
+        "unit": pa.array([column.unit or None for _, column in every], pa.string()),
+        "description": pa.array([column.doc for _, column in every]),
+        "source": pa.array([column.source or None for _, column in every], pa.string()),
+        "null_when": pa.array([column.null or None for _, column in every], pa.string()),
+        "joins_with": pa.array([column.joins or None for _, column in every], pa.string()),
+    }
+
+
+TABLE = Table(
+    name="probe.columns",
+    doc="One row per column of every table.",
+    columns=(
+        Column("table_name", "VARCHAR", "", "Name with schema.", "declaration", joins="table_name of probe.tables"),
+        Column("column_name", "VARCHAR", "", "Name of the column.", "declaration"),
+        Column("type", "VARCHAR", "", "SQL type.", "declaration"),
+        Column("unit", "VARCHAR", "", "Unit.", "declaration", "It has none."),
+        Column("description", "VARCHAR", "", "What it means.", "declaration"),
+        Column("source", "VARCHAR", "", "What it is read from.", "declaration", "It goes without saying."),
+        Column("null_when", "VARCHAR", "", "When it is NULL.", "declaration", "It never is."),
+        Column("joins_with", "VARCHAR", "", "Columns elsewhere that mean the same.", "declaration", "There are none."),
+    ),
+    derive_job=derive,
+    example="SELECT column_name, type, unit, description FROM probe.columns WHERE table_name = 'python.torch_trace'",
+)

@@ -1,0 +1,79 @@
+"""probe.evals: who ran which snippet in the job, when, and what it changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..arrow import nullable
+from ..raw import Raw
+from ..schema import COMMON, Column, Columns, Table
+from ..streams import EVAL, KIND_MASK, SPANS
+
+_COMMON = tuple(column for column in COMMON if column.name not in ("time", "start_ns", "step", "in_eval"))
+
+
+def derive(raw: Raw) -> Columns:
+    spans = raw.rows(SPANS)
+    place = {int(spans["subject"][row]): row for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL)}
+    ids = sorted(raw.log.evals)
+    ran = np.array([id in place for id in ids], np.bool_)
+    rows = np.array([place.get(id, -1) for id in ids], np.int64)[ran]
+    start, end = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)
+    start[ran], end[ran] = spans["start_ns"][rows], spans["end_ns"][rows]
+
+    def begun(key: str, type: Any) -> Any:
+        return pa.array([raw.log.evals[id].get(key) for id in ids], type)
+
+    def done(key: str, type: Any) -> Any:
+        return pa.array([raw.log.evals_done.get(id, {}).get(key) for id in ids], type)
+
+    return {
+        "time": nullable(raw.wall_us(start), ran).cast(pa.timestamp("us")),
+        "start_ns": nullable(start, ran),
+        "step": nullable(raw.timeline.step(start), ran),
+        "duration": nullable((end - start) / 1e9, ran),
+        "by": begun("by", pa.string()),
+        "where": begun("where", pa.string()),
+        "ranks": begun("ranks", pa.list_(pa.int32())),
+        "code": begun("code", pa.string()),
+        "ok": done("ok", pa.bool_()),
+        "error": done("error", pa.string()),
+        "changed": done("changed", pa.list_(pa.string())),
+    }
+
+
+_NOT_RUN = "It has not run, or is running."
+
+TABLE = Table(
+    name="probe.evals",
+    doc="One row per snippet and rank: who evaluated what, when, and what it changed.",
+    columns=(
+        *_COMMON,
+        Column(
+            "time", "TIMESTAMP", "", "Wall clock of the start, UTC.", "start_ns and a pair of clock readings", _NOT_RUN
+        ),
+        Column("start_ns", "BIGINT", "ns", "Start on the host's monotonic clock.", "CLOCK_MONOTONIC", _NOT_RUN),
+        Column("step", "BIGINT", "", "The job's step that was to begin.", "boundaries", _NOT_RUN, "step everywhere"),
+        Column(
+            "duration",
+            "DOUBLE",
+            "s",
+            "How long it ran; at a boundary, how long the training was held.",
+            "host's clock",
+            _NOT_RUN,
+        ),
+        Column("by", "VARCHAR", "", "Who asked for it.", "reader"),
+        Column("where", "VARCHAR", "", "boundary (between two steps) or now (beside the training).", "reader"),
+        Column("ranks", "INTEGER[]", "", "The ranks it was sent to.", "reader", "All of the job."),
+        Column("code", "VARCHAR", "", "The snippet.", "reader"),
+        Column("ok", "BOOLEAN", "", "Whether it ended without an exception.", "agent", _NOT_RUN),
+        Column("error", "VARCHAR", "", "The exception it raised.", "agent", "It raised none."),
+        Column("changed", "VARCHAR[]", "", "Variables of the job that it bound anew.", "agent", _NOT_RUN),
+    ),
+    streams=(SPANS,),
+    derive=derive,
+    example='SELECT time, rank, "by", code, ok, error FROM probe.evals ORDER BY time',
+)

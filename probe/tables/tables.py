@@ -1,0 +1,35 @@
+"""probe.tables: what tables there are, out of their own declarations."""
+
+from __future__ import annotations
+
+from ..raw import Job
+from ..schema import Column, Columns, Table
+
+
+def derive(job: Job) -> Columns:
+    import pyarrow as pa
+
+    from . import TABLES
+
+    return {
+        "table_name": pa.array([table.name for table in TABLES]),
+        "description": pa.array([table.doc for table in TABLES]),
+        "column_count": pa.array([len(table.columns) for table in TABLES]),
+        "streams": pa.array([list(table.streams) for table in TABLES], pa.list_(pa.string())),
+        "example": pa.array([table.example for table in TABLES]),
+    }
+
+
+TABLE = Table(
+    name="probe.tables",
+    doc="One row per table.",
+    columns=(
+        Column("table_name", "VARCHAR", "", "Name with schema.", "declaration", joins="table_name of probe.columns"),
+        Column("description", "VARCHAR", "", "What one row is.", "declaration"),
+        Column("column_count", "INTEGER", "", "How many columns it has.", "declaration"),
+        Column("streams", "VARCHAR[]", "", "The raw streams it is made of.", "declaration"),
+        Column("example", "VARCHAR", "", "A query to begin with.", "declaration"),
+    ),
+    derive_job=derive,
+    example="SELECT table_name, description FROM probe.tables",
+)

@@ -1,0 +1,311 @@
+"""python.torch_trace: one row per module call, per backward of a module and per optimizer step.
+
+Made of spans (calls, engine passes, optimizer steps) and of the marks that autograd leaves; the reading
+of both is in probe.nesting and probe.backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arrow import choice, coded, nulls
+from ..backward import Calls, Instances, Marks, Passes, Tree, place_marks, resolve
+from ..nesting import NONE, Bools, Ints, Nesting, ancestors_with, depth_below, nearest, nest, self_time
+from ..raw import Raw, Rows
+from ..schema import COMMON, Column, Columns, Table
+from ..streams import COMPILED, ENGINE, EVAL, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS
+
+STAGES = ("forward", "backward", "step")
+_STREAMS = (SPANS, MARKS)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """All spans of a rank, read once: what they are, how they nest, which are forwards run again."""
+
+    rows: Rows
+    start: Ints
+    end: Ints
+    subject: Ints
+    kind: Ints
+    nesting: Nesting
+    caller: Ints  # row of the module call around each, NONE outside
+    recompute: Bools
+    in_eval: Bools
+    outermost_engine: Bools
+
+    @classmethod
+    def of(cls, raw: Raw) -> Spans:
+        rows = raw.rows(SPANS)
+        start, end, thread = (np.ascontiguousarray(rows[slot]) for slot in ("start_ns", "end_ns", "thread"))
+        kind = rows["flags"] & KIND_MASK
+        nesting = nest(start, end, thread)
+        outer = _outermost(start, end, kind == ENGINE)
+        inside = ancestors_with(nesting, kind == ENGINE)
+        inside |= _on_autograd_threads(raw, start, thread, kind, start[outer], end[outer])
+        recompute = (kind == FORWARD) & inside
+        in_eval = ancestors_with(nesting, kind == EVAL)
+        caller = nearest(nesting, kind == FORWARD)
+        subject = np.ascontiguousarray(rows["subject"])
+        return cls(rows, start, end, subject, kind, nesting, caller, recompute, in_eval, outer)
+
+
+def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:
+    """Which of the chosen spans begin outside all other chosen ones, whatever their thread."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.lexsort((-end[rows], start[rows]))]
+    outer = np.zeros(len(start), np.bool_)
+    if len(rows):
+        latest = np.maximum.accumulate(end[rows])
+        outer[rows[0]] = True
+        outer[rows[1:][start[rows[1:]] >= latest[:-1]]] = True
+    return outer
+
+
+def _on_autograd_threads(raw: Raw, start: Ints, thread: Ints, kind: Ints, begins: Ints, ends: Ints) -> Bools:
+    """Spans that run during a pass on a thread that belongs to autograd: one with marks and no pass of its own."""
+    autograd = np.setdiff1d(np.unique(raw.rows(MARKS)["thread"]), np.unique(thread[kind == ENGINE]))
+    if not len(autograd) or not len(begins):
+        return np.zeros(len(start), np.bool_)
+    order = np.argsort(begins, kind="stable")
+    latest = np.searchsorted(begins[order], start, side="right") - 1
+    during: Bools = (latest >= 0) & (start < ends[order][latest])
+    return during & np.isin(thread, autograd)
+
+
+def _tree(raw: Raw, spans: Spans) -> Tree:
+    """Callers as the calls themselves show them, else as the agent noted them."""
+    parents = {serial: int(module.get("parent") or 0) for serial, module in raw.log.modules.items()}
+    parents.update((subject, 0) for subject in np.unique(raw.rows(MARKS)["subject"]).tolist() if subject not in parents)
+    calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval)
+    subjects, first = np.unique(spans.subject[calls], return_index=True)
+    callers = spans.caller[calls[first]]
+    above = np.where(callers == NONE, 0, spans.subject[callers])
+    parents.update(zip(subjects.tolist(), above.tolist(), strict=True))
+    return Tree.of(parents)
+
+
+def _passes(spans: Spans) -> tuple[Ints, Passes]:
+    """Rows of the outermost engine spans by start, and what they are."""
+    rows = np.flatnonzero(spans.outermost_engine)
+    rows = rows[np.argsort(spans.start[rows], kind="stable")]
+    return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
+
+
+def _marks(raw: Raw, passes: Passes, tree: Tree) -> Marks:
+    marks = raw.rows(MARKS)
+    number = place_marks(marks["time_ns"], marks["thread"], passes)
+    kept = np.flatnonzero(number != NONE)
+    order = kept[np.lexsort((marks["time_ns"][kept], number[kept]))]
+    kind = marks["flags"][order] & KIND_MASK
+    return Marks(
+        marks["time_ns"][order], marks["thread"][order], kind, number[order], tree.index(marks["subject"][order])
+    )
+
+
+def _recomputed(spans: Spans) -> tuple[Ints, Ints]:
+    """Starts and ends of the time in which checkpointing ran forwards again, disjoint and sorted."""
+    rows = np.flatnonzero(spans.recompute)
+    rows = rows[np.argsort(spans.start[rows], kind="stable")]
+    if not len(rows):
+        return spans.start[:0], spans.end[:0]
+    start, until = spans.start[rows], np.maximum.accumulate(spans.end[rows])
+    first = np.append(True, start[1:] > until[:-1])
+    last = np.append(first[1:], True)
+    return start[first], until[last]
+
+
+def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
+    """The outermost module of each pass: of its first mark, else of the last call before it; 0 for none."""
+    roots = np.zeros(len(passes.start), np.int64)
+    calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute)
+    calls = calls[np.argsort(spans.start[calls], kind="stable")]
+    if len(calls):
+        before = np.searchsorted(spans.start[calls], passes.start) - 1
+        called = before >= 0
+        roots[called] = tree.index(spans.subject[calls[before[called]]])
+    known = marks.module > 0
+    number, first = np.unique(marks.number[known], return_index=True)
+    roots[number] = tree.chain[marks.module[known][first], 0]
+    return roots
+
+
+def _backward(raw: Raw, spans: Spans, tree: Tree, passes: Passes) -> Instances:
+    marks = _marks(raw, passes, tree)
+    calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
+    before = np.searchsorted(passes.start, spans.start[calls])
+    made = Calls(before, tree.index(spans.subject[calls]))
+    return resolve(passes, marks, tree, _roots(spans, passes, marks, tree), _recomputed(spans), made)
+
+
+def _step_of_spans(raw: Raw, spans: Spans, rows: Ints) -> Ints:
+    """Steps; another optimizer that steps after the boundary, before the next call of a model, ends the same step."""
+    start, timeline = spans.start[rows], raw.timeline
+    step = timeline.step(start)
+    calls = np.sort(spans.start[(spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute])
+    since = timeline.since(start)
+    called = np.searchsorted(calls, start) - np.searchsorted(calls, since)
+    late = (spans.kind[rows] == OPTIMIZER) & (called == 0) & (since > np.iinfo(np.int64).min)
+    return step - late
+
+
+def _depths(spans: Spans, tree: Tree) -> Ints:
+    """Module calls around each span; what checkpointing runs again stands where it stood the first time."""
+    again = spans.recompute & (spans.caller == NONE)
+    base = np.where(again, np.maximum(tree.depth[tree.index(spans.subject)], 0), 0)
+    return depth_below(spans.nesting, spans.caller, base)
+
+
+def derive(raw: Raw) -> Columns:
+    """Forward and step rows by their spans, then the backwards."""
+    spans = Spans.of(raw)
+    tree = _tree(raw, spans)
+    engines, passes = _passes(spans)
+    back = _backward(raw, spans, tree, passes)
+    rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
+    pass_step = raw.timeline.step(passes.start)
+    steps = (_step_of_spans(raw, spans, rows), pass_step[back.number])
+    seen = [np.flatnonzero(raw.timeline.visible(step, _STREAMS)) for step in steps]
+    rows, bound = rows[seen[0]], seen[1]
+    both = _Both(len(rows), len(bound))
+    total = spans.end - spans.start
+    optimizer = spans.kind[rows] == OPTIMIZER
+    caller = np.where(spans.caller[rows] == NONE, 0, spans.subject[spans.caller[rows]])
+    again = spans.recompute[rows] & (caller == 0)
+    caller = np.where(again, tree.subject(tree.parent[tree.index(spans.subject[rows])]), caller)
+    subject = both.join(spans.subject[rows], tree.subject(back.module[bound]))
+    own = both.join(self_time(spans.nesting, total)[rows], back.own[bound]) / 1e9
+    whole = both.join(total[rows], back.total[bound]) / 1e9
+    began = both.join(spans.start[rows], back.start[bound])
+    flags, number = spans.rows["flags"], back.number[bound]
+    names, types = _names(raw, "name"), _names(raw, "type")
+    backs = np.zeros(len(bound), np.bool_)
+    return {
+        "start_ns": began,
+        "step": both.join(steps[0][seen[0]], steps[1][bound]),
+        "in_eval": both.join(spans.in_eval[rows], spans.in_eval[engines][number]),
+        "seq": lambda: both.join(spans.rows["seq"][rows], spans.rows["seq"][engines][number]),
+        "micro_step": lambda: _micro_step(raw, passes, began),
+        "module": lambda: coded(subject, names),
+        "module_type": lambda: coded(subject, types),
+        "parent": lambda: coded(both.join(caller, tree.subject(tree.parent[back.module[bound]])), names),
+        "depth": lambda: both.join(_depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
+        "stage": lambda: choice(both.join(np.where(optimizer, 2, 0), np.ones(len(bound), np.int64)), STAGES),
+        "duration": own,
+        "total_duration": whole,
+        "host_duration": own,
+        "total_host_duration": whole,
+        **_memory(both.length),
+        "thread": lambda: raw.native_threads(both.join(spans.rows["thread"][rows], back.thread[bound])),
+        "recompute": lambda: both.join(spans.recompute[rows], backs),
+        "compiled": lambda: both.join((flags[rows] & COMPILED) != 0, backs),
+        "failed": lambda: both.join((flags[rows] & FAILED) != 0, (flags[engines][number] & FAILED) != 0),
+    }
+
+
+class _Both:
+    """Rows of spans followed by rows of backwards."""
+
+    def __init__(self, spans: int, backwards: int) -> None:
+        self.length = spans + backwards
+
+    def join(self, of_spans: Any, of_backwards: Any) -> Any:
+        return np.concatenate([of_spans, of_backwards])
+
+
+def _micro_step(raw: Raw, passes: Passes, times: Ints) -> Ints:
+    """Backward passes begun in the step before each moment."""
+    before = np.searchsorted(passes.start, times)
+    result: Ints = before - np.searchsorted(passes.start, raw.timeline.since(times))
+    return result
+
+
+def _names(raw: Raw, what: str) -> dict[int, str]:
+    known = {**raw.log.modules, **raw.log.optimizers}
+    return {serial: str(thing[what]) for serial, thing in known.items() if thing.get(what)}
+
+
+def _memory(rows: int) -> dict[str, Callable[[], Any]]:
+    return {name: lambda: nulls(rows, "DOUBLE") for name in _MEMORY}
+
+
+_MEMORY = ("allocated", "allocated_delta", "max_allocated", "reserved")
+
+_ALLOCATOR = "CUDA caching allocator"
+_NO_DEVICE = "On the CPU."
+
+TABLE = Table(
+    name="python.torch_trace",
+    doc="One row per module call, per backward of a module and per optimizer step.  duration is self time, so "
+    "that sums are true; a module with its children is total_duration.",
+    columns=(
+        *COMMON,
+        Column(
+            "seq",
+            "BIGINT",
+            "",
+            "Order of completion in this process; the rows of one backward pass share the number of the pass.",
+            "number of the span",
+        ),
+        Column(
+            "micro_step",
+            "INTEGER",
+            "",
+            "Backward passes since the last step (gradient accumulation).",
+            "passes of the autograd engine",
+        ),
+        Column(
+            "module",
+            "VARCHAR",
+            "",
+            "Qualified name as named_modules() gives it, without wrappers; a root and an optimizer go by their class name.",
+            "named_modules()",
+            "A backward pass of no known module.",
+        ),
+        Column("module_type", "VARCHAR", "", "Class name.", "type()", "As module."),
+        Column(
+            "parent",
+            "VARCHAR",
+            "",
+            "Module whose call this one ran in.",
+            "nesting of calls",
+            "Outermost calls, optimizer steps.",
+        ),
+        Column("depth", "INTEGER", "", "Module calls around this one; 0 is the outermost.", "nesting of calls"),
+        Column("stage", "VARCHAR", "", "forward, backward or step.", "kind of span"),
+        Column("duration", "DOUBLE", "s", "Time of this module itself, not of modules it called.", "host's clock"),
+        Column("total_duration", "DOUBLE", "s", "Time from entry to exit, children included.", "host's clock"),
+        Column("host_duration", "DOUBLE", "s", "duration on the host's clock.", "host's clock"),
+        Column("total_host_duration", "DOUBLE", "s", "total_duration on the host's clock.", "host's clock"),
+        Column("allocated", "DOUBLE", "MB", "Memory held at the end of the call (2^20 bytes).", _ALLOCATOR, _NO_DEVICE),
+        Column("allocated_delta", "DOUBLE", "MB", "Memory gained or lost during the call.", _ALLOCATOR, _NO_DEVICE),
+        Column("max_allocated", "DOUBLE", "MB", "Most memory held so far.", _ALLOCATOR, _NO_DEVICE),
+        Column("reserved", "DOUBLE", "MB", "Memory the allocator has reserved.", _ALLOCATOR, _NO_DEVICE),
+        Column(
+            "thread",
+            "BIGINT",
+            "",
+            "Native id of the thread.",
+            "threading.get_native_id()",
+            "A thread that ended before it was noted.",
+        ),
+        Column(
+            "recompute",
+            "BOOLEAN",
+            "",
+            "Forward run again by activation checkpointing.",
+            "forward inside a backward pass",
+        ),
+        Column(
+            "compiled", "BOOLEAN", "", "The row is a compiled region; its inner modules give no rows.", "torch.compile"
+        ),
+        Column("failed", "BOOLEAN", "", "The call raised.", "exceptions"),
+    ),
+    streams=_STREAMS,
+    derive=derive,
+    example="SELECT module, stage, AVG(duration) FROM python.torch_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 5",
+)

@@ -1,0 +1,132 @@
+"""A rank's steps: which step a moment belongs to, which steps may be seen, and what an eval caused.
+
+Made by Raw.timeline from the boundaries that the agent recorded; a loop that never steps an optimizer
+counts its outermost module calls instead.  Invariant: the same moment gets the same step in every table.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .nesting import Bools, Ints
+from .streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS, STEPS
+
+if TYPE_CHECKING:
+    from .raw import Raw
+
+STUCK = 5  # a rank that has been in a step for this many usual steps shows that step
+_RECENT = 64  # steps that say what is usual
+# A row is packed a moment after its end was read; a preempted thread may take some milliseconds for it.
+_PACKING_NS = 50_000_000
+
+
+class Timeline:
+    """step = number of steps the job had completed before; boundaries end a step."""
+
+    def __init__(self, raw: Raw) -> None:
+        self._raw = raw
+        self.base = int(raw.facts.get("step_base") or 0)
+        rows = raw.rows(STEPS)
+        order = np.argsort(rows["count"], kind="stable")
+        self._ends: Ints = np.ascontiguousarray(rows["time_ns"][order])
+        self._counts: Ints = np.ascontiguousarray(rows["count"][order])
+        self.incomplete = 1  # the step in which the attach fell
+        if not len(rows):
+            self._count_calls()
+
+    def _count_calls(self) -> None:
+        """No optimizer steps: every outermost call of a root module is a step, once there has been nothing else."""
+        spans = self._raw.rows(SPANS)
+        kind = spans["flags"] & KIND_MASK
+        if self._raw.facts.get("anchor") or np.isin(kind, (ENGINE, OPTIMIZER)).any():
+            return
+        calls = np.flatnonzero(kind == FORWARD)
+        roots = [serial for serial, module in self._raw.log.modules.items() if module.get("root") in (serial, 0, None)]
+        calls = calls[np.isin(spans["subject"][calls], roots)]
+        start, end = spans["start_ns"][calls], spans["end_ns"][calls]
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+        # a root that calls itself, or another root, is one call
+        outermost = np.ones(len(start), np.bool_)
+        outermost[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
+        first = start[outermost][:1]  # what was under way at the attach ends here
+        self._ends = np.concatenate([first, end[outermost]])
+        self._counts = np.arange(len(self._ends)) - 1
+        self.incomplete = 0
+
+    @property
+    def steps(self) -> bool:
+        """Whether this rank takes part in the job's steps at all."""
+        return len(self._ends) > 0 or bool(self._raw.facts.get("anchor"))
+
+    def _index(self, times_ns: Ints) -> Ints:
+        found: Ints = np.searchsorted(self._ends, times_ns, side="right")
+        return found
+
+    def step(self, times_ns: Ints) -> Ints:
+        """The job's step of each moment."""
+        if not len(self._ends):
+            return np.full(len(times_ns), self.base, np.int64)
+        counts = np.append(self._counts, self._counts[-1] + 1)
+        return self.base + counts[self._index(times_ns)]
+
+    def since(self, times_ns: Ints) -> Ints:
+        """When the step of each moment began; the beginning of time in the first."""
+        begins = np.concatenate([[np.iinfo(np.int64).min], self._ends])
+        result: Ints = begins[self._index(times_ns)]
+        return result
+
+    @property
+    def completed(self) -> int | None:
+        """The last step this rank has completed, None if none as a whole."""
+        if not len(self._ends) or self._counts[-1] < self.incomplete:
+            return None
+        return int(self.base + self._counts[-1])
+
+    @cached_property
+    def stuck(self) -> bool:
+        """Whether the rank has been in its open step for much longer than usual."""
+        usual = np.diff(self._ends[-_RECENT:])
+        if not len(usual):
+            return False
+        return bool(self._raw.now_ns - self._ends[-1] > STUCK * np.median(usual))
+
+    def oldest(self, streams: tuple[str, ...]) -> int:
+        """The first step of which all rows of these streams are still there."""
+        first = self.base + max(self.incomplete, int(self._counts[0]) + 1 if self._lost(STEPS) else 0)
+        for stream in streams:
+            rows = self._raw.rows(stream)
+            if not self._lost(stream) or not len(rows):
+                continue
+            left = rows["time_ns" if stream == MARKS else "end_ns"][:1] + _PACKING_NS
+            first = max(first, int(self.step(left)[0]) + 1)
+        return first
+
+    def _lost(self, stream: str) -> bool:
+        rows = self._raw.rows(stream)
+        return len(rows) > 0 and int(rows["seq"][0]) > 1
+
+    def visible(self, steps: Ints, streams: tuple[str, ...] = ()) -> Bools:
+        """Which rows of these steps may be seen: steps that this rank has whole and every rank has completed."""
+        job = self._raw.job
+        if job.open_steps:
+            return np.ones(len(steps), np.bool_)
+        whole: Bools = steps >= self.oldest(streams)
+        if self.stuck:
+            return whole
+        if job.completed is None:
+            return np.zeros(len(steps), np.bool_)
+        result: Bools = whole & (steps <= job.completed)
+        return result
+
+    def in_eval(self, times_ns: Ints, threads: Ints) -> Bools:
+        """Whether an eval was running on that thread at that moment."""
+        spans = self._raw.rows(SPANS)
+        found = np.zeros(len(times_ns), np.bool_)
+        for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL):
+            inside = (times_ns >= spans["start_ns"][row]) & (times_ns < spans["end_ns"][row])
+            found |= inside & (threads == spans["thread"][row])
+        return found
