@@ -1,0 +1,213 @@
+"""The tap of collectives, in a 2-rank gloo job that issues every kind of them (tests/targets/collectives.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probe.streams import ASYNC_OP, FAILED
+
+pytest.importorskip("torch")
+TARGET = Path(__file__).parents[1] / "targets" / "collectives.py"
+
+
+def run_ranks(out, *arguments):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    command = [sys.executable, str(TARGET), str(out), *arguments]
+    ranks = [
+        subprocess.Popen(command, env=shared | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    try:
+        errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
+    assert errors == ["", ""]
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return run_ranks(tmp_path_factory.mktemp("collectives"))
+
+
+def operations(result):
+    return [row["operation"].removeprefix("c10d::") for row in result["rows"]]
+
+
+def test_ddp_leaves_a_row_for_each_bucket_of_each_step(ranks):
+    for rank in ranks:
+        ddp = rank["ddp"]
+        assert len(ddp["buckets"]) > 1
+        for begin, end in zip(ddp["ends"][1:], ddp["ends"][2:], strict=False):
+            rows = [row for row in ddp["rows"] if begin < row["seq"] <= end]
+            assert {row["operation"] for row in rows} == {"c10d::allreduce_"}
+            assert [row["bytes"] for row in rows] == ddp["buckets"]
+            assert all(row["start_ns"] < row["issued_ns"] and row["start_ns"] < row["done_ns"] for row in rows)
+
+
+def test_a_function_aliased_before_the_attach_is_seen(ranks):
+    assert operations(ranks[0]["aliased"]) == ["allreduce_"]
+
+
+def test_functional_collectives_are_seen_eager_and_compiled(ranks):
+    assert operations(ranks[0]["functional_eager"]) == ["allreduce_", "allgather_into_tensor_coalesced_"]
+    assert ranks[0]["functional_eager"]["values"] == [20.0, 20.0]
+    assert operations(ranks[0]["functional_compiled"]) == ["allreduce_"]
+    assert ranks[0]["functional_compiled"]["values"] == [50.0]
+
+
+def test_inference_mode_is_seen(ranks):
+    assert operations(ranks[0]["inference_mode"]) == ["allreduce_"]
+
+
+def test_send_and_recv_have_a_peer_no_number_and_the_time_of_their_wait(ranks):
+    for rank, operation in enumerate(["send", "recv_"]):
+        (row,) = ranks[rank]["send_and_recv"]["rows"]
+        assert row["operation"] == f"c10d::{operation}"
+        assert (row["peer"], row["group_seq"], row["bytes"]) == (1 - rank, -1, 24)
+    assert 40e6 < row["done_ns"] - row["start_ns"] < 1e9  # rank 0 sends 50 ms late
+
+
+def test_a_batch_of_isend_and_irecv_leaves_a_row_each(ranks):
+    assert operations(ranks[0]["batch_of_isend_irecv"]) == ["send", "recv_"]
+    assert [rank["batch_of_isend_irecv"]["values"][0] for rank in ranks] == [1.0, 0.0]
+
+
+def test_object_collectives_are_the_tensors_they_travel_in(ranks):
+    assert operations(ranks[0]["objects"]) == ["allgather_", "allgather_", "broadcast_", "broadcast_"]
+    assert ranks[0]["objects"]["values"] == ranks[1]["objects"]["values"]
+
+
+SIZES = {
+    "allreduce_": 40,
+    "broadcast_": 40,
+    "reduce_": 40,
+    "allgather_": 80,
+    "_allgather_base_": 80,
+    "allgather_coalesced_": 80,
+    "allgather_into_tensor_coalesced_": 80,
+    "reduce_scatter_": 40,
+    "_reduce_scatter_base_": 40,
+    "reduce_scatter_tensor_coalesced_": 40,
+    "alltoall_": 40,
+    "alltoall_base_": 40,
+    "gather_": 80,
+    "scatter_": 80,
+    "barrier": 0,
+}
+
+
+def test_every_operation_is_sized_as_nccl_tests_does(ranks):
+    for rank in ranks:
+        rows = rank["every_operation"]["rows"]
+        assert {row["operation"].removeprefix("c10d::"): row["bytes"] for row in rows[:15]} == SIZES
+        assert operations(rank["every_operation"])[15:] == ["allreduce_", "monitored_barrier_"]
+        assert rows[15]["bytes"] == 12  # sparse: an int64 index and a float32
+
+
+def test_every_operation_ends(ranks):
+    for rank in ranks:
+        for name, result in rank.items():
+            assert [row for row in result.get("rows", ()) if not row["done_ns"] >= row["start_ns"]] == [], name
+
+
+def test_the_sequence_number_is_the_same_on_all_ranks_and_grows(ranks):
+    numbers = [[row["group_seq"] for row in rank["every_operation"]["rows"]] for rank in ranks]
+    assert numbers[0] == numbers[1]
+    *numbered, monitored_barrier = numbers[0]
+    assert numbered == sorted(set(numbered)) and numbered[0] > 0
+    assert monitored_barrier == -1
+
+
+def test_roots_are_named(ranks):
+    roots = {row["operation"]: row["peer"] for row in ranks[0]["every_operation"]["rows"] if row["peer"] >= 0}
+    assert roots == {f"c10d::{name}": 1 for name in ("broadcast_", "reduce_", "gather_", "scatter_")}
+
+
+def test_async_op_is_told_where_the_caller_asked_for_it(ranks):
+    (asked,), (not_asked,) = ranks[0]["in_flight"]["rows"], ranks[0]["aliased"]["rows"]
+    assert asked["flags"] & ASYNC_OP and not not_asked["flags"] & ASYNC_OP
+
+
+def test_a_coalescing_manager_is_one_operation_of_several_tensors(ranks):
+    (row,) = ranks[0]["coalesced"]["rows"]
+    assert (row["operation"], row["bytes"], row["tensor"]) == ("c10d::allreduce_coalesced_", 56, "float32 [10] +1")
+
+
+def test_fsdp2_gathers_and_scatters(ranks):
+    seen = operations(ranks[0]["fsdp2"])
+    assert {"_allgather_base_", "_reduce_scatter_base_"} <= set(seen)
+
+
+def test_groups_are_told_apart(ranks):
+    result = ranks[1]["several_groups"]
+    groups = [row["group"] for row in result["rows"] if row["seq"] > result["from"]]
+    assert [group["ranks"] for group in groups] == [[0, 1], [1], [0, 1]]
+    assert len({group["name"] for group in groups}) == 3
+    assert [(group["size"], group["rank"], group["backend"]) for group in groups] == [
+        (2, 1, "gloo"), (1, 0, "gloo"), (2, 1, "gloo")
+    ]  # fmt: skip
+
+
+def test_the_caller_gets_the_same_work_and_the_same_exception(ranks):
+    result = ranks[0]["work_semantics"]
+    assert result["seen"] == {"type": "Work", "future": True, "waited": True, "completed": True, "same": True}
+    assert result["refused"] == result["refused_untapped"] and result["refused"][0] == "RuntimeError"
+    assert result["rows"][-1]["flags"] & FAILED
+
+
+def test_weights_are_the_same_bits_with_the_tap_on_off_and_toggled(ranks):
+    result = ranks[0]["toggled"]
+    assert len({*result["digests"], ranks[0]["reinstalled"]["digest"]}) == 1
+    assert result["nothing"], "an operation was recorded in pass-through"
+
+
+def test_a_one_sided_collective_of_an_eval_is_refused(ranks):
+    for rank in ranks:
+        told = rank["one_sided"]["told"]
+        assert "rank 1" in told["one all_reduce"] and "on all ranks" in told["one all_reduce"]
+        assert "barrier" in told["one barrier"]
+        assert "--now" in told["now all_reduce"] and "--now" in told["now barrier"]
+        assert told["all all_reduce"] is None and told["all barrier"] is None
+        assert operations(rank["one_sided"]) == ["allreduce_", "barrier"]
+
+
+def test_a_failure_of_the_tap_turns_it_off_and_never_reaches_the_caller(ranks):
+    result = ranks[0]["own_failure"]
+    assert result["values"] == [4.0, 4.0]
+    assert result["why"].startswith("TypeError") and result["left"] == 0
+
+
+def test_nothing_is_recorded_in_a_forked_child(ranks):
+    assert ranks[0]["forked"]["status"] == 0
+
+
+def test_an_operation_is_seen_while_it_is_in_flight(ranks):
+    assert ranks[0]["in_flight"]["issued_ns"] > 0 and ranks[0]["in_flight"]["done_ns"] == 0
+    (row,) = ranks[0]["in_flight"]["rows"]
+    assert row["done_ns"] - row["start_ns"] > 100e6
+
+
+def test_a_torch_function_mode_of_the_job_sees_nothing_of_ours(ranks):
+    assert ranks[0]["modes_of_the_user"]["tapped"] == ranks[0]["modes_of_the_user"]["untapped"]
+
+
+def test_no_scenario_turned_the_tap_off(ranks):
+    assert {name: result["why_not"] for name, result in ranks[0].items() if result.get("why_not")} == {}
+
+
+def test_removing_leaves_the_dispatcher_and_work_as_they_were(ranks):
+    assert ranks[0]["removed"] == {"same": [True, True, True], "removed": True, "nothing": True}

@@ -1,0 +1,375 @@
+"""One rank of a gloo job that issues every kind of collective under the tap and writes down what it saw.
+
+usage: RANK=… WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… python collectives.py OUT [scenario …]
+Writes OUT/<rank>.json: scenario -> what it returned, with "rows": those that its operations left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import sys
+import time
+import warnings
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from probe import streams
+from probe.agent.log import Log
+from probe.agent.rows import Stream
+from probe.agent.taps.collectives import Collectives
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+aliased_all_reduce = dist.all_reduce
+SCENARIOS = {}
+
+
+class Recorder:
+    """The tap with a stream and a log of its own, read back without the reader."""
+
+    def __init__(self):
+        self.stream = Stream(streams.COLLECTIVES, streams.STREAMS[streams.COLLECTIVES], 4 << 20)
+        self.records = {}
+        self.log = Log()
+        put = self.log.put
+        self.log.put = lambda kind, id, payload: (self.records.__setitem__(id, payload), put(kind, id, payload))
+        self.eval = None
+        self.tap = Collectives(self.stream, self.log, lambda thread: self.eval)
+
+    def rows_since(self, position):
+        self.settle(position)
+        rows = [self.row(seq) for seq in range(position + 1, self.stream.position() + 1)]
+        return [row | {"operation": self.records[row["operation"]], "group": self.records[row["group"]],
+                       "tensor": self.records.get(row["tensor"])} for row in rows]  # fmt: skip
+
+    def row(self, seq):
+        at = (seq - 1) % self.stream.capacity * self.stream.row_bytes
+        return dict(zip(self.stream.slots, self.stream.struct.unpack_from(self.stream.buffer, at), strict=True))
+
+    def settle(self, position):
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            self.tap.drain()
+            if all(self.row(seq)["done_ns"] for seq in range(position + 1, self.stream.position() + 1)):
+                return
+            time.sleep(0.001)
+
+
+def scenario(function):
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.ReLU())])
+
+
+def train(model, steps, each_step=lambda step: None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for step in range(steps):
+        data = torch.randn(8, 256, generator=torch.Generator().manual_seed(2 * step + dist.get_rank()))
+        model(data).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        each_step(step)
+    return digest(*[parameter.detach() for parameter in model.parameters()])
+
+
+def digest(*tensors):
+    return hashlib.sha256(b"".join(tensor.contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()
+
+
+@scenario
+def ddp(recorder):
+    model, ends = DistributedDataParallel(network(), bucket_cap_mb=1), []
+    train(model, 6, lambda step: ends.append(recorder.stream.position()))
+    told = model._get_ddp_logging_data()
+    sizes = told.get("rebuilt_bucket_sizes") or told["bucket_sizes"]
+    return {"ends": ends, "buckets": [int(size) for size in sizes.split(",")]}
+
+
+@scenario
+def aliased(recorder):
+    aliased_all_reduce(torch.ones(10))
+
+
+@scenario
+def functional_eager(recorder):
+    total = functional.all_reduce(torch.ones(10), "sum", dist.group.WORLD).wait()
+    gathered = functional.all_gather_tensor(torch.ones(10), 0, dist.group.WORLD).wait()
+    return {"values": [total.sum().item(), gathered.sum().item()]}
+
+
+@scenario
+def functional_compiled(recorder):
+    def doubled(x):
+        return functional.all_reduce(x * 2, "sum", dist.group.WORLD) + 1
+
+    return {"values": [torch.compile(doubled, backend="aot_eager")(torch.ones(10)).sum().item()]}
+
+
+@scenario
+def inference_mode(recorder):
+    with torch.inference_mode():
+        dist.all_reduce(torch.ones(10))
+
+
+@scenario
+def send_and_recv(recorder):
+    other, data = 1 - dist.get_rank(), torch.full((6,), float(dist.get_rank()))
+    if dist.get_rank() == 0:
+        time.sleep(0.05)
+        dist.send(data, other)
+    else:
+        dist.recv(data, other)
+    return {"values": data.tolist()}
+
+
+@scenario
+def batch_of_isend_irecv(recorder):
+    other, data = 1 - dist.get_rank(), torch.empty(6)
+    mine = torch.full((6,), float(dist.get_rank()))
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, other), dist.P2POp(dist.irecv, data, other)])
+    for work in works:
+        work.wait()
+    return {"values": data.tolist()}
+
+
+@scenario
+def objects(recorder):
+    gathered, given = [None, None], [{"a": 1}] if dist.get_rank() == 0 else [None]
+    dist.all_gather_object(gathered, dist.get_rank())
+    dist.broadcast_object_list(given, 0)
+    return {"values": [*gathered, given]}
+
+
+@scenario
+def every_operation(recorder):
+    rank, group, ones = dist.get_rank(), dist.group.WORLD, torch.ones(10)
+    dist.all_reduce(ones)
+    dist.broadcast(ones, 1)
+    dist.reduce(ones, 1)
+    dist.all_gather([torch.empty(10), torch.empty(10)], ones)
+    dist.all_gather_into_tensor(torch.empty(20), ones)
+    dist.all_gather_coalesced([[torch.empty(10)], [torch.empty(10)]], [ones])
+    group.allgather_into_tensor_coalesced([torch.empty(20)], [ones]).wait()
+    dist.reduce_scatter(torch.empty(5), [torch.ones(5), torch.ones(5)])
+    dist.reduce_scatter_tensor(torch.empty(5), ones)
+    group.reduce_scatter_tensor_coalesced([torch.empty(5)], [ones]).wait()
+    dist.all_to_all([torch.empty(5), torch.empty(5)], [torch.ones(5), torch.ones(5)])
+    dist.all_to_all_single(torch.empty(10), ones)
+    dist.gather(ones, [torch.empty(10), torch.empty(10)] if rank == 1 else None, 1)
+    dist.scatter(torch.empty(10), [ones, ones] if rank == 1 else None, 1)
+    dist.barrier()
+    dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (4,)))
+    dist.monitored_barrier()
+
+
+@scenario
+def coalesced(recorder):
+    with dist._coalescing_manager(async_ops=True) as manager:
+        dist.all_reduce(torch.ones(10))
+        dist.all_reduce(torch.ones(4))
+    manager.wait()
+
+
+@scenario
+def fsdp2(recorder):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    mesh = init_device_mesh("cpu", (2,))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    model(torch.ones(2, 64)).sum().backward()
+
+
+@scenario
+def several_groups(recorder):
+    pair, alone = dist.new_group([0, 1]), [dist.new_group([0]), dist.new_group([1])][dist.get_rank()]
+    before = recorder.stream.position()
+    dist.all_reduce(torch.ones(3), group=pair)
+    dist.all_reduce(torch.ones(3), group=alone)
+    dist.all_reduce(torch.ones(3))
+    return {"from": before}
+
+
+@scenario
+def work_semantics(recorder):
+    data = torch.ones(10)
+    work = dist.all_reduce(data, async_op=True)
+    future = work.get_future()
+    seen = {"type": type(work).__name__, "future": future.wait()[0].tolist() == [2.0] * 10, "waited": work.wait()}
+    seen |= {"completed": work.is_completed(), "same": work.get_future().done()}
+    return {"seen": seen, "refused": mistake(), "refused_untapped": untapped(recorder, mistake)}
+
+
+def mistake():
+    try:
+        dist.group.WORLD.allreduce([torch.ones(2), torch.ones(3)]).wait()
+    except Exception as error:
+        return [type(error).__name__, str(error).partition("\n")[0]]
+    return None
+
+
+def untapped(recorder, call):
+    recorder.tap.pass_through()
+    try:
+        return call()
+    finally:
+        recorder.tap.resume()
+
+
+@scenario
+def toggled(recorder):
+    def toggle(step):
+        (recorder.tap.resume if step % 2 else recorder.tap.pass_through)()
+
+    on = train(DistributedDataParallel(network(), bucket_cap_mb=1), 8)
+    recorder.tap.pass_through()
+    position = recorder.stream.position()
+    off = train(DistributedDataParallel(network(), bucket_cap_mb=1), 8)
+    nothing = recorder.stream.position() == position
+    between = train(DistributedDataParallel(network(), bucket_cap_mb=1), 8, toggle)
+    recorder.tap.resume()
+    return {"digests": [on, off, between], "nothing": nothing}
+
+
+@scenario
+def reinstalled(recorder):
+    def reinstall(step):
+        assert recorder.tap.remove()
+        recorder.tap.install()
+
+    return {"digest": train(DistributedDataParallel(network(), bucket_cap_mb=1), 8, reinstall)}
+
+
+@scenario
+def one_sided(recorder):
+    """Evals on rank 0 alone, at once, on both; and between the ranks that run one."""
+    told = {}
+    for name, ranks, where in (("one", [0], "boundary"), ("now", None, "now"), ("all", [0, 1], "boundary")):
+        recorder.eval = SimpleNamespace(ranks=ranks, where=where)
+        for operation, call in (("all_reduce", lambda: dist.all_reduce(torch.ones(2))), ("barrier", dist.barrier)):
+            told[f"{name} {operation}"] = None
+            try:
+                call()
+            except RuntimeError as error:
+                told[f"{name} {operation}"] = str(error)
+    recorder.eval = None
+    return {"told": told}
+
+
+@scenario
+def own_failure(recorder):
+    """A log that raises: the operation goes through and the tap turns itself off."""
+    other = Recorder()
+    recorder.tap.remove()
+    other.log.put = None
+    other.tap.install()
+    data = torch.ones(2)
+    dist.all_reduce(data)
+    why = other.tap.why_not
+    other.tap.resume()
+    dist.all_reduce(data)
+    left = other.stream.position()
+    other.tap.remove()
+    recorder.tap.install()
+    return {"values": data.tolist(), "why": why, "left": left}
+
+
+@scenario
+def forked(recorder):
+    child = os.fork()
+    if child == 0:
+        recorder.tap.forked()
+        before = recorder.stream.position()
+        with contextlib.suppress(Exception):
+            dist.group.WORLD.allreduce([torch.ones(2), torch.ones(3)])  # refused by gloo before anything is sent
+        os._exit(0 if recorder.stream.position() == before else 1)
+    return {"status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
+
+
+@scenario
+def in_flight(recorder):
+    """Rank 1 comes late: rank 0 sees its operation in flight meanwhile."""
+    if dist.get_rank() == 1:
+        time.sleep(0.2)
+    position = recorder.stream.position()
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    row = recorder.row(position + 1)
+    work.wait()
+    return {"done_ns": row["done_ns"], "issued_ns": row["issued_ns"]}
+
+
+@scenario
+def modes_of_the_user(recorder):
+    """A TorchFunctionMode of the job's own sees its calls and none of ours."""
+    seen = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(getattr(function, "__name__", str(function)))
+            return function(*args, **(kwargs or {}))
+
+    def call():
+        data = torch.ones(10)
+        with Mode():
+            dist.group.WORLD.allreduce([data]).wait()
+        tapped, seen[:] = list(seen), []
+        return tapped
+
+    return {"tapped": call(), "untapped": untapped(recorder, call)}
+
+
+def registered():
+    dump = torch._C._dispatch_dump
+    return {name: dump(name) for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")}
+
+
+def main(out, names):
+    dist.init_process_group("gloo")
+    before = (
+        registered(),
+        dist.Work.__dict__["wait"],
+        sorted(key for key in torch.library._impls if key.startswith("c10d/")),
+    )
+    recorder, results = Recorder(), {}
+    recorder.tap.install()
+    results["installed"] = {"installed": recorder.tap.installed, "why_not": recorder.tap.why_not}
+    for name in names or SCENARIOS:
+        dist.barrier()
+        position = recorder.stream.position()
+        told = SCENARIOS[name](recorder) or {}
+        results[name] = {"position": position, "rows": recorder.rows_since(position)} | told
+        results[name]["why_not"] = recorder.tap.why_not
+    dist.barrier()
+    removed = recorder.tap.remove()
+    after = (
+        registered(),
+        dist.Work.__dict__["wait"],
+        sorted(key for key in torch.library._impls if key.startswith("c10d/")),
+    )
+    position = recorder.stream.position()
+    dist.all_reduce(torch.ones(2))
+    same = [one == other for one, other in zip(before, after, strict=True)]
+    results["removed"] = {"same": same, "removed": removed, "nothing": recorder.stream.position() == position}
+    with open(f"{out}/{dist.get_rank()}.json", "w") as file:
+        json.dump(results, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: no rank outlives its test
+    main(sys.argv[1], sys.argv[2:])
