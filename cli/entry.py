@@ -40,8 +40,12 @@ def main() -> NoReturn:
 def run(argv: Sequence[str]) -> int:
     """The exit status of one command line; whatever went wrong has been told on stderr."""
     try:
-        status = program.main(args=arrange(argv, VERBS), prog_name="probe", standalone_mode=False)
+        # Not program.main(): click's own would turn a closed pipe and Ctrl-C into something else.
+        with program.make_context("probe", arrange(argv, VERBS)) as context:
+            status = program.invoke(context)
         return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as exit:  # --help and --version
+        return exit.exit_code
     except ProbeError as error:
         return _told(error)
     except click.ClickException as error:

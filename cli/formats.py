@@ -116,9 +116,14 @@ def _write_json(result: Result, sink: BinaryIO) -> None:
 
 
 def _write_parquet(result: Result, sink: BinaryIO) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    parquet.write_table(result.arrow(), sink)
+    try:
+        parquet.write_table(result.arrow(), sink)
+    except pa.ArrowNotImplementedError as error:
+        reason = str(error).rstrip(".")
+        raise UsageError(f"Parquet cannot hold this: {reason}.", "Cast the column to VARCHAR, or use arrow.") from error
 
 
 def _write_arrow(result: Result, sink: BinaryIO) -> None:

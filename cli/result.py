@@ -38,7 +38,7 @@ class Records:
     @property
     def numeric(self) -> list[bool]:
         values = ([row[place] for row in self.rows if row[place] is not None] for place in range(len(self.names)))
-        return [bool(column) and all(isinstance(value, (int, float)) for value in column) for column in values]
+        return [bool(column) and all(map(_is_number, column)) for column in values]
 
     @property
     def count(self) -> int:
@@ -52,3 +52,7 @@ class Records:
 
         columns = next(self.batches())
         return pa.table(dict(zip(self.names, columns, strict=True)))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

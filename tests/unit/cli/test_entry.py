@@ -1,0 +1,134 @@
+"""Errors are one line with their code and status, and never a traceback of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import click
+import pytest
+
+from probe.cli import entry
+from probe.cli.program import VERBS, program
+from probe.errors import CODES, EndpointError, ProbeError, QueryError
+
+Raising = Callable[[BaseException], int]
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch) -> Raising:
+    """Runs `probe list` with a body that raises; the exit status."""
+
+    def run(error: BaseException) -> int:
+        @click.command("list")
+        def command() -> None:
+            raise error
+
+        monkeypatch.setattr(type(program), "get_command", lambda self, ctx, name: command)
+        return entry.run(["list"])
+
+    return run
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_every_code_is_shown_and_ends_with_its_status(
+    code: str, raising: Raising, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, _ = CODES[code]
+    assert raising(kind("Something.", "Do this.", code=code)) == kind.exit_status
+    assert capsys.readouterr() == ("", f"probe: [{code}] Something. Do this.\n")
+
+
+def test_a_message_of_several_lines_keeps_its_caret_in_place(
+    raising: Raising, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(QueryError("Parser Error\nSELECT FROM\n       ^", "Mind the caret."))
+    assert capsys.readouterr().err == "probe: [query] Parser Error\nSELECT FROM\n       ^\nMind the caret.\n"
+
+
+def test_what_nobody_foresaw_is_one_line_and_status_70(raising: Raising, capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(ValueError("odd\nthing")) == entry.BUG_STATUS == 70
+    assert capsys.readouterr().err == (
+        "probe: [bug] ValueError: odd thing. This is a bug of probe. PROBE_DEBUG=1 shows where.\n"
+    )
+
+
+def test_probe_debug_shows_the_traceback(
+    raising: Raising, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PROBE_DEBUG", "1")
+    raising(EndpointError("No such process: 4242."))
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_with_130(raising: Raising, capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "probe: [interrupted] Interrupted.\n"
+
+
+def test_a_closed_pipe_is_no_complaint() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", "from probe.cli import main; main()", "tables"], stdout=write, stderr=subprocess.PIPE
+    )
+    os.close(write)
+    assert (done.returncode, b"Traceback" in done.stderr) == (entry.PIPE_STATUS, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["qery"], "No such verb: qery. Did you mean query?"),
+        (["query", "--fromat", "csv", "SELECT 1"], "Did you mean '--format'? Run: probe query --help"),
+        (["query", "--format", "cvs", "SELECT 1"], "'cvs' is not one of 'table'"),
+        (["query", "4242"], "No SQL was given."),
+        (["query", "SELECT", "1", "2"], "Put the SQL in quotes."),
+        (["4242", "query", "SELECT", "1"], "Put the SQL in quotes."),
+        (["4242", "query", "-f", "/nowhere.sql"], "Cannot read the SQL from /nowhere.sql: No such file or directory."),
+        (["query", "-t", "1", "2", "SELECT 1"], "Put the SQL in quotes."),
+        (["1", "detach", "2"], "Several endpoints: 1, 2. Give one."),
+        (["eval"], "No code was given."),
+        (["eval", "--rank", "0;3", "1"], "'0;3' is no list of ranks. For example: --rank 0,3"),
+        (["eval", "--timeout", "soon", "1"], "'soon' is not a valid float"),
+        (["attach"], "Attach to what? Give a pid"),
+        (["attach", "train.py"], "'train.py' is no pid."),
+        (["run"], "Run what?"),
+        (["run", "--", "/nowhere/torchrun"], "Cannot start /nowhere/torchrun: No such file or directory."),
+        (["tables", "a", "b"], "Give one table"),
+        (["list", "--format", "parquet", "-o", "/nowhere/x"], "Cannot write /nowhere/x"),
+    ],
+)
+def test_each_slip_has_its_own_line(line: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.run(line) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.startswith("probe: [usage] ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_every_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.run([*verb.split(), "--help"]) == 0
+    assert "Example:\n    probe " in capsys.readouterr().out
+
+
+def test_every_verb_has_a_first_line_that_fits_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    entry.run(["--help"])
+    listing = capsys.readouterr().out.partition("Commands:")[2]
+    assert "..." not in listing and [line.split()[0] for line in listing.split("\n") if line] == sorted(VERBS)
+
+
+@pytest.mark.parametrize("verb", ["attach", "eval", "list", "--help"])
+def test_quick_verbs_import_neither_pyarrow_nor_duckdb(verb: str) -> None:
+    script = (
+        "import sys; from probe.cli.entry import run; run(sys.argv[1:]);"
+        "assert not {'pyarrow', 'duckdb', 'numpy'} & set(sys.modules)"
+    )
+    words = {"attach": ["attach", "1"], "eval": ["1", "eval", "1"]}.get(verb, [verb])
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_error_class_is_in_the_tree() -> None:
+    assert {kind for kind, _ in CODES.values()} == set(ProbeError.__subclasses__())

@@ -1,0 +1,128 @@
+"""Every format says the same rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from probe.cli.arrow_result import ArrowResult, interval, unique
+from probe.cli.formats import WRITERS, check, chosen, show
+from probe.cli.result import Records, Result
+from probe.errors import UsageError
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)
+TABLE = pa.table(
+    {
+        "module": ["h.0.é", None],
+        "duration": [0.1 + 0.2, float("nan")],
+        "count": pa.array([7, None], pa.int64()),
+        "total": pa.array([Decimal("12345678901234567890"), None], pa.decimal128(38, 0)),
+        "ranks": [[0, 1], None],
+        "time": pa.array([MOMENT, None], pa.timestamp("us")),
+        "instant": pa.array([MOMENT.replace(tzinfo=timezone.utc), None], pa.timestamp("us", "Asia/Tokyo")),
+        "took": pa.array([(0, 1, 1_500_000_000), None], pa.month_day_nano_interval()),
+    }
+)
+FIRST = {
+    "module": "h.0.é",
+    "duration": 0.1 + 0.2,
+    "count": 7,
+    "total": 12345678901234567890,
+    "ranks": [0, 1],
+    "time": "2026-01-02T03:04:05.678901",
+    "instant": "2026-01-02T03:04:05.678901Z",
+    "took": "1 day 00:00:01.5",
+}
+
+
+def written(form: str, result: Result) -> bytes:
+    sink = io.BytesIO()
+    WRITERS[form](result, sink)
+    return sink.getvalue()
+
+
+def test_json_is_one_array_of_objects_in_utf8() -> None:
+    rows = json.loads(written("json", ArrowResult(TABLE)))
+    assert rows == [FIRST, dict.fromkeys(FIRST)]
+    assert "é".encode() in written("json", ArrowResult(TABLE))
+
+
+def test_json_of_no_rows_is_an_empty_array() -> None:
+    assert json.loads(written("json", ArrowResult(TABLE.slice(0, 0)))) == []
+
+
+def test_ndjson_is_one_object_a_line() -> None:
+    rows = [json.loads(line) for line in written("ndjson", ArrowResult(TABLE)).splitlines()]
+    assert rows == [FIRST, dict.fromkeys(FIRST)]
+
+
+def test_csv_keeps_every_digit_and_leaves_null_empty() -> None:
+    header, first, second = csv.reader(io.StringIO(written("csv", ArrowResult(TABLE)).decode()))
+    assert header == list(FIRST)
+    assert first == ["h.0.é", "0.30000000000000004", "7", "12345678901234567890", "[0, 1]", FIRST["time"],
+                     FIRST["instant"], FIRST["took"]]  # fmt: skip
+    assert second == ["", "nan", "", "", "", "", "", ""]
+
+
+def test_parquet_and_arrow_are_the_table_itself() -> None:
+    plain = TABLE.drop_columns(["took"])  # parquet has no interval of months, days and nanoseconds
+    assert str(parquet.read_table(io.BytesIO(written("parquet", ArrowResult(plain)))).to_pylist()) == str(
+        plain.to_pylist()
+    )
+    assert str(pa.ipc.open_stream(written("arrow", ArrowResult(TABLE))).read_all()) == str(TABLE)
+
+
+def test_what_parquet_cannot_hold_is_no_bug_of_ours() -> None:
+    with pytest.raises(UsageError, match="Parquet cannot hold this"):
+        written("parquet", ArrowResult(TABLE))
+
+
+@pytest.mark.parametrize("form", sorted(WRITERS))
+def test_every_format_writes_what_a_verb_builds_itself(form: str) -> None:
+    assert written(form, Records(("pid", "command"), [(4242, "train.py"), (4243, None)]))
+
+
+def test_columns_of_one_name_stay_apart() -> None:
+    assert unique(["step", "step", "step_1", "step"]) == ["step", "step_1", "step_1_1", "step_2"]
+    doubled = pa.table([[1], [2]], names=["a", "a"])
+    assert json.loads(written("json", ArrowResult(doubled))) == [{"a": 1, "a_1": 2}]
+
+
+def test_an_interval_reads_as_duckdb_writes_it() -> None:
+    assert interval(0, 0, 0) == "00:00:00"
+    assert interval(1, 2, 3_600_000_000_000) == "1 month 2 days 01:00:00"
+    assert interval(0, 0, -500_000_000) == "-00:00:00.5"
+
+
+def test_the_suffix_of_the_file_chooses_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rows.parquet"
+    show(Records(("a",), [(1,)]), output=str(file))
+    assert parquet.read_table(file).to_pylist() == [{"a": 1}]
+    assert capsys.readouterr() == ("", f"1 row written to {file}\n")
+    assert (chosen("csv", "x.parquet"), chosen(None, "x"), chosen(None, None)) == ("csv", "table", "table")
+
+
+def test_the_row_count_is_talk(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    show(Records(("a",), [(1,), (2,)]))
+    assert capfdbinary.readouterr() == (b"a\n-\n1\n2\n", b"(2 rows)\n")
+
+
+def test_no_binary_goes_into_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with pytest.raises(UsageError, match="parquet is binary"):
+        check("parquet", None)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Cannot write"):
+        check(None, str(tmp_path / "nowhere" / "rows.csv"))
+    with pytest.raises(UsageError, match="Cannot write"):
+        check(None, str(tmp_path))

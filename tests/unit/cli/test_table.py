@@ -1,0 +1,94 @@
+"""The table format, character by character."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from probe.cli.result import Records
+from probe.cli.table import cell, cut, render, text_width
+
+
+def lines(names: list[str], *rows: list[Any], width: int | None = None, wrap_last: bool = False) -> list[str]:
+    return list(render(Records(names, rows), width, wrap_last))
+
+
+def test_numbers_stand_to_the_right_and_text_to_the_left() -> None:
+    assert lines(["module", "count"], ["h.0", 7], ["lm_head", 1200]) == [
+        "module   count",
+        "-------  -----",
+        "h.0          7",
+        "lm_head   1200",
+    ]
+
+
+def test_no_rows_show_the_columns() -> None:
+    assert lines(["module", "count"]) == ["module  count", "------  -----"]
+
+
+def test_null_and_booleans_are_words() -> None:
+    assert lines(["a", "b"], [None, True]) == ["a     b", "----  ----", "NULL  true"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0.0"),
+        (3.0, "3.0"),
+        (0.1 + 0.2, "0.3"),
+        (0.00123456789, "0.00123457"),
+        (1.23456789e-7, "1.23457e-07"),
+        (-12.5, "-12.5"),
+        (123456.789, "123456.8"),
+        (98765432109.0, "98765432109.0"),
+        (1e300, "1e+300"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        (Decimal("1.50"), "1.5"),
+        (Decimal("170141183460469231731687303715884105727"), "170141183460469231731687303715884105727"),
+        (12345678901234567, "12345678901234567"),
+    ],
+)
+def test_numbers_are_short_and_honest(value: Any, shown: str) -> None:
+    assert cell(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("two\nlines", "two\\nlines"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ([0, 1, None], "[0, 1, NULL]"),
+        ({"a": [0.5]}, "{a: [0.5]}"),
+        (b"\x00\xff", "00ff"),
+    ],
+)
+def test_a_cell_is_one_line_that_cannot_move_the_cursor(value: Any, shown: str) -> None:
+    assert cell(value) == shown
+
+
+def test_a_terminal_gets_no_line_wider_than_itself() -> None:
+    shown = lines(["module", "code", "count"], ["transformer.h.0", "x" * 200, 123456], width=40)
+    assert {len(line) <= 40 for line in shown} == {True}
+    assert shown[2].endswith("…  123456") and shown[2].startswith("transformer.h.0  xx")
+
+
+def test_a_pipe_gets_everything() -> None:
+    assert lines(["code"], ["x" * 500])[2] == "x" * 500
+
+
+def test_wide_characters_keep_the_columns_straight() -> None:
+    shown = lines(["text", "n"], ["批次", 1], ["ab", 2])
+    assert shown[2:] == ["批次  1", "ab    2"]
+    assert text_width("e\u0301") == 1
+    assert cut("批次加载", 5) == "批次…"
+
+
+def test_documentation_is_broken_into_lines_instead_of_cut() -> None:
+    assert lines(["column", "meaning"], ["step", "one two three four five"], width=20, wrap_last=True)[2:] == [
+        "step    one two",
+        "        three four",
+        "        five",
+    ]
