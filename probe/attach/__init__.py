@@ -1,0 +1,51 @@
+"""Attach to a running process: put the agent into it, and say what it is now.
+
+Called by `probe.cli` and tests.  Importing this costs some milliseconds: no pyarrow, duckdb or zmq.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from .. import __version__
+from .inside import agent_inside
+
+__all__ = ["Attached", "attach"]
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A process with an agent in it.  already: it was there before; version: the agent's; milliseconds: of it all."""
+
+    pid: int
+    rank: int | None
+    milliseconds: float
+    python: str
+    torch: str | None
+    already: bool
+    version: str
+
+
+def attach(pid: int, timeout: float = 10.0) -> Attached:
+    """Put the agent into the process, unless it is there.  Raises AttachError, each cause with its own code,
+    after at most `timeout` seconds and a moment; the process then is as it was before."""
+    began = time.monotonic()
+    facts = agent_inside(pid)
+    already = facts is not None and facts.get("agent") == __version__
+    if facts is None or not already:
+        # reading the sources is for those who need them
+        from .bundle import agent_bundle
+        from .delivery import deliver
+
+        delivered = deliver(pid, agent_bundle(), timeout)
+        facts, already = {"python": delivered.python, **delivered.reply}, bool(delivered.reply.get("already"))
+    return Attached(
+        pid=pid,
+        rank=facts.get("rank"),
+        milliseconds=(time.monotonic() - began) * 1e3,
+        python=str(facts.get("python")),
+        torch=facts.get("torch"),
+        already=already,
+        version=str(facts.get("agent", __version__)),
+    )

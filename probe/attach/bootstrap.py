@@ -1,0 +1,250 @@
+"""The text that the target executes first: it meets the command and lets the agent in.
+
+`bootstrap_text` is called by `delivery`.  The code below `IN_THE_TARGET` runs in somebody else's process: the
+standard library only, nothing left in `__main__`, nothing ever raised, all work on a thread of its own, and
+silence when nobody waits at the rendezvous any more.  It is plain Python that 3.10 to 3.14 accept.
+"""
+
+from __future__ import annotations
+
+IN_THE_TARGET = r'''
+def _begin(path, key):
+    import _thread
+    _thread.start_new_thread(_meet, (path, key))
+
+
+def _meet(path, key):
+    """Hello, the parts, OK or ER: in this order, over one connection."""
+    try:
+        import _socket
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    except BaseException:
+        return
+    try:
+        connection.settimeout(30.0)
+        connection.connect(path)
+        _serve(connection, key)
+    except BaseException:
+        pass
+    finally:
+        connection.close()
+
+
+def _serve(connection, key):
+    import json
+    connection.sendall(json.dumps(_hello(key)).encode() + b"\n")
+    length = int.from_bytes(_receive(connection, 8), "little")
+    order = json.loads(_receive(connection, length))
+    try:
+        _import_threading(order["patience"])
+        _import_zmq(order["zmq"])
+        order["facts"]["uid"] = _peer_uid(connection)
+        reply = _start(order)
+    except BaseException as error:
+        import traceback
+        code = getattr(error, "probe_code", "agent-failed")
+        text = str(error) if code != "agent-failed" else traceback.format_exc()
+        connection.sendall(b"ER" + json.dumps([code, text]).encode("utf-8", "replace"))
+        return
+    try:
+        connection.sendall(b"OK" + json.dumps(reply).encode())
+    except OSError:  # the command gave up meanwhile and has said so
+        if not reply.get("already"):
+            _leave()
+        raise
+
+
+def _receive(connection, count):
+    buffer = bytearray()
+    while len(buffer) < count:
+        part = connection.recv(min(262144, count - len(buffer)))
+        if not part:
+            raise EOFError
+        buffer += part
+    return bytes(buffer)
+
+
+def _hello(key):
+    import importlib.machinery
+    import importlib.util
+    import sys
+    try:
+        zmq = "zmq" in sys.modules or importlib.util.find_spec("zmq") is not None
+    except BaseException:
+        zmq = False
+    return {
+        "key": key,
+        "version": list(sys.version_info[:3]),
+        "magic": importlib.util.MAGIC_NUMBER.hex(),
+        "abiflags": sys.abiflags,
+        "suffixes": importlib.machinery.EXTENSION_SUFFIXES,
+        "executable": sys.executable,
+        "zmq": zmq,
+    }
+
+
+def _peer_uid(connection):
+    import _socket
+    import struct
+    return struct.unpack("3i", connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))[1]
+
+
+class _Refusal(Exception):
+    def __init__(self, code, text):
+        Exception.__init__(self, text)
+        self.probe_code = code
+
+
+def _import_threading(patience):
+    """Up to 3.12 the thread that first imports `threading` becomes its main thread, so that must be the main
+    thread: a pending call runs there once it reaches bytecode."""
+    import sys
+    import time
+    if sys.version_info >= (3, 13) or "threading" in sys.modules:
+        return
+    try:
+        import ctypes
+        text = b"try:\n __import__('threading')\nexcept BaseException:\n pass\n"
+        api = ctypes.pythonapi
+        api.Py_IncRef(ctypes.py_object(text))  # it may be executed long after we gave up
+        api.Py_AddPendingCall(api.PyRun_SimpleString, ctypes.c_char_p(text))
+    except ImportError as error:
+        raise _Refusal("main-thread-busy", "has no ctypes (%s)" % error)
+    deadline = time.monotonic() + patience
+    while not hasattr(sys.modules.get("threading"), "_main_thread"):
+        if time.monotonic() > deadline:
+            raise _Refusal("main-thread-busy", "its main thread stays in native code")
+        time.sleep(0.001)
+
+
+def _import_zmq(loan):
+    """The target's own pyzmq, else the command's; its place never enters sys.path."""
+    import importlib
+    if loan is None:
+        return
+    try:
+        importlib.import_module("zmq")
+        return
+    except ImportError as error:
+        reason = str(error)
+    if not loan["path"]:
+        raise _Refusal("no-pyzmq", "%s; %s" % (reason, loan["refused"]))
+    import importlib.machinery
+    import importlib.util
+    import sys
+    spec = importlib.machinery.PathFinder.find_spec("zmq", [loan["path"]])
+    if spec is None:
+        raise _Refusal("no-pyzmq", "%s; it cannot read %s" % (reason, loan["path"]))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["zmq"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        for name in [name for name in sys.modules if name == "zmq" or name.startswith("zmq.")]:
+            del sys.modules[name]
+        raise _Refusal("no-pyzmq", "%s; the one in %s failed: %r" % (reason, loan["path"], error))
+
+
+PACKAGE = "_probe_agent"
+
+
+def _start(order):
+    """One agent a process: whoever comes first makes the package, under its lock everybody else finds it."""
+    import os
+    import sys
+    import _thread
+    while True:
+        root = sys.modules.get(PACKAGE)
+        if root is None:
+            root = sys.modules.setdefault(PACKAGE, _new_root(order))
+        # a child forked from under the lock must not wait for it
+        lock = root.attaching.setdefault(os.getpid(), _thread.allocate_lock())
+        if not lock.acquire(True, order["patience"]):
+            raise _Refusal("attach-running", "another attach to it has not ended")
+        try:
+            if sys.modules.get(PACKAGE) is not root:
+                continue
+            if root.version == order["facts"]["version"]:
+                return _load_and_start(root, order)
+            _leave()
+        finally:
+            lock.release()
+
+
+def _new_root(order):
+    root = _module(PACKAGE, True)
+    root.attaching = {}
+    root.version = order["facts"]["version"]
+    root.loaded = False
+    return root
+
+
+def _load_and_start(root, order):
+    import sys
+    try:
+        if not root.loaded:
+            _load(order["modules"])
+            root.loaded = True
+        return sys.modules[PACKAGE + ".agent.main"].start(order["facts"])
+    except BaseException:
+        _forget()
+        raise
+
+
+def _module(name, is_package):
+    import importlib.machinery
+    import types
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=is_package)
+    module.__package__ = name if is_package else name.rpartition(".")[0]
+    if is_package:
+        module.__path__ = []
+    return module
+
+
+def _load(modules):
+    import binascii
+    import marshal
+    import sys
+    import time
+    for name, is_package, source, code in modules:
+        module = _module(PACKAGE + "." + name, is_package)
+        parent, _, child = module.__name__.rpartition(".")
+        module.__file__ = "<probe>/" + name.replace(".", "/") + ".py"
+        sys.modules[module.__name__] = module
+        ready = marshal.loads(binascii.a2b_base64(code)) if code else compile(source, module.__file__, "exec", 0, True)
+        exec(ready, module.__dict__)
+        setattr(sys.modules[parent], child, module)
+        time.sleep(0)  # the training waits for the GIL no longer than one file takes
+
+
+def _leave():
+    """Take out the agent that is inside."""
+    import sys
+    main = sys.modules.get(PACKAGE + ".agent.main")
+    try:
+        if main is not None:
+            main.stop()
+    finally:
+        _forget()
+
+
+def _forget():
+    import sys
+    for name in [name for name in sys.modules if name == PACKAGE or name.startswith(PACKAGE + ".")]:
+        sys.modules.pop(name, None)
+'''
+
+# What the interpreter gets: one statement that binds no name and lets nothing out.
+_WRAPPED = """\
+try:
+ __import__('builtins').exec({code!r}, {{'__name__': '_probe_bootstrap', '__builtins__': __import__('builtins')}})
+except BaseException:
+ pass
+"""
+
+
+def bootstrap_text(path: str, key: str) -> bytes:
+    """For the interpreter; ends in NUL.  path: of the rendezvous as the target sees it; key: to be shown there."""
+    code = f"{IN_THE_TARGET}\n_begin({path!r}, {key!r})\n"
+    return _WRAPPED.format(code=code).encode() + b"\0"

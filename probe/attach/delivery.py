@@ -1,0 +1,157 @@
+"""Plant, meet, hand over: one attach from the first look at the process to the agent's answer.
+
+Called by `attach` with the agent's sources, by tests with sources of their own.  Whatever fails, the
+rendezvous is gone when this returns, so nothing starts later in a target that was given up.
+"""
+
+from __future__ import annotations
+
+import binascii
+import importlib.util
+import json
+import marshal
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from .. import __version__
+from ..errors import AttachError
+from . import refusals
+from .bootstrap import bootstrap_text
+from .bundle import Bundle, is_package
+from .meeting import Meeting, TooLate
+from .plant import THREAD, Planted
+from .rendezvous import Rendezvous
+from .target import OLDEST_PYTHON, examine
+from .tracer import plant_from_child
+from .zmq_loan import lend
+
+PLANT_SECONDS = 3.0  # for finding a thread at a safe point
+ANSWER_SECONDS = 0.5  # of the deadline, kept for the target's refusal to travel
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """reply: what the agent's start() returned; python: the target's version."""
+
+    reply: dict[str, Any]
+    python: str
+    planted: Planted
+
+
+def deliver(pid: int, bundle: Bundle, timeout: float, with_zmq: bool = True) -> Delivered:
+    """Raises AttachError, after at most `timeout` seconds and a moment."""
+    deadline = time.monotonic() + timeout
+    target = examine(pid)
+    try:
+        with Rendezvous(pid, target.status) as rendezvous, Meeting(pid, deadline) as meeting:
+            key = secrets.token_hex(16)
+            text = bootstrap_text(rendezvous.path, key)
+            planted = plant_from_child(target, text, min(deadline, time.monotonic() + PLANT_SECONDS))
+            try:
+                hello = meeting.accept(rendezvous.listener, key)
+            except TooLate:
+                raise _no_hello(pid, planted, timeout) from None
+            check_interpreter(pid, hello)
+            try:
+                meeting.send(_order(bundle, hello, meeting.left_seconds, with_zmq))
+                answer = meeting.receive_all()
+            except TooLate:
+                raise _no_answer(pid, timeout) from None
+            return Delivered(understand(pid, answer, hello), ".".join(map(str, hello["version"])), planted)
+    finally:
+        target.memory.close()
+
+
+def check_interpreter(pid: int, hello: dict[str, Any]) -> None:
+    """What only the interpreter itself can tell."""
+    if tuple(hello["version"][:2]) < OLDEST_PYTHON:
+        raise refusals.old_python(pid, ".".join(map(str, hello["version"])))
+    if "t" in hello["abiflags"]:
+        raise refusals.free_threaded(pid)
+
+
+def understand(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]:
+    """The agent's reply.  Raises the AttachError that it stands for."""
+    kind, text = answer[:2], answer[2:]
+    if kind == b"OK":
+        return dict(json.loads(text))
+    if kind != b"ER":
+        raise refusals.ended(pid)
+    code, detail = json.loads(text)
+    if code == "no-pyzmq":
+        raise AttachError(
+            f"Process {pid} cannot import pyzmq: {detail}.",
+            f"Install it there: {hello['executable']} -m pip install pyzmq",
+            code,
+        )
+    if code == "main-thread-busy":
+        raise _main_thread_busy(pid, detail)
+    if code == "attach-running":
+        raise AttachError(f"In process {pid} {detail}.", f"Wait for it, then: probe attach {pid}", code)
+    raise AttachError(
+        f"The agent failed in process {pid} and was taken out: {_last_words(detail)}.", "Please report this.", code
+    )
+
+
+def _order(bundle: Bundle, hello: dict[str, Any], seconds: float, with_zmq: bool) -> bytes:
+    """What the target needs to start the agent, with its length in front."""
+    loan = {"path": "", "refused": ""} if hello["zmq"] else lend(hello["suffixes"], tuple(hello["version"]))
+    order = {
+        "patience": max(0.1, seconds - ANSWER_SECONDS),
+        "zmq": loan if with_zmq else None,
+        "facts": {"version": __version__, "zmq_path": loan["path"] or None},
+        "modules": _modules(bundle, hello["magic"] == importlib.util.MAGIC_NUMBER.hex()),
+    }
+    text = json.dumps(order).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+def _modules(bundle: Bundle, same_bytecode: bool) -> list[list[Any]]:
+    """Name, whether it is a package, source, and bytecode where the target's interpreter takes ours: compiling
+    would hold its GIL for some milliseconds a file."""
+    modules = []
+    for name, source in bundle:
+        code = ""
+        if same_bytecode:
+            path = "<probe>/" + name.replace(".", "/") + ".py"
+            compiled = marshal.dumps(compile(source, path, "exec", dont_inherit=True))
+            code = binascii.b2a_base64(compiled, newline=False).decode()
+        modules.append([name, is_package(name, bundle), "" if code else source, code])
+    return modules
+
+
+def _no_hello(pid: int, planted: Planted, timeout: float) -> AttachError:
+    if planted.way != THREAD:
+        return _main_thread_busy(pid, f"its main thread did not reach Python code within {timeout:g} s")
+    return AttachError(
+        f"Process {pid} did not answer within {timeout:g} s: a thread of it holds the GIL in native code. "
+        "The request is withdrawn.",
+        f"Try again once that call has ended: probe attach {pid}",
+        "gil-held",
+    )
+
+
+def _no_answer(pid: int, timeout: float) -> AttachError:
+    return AttachError(
+        f"The agent in process {pid} did not start within {timeout:g} s. The request is withdrawn.",
+        f"Try again with more time: probe attach --timeout 60 {pid}",
+        "attach-timeout",
+    )
+
+
+def _main_thread_busy(pid: int, detail: str) -> AttachError:
+    return AttachError(
+        f"Process {pid} can be attached to through its main thread only: {detail}.",
+        f"Try again while it runs Python code: probe attach {pid}",
+        "main-thread-busy",
+    )
+
+
+def _last_words(traceback: str) -> str:
+    """The exception of a traceback, and where it was raised."""
+    places = re.findall(r'File "([^"]+)", line (\d+)', traceback)
+    last = traceback.strip().rpartition("\n")[2]
+    return f"{last} ({places[-1][0]}:{places[-1][1]})" if places else last

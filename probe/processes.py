@@ -1,0 +1,181 @@
+"""The processes of this machine as attaching sees them: who is Python, who has torch, who is a rank.
+
+Called by the verbs `attach`, `list` and `run` and by endpoints.  /proc only, standard library only, nothing is
+stopped or changed; a process that ends meanwhile is left out, what may not be read is told as absent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+_PYTHON = re.compile(r"python(\d|$)")
+_LIBPYTHON = re.compile(rb"/libpython\d")
+_LIBTORCH = re.compile(rb"/libtorch(_cpu|_python)?\.so")
+_SPAWNED = "from multiprocessing.spawn import spawn_main"
+_LOADER_WORKER = "pt_data_worker"  # as torch names its spawned loader workers' main thread
+_LAUNCHER_LEAVES = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")  # what a launcher gives to its ranks and has not itself
+_WANTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process.  start_ticks: when it began, in clock ticks since boot, which tells it from a later one with
+    the same pid; rank, world_size, local_rank: from the environment that it was started with."""
+
+    pid: int
+    ppid: int
+    uid: int
+    start_ticks: int
+    rank: int | None
+    world_size: int | None
+    local_rank: int | None
+    command: str
+    is_python: bool
+    has_torch: bool
+    name: str = ""
+    launched_by: tuple[str, ...] = field(default=(), repr=False)
+
+
+def process(pid: int) -> Process | None:
+    """None when there is no such process."""
+    try:
+        name, fields = _stat(pid)
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except (OSError, ValueError, IndexError):
+        return None
+    environment = _environment(pid)
+    maps = _read(f"/proc/{pid}/maps")
+    executable = os.path.basename(_link(f"/proc/{pid}/exe"))
+    return Process(
+        pid=pid,
+        ppid=int(fields[1]),
+        uid=uid,
+        start_ticks=int(fields[19]),
+        rank=_number(environment.get("RANK")),
+        world_size=_number(environment.get("WORLD_SIZE")),
+        local_rank=_number(environment.get("LOCAL_RANK")),
+        command=_read(f"/proc/{pid}/cmdline").rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace"),
+        is_python=bool(_PYTHON.match(executable) or _LIBPYTHON.search(maps)),
+        has_torch=bool(_LIBTORCH.search(maps)),
+        name=name,
+        launched_by=tuple(environment.get(variable, "") for variable in _LAUNCHER_LEAVES),
+    )
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process began; None when there is no such process."""
+    try:
+        return int(_stat(pid)[1][19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def python_processes() -> list[Process]:
+    """All Python processes that this user may look into, by pid."""
+    found = (process(pid) for pid in sorted(_parents()) if _may_read(pid))
+    return [entry for entry in found if entry is not None and entry.is_python]
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and everything below it, parents before their children."""
+    children = defaultdict(list)
+    for child, parent in sorted(_parents().items()):
+        children[parent].append(child)
+    order = [pid]
+    for each in order:
+        order.extend(children.pop(each, ()))
+    return order
+
+
+def ranks_below(pid: int) -> list[Process]:
+    """The ranks of the job at or below that process, by rank; [] when nothing there is one.
+
+    A rank is the topmost Python process for each RANK it was started with.  Without any RANK, the children that
+    `multiprocessing.spawn` made and that have torch; without these, the topmost Python process.  Loader workers,
+    resource trackers and compile workers lie below a rank or are none.
+    """
+    return choose_ranks([entry for each in descendants(pid) if (entry := process(each)) is not None])
+
+
+def choose_ranks(tree: list[Process]) -> list[Process]:
+    """`ranks_below` of processes given parents first."""
+    pythons = [entry for entry in tree if entry.is_python and entry.name != _LOADER_WORKER]
+    with_rank = [entry for entry in pythons if entry.rank is not None]
+    with_rank = [entry for entry in with_rank if not _launches(entry, with_rank, tree)]
+    if with_rank:
+        topmost: dict[tuple[object, ...], Process] = {}
+        for entry in with_rank:
+            topmost.setdefault((entry.rank, entry.local_rank), entry)
+        return sorted(topmost.values(), key=lambda entry: (entry.rank or 0, entry.pid))
+    spawned = [entry for entry in pythons if entry.has_torch and _SPAWNED in entry.command]
+    return _without_nested(spawned, tree) or pythons[:1]
+
+
+def _launches(entry: Process, others: Iterable[Process], tree: list[Process]) -> bool:
+    """Some schedulers give RANK to the launcher of a node too: its ranks have what it lacks."""
+    below = _below(entry.pid, tree)
+    return not any(entry.launched_by) and any(other.pid in below and any(other.launched_by) for other in others)
+
+
+def _without_nested(entries: list[Process], tree: list[Process]) -> list[Process]:
+    nested = {pid for entry in entries for pid in _below(entry.pid, tree)}
+    return [entry for entry in entries if entry.pid not in nested]
+
+
+def _below(pid: int, tree: list[Process]) -> set[int]:
+    inside = {pid}
+    for entry in tree:
+        if entry.ppid in inside:
+            inside.add(entry.pid)
+    return inside - {pid}
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                parents[int(name)] = int(_stat(int(name))[1][1])
+            except (OSError, ValueError, IndexError):
+                continue
+    return parents
+
+
+def _stat(pid: int) -> tuple[str, list[str]]:
+    """Name, and the fields from `state` on (so ppid is 1, start time 19)."""
+    with open(f"/proc/{pid}/stat", errors="replace") as file:
+        head, _, tail = file.read().rpartition(")")
+    return head.partition("(")[2], tail.split()
+
+
+def _environment(pid: int) -> Mapping[str, str]:
+    entries = (entry.decode(errors="replace").partition("=") for entry in _read(f"/proc/{pid}/environ").split(b"\0"))
+    return {name: value for name, _, value in entries if name in _WANTED}
+
+
+def _may_read(pid: int) -> bool:
+    return os.access(f"/proc/{pid}/environ", os.R_OK)
+
+
+def _read(path: str) -> bytes:
+    """Empty when it may not be read or is gone."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path).removesuffix(" (deleted)")
+    except OSError:
+        return ""
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
