@@ -8,6 +8,7 @@ module.py's globals under _probe_* and is never deleted, only made inert: frames
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -26,13 +27,13 @@ def _wrapped_call_impl(self, *args, **kwargs):
     _probe_start = _probe_clock()
     try:
         if self._compiled_call_impl is not None:
-            _probe_output = self._compiled_call_impl(*args, **kwargs)
+            _probe_output, _probe_flags = self._compiled_call_impl(*args, **kwargs), COMPILED_CALL
         else:
-            _probe_output = self._call_impl(*args, **kwargs)
+            _probe_output, _probe_flags = self._call_impl(*args, **kwargs), PLAIN_CALL
     except BaseException:
         _probe_failed(self, _probe_start)
         raise
-    _probe_after(self, _probe_start, _probe_output, _probe_input)
+    _probe_after(self, _probe_start, _probe_output, _probe_flags, _probe_input)
     return _probe_output
 """
 
@@ -72,7 +73,8 @@ def _is_known(code: types.CodeType) -> bool:
 def _compiled(original: types.CodeType) -> types.CodeType:
     """Our code under the original's file name, every instruction on its last line: `return self._call_impl(…)`."""
     last = max(line for _, _, line in original.co_lines() if line is not None)
-    tree = ast.parse(_SOURCE)
+    flags = {"PLAIN_CALL": FORWARD, "COMPILED_CALL": FORWARD | COMPILED}
+    tree = ast.parse(re.sub("|".join(flags), lambda found: str(flags[found[0]]), _SOURCE))
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
             line = original.co_firstlineno if isinstance(node, ast.FunctionDef) else last
@@ -86,23 +88,23 @@ def _globals(
 ) -> dict[str, Callable[..., Any]]:
     """What the swapped code calls, on the thread that calls the module; closures, since each lookup counts."""
     clock, claim, pack_into, buffer = perf_counter_ns, spans.claim, spans.pack_into, spans.buffer
-    serials, meet, begin = modules.serials, modules.meet, backward.begin
+    serial_of, meet, begin = modules.serials.get, modules.meet, backward.begin
     ident = sys.modules["_thread"].get_ident
 
-    def after(module: Any, start: int, output: Any, node: Any) -> None:
+    def after(module: Any, start: int, output: Any, flags: int, node: Any) -> None:
         end = clock()
         try:
+            serial = serial_of(id(module)) or meet(module)
             offset, seq = claim()
-            flags = FORWARD if module._compiled_call_impl is None else FORWARD | COMPILED
-            pack_into(buffer, offset, start, end, serials.get(id(module)) or meet(module), ident(), flags, seq)
-            begin(module, output, node)
+            pack_into(buffer, offset, start, end, serial, ident(), flags, seq)
+            begin(serial, output, node)
         except Exception as error:  # inside a user's forward: nothing may escape
             trouble(f"forward: {error!r}")
 
     def failed(module: Any, start: int) -> None:
         try:
             offset, seq = claim()
-            serial = serials.get(id(module)) or meet(module)
+            serial = serial_of(id(module)) or meet(module)
             pack_into(buffer, offset, start, clock(), serial, ident(), FORWARD | FAILED, seq)
         except Exception as error:  # the user's own exception must be what goes on
             trouble(f"forward: {error!r}")

@@ -306,11 +306,10 @@ def test_a_graph_that_outlives_the_taps_runs_backward_all_the_same(taps: Taps) -
     model = net()
     loss = model(torch.ones(2, 4)).sum()
     taps.remove()
-    recorded = taps.streams[MARKS].position()
     for stream in taps.streams.values():
         stream.close()
     loss.backward()
-    assert model[0].weight.grad is not None and taps.streams[MARKS].position() == recorded
+    assert model[0].weight.grad is not None
     taps.streams.clear()
 
 
