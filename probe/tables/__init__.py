@@ -6,6 +6,7 @@ from ..schema import Table
 from .agents import TABLE as AGENTS
 from .columns import TABLE as COLUMNS
 from .evals import TABLE as EVALS
+from .nccl_trace import TABLE as NCCL_TRACE
 from .tables import TABLE as TABLES_TABLE
 from .torch_trace import TABLE as TORCH_TRACE
 
@@ -13,6 +14,7 @@ TABLES: list[Table] = [
     AGENTS,
     COLUMNS,
     EVALS,
+    NCCL_TRACE,
     TABLES_TABLE,
     TORCH_TRACE,
 ]

@@ -1,0 +1,179 @@
+"""python.nccl_trace derived from raw rows that were written by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from probe.agent.taps import collective_ops
+from probe.arrow import table_of
+from probe.log import Log
+from probe.raw import Job, Raw
+from probe.schema import COMMON
+from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SPANS, STEPS, STREAMS
+from probe.tables.nccl_trace import BUS_FACTORS, OPERATION_TYPES, TABLE, operation_type
+
+MS = 1_000_000
+NOW = 100 * MS
+GROUP, PAIR, UNKNOWN = 1, 2, 3
+OPERATIONS = dict(enumerate(OPERATION_TYPES, start=100))
+ID = {name.removeprefix("c10d::"): id for id, name in OPERATIONS.items()}
+TENSOR, TENSORS = 10, 11
+MAIN_THREAD = 7
+COLUMNS = [column for column in TABLE.columns if column not in COMMON or column.name in ("step", "in_eval", "start_ns")]
+
+
+def operation(name, start, done, *, group=GROUP, issued=None, number=1, peer=-1, size=4000, tensor=TENSOR, flags=0):
+    issued = start + 50_000 if issued is None else issued
+    return [start, issued, done, ID[name], group, number, peer, size, tensor, MAIN_THREAD, flags]
+
+
+def derived(operations, *, boundaries=(10 * MS, 20 * MS, 30 * MS, 40 * MS), spans=(), first=1, open_steps=False):
+    log = Log()
+    log.strings = OPERATIONS | {TENSOR: "float32 [10, 100]", TENSORS: "bfloat16 [8] +3"}
+    log.groups = {
+        GROUP: {"name": "0", "backend": "gloo", "size": 4, "rank": 1, "ranks": [0, 1, 2, 3]},
+        PAIR: {"name": "5", "backend": "nccl", "size": 2, "rank": 0, "ranks": [3, 6]},
+        UNKNOWN: {"name": "6", "backend": "nccl", "size": 2, "rank": 0, "ranks": None},
+    }
+    facts = {"rank": 1, "host": "a", "monotonic_ns": NOW, "wall_ns": NOW, "step_base": 0, "anchor": "SGD"}
+    raw = Raw(4242, facts, {}, log)
+    rows = {
+        COLLECTIVES: [[*row, first + place] for place, row in enumerate(operations)],
+        STEPS: [[at, count, 0, 0, MAIN_THREAD, 0, count + 1] for count, at in enumerate(boundaries)],
+        SPANS: [[*span, place] for place, span in enumerate(spans, start=1)],
+    }
+
+    def fetch(stream):
+        raw.put(stream, [np.array(rows[stream], np.int64).reshape(-1, len(STREAMS[stream]))])
+
+    Job([raw], fetch, open_steps=open_steps)
+    return table_of(COLUMNS, TABLE.derive(raw)).to_pylist()
+
+
+def one(*arguments, **keywords):
+    (row,) = derived([operation(*arguments, **keywords)])
+    return row
+
+
+def test_an_operation_in_every_column():
+    row = one("allreduce_", 12 * MS, 14 * MS, number=77, flags=ASYNC_OP)
+    assert row == {
+        "start_ns": 12 * MS,
+        "step": 1,
+        "in_eval": False,
+        "seq": 1,
+        "operation_type": "all_reduce",
+        "backend": "gloo",
+        "group_name": "0",
+        "group_size": 4,
+        "group_rank": 1,
+        "group_ranks": [0, 1, 2, 3],
+        "group_seq": 77,
+        "peer": None,
+        "bytes": 4000,
+        "dtype": "float32",
+        "shape": "[10, 100]",
+        "async_op": True,
+        "issue_us": 50.0,
+        "duration_ms": 2.0,
+        "age_ms": None,
+        "algbw_gbps": pytest.approx(4000 / 2e-3 / 1e9),
+        "busbw_gbps": pytest.approx(4000 / 2e-3 / 1e9 * 1.5),
+        "state": "done",
+    }
+
+
+# nccl-tests: algbw = S / t for all; busbw by doc/PERFORMANCE.md, for 4 ranks
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [
+        ("allreduce_", 2 * 3 / 4),
+        ("allreduce_coalesced_", 2 * 3 / 4),
+        ("_allgather_base_", 3 / 4),
+        ("_reduce_scatter_base_", 3 / 4),
+        ("alltoall_base_", 3 / 4),
+        ("gather_", 3 / 4),
+        ("scatter_", 3 / 4),
+        ("broadcast_", 1),
+        ("reduce_", 1),
+        ("send", 1),
+        ("recv_", 1),
+    ],
+)
+def test_bandwidths_are_those_of_nccl_tests(name, factor):
+    row = one(name, 12 * MS, 14 * MS, size=8_000_000)
+    assert row["algbw_gbps"] == pytest.approx(4.0)
+    assert row["busbw_gbps"] == pytest.approx(4.0 * factor)
+
+
+def test_a_barrier_has_no_size_tensor_or_bandwidth():
+    row = one("barrier", 12 * MS, 14 * MS, size=0, tensor=0)
+    assert (row["bytes"], row["dtype"], row["shape"]) == (0, None, None)
+    assert row["algbw_gbps"] is None and row["busbw_gbps"] is None and row["duration_ms"] == 2.0
+
+
+def test_several_tensors_are_told_by_the_first_and_their_count():
+    row = one("allreduce_coalesced_", 12 * MS, 14 * MS, tensor=TENSORS)
+    assert (row["dtype"], row["shape"]) == ("bfloat16", "[8] +3")
+
+
+def test_a_peer_is_a_rank_of_the_job():
+    assert one("broadcast_", 12 * MS, 14 * MS, group=PAIR, peer=1)["peer"] == 6
+    assert one("send", 12 * MS, 14 * MS, group=UNKNOWN, peer=1)["peer"] is None
+    assert one("send", 12 * MS, 14 * MS, group=UNKNOWN, peer=1)["group_ranks"] is None
+
+
+def test_send_and_recv_have_no_number_and_no_async_op():
+    row = one("send", 12 * MS, 14 * MS, number=-1, peer=2)
+    assert row["group_seq"] is None and row["async_op"] is None and row["peer"] == 2
+
+
+def test_an_operation_in_flight_is_visible_in_the_open_step_and_before_the_first_whole_one():
+    rows = derived([operation("allreduce_", 1 * MS, 0), operation("allreduce_", 45 * MS, 0)])
+    assert [(row["state"], row["age_ms"], row["duration_ms"]) for row in rows] == [
+        ("in_flight", 99.0, None),
+        ("in_flight", 55.0, None),
+    ]
+    assert [row["algbw_gbps"] for row in rows] == [None, None]
+
+
+def test_an_operation_that_blocks_while_it_is_issued_is_in_flight():
+    row = one("allreduce_", 45 * MS, 0, issued=0, number=-1)
+    assert (row["state"], row["issue_us"], row["group_seq"]) == ("in_flight", None, None)
+
+
+def test_finished_operations_of_the_first_and_the_open_step_are_hidden():
+    operations = [operation("allreduce_", at * MS, (at + 1) * MS) for at in (5, 12, 45)]
+    assert [row["start_ns"] for row in derived(operations, boundaries=(10 * MS, 20 * MS, 44 * MS))] == [12 * MS]
+    assert len(derived(operations, open_steps=True)) == 3
+
+
+def test_a_step_whose_first_rows_were_overwritten_is_hidden():
+    operations = [operation("allreduce_", at * MS, (at + 1) * MS) for at in (12, 22)]
+    assert [row["step"] for row in derived(operations, first=900)] == [2]
+
+
+def test_a_failed_operation_says_so():
+    row = one("allreduce_", 12 * MS, 14 * MS, flags=FAILED, issued=0, number=-1)
+    assert (row["state"], row["algbw_gbps"], row["issue_us"]) == ("failed", None, None)
+
+
+def test_operations_of_an_eval_say_so():
+    eval_span = [11 * MS, 13 * MS, 0, MAIN_THREAD, EVAL]
+    rows = derived([operation("allreduce_", at * MS, (at + 1) * MS) for at in (12, 14)], spans=[eval_span])
+    assert [row["in_eval"] for row in rows] == [True, False]
+
+
+def test_no_operations_no_rows():
+    assert derived([]) == []
+
+
+def test_every_operation_that_the_tap_knows_has_a_type_and_every_type_but_barrier_a_bandwidth():
+    known = {*collective_ops._SIZED, *collective_ops._SIZELESS}
+    assert {name.removeprefix("c10d::") for name in OPERATION_TYPES} == known
+    assert set(OPERATION_TYPES.values()) - {"barrier"} == set(BUS_FACTORS)
+
+
+def test_an_operation_of_a_later_torch_goes_by_its_own_name():
+    assert operation_type("c10d::all_gather_v_") == "all_gather_v"
