@@ -1,72 +1,86 @@
 """The agent's sources, in the order in which they can be executed.
 
-Called by `delivery`.  The target gets them as the private package `_probe_agent`, in which
+Called by `attach`.  The target gets them as the private package `_probe_agent`, in which
 `_probe_agent.protocol` mirrors `probe.protocol` and so on; so they import each other relatively and nothing
 else of ours.  The order follows from these imports.
 """
 
 from __future__ import annotations
 
-import ast
+import os
+import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from types import CodeType
 
 SHARED = ("protocol", "streams")  # files of `probe` itself that the agent uses too
 AGENT = "agent"
-
-Bundle = list[tuple[str, str]]  # (name below the package, source)
-
-
-def agent_bundle() -> Bundle:
-    package = Path(__file__).parent.parent
-    files = {name: package / f"{name}.py" for name in SHARED}
-    for path in sorted((package / AGENT).rglob("*.py")):
-        parts = path.relative_to(package).with_suffix("").parts
-        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return in_import_order({name: path.read_text(encoding="utf-8") for name, path in files.items()})
+# An import in column 0 runs with its module; an indented one stands in a function and runs when that is called.
+_RELATIVE_IMPORT = re.compile(r"^from (\.+)([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 
 
-def in_import_order(sources: Mapping[str, str]) -> Bundle:
-    """A package before its modules, a module after those that it imports when it is executed."""
-    placed: dict[str, str] = {}
+@dataclass(frozen=True)
+class Part:
+    """One module, by its name below the package."""
+
+    name: str
+    is_package: bool
+    source: str
+
+    def code(self) -> CodeType:
+        """As this interpreter compiles it; tracebacks in the target show no path of this machine."""
+        return compile(self.source, f"<probe>/{self.name.replace('.', '/')}.py", "exec", dont_inherit=True)
+
+
+def agent_bundle() -> list[Part]:
+    package = os.path.dirname(os.path.dirname(__file__))
+    files = {name: os.path.join(package, f"{name}.py") for name in SHARED}
+    files.update(_below(os.path.join(package, AGENT), AGENT))
+    return bundle_of({name: _read(path) for name, path in files.items()})
+
+
+def bundle_of(sources: Mapping[str, str]) -> list[Part]:
+    """Parts in import order: a package before its modules, a module after those that it imports when executed."""
+    packages = {name.rpartition(".")[0] for name in sources}
+    placed: dict[str, Part] = {}
 
     def place(name: str, path: tuple[str, ...]) -> None:
         if name in placed or name in path:  # the latter: a circle, which the import statement bears too
             return
-        for needed in _needs(name, sources):
+        for needed in _needs(name, sources, packages):
             place(needed, (*path, name))
-        placed[name] = sources[name]
+        placed[name] = Part(name, name in packages, sources[name])
 
     for name in sources:
         place(name, ())
-    return list(placed.items())
+    return list(placed.values())
 
 
-def is_package(name: str, bundle: Bundle) -> bool:
-    return any(other.startswith(f"{name}.") for other, _ in bundle) or not name
+def _below(folder: str, name: str) -> Iterator[tuple[str, str]]:
+    for entry in sorted(os.listdir(folder)):
+        path = os.path.join(folder, entry)
+        if os.path.isdir(path) and os.path.exists(os.path.join(path, "__init__.py")):
+            yield from _below(path, f"{name}.{entry}")
+        elif entry == "__init__.py":
+            yield name, path
+        elif entry.endswith(".py"):
+            yield f"{name}.{entry[:-3]}", path
 
 
-def _needs(name: str, sources: Mapping[str, str]) -> Iterator[str]:
+def _needs(name: str, sources: Mapping[str, str], packages: set[str]) -> Iterator[str]:
     parent = name.rpartition(".")[0]
     if parent in sources:
         yield parent
-    package = name if any(other.startswith(f"{name}.") for other in sources) else parent
-    for node in _executed(ast.parse(sources[name])):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            yield from _modules_of(node, package, sources)
+    package = name if name in packages else parent
+    for dots, module, names in _RELATIVE_IMPORT.findall(sources[name]):
+        base = package.split(".") if package else []
+        base = base[: len(base) - (len(dots) - 1)] + ([module] if module else [])
+        for imported in ("", *re.findall(r"\w+", names)):
+            candidate = ".".join((*base, imported)) if imported else ".".join(base)
+            if candidate in sources:
+                yield candidate
 
 
-def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes that run when the module does: not the bodies of functions, which import when they are called."""
-    for node in ast.iter_child_nodes(tree):
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            yield from _executed(node)
-
-
-def _modules_of(node: ast.ImportFrom, package: str, sources: Mapping[str, str]) -> Iterator[str]:
-    base = package.split(".") if package else []
-    base = base[: len(base) - (node.level - 1)] + ([node.module] if node.module else [])
-    for name in (".".join(base), *(".".join((*base, alias.name)) for alias in node.names)):
-        if name in sources:
-            yield name
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()

@@ -10,8 +10,8 @@ import binascii
 import importlib.util
 import json
 import marshal
+import os
 import re
-import secrets
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from .. import __version__
 from ..errors import AttachError
 from . import refusals
 from .bootstrap import bootstrap_text
-from .bundle import Bundle, is_package
+from .bundle import Part
 from .meeting import Meeting, TooLate
 from .plant import THREAD, Planted
 from .rendezvous import Rendezvous
@@ -41,13 +41,13 @@ class Delivered:
     planted: Planted
 
 
-def deliver(pid: int, bundle: Bundle, timeout: float, with_zmq: bool = True) -> Delivered:
+def deliver(pid: int, bundle: list[Part], timeout: float, with_zmq: bool = True) -> Delivered:
     """Raises AttachError, after at most `timeout` seconds and a moment."""
     deadline = time.monotonic() + timeout
     target = examine(pid)
     try:
         with Rendezvous(pid, target.status) as rendezvous, Meeting(pid, deadline) as meeting:
-            key = secrets.token_hex(16)
+            key = os.urandom(16).hex()
             text = bootstrap_text(rendezvous.path, key)
             planted = plant_from_child(target, text, min(deadline, time.monotonic() + PLANT_SECONDS))
             try:
@@ -96,7 +96,7 @@ def understand(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]
     )
 
 
-def _order(bundle: Bundle, hello: dict[str, Any], seconds: float, with_zmq: bool) -> bytes:
+def _order(bundle: list[Part], hello: dict[str, Any], seconds: float, with_zmq: bool) -> bytes:
     """What the target needs to start the agent, with its length in front."""
     loan = {"path": "", "refused": ""} if hello["zmq"] else lend(hello["suffixes"], tuple(hello["version"]))
     order = {
@@ -109,18 +109,13 @@ def _order(bundle: Bundle, hello: dict[str, Any], seconds: float, with_zmq: bool
     return len(text).to_bytes(8, "little") + text
 
 
-def _modules(bundle: Bundle, same_bytecode: bool) -> list[list[Any]]:
+def _modules(bundle: list[Part], same_bytecode: bool) -> list[list[Any]]:
     """Name, whether it is a package, source, and bytecode where the target's interpreter takes ours: compiling
     would hold its GIL for some milliseconds a file."""
-    modules = []
-    for name, source in bundle:
-        code = ""
-        if same_bytecode:
-            path = "<probe>/" + name.replace(".", "/") + ".py"
-            compiled = marshal.dumps(compile(source, path, "exec", dont_inherit=True))
-            code = binascii.b2a_base64(compiled, newline=False).decode()
-        modules.append([name, is_package(name, bundle), "" if code else source, code])
-    return modules
+    if not same_bytecode:
+        return [[part.name, part.is_package, part.source, ""] for part in bundle]
+    dumped = [binascii.b2a_base64(marshal.dumps(part.code()), newline=False).decode() for part in bundle]
+    return [[part.name, part.is_package, "", code] for part, code in zip(bundle, dumped, strict=True)]
 
 
 def _no_hello(pid: int, planted: Planted, timeout: float) -> AttachError:

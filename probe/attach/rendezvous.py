@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import stat
 import time
@@ -31,7 +30,7 @@ class Rendezvous:
         """Raises AttachError when no directory serves."""
         self._parent, place = _open_place(pid, status)
         sweep(self._parent)
-        self._name = PREFIX + secrets.token_hex(8)
+        self._name = PREFIX + os.urandom(8).hex()
         self.path = f"{place}/{self._name}/{SOCKET}"
         os.mkdir(self._name, 0o700, dir_fd=self._parent)
         self._directory = os.open(self._name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=self._parent)
