@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from probe.errors import ProbeError, UsageError
+from probe.errors import EndpointError, ProbeError, UsageError
 
 from .session import say
 
@@ -13,36 +14,51 @@ if TYPE_CHECKING:
     from probe.attach import Attached
     from probe.processes import Process
 
+# Programs that start ranks: they import torch too, and before their ranks are there look like one.
+LAUNCHER = re.compile(r"(^|[\s/])(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)(\s|$)")
 
-def ranks_of(pids: Iterable[int]) -> list[Process]:
-    """The ranks below all these processes, each once.  Raises EndpointError."""
+
+def ranks_of(pids: Iterable[int]) -> dict[int, int | None]:
+    """pid -> rank of the ranks at or below these processes.  Raises EndpointError.
+
+    Where there is none the pid itself stands in: attaching to it tells why it cannot be one.
+    """
     from probe import processes
 
-    return list({rank.pid: rank for pid in pids for rank in processes.ranks_below(pid)}.values())
+    ranks: dict[int, int | None] = {}
+    for pid in pids:
+        found = processes.ranks_below(pid)
+        if any(map(is_launcher, found)):
+            raise EndpointError(f"The job of pid {pid} has no ranks yet.", "Try again in a moment.", code="no-ranks")
+        ranks |= {rank.pid: rank.rank for rank in found} or {pid: None}
+    return ranks
 
 
-def attach_each(ranks: Sequence[Process], timeout: float, tell: Callable[[str], object]) -> None:
-    """Attach to each, `tell` a line for each that has its agent.
+def is_launcher(process: Process) -> bool:
+    """Whether it starts ranks and is none."""
+    return process.rank is None and bool(LAUNCHER.search(" ".join(process.command.split()[:4])))
+
+
+def attach_each(ranks: Mapping[int, int | None], timeout: float, tell: Callable[[str], object]) -> None:
+    """Attach to each pid, `tell` a line for each that has its agent.
 
     A failure does not keep the others from being tried.  Raises the only failure as it is; of several
     ranks each failure has its line on stderr and the first one's code and exit status are raised.
     """
     from probe.attach import attach
 
-    failures: list[tuple[Process, ProbeError]] = []
-    for rank in ranks:
+    failures: list[ProbeError] = []
+    for pid, rank in ranks.items():
         try:
-            tell(line(attach(rank.pid, timeout=timeout)))
+            tell(line(attach(pid, timeout=timeout)))
         except ProbeError as error:
             if len(ranks) == 1:
                 raise
-            failures.append((rank, error))
-            say(f"failed    {who(rank.rank, rank.pid)}  [{error.code}] {error}")
+            failures.append(error)
+            say(f"failed    {who(rank, pid)}  [{error.code}] {error}")
     if failures:
-        first = failures[0][1]
-        summary = type(first)(f"{len(failures)} of {len(ranks)} ranks could not be attached to.")
-        summary.code = first.code
-        raise summary
+        first = failures[0]
+        raise type(first)(f"{len(failures)} of {len(ranks)} ranks could not be attached to.", code=first.code)
 
 
 def line(attached: Attached) -> str:

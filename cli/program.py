@@ -31,7 +31,7 @@ def program() -> None:
     \b
     Example:
       probe attach 4242                  the pid of torchrun, or of one process
-      probe 4242 query "SELECT module, AVG(duration) FROM python.torch_trace GROUP BY module"
+      probe 4242 query "SELECT module, AVG(duration) FROM python.torch_trace GROUP BY 1"
       probe 4242 eval "print(model)"
       probe 4242 detach
 

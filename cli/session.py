@@ -61,7 +61,7 @@ def _cancelled_by_ctrl_c(connection: Connection) -> Iterator[None]:
     try:
         yield
     except ProbeError as error:
-        if pressed:
+        if pressed and not isinstance(error, Interrupted):
             raise Interrupted("Interrupted.", str(error) if error.code == "eval-timeout" else "") from error
         raise
     finally:

@@ -58,8 +58,8 @@ def cell(value: Any) -> str:
     return plain(str(value))
 
 
-def number(value: float | Decimal) -> str:
-    """Six significant digits, all digits before the point, and never a digit that is not there."""
+def number(value: Any) -> str:
+    """A float or Decimal: six significant digits, all before the point, and never a digit that is not there."""
     if not math.isfinite(value):
         return str(value)
     size = float(abs(value))

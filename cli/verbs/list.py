@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,10 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
     from probe import endpoints as known
     from probe import processes
 
-    everyone = processes.python_processes()
+    everyone = [process for process in processes.python_processes() if process.pid != os.getpid()]
     found = everyone if endpoint is None else processes.ranks_below(pid_of(endpoint))
-    show(records(found, everyone, dict(known.attached())), form, output)
+    attached = {pid: facts for each in known.jobs() for pid, facts in each.attached}
+    show(records(found, everyone, attached), form, output)
     if not found:
         say("No Python process of yours is running.")
 

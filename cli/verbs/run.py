@@ -11,7 +11,7 @@ import click
 
 from probe.errors import ProbeError, UsageError
 
-from ..attaching import line, who
+from ..attaching import is_launcher, line, who
 from ..session import say
 
 LOOK_S = 0.2  # how often new ranks are looked for
@@ -70,12 +70,8 @@ def attach_as_they_come(parent: int, ended: threading.Event) -> None:
 
     tried: set[tuple[int, int]] = set()
     while not ended.wait(LOOK_S):
-        try:
-            ranks = processes.ranks_below(parent)
-        except ProbeError:
-            continue  # nothing of it is Python yet, or not any more
-        for rank in ranks:
-            if not rank.has_torch or (rank.pid, rank.start_ticks) in tried:
+        for rank in processes.ranks_below(parent):
+            if not rank.has_torch or is_launcher(rank) or (rank.pid, rank.start_ticks) in tried:
                 continue
             tried.add((rank.pid, rank.start_ticks))
             try:

@@ -1,0 +1,88 @@
+"""Writes docs/reference/ from the declarations in the code: `make docs`.  A test fails where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from probe.cli.entry import BUG_STATUS, PIPE_STATUS
+from probe.cli.program import VERBS, program
+from probe.cli.verbs.tables import SELF_TIME, meaning
+from probe.errors import CODES
+from probe.tables import TABLES
+
+REFERENCE = Path(__file__).parent / "reference"
+WIDTH = 80
+
+
+def main() -> None:
+    for name, text in pages().items():
+        (REFERENCE / name).write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[str, str]:
+    """File name -> text of every generated page."""
+    return {"commands.md": commands(), "errors.md": errors(), "tables.md": tables()}
+
+
+def commands() -> str:
+    parts = ["# Commands", "What `--help` prints."]
+    with click.Context(program, info_name="probe", terminal_width=WIDTH, help_option_names=["-h", "--help"]) as top:
+        parts += ["## probe", fenced(program.get_help(top))]
+        for verb in VERBS:
+            command = program.get_command(top, verb)
+            assert command is not None
+            with click.Context(command, info_name=verb, parent=top) as context:
+                parts += [f"## {verb}", fenced(command.get_help(context))]
+    return page(parts)
+
+
+def errors() -> str:
+    rows = [(kind.exit_status, f"`{code}`", when) for code, (kind, when) in CODES.items()]
+    rows.append((BUG_STATUS, "`bug`", "Something nobody foresaw: a bug of probe. `PROBE_DEBUG=1` shows where."))
+    rows.sort()
+    return page(
+        [
+            "# Exit statuses and error codes",
+            "An error is one line on stderr: `probe: [code] what happened. What to do.` Codes and statuses are "
+            "stable: scripts may go by them.",
+            "The status is 0 only if the command did what it was asked. "
+            f"It is {PIPE_STATUS}, without a word, when the reader of its output has closed the pipe. "
+            "`probe run` ends with the status of its command; 128 and the signal's number where a signal ended it.",
+            table(("status", "code", "when"), rows),
+        ]
+    )
+
+
+def tables() -> str:
+    parts = [
+        "# Tables",
+        f"{SELF_TIME} Absent values are NULL. Every SUM is true: rows are exclusive facts that add up, and what "
+        "includes its children is called `total_…`.",
+    ]
+    for entry in sorted(TABLES, key=lambda entry: entry.name):
+        parts += [f"## {entry.name}", entry.doc]
+        if entry.example:
+            parts.append(fenced(entry.example, "sql"))
+        rows = [(f"`{column.name}`", column.type, column.unit, meaning(column)) for column in entry.columns]
+        parts.append(table(("column", "type", "unit", "meaning"), rows))
+    return page(parts)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def fenced(text: str, language: str = "") -> str:
+    return f"```{language}\n{text}\n```"
+
+
+def page(parts: Iterable[str]) -> str:
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    main()

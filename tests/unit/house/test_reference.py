@@ -1,0 +1,31 @@
+"""The reference pages say what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = ("commands.md", "errors.md", "tables.md")
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_what_the_code_declares(name: str, generate: ModuleType) -> None:
+    written = (DOCS / "reference" / name).read_text(encoding="utf-8")
+    assert written == generate.pages()[name], "run `make docs`"
+
+
+def test_every_reference_page_is_generated(generate: ModuleType) -> None:
+    assert {path.name for path in (DOCS / "reference").iterdir()} == set(generate.pages()) == set(PAGES)
