@@ -22,7 +22,7 @@ from .modules import Modules
 from .rows import Stream
 from .server import Key, Refused, Server
 from .step import Steps
-from .torch_taps import TorchTaps
+from .torch_taps import NO_TORCH, TorchTaps, torch_is_imported
 
 _KEPT: list[Any] = []  # in a forked child: sockets of the parent, never to be closed or collected
 
@@ -40,6 +40,8 @@ class Agent:
         self.server = Server(endpoint, uids)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
         self.taps: TorchTaps | None = None
+        self.why_no_taps = NO_TORCH
+        self._leaving = False
         self.facts = Facts(self, endpoint)
         self.on_stopped: Callable[[], None] = lambda: None
         self._threads: dict[int, str] = {}
@@ -79,10 +81,15 @@ class Agent:
     # ---- taps
 
     def _look_for_torch(self) -> None:
-        """Taps go in when torch is there: at attach, or when the job has imported it."""
-        if self.taps is None and "torch.optim.optimizer" in sys.modules and "torch.autograd.graph" in sys.modules:
-            self.taps = TorchTaps(self.streams, self.log, self.modules, self.steps, self.boundary, self.evals.current)
-        if self.taps is not None:
+        """Taps go in when torch is there: at attach, or once the job has imported it."""
+        if self.taps is None and self.why_no_taps == NO_TORCH and torch_is_imported():
+            try:
+                self.taps = TorchTaps(
+                    self.streams, self.log, self.modules, self.steps, self.boundary, self.evals.current
+                )
+            except Exception as error:  # a torch that we do not know: the rest of the agent is of use all the same
+                self.why_no_taps = f"off: not this torch: {error!r}"
+        if self.taps is not None and not self._leaving:
             self.taps.tend()
 
     def _tick(self) -> float:
@@ -167,6 +174,7 @@ class Agent:
 
     def take_out(self) -> list[str]:
         """Take everything out of the job's way but the server; what had to stay, in words.  Not the agent's thread."""
+        self._leaving = True
         self.evals.close()
         left = self.taps.remove() if self.taps is not None else []
         self.boundary.close()

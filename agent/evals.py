@@ -19,6 +19,7 @@ from .server import Key, Refused, Server
 from .step import Steps
 
 _ARMED_SECONDS = 30.0  # a client that armed and went away
+_WAITING_SECONDS = 3600.0  # a client that went away while its snippet waited for a boundary
 
 
 class _Session:
@@ -26,6 +27,7 @@ class _Session:
         self.evaluation, self.where = evaluation, where
         self.timeout = timeout
         self.ticket: Ticket | None = None
+        self.begun = False
         self.expires: float | None = time.monotonic() + _ARMED_SECONDS
 
 
@@ -70,9 +72,9 @@ class Evals:
     def go(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         armed = (key[0], str(request["of"]).encode())
         session = self._sessions.get(armed)
-        if session is None or session.expires is None:
+        if session is None or session.begun or session.ticket is not None:
             raise Refused("protocol", "go for a snippet that is not armed")
-        session.expires = None
+        session.expires = time.monotonic() + _WAITING_SECONDS
         if session.where == "now":
             self._begin(session)
             sys.modules["_thread"].start_new_thread(session.evaluation.run_now, (self._steps.training_thread,))
@@ -90,7 +92,8 @@ class Evals:
         session.ticket = self._boundary.request(run, count, missed)
 
     def _begin(self, session: _Session) -> None:
-        """The time-out counts from the moment the snippet starts."""
+        """The time-out counts from the moment the snippet starts; on the thread that runs it, or just before."""
+        session.begun, session.expires = True, None
         if session.timeout is not None:
             session.expires = time.monotonic() + session.timeout
             self._server.wake()
@@ -106,12 +109,9 @@ class Evals:
         session = self._sessions.get(key)
         if session is None:
             return
-        never = session.ticket is None if not session.evaluation.running else False
-        if session.ticket is not None:
-            never = session.ticket.cancel()
-        if never:
+        if not session.begun and (session.ticket is None or session.ticket.cancel()):
             del self._sessions[key]
-            self._server.reply(key, wire.ERROR, code="interrupted", message="cancelled before it ran")
+            self._server.post(key, wire.ERROR, code="interrupted", message="cancelled before it ran")
         else:
             session.evaluation.cancel()
 

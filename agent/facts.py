@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .. import protocol as wire
+from .torch_taps import TAPS
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -48,11 +49,8 @@ class Facts:
             "anchor": steps.anchor_name,
             "step_ns": steps.typical_ns(),
             "last_step_ns": steps.last_ns,
-            "taps": taps.states() if taps is not None else _NO_TORCH,
+            "taps": taps.states() if taps is not None else dict.fromkeys(TAPS, self._agent.why_no_taps),
         }
-
-
-_NO_TORCH = dict.fromkeys(("forward", "backward", "optimizer", "collectives"), "off: torch is not imported here")
 
 
 def _group() -> dict[str, Any]:

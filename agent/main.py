@@ -64,7 +64,13 @@ def _new_agent(uids: set[int], version: str) -> Agent:
 
     agent.on_stopped = stopped
     atexit.register(remove_path)
-    agent.start()
+    try:
+        agent.start()
+    except BaseException:
+        agent.take_out()
+        agent.server.close()
+        stopped()
+        raise
     return agent
 
 

@@ -23,6 +23,8 @@ from .taps.forward import Forward
 from .taps.loader import Loader
 from .taps.optimizer import OptimizerStep
 
+TAPS = ("forward", "backward", "optimizer", "collectives")
+NO_TORCH = "off: the process has not imported torch"
 _PATIENCE_S = 3.0  # for a boundary at which the kernels on c10d can be taken out
 
 
@@ -63,7 +65,7 @@ class TorchTaps:
     def tend(self) -> None:
         """What could not be done at once: hooks while the job stood in them, kernels without a boundary."""
         if not self.optimizer.installed:
-            self.optimizer.install()
+            self.optimizer.install(patience_s=0.01)
         if self.forward.installed:
             self.backward.stock()
         if not self._asked and not self.collectives.installed and _distributed():
@@ -116,7 +118,13 @@ class TorchTaps:
         self.backward.remove()
         self.loader.remove()
         self.optimizer.forget()
-        self.collectives.pass_through()
+        self.collectives.forked()
+
+
+def torch_is_imported() -> bool:
+    """Whether all of torch is there, and not just what an import in progress has made of it so far."""
+    torch = sys.modules.get("torch")
+    return torch is not None and not getattr(torch.__spec__, "_initializing", False)
 
 
 def _distributed() -> bool:

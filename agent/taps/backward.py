@@ -54,9 +54,9 @@ class Backward:
 
     def _carriers(self, serial: int) -> tuple[Any, Any, Any]:
         """The three dummies of a module; once a module, some 5 µs."""
-        made = tuple(self._carrier(serial, kind) for kind in (BEGIN, BEGIN_SAME_NODE, END))
-        self._dummies[serial] = made  # type: ignore[assignment]
-        return made  # type: ignore[return-value]
+        begin, same_node, end = (self._carrier(serial, kind) for kind in (BEGIN, BEGIN_SAME_NODE, END))
+        made = self._dummies[serial] = (begin, same_node, end)
+        return made
 
     def _carrier(self, serial: int, kind: int) -> Any:
         dummy = self._spare.popleft() if self._spare else self._torch.empty(0)

@@ -31,7 +31,7 @@ class OptimizerStep:
     def installed(self) -> bool:
         return bool(self._handles)
 
-    def install(self) -> bool:
+    def install(self, patience_s: float = 1.0) -> bool:
         register = (
             self._optimizer_py.register_optimizer_step_pre_hook,
             self._optimizer_py.register_optimizer_step_post_hook,
@@ -40,7 +40,7 @@ class OptimizerStep:
         def put() -> None:
             self._handles = [put_hook(hook) for put_hook, hook in zip(register, self._hooks, strict=True)]
 
-        return alone(put, _iterates_hooks)
+        return alone(put, _iterates_hooks, patience_s)
 
     def remove(self) -> bool:
         def take() -> None:

@@ -1,0 +1,63 @@
+"""After detach the process is as it was found, but for the few things that docs/design.md lists."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from target import Probe, Start, Target
+
+# What one attach leaves, once: imported modules of the standard library and zmq (with the exit handler that zmq
+# registers when it is imported), inert globals, a fork callback.
+STAYS = {"modules", "globals", "os", "exit_handlers", "maps", "rss_pages", "step"}
+
+
+def state(file: Path) -> dict[str, Any]:
+    """What the target sees of itself, taken after now."""
+    now = json.loads(file.read_text())["step"]
+    end = time.monotonic() + 30
+    while (found := json.loads(file.read_text()))["step"] < now + 20:
+        assert time.monotonic() < end, "the target does not step"
+        time.sleep(0.02)
+    return dict(found)
+
+
+def compared(state: dict[str, Any], stays: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if name not in stays}
+
+
+@pytest.fixture(params=[0, 2], ids=["one process", "two ranks"])
+def target(request: pytest.FixtureRequest, start: Start, tmp_path: Path) -> Target:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    gloo = ["--gloo"] if request.param else []
+    return start("witness.py", str(tmp_path / "state"), *gloo, ranks=request.param, env={"TMPDIR": str(folder)})
+
+
+def test_nothing_is_left_after_detach_and_twenty_rounds_leave_no_more_than_one(
+    target: Target, probe: Probe, tmp_path: Path
+) -> None:
+    file = tmp_path / "state"
+    before = state(file)
+    probe("attach", target.pid)
+    inside = state(file)
+    assert compared(inside, STAYS) != compared(before, STAYS)
+    probe(target.pid, "query", "SELECT COUNT(*) FROM python.torch_trace")
+    probe(target.pid, "eval", "print(model)")
+    probe(target.pid, "detach")
+    once = state(file)
+    assert compared(once, STAYS) == compared(before, STAYS)
+    assert all(name.split(".")[0] in {"zmq", *STDLIB} for name in set(once["modules"]) - set(before["modules"]))
+    for _ in range(19):
+        probe("attach", target.pid)
+        probe(target.pid, "detach")
+    often = state(file)
+    assert compared(often, {"maps", "rss_pages", "step"}) == compared(once, {"maps", "rss_pages", "step"})
+    assert often["maps"] - once["maps"] < 30 and often["rss_pages"] - once["rss_pages"] < 5 * 256
+
+
+STDLIB = __import__("sys").stdlib_module_names

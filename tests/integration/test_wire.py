@@ -1,0 +1,123 @@
+"""The agent's answers, read with pyzmq and pyarrow alone: no reader code of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zmq
+
+from probe import memfd
+from target import Probe, Start, Target
+
+
+@pytest.fixture
+def target(start: Start, probe: Probe, tmp_path: Path) -> Target:
+    made = start("witness.py", str(tmp_path / "state"))
+    probe("attach", made.pid)
+    return made
+
+
+@pytest.fixture
+def socket(target: Target) -> Iterator[Any]:
+    context = zmq.Context()
+    made = context.socket(zmq.DEALER)
+    made.linger, made.rcvtimeo = 0, 5000
+    made.connect(memfd.facts(target.pid)["endpoint"])
+    yield made
+    context.destroy(0)
+
+
+def ask(socket: Any, request_id: bytes, kind: str, *payload: bytes, **fields: Any) -> None:
+    socket.send_multipart([request_id, json.dumps({"kind": kind, **fields}).encode(), *payload])
+
+
+def answer(socket: Any) -> tuple[dict[str, Any], list[bytes]]:
+    frames = socket.recv_multipart()
+    return json.loads(frames[1]), frames[2:]
+
+
+def message_of(slots: int, rows: int) -> tuple[bytes, bytes]:
+    """(schema message, header of a record batch) of `rows` rows of so many 8-byte slots, as pyarrow writes them."""
+    values = pa.array(np.zeros(rows * slots, dtype="<i8"))
+    batch = pa.record_batch([pa.FixedSizeListArray.from_arrays(values, slots)], names=["row"])
+    whole = batch.serialize().to_pybytes()
+    return batch.schema.serialize().to_pybytes(), whole[: 8 + int.from_bytes(whole[4:8], "little")]
+
+
+def patches(slots: int) -> list[list[int]]:
+    """Where the header of a batch of n rows holds n times something."""
+    (_, small), (_, large) = message_of(slots, 8), message_of(slots, 8 * 1009)
+    found = []
+    for at in range(0, len(small) - 7, 8):
+        one, many = (int.from_bytes(header[at : at + 8], "little") for header in (small, large))
+        if one and many == one * 1009:
+            found.append([at, one // 8])
+    return found
+
+
+def test_pyarrow_reads_a_chunk_as_it_comes_off_the_wire(socket: Any) -> None:
+    ask(socket, b"1", "snapshot")
+    at = answer(socket)[0]
+    slots = at["facts"]["streams"]["spans"]["slots"]
+    schema, template = message_of(len(slots), 8)
+    ask(
+        socket, b"2", "scan", template,
+        stream="spans", first=1, last=at["streams"]["spans"], credit=64, patch=patches(len(slots)),
+    )  # fmt: skip
+    stream, total = schema, 0
+    while True:
+        header, payload = answer(socket)
+        if header["kind"] != "rows":
+            break
+        total += header["rows"]
+        stream += b"".join(payload)
+    table = pa.ipc.open_stream(stream).read_all()
+    table.validate(full=True)
+    assert header == {"kind": "end", "rows": total} and table.num_rows == total == at["streams"]["spans"]
+    rows = table.column("row").combine_chunks().values.to_numpy().reshape(-1, len(slots))
+    assert rows[:, -1].tolist() == list(range(1, total + 1))
+    assert (rows[:, slots.index("end_ns")] > rows[:, slots.index("start_ns")]).all()
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        (b"not json", "not JSON"),
+        (b"[1]", "not an object"),
+        (b'{"kind": "dance"}', "unknown request 'dance'"),
+        (b'{"kind": "hello", "protocol": 99}', "not 99"),
+        (b'{"kind": "scan", "stream": "nothing"}', "no stream 'nothing'"),
+        (b'{"kind": "scan", "stream": "spans"}', "bad request"),
+        (b'{"kind": "go", "of": "7"}', "not armed"),
+    ],
+)
+def test_a_bad_request_is_answered_and_the_agent_goes_on(socket: Any, header: bytes, says: str) -> None:
+    socket.send_multipart([b"x", header])
+    told, _ = answer(socket)
+    assert told["kind"] == "error" and says in told["message"]
+    ask(socket, b"y", "hello", protocol=1, version="0", by="test")
+    assert answer(socket)[0]["kind"] == "welcome"
+
+
+def test_a_client_that_does_not_read_does_not_hold_up_another(target: Target, socket: Any) -> None:
+    slots = memfd.facts(target.pid)["streams"]["spans"]["slots"]
+    _, template = message_of(len(slots), 8)
+    for number in range(30):
+        ask(
+            socket, str(number).encode(), "scan", template,
+            stream="spans", first=1, last=1 << 40, credit=1 << 20, patch=patches(len(slots)),
+        )  # fmt: skip
+    context = zmq.Context()
+    other = context.socket(zmq.DEALER)
+    other.linger, other.rcvtimeo = 0, 2000
+    other.connect(memfd.facts(target.pid)["endpoint"])
+    for _ in range(20):
+        ask(other, b"1", "hello", protocol=1, version="0", by="test")
+        assert answer(other)[0]["kind"] == "welcome"
+    context.destroy(0)
