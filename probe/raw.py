@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from .arrow import nullable
 from .log import Log
 from .nesting import Bools, Ints
-from .streams import STEPS, STREAMS
+from .streams import STREAMS
 from .timeline import Timeline
 
 
@@ -49,6 +50,10 @@ class Silent:
     why: str
 
 
+class Left(Exception):
+    """The rank that was being read has left the job; its rows are to be left out."""
+
+
 class Raw:
     """One rank in one snapshot.  pid: as the reader's machine sees it; now_ns: the moment, on its monotonic clock."""
 
@@ -64,14 +69,20 @@ class Raw:
         self._rows: dict[str, Rows] = {}
 
     def rows(self, stream: str) -> Rows:
-        """The rows of a stream; fetched for all ranks of the job at the first call."""
-        if stream not in self._rows:
-            self.job.fetch(stream)
+        """The rows of a stream; fetched for all ranks of the job at the first call.
+
+        Raises Left if this very rank fell silent meanwhile.
+        """
+        self.job.fetch_once(stream)
+        if self not in self.job.raws:
+            raise Left
         return self._rows[stream]
 
-    def put(self, stream: str, table: Ints) -> None:
-        """For the fetchers: the complete rows of a stream."""
-        self._rows[stream] = Rows(self.slots(stream), table)
+    def put(self, stream: str, pieces: Sequence[Ints]) -> None:
+        """For the fetchers: the complete rows of a stream, in pieces."""
+        slots = self.slots(stream)
+        empty = np.zeros((0, len(slots)), np.int64)
+        self._rows[stream] = Rows(slots, np.concatenate([empty, *pieces]))
 
     def slots(self, stream: str) -> tuple[str, ...]:
         """The slots as the agent packs them; a stream that it does not have is empty."""
@@ -82,11 +93,6 @@ class Raw:
     def timeline(self) -> Timeline:
         return Timeline(self)
 
-    @cached_property
-    def memory(self) -> dict[str, Any]:
-        """What tables of one query keep for each other (nothing of it outlives the query)."""
-        return {}
-
     def wall_us(self, times_ns: Ints) -> Ints:
         """Microseconds since 1970, by the pair of clock readings taken with the snapshot."""
         offset = int(self.facts["wall_ns"]) - int(self.facts["monotonic_ns"])
@@ -95,39 +101,44 @@ class Raw:
 
     def native_threads(self, threads: Ints) -> Any:
         """Native thread ids, NULL where the log does not know the thread."""
-        import pyarrow as pa
-
         known, inverse = np.unique(threads, return_inverse=True)
         natives = [self.log.threads.get(ident, {}).get("native_id") for ident in known.tolist()]
         ids = np.array([native or 0 for native in natives], np.int64)[inverse.reshape(-1)]
-        return pa.array(ids, mask=ids == 0)
+        return nullable(ids, ids != 0)
 
 
 class Job:
-    """All ranks of one snapshot.  fetch_rows(stream, raws) puts the rows of a stream into every Raw."""
+    """All ranks of one snapshot.  fetch(stream) puts the rows of a stream into every Raw."""
 
     def __init__(
         self,
         raws: Sequence[Raw],
-        fetch_rows: Callable[[str, Sequence[Raw]], None],
+        fetch: Callable[[str], None],
         silent: Sequence[Silent] = (),
         open_steps: bool = False,
     ) -> None:
         self.raws = sorted(raws, key=lambda raw: raw.rank)
         self.silent = sorted(silent, key=lambda one: one.rank)
         self.open_steps = open_steps
-        self._fetch_rows = fetch_rows
+        self._fetch = fetch
+        self._fetched: set[str] = set()
         for raw in self.raws:
             raw.job = self
 
-    def fetch(self, stream: str) -> None:
-        self._fetch_rows(stream, self.raws)
+    def fetch_once(self, stream: str) -> None:
+        """Have the rows of a stream, of all ranks; the first call fetches them."""
+        if stream not in self._fetched:
+            self._fetch(stream)
+            self._fetched.add(stream)
+
+    def leave(self, raw: Raw, why: str) -> None:
+        """This rank does not answer any more; nothing of it is seen from here on."""
+        if raw in self.raws:
+            self.raws.remove(raw)
+            self.silent.append(Silent(raw.rank, raw.pid, why))
 
     @cached_property
     def completed(self) -> int | None:
         """The last step that every rank has completed; None as long as one has not completed any."""
         lasts = [raw.timeline.completed for raw in self.raws if raw.timeline.steps]
         return None if not lasts or None in lasts else min(last for last in lasts if last is not None)
-
-
-__all__ = ["STEPS", "Job", "Raw", "Rows", "Silent", "complete"]

@@ -71,7 +71,8 @@ TABLE = Table(
             "step_source",
             "VARCHAR",
             "",
-            "Where the number of the step comes from: optimizer (its own count), group_seq (aligned with the rank attached first) or attach (counted from the attach).",
+            "Where the step's number comes from: optimizer (its own count), group_seq (aligned with the rank that "
+            "was attached first) or attach (counted from the attach).",
             "agent",
             _SILENT,
         ),

@@ -150,7 +150,8 @@ def _step_of_spans(raw: Raw, spans: Spans, rows: Ints) -> Ints:
     since = timeline.since(start)
     called = np.searchsorted(calls, start) - np.searchsorted(calls, since)
     late = (spans.kind[rows] == OPTIMIZER) & (called == 0) & (since > np.iinfo(np.int64).min)
-    return step - late
+    result: Ints = step - late
+    return result
 
 
 def _depths(spans: Spans, tree: Tree) -> Ints:
@@ -262,7 +263,8 @@ TABLE = Table(
             "module",
             "VARCHAR",
             "",
-            "Qualified name as named_modules() gives it, without wrappers; a root and an optimizer go by their class name.",
+            "Qualified name as named_modules() gives it, without wrappers; a root and an optimizer go by their "
+            "class name.",
             "named_modules()",
             "A backward pass of no known module.",
         ),

@@ -1,0 +1,215 @@
+"""A connection to a job: query, eval, detach.  What probe.connect() returns; the command line is its user.
+
+Invariant: no call outlives its time-out, and who did not answer is named in `notes`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import __version__
+from . import protocol as wire
+from .align import align
+from .client import Client, Link
+from .endpoints import Resolved, address, resolve
+from .errors import EvalError, Interrupted, SilentError, UsageError
+from .evaluation import EvalResult, OnOutput, Snippet, evaluate
+
+if TYPE_CHECKING:
+    from .fetch import Fetcher
+    from .sql import Query
+
+_DETACH_S = 15.0  # the target takes kernels out at a boundary; without one it says so in time
+
+
+class Connection:
+    """Agents of one endpoint.  Use as a context manager; one thread at a time, cancel() from anywhere.
+
+    notes: what the user should know of the last call (who was silent, what is not recorded).
+    """
+
+    def __init__(self, resolved: Resolved, timeout: float = 10.0) -> None:
+        self.endpoint = resolved.endpoint
+        self.timeout = timeout
+        self.notes: list[str] = []
+        self._client = Client()
+        self._fetcher: Fetcher | None = None
+        self._query: Query | None = None
+        self._unaligned: list[Link] = []
+        try:
+            for pid, facts in resolved.attached:
+                self._client.connect(pid, facts, address(pid, facts))
+            self._hello()
+            self._align()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def agents(self) -> list[dict[str, Any]]:
+        """The facts of every agent that answers, by rank; pid as this machine sees it."""
+        return [{**link.facts, "pid": link.pid} for link in self._answering()]
+
+    def _answering(self) -> list[Link]:
+        return sorted((link for link in self._client.links if not link.silent), key=lambda link: link.rank)
+
+    def _hello(self) -> None:
+        calls = self._client.ask(
+            wire.HELLO, time.monotonic() + self.timeout, protocol=wire.PROTOCOL, version=__version__, by=_by()
+        )
+        for call in calls:
+            if call.answer is not None:
+                call.link.facts = call.answer["facts"]
+                call.link.rank = int(call.link.facts.get("rank") or 0)
+            else:
+                call.link.silent = call.link.silent or "does not answer"
+        if not self._answering():
+            from .fetch import nobody
+
+            raise nobody(calls)
+
+    def _begin(self) -> None:
+        self.notes = []
+        self._client.interrupted = False
+
+    def _align(self) -> None:
+        self._unaligned = align(self._client, self.timeout)
+
+    def query(self, sql: str, *, open_steps: bool = False) -> Any:
+        """The result of this SQL over all ranks, a pyarrow.Table.  open_steps: the step that still runs, too."""
+        from .fetch import Fetcher
+        from .notes import notes_of
+        from .sql import Query
+        from .tables import TABLES
+
+        self._begin()
+        if self._unaligned or not self._fetcher:
+            self._align()
+        self._fetcher = self._fetcher or Fetcher(self._client, self.timeout)
+        job = self._fetcher.snapshot(open_steps)
+        self._query = Query(TABLES, job)
+        try:
+            return self._query.run(sql)
+        finally:
+            self.notes += notes_of(job, self._query.scanned)
+            self._query.close()
+            self._query = None
+
+    def eval(
+        self,
+        code: str,
+        *,
+        ranks: Sequence[int] | None = None,
+        now: bool = False,
+        timeout: float | None = None,
+        write: bool = True,
+        filename: str = "<eval>",
+        on_output: OnOutput | None = None,
+    ) -> EvalResult:
+        """Run Python inside: at the same step on all ranks (or these), between two iterations; or at once (now).
+
+        A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr", text) gets
+        output as it comes.  Raises EvalError, SilentError, Interrupted.
+        """
+        self._begin()
+        links = self._chosen(ranks)
+        if not now and len(links) > 1:
+            self._same_steps(links)
+        asked = None if ranks is None else [link.rank for link in links]
+        snippet = Snippet(code, filename, now, timeout, write, _by(), asked)
+        results = evaluate(self._client, links, snippet, self.timeout, on_output)
+        self.notes += [
+            f"rank {result.rank}: {result.dropped_bytes} bytes of output were dropped"
+            for result in results
+            if result.dropped_bytes
+        ]
+        return results
+
+    def _chosen(self, ranks: Iterable[int] | None) -> list[Link]:
+        links = sorted(self._client.links, key=lambda link: link.rank)
+        if ranks is not None:
+            wanted = set(ranks)
+            absent = wanted - {link.rank for link in links}
+            if absent:
+                there = ", ".join(str(link.rank) for link in links)
+                raise UsageError(f"There is no rank {', '.join(map(str, sorted(absent)))}.", f"Ranks: {there}")
+            links = [link for link in links if link.rank in wanted]
+        silent = [link for link in links if link.silent]
+        if silent:
+            raise SilentError(f"Rank {silent[0].rank} (pid {silent[0].pid}) {silent[0].silent}: nothing was run.")
+        return links
+
+    def _same_steps(self, links: Sequence[Link]) -> None:
+        """Ranks whose steps are not known to be the same cannot run anything at the same one."""
+        end = time.monotonic() + self.timeout
+        while self._unaligned:
+            self._refresh()
+            self._align()
+            if not set(self._unaligned) & set(links):
+                return
+            if time.monotonic() > end:
+                ranks = ", ".join(str(link.rank) for link in self._unaligned)
+                raise EvalError(
+                    f"The steps of rank {ranks} cannot be matched to those of the others.",
+                    "Run it with --now.",
+                    "no-step",
+                )
+            time.sleep(0.1)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        for call in self._client.ask(
+            wire.HELLO, time.monotonic() + self.timeout, self._answering(), protocol=wire.PROTOCOL
+        ):
+            if call.answer is not None:
+                call.link.facts = call.answer["facts"]
+
+    def detach(self) -> list[str]:
+        """Take every agent out; what had to stay, in words, each with its rank."""
+        self._begin()
+        calls = self._client.ask(wire.DETACH, time.monotonic() + max(self.timeout, _DETACH_S), self._answering())
+        left = []
+        for call in calls:
+            what = [str(call.error)] if call.answer is None else call.answer["left"]
+            left += [f"rank {call.link.rank}: {line}" for line in what]
+        return left
+
+    def cancel(self) -> None:
+        """End the call that runs, with Interrupted.  From a signal handler or another thread."""
+        self._client.interrupt()
+        query = self._query
+        if query is not None:
+            query.interrupt()
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def connect(endpoint: str | None = None, *, timeout: float = 10.0) -> Connection:
+    """A connection to the agents of an endpoint; without one, to the only attached job."""
+    return Connection(resolve(endpoint), timeout)
+
+
+def _by() -> str:
+    """Who asks, for the others to read in probe.evals."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name
+        name = str(os.getuid())
+    return f"{name}, pid {os.getpid()}"
+
+
+__all__ = ["Connection", "Interrupted", "connect"]

@@ -1,0 +1,228 @@
+"""An eval as the reader drives it: armed on every rank, then run by all at one step of the job.
+
+Called by Connection.eval.  Two phases: every rank says where it stands, then `go` names a step that none of
+them has reached.  Invariant: whatever happens, no rank is left armed, and the caller hears within half a
+second after the time-out or Ctrl-C, if need be which rank does not answer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import protocol as wire
+from .client import Call, Client, Header, Link
+from .errors import EvalError, Interrupted, ProbeError, SilentError
+
+OnOutput = Callable[[list[int], str, str], None]
+
+_GRACE_S = 0.4  # for the answers to a cancel: with what else it takes, half a second
+_ATTEMPTS = 4
+_MARGIN = 2  # boundaries between the furthest rank and the step to run at, at least
+_PATIENCE = 10  # usual steps, and at least
+_PATIENCE_S = 1.0  # a second, after which a job counts as not stepping
+_FIRST_STEP_S = 10.0  # as long as nothing is known of its steps
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What a snippet did on one rank.  step: number of the job's steps completed when it ran, None if it ran at
+    once; held_s: how long; output: all it printed; echo: repr of a last expression, None if there is none."""
+
+    rank: int
+    ok: bool
+    output: str
+    echo: str | None
+    error: str | None
+    traceback: str | None
+    step: int | None
+    held_s: float
+    changed: list[str] = field(default_factory=list)
+    dropped_bytes: int = 0
+
+
+EvalResult = list[RankResult]
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """What to run and how, as the agents are told."""
+
+    code: str
+    filename: str
+    now: bool
+    timeout: float | None
+    write: bool
+    by: str
+    ranks: list[int] | None
+
+    def request(self) -> Header:
+        where = "now" if self.now else "boundary"
+        fields = {"code": self.code, "filename": self.filename, "timeout": self.timeout, "write": self.write}
+        return {**fields, "by": self.by, "ranks": self.ranks, "where": where}
+
+
+def evaluate(
+    client: Client, links: Sequence[Link], snippet: Snippet, patience: float, on_output: OnOutput | None
+) -> EvalResult:
+    """Run it on these ranks.  A snippet that raises is a result, not an error.  Raises EvalError, SilentError."""
+    missed: ProbeError | None = None
+    for attempt in range(_ATTEMPTS):
+        run = _Run(client, links, snippet, patience, on_output)
+        try:
+            run.arm()
+            run.go(_MARGIN * 4**attempt)
+            run.finish()
+        except BaseException as error:
+            stuck = run.withdraw()
+            if isinstance(error, ProbeError) and error.code == "eval-missed" and not stuck and not run.anything_ran:
+                missed = error
+                continue
+            raise (_stuck(snippet, stuck) if stuck and _ended_by_us(error) else error) from None
+        return run.results()
+    raise EvalError(f"The ranks did not agree on a step: {missed}", "Run it with --now.", "eval-missed")
+
+
+def _ended_by_us(error: BaseException) -> bool:
+    return isinstance(error, Interrupted) or (isinstance(error, EvalError) and error.code == "eval-timeout")
+
+
+def _stuck(snippet: Snippet, links: Sequence[Link]) -> EvalError:
+    ranks = ", ".join(f"{link.rank} (pid {link.pid})" for link in links)
+    waits = "" if snippet.now else "; the job waits for it"
+    message = f"The snippet does not react to the cancel on rank {ranks}: it is blocked in C{waits}."
+    return EvalError(message, "It ends when that call returns.", "eval-timeout")
+
+
+class _Run:
+    """One attempt: a call an armed rank, and what came of it."""
+
+    def __init__(
+        self, client: Client, links: Sequence[Link], snippet: Snippet, patience: float, on_output: OnOutput | None
+    ) -> None:
+        self._client, self._links, self._snippet = client, links, snippet
+        self._patience, self._on_output = patience, on_output
+        self._calls: list[Call] = []
+        self._armed: dict[Call, Header] = {}
+        self._output: dict[Call, list[str]] = {}
+        self._target: dict[Call, int] = {}
+
+    def arm(self) -> None:
+        """Every rank takes the snippet and says how far it is."""
+        begun = time.monotonic()
+        self._calls = [self._client.send(link, wire.ARM, **self._snippet.request()) for link in self._links]
+        self._output = {call: [] for call in self._calls}
+        self._wait(begun + self._patience, lambda: len(self._armed) == len(self._calls))
+        late = [call.link for call in self._calls if call not in self._armed]
+        if late:
+            ranks = ", ".join(f"{link.rank} (pid {link.pid})" for link in late)
+            raise SilentError(f"Rank {ranks} does not answer: nothing was run.")
+        self._round_trip = time.monotonic() - begun
+
+    def go(self, margin: int) -> None:
+        """Let it run: at once, at the next boundary of the only rank, or at one step of the job."""
+        if not self._snippet.now:
+            for call in self._calls:
+                self._must_step(call, self._armed[call].get("waiting"))
+        if not self._snippet.now and len(self._calls) > 1:
+            steps = [self._armed[call].get("step_ns") or 0 for call in self._calls]
+            quick = min((step for step in steps if step), default=0)
+            margin += math.ceil(3e9 * self._round_trip / quick) if quick else 0
+            step = max(_base(call.link) + int(self._armed[call]["count"]) for call in self._calls) + margin
+            self._target = {call: step - _base(call.link) for call in self._calls}
+        for call in self._calls:
+            self._client.send(call.link, wire.GO, of=call.id.decode(), count=self._target.get(call, -1))
+
+    def finish(self) -> None:
+        """Wait for the end of all.  Raises EvalError at the time-out, or when the job does not step any more."""
+        timeout = self._snippet.timeout
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not all(call.over for call in self._calls):
+            if time.monotonic() >= end:
+                raise EvalError(f"Cancelled after {timeout:g} s.", "Give it more: --timeout", "eval-timeout")
+            self._wait(min(end, time.monotonic() + _PATIENCE_S), lambda: all(call.over for call in self._calls))
+            if not self._snippet.now:
+                self._look_for_steps(min(end, time.monotonic() + self._patience))
+
+    def _wait(self, deadline: float, until: Callable[[], bool]) -> None:
+        """Until the deadline or `until`; the first error of any rank ends it and is raised."""
+
+        def failed() -> bool:
+            return any(call.error is not None for call in self._calls)
+
+        self._client.wait(self._calls, deadline, self._take, lambda: until() or failed())
+        for call in self._calls:
+            if call.error is not None:
+                raise call.error
+
+    def _take(self, call: Call, header: Header, payload: Sequence[Any]) -> None:
+        if call not in self._output:
+            return
+        if header["kind"] == wire.ARMED:
+            self._armed[call] = header
+        elif header["kind"] == wire.OUT:
+            self._output[call].append(str(header["text"]))
+            if self._on_output is not None:
+                self._on_output([call.link.rank], str(header["stream"]), str(header["text"]))
+
+    def _look_for_steps(self, deadline: float) -> None:
+        """A rank that still waits for its boundary must be stepping; one that runs the snippet need not."""
+        waiting = [call for call in self._calls if not call.over]
+        asked = {call: self._client.send(call.link, wire.HELLO, protocol=wire.PROTOCOL) for call in waiting}
+        self._client.wait(list(asked.values()), deadline, self._take, lambda: all(call.over for call in self._calls))
+        self._client.forget(asked.values())
+        for call, hello in asked.items():
+            if hello.answer is not None and not call.over:
+                facts = hello.answer["facts"]
+                target = self._target.get(call, int(self._armed[call]["count"]) + 1)
+                if int(facts["count"]) < target and facts.get("last_step_ns"):
+                    self._must_step(call, (facts["monotonic_ns"] - facts["last_step_ns"]) / 1e9)
+
+    def _must_step(self, call: Call, since: float | None) -> None:
+        """Raises EvalError if the rank's last boundary is much longer ago than usual."""
+        usual = (self._armed[call].get("step_ns") or 0) / 1e9
+        if since is None:  # no step since the attach
+            facts = call.link.facts
+            since = (int(facts["monotonic_ns"]) - int(facts["attached_ns"])) / 1e9
+        if since > (max(_PATIENCE * usual, _PATIENCE_S) if usual else _FIRST_STEP_S):
+            known = f" (usually {usual:.2g} s)" if usual else ""
+            where = f" on rank {call.link.rank}" if len(self._calls) > 1 else ""
+            raise EvalError(f"No step for {since:.0f} s{known}{where}.", "Run it with --now.", "no-step")
+
+    @property
+    def anything_ran(self) -> bool:
+        return any(call.answer is not None for call in self._calls) or any(self._output.values())
+
+    def withdraw(self) -> list[Link]:
+        """Cancel whatever is armed or runs; the ranks that do not answer that."""
+        self._client.interrupted = False
+        self._client.cancel(self._calls)
+        left = self._client.wait(self._calls, time.monotonic() + _GRACE_S, self._take)
+        self._client.forget(self._calls)
+        return [call.link for call in left]
+
+    def results(self) -> EvalResult:
+        return sorted((self._result(call) for call in self._calls), key=lambda result: result.rank)
+
+    def _result(self, call: Call) -> RankResult:
+        done = call.result()
+        count = done.get("count")
+        return RankResult(
+            rank=call.link.rank,
+            ok=bool(done["ok"]),
+            output="".join(self._output[call]),
+            echo=done.get("echo"),
+            error=done.get("error"),
+            traceback=done.get("traceback"),
+            step=None if self._snippet.now or count is None or count < 0 else _base(call.link) + int(count),
+            held_s=int(done.get("held_ns") or 0) / 1e9,
+            changed=list(done.get("changed") or []),
+            dropped_bytes=int(done.get("dropped_bytes") or 0),
+        )
+
+
+def _base(link: Link) -> int:
+    return int(link.facts.get("step_base") or 0)

@@ -1,0 +1,147 @@
+"""The agent's memory read from outside: facts, rows and log of a process through /proc/<pid>/fd.
+
+Called to find out who is attached, and to read a process that is stopped or no longer answers.  Invariant:
+nothing is asked of the target, and its memory does not grow: holes are skipped, never read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .processes import start_ticks
+from .streams import (
+    HEADER_BYTES,
+    HEADER_HALF_LAYOUT,
+    HEADER_HALVES,
+    HEADER_LAYOUT,
+    HEADER_MAGIC,
+    HEADER_NAME,
+    HEADER_VERSION,
+)
+
+if TYPE_CHECKING:
+    from .raw import Job, Raw
+
+Facts = dict[str, Any]
+_PREFIX = "/memfd:probe-"
+
+
+def descriptors(pid: int) -> dict[str, str]:
+    """Name ("header", "log", a stream) -> path of each memfd of an agent in this process; {} if there is none."""
+    found = {}
+    try:
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            link = os.readlink(entry.path)
+            if link.startswith(_PREFIX):
+                found[link.removeprefix(_PREFIX).removesuffix(" (deleted)")] = entry.path
+    except OSError:  # not ours to look at, or gone
+        return found
+    return found
+
+
+def facts(pid: int) -> Facts | None:
+    """What the agent in this process says about itself, None if there is no agent."""
+    path = descriptors(pid).get(HEADER_NAME.removeprefix("probe-"))
+    said = None if path is None else _header(path)
+    # a child forked behind our back holds its parent's descriptors
+    return said if said is not None and said.get("start_ticks") == start_ticks(pid) else None
+
+
+def attached() -> Iterator[tuple[int, Facts]]:
+    """Every process that has an agent and that we may look into, with its facts."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            said = facts(int(name))
+            if said is not None:
+                yield int(name), said
+
+
+def _header(path: str) -> Facts | None:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(HEADER_BYTES)
+        magic, version, active = struct.unpack_from(HEADER_LAYOUT, data)
+        if magic != HEADER_MAGIC or version != HEADER_VERSION:
+            return None
+        start = HEADER_HALVES[active]
+        (length,) = struct.unpack_from(HEADER_HALF_LAYOUT, data, start)
+        said = json.loads(data[start + 4 : start + 4 + length])
+    except (OSError, ValueError, IndexError, struct.error):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def snapshot(pids: list[int], open_steps: bool = False) -> Job:
+    """The same Job as off the wire, of processes that need not run."""
+    from .raw import Job
+
+    raws = [_raw(pid, said) for pid in pids if (said := facts(pid)) is not None]
+
+    def fetch(stream: str) -> None:
+        for raw in raws:
+            raw.put(stream, list(_pieces(raw, stream)))
+
+    return Job(raws, fetch, open_steps=open_steps)
+
+
+def _raw(pid: int, said: Facts) -> Raw:
+    from .log import Log
+    from .raw import Raw
+
+    log = Log()
+    with open(descriptors(pid)["log"], "rb", buffering=0) as file:
+        (committed,) = struct.unpack("<Q", os.pread(file.fileno(), 8, 0))
+        log.feed(_read(file.fileno(), log.end, committed))
+    # the readings in the header may be old: the target may stand still, the clocks do not
+    clocks = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+    return Raw(pid, {**said, **clocks}, {}, log)
+
+
+def _pieces(raw: Raw, stream: str) -> Iterator[Any]:
+    """Complete rows by number: the ring's last lap, oldest chunk first."""
+    import numpy as np
+
+    path = descriptors(raw.pid).get(stream)
+    if path is None:
+        return
+    width = len(raw.slots(stream))
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        ring = size // (8 * width)
+        places = []
+        for start, end in _filled(file.fileno(), size):
+            first, last = start // (8 * width), -(-end // (8 * width))
+            table = np.frombuffer(_read(file.fileno(), first * 8 * width, last * 8 * width), "<i8").reshape(-1, width)
+            place = np.arange(first, first + len(table))
+            places.append(table[(table[:, -1] > 0) & ((table[:, -1] - 1) % ring == place)])
+    table = np.concatenate(places) if places else np.zeros((0, width), np.int64)
+    newest = table[:, -1].max(initial=0)
+    table = table[table[:, -1] > newest - ring]
+    yield table[np.argsort(table[:, -1], kind="stable")]
+
+
+def _filled(fd: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where the file has data, in pieces of some chunks; reading a hole of a memfd through a map would fill it."""
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:  # ENXIO: nothing but a hole to the end
+            return
+        at = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start, at
+
+
+def _read(fd: int, start: int, end: int) -> bytes:
+    data = b""
+    while start + len(data) < end:
+        piece = os.pread(fd, min(end - start - len(data), 1 << 30), start + len(data))
+        if not piece:
+            break
+        data += piece
+    return data

@@ -1,0 +1,48 @@
+"""What a user should know beside the result of a query: who was silent, what is not recorded, and why.
+
+Called by Connection.query.  Invariant: a result that lacks something is never without its note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .raw import Job
+from .schema import Table
+from .streams import COLLECTIVES, MARKS, SPANS
+
+_TAPS = {SPANS: ("forward", "optimizer"), MARKS: ("backward",), COLLECTIVES: ("collectives",)}
+
+
+def notes_of(job: Job, scanned: Iterable[Table]) -> list[str]:
+    """One line each."""
+    tables = [table for table in scanned if table.derive is not None]
+    return [*_silent(job), *_taps(job, tables), *_no_steps(job, tables)]
+
+
+def _silent(job: Job) -> list[str]:
+    if not job.silent:
+        return []
+    total = len(job.raws) + len(job.silent)
+    who = ", ".join(str(one.rank) for one in job.silent)
+    return [f"answered {len(job.raws)}/{total} ranks, silent: {who}"]
+
+
+def _taps(job: Job, tables: Iterable[Table]) -> list[str]:
+    streams = dict.fromkeys(stream for table in tables for stream in table.streams)
+    names = [tap for stream in streams for tap in _TAPS.get(stream, ())]
+    why: dict[tuple[str, str], list[int]] = {}
+    for raw in job.raws:
+        for name in names:
+            state = str(raw.facts.get("taps", {}).get(name, "on"))
+            if state != "on":
+                why.setdefault((name, state), []).append(raw.rank)
+    return [f"rank {', '.join(map(str, ranks))}: {name} is {state}" for (name, state), ranks in why.items()]
+
+
+def _no_steps(job: Job, tables: Iterable[Table]) -> list[str]:
+    stepping = [raw for raw in job.raws if raw.timeline.steps] if any(tables) and not job.open_steps else []
+    late = [raw.rank for raw in stepping if raw.timeline.completed is None]
+    if not late:
+        return []
+    return [f"rank {', '.join(map(str, late))}: no whole step since the attach yet (--open shows the one that runs)"]
