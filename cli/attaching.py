@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from probe.processes import Process
 
 # Programs that start ranks: they import torch too, and before their ranks are there look like one.
-LAUNCHER = re.compile(r"(^|[\s/])(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)(\s|$)")
+LAUNCHER = re.compile(r"(\S+(\s-\S+)*\s)?(\S*/)?(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)(\s|$)")
 
 
 def ranks_of(pids: Iterable[int]) -> dict[int, int | None]:
@@ -36,7 +36,7 @@ def ranks_of(pids: Iterable[int]) -> dict[int, int | None]:
 
 def is_launcher(process: Process) -> bool:
     """Whether it starts ranks and is none."""
-    return process.rank is None and bool(LAUNCHER.search(" ".join(process.command.split()[:4])))
+    return process.rank is None and bool(LAUNCHER.match(process.command))
 
 
 def attach_each(ranks: Mapping[int, int | None], timeout: float, tell: Callable[[str], object]) -> None:

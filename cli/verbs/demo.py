@@ -120,10 +120,10 @@ def job() -> Iterator[int]:
 
     Its session is its own, so that Ctrl-C reaches this process alone, which then ends the job in order.
     """
-    with tempfile.TemporaryFile("w+") as output:
+    with tempfile.TemporaryDirectory(prefix="probe-demo-") as folder, open(f"{folder}/output", "w+") as output:
         torchrun = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
-             "--nproc-per-node", str(RANKS), str(JOB)],
+             "--log-dir", folder, "--nproc-per-node", str(RANKS), str(JOB)],
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=die_with_parent,
             env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         )  # fmt: skip

@@ -1,0 +1,292 @@
+"""What the verbs make of a job, with a connection that only plays one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import probe
+from probe.attach import Attached
+from probe.cli.attaching import attach_each, is_launcher, line
+from probe.cli.entry import run
+from probe.cli.verbs.eval import parse_ranks
+from probe.cli.verbs.list import job
+from probe.errors import AttachError, EvalError, Interrupted, QueryError
+
+FACTS = ({"rank": 0, "pid": 4250}, {"rank": 1, "pid": 4251})
+
+
+@dataclass
+class Result:
+    rank: int
+    ok: bool = True
+    output: str = ""
+    echo: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    step: int | None = 1203
+    held_s: float = 0.4
+    changed: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Job:
+    """Plays probe.connect(): remembers what it was asked."""
+
+    agents: tuple[dict[str, Any], ...] = FACTS
+    notes: list[str] = field(default_factory=list)
+    results: list[Result] = field(default_factory=lambda: [Result(0), Result(1)])
+    printed: list[tuple[list[int], str, str]] = field(default_factory=list)
+    table: pa.Table = field(default_factory=lambda: pa.table({"module": ["h.0"], "seconds": [0.25]}))
+    fails: Callable[[], object] | None = None
+    asked: dict[str, Any] = field(default_factory=dict)
+    cancelled: int = 0
+
+    def connect(self, endpoint: str, *, timeout: float = 10.0) -> Job:
+        self.asked.update(endpoint=endpoint, patience=timeout)
+        return self
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def query(self, sql: str, *, open_steps: bool = False) -> pa.Table:
+        self.asked.update(sql=sql, open_steps=open_steps)
+        if self.fails is not None:
+            self.fails()
+        return self.table
+
+    def eval(self, code: str, *, on_output: Callable[[list[int], str, str], None], **asked: Any) -> list[Result]:
+        self.asked.update(code=code, **asked)
+        for ranks, stream, text in self.printed:
+            on_output(ranks, stream, text)
+        if self.fails is not None:
+            self.fails()
+        return self.results
+
+    def detach(self) -> list[str]:
+        return ["pass-through kernels on c10d stay: no boundary came in time"]
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+Play = Callable[..., Job]
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+    def play(**parts: Any) -> Job:
+        job = Job(**parts)
+        monkeypatch.setattr(probe, "connect", job.connect, raising=False)
+        return job
+
+    return play
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["4242", "query", "SELECT 1"],
+        ["query", "4242", "SELECT 1"],
+        ["-t", "4242", "query", "SELECT 1"],
+        ["-t 4242", "query", "SELECT 1"],
+        ["query", "-t", "4242", "SELECT 1"],
+        ["query", "SELECT 1", "-t", "4242"],
+        ["-t", "4242", "query", "4242", "SELECT 1"],
+    ],
+)
+def test_the_endpoint_may_stand_anywhere(words: list[str], play: Play) -> None:
+    job = play()
+    assert run(words) == (2 if words.count("4242") == 2 else 0)
+    assert job.asked.get("endpoint", "4242") == "4242"
+
+
+def test_query_writes_rows_to_stdout_and_notes_to_stderr(play: Play, capfd: Captured) -> None:
+    job = play(notes=["answered 1/2, silent: 1"])
+    assert run(["4242", "query", "--open", "--timeout", "3", "SELECT 1"]) == 0
+    assert job.asked == {"endpoint": "4242", "patience": 3.0, "sql": "SELECT 1", "open_steps": True}
+    out, err = capfd.readouterr()
+    assert out == "module  seconds\n------  -------\nh.0        0.25\n"
+    assert err == "answered 1/2, silent: 1\n(1 row)\n"
+
+
+def test_sql_comes_from_a_file_or_stdin_too(play: Play, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = play()
+    file = tmp_path / "slow.sql"
+    file.write_text("SELECT 2")
+    assert run(["4242", "query", "-f", str(file)]) == 0
+    assert job.asked["sql"] == "SELECT 2"
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(read=lambda: "SELECT 3"))
+    assert run(["4242", "query", "-"]) == 0
+    assert job.asked["sql"] == "SELECT 3"
+
+
+def test_json_is_what_a_program_reads(play: Play, capfd: Captured) -> None:
+    play()
+    assert run(["4242", "query", "--format", "json", "SELECT 1"]) == 0
+    out, err = capfd.readouterr()
+    assert (json.loads(out), err) == ([{"module": "h.0", "seconds": 0.25}], "")
+
+
+def test_wrong_sql_ends_with_its_status(play: Play, capfd: Captured) -> None:
+    def fail() -> None:
+        raise QueryError("No table named python.torch.", "Did you mean python.torch_trace?", code="unknown-table")
+
+    play(fails=fail)
+    assert run(["4242", "query", "SELECT 1"]) == 5
+    assert capfd.readouterr().err == (
+        "probe: [unknown-table] No table named python.torch. Did you mean python.torch_trace?\n"
+    )
+
+
+def test_ctrl_c_cancels_and_ends_with_130(play: Play) -> None:
+    def press() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise Interrupted("Interrupted.")
+
+    job = play(fails=press)
+    assert run(["4242", "query", "SELECT 1"]) == 130
+    assert job.cancelled == 1
+
+
+def test_ctrl_c_in_an_eval_that_cannot_be_cancelled_says_so(play: Play, capfd: Captured) -> None:
+    def press() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise EvalError("Rank 0 is blocked in native code.", code="eval-timeout")
+
+    play(fails=press)
+    assert run(["4242", "eval", "wait()"]) == 130
+    assert "Rank 0 is blocked" in capfd.readouterr().err
+
+
+def test_equal_output_of_ranks_is_printed_once(play: Play, capfd: Captured) -> None:
+    play(
+        printed=[([0], "stdout", "GPT\n"), ([1], "stdout", "GPT\n")], results=[Result(0, echo="7"), Result(1, echo="7")]
+    )
+    assert run(["4242", "eval", "print(model); 7"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "ranks 0-1:\nGPT\n7\n"
+    assert err == "ran at step 1203, training held 0.4 s\n"
+
+
+def test_a_single_rank_has_no_header(play: Play, capfd: Captured) -> None:
+    play(agents=FACTS[:1], printed=[([0], "stdout", "GPT\n")], results=[Result(0, changed=["main().model"])])
+    assert run(["4242", "eval", "print(model)"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "GPT\n"
+    assert err == "changed main().model\nran at step 1203, training held 0.4 s\n"
+
+
+def test_a_snippet_that_raises_ends_with_1_and_its_own_traceback(play: Play, capfd: Captured) -> None:
+    traceback = 'Traceback (most recent call last):\n  File "<eval>", line 1, in <module>\nNameError: x\n'
+    failed = [Result(rank, ok=False, error="NameError: x", traceback=traceback) for rank in (0, 1)]
+    play(results=failed)
+    assert run(["4242", "eval", "x"]) == 1
+    err = capfd.readouterr().err
+    assert err.count("Traceback") == 1 and err.startswith("ranks 0-1:\nTraceback")
+    assert err.endswith("probe: [snippet] NameError: x (ranks 0-1)\n")
+
+
+def test_the_options_of_eval_arrive(play: Play) -> None:
+    job = play()
+    assert run(["4242", "eval", "--rank", "0,3", "--now", "--timeout", "5", "--no-write", "-x"]) == 0
+    assert job.asked == {
+        "endpoint": "4242", "patience": 10.0, "code": "-x", "ranks": [0, 3], "now": True, "timeout": 5.0,
+        "write": False, "filename": "<eval>",
+    }  # fmt: skip
+
+
+def test_detach_names_what_stays(play: Play, capfd: Captured) -> None:
+    play()
+    assert run(["4242", "detach"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "detached  rank 0  pid 4250\ndetached  rank 1  pid 4251\n"
+    assert err == "pass-through kernels on c10d stay: no boundary came in time\n"
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("0", [0]), ("3,0", [0, 3]), ("0-2,7", [0, 1, 2, 7])])
+def test_ranks_are_listed_or_spanned(text: str, ranks: list[int]) -> None:
+    assert parse_ranks(text) == ranks
+
+
+def attached(pid: int, **other: Any) -> Attached:
+    given = {
+        "rank": 0,
+        "milliseconds": 7.4,
+        "python": "3.11.7",
+        "torch": "2.13.0+cpu",
+        "already": False,
+        "version": "1",
+    }
+    return Attached(pid=pid, **{**given, **other})
+
+
+def test_each_attached_rank_has_its_line() -> None:
+    assert line(attached(4250)) == "attached  rank 0  pid 4250  7 ms   python 3.11.7, torch 2.13.0"
+    assert line(attached(4250, already=True)) == "already   rank 0  pid 4250         python 3.11.7, torch 2.13.0"
+    assert line(attached(4250, rank=None, torch=None)).endswith("python 3.11.7, no torch: its tables stay empty")
+
+
+def test_one_rank_that_fails_does_not_keep_the_others_out(monkeypatch: pytest.MonkeyPatch, capfd: Captured) -> None:
+    def attach(pid: int, timeout: float) -> Attached:
+        if pid == 4251:
+            raise AttachError("A debugger traces 4251 already.", "End it first.", code="traced")
+        return attached(pid)
+
+    monkeypatch.setattr("probe.attach.attach", attach)
+    told: list[str] = []
+    with pytest.raises(AttachError, match="1 of 3 ranks") as caught:
+        attach_each({4250: 0, 4251: 1, 4252: 2}, 10.0, told.append)
+    assert (caught.value.code, len(told)) == ("traced", 2)
+    assert capfd.readouterr().err.startswith("failed    rank 1  pid 4251  [traced] A debugger")
+
+
+@pytest.mark.parametrize(
+    ("command", "launches"),
+    [
+        ("/usr/bin/python /usr/bin/torchrun --nproc-per-node 2 train.py", True),
+        ("python -m torch.distributed.run train.py", True),
+        ("python /opt/bin/accelerate launch train.py", True),
+        ("python train.py --launcher torchrun", False),
+        ("python torchrunner.py", False),
+    ],
+)
+def test_a_launcher_is_no_rank(command: str, launches: bool) -> None:
+    assert is_launcher(SimpleNamespace(rank=None, command=command)) is launches  # type: ignore[arg-type]
+
+
+def test_the_job_of_a_rank_is_the_topmost_python_above_it() -> None:
+    parents = {10: 1, 20: 10, 21: 10, 30: 5}
+    assert [job(pid, parents) for pid in (20, 21, 10, 30)] == [10, 10, None, None]
+
+
+@pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("pass", 0)])
+def test_run_ends_as_its_command_ends(ending: str, status: int) -> None:
+    assert run(["run", "--", sys.executable, "-c", f"import os, sys; {ending}"]) == status
+
+
+def test_run_passes_signals_on() -> None:
+    code = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); print('up', flush=True); time.sleep(30)"
+    )
+    main = "from probe.cli import main; main()"
+    words = [sys.executable, "-c", main, "run", "--", sys.executable, "-c", code]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None and command.stdout.readline() == "up\n"
+        command.terminate()
+        assert command.wait(20) == 7
