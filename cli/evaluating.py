@@ -13,7 +13,8 @@ from .merge import Merge, span, title
 from .session import say
 
 if TYPE_CHECKING:
-    from probe.client import Connection, RankResult
+    from probe.connection import Connection
+    from probe.evaluation import RankResult
 
 
 def evaluate(

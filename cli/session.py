@@ -13,7 +13,7 @@ import probe
 from probe.errors import Interrupted, ProbeError
 
 if TYPE_CHECKING:
-    from probe.client import Connection
+    from probe.connection import Connection
 
 
 def say(text: str) -> None:
@@ -27,23 +27,14 @@ def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connectio
 
     The first Ctrl-C cancels what runs, so that its end is told in order; the second ends the wait.
     """
-    if endpoint is None:
-        endpoint = only_job()
     with probe.connect(endpoint, timeout=timeout) as connection, _cancelled_by_ctrl_c(connection):
+        if endpoint is None:
+            say(f"probe: using {connection.endpoint}, the only attached job")
         try:
             yield connection
         finally:
             for note in connection.notes:
                 say(note)
-
-
-def only_job() -> str:
-    """The endpoint of the one attached job.  Raises EndpointError where there is none, or several."""
-    from probe import endpoints
-
-    resolved = endpoints.resolve(None)
-    say(f"probe: using {resolved.endpoint}, the only attached job")
-    return str(resolved.endpoint)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from ..formats import show
 from ..session import connected, say
 
 if TYPE_CHECKING:
-    from probe.client import Connection
+    from probe.connection import Connection
 
 JOB = Path(__file__).parent.parent / "demo_job.py"
 RANKS = 2
