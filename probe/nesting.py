@@ -94,7 +94,7 @@ def nearest(nesting: Nesting, marked: Bools) -> Ints:
 
 def depth_below(nesting: Nesting, up: Ints, base: Ints) -> Ints:
     """1 + the depth of `up` (a nearest()) of each span, and base where it has none."""
-    depth = base.copy()
+    depth: Ints = base.copy()
     for rows in nesting.generations[1:]:
         above = up[rows]
         depth[rows] = np.where(above == NONE, base[rows], depth[above] + 1)

@@ -143,19 +143,24 @@ class Query:
         except duckdb.Error as error:
             if self._failure is not None:
                 raise self._failure from None
-            raise self._told(error) from None
+            raise self._told(self._with_caret(sql, error)) from None
 
     def _execute(self, sql: str) -> Any:
         folded = fold(self._connection, sql)
         if self._failure is not None:  # met inside a subquery
             raise self._failure
-        try:
-            result = self._connection.sql(folded)
-        except duckdb.Error:
-            if folded == sql or self._failure is not None:
-                raise
-            result = self._connection.sql(sql)  # so that the message speaks of what the user wrote
+        result = self._connection.sql(folded)
         return pa.table({}) if result is None else result.to_arrow_table()
+
+    def _with_caret(self, sql: str, error: duckdb.Error) -> duckdb.Error:
+        """The error as DuckDB tells it of the very text of the user; sql() leaves the place out."""
+        if not isinstance(error, (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)):
+            return error
+        try:
+            self._connection.execute(sql)
+        except duckdb.Error as same:
+            return same
+        return error
 
     def interrupt(self) -> None:
         self._connection.interrupt()

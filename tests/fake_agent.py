@@ -1,0 +1,168 @@
+"""An agent without a job: real rings, log and server thread of the agent, rows that the test appends.
+
+Used by the tests of the reader.  `deaf` kinds of requests are taken and never answered.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from probe import protocol as wire
+from probe.agent.header import Header
+from probe.agent.log import Log
+from probe.agent.rows import Stream
+from probe.agent.server import Refused, Server
+from probe.endpoints import Resolved
+from probe.processes import start_ticks
+from probe.streams import (
+    BEGIN,
+    END,
+    ENGINE,
+    FORWARD,
+    LOG_GROUP,
+    LOG_MODULE,
+    LOG_OPTIMIZER,
+    LOG_THREAD,
+    MARKS,
+    OPTIMIZER,
+    SPANS,
+    STEPS,
+    STREAMS,
+)
+
+Key = tuple[bytes, bytes]
+THREAD = 7
+LINEAR, MODEL, ADAM = 1001, 1002, 1003
+
+
+class FakeAgent:
+    """One rank; close() it.  spans(), marks(), … append rows as a tap would."""
+
+    def __init__(self, folder: Path, rank: int = 0, world_size: int = 1, uid: int | None = None, **facts: Any) -> None:
+        self.rank, self.deaf = rank, set[str]()
+        self.requests: list[dict[str, Any]] = []
+        self.streams = {name: Stream(name, slots, 1 << 20) for name, slots in STREAMS.items()}
+        self.log, self.header = Log(), Header()
+        path = folder / f"{rank}-{time.monotonic_ns()}.sock"
+        self.facts: dict[str, Any] = {
+            "agent": "0", "protocol": wire.PROTOCOL, "pid": os.getpid(), "start_ticks": start_ticks(os.getpid()),
+            "host": "here", "rank": rank, "world_size": world_size, "python": "3.11.7", "torch": "2.13.0",
+            "attached_ns": time.monotonic_ns(), "attached_wall_ns": time.time_ns(), "endpoint": f"ipc://{path}",
+            "streams": {name: {"slots": list(s.slots), "chunks": s.chunks} for name, s in self.streams.items()},
+            "step_base": 0, "step_source": "attach", "count": 0, "anchor": None, "step_ns": None, "last_step_ns": None,
+            "taps": dict.fromkeys(("forward", "backward", "optimizer", "collectives"), "on"), **facts,
+        }  # fmt: skip
+        self.server = Server(f"ipc://{path}", {os.getuid() if uid is None else uid})
+        self.handlers = {
+            wire.HELLO: self._hello, wire.SNAPSHOT: self._snapshot, wire.SCAN: self._scan, wire.LOG: self._log,
+            wire.ALIGN: self._align, wire.DETACH: self._detach,
+        }  # fmt: skip
+        for kind, handler in self.handlers.items():
+            self.server.handlers[kind] = self._unless_deaf(handler)
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+        self.publish()
+
+    def close(self) -> None:
+        self.server.stop()
+        self.thread.join()
+        self.server.close()
+        for part in (*self.streams.values(), self.log, self.header):
+            part.close()
+
+    def publish(self) -> None:
+        self.log.write()
+        self.header.write(self.now())
+
+    def now(self) -> dict[str, Any]:
+        return {**self.facts, "monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+
+    # ---- what a job would do
+
+    def put(self, kind: int, id: int, **payload: Any) -> None:
+        self.log.put(kind, id, payload)
+
+    def span(self, start: int, end: int, subject: int = MODEL, kind: int = FORWARD, thread: int = THREAD) -> None:
+        self.streams[SPANS].append(start, end, subject, thread, kind)
+
+    def mark(self, at: int, subject: int, kind: int, thread: int = THREAD) -> None:
+        self.streams[MARKS].append(at, subject, thread, kind)
+
+    def boundary(self, at: int, group_seq: int = -1) -> None:
+        self.streams[STEPS].append(at, self.facts["count"], group_seq, ADAM, THREAD, 0)
+        self.facts["count"] += 1
+        self.facts["anchor"], self.facts["last_step_ns"] = "AdamW", at
+
+    def name_modules(self) -> None:
+        self.put(LOG_MODULE, MODEL, name="Model", type="Model", parent=0, root=MODEL)
+        self.put(LOG_MODULE, LINEAR, name="linear", type="Linear", parent=MODEL, root=MODEL)
+        self.put(LOG_OPTIMIZER, ADAM, name="AdamW", type="AdamW")
+        self.put(LOG_THREAD, THREAD, native_id=4242, name="MainThread", is_main=True)
+        self.put(LOG_GROUP, 1, name="0", backend="gloo", size=1, rank=0, ranks=[0])
+
+    def train(self, steps: int, start: int = 0, group_seq: int = -1) -> int:
+        """Steps of 1,000 ns: forward 0-300 (linear 100-200), backward 400-700 (linear 500-600), step 800-900."""
+        for _ in range(steps):
+            self.span(start + 100, start + 200, LINEAR)
+            self.span(start, start + 300, MODEL)
+            self.mark(start + 450, MODEL, BEGIN)
+            self.mark(start + 500, LINEAR, BEGIN)
+            self.mark(start + 600, LINEAR, END)
+            self.span(start + 400, start + 700, 0, ENGINE)
+            self.span(start + 800, start + 900, ADAM, OPTIMIZER)
+            self.boundary(start + 890, group_seq)
+            start += 1000
+            group_seq += group_seq >= 0
+        return start
+
+    # ---- the wire
+
+    def _unless_deaf(self, handler: Any) -> Any:
+        def handle(key: Key, request: dict[str, Any], payload: Any) -> None:
+            self.requests.append(request)
+            if request["kind"] not in self.deaf:
+                handler(key, request, payload)
+
+        return handle
+
+    def _hello(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        if request["protocol"] != self.facts["protocol"]:
+            raise Refused("protocol", f"this agent speaks protocol {self.facts['protocol']}")
+        self.server.reply(key, wire.WELCOME, facts=self.now())
+
+    def _snapshot(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.publish()
+        at = {name: stream.position() for name, stream in self.streams.items()}
+        self.server.reply(key, wire.AT, streams=at, log=self.log.committed, facts=self.now())
+
+    def _scan(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        stream, template = self.streams[request["stream"]], bytearray(payload[0])
+
+        def messages() -> Any:
+            last = min(request["last"], stream.position())
+            for first, rows in stream.read(request["first"], last, wire.ROWS_A_MESSAGE):
+                count = len(rows) // stream.row_bytes
+                for offset, multiplier in request["patch"]:
+                    template[offset : offset + 8] = (count * multiplier).to_bytes(8, "little")
+                yield count, [wire.encode(wire.ROWS, first=first, rows=count), bytes(template), bytes(rows)]
+
+        self.server.stream(key, request["credit"], messages())
+
+    def _log(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        data = bytes(self.log.read(request["first"], request["last"]))
+        self.server.stream(key, request["credit"], iter([(len(data), [wire.encode(wire.LOG, first=0), data])]))
+
+    def _align(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.facts["step_base"], self.facts["step_source"] = request["base"], request["source"]
+        self.server.reply(key, wire.END, rows=0)
+
+    def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.server.reply(key, wire.DETACHED, left=["a callback"])
+
+
+def resolved(*agents: FakeAgent) -> Resolved:
+    return Resolved("fake", [(os.getpid(), agent.now()) for agent in agents])

@@ -1,0 +1,40 @@
+"""Fake agents for the tests of the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_agent import FakeAgent, resolved
+
+from probe.connection import Connection
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Callable[..., FakeAgent]]:
+    """Makes agents and closes them with the test."""
+    made: list[FakeAgent] = []
+
+    def make(rank: int = 0, **options: Any) -> FakeAgent:
+        made.append(FakeAgent(tmp_path, rank, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def connected() -> Iterator[Callable[..., Connection]]:
+    """Connects to agents and closes the connections with the test."""
+    made: list[Connection] = []
+
+    def make(*agents: FakeAgent, timeout: float = 5.0) -> Connection:
+        made.append(Connection(resolved(*agents), timeout))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

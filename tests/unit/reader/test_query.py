@@ -1,0 +1,187 @@
+"""SQL over fake agents: what a query sees, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_agent import FakeAgent
+
+from probe.connection import Connection
+from probe.errors import AgentError, QueryError, SilentError
+
+Make = Callable[..., FakeAgent]
+Connect = Callable[..., Connection]
+
+
+@pytest.fixture
+def trained(agent: Make) -> FakeAgent:
+    """Steps 0 (in which the attach fell), 1 to 4, and an open one."""
+    one = agent()
+    one.name_modules()
+    one.span(one.train(5), 5300)
+    one.facts["step_ns"] = None
+    return one
+
+
+def rows(connection: Connection, sql: str, **options: Any) -> list[dict[str, Any]]:
+    result: list[dict[str, Any]] = connection.query(sql, **options).to_pylist()
+    return result
+
+
+def test_durations_are_self_times_and_add_up(trained: FakeAgent, connected: Connect) -> None:
+    got = rows(
+        connected(trained),
+        "SELECT module, stage, count(*) n, sum(duration) * 1e9 own, sum(total_duration) * 1e9 total "
+        "FROM python.torch_trace WHERE step = 2 GROUP BY ALL ORDER BY stage, module",
+    )
+    assert [(r["module"], r["stage"], r["n"], round(r["own"]), round(r["total"])) for r in got] == [
+        ("Model", "backward", 1, 200, 300),
+        ("linear", "backward", 1, 100, 100),
+        ("Model", "forward", 1, 200, 300),
+        ("linear", "forward", 1, 100, 100),
+        ("AdamW", "step", 1, 100, 100),
+    ]
+
+
+def test_the_step_of_the_attach_and_the_open_step_are_seen_on_demand_only(
+    trained: FakeAgent, connected: Connect
+) -> None:
+    connection = connected(trained)
+    sql = "SELECT DISTINCT step FROM python.torch_trace ORDER BY step"
+    trained.streams["steps"].append(time.monotonic_ns(), 5, -1, 0, 7, 0)  # not stuck: it has just stepped
+    assert [r["step"] for r in rows(connection, sql)] == [1, 2, 3, 4, 5]
+    assert [r["step"] for r in rows(connection, sql, open_steps=True)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_every_declared_column_can_be_selected(trained: FakeAgent, connected: Connect) -> None:
+    from probe.tables import TABLES
+
+    connection = connected(trained)
+    for table in TABLES:
+        for column in table.columns:
+            result = connection.query(f'SELECT "{column.name}" FROM {table.name}')
+            described = rows(connection, f"DESCRIBE {table.name}")
+            assert result.num_columns == 1
+            assert {r["column_name"]: r["column_type"] for r in described}[column.name] == column.type
+            if not column.null and table.name == "python.torch_trace":
+                assert result.column(0).null_count == 0, column.name
+
+
+def test_streams_are_fetched_once_a_query(trained: FakeAgent, connected: Connect) -> None:
+    connection = connected(trained)
+    trained.requests.clear()
+    connection.query(
+        "SELECT * FROM python.torch_trace a JOIN python.torch_trace b USING (step) "
+        "WHERE step > (SELECT max(step) - 2 FROM python.torch_trace)"
+    )
+    scans = [request["stream"] for request in trained.requests if request["kind"] == "scan"]
+    assert sorted(scans) == ["marks", "spans", "steps"]
+    assert [request["kind"] for request in trained.requests].count("snapshot") == 1
+
+
+def test_more_rows_than_the_credit_for_one_request(agent: Make, connected: Connect) -> None:
+    one = agent(anchor=None)
+    for at in range(20_000):
+        one.span(at * 10, at * 10 + 5)
+    one.name_modules()
+    assert rows(connected(one), "SELECT count(*) n, max(step) s FROM python.torch_trace")[0] == {
+        "n": 20_000,
+        "s": 19_999,
+    }
+
+
+def test_all_ranks_are_one_table(agent: Make, connected: Connect) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    for one in ranks:
+        one.name_modules()
+        one.train(5, group_seq=0)
+    sql = "SELECT rank, count(*) n FROM python.torch_trace WHERE stage = 'forward' GROUP BY rank ORDER BY rank"
+    connection = connected(*ranks)
+    assert rows(connection, sql) == [{"rank": 0, "n": 8}, {"rank": 1, "n": 8}]
+    assert connection.notes == []
+
+
+def test_a_silent_rank_is_named_and_does_not_hold_up_the_others(agent: Make, connected: Connect) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    for one in ranks:
+        one.train(3, group_seq=0)
+    connection = connected(*ranks, timeout=0.5)
+    ranks[1].deaf.add("snapshot")
+    begun = time.monotonic()
+    assert rows(connection, "SELECT DISTINCT rank FROM python.torch_trace") == [{"rank": 0}]
+    assert time.monotonic() - begun < 1.5
+    assert connection.notes == ["answered 1/2 ranks, silent: 1"]
+    agents = rows(connection, "SELECT rank, state FROM probe.agents ORDER BY rank")
+    assert agents == [{"rank": 0, "state": "answers"}, {"rank": 1, "state": "silent"}]
+
+
+def test_a_rank_that_falls_silent_on_the_way_is_left_out_whole(agent: Make, connected: Connect) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    for one in ranks:
+        one.train(3, group_seq=0)
+    connection = connected(*ranks, timeout=0.5)
+    ranks[1].deaf.add("scan")
+    assert rows(connection, "SELECT DISTINCT rank FROM python.torch_trace") == [{"rank": 0}]
+    assert connection.notes == ["answered 1/2 ranks, silent: 1"]
+
+
+def test_nobody_answers(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.deaf.add("hello")
+    with pytest.raises(SilentError, match=r"Rank 0 .* does not answer"):
+        connected(one, timeout=0.3)
+
+
+def test_a_refused_handshake_is_told_within_a_second(agent: Make, connected: Connect) -> None:
+    one = agent(uid=54321)
+    begun = time.monotonic()
+    with pytest.raises(SilentError, match="refuses this user"):
+        connected(one, timeout=10)
+    assert time.monotonic() - begun < 1
+
+
+def test_another_protocol(agent: Make, connected: Connect) -> None:
+    with pytest.raises(AgentError, match="protocol 99") as caught:
+        connected(agent(protocol=99))
+    assert caught.value.code == "protocol"
+
+
+def test_wrong_sql_shows_duckdbs_message_with_its_caret(trained: FakeAgent, connected: Connect) -> None:
+    with pytest.raises(QueryError) as caught:
+        connected(trained).query("SELEC 1")
+    assert caught.value.code == "query" and "^" in caught.value.message
+
+
+def test_an_unknown_table_is_answered_by_the_nearest(trained: FakeAgent, connected: Connect) -> None:
+    with pytest.raises(QueryError) as caught:
+        connected(trained).query("SELECT * FROM python.torch_tarce")
+    assert caught.value.code == "unknown-table"
+    assert "Nearest: python.torch_trace." in caught.value.hint and "probe.agents" in caught.value.hint
+
+
+def test_an_unknown_column_is_answered_by_the_nearest(trained: FakeAgent, connected: Connect) -> None:
+    for sql in ("SELECT durations FROM python.torch_trace", "SELECT t.durations FROM python.torch_trace t"):
+        with pytest.raises(QueryError) as caught:
+            connected(trained).query(sql)
+        assert caught.value.code == "unknown-column" and "Nearest: duration." in caught.value.hint
+        assert "^" in caught.value.message
+
+
+def test_a_message_speaks_of_the_users_text_not_of_the_folded_one(trained: FakeAgent, connected: Connect) -> None:
+    sql = "SELECT nonsense FROM python.torch_trace WHERE step > (SELECT max(step) - 1 FROM python.torch_trace)"
+    with pytest.raises(QueryError, match="SELECT max"):
+        connected(trained).query(sql)
+
+
+def test_a_tap_that_is_off_is_told_with_the_result(agent: Make, connected: Connect) -> None:
+    one = agent(taps={"forward": "off: torch is not imported here"})
+    connection = connected(one)
+    assert rows(connection, "SELECT * FROM python.torch_trace") == []
+    assert connection.notes == ["rank 0: forward is off: torch is not imported here"]
+
+
+def test_detach_says_what_stays(agent: Make, connected: Connect) -> None:
+    assert connected(agent(3)).detach() == ["rank 3: a callback"]
