@@ -68,6 +68,8 @@ class Backward:
         modules, carriers, trouble = self._modules, self._carriers, self._trouble
         serial_of, carriers_of = modules.serials.get, self._dummies.get
 
+        nothing = (None, None)
+
         def nowhere() -> Any:
             return None
 
@@ -75,19 +77,23 @@ class Backward:
         latest: Callable[[], Any] = nowhere
         version = 0
 
-        def begin(serial: int, output: Any, node: Any) -> None:
+        def begin(serial: int, output: Any, entered: Any) -> None:
             nonlocal latest, version
             if isinstance(output, tensor_type):
                 made = output.grad_fn
+                value, node = entered or nothing
                 if made is None or made is node:  # no graph, or the module returned its input: nothing of its own
                     return
+                base = output._base
+                if base is not None and _reshaped_inside(output, base, value):
+                    made = base.grad_fn
                 now = output._version
                 carrier = carriers_of(serial) or carriers(serial)
                 made._register_hook_dict(carrier[1 if latest() is output and now == version else 0])
                 latest, version = ref(output), now
             elif isinstance(output, containers):
-                for value in output.values() if isinstance(output, dict) else output:
-                    begin(serial, value, node)
+                for each in output.values() if isinstance(output, dict) else output:
+                    begin(serial, each, entered)
 
         def end(module: Any, value: Any) -> Any:
             try:
@@ -98,7 +104,7 @@ class Backward:
                 if node is not None and (latest() is not value or value._version != version):
                     serial = serial_of(id(module)) or modules.meet(module)
                     node._register_hook_dict((carriers_of(serial) or carriers(serial))[2])
-                return node
+                return value, node
             except Exception as error:  # inside a user's forward: nothing may escape
                 trouble(f"backward: {error!r}")
                 return None
@@ -122,6 +128,16 @@ class Backward:
         code = _engine_run_backward.__code__
         _engine_run_backward.__code__ = code.replace(co_filename=engine.__code__.co_filename)
         return _engine_run_backward
+
+
+def _reshaped_inside(output: Any, base: Any, value: Any) -> bool:
+    """Is this output a mere reshape of what the module made itself?  (A Linear's is, on input of three dimensions.)
+
+    An in-place operation on a view replaces the view's node, and a mark on it would be lost; the base's stays.
+    """
+    if value is None or base is value or base is value._base or base.grad_fn is None:
+        return False
+    return bool(base.numel() == output.numel())
 
 
 def _hooks(marks: Stream) -> Callable[[int, int], Callable[[Any], None]]:

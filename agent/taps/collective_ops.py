@@ -39,7 +39,7 @@ _SIZED: dict[str, tuple[int, bool]] = {
     "scatter_": (0, True),
     "send": (0, False),
 }
-_SIZELESS = {"barrier", "monitored_barrier_"}  # their tensor only carries the device
+_SIZELESS = {"barrier", "monitored_barrier_"}
 _POINT_TO_POINT = {"send", "recv_", "recv_any_source_"}
 # gloo counts these too, but only on the ranks they touch, and monitored_barrier more often on rank 0;
 # NCCL counts point-to-point apart.  So their number means nothing on another rank.
@@ -49,14 +49,16 @@ _PEERS = ("root_rank", "dst", "src")
 
 @dataclass(frozen=True)
 class Operation:
-    """One c10d operation; positions are those of its arguments, None where it has none."""
+    """One c10d operation; *_at are positions of its arguments, None where it has none."""
 
     name: str  # allreduce_
     group_at: int
     async_at: int | None
     peer_at: int | None
-    tensors_at: int | None
+    tensors_at: int
+    sizeless: bool  # its tensor only carries the device
     a_share: bool  # its tensors are 1/size of the whole
+    returns: int  # how many things it returns; the last is its Work
     numbered: bool  # the group's sequence number after it is the same on all ranks
     point_to_point: bool
 
@@ -68,14 +70,16 @@ def described(schema: Any) -> Operation | None:
     if "process_group" not in names:
         return None
     name = schema.name.partition("::")[2]
-    tensors_at, a_share = (None, False) if name in _SIZELESS else _SIZED.get(name, (0, False))
+    tensors_at, a_share = _SIZED.get(name, (0, False))
     return Operation(
         name=name,
         group_at=names.index("process_group"),
         async_at=names.index("async_op") if "async_op" in names else None,
         peer_at=next((names.index(each) for each in _PEERS if each in names), None),
         tensors_at=tensors_at,
+        sizeless=name in _SIZELESS,
         a_share=a_share,
+        returns=len(schema.returns),
         numbered=name not in _UNNUMBERED,
         point_to_point=name in _POINT_TO_POINT,
     )
@@ -83,8 +87,8 @@ def described(schema: Any) -> Operation | None:
 
 def flat(argument: Any) -> list[Any]:
     """The tensors of a Tensor, Tensor[] or Tensor[][] argument."""
-    if not isinstance(argument, (list, tuple)):
+    if not isinstance(argument, list):
         return [argument]
-    if argument and isinstance(argument[0], (list, tuple)):
+    if argument and isinstance(argument[0], list):
         return [tensor for each in argument for tensor in each]
-    return list(argument)
+    return argument

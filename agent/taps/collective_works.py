@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from mmap import mmap
 from struct import Struct
 from time import perf_counter_ns
@@ -21,11 +21,9 @@ from typing import Any
 
 from ...streams import COLLECTIVES, FAILED, STREAMS
 
-Row = tuple[mmap, int, int]  # buffer, offset, seq
-
 _SLOT = Struct("<q")
 _AT = {name: 8 * place for place, name in enumerate(STREAMS[COLLECTIVES])}
-_START, _ISSUED, _DONE, _NUMBER = _AT["start_ns"], _AT["issued_ns"], _AT["done_ns"], _AT["group_seq"]
+_START, _DONE, _NUMBER = _AT["start_ns"], _AT["done_ns"], _AT["group_seq"]
 _GROUP, _FLAGS, _SEQ = _AT["group"], _AT["flags"], _AT["seq"]
 # Works that are asked keep their tensors alive; far more than any job has in flight at once.
 _HELD = 1024
@@ -33,16 +31,18 @@ _HELD = 1024
 
 @dataclass(frozen=True)
 class _Asked:
-    row: Row
+    offset: int
+    seq: int
     work: Any
     timed: bool  # it knows how long its device took
     ends_in_wait: bool
 
 
 class Works:
-    """tell() and ask() take a Work once it is issued; poll() asks.  Any thread."""
+    """told() is what futures call; ask() takes the works that have none; poll() asks them.  Any thread."""
 
-    def __init__(self, is_capturing: Callable[[], bool]) -> None:
+    def __init__(self, buffer: mmap, is_capturing: Callable[[], bool]) -> None:
+        self._buffer = buffer
         self._is_capturing = is_capturing
         self._asked: deque[_Asked] = deque(maxlen=_HELD)
         self._told_last: dict[int, tuple[int, int]] = {}  # group -> seq and end of the latest row told done
@@ -50,31 +50,36 @@ class Works:
         self._wait: Any = None  # what stood at Work.wait before us
         self._our_wait: Any = None
 
-    def issued(self, row: Row, at: int, number: int) -> None:
-        buffer, offset, seq = row
-        if _get(buffer, offset + _SEQ) == seq:
-            _SLOT.pack_into(buffer, offset + _ISSUED, at)
-            _SLOT.pack_into(buffer, offset + _NUMBER, number)
-
-    def done(self, row: Row, at: int, failed: bool = False) -> None:
-        buffer, offset, seq = row
-        if _get(buffer, offset + _SEQ) != seq:
+    def done(self, offset: int, seq: int, at: int, failed: bool = False) -> None:
+        if self._get(offset + _SEQ) != seq:
             return  # the ring came round
         if failed:
-            _SLOT.pack_into(buffer, offset + _FLAGS, _get(buffer, offset + _FLAGS) | FAILED)
-        _SLOT.pack_into(buffer, offset + _DONE, at)
+            _SLOT.pack_into(self._buffer, offset + _FLAGS, self._get(offset + _FLAGS) | FAILED)
+        _SLOT.pack_into(self._buffer, offset + _DONE, at)
 
-    def tell(self, row: Row, work: Any) -> None:
-        """Have this work's future tell.  Raises RuntimeError if it has none."""
-        work.get_future().add_done_callback(partial(self._told, row))
+    def failed(self, offset: int, seq: int) -> None:
+        """It raised while it was issued."""
+        with suppress(ValueError):  # the stream was closed meanwhile
+            self.done(offset, seq, perf_counter_ns(), failed=True)
 
-    def ask(self, row: Row, work: Any, timed: bool, ends_in_wait: bool) -> None:
+    def told(self, offset: int, seq: int, future: Any) -> None:
+        at = perf_counter_ns()
+        failed = False
+        try:
+            future.value()
+        except Exception:
+            failed = True
+        with suppress(ValueError):  # the stream was closed meanwhile
+            self.done(offset, seq, at, failed)
+            self._told_last[self._get(offset + _GROUP)] = (seq, at)
+
+    def ask(self, offset: int, seq: int, work: Any, timed: bool, ends_in_wait: bool) -> None:
         if timed and self._is_capturing():  # into a CUDA graph: it never completes and must not be asked
-            self.done(row, perf_counter_ns())
+            self.done(offset, seq, perf_counter_ns())
             return
         while self._asked and self._ended(self._asked[0]):
             self._asked.popleft()  # so that few works of a device, which end in order, are ever held
-        self._asked.append(_Asked(row, work, timed, ends_in_wait))
+        self._asked.append(_Asked(offset, seq, work, timed, ends_in_wait))
         if ends_in_wait and self._work_class is None:
             self._see_waits(type(work))
 
@@ -99,27 +104,22 @@ class Works:
         if work_class is not None and work_class.__dict__.get("wait") is self._our_wait:
             work_class.wait = self._wait
 
-    def _told(self, row: Row, future: Any) -> None:
-        at = perf_counter_ns()
-        try:
-            self.done(row, at, _raises(future.value))
-            buffer, offset, seq = row
-            self._told_last[_get(buffer, offset + _GROUP)] = (seq, at)
-        except ValueError:  # the stream was closed meanwhile
-            pass
+    def _get(self, at: int) -> int:
+        value: int = _SLOT.unpack_from(self._buffer, at)[0]
+        return value
 
     def _ended(self, asked: _Asked) -> bool:
         """Whether there is nothing more to ask this work; is_success() would warn in the job's stderr."""
-        buffer, offset, seq = asked.row
+        offset = asked.offset
         try:
             at = perf_counter_ns()
             if not asked.work.is_completed():
-                later, at = self._told_last.get(_get(buffer, offset + _GROUP), (0, 0))
-                if not asked.ends_in_wait or later < seq or _get(buffer, offset + _NUMBER) < 0:
+                later, at = self._told_last.get(self._get(offset + _GROUP), (0, 0))
+                if not asked.ends_in_wait or later < asked.seq or self._get(offset + _NUMBER) < 0:
                     return False
             elif asked.timed:
-                at = _get(buffer, offset + _START) + int(asked.work._get_duration() * 1e6)
-            self.done(asked.row, at)
+                at = self._get(offset + _START) + int(asked.work._get_duration() * 1e6)
+            self.done(offset, asked.seq, at)
         except Exception:  # an aborted communicator, a closed stream: the row stays as it is
             return True
         return True
@@ -131,7 +131,7 @@ class Works:
             for asked in list(self._asked):
                 if asked.work is work and asked.ends_in_wait:
                     self._asked.remove(asked)
-                    self.done(asked.row, at, failed)
+                    self.done(asked.offset, asked.seq, at, failed)
         except ValueError:  # another thread saw it first, or the stream was closed
             pass
 
@@ -152,16 +152,3 @@ class Works:
 
         wait.__doc__ = wait_before_us.__doc__
         self._our_wait = work_class.wait = wait
-
-
-def _get(buffer: mmap, at: int) -> int:
-    value: int = _SLOT.unpack_from(buffer, at)[0]
-    return value
-
-
-def _raises(call: Callable[[], Any]) -> bool:
-    try:
-        call()
-    except Exception:
-        return True
-    return False

@@ -91,13 +91,13 @@ def _globals(
     serial_of, meet, begin = modules.serials.get, modules.meet, backward.begin
     ident = sys.modules["_thread"].get_ident
 
-    def after(module: Any, start: int, output: Any, flags: int, node: Any) -> None:
+    def after(module: Any, start: int, output: Any, flags: int, entered: Any) -> None:
         end = clock()
         try:
             serial = serial_of(id(module)) or meet(module)
             offset, seq = claim()
             pack_into(buffer, offset, start, end, serial, ident(), flags, seq)
-            begin(serial, output, node)
+            begin(serial, output, entered)
         except Exception as error:  # inside a user's forward: nothing may escape
             trouble(f"forward: {error!r}")
 

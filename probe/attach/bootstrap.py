@@ -2,7 +2,7 @@
 
 `bootstrap_text` is called by `delivery`.  The code below `IN_THE_TARGET` runs in somebody else's process: the
 standard library only, nothing left in `__main__`, nothing ever raised, all work on a thread of its own, and
-silence when nobody waits at the rendezvous any more.  It is plain Python that 3.10 to 3.14 accept.
+silence when nobody waits at the rendezvous any more.  It is plain Python that every Python 3 accepts.
 """
 
 from __future__ import annotations

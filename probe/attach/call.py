@@ -35,12 +35,11 @@ class RemoteCalls:
         self._runs_on = False
         self.values: dict[int, int] = {}
         architecture, tid = target.architecture, thread.tid
-        self._extended = ptrace.get_regset(tid, architecture.extended_regset)
         self._mask = ptrace.get_signal_mask(tid)
         self._resumed = architecture.resumed(thread.registers)
         getpid = target.symbols["getpid"]  # twice for the alignment of the stack; the second is harmless
         self._frame = architecture.signal_frame(
-            self._resumed, self._extended, self._mask, (getpid, getpid, target.restorer)
+            self._resumed, thread.extended, self._mask, (getpid, getpid, target.restorer)
         )
         target.memory.write(self._frame.stack, self._frame.data, tid)
         # no handler of the target runs inside our calls
@@ -80,7 +79,7 @@ class RemoteCalls:
     def _restore(self) -> None:
         tid = self._thread.tid
         try:
-            ptrace.set_regset(tid, self._target.architecture.extended_regset, self._extended)
+            ptrace.set_regset(tid, self._target.architecture.extended_regset, self._thread.extended)
             self._thread.set_registers(self._resumed)
             ptrace.set_signal_mask(tid, self._mask)
         except ProcessLookupError:

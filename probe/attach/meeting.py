@@ -5,6 +5,7 @@ Used by `delivery`.  Every wait ends at the deadline of the whole attach, or at 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -36,6 +37,10 @@ class Meeting:
             self._ended = os.pidfd_open(pid)
         except ProcessLookupError:
             raise refusals.ended(pid) from None
+        except OSError as error:
+            if error.errno == errno.ENOSYS:  # as new as PTRACE_GET_SYSCALL_INFO, which comes later
+                raise refusals.old_kernel() from None
+            raise
 
     @property
     def left_seconds(self) -> float:

@@ -17,7 +17,7 @@ GETSIGMASK, SETSIGMASK, GET_SYSCALL_INFO = 0x420A, 0x420B, 0x420E
 OPTION_TRACESYSGOOD = 1
 EVENT_STOP = 128
 WAIT_ALL = 0x40000000  # __WALL: also threads, which are not children of waitpid's usual kind
-REGSET_BYTES = 65536  # the largest extended state (AMX) takes 11 kB
+REGSET_BYTES = 16384  # the largest extended state (AMX) takes 11 kB
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _ptrace = _libc.ptrace
@@ -75,7 +75,7 @@ def get_regset(tid: int, kind: int) -> bytes:
     buffer = ctypes.create_string_buffer(REGSET_BYTES)
     io = _Buffer(ctypes.addressof(buffer), REGSET_BYTES)
     _request(GETREGSET, tid, kind, ctypes.addressof(io))
-    return buffer.raw[: io.length]
+    return ctypes.string_at(buffer, io.length)
 
 
 def set_regset(tid: int, kind: int, data: bytes) -> None:

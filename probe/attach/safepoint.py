@@ -13,7 +13,8 @@ import time
 from collections import Counter
 
 from ..errors import AttachError
-from . import ptrace, refusals
+from . import refusals
+from .candidates import BITSET_WAITS, FUTEX_OPERATION, candidates
 from .memory import mapping_at
 from .status import thread_status
 from .stopped import CannotStop, GroupStopped, StoppedThread
@@ -25,9 +26,7 @@ _LOCKING = re.compile(
     r"libhoard|libmemkind|lib[a-z]*san\.|.*[jt][ce]?malloc)",
     re.IGNORECASE,
 )
-_FUTEX_OPERATION = 0x7F
-_BITSET_WAITS = (9, 11)  # FUTEX_WAIT_BITSET, FUTEX_WAIT_REQUEUE_PI: conditions and semaphores, never locks of libc
-KERNEL_FLAGS = 0x00000010 | 0x00200000  # PF_IO_WORKER (io_uring), PF_KTHREAD
+DENIALS = 5  # by the kernel's rules; another attach is over after fewer
 HANDLER_TRIES = 25  # a signal handler is over by then; what is still blocked is the thread's own mask
 PAUSE_SECONDS = 0.002
 STACK_ROOM = 16 << 10  # what pthread_create and mmap use of the stack, several times over
@@ -41,71 +40,60 @@ class Withdrawn(Exception):
 def stop_safe_thread(target: Target, deadline: float, takes_locks: bool = True) -> StoppedThread:
     """A thread stopped where it may call.  takes_locks: whether the call takes locks of libc.
     Raises AttachError when none was found until `deadline` (monotonic), or Withdrawn."""
-    masked: Counter[int] = Counter()
-    reason = "it has no threads"
+    search = _Search(target, takes_locks)
     while True:
         for tid in candidates(target):
             _check_withdrawn()
-            try:
-                thread = StoppedThread(tid, target.architecture)
-            except CannotStop as error:
-                reason = str(error)
-                continue
-            except GroupStopped:
-                raise refusals.stopped(target.pid) from None
-            except PermissionError:
-                raise refusals.permission(target.pid, target.status, memory_opened=True) from None
-            unfit = _why_unfit(target, thread, takes_locks, masked)
-            if unfit is None:
+            if thread := search.stop(tid):
                 return thread
-            reason = unfit
-            thread.let_go()
-        if time.monotonic() > deadline:
-            raise _no_safe_point(target, reason)
+            if time.monotonic() > deadline:
+                raise search.failure()
         time.sleep(PAUSE_SECONDS)
         target.refresh()
 
 
-def candidates(target: Target) -> list[int]:
-    """Thread ids, the best first: asleep in a call that a stop does not disturb, not the main thread."""
-    ranked = []
-    for tid in map(int, os.listdir(f"/proc/{target.pid}/task")):
-        place = _place_in_line(target, tid)
-        if place is not None:
-            ranked.append((place, tid == target.pid, tid))
-    return [tid for _, _, tid in sorted(ranked)]
+class _Search:
+    """What was learnt from the threads tried so far.  masked: how often one stood with a caught signal blocked."""
 
+    def __init__(self, target: Target, takes_locks: bool) -> None:
+        self._target = target
+        self._takes_locks = takes_locks
+        self._reason = "none could be stopped"
+        self._denials = 0
+        self._masked: Counter[int] = Counter()
 
-def _place_in_line(target: Target, tid: int) -> int | None:
-    calls = target.architecture.calls
-    try:
-        state, flags = _state(target.pid, tid)
-        number, arguments = _syscall(target.pid, tid)
-    except (OSError, ValueError, IndexError):
+    def stop(self, tid: int) -> StoppedThread | None:
+        """The thread, stopped, if it is fit; else it runs on."""
+        try:
+            thread = StoppedThread(tid, self._target.architecture)
+        except CannotStop as error:
+            self._reason = str(error)
+            return None
+        except GroupStopped:
+            raise refusals.stopped(self._target.pid) from None
+        except PermissionError:
+            self._denied()
+            return None
+        unfit = _why_unfit(self._target, thread, self._takes_locks, self._masked)
+        if unfit is None:
+            return thread
+        self._reason = unfit
+        thread.let_go()
         return None
-    if state in "ZXD" or flags & KERNEL_FLAGS:
-        return None
-    if state != "S" or number is None:
-        return 2  # running: judged once it stands
-    if number == calls.futex and arguments[1] & _FUTEX_OPERATION not in _BITSET_WAITS:
-        return 3
-    if number in calls.restartable:
-        return 0
-    return 1 if number in calls.waiting else 4
 
+    def failure(self) -> AttachError:
+        return AttachError(
+            f"No thread of process {self._target.pid} came to a point where it may be used ({self._reason}).",
+            f"Try again: probe attach {self._target.pid}",
+            "no-safe-point",
+        )
 
-def _state(pid: int, tid: int) -> tuple[str, int]:
-    with open(f"/proc/{pid}/task/{tid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return fields[0], int(fields[6])
-
-
-def _syscall(pid: int, tid: int) -> tuple[int | None, list[int]]:
-    with open(f"/proc/{pid}/task/{tid}/syscall") as file:
-        fields = file.read().split()
-    if not fields[0].isdigit():
-        return None, []
-    return int(fields[0]), [int(field, 16) for field in fields[1:7]]
+    def _denied(self) -> None:
+        """Another attach may hold this very thread, for milliseconds; the kernel's rules stay as they are."""
+        self._denials += 1
+        self._reason = "the kernel refused tracing"
+        if self._denials >= DENIALS:
+            raise refusals.permission(self._target.pid, self._target.status, memory_opened=True)
 
 
 def _why_unfit(target: Target, thread: StoppedThread, takes_locks: bool, masked: Counter[int]) -> str | None:
@@ -137,8 +125,7 @@ def _little_stack(target: Target, thread: StoppedThread) -> str | None:
     if mapping is None or "w" not in mapping.permissions:
         return f"the stack of thread {thread.tid} is unknown"
     grows = mapping.path == "[stack]"
-    extended = ptrace.get_regset(thread.tid, target.architecture.extended_regset)
-    room = _FRAME_ROOM + len(extended) + (0 if grows else STACK_ROOM)
+    room = _FRAME_ROOM + len(thread.extended) + (0 if grows else STACK_ROOM)
     return f"thread {thread.tid} has little stack left" if stack - room < mapping.start else None
 
 
@@ -150,8 +137,8 @@ def _lock_in_syscall(target: Target, thread: StoppedThread) -> str | None:
     if not _may_lock(target, module):
         return None
     if number == architecture.calls.futex:
-        operation = architecture.argument(registers, 1) & _FUTEX_OPERATION
-        return None if operation in _BITSET_WAITS else f"waits for a lock in {os.path.basename(module)}"
+        operation = architecture.argument(registers, 1) & FUTEX_OPERATION
+        return None if operation in BITSET_WAITS else f"waits for a lock in {os.path.basename(module)}"
     if number not in architecture.calls.under_a_lock:
         return None
     if number == architecture.calls.read and _is_stream(target.pid, architecture.argument(registers, 0)):
@@ -195,11 +182,3 @@ def _check_withdrawn() -> None:
     """The tracer blocks these signals, so that they wait until no thread is stopped."""
     if signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}:
         raise Withdrawn
-
-
-def _no_safe_point(target: Target, reason: str) -> AttachError:
-    return AttachError(
-        f"No thread of process {target.pid} came to a point where it may be used (the last one: {reason}).",
-        f"Try again: probe attach {target.pid}",
-        "no-safe-point",
-    )

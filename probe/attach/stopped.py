@@ -29,7 +29,7 @@ class GroupStopped(Exception):
 
 
 class StoppedThread:
-    """`registers`: as they were at the stop."""
+    """`registers`, `extended`: as they were at the stop."""
 
     def __init__(self, tid: int, architecture: Architecture) -> None:
         """Raises CannotStop, GroupStopped, or PermissionError when the kernel refuses tracing."""
@@ -42,6 +42,7 @@ class StoppedThread:
         try:
             self._stop()
             self.registers = self.get_registers()
+            self.extended = ptrace.get_regset(tid, architecture.extended_regset)
         except BaseException:
             self.let_go()
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -33,6 +34,7 @@ _LIBC_OR_PTHREAD = re.compile(r"(libc|libpthread)[.-]")
 _PYTHON_TRACES = re.compile(r"python\d?|.*\.cpython-3")
 _FREE_THREADED = "_Py_MergeZeroLocalRefcount"  # exported by CPython built with Py_GIL_DISABLED only
 OLDEST_PYTHON = (3, 10)
+OTHER_ATTACH_SECONDS = 0.2  # an attach stops a thread for a few milliseconds
 
 Modules = list[tuple[str, Image]]
 
@@ -63,10 +65,7 @@ class Target:
 def examine(pid: int) -> Target:
     """Raises AttachError: no such process, not ours, not CPython, or a CPython that cannot be attached to."""
     architecture = this_machine()
-    try:
-        status = read_status(pid)
-    except OSError:
-        raise refusals.absent(pid) from None
+    status = _settled_status(pid)
     refusals.check_state(pid, status)
     try:
         mappings = read_mappings(pid)
@@ -84,6 +83,19 @@ def examine(pid: int) -> Target:
         memory.close()
         raise
     return target
+
+
+def _settled_status(pid: int) -> Status:
+    """Once no other attach, which takes milliseconds, traces the process."""
+    deadline = time.monotonic() + OTHER_ATTACH_SECONDS
+    while True:
+        try:
+            status = read_status(pid)
+        except OSError:
+            raise refusals.absent(pid) from None
+        if not status.tracer or time.monotonic() > deadline:
+            return status
+        time.sleep(0.001)
 
 
 def _find_everything(target: Target) -> None:

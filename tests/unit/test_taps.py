@@ -159,6 +159,12 @@ def test_a_freed_output_is_not_taken_for_the_next_input(taps: Taps) -> None:
     assert len(ends) == 20
 
 
+def test_an_in_place_operation_on_a_view_does_not_lose_the_mark_before_it(taps: Taps) -> None:
+    linear, relu, flatten = nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Flatten(0)
+    flatten(relu(linear(torch.ones(2, 3, 4)))).sum().backward()  # three dimensions: the Linear's output is a view
+    assert taps.marks(linear, relu, flatten) == [(2, BEGIN), (1, BEGIN), (0, BEGIN)]
+
+
 @pytest.mark.parametrize("shape", [tuple, list, dict])
 def test_outputs_in_containers_are_marked(taps: Taps, shape: Callable[..., Any]) -> None:
     class Many(nn.Module):
