@@ -47,6 +47,7 @@ def state(step: int) -> dict:
         "hooks": [len(optimizer_py._global_optimizer_pre_hooks), len(optimizer_py._global_optimizer_post_hooks)],
         "kernels": torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect"),
         "wait": dist.is_initialized() and type(dist.distributed_c10d.Work.__dict__["wait"]).__name__,
+        "record_function": id(torch.autograd.profiler.record_function.__enter__),
         "trace": repr(sys.gettrace()),
         "streams": [id(sys.stdout), id(sys.stderr)],
         "switch_interval": sys.getswitchinterval(),

@@ -192,8 +192,20 @@ def test_an_optimizer_step_is_a_row_and_a_boundary(taps: Taps) -> None:
     steps = [row for row in taps.rows(SPANS) if row["flags"] & KIND_MASK == OPTIMIZER]
     assert len(steps) == 3 and {row["subject"] for row in steps} == {taps.serial(sgd)}
     assert [row["count"] for row in taps.rows(STEPS)] == [0, 1, 2]
-    assert [row["time_ns"] for row in taps.rows(STEPS)] == [row["end_ns"] for row in steps]
+    for boundary, step in zip(taps.rows(STEPS), steps, strict=True):
+        assert step["start_ns"] < boundary["time_ns"] < step["end_ns"]
     assert taps.boundaries == [1, 2, 3] and taps.steps.source == "attach"
+
+
+def test_an_optimizer_step_that_raises_is_no_row_and_no_boundary(taps: Taps) -> None:
+    def closure() -> float:
+        raise KeyError("mine")
+
+    sgd = torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1)
+    with pytest.raises(KeyError, match="mine"):
+        sgd.step(closure)
+    sgd.step()
+    assert len(taps.rows(SPANS)) == 1 and taps.boundaries == [1]
 
 
 def test_the_base_is_the_optimizers_own_count(taps: Taps) -> None:
@@ -302,6 +314,8 @@ def snapshot_of_torch() -> tuple[Any, ...]:
         module_py.Module._wrapped_call_impl.__code__,
         torch.autograd._engine_run_backward,
         torch.autograd.graph._engine_run_backward,
+        torch.autograd.profiler.record_function.__enter__,
+        torch.autograd.profiler.record_function.__exit__,
         tuple(optimizer_py._global_optimizer_pre_hooks.values()),
         tuple(optimizer_py._global_optimizer_post_hooks.values()),
         sorted(name for name in vars(module_py) if name.startswith("_probe_")),
