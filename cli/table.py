@@ -1,7 +1,7 @@
 """The table format: columns as wide as their data, numbers to the right, NULL shown as NULL.
 
-Into a terminal, long text cells are cut until a row fits; elsewhere nothing is cut.  Pure functions: the
-width is given, never asked for here.
+Into a terminal, long text cells are cut until a row fits, and what cannot fit is shown one column a line;
+elsewhere nothing is cut.  Pure functions: the width is given, never asked for here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from .result import Result
 
 GAP = "  "
-LEAST_WIDTH = 8  # a text column is never cut below this
+LEAST_WIDTH = 26  # a text column is never cut below this: times and most names of modules stay whole
 
 
 def render(result: Result, width: int | None = None, wrap_last: bool = False) -> Iterator[str]:
@@ -33,7 +33,10 @@ def render(result: Result, width: int | None = None, wrap_last: bool = False) ->
         widths = [max([width, *map(text_width, texts)]) for width, texts in zip(widths, columns, strict=True)]
         rows += zip(*columns, strict=True)
     if width is not None:
-        widths = fit(widths, header, result.numeric, width)
+        widths = fit(widths, result.numeric, width)
+        if row_width(widths) > width:
+            yield from upright(header, rows, width)
+            return
     yield _line(header, widths, result.numeric)
     yield GAP.join("-" * column for column in widths)
     for row in rows:
@@ -92,10 +95,23 @@ def _char_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def fit(widths: Sequence[int], header: Sequence[str], numeric: Sequence[bool], width: int) -> list[int]:
+def row_width(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def upright(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Each row as a block of lines, one for each column."""
+    names = max(map(text_width, header))
+    for number, row in enumerate(rows, 1):
+        yield f"-- row {number} ".ljust(min(width, 2 * names), "-")
+        for name, text in zip(header, row, strict=True):
+            yield cut(f"{name}{' ' * (names - text_width(name))}{GAP}{text}", width)
+
+
+def fit(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:
     """widths with the widest text columns narrowed until a row takes `width`, or none can be narrowed."""
     widths = list(widths)
-    over = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    over = row_width(widths) - width
     texts = [place for place, is_number in enumerate(numeric) if not is_number]
     while over > 0 and texts:
         place = max(texts, key=widths.__getitem__)

@@ -29,7 +29,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
     """Show who can be attached to, and who is.
 
     These are the Python processes of this user. `job` is the pid that stands for a rank and those beside it:
-    attach to that one. With a PID only its ranks are shown.
+    attach to that one. With a PID only the processes below it are shown.
 
     \b
     Example:
@@ -40,29 +40,32 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
     from probe import endpoints as known
     from probe import processes
 
-    everyone = [process for process in processes.python_processes() if process.pid != os.getpid()]
-    found = everyone if endpoint is None else processes.ranks_below(pid_of(endpoint))
+    below = None if endpoint is None else set(processes.descendants(pid_of(endpoint)))
+    found = [p for p in processes.python_processes() if p.pid != os.getpid() and (below is None or p.pid in below)]
     attached = {pid: facts for each in known.jobs() for pid, facts in each.attached}
-    show(records(found, everyone, attached), form, output)
+    show(records(found, attached), form, output)
     if not found:
         say("No Python process of yours is running.")
 
 
-def records(
-    found: Sequence[Process], everyone: Sequence[Process], attached: Mapping[int, Mapping[str, Any]]
-) -> Records:
-    parents = {process.pid: process.ppid for process in everyone}
-    return Records(
-        COLUMNS, [(p.pid, p.rank, job(p.pid, parents), since(attached.get(p.pid)), p.command) for p in found]
-    )
+def records(found: Sequence[Process], attached: Mapping[int, Mapping[str, Any]]) -> Records:
+    python = {process.pid: process for process in found}
+    shown = [process for process in found if not is_worker(process, python.get(process.ppid))]
+    rows = [(p.pid, p.rank, job(p, python), since(attached.get(p.pid)), p.command) for p in shown]
+    return Records(COLUMNS, rows)
 
 
-def job(pid: int, parents: Mapping[int, int]) -> int | None:
-    """The topmost Python process above pid, None where there is none."""
-    top = pid
-    while parents.get(top) in parents:
-        top = parents[top]
-    return top if top != pid else None
+def is_worker(process: Process, parent: Process | None) -> bool:
+    """Whether it helps its parent: a forked copy (loader workers) or a helper of multiprocessing."""
+    if parent is None:
+        return False
+    helps = "from multiprocessing" in process.command and not process.has_torch
+    return helps or process.command == parent.command
+
+
+def job(process: Process, python: Mapping[int, Process]) -> int | None:
+    """The Python process that started this rank, None for what is no rank."""
+    return process.ppid if process.rank is not None and process.ppid in python else None
 
 
 def since(facts: Mapping[str, Any] | None) -> str | None:

@@ -20,8 +20,9 @@ from probe.attach import Attached
 from probe.cli.attaching import attach_each, is_launcher, line
 from probe.cli.entry import run
 from probe.cli.verbs.eval import parse_ranks
-from probe.cli.verbs.list import job
+from probe.cli.verbs.list import records
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
+from probe.processes import Process
 
 FACTS = ({"rank": 0, "pid": 4250}, {"rank": 1, "pid": 4251})
 
@@ -270,9 +271,28 @@ def test_a_launcher_is_no_rank(command: str, launches: bool) -> None:
     assert is_launcher(SimpleNamespace(rank=None, command=command)) is launches  # type: ignore[arg-type]
 
 
-def test_the_job_of_a_rank_is_the_topmost_python_above_it() -> None:
-    parents = {10: 1, 20: 10, 21: 10, 30: 5}
-    assert [job(pid, parents) for pid in (20, 21, 10, 30)] == [10, 10, None, None]
+def process(pid: int, ppid: int, command: str, rank: int | None = None, has_torch: bool = True) -> Process:
+    return Process(pid, ppid, 0, 1, rank, None, None, command, True, has_torch)
+
+
+def test_list_shows_ranks_and_their_job_but_no_workers() -> None:
+    rank = [process(20 + number, 10, "python train.py", rank=number) for number in (0, 1)]
+    found = [
+        process(10, 1, "python torchrun train.py"),
+        *rank,
+        process(30, 20, "python train.py", rank=0),
+        process(31, 20, "python -c from multiprocessing.resource_tracker import main", has_torch=False),
+        process(40, 1, "python serve.py", has_torch=False),
+        process(41, 40, "python other.py"),
+    ]
+    rows = records(found, {20: {"attached_wall_ns": 0}}).rows
+    assert [(row[0], row[1], row[2], row[3] is not None) for row in rows] == [
+        (10, None, None, False),
+        (20, 0, 10, True),
+        (21, 1, 10, False),
+        (40, None, None, False),
+        (41, None, None, False),
+    ]
 
 
 @pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("pass", 0)])

@@ -1,0 +1,125 @@
+"""The command against real jobs: every verb, and every way of asking wrongly."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from target import PROBE, Probe, Start, Target, descendants
+
+SQL = "SELECT module, stage, COUNT(*) AS n FROM python.torch_trace GROUP BY ALL ORDER BY ALL"
+LINE = re.compile(r"attached  rank (\d)  pid (\d+)  \d+ ms +python 3\.\d+\.\d+, torch \d+\.\d+\.\d+\n")
+
+
+@pytest.fixture
+def job(start: Start) -> Target:
+    return start("loop.py")
+
+
+def test_attach_query_eval_detach(job: Target, probe: Probe) -> None:
+    assert LINE.fullmatch(probe("attach", job.pid).stdout)
+    rows = json.loads(wait_for_rows(job, probe))
+    assert {row["stage"] for row in rows} == {"forward", "backward", "step"}
+    done = probe(job.pid, "eval", "print(type(model).__name__); optimizer.param_groups[0]['lr']")
+    assert done.stdout == "Sequential\n0.01\n"
+    assert re.search(r"ran at step \d+, training held \d+(\.\d+)? m?s", done.stderr)
+    assert probe(job.pid, "detach").stdout == f"detached  rank 0  pid {job.pid}\n"
+    assert "not-attached" in probe(job.pid, "query", SQL, status=3).stderr
+    assert job.alive
+
+
+def wait_for_rows(job: Target, probe: Probe) -> str:
+    for _ in range(20):
+        rows = probe(job.pid, "query", "--format", "json", SQL).stdout
+        if rows != "[]\n":
+            return rows
+    raise AssertionError("no rows came")
+
+
+def test_a_second_attach_says_that_it_is_one(job: Target, probe: Probe) -> None:
+    probe("attach", job.pid)
+    assert probe("attach", job.pid).stdout.startswith(f"already   rank 0  pid {job.pid} ")
+
+
+def test_the_parent_stands_for_its_ranks(start: Start, probe: Probe) -> None:
+    torchrun = start("loop.py", ranks=2)
+    lines = probe("attach", torchrun.pid).stdout
+    assert [match[1] for match in LINE.finditer(lines)] == ["0", "1"]
+    assert set(map(int, re.findall(r"pid (\d+)", lines))) <= set(descendants(torchrun.pid))
+    done = probe(torchrun.pid, "eval", "print('loss', loss.item() < 1e9)")
+    assert done.stdout == "ranks 0-1:\nloss True\n"
+    only = probe(torchrun.pid, "eval", "--rank", "1", "rank")
+    assert only.stdout == "1\n"
+    listed = json.loads(probe("list", "--format", "json").stdout)
+    ranks = {row["rank"]: row for row in listed if row["job"] == torchrun.pid}
+    assert set(ranks) == {0, 1} and all(row["attached"] for row in ranks.values())
+
+
+def test_run_attaches_to_the_ranks_as_they_appear(probe: Probe, start: Start, tmp_path: Path) -> None:
+    target = Target((str(PROBE), "run", "--", "python", str(Path(__file__).parents[1] / "targets/loop.py")),
+                    tmp_path / "run.txt", {})  # fmt: skip
+    try:
+        target.wait_for("attached  rank 0")
+        assert "Sequential" in probe(target.pid, "eval", "type(model)").stdout
+    finally:
+        target.end()
+    assert target.process.returncode == -15 or target.process.returncode == 143
+
+
+def test_the_only_attached_job_needs_no_name(job: Target, probe: Probe) -> None:
+    probe("attach", job.pid)
+    done = probe("eval", "1 + 1", status=None)
+    if "several-jobs" not in done.stderr:  # another job of this machine may be attached
+        assert (done.stdout, f"probe: using {job.pid}" in done.stderr) == ("2\n", True)
+
+
+def test_python_without_torch_is_attached_and_says_what_is_missing(start: Start, probe: Probe) -> None:
+    plain = start("plain.py")
+    assert "no torch: its tables stay empty" in probe("attach", plain.pid).stdout
+    assert probe(plain.pid, "eval", "--now", "os.getpid()").stdout == f"{plain.pid}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["query", "SELEC 1"], 5, "[query]"),
+        (["query", "SELECT * FROM python.torch_trac"], 5, "[unknown-table]"),
+        (["query", "SELECT modul FROM python.torch_trace"], 5, "[unknown-column]"),
+        (["eval", "1/0"], 1, "ZeroDivisionError"),
+        (["eval", "1 +"], 1, "SyntaxError"),
+        (["eval", "import sys; sys.exit(3)"], 1, "SystemExit"),
+        (["eval", "--timeout", "0.5", "while True: pass"], 6, "[eval-timeout]"),
+        (["eval", "--rank", "7", "1"], 2, "There is no rank 7"),
+    ],
+)
+def test_what_is_asked_wrongly_has_its_answer(
+    job: Target, probe: Probe, words: list[str], status: int, said: str
+) -> None:
+    probe("attach", job.pid)
+    done = probe(job.pid, *words, status=status)
+    assert said in done.stderr and 'File "' + str(PROBE.parent) not in done.stderr
+    assert probe(job.pid, "eval", "'still here'").stdout == "'still here'\n"
+    assert job.alive
+
+
+@pytest.mark.parametrize(
+    ("pid", "said"), [("999999999", "There is no process 999999999"), ("0", "There is no process 0")]
+)
+def test_no_such_process(probe: Probe, pid: str, said: str) -> None:
+    assert said in probe("attach", pid, status=4).stderr
+
+
+def test_what_is_not_python_is_not_attached(probe: Probe) -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        assert "[not-python]" in probe("attach", sleeper.pid, status=4).stderr
+        sleeper.kill()
+
+
+def test_a_target_that_ended_is_named(job: Target, probe: Probe) -> None:
+    probe("attach", job.pid)
+    job.end()
+    assert probe(job.pid, "query", SQL, status=3).stderr.startswith("probe: [endpoint] There is no process")
