@@ -163,69 +163,96 @@ def _fresh(number: Ints) -> Bools:
     return fresh
 
 
-class Counter:
-    """How often a module has begun in a pass, up to any mark of it.
+class Begun:
+    """The begins of a job's modules, sorted by pass, module and node, so that any mark finds its instance.
 
     Marks of one node belong together: autograd calls the hooks of a node in the order of registration, so
     the BEGIN_SAME_NODE of the outer module follows the BEGIN of the inner one that belongs to it.
-    A module with several outputs begins several times a call: `calls` limits the count.
+    A module with several outputs begins several times a call: the number of its calls limits its instances.
     """
 
     def __init__(self, marks: Marks, modules: int, calls: Calls) -> None:
-        self.node = np.cumsum(marks.kind != BEGIN_SAME_NODE)
+        node = np.cumsum(marks.kind != BEGIN_SAME_NODE)
+        begins = np.flatnonzero(marks.kind != END)
         self._modules, self._nodes = modules, len(marks.kind) + 1
-        begin = marks.kind != END
-        self._keys = np.sort(self._key(marks.number[begin], marks.module[begin], self.node[begin]))
-        self._limited, self._limits = np.unique(calls.number * modules + calls.module, return_counts=True)
+        keys = self.owner_key(marks.number, marks.module)[begins] * self._nodes + node[begins]
+        order = np.argsort(keys, kind="stable")
+        self.node_of_marks = node
+        self.rows = begins[order]
+        self._keys = keys[order]
+        self._owners = self._keys // self._nodes
+        first = np.maximum.accumulate(np.where(_fresh(self._owners), np.arange(len(order)), 0))
+        limits = _limits(self._owners, *np.unique(self.owner_key(calls.number, calls.module), return_counts=True))
+        self.instances = np.minimum(np.arange(1, len(order) + 1) - first, limits)
+        self.most = int(self.instances.max(initial=1)) + 1
 
-    def _key(self, number: Ints, module: Ints, node: Ints) -> Ints:
-        key: Ints = (number * self._modules + module) * self._nodes + node
+    def owner_key(self, number: Ints, module: Ints) -> Ints:
+        key: Ints = number * self._modules + module
         return key
 
-    def instance(self, number: Ints, module: Ints, node: Ints) -> Ints:
-        """From 1; 1 also for a module that never began by itself."""
-        upto = np.searchsorted(self._keys, self._key(number, module, node), side="right")
-        count = upto - np.searchsorted(self._keys, self._key(number, module, np.zeros_like(node)))
-        if len(self._limited):
-            key = number * self._modules + module
-            place = np.minimum(np.searchsorted(self._limited, key), len(self._limited) - 1)
-            count = np.where(self._limited[place] == key, np.minimum(count, self._limits[place]), count)
-        result: Ints = np.maximum(count, 1)
-        return result
+    def split(self, key: Ints) -> tuple[Ints, Ints]:
+        """Pass and module of an instance's key."""
+        number, module = np.divmod(key // self.most, self._modules)
+        return number, module
+
+    def find(self, number: Ints, module: Ints, node: Ints) -> tuple[Ints, Bools]:
+        """Place (in rows) of the last begin of each module up to a node of its pass, and whether there is one."""
+        owner = self.owner_key(number, module)
+        place = np.searchsorted(self._keys, owner * self._nodes + node, side="right") - 1
+        known = place >= 0
+        known[known] = self._owners[place[known]] == owner[known]
+        return place, known
+
+    def key(self, number: Ints, module: Ints, node: Ints) -> Ints:
+        """The instance that is under way; the first also for a module that never began by itself."""
+        place, known = self.find(number, module, node)
+        instance = np.ones(len(number), np.int64)
+        instance[known] = self.instances[place[known]]
+        return self.instance_key(number, module, instance)
+
+    def instance_key(self, number: Ints, module: Ints, instance: Ints | int) -> Ints:
+        key: Ints = self.owner_key(number, module) * self.most + instance
+        return key
 
 
-@dataclass
+def _limits(owners: Ints, called: Ints, times: Ints) -> Ints:
+    """How many instances each may have: as often as it was called; any number where no call was seen."""
+    limits = np.full(len(owners), _FAR, np.int64)
+    if len(called):
+        place = np.minimum(np.searchsorted(called, owners), len(called) - 1)
+        limits = np.where(called[place] == owners, times[place], limits)
+    return limits
+
+
+@dataclass(frozen=True)
 class _Parts:
-    """Pieces of instances, to be summed: keys, and for each what the piece adds."""
+    """Pieces of instances: those with the same key are to be summed."""
 
-    number: Ints
-    module: Ints
-    instance: Ints
+    key: Ints
     node: Ints
     start: Ints
     thread: Ints
     own: Ints
     inner: Ints  # totals of children
 
-    def of(self, rows: Ints | Bools) -> _Parts:
+    def of(self, rows: Ints | Bools | slice) -> _Parts:
         return _Parts(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
-    def plus(self, other: _Parts) -> _Parts:
-        names = self.__dataclass_fields__
-        return _Parts(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
+    def plus(self, *others: _Parts) -> _Parts:
+        every = (self, *others)
+        return _Parts(*(np.concatenate([getattr(one, name) for one in every]) for name in self.__dataclass_fields__))
 
     def merged(self) -> _Parts:
-        """One part an instance: sums of times, the earliest start with its thread."""
-        order = np.lexsort((self.start, self.instance, self.module, self.number))
-        parts = self.of(order)
-        if not len(order):
+        """One part an instance: the sums, the earliest start, the thread of the first."""
+        if not len(self.key):
+            return self
+        parts = self.of(np.argsort(self.key, kind="stable"))
+        at = np.flatnonzero(_fresh(parts.key))
+        if len(at) == len(parts.key):
             return parts
-        fresh = _fresh(parts.number) | _fresh(parts.module) | _fresh(parts.instance)
-        at = np.flatnonzero(fresh)
-        merged = parts.of(at)
-        merged.own, merged.inner = np.add.reduceat(parts.own, at), np.add.reduceat(parts.inner, at)
-        merged.node = np.minimum.reduceat(parts.node, at)
-        return merged
+        node, start = np.minimum.reduceat(parts.node, at), np.minimum.reduceat(parts.start, at)
+        own, inner = np.add.reduceat(parts.own, at), np.add.reduceat(parts.inner, at)
+        return _Parts(parts.key[at], node, start, parts.thread[at], own, inner)
 
 
 def resolve(
@@ -236,63 +263,70 @@ def resolve(
     marks by pass and time; roots: module of each pass, 0 for none; recomputed: starts and ends of the
     forwards that checkpointing ran inside passes, disjoint and sorted.
     """
-    counter = Counter(marks, len(tree.parent), calls)
-    parts = _begun(marks, counter).plus(_owned(passes, marks, tree, counter, recomputed))
-    passes_own = _lengths(passes.start, passes.end, recomputed)
-    passes_own -= np.bincount(parts.number, weights=parts.own, minlength=len(passes_own)).astype(np.int64)
-    parts = parts.plus(_of_passes(passes, roots, passes_own))
-    done: list[_Parts] = []
-    depth = tree.depth[parts.module]
-    for level in range(int(depth.max(initial=-1)), -2, -1):
-        here = parts.of(depth == level).merged()
+    begun = Begun(marks, len(tree.parent), calls)
+    parts = _of_modules(passes, marks, tree, begun, recomputed)
+    number, _ = begun.split(parts.key)
+    own = _lengths(passes.start, passes.end, recomputed)
+    own -= np.bincount(number, weights=parts.own, minlength=len(own)).astype(np.int64)
+    parts = _of_passes(passes, roots, own, begun).plus(parts)
+    depth = tree.depth[begun.split(parts.key)[1]]
+    order = np.argsort(depth, kind="stable")
+    levels = int(depth.max(initial=-1)) + 2  # -1, a pass without modules, comes first
+    bounds = np.searchsorted(depth[order], np.arange(-1, levels))
+    parts, done = parts.of(order), list[_Parts]()
+    below = parts.of(slice(0, 0))
+    for level in range(levels - 1, -1, -1):
+        here = parts.of(slice(bounds[level], bounds[level + 1])).plus(below).merged()
         done.append(here)
-        if level > 0:
-            parts = parts.of(depth < level).plus(_to_parents(here, tree, counter))
-            depth = tree.depth[parts.module]
-    return _instances(done)
+        below = _to_callers(here, tree, begun) if level > 1 else parts.of(slice(0, 0))
+    return _instances(done, begun)
 
 
-def _begun(marks: Marks, counter: Counter) -> _Parts:
-    begin = marks.kind != END
-    number, module, node = marks.number[begin], marks.module[begin], counter.node[begin]
-    nothing = np.zeros(len(number), np.int64)
-    instance = counter.instance(number, module, node)
-    return _Parts(number, module, instance, node, marks.time[begin], marks.thread[begin], nothing, nothing)
-
-
-def _owned(passes: Passes, marks: Marks, tree: Tree, counter: Counter, recomputed: tuple[Ints, Ints]) -> _Parts:
+def _of_modules(passes: Passes, marks: Marks, tree: Tree, begun: Begun, recomputed: tuple[Ints, Ints]) -> _Parts:
+    """What began, with the time that it owned, then what owned time without having begun by itself."""
     owner = owners(marks.number, marks.kind, marks.module, tree)
-    last = np.append(_fresh(marks.number)[1:], np.ones(min(1, len(owner)), np.bool_))
-    until = np.where(last, passes.end[marks.number], np.append(marks.time[1:], 0)[: len(owner)])
-    length = _lengths(marks.time, until, recomputed)
+    length = _owned(passes, marks, recomputed)
     rows = np.flatnonzero(owner > 0)
-    number, module, node = marks.number[rows], owner[rows], counter.node[rows]
-    instance = counter.instance(number, module, node)
-    own, nothing = length[rows], np.zeros(len(rows), np.int64)
-    return _Parts(number, module, instance, node, marks.time[rows], marks.thread[rows], own, nothing)
+    place, known = begun.find(marks.number[rows], owner[rows], begun.node_of_marks[rows])
+    own = np.bincount(place[known], weights=length[rows[known]], minlength=len(begun.rows)).astype(np.int64)
+    first, module = begun.rows, marks.module[begun.rows]
+    key = begun.instance_key(marks.number[first], module, begun.instances)
+    began = _parts(key, first, marks, begun, own)
+    rest = rows[~known]
+    return began.plus(_parts(begun.instance_key(marks.number[rest], owner[rest], 1), rest, marks, begun, length[rest]))
+
+
+def _parts(key: Ints, rows: Ints, marks: Marks, begun: Begun, own: Ints) -> _Parts:
+    return _Parts(key, begun.node_of_marks[rows], marks.time[rows], marks.thread[rows], own, np.zeros_like(own))
+
+
+def _owned(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Ints:
+    """The time from each mark to the next one of its pass, or to the end of the pass."""
+    until = passes.end[marks.number]
+    same = ~_fresh(marks.number)[1:]
+    until[:-1][same] = marks.time[1:][same]
+    return _lengths(marks.time, until, recomputed)
 
 
 def _lengths(start: Ints, end: Ints, recomputed: tuple[Ints, Ints]) -> Ints:
+    if not len(recomputed[0]):
+        return end - start
     return (end - start) - (covered(end, *recomputed) - covered(start, *recomputed))
 
 
-def _of_passes(passes: Passes, roots: Ints, own: Ints) -> _Parts:
-    number = np.arange(len(roots))
-    ones, nothing = np.ones_like(number), np.zeros_like(number)
-    return _Parts(number, roots, ones, nothing, passes.start, passes.thread, own, nothing)
+def _of_passes(passes: Passes, roots: Ints, own: Ints, begun: Begun) -> _Parts:
+    key = begun.instance_key(np.arange(len(roots)), roots, 1)
+    return _Parts(key, np.zeros_like(key), passes.start, passes.thread, own, np.zeros_like(key))
 
 
-def _to_parents(parts: _Parts, tree: Tree, counter: Counter) -> _Parts:
+def _to_callers(parts: _Parts, tree: Tree, begun: Begun) -> _Parts:
     """What finished instances add to those of their callers."""
-    module = tree.parent[parts.module]
-    instance = counter.instance(parts.number, module, parts.node)
-    nothing, inner = np.zeros_like(parts.own), parts.own + parts.inner
-    return _Parts(parts.number, module, instance, parts.node, parts.start, parts.thread, nothing, inner)
+    number, module = begun.split(parts.key)
+    key = begun.key(number, tree.parent[module], parts.node)
+    return _Parts(key, parts.node, parts.start, parts.thread, np.zeros_like(parts.own), parts.own + parts.inner)
 
 
-def _instances(done: list[_Parts]) -> Instances:
-    def joined(name: str) -> Ints:
-        return np.concatenate([getattr(parts, name) for parts in done] or [np.zeros(0, np.int64)])
-
-    own = joined("own")
-    return Instances(joined("number"), joined("module"), joined("start"), joined("thread"), own, own + joined("inner"))
+def _instances(done: list[_Parts], begun: Begun) -> Instances:
+    parts = done[0].plus(*done[1:])
+    number, module = begun.split(parts.key)
+    return Instances(number, module, parts.start, parts.thread, parts.own, parts.own + parts.inner)
