@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,9 @@ class FakeAgent:
 
     def __init__(self, folder: Path, rank: int = 0, world_size: int = 1, uid: int | None = None, **facts: Any) -> None:
         self.rank, self.deaf = rank, set[str]()
+        self.armed: Key | None = None
+        self.ran_at: list[int] = []
+        self.on_go: Callable[[FakeAgent, Key, int], None] = run_snippet
         self.requests: list[dict[str, Any]] = []
         self.streams = {name: Stream(name, slots, 1 << 20) for name, slots in STREAMS.items()}
         self.log, self.header = Log(), Header()
@@ -59,8 +63,9 @@ class FakeAgent:
         self.server = Server(f"ipc://{path}", {os.getuid() if uid is None else uid})
         self.handlers = {
             wire.HELLO: self._hello, wire.SNAPSHOT: self._snapshot, wire.SCAN: self._scan, wire.LOG: self._log,
-            wire.ALIGN: self._align, wire.DETACH: self._detach,
+            wire.ALIGN: self._align, wire.DETACH: self._detach, wire.ARM: self._arm, wire.GO: self._go,
         }  # fmt: skip
+        self.server.on_cancel = self._cancelled
         for kind, handler in self.handlers.items():
             self.server.handlers[kind] = self._unless_deaf(handler)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
@@ -162,6 +167,31 @@ class FakeAgent:
 
     def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.DETACHED, left=["a callback"])
+
+    def _arm(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.armed = key
+        last = self.facts["last_step_ns"]
+        waiting = None if last is None else (time.monotonic_ns() - last) / 1e9
+        self.server.reply(key, wire.ARMED, count=self.facts["count"], step_ns=self.facts["step_ns"], waiting=waiting)
+
+    def _go(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        assert self.armed == (key[0], request["of"].encode())
+        self.on_go(self, self.armed, request["count"])
+
+    def _cancelled(self, key: Key) -> None:
+        if self.armed == key and wire.CANCEL not in self.deaf:
+            self.armed = None
+            self.server.reply(key, wire.ERROR, code="interrupted", message="cancelled before it ran")
+
+
+def run_snippet(agent: FakeAgent, key: Key, count: int) -> None:
+    """As if the boundary had come at once and the snippet printed its rank."""
+    agent.ran_at.append(count)
+    agent.armed = None
+    agent.server.reply(key, wire.OUT, stream="stdout", text=f"rank {agent.rank}\n")
+    count = agent.facts["count"] if count < 0 else count
+    fields = {"error": None, "traceback": None, "held_ns": 5_000_000, "changed": [], "dropped_bytes": 0}
+    agent.server.reply(key, wire.DONE, ok=True, echo="42", count=count, **fields)
 
 
 def resolved(*agents: FakeAgent) -> Resolved:

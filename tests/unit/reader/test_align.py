@@ -1,0 +1,86 @@
+"""Ranks that were attached at different moments count the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from fake_agent import FakeAgent
+
+from probe.connection import Connection
+
+Make = Callable[..., FakeAgent]
+Connect = Callable[..., Connection]
+
+
+@pytest.fixture
+def late(agent: Make) -> list[FakeAgent]:
+    """Rank 1 was attached 30 steps after rank 0; the group's sequence number is 500 + 2 a step."""
+    ranks = [agent(0, world_size=2), agent(1, world_size=2)]
+    for step in range(250):
+        ranks[0].boundary(1000 * step, 500 + 2 * step)
+        if step >= 30:
+            ranks[1].boundary(1000 * step, 500 + 2 * step)
+    return ranks
+
+
+def bases(ranks: list[FakeAgent]) -> list[tuple[int, str]]:
+    return [(one.facts["step_base"], one.facts["step_source"]) for one in ranks]
+
+
+def test_the_later_rank_gets_the_offset_of_the_earlier(late: list[FakeAgent], connected: Connect) -> None:
+    connected(*late)
+    assert bases(late) == [(0, "attach"), (30, "group_seq")]
+
+
+def test_steps_join_on_step_and_group_seq(late: list[FakeAgent], connected: Connect) -> None:
+    for one in late:
+        one.name_modules()
+        for step in range(40, 249):
+            one.span(1000 * step + 1, 1000 * step + 2)
+    sql = """SELECT count(*) n, count(*) FILTER (a.start_ns = b.start_ns) same
+             FROM python.torch_trace a JOIN python.torch_trace b USING (step) WHERE a.rank = 0 AND b.rank = 1"""
+    (row,) = connected(*late).query(sql).to_pylist()
+    assert row["n"] == row["same"] >= 200
+
+
+def test_a_second_connection_changes_nothing(late: list[FakeAgent], connected: Connect) -> None:
+    connected(*late)
+    late[1].requests.clear()
+    connected(*late)
+    assert "align" not in [request["kind"] for request in late[1].requests]
+
+
+def test_the_optimizers_own_number_wins(late: list[FakeAgent], connected: Connect) -> None:
+    late[1].facts.update(step_base=1030, step_source="optimizer")
+    connected(*late)
+    assert bases(late) == [(1000, "group_seq"), (1030, "optimizer")]
+
+
+def test_numbers_that_all_ranks_know_are_left_alone(late: list[FakeAgent], connected: Connect) -> None:
+    for one, base in zip(late, (7, 37), strict=True):
+        one.facts.update(step_base=base, step_source="optimizer")
+    connected(*late)
+    assert [request["kind"] for request in late[0].requests] == ["hello"]
+
+
+def test_numbers_that_occur_twice_tell_nothing(agent: Make, connected: Connect) -> None:
+    ranks = [agent(0, world_size=2), agent(1, world_size=2)]
+    for at, number in enumerate((5, 5, 6, 7)):
+        ranks[0].boundary(at, number)
+    for at, number in enumerate((5, 6, 7)):
+        ranks[1].boundary(at, number)
+    connected(*ranks)
+    assert bases(ranks)[1] == (1, "group_seq")
+
+
+def test_a_rank_without_a_common_boundary_is_aligned_later(agent: Make, connected: Connect) -> None:
+    ranks = [agent(0, world_size=2), agent(1, world_size=2)]
+    for at in range(5):
+        ranks[0].boundary(at, at)
+    connection = connected(*ranks)
+    assert bases(ranks)[1] == (0, "attach")
+    ranks[0].boundary(5, 5)
+    ranks[1].boundary(5, 5)
+    connection.query("SELECT 1")
+    assert bases(ranks)[1] == (5, "group_seq")

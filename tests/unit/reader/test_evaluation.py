@@ -1,0 +1,155 @@
+"""An eval on several ranks: one step for all, and an end whatever the ranks do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from fake_agent import FakeAgent, Key, run_snippet
+
+from probe import protocol as wire
+from probe.connection import Connection
+from probe.errors import EvalError, Interrupted, SilentError, UsageError
+
+Make = Callable[..., FakeAgent]
+Connect = Callable[..., Connection]
+
+
+@pytest.fixture
+def ranks(agent: Make) -> list[FakeAgent]:
+    """Two ranks of a job that steps: rank 1 was attached 20 steps later and is one step behind."""
+    made = [agent(0, world_size=2), agent(1, world_size=2)]
+    for step in range(100):
+        made[0].boundary(0, step)
+        if 20 <= step < 99:
+            made[1].boundary(0, step)
+    for one in made:
+        one.facts.update(step_ns=10_000_000, last_step_ns=time.monotonic_ns())
+    return made
+
+
+def test_all_ranks_run_it_at_the_same_step(ranks: list[FakeAgent], connected: Connect) -> None:
+    said: list[tuple[list[int], str, str]] = []
+    results = connected(*ranks).eval("rank", on_output=lambda *output: said.append(output))
+    assert [(r.rank, r.ok, r.output, r.echo, r.held_s) for r in results] == [
+        (0, True, "rank 0\n", "42", 0.005),
+        (1, True, "rank 1\n", "42", 0.005),
+    ]
+    assert results[0].step == results[1].step >= 102
+    assert ranks[0].ran_at[0] == ranks[1].ran_at[0] + 20
+    assert sorted(said) == [([0], "stdout", "rank 0\n"), ([1], "stdout", "rank 1\n")]
+
+
+def test_one_rank_alone_runs_it_at_its_next_boundary(ranks: list[FakeAgent], connected: Connect) -> None:
+    (result,) = connected(*ranks).eval("1", ranks=[1])
+    assert (result.rank, result.step, ranks[1].ran_at, ranks[0].ran_at) == (1, 99, [-1], [])
+    arm = next(request for request in ranks[1].requests if request["kind"] == "arm")
+    assert (arm["ranks"], arm["where"], arm["write"]) == ([1], "boundary", True)
+
+
+def test_now_needs_no_steps(agent: Make, connected: Connect) -> None:
+    (result,) = connected(agent()).eval("1", now=True)
+    assert result.ok and result.step is None
+
+
+def test_a_rank_that_does_not_exist(ranks: list[FakeAgent], connected: Connect) -> None:
+    with pytest.raises(UsageError, match="no rank 7"):
+        connected(*ranks).eval("1", ranks=[7])
+
+
+def test_a_missed_step_is_tried_again_later(ranks: list[FakeAgent], connected: Connect) -> None:
+    def miss(agent: FakeAgent, key: Key, count: int) -> None:
+        agent.ran_at.append(count)
+        agent.server.reply(key, wire.ERROR, code="eval-missed", message="the step is past")
+        agent.on_go = run_snippet
+
+    ranks[1].on_go, ranks[0].on_go = miss, lambda agent, key, count: setattr(agent, "on_go", run_snippet)
+    results = connected(*ranks).eval("1")
+    assert [result.ok for result in results] == [True, True]
+    assert ranks[1].ran_at[1] > ranks[1].ran_at[0]
+    assert "cancel" in [request["kind"] for request in ranks[0].requests] or ranks[0].armed is None
+
+
+def test_a_step_that_only_some_ranks_ran_is_an_error(ranks: list[FakeAgent], connected: Connect) -> None:
+    def late(agent: FakeAgent, key: Key, count: int) -> None:
+        time.sleep(0.1)
+        agent.server.reply(key, wire.ERROR, code="eval-missed", message="the step is past")
+
+    ranks[1].on_go = late
+    with pytest.raises(EvalError) as caught:
+        connected(*ranks).eval("1")
+    assert caught.value.code == "eval-missed"
+
+
+def test_a_job_that_does_not_step_is_told_so_at_once(ranks: list[FakeAgent], connected: Connect) -> None:
+    ranks[0].facts["last_step_ns"] = time.monotonic_ns() - 42 * 10**9
+    begun = time.monotonic()
+    with pytest.raises(EvalError, match=r"No step for 42 s \(usually 0.01 s\) on rank 0") as caught:
+        connected(*ranks).eval("1")
+    assert caught.value.code == "no-step" and "--now" in caught.value.hint
+    assert time.monotonic() - begun < 1
+    assert ranks[0].armed is None and ranks[1].armed is None
+
+
+def test_a_job_that_stops_stepping_after_go_is_noticed(ranks: list[FakeAgent], connected: Connect) -> None:
+    ranks[0].on_go = ranks[1].on_go = lambda agent, key, count: None
+    with pytest.raises(EvalError) as caught:
+        connected(*ranks).eval("1")
+    assert caught.value.code == "no-step"
+    assert ranks[0].armed is None and ranks[1].armed is None
+
+
+def test_a_long_snippet_is_not_a_job_that_does_not_step(ranks: list[FakeAgent], connected: Connect) -> None:
+    def slowly(agent: FakeAgent, key: Key, count: int) -> None:
+        agent.facts["count"] = count
+        threading.Timer(2.5, lambda: agent.server.post(key, wire.DONE, ok=True, count=count)).start()
+
+    ranks[0].on_go = ranks[1].on_go = slowly
+    assert [result.ok for result in connected(*ranks).eval("1")] == [True, True]
+
+
+def test_a_timeout_cancels_all_ranks(ranks: list[FakeAgent], connected: Connect) -> None:
+    ranks[1].on_go = lambda agent, key, count: None
+    begun = time.monotonic()
+    with pytest.raises(EvalError, match=r"Cancelled after 0.5 s") as caught:
+        connected(*ranks).eval("1", timeout=0.5)
+    assert caught.value.code == "eval-timeout"
+    assert time.monotonic() - begun < 1.0
+    assert ranks[1].armed is None
+
+
+def test_a_rank_that_is_stuck_in_c_is_named_within_half_a_second(ranks: list[FakeAgent], connected: Connect) -> None:
+    ranks[1].on_go = lambda agent, key, count: None
+    ranks[1].deaf.add("cancel")
+    begun = time.monotonic()
+    with pytest.raises(EvalError, match=r"rank 1 \(pid \d+\): it is blocked in C; the job waits for it") as caught:
+        connected(*ranks).eval("1", timeout=0.5)
+    assert caught.value.code == "eval-timeout"
+    assert time.monotonic() - begun < 1.1
+
+
+def test_ctrl_c_cancels_all_ranks(ranks: list[FakeAgent], connected: Connect) -> None:
+    ranks[1].on_go = lambda agent, key, count: None
+    connection = connected(*ranks)
+    threading.Timer(0.3, connection.cancel).start()
+    with pytest.raises(Interrupted):
+        connection.eval("1")
+    assert ranks[1].armed is None
+
+
+def test_a_rank_that_does_not_take_the_snippet(ranks: list[FakeAgent], connected: Connect) -> None:
+    ranks[1].deaf.add("arm")
+    with pytest.raises(SilentError, match=r"Rank 1 .* nothing was run"):
+        connected(*ranks, timeout=0.4).eval("1")
+    assert ranks[0].armed is None and ranks[0].ran_at == []
+
+
+def test_an_error_of_the_agent_keeps_its_code(ranks: list[FakeAgent], connected: Connect) -> None:
+    def refuse(agent: FakeAgent, key: Key, count: int) -> None:
+        agent.server.reply(key, wire.ERROR, code="eval", message="a snippet is running already")
+
+    ranks[0].on_go = refuse
+    with pytest.raises(EvalError, match="Rank 0: a snippet is running already"):
+        connected(*ranks).eval("1")
