@@ -103,6 +103,7 @@ CODES: dict[str, tuple[type[ProbeError], str]] = {
     "kernel-thread": (AttachError, "The process belongs to the kernel."),
     "main-thread-busy": (AttachError, "The main thread is needed and stays in native code."),
     "musl": (AttachError, "The process uses the C library musl."),
+    "no-connection": (AttachError, "The process ran our code, which could not connect back."),
     "no-memory": (AttachError, "The process may not map another page."),
     "no-process": (AttachError, "There is no such process."),
     "no-pyzmq": (AttachError, "The process cannot import pyzmq, and this command's does not fit."),

@@ -21,7 +21,6 @@ def _meet(path, key):
     except BaseException:
         return
     try:
-        connection.settimeout(30.0)
         connection.connect(path)
         _serve(connection, key)
     except BaseException:
@@ -41,9 +40,8 @@ def _serve(connection, key):
         order["facts"]["uid"] = _peer_uid(connection)
         reply = _start(order)
     except BaseException as error:
-        import traceback
         code = getattr(error, "probe_code", "agent-failed")
-        text = str(error) if code != "agent-failed" else traceback.format_exc()
+        text = str(error) if code != "agent-failed" else _traceback(error)
         connection.sendall(b"ER" + json.dumps([code, text]).encode("utf-8", "replace"))
         return
     try:
@@ -54,24 +52,31 @@ def _serve(connection, key):
         raise
 
 
+def _traceback(error):
+    try:
+        import traceback
+        return traceback.format_exc()
+    except BaseException:  # its standard library is out of reach
+        return repr(error)
+
+
 def _receive(connection, count):
-    buffer = bytearray()
-    while len(buffer) < count:
-        part = connection.recv(min(262144, count - len(buffer)))
+    """All in one call where the kernel can: each one gives the GIL away and waits for its turn."""
+    import _socket
+    parts = []
+    while count:
+        part = connection.recv(count, _socket.MSG_WAITALL)
         if not part:
             raise EOFError
-        buffer += part
-    return bytes(buffer)
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
 
 
 def _hello(key):
     import importlib.machinery
     import importlib.util
     import sys
-    try:
-        zmq = "zmq" in sys.modules or importlib.util.find_spec("zmq") is not None
-    except BaseException:
-        zmq = False
     return {
         "key": key,
         "version": list(sys.version_info[:3]),
@@ -79,7 +84,7 @@ def _hello(key):
         "abiflags": sys.abiflags,
         "suffixes": importlib.machinery.EXTENSION_SUFFIXES,
         "executable": sys.executable,
-        "zmq": zmq,
+        "zmq": "zmq" in sys.modules,
     }
 
 
@@ -96,12 +101,13 @@ class _Refusal(Exception):
 
 
 def _import_threading(patience):
-    """Up to 3.12 the thread that first imports `threading` becomes its main thread, so that must be the main
-    thread: a pending call runs there once it reaches bytecode."""
+    """The main thread must be the first to import `threading`: up to 3.12 it takes the first one for the main
+    thread, from 3.13 on only native_id is wrong then.  A pending call runs there once it reaches bytecode."""
     import sys
     import time
-    if sys.version_info >= (3, 13) or "threading" in sys.modules:
+    if "threading" in sys.modules:
         return
+    harmless = sys.version_info >= (3, 13)
     try:
         import ctypes
         text = b"try:\n __import__('threading')\nexcept BaseException:\n pass\n"
@@ -110,9 +116,11 @@ def _import_threading(patience):
         api.Py_AddPendingCall(api.PyRun_SimpleString, ctypes.c_char_p(text))
     except ImportError as error:
         raise _Refusal("main-thread-busy", "has no ctypes (%s)" % error)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + (min(patience, 0.2) if harmless else patience)
     while not hasattr(sys.modules.get("threading"), "_main_thread"):
         if time.monotonic() > deadline:
+            if harmless:
+                return
             raise _Refusal("main-thread-busy", "its main thread stays in native code")
         time.sleep(0.001)
 
@@ -215,7 +223,8 @@ def _load(modules):
         ready = marshal.loads(binascii.a2b_base64(code)) if code else compile(source, module.__file__, "exec", 0, True)
         exec(ready, module.__dict__)
         setattr(sys.modules[parent], child, module)
-        time.sleep(0)  # the training waits for the GIL no longer than one file takes
+        if not code:
+            time.sleep(0)  # compiling keeps the GIL: the training waits no longer than one file takes
 
 
 def _leave():

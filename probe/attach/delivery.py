@@ -18,12 +18,14 @@ from typing import Any
 
 from .. import __version__
 from ..errors import AttachError
+from ..processes import start_ticks
 from . import refusals
 from .bootstrap import bootstrap_text
 from .bundle import Part
 from .meeting import Meeting, TooLate
 from .plant import THREAD, Planted
 from .rendezvous import Rendezvous
+from .status import has_thread
 from .target import OLDEST_PYTHON, examine
 from .tracer import plant_from_child
 from .zmq_loan import lend
@@ -79,7 +81,7 @@ def understand(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]
     if kind == b"OK":
         return dict(json.loads(text))
     if kind != b"ER":
-        raise refusals.ended(pid)
+        raise refusals.ended(pid) if start_ticks(pid) is None else _agent_failed(pid, "it said nothing")
     code, detail = json.loads(text)
     if code == "no-pyzmq":
         raise AttachError(
@@ -91,9 +93,7 @@ def understand(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]
         raise _main_thread_busy(pid, detail)
     if code == "attach-running":
         raise AttachError(f"In process {pid} {detail}.", f"Wait for it, then: probe attach {pid}", code)
-    raise AttachError(
-        f"The agent failed in process {pid} and was taken out: {_last_words(detail)}.", "Please report this.", code
-    )
+    raise _agent_failed(pid, _last_words(detail))
 
 
 def _order(bundle: list[Part], hello: dict[str, Any], seconds: float, with_zmq: bool) -> bytes:
@@ -121,6 +121,13 @@ def _modules(bundle: list[Part], same_bytecode: bool) -> list[list[Any]]:
 def _no_hello(pid: int, planted: Planted, timeout: float) -> AttachError:
     if planted.way != THREAD:
         return _main_thread_busy(pid, f"its main thread did not reach Python code within {timeout:g} s")
+    if not has_thread(pid, planted.thread):
+        return AttachError(
+            f"The interpreter of process {pid} ran our code, but could not connect: its standard library or its "
+            "temporary directory is out of its reach.",
+            "See whether it may read its Python installation, and write to /tmp.",
+            "no-connection",
+        )
     return AttachError(
         f"Process {pid} did not answer within {timeout:g} s: a thread of it holds the GIL in native code. "
         "The request is withdrawn.",
@@ -134,6 +141,12 @@ def _no_answer(pid: int, timeout: float) -> AttachError:
         f"The agent in process {pid} did not start within {timeout:g} s. The request is withdrawn.",
         f"Try again with more time: probe attach --timeout 60 {pid}",
         "attach-timeout",
+    )
+
+
+def _agent_failed(pid: int, why: str) -> AttachError:
+    return AttachError(
+        f"The agent failed in process {pid} and was taken out: {why}.", "Please report this.", "agent-failed"
     )
 
 

@@ -25,16 +25,18 @@ NO_CLONE3 = -errno.ENOSYS  # a container's seccomp filter; libc then takes clone
 TRIES = 3  # of calls that were rolled back
 THREAD, PENDING_CALL = "thread", "pending call"
 
-Way = Callable[[Target, RemoteCalls, bytes], None]
+Way = Callable[[Target, RemoteCalls, bytes], int]
 
 
 @dataclass(frozen=True)
 class Planted:
-    """way: THREAD or PENDING_CALL; tid: of the thread that stood, for stopped_ms."""
+    """way: THREAD or PENDING_CALL; tid: of the thread that stood, for stopped_ms; thread: the new one's id as its
+    own namespace has it, 0 where there is none."""
 
     way: str
     tid: int
     stopped_ms: float
+    thread: int
 
 
 class _PageRefused(Exception):
@@ -65,23 +67,23 @@ def _plant(target: Target, text: bytes, deadline: float, name: str, way: Way) ->
     failure: CallFailed | OSError | None = None
     for _ in range(TRIES):
         thread = stop_safe_thread(target, deadline, takes_locks=way is _start_thread)
-        calls = None
+        calls, new = None, 0
         try:
             calls = RemoteCalls(target, thread)
-            way(target, calls, text)
+            new = way(target, calls, text)
             failure = None
         except (CallFailed, OSError) as error:
             failure = error
         finally:
             seconds = calls.close() if calls else thread.let_go()
         if failure is None:
-            return Planted(name, thread.tid, seconds * 1e3)
+            return Planted(name, thread.tid, seconds * 1e3, new)
     raise AttachError(
         f"A call in process {target.pid} failed: {failure}.", f"Try again: probe attach {target.pid}", "call-failed"
     )
 
 
-def _start_thread(target: Target, calls: RemoteCalls, text: bytes) -> None:
+def _start_thread(target: Target, calls: RemoteCalls, text: bytes) -> int:
     architecture = target.architecture
     length = _pages(architecture.text_offset + len(text))
     page = _map(target, calls, length, READ | EXECUTE)
@@ -89,20 +91,22 @@ def _start_thread(target: Target, calls: RemoteCalls, text: bytes) -> None:
     calls.write(calls.scratch, bytes(8))
     calls.call("pthread_create", calls.scratch, 0, architecture.stub_entry(page), page)
     made = [calls.values[number] for number in architecture.calls.clones if number in calls.values]
-    if not any(value > 0 for value in made):
-        failures = [value for value in made if value != NO_CLONE3] or [-errno.EAGAIN]
-        calls.call("munmap", page, length)
-        raise AttachError(
-            f"Process {target.pid} could not create a thread: {os.strerror(-failures[0])}.",
-            "Raise its limit of processes (ulimit -u, pids.max of the cgroup) or of memory.",
-            "no-thread",
-        )
+    if max(made, default=0) > 0:
+        return max(made)
+    failures = [value for value in made if value != NO_CLONE3] or [-errno.EAGAIN]
+    calls.call("munmap", page, length)
+    raise AttachError(
+        f"Process {target.pid} could not create a thread: {os.strerror(-failures[0])}.",
+        "Raise its limit of processes (ulimit -u, pids.max of the cgroup) or of memory.",
+        "no-thread",
+    )
 
 
-def _add_pending_call(target: Target, calls: RemoteCalls, text: bytes) -> None:
+def _add_pending_call(target: Target, calls: RemoteCalls, text: bytes) -> int:
     page = _map(target, calls, _pages(len(text)), READ | WRITE)
     calls.write(page, text)
     calls.call("Py_AddPendingCall", target.symbols["PyRun_SimpleString"], page)
+    return 0
 
 
 def _map(target: Target, calls: RemoteCalls, length: int, protection: int) -> int:

@@ -26,7 +26,7 @@ _LOCKING = re.compile(
     r"libhoard|libmemkind|lib[a-z]*san\.|.*[jt][ce]?malloc)",
     re.IGNORECASE,
 )
-DENIALS = 5  # by the kernel's rules; another attach is over after fewer
+DENIED_SECONDS = 0.5  # the kernel's rules deny for longer, other attaches that hold the same thread do not
 HANDLER_TRIES = 25  # a signal handler is over by then; what is still blocked is the thread's own mask
 PAUSE_SECONDS = 0.002
 STACK_ROOM = 16 << 10  # what pthread_create and mmap use of the stack, several times over
@@ -59,7 +59,7 @@ class _Search:
         self._target = target
         self._takes_locks = takes_locks
         self._reason = "none could be stopped"
-        self._denials = 0
+        self._denied_since = 0.0
         self._masked: Counter[int] = Counter()
 
     def stop(self, tid: int) -> StoppedThread | None:
@@ -90,9 +90,9 @@ class _Search:
 
     def _denied(self) -> None:
         """Another attach may hold this very thread, for milliseconds; the kernel's rules stay as they are."""
-        self._denials += 1
         self._reason = "the kernel refused tracing"
-        if self._denials >= DENIALS:
+        self._denied_since = self._denied_since or time.monotonic()
+        if time.monotonic() > self._denied_since + DENIED_SECONDS:
             raise refusals.permission(self._target.pid, self._target.status, memory_opened=True)
 
 

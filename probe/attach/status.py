@@ -5,6 +5,8 @@ Used by `target`, `refusals` and `safepoint`.  Works for threads as well as for 
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
 
 
@@ -36,6 +38,15 @@ def read_status(pid: int) -> Status:
 def thread_status(pid: int, tid: int) -> Status:
     """Raises OSError when the thread ended."""
     return _parse(_lines(f"/proc/{pid}/task/{tid}/status"))
+
+
+def has_thread(pid: int, own_id: int) -> bool:
+    """own_id: as the process's own namespace has it."""
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            if thread_status(pid, int(tid)).own_id == own_id:
+                return True
+    return False
 
 
 def my_status() -> Status:

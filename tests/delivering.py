@@ -1,0 +1,43 @@
+"""Attaching with an agent of a few lines, so that nothing but the attach itself is under test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from probe.attach.bundle import Part, bundle_of
+from probe.attach.delivery import Delivered, deliver
+from target import Target
+
+AGENT = """
+import os, sys
+starts = []
+def start(facts):
+    starts.append(1)
+    return {
+        "facts": facts, "already": len(starts) > 1, "pid": os.getpid(), "path": sys.path,
+        "main": sorted(vars(sys.modules["__main__"])), "modules": sorted(sys.modules),
+    }
+def stop():
+    pass
+"""
+
+
+def agent(text: str = AGENT) -> list[Part]:
+    return bundle_of({"agent": "", "agent.main": text})
+
+
+def put(target: Target | int, text: str = AGENT, timeout: float = 5.0, with_zmq: bool = False) -> Delivered:
+    return deliver(target if isinstance(target, int) else target.pid, agent(text), timeout, with_zmq)
+
+
+def interpreters() -> list[tuple[str, str]]:
+    """Other CPythons of this machine: version, path."""
+    found = {}
+    for minor in range(10, 16):
+        for pattern in (f".pyenv/versions/3.{minor}.*/bin/python", f".local/bin/python3.{minor}"):
+            found.update({f"3.{minor}": str(path) for path in sorted(Path.home().glob(pattern))})
+        for folder in ("/usr/bin", "/usr/local/bin"):
+            path = Path(f"{folder}/python3.{minor}")
+            if path.exists():
+                found.setdefault(f"3.{minor}", str(path))
+    return sorted(found.items())

@@ -1,0 +1,311 @@
+"""Attaching to small real processes: wherever their threads are, whatever goes wrong, they stay as they were.
+
+The agent delivered here is a few lines, so that nothing but the attach itself is tested.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from delivering import AGENT, interpreters, put
+
+from probe.attach.plant import PENDING_CALL, THREAD
+from probe.attach.rendezvous import PREFIX
+from probe.errors import AttachError
+from target import TARGETS, Start, Target
+
+KILLS = 100
+STRESS = 50  # attaches on each of the versions
+
+
+def refusal(pid: int, timeout: float = 5.0, **more) -> AttachError:
+    with pytest.raises(AttachError) as caught:
+        put(pid, timeout=timeout, **more)
+    assert caught.value.hint
+    return caught.value
+
+
+def interpreter(version: str) -> str:
+    path = dict(interpreters()).get(version)
+    if path is None:
+        pytest.skip(f"no Python {version} on this machine")
+    return path
+
+
+@pytest.fixture
+def start_python(tmp_path):
+    """Starts a target with another interpreter, ended with the test."""
+    targets: list[Target] = []
+
+    def start_python(python: str, script: str, *args: str, ready: str = "ready") -> Target:
+        command = (python, "-S", str(TARGETS / script), *args)  # -S: no site of theirs that imports threading
+        targets.append(Target(command, tmp_path / f"python-{len(targets)}.txt", {}))
+        targets[-1].wait_for(ready)
+        return targets[-1]
+
+    yield start_python
+    for target in targets:
+        target.end()
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def states(pid: int) -> str:
+    """One letter a thread."""
+    return "".join(Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2][1] for tid in tids(pid))
+
+
+def tids(pid: int) -> list[str]:
+    return os.listdir(f"/proc/{pid}/task")
+
+
+def settle(condition, seconds: float = 3.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def rendezvous_directories() -> list[str]:
+    return [name for name in os.listdir("/tmp") if name.startswith(PREFIX)]
+
+
+@pytest.mark.parametrize(
+    "where", ["lock", "sleep", "epoll", "pipe", "sigwait", "vfork", "spin", "native_spin", "nanosleep"]
+)
+def test_a_process_is_reached_wherever_its_only_thread_is(start: Start, where):
+    target = start("waiting.py", where)
+    before = threads(target.pid)
+    for _ in range(3):
+        delivered = put(target)
+        assert delivered.reply["pid"] == target.pid
+        assert delivered.planted.way == THREAD
+    settle(lambda: threads(target.pid) == before)
+    assert target.alive
+    if where == "nanosleep":
+        target.wait_for("slept", times=target.output.count("slept") + 2)
+        assert "broken" not in target.output
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_every_version_is_attached_to_under_load_and_stays_whole(start_python, version):
+    target = start_python(interpreter(version), "busy.py")
+    put(target)
+    settle(lambda: threads(target.pid) >= 4)
+    waits = []
+    for _ in range(STRESS):
+        began = time.monotonic()
+        assert put(target).python.startswith(version)
+        waits.append(time.monotonic() - began)
+    assert "broken" not in target.output
+    assert sorted(waits)[len(waits) // 2] < 0.25
+
+
+def test_it_leaves_nothing_behind_but_its_module(start: Start):
+    target = start("waiting.py", "sleep")
+    first = put(target).reply
+    assert [name for name in first["main"] if "probe" in name] == []
+    assert first["path"] == put(target).reply["path"]
+    assert [name for name in first["modules"] if name.startswith("_probe")] == [
+        "_probe_agent", "_probe_agent.agent", "_probe_agent.agent.main",
+    ]  # fmt: skip
+    settle(lambda: threads(target.pid) == 1)
+    maps, files = Path(f"/proc/{target.pid}/maps"), Path(f"/proc/{target.pid}/fd")
+    before = len(maps.read_text().splitlines()), len(list(files.iterdir()))
+    for _ in range(20):
+        put(target)
+    settle(lambda: threads(target.pid) == 1)
+    after = len(maps.read_text().splitlines()), len(list(files.iterdir()))
+    assert after[0] <= before[0] + 5  # arenas that malloc and the interpreter keep; a page an attach would be 20
+    assert after[1] == before[1]
+    assert rendezvous_directories() == []
+
+
+def test_an_agent_that_fails_is_taken_out_and_told(start: Start):
+    target = start("waiting.py", "sleep")
+    error = refusal(target.pid, text="def start(facts):\n    raise KeyError('why')\n")
+    assert error.code == "agent-failed"
+    assert "KeyError: 'why' (<probe>/agent/main.py:2)" in error.message
+    left = put(target).reply["modules"]
+    assert [name for name in left if name.startswith("_probe")] == [
+        "_probe_agent", "_probe_agent.agent", "_probe_agent.agent.main",
+    ]  # fmt: skip
+    assert put(target).reply["already"]
+
+
+def test_an_agent_of_another_version_is_stopped_and_replaced(start: Start):
+    target = start("waiting.py", "sleep")
+    old = "def start(facts):\n    import sys\n    sys.modules['_probe_agent'].version = 'old'\n    return {}\n"
+    put(target, old + "def stop():\n    import sys\n    sys.stdout.write('stopped\\n'); sys.stdout.flush()\n")
+    assert not put(target).reply["already"]
+    assert target.output.count("stopped") == 1
+    assert put(target).reply["already"]
+
+
+def test_attaches_at_the_same_moment_leave_one_agent(start: Start):
+    for _ in range(5):
+        target = start("waiting.py", "lock")
+        children = [_in_child(lambda pid=target.pid: int(put(pid).reply["already"])) for _ in range(4)]
+        assert sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children) == [0, 1, 1, 1]
+        target.end()
+
+
+def _in_child(work) -> int:
+    """Forks a process that exits with what `work` returns, 99 when it raises."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os._exit(work())
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        os._exit(99)
+
+
+def test_with_the_gil_held_in_native_code_it_says_so_and_nothing_runs_later(start: Start, tmp_path):
+    target = start("waiting.py", "gil_held")
+    trace = tmp_path / "ran"
+    began = time.monotonic()
+    error = refusal(
+        target.pid, timeout=1.0, text=f"def start(facts):\n    open({str(trace)!r}, 'w')\n    return {{}}\n"
+    )
+    assert error.code == "gil-held"
+    assert time.monotonic() - began < 1.5
+    target.wait_for("released")
+    settle(lambda: threads(target.pid) == 1)
+    assert not trace.exists()
+    assert put(target).reply["pid"] == target.pid
+
+
+def test_a_target_that_cannot_connect_is_not_said_to_hold_the_gil(start: Start):
+    target = start("waiting.py", "without_sockets")
+    assert refusal(target.pid, timeout=0.7).code == "no-connection"
+
+
+def test_an_agent_that_starts_too_slowly_is_given_up_and_taken_out(start: Start):
+    target = start("waiting.py", "sleep")
+    slow = "import time, sys\ndef start(facts):\n    time.sleep(1.5)\n    return {}\n"
+    error = refusal(target.pid, timeout=1.0, text=slow + "def stop():\n    print('stopped', flush=True)\n")
+    assert error.code == "attach-timeout"
+    target.wait_for("stopped")
+    settle(lambda: threads(target.pid) == 1)
+    assert not put(target).reply["already"]
+
+
+def test_where_executable_pages_are_refused_the_main_thread_runs_it(start: Start):
+    target = start("waiting.py", "no_executable_pages", ready="filtered")
+    assert put(target).planted.way == PENDING_CALL
+    assert put(target).reply["already"]
+    assert target.alive
+
+
+def test_a_process_that_may_not_start_threads_is_refused(start: Start):
+    target = start("waiting.py", "no_threads_left", ready="limited")
+    error = refusal(target.pid)
+    assert error.code == "no-thread"
+    assert "ulimit" in error.hint
+    assert states(target.pid) == "S"
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
+def test_the_main_thread_stays_the_main_thread_of_threading(start_python, version):
+    target = start_python(interpreter(version), "without_threading.py", "small", ready="ready False")
+    text = "def start(facts):\n    import threading\n    return {'main': threading.main_thread().native_id}\n"
+    assert put(target, text).reply["main"] == target.pid
+
+
+def test_a_main_thread_that_would_have_to_import_threading_first_and_never_comes_is_told(start_python):
+    target = start_python(interpreter("3.11"), "without_threading.py", "long", ready="ready False")
+    assert refusal(target.pid, timeout=1.5).code == "main-thread-busy"
+    assert target.alive
+
+
+def test_a_killed_attach_leaves_the_target_running(start: Start):
+    target = start("busy.py")
+    moments = random.Random(1)
+    for _ in range(KILLS):
+        child = _in_child(lambda: [put(target) for _ in iter(int, 1)])
+        time.sleep(moments.uniform(0.003, 0.03))
+        family = [child, *map(int, Path(f"/proc/{child}/task/{child}/children").read_text().split())]
+        for pid in family:  # the tracing process too, where there is one just now
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert target.alive
+    settle(lambda: not set(states(target.pid)) & {"t", "T"})
+    assert "broken" not in target.output
+    assert put(target).reply["pid"] == target.pid
+    _age_rendezvous()
+    put(target)
+    assert rendezvous_directories() == []
+
+
+def _age_rendezvous() -> None:
+    for name in rendezvous_directories():
+        os.utime(f"/tmp/{name}", (time.time() - 1000, time.time() - 1000))
+
+
+def test_a_rendezvous_that_somebody_waits_at_is_not_swept(start: Start):
+    import socket
+
+    target = start("waiting.py", "sleep")
+    directory = f"/tmp/{PREFIX}live"
+    os.mkdir(directory)
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{directory}/s")
+            listener.listen(1)
+            _age_rendezvous()
+            put(target)
+            assert os.path.exists(f"{directory}/s")
+        _age_rendezvous()
+        put(target)
+        assert not os.path.exists(directory)
+    finally:
+        subprocess.run(["rm", "-rf", directory], check=True)
+
+
+def test_a_pyzmq_is_lent_where_it_fits(start_python):
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    target = start_python(interpreter(version), "waiting.py", "sleep")
+    if _has_zmq(interpreter(version)):
+        pytest.skip("that interpreter has a pyzmq of its own")
+    text = AGENT + "\nimport zmq\nsocket = zmq.Context.instance().socket(zmq.ROUTER)\nsocket.close()\n"
+    path = put(target).reply["path"]
+    target.end()
+    target = start_python(interpreter(version), "waiting.py", "sleep")
+    reply = put(target, text, with_zmq=True).reply
+    assert "zmq.backend.cython._zmq" in reply["modules"]
+    assert reply["path"] == path
+    assert reply["facts"]["zmq_path"]
+
+
+def test_where_no_pyzmq_fits_it_says_what_to_install_where(start_python):
+    others = [version for version, path in interpreters() if not _has_zmq(path) and version != _mine()]
+    if not others:
+        pytest.skip("no other Python without pyzmq on this machine")
+    target = start_python(interpreter(others[0]), "waiting.py", "sleep")
+    error = refusal(target.pid, with_zmq=True)
+    assert error.code == "no-pyzmq"
+    assert re.fullmatch(r"Install it there: \S*python\S* -m pip install pyzmq", error.hint)
+
+
+def _mine() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def _has_zmq(python: str) -> bool:
+    return subprocess.run([python, "-c", "import zmq"], capture_output=True).returncode == 0

@@ -1,0 +1,151 @@
+"""What cannot be attached to is refused at once, each cause by its own code, and left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from delivering import put
+
+from probe.attach import attach, delivery
+from probe.errors import CODES, AttachError
+from target import Start, Target
+
+
+def refusal(pid: int) -> AttachError:
+    began = time.monotonic()
+    with pytest.raises(AttachError) as caught:
+        attach(pid, timeout=5)
+    assert time.monotonic() - began < 1.0
+    assert caught.value.code in CODES
+    assert caught.value.hint
+    return caught.value
+
+
+@pytest.mark.parametrize("pid", [0, -1, 4_194_305, 1 << 40])
+def test_no_such_process(pid):
+    error = refusal(pid)
+    assert error.code == "no-process"
+    assert str(pid) in error.message
+
+
+def test_a_thread_of_a_process():
+    ready, done = threading.Event(), threading.Event()
+    tids: list[int] = []
+    thread = threading.Thread(target=lambda: (tids.append(threading.get_native_id()), ready.set(), done.wait()))
+    thread.start()
+    ready.wait()
+    try:
+        error = refusal(tids[0])
+        assert error.code == "is-thread"
+        assert error.hint == f"Give the process: probe attach {os.getpid()}"
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_process_that_ended_and_was_not_waited_for():
+    child = subprocess.Popen(["true"])
+    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    assert refusal(child.pid).code == "zombie"
+    child.wait()
+
+
+def test_a_stopped_process_stays_stopped(start: Start):
+    target = start("waiting.py", "sleep")
+    os.kill(target.pid, signal.SIGSTOP)
+    error = refusal(target.pid)
+    assert error.code == "stopped"
+    assert error.hint == f"Resume it first: kill -CONT {target.pid}"
+    assert Path(f"/proc/{target.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_process_that_a_debugger_holds(start: Start):
+    target = start("waiting.py", "sleep")
+    hold = f"from probe.attach import ptrace; ptrace.seize({target.pid}); print('held', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as debugger:
+        assert debugger.stdout and debugger.stdout.readline() == "held\n"
+        error = refusal(target.pid)
+        debugger.kill()
+    assert error.code == "traced"
+    assert f"(pid {debugger.pid})" in error.message
+
+
+def test_a_program_that_is_not_python():
+    with subprocess.Popen(["sleep", "100"]) as child:
+        error = refusal(child.pid)
+        child.kill()
+    assert error.code == "not-python"
+    assert "sleep" in error.message
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/2/comm"), reason="the kernel's threads are not visible here")
+def test_a_thread_of_the_kernel():
+    if Path("/proc/2/comm").read_text() != "kthreadd\n":
+        pytest.skip("pid 2 is an ordinary process here")
+    assert refusal(2).code == "kernel-thread"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_process_of_another_user(start: Start):
+    target = start("waiting.py", "sleep")
+    child = os.fork()
+    if child == 0:
+        code = ""
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            delivery.deliver(target.pid, [], 5.0)
+        except AttachError as error:
+            code = error.code
+        finally:
+            os._exit(0 if code == "other-user" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach to somebody else")
+def test_root_attaches_to_another_user_and_is_known_there_as_root(start: Start):
+    target = start("waiting.py", "other_user", ready="changed")
+    assert put(target).reply["facts"]["uid"] == 0
+
+
+@pytest.mark.parametrize(
+    ("hello", "code"),
+    [
+        ({"version": [3, 9, 1], "abiflags": ""}, "old-python"),
+        ({"version": [3, 13, 0], "abiflags": "t"}, "free-threaded"),
+    ],
+)
+def test_an_interpreter_that_turns_out_unsupported(hello, code):
+    with pytest.raises(AttachError) as caught:
+        delivery.check_interpreter(1, hello)
+    assert caught.value.code == code
+
+
+def test_an_old_python_is_refused_before_it_is_touched(tmp_path):
+    old = sorted(Path.home().glob(".pyenv/versions/3.[6789].*/bin/python"))
+    if not old:
+        pytest.skip("no Python older than 3.10 on this machine")
+    target = Target(
+        (str(old[-1]), "-c", "print('ready', flush=True); import time; time.sleep(100)"), tmp_path / "o", {}
+    )
+    try:
+        target.wait_for("ready")
+        assert refusal(target.pid).code == "old-python"
+    finally:
+        target.end()
+
+
+def test_importing_attach_does_not_import_what_only_queries_need():
+    heavy = ("zmq", "pyarrow", "duckdb", "numpy", "torch")
+    script = f"import sys, probe.attach.delivery; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"

@@ -1,0 +1,80 @@
+"""A call that does not return: put back where it waits for a lock, left to end by itself where it works."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import time
+
+import pytest
+
+from probe.attach.call import CallFailed, RemoteCalls
+from probe.attach.safepoint import stop_safe_thread
+from probe.attach.target import examine
+from target import Start
+
+
+def in_child(work) -> dict:
+    """What `work` returns, from a process of its own: only the thread that seized a tracee may ask about it."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, json.dumps(work()).encode())
+        except BaseException as error:
+            os.write(writer, json.dumps({"raised": repr(error)}).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        answer = file.read()
+    os.waitpid(child, 0)
+    return json.loads(answer)
+
+
+def call(pid: int, function: str, *arguments: int, seconds: float) -> dict:
+    target = examine(pid)
+    libc = ctypes.CDLL(None)
+    own = {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value for name in ("getpid", function)}
+    # both processes have the same libc, so a function lies as far from getpid there as here
+    target.symbols[function] = target.symbols["getpid"] + own[function] - own["getpid"]
+    calls = RemoteCalls(target, stop_safe_thread(target, time.monotonic() + 3))
+    calls.write(calls.scratch, bytes(8))
+    try:
+        calls.call(function, *(argument or calls.scratch for argument in arguments), seconds=seconds)
+        outcome = "returned"
+    except CallFailed as error:
+        outcome = str(error)
+    finally:
+        stood = calls.close()
+        target.memory.close()
+    return {"outcome": outcome, "stood": stood}
+
+
+def test_a_call_that_waits_for_a_lock_is_rolled_back(start: Start):
+    target = start("waiting.py", "nanosleep")
+    told = in_child(lambda: call(target.pid, "pthread_mutex_lock", 0, seconds=0.2))
+    assert told["outcome"] == "returned"  # the mutex was free: 0 bytes
+    told = in_child(lambda: call(target.pid, "sem_wait", 0, seconds=0.2))
+    assert "rolled back" in told["outcome"]
+    target.wait_for("slept", times=target.output.count("slept") + 2)
+
+
+def test_a_call_that_works_on_is_left_to_end_by_itself(start: Start):
+    target = start("waiting.py", "spin")
+    told = in_child(lambda: call(target.pid, "sleep", 1, seconds=0.2))
+    assert "left to end by itself" in told["outcome"]
+    assert told["stood"] < 1.0
+    time.sleep(1.2)
+    assert in_child(lambda: call(target.pid, "getpid", seconds=0.5))["outcome"] == "returned"
+    assert target.alive
+
+
+@pytest.mark.parametrize("address", [1])
+def test_a_call_that_faults_is_rolled_back(start: Start, address):
+    target = start("waiting.py", "nanosleep")
+    told = in_child(lambda: call(target.pid, "strlen", address, seconds=0.5))
+    assert "signal 11" in told["outcome"] and "rolled back" in told["outcome"]
+    target.wait_for("slept", times=target.output.count("slept") + 2)
+    assert "broken" not in target.output.splitlines()[-1]

@@ -1,0 +1,130 @@
+"""A Python process whose main thread is where its argument says, for good.  No torch, standard library only."""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+import time
+
+
+class TimeSpec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def lock():
+    held = threading.Lock()
+    held.acquire()
+    held.acquire()
+
+
+def sleep():
+    time.sleep(1000)
+
+
+def epoll():
+    select.epoll().poll()
+
+
+def pipe():
+    reader, _writer = os.pipe()
+    os.read(reader, 1)
+
+
+def sigwait():
+    signal.sigwait([signal.SIGUSR1])
+
+
+def vfork():
+    import subprocess
+
+    subprocess.run(["sleep", "1000"])
+
+
+def spin():
+    while True:
+        pass
+
+
+def native_spin():
+    """In C, without the GIL."""
+    block = ctypes.create_string_buffer(1 << 24)
+    while True:
+        ctypes.memset(block, 1, 1 << 24)
+
+
+def nanosleep():
+    """A stop must neither end nor prolong the call (ERESTART_RESTARTBLOCK)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    while True:
+        began = time.monotonic()
+        result = libc.nanosleep(ctypes.byref(TimeSpec(0, 400_000_000)), None)
+        took = time.monotonic() - began
+        print("slept" if result == 0 and 0.4 <= took < 0.8 else f"broken: {result} {took}", flush=True)
+
+
+def gil_held():
+    ctypes.PyDLL(None).sleep(2)
+    print("released", flush=True)
+    time.sleep(1000)
+
+
+def no_executable_pages():
+    """A seccomp filter answers EACCES to mmap of anonymous memory with PROT_EXEC, as SELinux without execmem does."""
+
+    def instruction(code, jt, jf, k):
+        return code.to_bytes(2, "little") + bytes([jt, jf]) + k.to_bytes(4, "little")
+
+    load, equal, any_bit, answer = 0x20, 0x15, 0x45, 0x06
+    program = b"".join(
+        [
+            instruction(load, 0, 0, 0),  # the number
+            instruction(equal, 0, 5, 9),  # mmap
+            instruction(load, 0, 0, 16 + 2 * 8),  # its protection
+            instruction(any_bit, 0, 3, 4),  # PROT_EXEC
+            instruction(load, 0, 0, 16 + 3 * 8),  # its flags
+            instruction(any_bit, 0, 1, 0x20),  # MAP_ANONYMOUS
+            instruction(answer, 0, 0, 0x00050000 | 13),  # EACCES
+            instruction(answer, 0, 0, 0x7FFF0000),  # allow
+        ]
+    )
+    held = ctypes.create_string_buffer(program, len(program))
+    head = ctypes.create_string_buffer(16)
+    ctypes.memmove(head, (len(program) // 8).to_bytes(8, "little") + ctypes.addressof(held).to_bytes(8, "little"), 16)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, 2, head, 0, 0) == 0  # PR_SET_SECCOMP
+    print("filtered", flush=True)
+    while True:
+        time.sleep(0.01)
+
+
+def no_threads_left():
+    import resource
+
+    os.setuid(65534)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+    print("limited", flush=True)
+    time.sleep(1000)
+
+
+def without_sockets():
+    sys.modules["_socket"] = None
+    time.sleep(1000)
+
+
+def other_user():
+    import binascii
+    import importlib.util
+    import json
+    import socket
+
+    assert binascii and importlib.util and json and socket  # a home that others may not enter may hold this Python
+    os.setuid(65534)
+    print("changed", flush=True)
+    time.sleep(1000)
+
+
+print("ready", flush=True)
+globals()[sys.argv[1]]()

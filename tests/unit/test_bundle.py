@@ -1,0 +1,70 @@
+"""The agent's sources travel in an order in which each finds what it imports."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+
+from probe.attach.bundle import agent_bundle, bundle_of
+
+
+def names(sources: dict[str, str]) -> list[str]:
+    return [part.name for part in bundle_of(sources)]
+
+
+def test_a_module_comes_after_what_it_imports():
+    sources = {
+        "agent": "",
+        "agent.a": "from .taps.b import x",
+        "agent.taps": "",
+        "agent.taps.b": "from ...streams import (\n    y,\n    z,\n)\nfrom .. import c",
+        "agent.c": "import json",
+        "streams": "",
+    }
+    assert names(sources) == ["agent", "agent.taps", "streams", "agent.c", "agent.taps.b", "agent.a"]
+
+
+def test_a_circle_is_left_to_the_import_statement():
+    assert sorted(names({"a": "from .b import x", "b": "from . import a"})) == ["a", "b"]
+
+
+def test_an_import_in_a_function_orders_nothing():
+    assert names({"a": "def f():\n    from .b import x", "b": "from .a import f"}) == ["a", "b"]
+
+
+def test_packages_are_told_from_modules():
+    kinds = {part.name: part.is_package for part in bundle_of({"agent": "", "agent.a": ""})}
+    assert kinds == {"agent": True, "agent.a": False}
+
+
+def test_the_agent_holds_what_it_shares_and_its_entry_last_of_what_it_needs():
+    order = [part.name for part in agent_bundle()]
+    assert {"protocol", "streams", "agent.main"} <= set(order)
+    for part in agent_bundle():
+        assert not re.search(r"^(from|import) probe\b", part.source, re.MULTILINE), part.name
+
+
+def test_tracebacks_name_the_agents_files_without_this_machines_paths():
+    (part,) = bundle_of({"agent.main": "def start(): pass"})
+    assert part.code().co_filename == "<probe>/agent/main.py"
+
+
+def test_every_file_of_the_agent_can_be_executed_in_that_order():
+    made = []
+    try:
+        for part in agent_bundle():
+            module = types.ModuleType(f"_order_test.{part.name}")
+            module.__package__ = module.__name__ if part.is_package else module.__name__.rpartition(".")[0]
+            if part.is_package:
+                module.__path__ = []
+            if not made:
+                root = types.ModuleType("_order_test")
+                root.__path__ = []
+                sys.modules["_order_test"] = root
+            sys.modules[module.__name__] = module
+            made.append(module.__name__)
+            exec(part.code(), module.__dict__)
+    finally:
+        for name in [*made, "_order_test"]:
+            sys.modules.pop(name, None)

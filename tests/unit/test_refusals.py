@@ -1,0 +1,74 @@
+"""Every cause for which a process cannot be attached to has its own code, sentence and remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import pytest
+
+from probe.attach import refusals
+from probe.attach.refusals import Access, judge
+from probe.attach.status import my_status
+
+FREE = Access(
+    pid=4242,
+    my_uid=1000,
+    target_uid=1000,
+    may_trace_all=False,
+    yama=0,
+    same_user_namespace=True,
+    dumpable=True,
+    target_has_more_capabilities=False,
+    seccomp=False,
+    memory_opened=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "says"),
+    [
+        ({"target_uid": 0}, "other-user", "uid 0"),
+        ({"yama": 1}, "yama", "ptrace_scope is 1"),
+        ({"yama": 2}, "yama", "root"),
+        ({"yama": 3, "may_trace_all": True}, "yama-off", "reboot"),
+        ({"same_user_namespace": False}, "user-namespace", "namespace"),
+        ({"dumpable": False}, "not-dumpable", "dumpable"),
+        ({"target_has_more_capabilities": True}, "capabilities", "capabilities"),
+        ({"seccomp": True, "memory_opened": True, "may_trace_all": True}, "seccomp", "seccomp"),
+        ({"may_trace_all": True}, "security-module", "security module"),
+        ({}, "security-module", "SELinux"),
+    ],
+)
+def test_each_rule_of_the_kernel_is_told_by_its_own_code(facts, code, says):
+    error = judge(dataclasses.replace(FREE, **facts))
+    assert error.code == code
+    assert says in error.message
+    assert error.hint
+
+
+def test_the_rules_are_told_in_the_order_in_which_the_kernel_asks():
+    everything = dataclasses.replace(FREE, target_uid=0, yama=1, dumpable=False, target_has_more_capabilities=True)
+    assert judge(everything).code == "other-user"
+    assert judge(dataclasses.replace(everything, target_uid=1000)).code == "not-dumpable"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"process": 1}, "is-thread"),
+        ({"state": "Z"}, "zombie"),
+        ({"state": "T"}, "stopped"),
+        ({"state": "t", "tracer": 1}, "traced"),
+        ({"shadow_stack": True}, "shadow-stack"),
+    ],
+)
+def test_a_state_that_forbids_attaching_is_told(change, code):
+    with pytest.raises(refusals.AttachError) as caught:
+        refusals.check_state(os.getpid(), dataclasses.replace(my_status(), **change))
+    assert caught.value.code == code
+    assert caught.value.hint
+
+
+def test_an_ordinary_process_is_not_refused():
+    refusals.check_state(os.getpid(), my_status())
