@@ -109,18 +109,18 @@ class FakeAgent:
         self.put(LOG_THREAD, THREAD, native_id=4242, name="MainThread", is_main=True)
         self.put(LOG_GROUP, 1, name="0", backend="gloo", size=1, rank=0, ranks=[0])
 
-    def train(self, steps: int, start: int = 0, group_seq: int = -1) -> int:
-        """Steps of 1,000 ns: forward 0-300 (linear 100-200), backward 400-700 (linear 500-600), step 800-900."""
+    def train(self, steps: int, start: int = 0, group_seq: int = -1, unit: int = 1) -> int:
+        """Steps of 1,000 units: forward 0-300 (linear 100-200), backward 400-700 (linear 500-600), step 800-900."""
         for _ in range(steps):
-            self.span(start + 100, start + 200, LINEAR)
-            self.span(start, start + 300, MODEL)
-            self.mark(start + 450, MODEL, BEGIN)
-            self.mark(start + 500, LINEAR, BEGIN)
-            self.mark(start + 600, LINEAR, END)
-            self.span(start + 400, start + 700, 0, ENGINE)
-            self.span(start + 800, start + 900, ADAM, OPTIMIZER)
-            self.boundary(start + 890, group_seq)
-            start += 1000
+            self.span(start + 100 * unit, start + 200 * unit, LINEAR)
+            self.span(start, start + 300 * unit, MODEL)
+            self.mark(start + 450 * unit, MODEL, BEGIN)
+            self.mark(start + 500 * unit, LINEAR, BEGIN)
+            self.mark(start + 600 * unit, LINEAR, END)
+            self.span(start + 400 * unit, start + 700 * unit, 0, ENGINE)
+            self.span(start + 800 * unit, start + 900 * unit, ADAM, OPTIMIZER)
+            self.boundary(start + 890 * unit, group_seq)
+            start += 1000 * unit
             group_seq += group_seq >= 0
         return start
 
