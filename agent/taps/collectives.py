@@ -121,16 +121,17 @@ class Collectives:
         library = self._library = torch.library.Library("c10d", "IMPL")
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         for full_name in torch._C._dispatch_get_all_op_names():
-            if not full_name.startswith("c10d::"):
+            space, _, name = full_name.partition("::")
+            if space != "c10d":
                 continue
-            name, _, overload = full_name.partition("::")[2].partition(".")
-            op = getattr(getattr(torch.ops.c10d, name), overload or "default")
+            base, _, overload = name.partition(".")
+            op = getattr(getattr(torch.ops.c10d, base), overload or "default")
             operation = described(op._schema)
             if operation is not None:
                 name_id = self._log.string(f"c10d::{operation.name}")
                 kernel = kernels.kernel(self, operation, name_id, op._handle.redispatch_boxed, below)
                 self._codes.add(kernel.__code__)
-                library.impl(op._schema.name, kernel, _KEY, with_keyset=True)
+                library.impl(name, kernel, _KEY, with_keyset=True)
 
     def _log_group(self, record: dict[str, Any]) -> int:
         """The id of this record; a group met again, after its Python object was recreated, keeps its id."""

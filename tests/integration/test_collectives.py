@@ -169,6 +169,12 @@ def test_the_caller_gets_the_same_work_and_the_same_exception(ranks):
     assert result["rows"][-1]["flags"] & FAILED
 
 
+def test_an_operation_that_times_out_has_failed(ranks):
+    (row,) = [row for row in ranks[0]["timed_out"]["rows"] if row["group"]["name"] != "0"]
+    assert ranks[0]["timed_out"]["told"] and row["flags"] & FAILED
+    assert row["done_ns"] - row["start_ns"] > 150e6
+
+
 def test_weights_are_the_same_bits_with_the_tap_on_off_and_toggled(ranks):
     result = ranks[0]["toggled"]
     assert len({*result["digests"], ranks[0]["reinstalled"]["digest"]}) == 1

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import warnings
+from datetime import timedelta
 from types import SimpleNamespace
 
 import torch
@@ -229,6 +230,21 @@ def untapped(recorder, call):
         return call()
     finally:
         recorder.tap.resume()
+
+
+@scenario
+def timed_out(recorder):
+    """Rank 0 alone issues on a group of its own making: it fails after the group's time-out."""
+    group = dist.new_group([0, 1], timeout=timedelta(milliseconds=200))
+    told = None
+    if dist.get_rank() == 0:
+        position = recorder.stream.position()
+        try:
+            dist.all_reduce(torch.ones(2), group=group)
+        except RuntimeError as error:
+            told = type(error).__name__
+        recorder.settle(position)
+    return {"told": told}
 
 
 @scenario
