@@ -6,6 +6,7 @@ stopped or changed; a process that ends meanwhile is left out, what may not be r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import defaultdict
@@ -18,7 +19,7 @@ _LIBTORCH = re.compile(rb"/libtorch(_cpu|_python)?\.so")
 _SPAWNED = "from multiprocessing.spawn import spawn_main"
 _LOADER_WORKER = "pt_data_worker"  # as torch names its spawned loader workers' main thread
 _LAUNCHER_LEAVES = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")  # what a launcher gives to its ranks and has not itself
-_WANTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID")
+_WANTED = (b"RANK", b"WORLD_SIZE", b"LOCAL_RANK", b"TORCHELASTIC_RUN_ID")
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ def process(pid: int) -> Process | None:
         uid = os.stat(f"/proc/{pid}").st_uid
     except (OSError, ValueError, IndexError):
         return None
+    executable = _executable(pid)
+    maps = _read(f"/proc/{pid}/maps") if executable else b""
     environment = _environment(pid)
-    maps = _read(f"/proc/{pid}/maps")
-    executable = os.path.basename(_link(f"/proc/{pid}/exe"))
     return Process(
         pid=pid,
         ppid=int(fields[1]),
@@ -76,7 +77,7 @@ def start_ticks(pid: int) -> int | None:
 
 def python_processes() -> list[Process]:
     """All Python processes that this user may look into, by pid."""
-    found = (process(pid) for pid in sorted(_parents()) if _may_read(pid))
+    found = (process(pid) for pid in sorted(_pids()) if _executable(pid))
     return [entry for entry in found if entry is not None and entry.is_python]
 
 
@@ -136,29 +137,34 @@ def _below(pid: int, tree: list[Process]) -> set[int]:
 
 def _parents() -> dict[int, int]:
     parents = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                parents[int(name)] = int(_stat(int(name))[1][1])
-            except (OSError, ValueError, IndexError):
-                continue
+    for pid in _pids():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parents[pid] = int(_stat(pid)[1][1])
     return parents
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _stat(pid: int) -> tuple[str, list[str]]:
     """Name, and the fields from `state` on (so ppid is 1, start time 19)."""
-    with open(f"/proc/{pid}/stat", errors="replace") as file:
-        head, _, tail = file.read().rpartition(")")
-    return head.partition("(")[2], tail.split()
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        head, _, tail = file.read().rpartition(b")")
+    return head.partition(b"(")[2].decode(errors="replace"), tail.decode().split()
 
 
 def _environment(pid: int) -> Mapping[str, str]:
-    entries = (entry.decode(errors="replace").partition("=") for entry in _read(f"/proc/{pid}/environ").split(b"\0"))
-    return {name: value for name, _, value in entries if name in _WANTED}
+    entries = (entry.partition(b"=") for entry in _read(f"/proc/{pid}/environ").split(b"\0"))
+    return {name.decode(): value.decode(errors="replace") for name, _, value in entries if name in _WANTED}
 
 
-def _may_read(pid: int) -> bool:
-    return os.access(f"/proc/{pid}/environ", os.R_OK)
+def _executable(pid: int) -> str:
+    """Its name; "" for the kernel's threads, what is gone, and what we may not look into."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)"))
+    except OSError:
+        return ""
 
 
 def _read(path: str) -> bytes:
@@ -168,13 +174,6 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path).removesuffix(" (deleted)")
-    except OSError:
-        return ""
 
 
 def _number(text: str | None) -> int | None:
