@@ -28,6 +28,7 @@ from .collective_works import Works
 from .one_sided import Running, refusal
 
 _KEY = "BackendSelect"  # above the backends, below autograd and Python modes
+_PATIENCE_S = 0.02  # the job stands still meanwhile
 
 
 class Collectives:
@@ -64,7 +65,7 @@ class Collectives:
     def remove(self) -> bool:
         """Take the kernels out; False if a thread stands in one of them: try again at a later boundary."""
         self.recording = False
-        if self._library is not None and not alone(self._library._destroy, self._codes.__contains__):
+        if self._library is not None and not alone(self._library._destroy, self._codes.__contains__, _PATIENCE_S):
             return False
         self._library = None
         self._works.close()

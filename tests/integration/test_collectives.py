@@ -215,5 +215,9 @@ def test_no_scenario_turned_the_tap_off(ranks):
     assert {name: result["why_not"] for name, result in ranks[0].items() if result.get("why_not")} == {}
 
 
+def test_kernels_stay_while_a_thread_stands_in_one(ranks):
+    assert ranks[0]["removed_too_early"]["removed"] == [False, True]
+
+
 def test_removing_leaves_the_dispatcher_and_work_as_they_were(ranks):
     assert ranks[0]["removed"] == {"same": [True, True, True], "removed": True, "nothing": True}

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import sys
+import threading
 import time
 import warnings
 from datetime import timedelta
@@ -285,6 +286,25 @@ def one_sided(recorder):
                 told[f"{name} {operation}"] = str(error)
     recorder.eval = None
     return {"told": told}
+
+
+@scenario
+def removed_too_early(recorder):
+    """A thread of rank 0 blocks inside an operation while the tap is to be taken out."""
+    if dist.get_rank() == 1:
+        time.sleep(0.3)
+        dist.monitored_barrier()
+        return {}
+    thread = threading.Thread(target=dist.monitored_barrier)
+    position = recorder.stream.position()
+    thread.start()
+    while recorder.stream.position() == position:
+        time.sleep(0.001)
+    early = recorder.tap.remove()
+    thread.join()
+    late = recorder.tap.remove()
+    recorder.tap.install()
+    return {"removed": [early, late]}
 
 
 @scenario
