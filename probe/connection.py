@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .fetch import Fetcher
     from .sql import Query
 
+_JOIN_S = 0.1  # a lock held with a time-out lets signal handlers in
 _DETACH_S = 15.0  # the target takes kernels out at a boundary; without one it says so in time
 
 
@@ -102,11 +104,35 @@ class Connection:
         job = self._fetcher.snapshot(open_steps)
         self._query = Query(TABLES, job)
         try:
-            return self._query.run(sql)
-        finally:
+            result = self._interruptibly(self._query, sql)
             self.notes += notes_of(job, self._query.scanned)
+        finally:
             self._query.close()
             self._query = None
+        return result
+
+    def _interruptibly(self, query: Query, sql: str) -> Any:
+        """DuckDB runs on a thread of its own: a signal's handler would have to wait for its end on this one."""
+        outcome: list[Any] = []
+
+        def run() -> None:
+            try:
+                outcome.append(query.run(sql))
+            except BaseException as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=run, name="probe-query", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(_JOIN_S)
+        except BaseException:  # a handler raised: KeyboardInterrupt
+            self.cancel()
+            thread.join()
+            raise
+        if isinstance(outcome[0], BaseException):
+            raise outcome[0]
+        return outcome[0]
 
     def eval(
         self,

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from .arrow import ARROW_TYPES, repeated, schema_of, table_of
-from .errors import ProbeError, QueryError
+from .errors import Interrupted, ProbeError, QueryError
 from .fold import fold
 from .raw import Job, Left, Raw
 from .schema import Columns, Table
@@ -143,6 +143,8 @@ class Query:
         except duckdb.Error as error:
             if self._failure is not None:
                 raise self._failure from None
+            if isinstance(error, duckdb.InterruptException):
+                raise Interrupted("Interrupted.") from None
             raise self._told(self._with_caret(sql, error)) from None
 
     def _execute(self, sql: str) -> Any:
@@ -167,6 +169,7 @@ class Query:
 
     def close(self) -> None:
         self._connection.close()
+        del self._connection  # an error's traceback holds on to this object, and DuckDB complains at exit
 
     def _told(self, error: duckdb.Error) -> ProbeError:
         """DuckDB's own message with its caret, and what there is instead of what was asked for."""

@@ -66,6 +66,7 @@ class FakeAgent:
             wire.ALIGN: self._align, wire.DETACH: self._detach, wire.ARM: self._arm, wire.GO: self._go,
         }  # fmt: skip
         self.server.on_cancel = self._cancelled
+        self.handlers[wire.CANCEL] = self.server.handlers[wire.CANCEL]
         for kind, handler in self.handlers.items():
             self.server.handlers[kind] = self._unless_deaf(handler)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
@@ -129,7 +130,7 @@ class FakeAgent:
     def _unless_deaf(self, handler: Any) -> Any:
         def handle(key: Key, request: dict[str, Any], payload: Any) -> None:
             self.requests.append(request)
-            if request["kind"] not in self.deaf:
+            if request["kind"] not in self.deaf - {wire.CANCEL}:
                 handler(key, request, payload)
 
         return handle

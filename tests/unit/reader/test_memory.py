@@ -28,7 +28,8 @@ agent = FakeAgent(Path(sys.argv[1]), rank=int(sys.argv[2]), world_size=int(sys.a
 agent.name_modules()
 agent.train(3000, group_seq=0)
 agent.publish()
-print("ready", flush=True)
+sys.stdout.write("ready\\n")
+sys.stdout.flush()
 sys.stdin.read()
 agent.close()
 """

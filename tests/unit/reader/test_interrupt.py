@@ -1,0 +1,59 @@
+"""Ctrl-C in a query: it ends at once, and the agents stop sending."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from fake_agent import FakeAgent
+
+from probe.connection import Connection
+from probe.errors import Interrupted
+
+Make = Callable[..., FakeAgent]
+Connect = Callable[..., Connection]
+ENDLESS = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"
+
+
+@pytest.fixture
+def press() -> Iterator[Callable[[Connection], None]]:
+    """Has Ctrl-C pressed after a moment; the connection's cancel() is the handler, as in the command line."""
+    before = signal.getsignal(signal.SIGINT)
+    timers: list[threading.Timer] = []
+
+    def arrange(connection: Connection) -> None:
+        signal.signal(signal.SIGINT, lambda number, frame: connection.cancel())
+        timers.append(threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT)))
+        timers[-1].start()
+
+    yield arrange
+    for timer in timers:
+        timer.join()
+    signal.signal(signal.SIGINT, before)
+
+
+def test_in_the_middle_of_duckdbs_work(agent: Make, connected: Connect, press: Callable[[Connection], None]) -> None:
+    connection = connected(agent())
+    press(connection)
+    begun = time.monotonic()
+    with pytest.raises(Interrupted):
+        connection.query(ENDLESS)
+    assert time.monotonic() - begun < 2
+    assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
+
+
+def test_while_rows_are_awaited(agent: Make, connected: Connect, press: Callable[[Connection], None]) -> None:
+    one = agent()
+    one.train(10)
+    connection = connected(one, timeout=30)
+    one.deaf.add("scan")
+    press(connection)
+    begun = time.monotonic()
+    with pytest.raises(Interrupted):
+        connection.query("SELECT * FROM python.torch_trace")
+    assert time.monotonic() - begun < 2
+    time.sleep(0.1)
+    assert "cancel" in [request["kind"] for request in one.requests]
