@@ -42,6 +42,8 @@ class Evals:
 
     def current(self, thread: int) -> Evaluation | None:
         """The snippet that runs on this thread, if one does."""
+        if not self._sessions:  # asked at every collective
+            return None
         for session in list(self._sessions.values()):
             if session.evaluation.running and session.evaluation.thread == thread:
                 return session.evaluation

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from ..streams import COLLECTIVES, MARKS, SPANS
@@ -103,14 +104,20 @@ class TorchTaps:
         return left
 
     def _remove_collectives(self) -> bool:
+        """At the next boundary, or the one after it if a thread stands in a kernel; False if none came in time."""
         self.collectives.pass_through()
-        removed: list[bool] = []
-        ticket = self._boundary.request(lambda frame: removed.append(self.collectives.remove()))
-        typical = (self._steps.typical_ns() or 0) / 1e9
-        end = time.monotonic() + max(_PATIENCE_S, 4 * typical)
-        while not removed and time.monotonic() < end:
-            time.sleep(0.002)
-        return bool(removed and removed[0]) if removed or ticket.cancel() else bool(removed)
+        end = time.monotonic() + max(_PATIENCE_S, 4 * (self._steps.typical_ns() or 0) / 1e9)
+
+        def remove(frame: FrameType) -> None:
+            self.collectives.remove()
+
+        while self.collectives.installed and time.monotonic() < end:
+            ticket = self._boundary.request(remove)
+            while ticket.outcome != "run" and time.monotonic() < end:
+                time.sleep(0.002)
+            if not ticket.cancel():
+                time.sleep(0.03)  # it runs: installing and removing take some milliseconds
+        return not self.collectives.installed
 
     def forget(self) -> None:
         """In a forked child: nothing of ours may run, and only this thread exists."""
