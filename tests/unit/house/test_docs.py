@@ -1,0 +1,45 @@
+"""What the README and the pages tell the reader to type exists, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from probe.cli.program import VERBS, program
+from probe.cli.words import arrange
+
+ROOT = Path(__file__).parents[3]
+PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def commands(path: Path) -> Iterator[list[str]]:
+    """The words of each command line that is shown, comments left out; a quoted text may span lines."""
+    for match in re.finditer(
+        r'^(?:\$ |    )(probe (?:[^"\n]|"[^"]*")+)$', path.read_text(encoding="utf-8"), re.MULTILINE
+    ):
+        if path.parent.name != "reference" and "..." not in match[1]:
+            yield shlex.split(match[1], comments=True)[1:]
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: path.name)
+def test_every_command_shown_can_be_typed(path: Path) -> None:
+    for words in commands(path):
+        verb, *rest = arrange([word for word in words if word not in ("|", "head")], VERBS)
+        command = program.get_command(click.Context(program), verb)
+        assert command is not None
+        command.make_context(verb, rest)
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: path.name)
+def test_every_link_leads_to_a_file(path: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_the_readme_shows_commands() -> None:
+    assert {"attach", "query", "eval", "detach"} <= {arrange(words, VERBS)[0] for words in commands(PROSE[0])}
