@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from probe.attach.bundle import Part, bundle_of
 from probe.attach.delivery import Delivered, deliver
@@ -41,3 +45,21 @@ def interpreters() -> list[tuple[str, str]]:
             if path.exists():
                 found.setdefault(f"3.{minor}", str(path))
     return sorted(found.items())
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """What `work` returns, from a process of its own: only the thread that seized a tracee may ask about it."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, json.dumps(work()).encode())
+        except BaseException as error:
+            os.write(writer, json.dumps({"raised": repr(error)}).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        answer = file.read()
+    os.waitpid(child, 0)
+    return json.loads(answer)

@@ -7,6 +7,7 @@ rendezvous is gone when this returns, so nothing starts later in a target that w
 from __future__ import annotations
 
 import binascii
+import contextlib
 import importlib.util
 import json
 import marshal
@@ -46,25 +47,25 @@ class Delivered:
 def deliver(pid: int, bundle: list[Part], timeout: float, with_zmq: bool = True) -> Delivered:
     """Raises AttachError, after at most `timeout` seconds and a moment."""
     deadline = time.monotonic() + timeout
-    target = examine(pid)
-    try:
-        with Rendezvous(pid, target.status) as rendezvous, Meeting(pid, deadline) as meeting:
-            key = os.urandom(16).hex()
-            text = bootstrap_text(rendezvous.path, key)
-            planted = plant_from_child(target, text, min(deadline, time.monotonic() + PLANT_SECONDS))
-            try:
-                hello = meeting.accept(rendezvous.listener, key)
-            except TooLate:
-                raise _no_hello(pid, planted, timeout) from None
-            check_interpreter(pid, hello)
-            try:
-                meeting.send(_order(bundle, hello, meeting.left_seconds, with_zmq))
-                answer = meeting.receive_all()
-            except TooLate:
-                raise _no_answer(pid, timeout) from None
-            return Delivered(understand(pid, answer, hello), ".".join(map(str, hello["version"])), planted)
-    finally:
-        target.memory.close()
+    with (
+        contextlib.closing(examine(pid)) as target,
+        Rendezvous(pid, target.status) as rendezvous,
+        Meeting(pid, deadline) as meeting,
+    ):
+        key = os.urandom(16).hex()
+        text = bootstrap_text(rendezvous.path, key)
+        planted = plant_from_child(target, text, min(deadline, time.monotonic() + PLANT_SECONDS))
+        try:
+            hello = meeting.accept(rendezvous.listener, key)
+        except TooLate:
+            raise _no_hello(pid, planted, timeout) from None
+        check_interpreter(pid, hello)
+        try:
+            meeting.send(_order(bundle, hello, meeting.left_seconds, with_zmq))
+            answer = meeting.receive_all()
+        except TooLate:
+            raise _no_answer(pid, timeout) from None
+        return Delivered(understand(pid, answer, hello), ".".join(map(str, hello["version"])), planted)
 
 
 def check_interpreter(pid: int, hello: dict[str, Any]) -> None:

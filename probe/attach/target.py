@@ -61,6 +61,9 @@ class Target:
     def refresh(self) -> None:
         self.mappings = read_mappings(self.pid)
 
+    def close(self) -> None:
+        self.memory.close()
+
 
 def examine(pid: int) -> Target:
     """Raises AttachError: no such process, not ours, not CPython, or a CPython that cannot be attached to."""

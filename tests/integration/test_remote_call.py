@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import json
-import os
 import time
 
 import pytest
+from delivering import in_child
 
 from probe.attach.call import CallFailed, RemoteCalls
 from probe.attach.safepoint import stop_safe_thread
 from probe.attach.target import examine
 from target import Start
-
-
-def in_child(work) -> dict:
-    """What `work` returns, from a process of its own: only the thread that seized a tracee may ask about it."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writer, json.dumps(work()).encode())
-        except BaseException as error:
-            os.write(writer, json.dumps({"raised": repr(error)}).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        answer = file.read()
-    os.waitpid(child, 0)
-    return json.loads(answer)
 
 
 def call(pid: int, function: str, *arguments: int, seconds: float) -> dict:

@@ -47,6 +47,13 @@ def spin():
         pass
 
 
+def masked_spin():
+    """As in a signal handler: its signal is blocked."""
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    spin()
+
+
 def native_spin():
     """In C, without the GIL."""
     block = ctypes.create_string_buffer(1 << 24)

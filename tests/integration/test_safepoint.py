@@ -1,0 +1,92 @@
+"""A thread is used only where it holds no lock of libc, and only if it is one of libpthread's."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+from delivering import in_child
+
+from probe.attach import safepoint
+from probe.attach.candidates import candidates
+from probe.attach.memory import read_mappings
+from probe.attach.safepoint import HANDLER_TRIES, PAUSE_SECONDS, stop_safe_thread
+from probe.attach.target import examine
+from probe.errors import AttachError
+from target import Start
+
+
+def search(pid: int, seconds: float = 0.3, **change) -> dict:
+    """Who is found, or why nobody is."""
+    target = dataclasses.replace(examine(pid), **change)
+    began = time.monotonic()
+    try:
+        thread = stop_safe_thread(target, began + seconds)
+    except AttachError as error:
+        return {"code": error.code, "message": error.message}
+    thread.let_go()
+    return {"tid": thread.tid, "seconds": time.monotonic() - began}
+
+
+def test_a_thread_whose_descriptor_bears_another_id_is_refused(start: Start):
+    target = start("waiting.py", "sleep")
+    assert in_child(lambda: search(target.pid))["tid"] == target.pid
+    told = in_child(lambda: search(target.pid, thread_id_offset=examine(target.pid).thread_id_offset + 16))
+    assert told["code"] == "no-safe-point"
+    assert "none of libpthread's" in told["message"]
+
+
+def test_code_of_an_allocator_is_not_interrupted(start: Start):
+    target = start("waiting.py", "spin")
+    with contextlib.closing(examine(target.pid)) as facts:
+        interpreter = facts.place(facts.symbols["Py_IsInitialized"])
+    told = in_child(lambda: search(target.pid, allocator=interpreter))
+    assert told["code"] == "no-safe-point"
+    assert f"runs in {os.path.basename(interpreter)}" in told["message"]
+
+
+def test_a_thread_that_may_be_in_a_signal_handler_is_given_time_to_leave_it(start: Start):
+    target = start("waiting.py", "masked_spin")
+    assert in_child(lambda: search(target.pid, seconds=0.02))["code"] == "no-safe-point"
+    told = in_child(lambda: search(target.pid, seconds=3))
+    assert told["seconds"] > HANDLER_TRIES * PAUSE_SECONDS
+
+
+def test_a_thread_with_little_stack_left_is_refused(start: Start):
+    target = start("waiting.py", "sleep")
+    short = [
+        dataclasses.replace(mapping, start=mapping.end - 4096) if mapping.path == "[stack]" else mapping
+        for mapping in read_mappings(target.pid)
+    ]
+    told = in_child(lambda: search(target.pid, seconds=0, mappings=short))
+    assert "stack" in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "may"),
+    [
+        ("/lib/x86_64-linux-gnu/libc.so.6", True),
+        ("/lib/x86_64-linux-gnu/libc-2.31.so", True),
+        ("/lib64/ld-linux-x86-64.so.2", True),
+        ("/usr/lib/libjemalloc.so.2", True),
+        ("/usr/lib/libtcmalloc_minimal.so.4", True),
+        ("/usr/lib/libc.so.6 (deleted)", True),
+        ("/app/own-malloc", True),
+        ("/usr/lib/libcublas.so.12", False),
+        ("/site-packages/torch/lib/libc10.so", False),
+        ("/usr/bin/python3.11", False),
+        ("[anonymous]", False),
+    ],
+)
+def test_which_modules_hold_locks(path, may):
+    assert safepoint._may_lock(SimpleNamespace(allocator="/app/own-malloc"), path) is may  # type: ignore[arg-type]
+
+
+def test_another_thread_is_taken_before_the_main_thread(start: Start):
+    target = start("busy.py")
+    with contextlib.closing(examine(target.pid)) as facts:
+        assert candidates(facts)[0] != target.pid
