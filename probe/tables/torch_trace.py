@@ -190,7 +190,7 @@ def derive(raw: Raw) -> Columns:
         "step": both.join(steps[0][seen[0]], steps[1][bound]),
         "in_eval": both.join(spans.in_eval[rows], spans.in_eval[engines][number]),
         "seq": lambda: both.join(spans.rows["seq"][rows], spans.rows["seq"][engines][number]),
-        "micro_step": lambda: _micro_step(raw, passes, began),
+        "micro_step": lambda: _micro_step(raw, passes, both.join(spans.start[rows], passes.start[number])),
         "module": lambda: coded(subject, names),
         "module_type": lambda: coded(subject, types),
         "parent": lambda: coded(both.join(caller, tree.subject(tree.parent[back.module[bound]])), names),

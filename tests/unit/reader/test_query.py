@@ -46,6 +46,11 @@ def test_durations_are_self_times_and_add_up(trained: FakeAgent, connected: Conn
     ]
 
 
+def test_micro_steps_count_the_passes_begun_before(trained: FakeAgent, connected: Connect) -> None:
+    got = rows(connected(trained), "SELECT DISTINCT stage, micro_step FROM python.torch_trace ORDER BY stage")
+    assert [(r["stage"], r["micro_step"]) for r in got] == [("backward", 0), ("forward", 0), ("step", 1)]
+
+
 def test_the_step_of_the_attach_and_the_open_step_are_seen_on_demand_only(
     trained: FakeAgent, connected: Connect
 ) -> None:
