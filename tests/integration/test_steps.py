@@ -1,0 +1,39 @@
+"""`step` is one number for the whole job, whenever its ranks were attached."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import probe as reader
+from target import Probe, Start
+
+STEPS = 200
+COMMON = "SELECT max(m) + 1 AS first FROM (SELECT rank, min(step) AS m FROM python.nccl_trace GROUP BY rank)"
+LONE = f"""
+    WITH seen AS (SELECT rank, step, group_seq FROM python.nccl_trace
+                  WHERE operation_type = 'all_reduce' AND state = 'done' AND step >= ({COMMON})
+                    AND step <= (SELECT max(step) FROM python.torch_trace))
+    SELECT count(DISTINCT step) AS steps, count(*) AS operations,
+           count(*) FILTER (NOT EXISTS (SELECT 1 FROM seen b WHERE b.rank <> a.rank AND b.step = a.step
+                                        AND b.group_seq = a.group_seq)) AS lone
+    FROM seen a
+"""
+
+
+def test_ranks_attached_three_seconds_apart_join_on_step_and_group_seq(start: Start, probe: Probe) -> None:
+    target = start("loop.py", "--sleep", "0.005", ranks=2)
+    pids = {int(rank): int(pid) for pid, rank in re.findall(r"ready (\d+) rank=(\d)", target.output)}
+    probe("attach", pids[0])
+    time.sleep(3)
+    probe("attach", pids[1])
+    with reader.connect(str(target.pid)) as connection:
+        row = {"steps": 0}
+        end = time.monotonic() + 60
+        while row["steps"] < STEPS and time.monotonic() < end:
+            time.sleep(1)
+            (row,) = connection.query(LONE).to_pylist()
+        sources = [facts["step_source"] for facts in connection.agents]
+    assert row["steps"] >= STEPS and row["operations"] >= 2 * STEPS
+    assert row["lone"] == 0
+    assert sources == ["attach", "group_seq"]
