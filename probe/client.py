@@ -91,11 +91,13 @@ class Client:
         self._ids = count(1)
         self._calls: dict[tuple[Any, bytes], Call] = {}
         self.links: list[Link] = []
+        self._of_monitor: dict[Any, Link] = {}
         self.interrupted = False
 
     def connect(self, pid: int, facts: Header, address: str) -> Link:
         link = Link(self._context, pid, facts, address)
         self.links.append(link)
+        self._of_monitor[link.monitor] = link
         self._poller.register(link.socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)
         return link
@@ -169,10 +171,9 @@ class Client:
         return calls
 
     def _take(self, socket: Any, on_reply: OnReply | None) -> None:
-        """All that has come on one socket (a monitor's news are looked at by _bury)."""
-        link = next((link for link in self.links if link.socket is socket), None)
-        if link is None:
-            self._hear(socket)
+        """All that has come on one socket."""
+        if socket in self._of_monitor:
+            self._hear(self._of_monitor[socket])
             return
         while True:
             try:
@@ -183,9 +184,8 @@ class Client:
             if call is not None and not call.over:
                 self._sort(call, frames, on_reply)
 
-    def _hear(self, monitor: Any) -> None:
-        link = next((link for link in self.links if link.monitor is monitor), None)
-        if link is not None and link.refused():
+    def _hear(self, link: Link) -> None:
+        if link.refused():
             self._end(link, "refuses this user: it belongs to another one", "")
 
     def _sort(self, call: Call, frames: list[Any], on_reply: OnReply | None) -> None:
@@ -236,9 +236,18 @@ def alive(link: Link) -> bool:
     return same and fields[0] not in (b"Z", b"X")
 
 
+def nobody(calls: Sequence[Call]) -> ProbeError:
+    """What to raise when no rank answered: the cause, if there is but one rank."""
+    first = calls[0].error if calls else None
+    if len(calls) == 1 and first is not None:
+        return first
+    return SilentError(f"None of {len(calls)} ranks answered.", str(first or ""))
+
+
 def agent_error(link: Link, header: Header) -> ProbeError:
     """What an agent's error says, as the exception of its code."""
     code = str(header.get("code", "agent"))
     kind = CODES[code][0] if code in CODES else AgentError
     message = f"Rank {link.rank}: {header.get('message', '')}"
-    return kind(message, code=code if code in CODES else "agent")
+    hint = f"Run: probe attach {link.pid}" if code == "protocol" else ""
+    return kind(message, hint, code if code in CODES else "agent")

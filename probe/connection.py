@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from . import protocol as wire
 from .align import align
-from .client import Client, Link
+from .client import Client, Link, nobody
 from .endpoints import Resolved, address, resolve
 from .errors import EvalError, Interrupted, SilentError, UsageError
 from .evaluation import EvalResult, OnOutput, Snippet, evaluate
@@ -79,8 +79,6 @@ class Connection:
             else:
                 call.link.silent = call.link.silent or "does not answer"
         if not self._answering():
-            from .fetch import nobody
-
             raise nobody(calls)
 
     def _begin(self) -> None:
@@ -152,11 +150,12 @@ class Connection:
         """
         self._begin()
         links = self._chosen(ranks)
-        if not now and len(links) > 1:
+        together = not now and len(links) > 1 and any(link.facts.get("distributed") for link in links)
+        if together:
             self._same_steps(links)
         asked = None if ranks is None else [link.rank for link in links]
         snippet = Snippet(code, filename, now, timeout, write, _by(), asked)
-        results = evaluate(self._client, links, snippet, self.timeout, on_output)
+        results = evaluate(self._client, links, snippet, together, self.timeout, on_output)
         self.notes += [
             f"rank {result.rank}: {result.dropped_bytes} bytes of output were dropped"
             for result in results

@@ -21,7 +21,8 @@ OnOutput = Callable[[list[int], str, str], None]
 
 _GRACE_S = 0.4  # for the answers to a cancel: with what else it takes, half a second
 _ATTEMPTS = 4
-_MARGIN = 2  # boundaries between the furthest rank and the step to run at, at least
+_MARGIN = 2  # boundaries: one rank may be past the first before it hears of it
+_SENDING_S = 0.02  # a busy machine's delay of a message
 _PATIENCE = 10  # usual steps, and at least
 _PATIENCE_S = 1.0  # a second, after which a job counts as not stepping
 _FIRST_STEP_S = 10.0  # as long as nothing is known of its steps
@@ -66,15 +67,18 @@ class Snippet:
 
 
 def evaluate(
-    client: Client, links: Sequence[Link], snippet: Snippet, patience: float, on_output: OnOutput | None
+    client: Client, links: Sequence[Link], snippet: Snippet, together: bool, patience: float, on_output: OnOutput | None
 ) -> EvalResult:
-    """Run it on these ranks.  A snippet that raises is a result, not an error.  Raises EvalError, SilentError."""
+    """Run it on these ranks; together: at one step of the job, for a collective in it would hang otherwise.
+
+    A snippet that raises is a result, not an error.  Raises EvalError, SilentError, Interrupted.
+    """
     missed: ProbeError | None = None
     for attempt in range(_ATTEMPTS):
         run = _Run(client, links, snippet, patience, on_output)
         try:
             run.arm()
-            run.go(_MARGIN * 4**attempt)
+            run.go(together, attempt)
             run.finish()
         except BaseException as error:
             stuck = run.withdraw()
@@ -109,6 +113,7 @@ class _Run:
         self._armed: dict[Call, Header] = {}
         self._output: dict[Call, list[str]] = {}
         self._target: dict[Call, int] = {}
+        self._round_trip = 0.0
 
     def arm(self) -> None:
         """Every rank takes the snippet and says how far it is."""
@@ -122,19 +127,27 @@ class _Run:
             raise SilentError(f"Rank {ranks} does not answer: nothing was run.")
         self._round_trip = time.monotonic() - begun
 
-    def go(self, margin: int) -> None:
-        """Let it run: at once, at the next boundary of the only rank, or at one step of the job."""
+    def go(self, together: bool, attempt: int) -> None:
+        """Let it run: at once, at each rank's next boundary, or at one step of the job."""
         if not self._snippet.now:
             for call in self._calls:
                 self._must_step(call, self._armed[call].get("waiting"))
-        if not self._snippet.now and len(self._calls) > 1:
-            steps = [self._armed[call].get("step_ns") or 0 for call in self._calls]
-            quick = min((step for step in steps if step), default=0)
-            margin += math.ceil(3e9 * self._round_trip / quick) if quick else 0
-            step = max(_base(call.link) + int(self._armed[call]["count"]) for call in self._calls) + margin
+        if together:
+            completed = max(_base(call.link) + int(self._armed[call]["count"]) for call in self._calls)
+            step = completed + self._margin() * 4**attempt
             self._target = {call: step - _base(call.link) for call in self._calls}
         for call in self._calls:
             self._client.send(call.link, wire.GO, of=call.id.decode(), count=self._target.get(call, -1))
+
+    def _margin(self) -> int:
+        """Boundaries from the furthest rank to the step to run at: no rank may pass it before `go` arrives."""
+        says = [self._armed[call] for call in self._calls]
+        steps = [say["step_ns"] / 1e9 for say in says if say.get("step_ns")]
+        if not steps:
+            return _MARGIN
+        left = [say["step_ns"] / 1e9 - (say.get("waiting") or 0) for say in says if say.get("step_ns")]
+        needed = 5 * self._round_trip + _SENDING_S
+        return 1 if min(left) > needed else _MARGIN + math.ceil(needed / min(steps))
 
     def finish(self) -> None:
         """Wait for the end of all.  Raises EvalError at the time-out, or when the job does not step any more."""

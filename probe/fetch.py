@@ -14,7 +14,7 @@ import numpy as np
 
 from . import protocol as wire
 from .arrow import template
-from .client import Call, Client, Header, Link, OnReply
+from .client import Call, Client, Header, Link, OnReply, nobody
 from .errors import SilentError
 from .log import Log
 from .nesting import Ints
@@ -99,13 +99,3 @@ class Fetcher:
                 job.leave(raw, str(call.error))
         if calls and not job.raws:
             raise nobody(list(calls))
-
-
-def nobody(calls: Sequence[Call]) -> SilentError:
-    """What to raise when no rank answered: the cause, if there is but one rank."""
-    first = calls[0].error if calls else None
-    if len(calls) == 1 and first is not None:
-        if isinstance(first, SilentError):
-            return first
-        raise first
-    return SilentError(f"None of {len(calls)} ranks answered.", str(first or ""))

@@ -26,7 +26,7 @@ def ranks(agent: Make) -> list[FakeAgent]:
         if 20 <= step < 99:
             made[1].boundary(0, step)
     for one in made:
-        one.facts.update(step_ns=10_000_000, last_step_ns=time.monotonic_ns())
+        one.facts.update(step_ns=10_000_000, last_step_ns=time.monotonic_ns(), distributed=True)
     return made
 
 
@@ -47,6 +47,22 @@ def test_one_rank_alone_runs_it_at_its_next_boundary(ranks: list[FakeAgent], con
     assert (result.rank, result.step, ranks[1].ran_at, ranks[0].ran_at) == (1, 99, [-1], [])
     arm = next(request for request in ranks[1].requests if request["kind"] == "arm")
     assert (arm["ranks"], arm["where"], arm["write"]) == ([1], "boundary", True)
+
+
+def test_ranks_that_are_not_coupled_run_it_each_at_the_next_boundary(
+    ranks: list[FakeAgent], connected: Connect
+) -> None:
+    for one in ranks:
+        one.facts["distributed"] = False
+    assert [result.ok for result in connected(*ranks).eval("1")] == [True, True]
+    assert ranks[0].ran_at == ranks[1].ran_at == [-1]
+
+
+def test_a_job_of_long_steps_runs_it_at_the_next_boundary(ranks: list[FakeAgent], connected: Connect) -> None:
+    for one in ranks:
+        one.facts.update(step_ns=10**10, last_step_ns=time.monotonic_ns())
+    connected(*ranks).eval("1")
+    assert ranks[0].ran_at == [101] and ranks[1].ran_at == [81]
 
 
 def test_now_needs_no_steps(agent: Make, connected: Connect) -> None:
