@@ -80,12 +80,12 @@ def _on_autograd_threads(raw: Raw, start: Ints, thread: Ints, kind: Ints, begins
 def _tree(raw: Raw, spans: Spans) -> Tree:
     """Callers as the calls themselves show them, else as the agent noted them."""
     parents = {serial: int(module.get("parent") or 0) for serial, module in raw.log.modules.items()}
-    parents.update((subject, 0) for subject in np.unique(raw.rows(MARKS)["subject"]).tolist() if subject not in parents)
-    calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval)
+    for subject in np.union1d(raw.rows(MARKS)["subject"], spans.subject[spans.kind == FORWARD]).tolist():
+        parents.setdefault(subject, 0)
+    # a call whose caller was under way at the attach, or is at this moment, seems to have none
+    calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller != NONE) & ~spans.recompute & ~spans.in_eval)
     subjects, first = np.unique(spans.subject[calls], return_index=True)
-    callers = spans.caller[calls[first]]
-    above = np.where(callers == NONE, 0, spans.subject[callers])
-    parents.update(zip(subjects.tolist(), above.tolist(), strict=True))
+    parents.update(zip(subjects.tolist(), spans.subject[spans.caller[calls[first]]].tolist(), strict=True))
     return Tree.of(parents)
 
 
@@ -190,7 +190,10 @@ def derive(raw: Raw) -> Columns:
         "step": both.join(steps[0][seen[0]], steps[1][bound]),
         "in_eval": both.join(spans.in_eval[rows], spans.in_eval[engines][number]),
         "seq": lambda: both.join(spans.rows["seq"][rows], spans.rows["seq"][engines][number]),
-        "micro_step": lambda: _micro_step(raw, passes, both.join(spans.start[rows], passes.start[number])),
+        "micro_step": lambda: (
+            _micro_step(raw, passes, both.join(spans.start[rows], passes.start[number]))
+            - both.join(spans.recompute[rows], backs)
+        ),
         "module": lambda: coded(subject, names),
         "module_type": lambda: coded(subject, types),
         "parent": lambda: coded(both.join(caller, tree.subject(tree.parent[back.module[bound]])), names),
@@ -219,7 +222,7 @@ class _Both:
 
 
 def _micro_step(raw: Raw, passes: Passes, times: Ints) -> Ints:
-    """Backward passes begun in the step before each moment."""
+    """Backward passes begun in the step before each moment; what runs inside a pass belongs with the pass."""
     before = np.searchsorted(passes.start, times)
     result: Ints = before - np.searchsorted(passes.start, raw.timeline.since(times))
     return result

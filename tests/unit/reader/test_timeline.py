@@ -1,0 +1,122 @@
+"""Which step a row belongs to, and which steps are shown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fake_agent import ADAM, LINEAR, MODEL, FakeAgent
+
+from probe.connection import Connection
+from probe.streams import BEGIN, ENGINE, EVAL, OPTIMIZER
+
+Make = Callable[..., FakeAgent]
+Connect = Callable[..., Connection]
+MS = 1_000_000
+
+
+def rows(connection: Connection, sql: str, **options: Any) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in connection.query(sql, **options).to_pylist()]
+
+
+def test_a_second_optimizer_after_the_boundary_ends_the_same_step(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.name_modules()
+    for start in range(0, 4000, 1000):
+        one.span(start, start + 300)
+        one.span(start + 800, start + 890, ADAM, OPTIMIZER)
+        one.boundary(start + 880)
+        one.span(start + 900, start + 950, ADAM, OPTIMIZER)
+    sql = "SELECT step, stage, count(*) FROM python.torch_trace GROUP BY ALL ORDER BY ALL"
+    assert rows(connected(one), sql) == [(s, stage, n) for s in (1, 2, 3) for stage, n in (("forward", 1), ("step", 2))]
+
+
+def test_a_loop_without_an_optimizer_counts_its_outermost_calls(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.name_modules()
+    now = time.monotonic_ns()  # or the rank would seem to be stuck
+    one.span(now + 5, now + 9, LINEAR)  # the rest of a call that was under way at the attach
+    for start in range(now + MS, now + 3001 * MS, 1000 * MS):
+        one.span(start + 10, start + 20, LINEAR)
+        one.span(start, start + 50, MODEL)
+    one.span(now + 3500 * MS, now + 3501 * MS, LINEAR)  # of the call under way now
+    sql = "SELECT step, module FROM python.torch_trace ORDER BY ALL"
+    assert rows(connected(one), sql) == [(s, name) for s in range(3) for name in ("Model", "linear")]
+
+
+def test_a_rank_that_is_stuck_shows_the_step_it_is_stuck_in(agent: Make, connected: Connect) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    now = time.monotonic_ns()
+    for one in ranks:
+        one.name_modules()
+        one.train(10, start=now - 60 * MS, group_seq=0, unit=1000)
+        one.span(now - 45 * MS, now - 44 * MS, LINEAR)
+    connection = connected(*ranks)
+    sql = "SELECT rank, count(*) FROM python.torch_trace WHERE step = 10 GROUP BY rank ORDER BY rank"
+    assert rows(connection, sql) == [(0, 1), (1, 1)]
+    ranks[0].boundary(time.monotonic_ns(), 10)
+    ranks[0].span(time.monotonic_ns(), time.monotonic_ns() + 1, LINEAR)
+    assert rows(connection, sql) == [(1, 1)]
+
+
+def test_a_step_is_seen_once_every_rank_has_completed_it(agent: Make, connected: Connect) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    now = time.monotonic_ns()
+    for one, steps in zip(ranks, (8, 5), strict=True):
+        one.name_modules()
+        one.train(steps, start=now, group_seq=0, unit=10**6)  # steps of a second, so that nobody is stuck
+    sql = "SELECT rank, max(step) FROM python.torch_trace GROUP BY rank ORDER BY rank"
+    assert rows(connected(*ranks), sql) == [(0, 4), (1, 4)]
+    assert rows(connected(*ranks), sql, open_steps=True) == [(0, 7), (1, 4)]
+
+
+def test_rows_caused_by_an_eval_bear_its_mark(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.name_modules()
+    one.boundary(0)
+    one.span(20, 30, LINEAR)
+    one.span(10, 40, 9000, EVAL)
+    one.span(50, 60, LINEAR)
+    one.boundary(100)
+    sql = "SELECT start_ns, in_eval FROM python.torch_trace ORDER BY ALL"
+    assert rows(connected(one), sql) == [(20, True), (50, False)]
+
+
+def test_modules_stand_where_they_are_called_though_the_attach_fell_into_a_call(
+    agent: Make, connected: Connect
+) -> None:
+    one = agent()
+    one.put(2, MODEL, name="Model", type="Model", parent=0, root=MODEL)
+    one.put(2, LINEAR, name="linear", type="Linear", parent=0, root=LINEAR)
+    one.span(5, 9, LINEAR)
+    one.mark(12, LINEAR, BEGIN)
+    one.span(10, 20, 0, ENGINE)
+    one.train(3, start=1000)
+    sql = "SELECT DISTINCT module, parent, depth FROM python.torch_trace WHERE stage = 'backward' ORDER BY depth"
+    assert rows(connected(one), sql) == [("Model", None, 0), ("linear", "Model", 1)]
+
+
+def test_forwards_run_again_stand_where_they_stood_and_their_time_is_theirs(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.name_modules()
+    for start in range(0, 3000, 1000):
+        one.span(start + 100, start + 200, LINEAR)
+        one.span(start, start + 300, MODEL)
+        one.mark(start + 410, MODEL, BEGIN)
+        one.span(start + 420, start + 480, LINEAR)
+        one.mark(start + 500, LINEAR, BEGIN)
+        one.span(start + 400, start + 700, 0, ENGINE)
+        one.boundary(start + 900)
+    got = rows(
+        connected(one),
+        "SELECT module, stage, recompute, parent, depth, micro_step, duration * 1e9, total_duration * 1e9 "
+        "FROM python.torch_trace WHERE step = 1 ORDER BY stage, depth, recompute",
+    )
+    assert [(*row[:6], round(row[6]), round(row[7])) for row in got] == [
+        ("Model", "backward", False, None, 0, 0, 40, 240),
+        ("linear", "backward", False, "Model", 1, 0, 200, 200),
+        ("Model", "forward", False, None, 0, 0, 200, 300),
+        ("linear", "forward", False, "Model", 1, 0, 100, 100),
+        ("linear", "forward", True, "Model", 1, 0, 60, 60),
+    ]
