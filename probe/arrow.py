@@ -72,11 +72,6 @@ def choice(codes: Any, values: Sequence[str]) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(np.asarray(codes, np.int32)), pa.array(values, pa.string()))
 
 
-def texts(values: Sequence[str | None]) -> Any:
-    """A dictionary array of a few texts."""
-    return pa.array(values, pa.string()).dictionary_encode()
-
-
 def nullable(values: Any, valid: Bools) -> Any:
     """An array that is NULL where not valid."""
     return pa.array(values, mask=~valid)

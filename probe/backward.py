@@ -13,60 +13,9 @@ import numpy as np
 
 from .nesting import NONE, Bools, Ints
 from .streams import BEGIN, BEGIN_SAME_NODE, END
+from .tree import Tree
 
 _FAR = 1 << 32  # more than any depth
-
-
-@dataclass(frozen=True)
-class Tree:
-    """Modules as they call each other.  index 0 stands for no module; parent, depth by index (depth[0] = -1);
-    chain[i, d]: the ancestor of i at depth d, i itself at its own depth, 0 beyond."""
-
-    subjects: Ints
-    parent: Ints
-    depth: Ints
-    chain: Ints
-
-    @classmethod
-    def of(cls, parents: dict[int, int]) -> Tree:
-        """From subject -> subject of the caller, 0 for none.  A cycle is cut."""
-        subjects = np.array(sorted(set(parents) | (set(parents.values()) - {0})), np.int64)
-        place = {subject: i + 1 for i, subject in enumerate(subjects.tolist())}
-        parent = np.zeros(len(subjects) + 1, np.int64)
-        for subject, above in parents.items():
-            parent[place[subject]] = place.get(above, 0)
-        lines = [_line(parent, i) for i in range(len(parent))]
-        chain = np.zeros((len(parent), max(map(len, lines), default=0) + 1), np.int64)
-        for i, line in enumerate(lines):
-            chain[i, : len(line)] = line
-            parent[i] = line[-2] if len(line) > 1 else 0
-        return cls(subjects, parent, np.array([len(line) - 1 for line in lines], np.int64), chain)
-
-    def index(self, subjects: Ints) -> Ints:
-        """Index of each subject, 0 for one that is not in the tree."""
-        if not len(self.subjects):
-            return np.zeros(len(subjects), np.int64)
-        place = np.minimum(np.searchsorted(self.subjects, subjects), len(self.subjects) - 1)
-        found: Ints = np.where(self.subjects[place] == subjects, place + 1, 0)
-        return found
-
-    def subject(self, index: Ints) -> Ints:
-        """The subject at each index, 0 at index 0."""
-        return np.append(np.zeros(1, np.int64), self.subjects)[index]
-
-    def within(self, index: Ints, above: Ints) -> Bools:
-        """Whether `above` is `index` itself or an ancestor of it (index 0 is neither)."""
-        result: Bools = (above > 0) & (self.chain[index, self.depth[above]] == above)
-        return result
-
-
-def _line(parent: Ints, i: int) -> list[int]:
-    """From the outermost ancestor down to i."""
-    line: list[int] = []
-    while i and i not in line:
-        line.append(i)
-        i = int(parent[i])
-    return line[::-1]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from . import protocol as wire
 from .align import align
 from .client import Client, Link, nobody
 from .endpoints import Resolved, address, resolve
-from .errors import EvalError, Interrupted, SilentError, UsageError
+from .errors import EvalError, SilentError, UsageError
 from .evaluation import EvalResult, OnOutput, Snippet, evaluate
 
 if TYPE_CHECKING:
@@ -235,6 +235,3 @@ def _by() -> str:
     except (KeyError, OSError):  # a uid without a name
         name = str(os.getuid())
     return f"{name}, pid {os.getpid()}"
-
-
-__all__ = ["Connection", "Interrupted", "connect"]

@@ -7,74 +7,21 @@ of both is in probe.nesting and probe.backward.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..arrow import choice, coded, nulls
-from ..backward import Calls, Instances, Marks, Passes, Tree, place_marks, resolve
-from ..nesting import NONE, Bools, Ints, Nesting, ancestors_with, depth_below, nearest, nest, self_time
-from ..raw import Raw, Rows
+from ..backward import Calls, Instances, Marks, Passes, place_marks, resolve
+from ..nesting import NONE, Ints, depth_below, self_time
+from ..raw import Raw
 from ..schema import COMMON, Column, Columns, Table
-from ..streams import COMPILED, ENGINE, EVAL, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS
+from ..spans import Spans
+from ..streams import COMPILED, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS
+from ..tree import Tree
 
 STAGES = ("forward", "backward", "step")
 _STREAMS = (SPANS, MARKS)
-
-
-@dataclass(frozen=True)
-class Spans:
-    """All spans of a rank, read once: what they are, how they nest, which are forwards run again."""
-
-    rows: Rows
-    start: Ints
-    end: Ints
-    subject: Ints
-    kind: Ints
-    nesting: Nesting
-    caller: Ints  # row of the module call around each, NONE outside
-    recompute: Bools
-    in_eval: Bools
-    outermost_engine: Bools
-
-    @classmethod
-    def of(cls, raw: Raw) -> Spans:
-        rows = raw.rows(SPANS)
-        start, end, thread = (np.ascontiguousarray(rows[slot]) for slot in ("start_ns", "end_ns", "thread"))
-        kind = rows["flags"] & KIND_MASK
-        nesting = nest(start, end, thread)
-        outer = _outermost(start, end, kind == ENGINE)
-        inside = ancestors_with(nesting, kind == ENGINE)
-        inside |= _on_autograd_threads(raw, start, thread, kind, start[outer], end[outer])
-        recompute = (kind == FORWARD) & inside
-        in_eval = ancestors_with(nesting, kind == EVAL)
-        caller = nearest(nesting, kind == FORWARD)
-        subject = np.ascontiguousarray(rows["subject"])
-        return cls(rows, start, end, subject, kind, nesting, caller, recompute, in_eval, outer)
-
-
-def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:
-    """Which of the chosen spans begin outside all other chosen ones, whatever their thread."""
-    rows = np.flatnonzero(chosen)
-    rows = rows[np.lexsort((-end[rows], start[rows]))]
-    outer = np.zeros(len(start), np.bool_)
-    if len(rows):
-        latest = np.maximum.accumulate(end[rows])
-        outer[rows[0]] = True
-        outer[rows[1:][start[rows[1:]] >= latest[:-1]]] = True
-    return outer
-
-
-def _on_autograd_threads(raw: Raw, start: Ints, thread: Ints, kind: Ints, begins: Ints, ends: Ints) -> Bools:
-    """Spans that run during a pass on a thread that belongs to autograd: one with marks and no pass of its own."""
-    autograd = np.setdiff1d(np.unique(raw.rows(MARKS)["thread"]), np.unique(thread[kind == ENGINE]))
-    if not len(autograd) or not len(begins):
-        return np.zeros(len(start), np.bool_)
-    order = np.argsort(begins, kind="stable")
-    latest = np.searchsorted(begins[order], start, side="right") - 1
-    during: Bools = (latest >= 0) & (start < ends[order][latest])
-    return during & np.isin(thread, autograd)
 
 
 def _tree(raw: Raw, spans: Spans) -> Tree:
@@ -107,18 +54,6 @@ def _marks(raw: Raw, passes: Passes, tree: Tree) -> Marks:
     )
 
 
-def _recomputed(spans: Spans) -> tuple[Ints, Ints]:
-    """Starts and ends of the time in which checkpointing ran forwards again, disjoint and sorted."""
-    rows = np.flatnonzero(spans.recompute)
-    rows = rows[np.argsort(spans.start[rows], kind="stable")]
-    if not len(rows):
-        return spans.start[:0], spans.end[:0]
-    start, until = spans.start[rows], np.maximum.accumulate(spans.end[rows])
-    first = np.append(True, start[1:] > until[:-1])
-    last = np.append(first[1:], True)
-    return start[first], until[last]
-
-
 def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
     """The outermost module of each pass: of its first mark, else of the last call before it; 0 for none."""
     roots = np.zeros(len(passes.start), np.int64)
@@ -139,7 +74,7 @@ def _backward(raw: Raw, spans: Spans, tree: Tree, passes: Passes) -> Instances:
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
     made = Calls(before, tree.index(spans.subject[calls]))
-    return resolve(passes, marks, tree, _roots(spans, passes, marks, tree), _recomputed(spans), made)
+    return resolve(passes, marks, tree, _roots(spans, passes, marks, tree), spans.recomputed(), made)
 
 
 def _step_of_spans(raw: Raw, spans: Spans, rows: Ints) -> Ints:

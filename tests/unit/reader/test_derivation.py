@@ -9,9 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.backward import Calls, Marks, Passes, Tree, covered, resolve
+from probe.backward import Calls, Marks, Passes, covered, resolve
 from probe.nesting import NONE, ancestors_with, nearest, nest, self_time
 from probe.streams import BEGIN, BEGIN_SAME_NODE, END
+from probe.tree import Tree
 
 
 @dataclass
