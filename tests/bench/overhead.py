@@ -9,12 +9,12 @@ order within a pair alternates.  Steps during and right after an attach or detac
 from __future__ import annotations
 
 import argparse
-import os
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -40,7 +40,7 @@ class Job:
         while len(self.ends()) < first + steps + 1:
             time.sleep(0.05)
         ends = self.ends()[first : first + steps + 1]
-        return median(b - a for a, b in zip(ends, ends[1:], strict=False))
+        return median(b - a for a, b in pairwise(ends))
 
 
 def main() -> None:
@@ -67,13 +67,17 @@ def main() -> None:
                     if attached:
                         probe(pid, "detach")
                 pairs.append((halves[True], halves[False]))
-                print(f"pair {index}: {halves[True] * 1e3:.2f} ms with, {halves[False] * 1e3:.2f} ms without", flush=True)
+                print(
+                    f"pair {index}: {halves[True] * 1e3:.2f} ms with, {halves[False] * 1e3:.2f} ms without", flush=True
+                )
         finally:
             job.process.kill()
             job.process.wait()
     ratio, low, high = ratio_interval(pairs)
     bare = median(without for _, without in pairs) * 1e3
-    print(f"step {bare:.2f} ms bare; ratio {ratio:.4f}, 95 % interval {low:.4f} to {high:.4f}, {len(pairs)} pairs, {os.cpu_count()} cores")
+    print(
+        f"step {bare:.2f} ms bare; ratio {ratio:.4f}, 95 % interval {low:.4f} to {high:.4f}, {len(pairs)} pairs, {os.cpu_count()} cores"
+    )
 
 
 if __name__ == "__main__":
