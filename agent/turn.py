@@ -14,11 +14,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 from .driver import Mark
+from .frame_locals import COPIES, empty, has_slots
 from .loops import Loop, loops_around
 
-_SNAPSHOTS = sys.version_info < (3, 13)  # f_locals is a dict that every trace event fills and writes back
 _OPCODES = sys.version_info[:2] != (3, 12)  # there, asking for them once makes all later tracing slow
-_OPTIMIZED, _SUSPENDS = 0x1, 0x20 | 0x80 | 0x200  # code flags: locals are slots; generators and coroutines
+_SUSPENDS = 0x20 | 0x80 | 0x200  # code flags: generators and coroutines
 
 
 class _Place:
@@ -89,14 +89,15 @@ class Turn:
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         """As f_trace: of each line and return of the traced frames."""
         dying = event == "return" and not frame.f_code.co_flags & _SUSPENDS
-        copies = self._copies if frame.f_code.co_flags & _OPTIMIZED and not dying else {}
+        copies = self._copies if has_slots(frame) and not dying else {}
         try:
             self._met(frame, event)
         except Exception as error:  # the user's frame is next on the stack
             self._trouble(error)
             self.end(frame)
-        # Last, with nothing after it that could switch threads: up to 3.12 the interpreter writes this copy back.
-        copies[id(frame)] = frame.f_locals
+        finally:
+            # Last, with nothing after it that could switch threads: up to 3.12 the interpreter writes this copy back.
+            copies[id(frame)] = frame.f_locals
         return frame.f_trace
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> None:
@@ -151,7 +152,7 @@ class Turn:
     def _turned(self, frame: FrameType) -> None:
         self.end(frame)
         sys.call_tracing(self.fire, (frame,))  # so that what it runs can be traced and compiled
-        if _SNAPSHOTS and self._old is None and sys.gettrace() is None:
+        if COPIES and self._old is None and sys.gettrace() is None:
             sys.settrace(_Emptying(self._copies))
 
     def at_same_call(self, frame: FrameType | None, marked: Callable[[FrameType], bool]) -> FrameType | None:
@@ -190,7 +191,7 @@ class Turn:
 
     def empty_copies(self) -> None:
         """Outside any trace function only: the interpreter would write an empty copy back."""
-        _empty(self._copies)
+        empty(self._copies)
 
     def _restore(self, frame: FrameType) -> None:
         if frame.f_trace is self:
@@ -209,16 +210,14 @@ class _Emptying:
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         again = self._copies.pop(id(frame), None)  # a generator that goes on: its copy will be written back now
-        _empty(self._copies)
+        empty(self._copies)
         if again is None and sys.gettrace() is self:
             sys.settrace(None)
         elif again is not None:
             self._copies[id(frame)] = frame.f_locals
 
 
-def _empty(copies: dict[int, Any]) -> None:
-    """Empty the copies of locals that nobody but their frame holds: one that does has called locals()."""
-    while copies:
-        _, copy = copies.popitem()
-        if _SNAPSHOTS and sys.getrefcount(copy) == 3:  # the frame's, ours and the argument's
-            copy.clear()
+# Code during which the interpreter has still to write a copy of a frame's locals back.
+TRACING: frozenset[CodeType] = frozenset(
+    function.__code__ for function in (Turn.__call__, Turn._called, _Emptying.__call__)
+)

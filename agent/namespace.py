@@ -1,0 +1,159 @@
+"""The names that a snippet sees, and where those go that it binds anew.
+
+Made by evaluate.py from the frames of the training thread, as a debugger would show them.  The one invariant: only
+a variable whose object the snippet replaced is written, where it came from and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+from . import frame_locals
+from .alone import alone
+from .driver import Mark
+from .turn import TRACING, Turn
+
+_LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_NOT_FILES = ("<frozen ", "<probe>")
+_HOLDERS = 3  # of a replaced object, that are named
+_IMMUTABLE = (int, float, str, bytes, bool, tuple, type(None))
+
+
+class Namespace:
+    """`names` is what the snippet runs in: its own of before, then the job's, innermost last."""
+
+    def __init__(self, frame: FrameType | None, own: dict[str, Any], running: bool) -> None:
+        """`running`: the frames belong to a thread that goes on meanwhile; then they are not kept."""
+        self.names: dict[str, Any] = {**own}
+        self._own = own
+        self._origins: dict[str, FrameType | dict[str, Any]] = {}
+        self._before: dict[str, Any] = {}
+        self._frames = list(_visible(frame))
+        self._add(vars(sys.modules["__main__"]))
+        for frame in reversed(self._frames):
+            if _is_users(frame):
+                self._add(frame.f_globals)
+            if frame.f_locals is not frame.f_globals:
+                self._add(dict(frame.f_locals) if running else frame_locals.read(frame), frame)
+        for names in (self.names, self._before, self._origins):
+            names.pop("__builtins__", None)  # exec puts in its own
+        if running:
+            _empty_running(self._frames)
+            self._frames.clear()
+
+    def _add(self, values: dict[str, Any], frame: FrameType | None = None) -> None:
+        # One C call each: another thread may bind a new global at any time.
+        self.names.update(values)
+        self._before.update(values)
+        self._origins.update(dict.fromkeys(values, values if frame is None else frame))
+
+    def write(self, keep: frozenset[str]) -> list[str]:
+        """Bind what the snippet replaced, except the names to `keep` for it; what was bound, in words."""
+        changed = {
+            name: self.names[name]
+            for name, before in self._before.items()
+            if name in self.names and self.names[name] is not before and name not in keep
+        }
+        for frame in self._frames:
+            mine = {name: value for name, value in changed.items() if self._origins[name] is frame}
+            if mine:
+                frame_locals.write(frame, mine)
+        for name, value in changed.items():
+            origin = self._origins[name]
+            if isinstance(origin, dict):
+                origin[name] = value
+        return [f"{self._place(name)}{self._still_held(name)}" for name in changed]
+
+    def release(self, codes: list[CodeType]) -> None:
+        """Keep the snippet's own names; of the job's only those which functions of the snippet refer to."""
+        for name in [name for name in self.names if name not in self._origins and name != "__builtins__"]:
+            self._own[name] = self.names[name]
+        for name in [name for name in self._own if name not in self.names and name not in self._origins]:
+            del self._own[name]
+        referred = {name for code in codes for name in _names_in_functions(code)}
+        for name in self._origins:
+            if name not in referred:
+                self.names.pop(name, None)
+        self._before.clear()
+        self._origins.clear()
+        self._frames.clear()
+
+    def _place(self, name: str) -> str:
+        origin = self._origins[name]
+        if isinstance(origin, dict):
+            return f"{origin.get('__name__', '?')}.{name}"
+        return f"{origin.f_code.co_name}().{name}"
+
+    def _still_held(self, name: str) -> str:
+        """`; trainer.model still holds the old object`, if another variable does."""
+        old = self._before[name]
+        if isinstance(old, _IMMUTABLE):
+            return ""
+        holders: list[str] = []
+        for other, value in self._before.items():
+            if other != name and not isinstance(value, (ModuleType, type)):
+                if value is old:
+                    holders.append(other)
+                else:
+                    holders += [f"{other}.{attribute}" for attribute, held in _attributes(value) if held is old]
+        if not holders:
+            return ""
+        return f"; {', '.join(holders[:_HOLDERS])} still {'holds' if len(holders) == 1 else 'hold'} the old object"
+
+
+def _visible(frame: FrameType | None) -> Iterator[FrameType]:
+    """From the innermost frame of the user's own code outward; all if none is."""
+    innermost = frame
+    while innermost is not None and not _is_users(innermost):
+        innermost = innermost.f_back
+    frame = innermost or frame
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_users(frame: FrameType) -> bool:
+    """Neither torch nor the standard library nor an installed package."""
+    file = frame.f_code.co_filename
+    torch = getattr(sys.modules.get("torch"), "__file__", None) or os.__file__
+    roots = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch) + os.sep)
+    return not file.startswith((*roots, *_NOT_FILES)) and not any(library in file for library in _LIBRARIES)
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """What a plain instance holds, and the submodules of an nn.Module; no property or method of it runs."""
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):
+        return []
+    if type(held) is not dict:
+        return []
+    modules = held.get("_modules")
+    return [*held.items(), *(modules.items() if type(modules) is dict else ())]
+
+
+def _names_in_functions(code: CodeType) -> set[str]:
+    """Names that code inside this code refers to: its functions may outlive the snippet."""
+    names: set[str] = set()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names.update(constant.co_names)
+            names |= _names_in_functions(constant)
+    return names
+
+
+def _empty_running(frames: list[FrameType]) -> None:
+    """What reading has left in frames of another thread; not while that is in a trace function."""
+    quiet = [frame for frame in frames if frame.f_trace is None or type(frame.f_trace) in (Mark, Turn)]
+
+    def change() -> None:
+        for frame in quiet:
+            if frame_locals.has_slots(frame):
+                frame_locals.empty({0: frame.f_locals})
+
+    if frame_locals.COPIES:
+        alone(change, TRACING.__contains__)
