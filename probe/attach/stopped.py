@@ -16,6 +16,7 @@ from .architecture import Architecture, Registers
 
 GENERAL_REGSET = 1  # NT_PRSTATUS
 STOP_SECONDS = 0.3  # a thread that runs or sleeps stops within microseconds; one in D state does not
+LOOKS = 50  # without a pause: most stops arrive within some 20 us
 _STOPS = {signal.SIGCHLD}  # which tell of a tracee's stops too
 SYSCALL_TRAP = signal.SIGTRAP | 0x80  # as PTRACE_O_TRACESYSGOOD marks it
 
@@ -57,6 +58,7 @@ class StoppedThread:
     def wait(self, seconds: float) -> int | None:
         """The status word of the next stop, None when there was none in time.  Raises CannotStop."""
         deadline = time.monotonic() + seconds
+        looks = 0
         while True:
             pid, status = os.waitpid(self.tid, ptrace.WAIT_ALL | os.WNOHANG)
             if pid:
@@ -65,8 +67,9 @@ class StoppedThread:
                 return status
             if time.monotonic() > deadline:
                 return None
-            # asleep and not looking again and again: on a full machine the thread needs the core that we have
-            signal.sigtimedwait(_STOPS, max(0.0, deadline - time.monotonic()))
+            looks += 1
+            if looks > LOOKS:  # asleep: on a full machine the thread needs the core that we have
+                signal.sigtimedwait(_STOPS, max(0.0, deadline - time.monotonic()))
 
     def let_go(self) -> float:
         """Detach; returns for how many seconds the thread stood."""
