@@ -2,7 +2,7 @@
 
 Used by evaluate.py.  CPython raises an exception that was set from outside at some later bytecode of the thread.
 The one invariant: it is set only while the guarded call stands on the thread's stack, under the lock that run()
-takes to clear it before it returns; so at most one can come late, and run() is there to catch it.
+takes before it returns; so at most one can come late, and run() is there to catch it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Interruptible:
         self.cancelled = False
         self._lock = allocate_lock()
         self._thread: int | None = None
+        self._sent = False  # one was set, and may still be on its way
 
     def run(self, work: Callable[[], Any]) -> Any:
         """What work() returns or raises; Cancelled if cancel() was called before or during it."""
@@ -46,8 +47,15 @@ class Interruptible:
 
     def _leave(self) -> None:
         with self._lock:
-            if self._thread is not None:
-                _set_exception(self._thread, None)
+            if self._sent:
+                try:
+                    # It is not cleared but raised here: clearing one leaves 3.11's eval loop with a flag up that
+                    # makes the next traced call spin for ever.
+                    _set_exception(get_ident(), Cancelled)
+                    while True:
+                        pass
+                except Cancelled:
+                    self._sent = False
 
     def cancel(self) -> None:
         """End run() by an exception; again for code that swallowed it.  Does nothing when run() is over."""
@@ -55,6 +63,7 @@ class Interruptible:
             self.cancelled = True  # before the look at the stack: run() looks at it when it stands there
             if self._thread is not None and self._stands(self._thread):
                 _set_exception(self._thread, Cancelled)
+                self._sent = True
 
     def _stands(self, thread: int) -> bool:
         guarded = Interruptible._guarded.__code__
@@ -66,9 +75,8 @@ class Interruptible:
         return False
 
 
-def _set_exception(thread: int, exception: type[BaseException] | None) -> None:
+def _set_exception(thread: int, exception: type[BaseException]) -> None:
     import ctypes
 
     python = ctypes.PyDLL("", handle=ctypes.pythonapi._handle)  # the job may have declared pythonapi's functions
-    argument = None if exception is None else ctypes.py_object(exception)
-    python.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
+    python.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))

@@ -52,7 +52,7 @@ def state(step: int) -> dict:
         "streams": [id(sys.stdout), id(sys.stderr)],
         "switch_interval": sys.getswitchinterval(),
         "collector": [gc.isenabled(), gc.get_threshold(), len(gc.callbacks)],
-        "temporary": sorted(os.listdir(os.environ["TMPDIR"])),
+        "temporary": sorted(os.listdir(os.environ["TMPDIR"])) if "TMPDIR" in os.environ else [],
         "maps": sum(1 for _ in open("/proc/self/maps")),
         "rss_pages": int(open("/proc/self/statm").read().split()[1]),
     }
