@@ -41,7 +41,7 @@ class Agent:
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
         self.taps: TorchTaps | None = None
         self.why_no_taps = NO_TORCH
-        self._leaving = False
+        self.leaving = False
         self.facts = Facts(self, endpoint)
         self.on_stopped: Callable[[], None] = lambda: None
         self._threads: dict[int, str] = {}
@@ -89,7 +89,7 @@ class Agent:
                 )
             except Exception as error:  # a torch that we do not know: the rest of the agent is of use all the same
                 self.why_no_taps = f"off: not this torch: {error!r}"
-        if self.taps is not None and not self._leaving:
+        if self.taps is not None and not self.leaving:
             self.taps.tend()
 
     def _tick(self) -> float:
@@ -174,7 +174,7 @@ class Agent:
 
     def take_out(self) -> list[str]:
         """Take everything out of the job's way but the server; what had to stay, in words.  Not the agent's thread."""
-        self._leaving = True
+        self.leaving = True
         self.evals.close()
         left = self.taps.remove() if self.taps is not None else []
         self.boundary.close()

@@ -13,6 +13,8 @@ from .agent import Agent
 from .facts import start_ticks
 from .fork import forget_modules
 
+_PATIENCE_S = 10.0  # a detach waits for a boundary between two steps
+
 _agent: Agent | None = None
 _lock = sys.modules["_thread"].allocate_lock()
 
@@ -21,11 +23,13 @@ def start(facts: dict[str, Any]) -> dict[str, Any]:
     """Start the agent, or find it running.  facts: uid of who attaches, version.  JSON-able reply for the CLI."""
     global _agent
     with _lock:
+        _wait_for_one_that_leaves()
         already = _agent is not None
         if _agent is None:
             _agent = _new_agent({os.geteuid(), int(facts["uid"])}, str(facts["version"]))
         told = _agent.facts.now()
-    return {**{name: told[name] for name in ("pid", "rank", "python", "torch", "endpoint", "taps")}, "already": already}
+    names = ("agent", "pid", "rank", "python", "torch", "endpoint", "taps")
+    return {**{name: told[name] for name in names}, "already": already}
 
 
 def stop() -> list[str]:
@@ -35,10 +39,16 @@ def stop() -> list[str]:
         return []
     left = agent.take_out()
     agent.server.stop()
-    end = time.monotonic() + 2.0
-    while _agent is not None and time.monotonic() < end:
-        time.sleep(0.001)
+    _wait_for_one_that_leaves()
     return left
+
+
+def _wait_for_one_that_leaves() -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while _agent is not None and _agent.leaving and time.monotonic() < end:
+        time.sleep(0.001)
+    if _agent is not None and _agent.leaving:
+        raise RuntimeError("the agent that is being detached has not ended yet; attach again")
 
 
 def _new_agent(uids: set[int], version: str) -> Agent:

@@ -125,7 +125,7 @@ class Server:
             handler(key, request, payload)
         except Refused as refusal:
             self._fail(key, *refusal.args)
-        except (wire.WireError, KeyError, TypeError, ValueError) as error:
+        except (wire.WireError, LookupError, TypeError, ValueError) as error:
             self._fail(key, "protocol", f"bad request: {type(error).__name__}: {error}")
         except Exception as error:  # a fault of ours must not end the thread that serves everybody
             self._fail(key, "agent", f"{type(error).__name__}: {error}")
