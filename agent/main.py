@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sys
 import time
 from typing import Any
+from weakref import finalize
 
 from .agent import Agent
 from .facts import start_ticks
@@ -66,14 +66,13 @@ def _new_agent(uids: set[int], version: str) -> Agent:
     def stopped() -> None:
         """Last act of the agent's thread."""
         global _agent
-        atexit.unregister(remove_path)
-        remove_path()
+        at_exit()
         agent.release()
         _agent = None
         forget_modules()
 
     agent.on_stopped = stopped
-    atexit.register(remove_path)
+    at_exit = finalize(agent, remove_path)  # an exit handler of our own would leave its empty place behind
     try:
         agent.start()
     except BaseException:

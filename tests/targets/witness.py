@@ -24,6 +24,7 @@ def state(step: int) -> dict:
     import torch.optim.optimizer as optimizer_py
     import torch.utils.data.dataloader as loader_py
 
+    gc.collect()
     descriptors = {}
     for fd in os.listdir("/proc/self/fd"):
         try:
