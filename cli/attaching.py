@@ -30,8 +30,25 @@ def ranks_of(pids: Iterable[int]) -> dict[int, int | None]:
         found = processes.ranks_below(pid)
         if any(map(is_launcher, found)):
             raise EndpointError(f"The job of pid {pid} has no ranks yet.", "Try again in a moment.", code="no-ranks")
+        if any(rank.rank is None for rank in found) and len(programs := python_programs(pid)) > 1:
+            names = ", ".join(map(str, programs))
+            raise EndpointError(f"None of the programs below pid {pid} is a rank.", f"Give one: {names}.", "no-ranks")
         ranks |= {rank.pid: rank.rank for rank in found} or {pid: None}
     return ranks
+
+
+def python_programs(pid: int) -> list[int]:
+    """The Python processes at or below pid that no other of them has started."""
+    from probe import processes
+
+    below = [process for each in processes.descendants(pid) if (process := processes.process(each)) is not None]
+    inside: set[int] = set()
+    programs = []
+    for process in below:  # parents come before their children
+        if process.ppid in inside or process.is_python:
+            inside.add(process.pid)
+            programs += [process.pid] if process.ppid not in inside else []
+    return programs
 
 
 def is_launcher(process: Process) -> bool:
@@ -74,6 +91,6 @@ def who(rank: int | None, pid: int) -> str:
 
 
 def pid_of(word: str) -> int:
-    if not word.strip().isdigit():
+    if not word.strip().isdigit() or not int(word):
         raise UsageError(f"{word!r} is no pid.", "Give the number of a process: probe list shows them.")
     return int(word)

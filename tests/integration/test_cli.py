@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from target import PROBE, Probe, Start, Target, descendants
+from target import PROBE, TARGETS, Probe, Start, Target, descendants
 
 SQL = "SELECT module, stage, COUNT(*) AS n FROM python.torch_trace GROUP BY ALL ORDER BY ALL"
 LINE = re.compile(r"attached  rank (\d)  pid (\d+)  \d+ ms +python 3\.\d+\.\d+, torch \d+\.\d+\.\d+\n")
@@ -30,6 +32,13 @@ def test_attach_query_eval_detach(job: Target, probe: Probe) -> None:
     assert probe(job.pid, "detach").stdout == f"detached  rank 0  pid {job.pid}\n"
     assert "not-attached" in probe(job.pid, "query", SQL, status=3).stderr
     assert job.alive
+
+
+def last_step(job: Target, probe: Probe) -> int:
+    """Waits for the next one, too: two calls differ in a job that goes on."""
+    rows = probe(job.pid, "query", "--format", "json", "SELECT MAX(step) AS step FROM python.torch_trace").stdout
+    time.sleep(0.1)
+    return int(json.loads(rows)[0]["step"])
 
 
 def wait_for_rows(job: Target, probe: Probe) -> str:
@@ -60,7 +69,7 @@ def test_the_parent_stands_for_its_ranks(start: Start, probe: Probe) -> None:
 
 
 def test_run_attaches_to_the_ranks_as_they_appear(probe: Probe, start: Start, tmp_path: Path) -> None:
-    target = Target((str(PROBE), "run", "--", "python", str(Path(__file__).parents[1] / "targets/loop.py")),
+    target = Target((str(PROBE), "run", "--", sys.executable, str(TARGETS / "loop.py")),
                     tmp_path / "run.txt", {})  # fmt: skip
     try:
         target.wait_for("attached  rank 0")
@@ -103,14 +112,23 @@ def test_what_is_asked_wrongly_has_its_answer(
     done = probe(job.pid, *words, status=status)
     assert said in done.stderr and 'File "' + str(PROBE.parent) not in done.stderr
     assert probe(job.pid, "eval", "'still here'").stdout == "'still here'\n"
-    assert job.alive
+    assert last_step(job, probe) < last_step(job, probe)
 
 
-@pytest.mark.parametrize(
-    ("pid", "said"), [("999999999", "There is no process 999999999"), ("0", "There is no process 0")]
-)
-def test_no_such_process(probe: Probe, pid: str, said: str) -> None:
-    assert said in probe("attach", pid, status=4).stderr
+def test_no_such_process(probe: Probe) -> None:
+    assert "[no-process] There is no process 99999999." in probe("attach", "99999999", status=4).stderr
+
+
+def test_of_several_programs_none_is_chosen_at_random(tmp_path: Path, probe: Probe) -> None:
+    script = f"{sys.executable} {TARGETS}/plain.py & {sys.executable} {TARGETS}/plain.py & wait"
+    shell = Target(("bash", "-c", script), tmp_path / "shell.txt", {})
+    try:
+        shell.wait_for("ready", times=2)
+        said = probe("attach", shell.pid, status=3).stderr
+        assert "[no-ranks]" in said
+        assert set(map(int, re.findall(r"\d+", said))) == {shell.pid, *descendants(shell.pid)}
+    finally:
+        shell.end()
 
 
 def test_what_is_not_python_is_not_attached(probe: Probe) -> None:

@@ -95,6 +95,7 @@ def test_a_closed_pipe_is_no_complaint() -> None:
         (["eval", "--timeout", "soon", "1"], "'soon' is not a valid float"),
         (["attach"], "Attach to what? Give a pid"),
         (["attach", "train.py"], "'train.py' is no pid."),
+        (["attach", "0"], "'0' is no pid."),
         (["run"], "Run what?"),
         (["run", "--", "/nowhere/torchrun"], "Cannot start /nowhere/torchrun: No such file or directory."),
         (["tables", "a", "b"], "Give one table"),
