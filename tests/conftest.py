@@ -27,7 +27,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def start(
         script: str | Path, *args: str, ready: str = "ready", ranks: int = 0, env: dict[str, str] | None = None
     ) -> Target:
-        torchrun = (*TORCHRUN, "--log-dir", str(tmp_path), "--nproc-per-node", str(ranks))
+        torchrun = (*TORCHRUN, "--nproc-per-node", str(ranks))
         command = (*(torchrun if ranks else (sys.executable,)), str(TARGETS / script), *args)
         targets.append(Target(command, tmp_path / f"target-{len(targets)}.txt", env or {}))
         if ready:

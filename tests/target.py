@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Protocol
@@ -21,10 +22,12 @@ class Target:
 
     def __init__(self, command: tuple[str, ...], output: Path, env: dict[str, str]) -> None:
         self._output = output
+        # Short enough for the socket of an agent, which a killed target leaves behind.
+        self._folder = tempfile.TemporaryDirectory(prefix="probe-test-")
         with output.open("wb") as stream:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
-                start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+                start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": self._folder.name, **env},
             )  # fmt: skip
 
     @property
@@ -62,6 +65,7 @@ class Target:
         for pid, start in family.items():
             if start_time(pid) == start:
                 os.kill(pid, signal.SIGKILL)
+        self._folder.cleanup()
 
 
 class Start(Protocol):

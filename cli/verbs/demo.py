@@ -49,10 +49,8 @@ QUERIES = (
     ),
     (
         "Which rank is the slower one, step by step?",
-        "SELECT a.step, a.seconds AS rank_0, b.seconds AS rank_1 FROM "
-        "(SELECT step, SUM(duration) AS seconds FROM python.torch_trace WHERE rank = 0 GROUP BY step) a JOIN "
-        "(SELECT step, SUM(duration) AS seconds FROM python.torch_trace WHERE rank = 1 GROUP BY step) b "
-        "USING (step) ORDER BY step DESC LIMIT 5",
+        "SELECT step, SUM(duration) FILTER (rank = 0) AS rank_0, SUM(duration) FILTER (rank = 1) AS rank_1 "
+        "FROM python.torch_trace GROUP BY step ORDER BY step DESC LIMIT 5",
     ),
 )
 CODE = "print('loss', round(loss.item(), 2)); learning_rate"
@@ -118,14 +116,15 @@ def wait_for_steps(connection: Connection) -> None:
 def job() -> Iterator[int]:
     """The pid of a torchrun whose ranks have made their first step; at the end nothing of it is left.
 
-    Its session is its own, so that Ctrl-C reaches this process alone, which then ends the job in order.
+    Its session is its own, so that Ctrl-C reaches this process alone, which then ends the job in order; and
+    what the job and its agents leave in TMPDIR goes with that folder.
     """
     with tempfile.TemporaryDirectory(prefix="probe-demo-") as folder, open(f"{folder}/output", "w+") as output:
         torchrun = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
-             "--log-dir", folder, "--nproc-per-node", str(RANKS), str(JOB)],
+             "--nproc-per-node", str(RANKS), str(JOB)],
             stdout=output, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=die_with_parent,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": folder},
         )  # fmt: skip
         try:
             wait_until_ready(torchrun, output)
