@@ -191,11 +191,14 @@ class _Run:
             if hello.answer is not None and not call.over:
                 facts = hello.answer["facts"]
                 target = self._target.get(call, int(self._armed[call]["count"]) + 1)
-                if int(facts["count"]) < target and facts.get("last_step_ns"):
-                    self._must_step(call, (facts["monotonic_ns"] - facts["last_step_ns"]) / 1e9)
+                if int(facts["count"]) < target:
+                    since = facts.get("last_step_ns") or facts["attached_ns"]
+                    self._must_step(call, (facts["monotonic_ns"] - since) / 1e9)
 
     def _must_step(self, call: Call, since: float | None) -> None:
         """Raises EvalError if the rank's last boundary is much longer ago than usual."""
+        if call.link.facts.get("torch") is None:
+            raise EvalError("The process has not imported torch and does not step.", "Run it with --now.", "no-step")
         usual = (self._armed[call].get("step_ns") or 0) / 1e9
         if since is None:  # no step since the attach
             facts = call.link.facts

@@ -1,0 +1,156 @@
+"""Snippets in real jobs: what they do to the job, and what the command says when they go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from target import PROBE, Probe, Start, Target
+
+JOB = Path(__file__).parent.parent / "acceptance" / "document" / "job.py"
+
+
+@pytest.fixture
+def job(start: Start, probe: Probe) -> Target:
+    made = start(JOB)
+    probe("attach", made.pid)
+    return made
+
+
+@pytest.fixture
+def ranks(start: Start, probe: Probe) -> Iterator[Target]:
+    made = start(JOB, ranks=2)
+    probe("attach", made.pid)
+    yield made
+
+
+def steps_on(job: Target, probe: Probe) -> None:
+    """The job takes a step after now."""
+    sql = "SELECT MIN(step) AS step FROM (SELECT MAX(step) AS step FROM python.torch_trace GROUP BY rank)"
+
+    def step() -> int:
+        return int(json.loads(probe(job.pid, "query", "--format", "json", sql).stdout)[0]["step"])
+
+    now, end = step(), time.monotonic() + 30
+    while step() <= now:
+        assert time.monotonic() < end, "the job does not step"
+
+
+def test_a_snippet_that_raises_shows_its_own_traceback(job: Target, probe: Probe) -> None:
+    done = probe(job.pid, "eval", "def f():\n    return 1 / 0\nf()", status=1)
+    assert "return 1 / 0" in done.stderr and "ZeroDivisionError" in done.stderr
+    assert "_probe_agent" not in done.stderr and "site-packages/probe" not in done.stderr
+    steps_on(job, probe)
+
+
+@pytest.mark.parametrize("code", ["import sys; sys.exit(3)", "raise SystemExit", "raise KeyboardInterrupt", "1 +"])
+def test_a_snippet_ends_itself_and_not_the_job(job: Target, probe: Probe, code: str) -> None:
+    probe(job.pid, "eval", code, status=1)
+    steps_on(job, probe)
+
+
+def test_a_hundred_megabytes_are_cut_and_counted(job: Target, probe: Probe) -> None:
+    done = probe(job.pid, "eval", "for _ in range(1000): print('x' * 100_000)")
+    assert len(done.stdout) < 8 << 20 and "dropped" in done.stderr
+    steps_on(job, probe)
+
+
+def test_an_endless_snippet_is_cancelled_at_its_time_out(job: Target, probe: Probe) -> None:
+    begin = time.monotonic()
+    done = probe(job.pid, "eval", "--timeout", "1", "while True: pass", status=6)
+    assert time.monotonic() - begin < 6 and "eval-timeout" in done.stderr
+    steps_on(job, probe)
+
+
+def test_a_snippet_stuck_in_c_is_named_and_the_job_goes_on_after_it(job: Target, probe: Probe) -> None:
+    begin = time.monotonic()
+    done = probe(job.pid, "eval", "--timeout", "1", "import time; time.sleep(6)", status=6)
+    assert time.monotonic() - begin < 5 and "eval-timeout" in done.stderr
+    time.sleep(6)
+    steps_on(job, probe)
+
+
+def test_a_job_that_does_not_step_says_so_at_once(start: Start, probe: Probe, tmp_path: Path) -> None:
+    script = tmp_path / "idle.py"
+    script.write_text("import time, torch\nx = 5\nprint('ready', flush=True)\nwhile True: time.sleep(0.1)\n")
+    job = start(script)
+    probe("attach", job.pid)
+    begin = time.monotonic()
+    done = probe(job.pid, "eval", "print(x)", status=6)
+    assert time.monotonic() - begin < 20 and "no-step" in done.stderr and "--now" in done.stderr
+    begin = time.monotonic()
+    probe(job.pid, "eval", "print(x)", status=6)
+    assert time.monotonic() - begin < 5
+    assert probe(job.pid, "eval", "--now", "print(x)").stdout == "5\n"
+
+
+def test_a_local_variable_is_rebound_and_that_is_said(job: Target, probe: Probe) -> None:
+    done = probe(job.pid, "eval", "batch_size = 99")
+    assert "changed main().batch_size" in done.stderr
+    assert probe(job.pid, "eval", "batch_size").stdout == "99\n"
+    assert "changed" not in probe(job.pid, "eval", "--no-write", "batch_size = 7").stderr
+    assert probe(job.pid, "eval", "batch_size").stdout == "99\n"
+
+
+def test_ctrl_c_ends_a_running_snippet(job: Target, probe: Probe) -> None:
+    command = subprocess.Popen(
+        [str(PROBE), str(job.pid), "eval", "while True: pass"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(2.5)
+    command.send_signal(signal.SIGINT)
+    _, talk = command.communicate(timeout=15)
+    assert command.returncode == 130 and "Traceback" not in talk
+    steps_on(job, probe)
+
+
+def test_two_commands_at_once_both_have_their_answer(job: Target, probe: Probe) -> None:
+    words = [[str(PROBE), str(job.pid), "eval", f"print({n})"] for n in range(2)]
+    words += [[str(PROBE), str(job.pid), "query", "--format", "csv", "SELECT 7 AS n"]] * 2
+    commands = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for each in words]
+    outputs = [command.communicate(timeout=60)[0] for command in commands]
+    assert outputs == ["0\n", "1\n", "n\n7\n", "n\n7\n"]
+
+
+def test_a_target_that_dies_in_the_middle_of_a_query_is_named(job: Target, probe: Probe) -> None:
+    time.sleep(1)
+    rows = "(SELECT COUNT(*) AS n FROM python.torch_trace) t"
+    sql = f"SELECT COUNT(*) FROM range(3000000000) r, {rows} WHERE r.range % 7 = n"
+    commands = [
+        subprocess.Popen([str(PROBE), str(job.pid), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for words in (["eval", "while True: pass"], ["query", sql])
+    ]
+    time.sleep(2.5)
+    os.kill(job.pid, signal.SIGKILL)
+    _, talk = commands[0].communicate(timeout=30)
+    assert commands[0].returncode == 8 and "gone" in talk and "Traceback" not in talk
+    commands[1].send_signal(signal.SIGINT)
+    _, talk = commands[1].communicate(timeout=30)
+    assert commands[1].returncode in (8, 130) and "Traceback" not in talk
+
+
+def test_all_ranks_run_it_at_the_same_step_and_equal_output_is_printed_once(ranks: Target, probe: Probe) -> None:
+    code = "import torch.distributed as dist\nt = torch.ones(3)\ndist.all_reduce(t)\nprint(t.tolist())"
+    done = probe(ranks.pid, "eval", code)
+    assert done.stdout == "ranks 0-1:\n[2.0, 2.0, 2.0]\n"
+    sql = "SELECT COUNT(DISTINCT step) AS steps, COUNT(DISTINCT rank) AS ranks FROM probe.evals"
+    assert json.loads(probe(ranks.pid, "query", "--format", "json", sql).stdout) == [{"steps": 1, "ranks": 2}]
+    steps_on(ranks, probe)
+
+
+def test_a_one_sided_collective_is_refused_and_the_job_goes_on(ranks: Target, probe: Probe) -> None:
+    code = "import torch.distributed as dist\ndist.all_reduce(torch.ones(3))"
+    done = probe(ranks.pid, "eval", "--rank", "0", code, status=1)
+    assert "rank 1" in done.stderr
+    done = probe(ranks.pid, "eval", "--now", code, status=1)
+    assert "without --now" in done.stderr
+    steps_on(ranks, probe)
