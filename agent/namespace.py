@@ -1,14 +1,14 @@
 """The names that a snippet sees, and where those go that it binds anew.
 
 Made by evaluate.py from the frames of the training thread, as a debugger would show them.  The one invariant: only
-a variable whose object the snippet replaced is written, where it came from and nowhere else.
+a variable of the user's whose object the snippet replaced is written, where it came from and nowhere else; the `i`
+of a library's loop is not.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -24,25 +24,31 @@ _IMMUTABLE = (int, float, str, bytes, bool, tuple, type(None))
 
 
 class Namespace:
-    """`names` is what the snippet runs in: its own of before, then the job's, innermost last."""
+    """`names` is what the snippet runs in: locals of libraries between the user's frames, the snippets' own names
+    of before, globals of __main__, then globals and locals of the user's frames, innermost last."""
 
     def __init__(self, frame: FrameType | None, own: dict[str, Any], running: bool) -> None:
         """`running`: the frames belong to a thread that goes on meanwhile; then they are not kept."""
-        self.names: dict[str, Any] = {**own}
+        self.names: dict[str, Any] = {}
         self._own = own
         self._origins: dict[str, FrameType | dict[str, Any]] = {}
         self._before: dict[str, Any] = {}
-        self._frames = list(_visible(frame))
+        read = _read_running if running else frame_locals.read
+        self._frames, libraries = _divided(frame)
+        self._lent: dict[str, Any] = {}
+        for frame in reversed(libraries):
+            self._lent.update(read(frame))
+        self.names.update(self._lent)
+        self.names.update(own)
         self._add(vars(sys.modules["__main__"]))
         for frame in reversed(self._frames):
-            if _is_users(frame):
-                self._add(frame.f_globals)
-            if frame.f_locals is not frame.f_globals:
-                self._add(dict(frame.f_locals) if running else frame_locals.read(frame), frame)
+            self._add(frame.f_globals)
+            if frame_locals.has_slots(frame) or frame.f_locals is not frame.f_globals:
+                self._add(read(frame), frame)
         for names in (self.names, self._before, self._origins):
             names.pop("__builtins__", None)  # exec puts in its own
         if running:
-            _empty_running(self._frames)
+            _empty_running([*self._frames, *libraries])
             self._frames.clear()
 
     def _add(self, values: dict[str, Any], frame: FrameType | None = None) -> None:
@@ -70,14 +76,15 @@ class Namespace:
 
     def release(self, codes: list[CodeType]) -> None:
         """Keep the snippet's own names; of the job's only those which functions of the snippet refer to."""
-        for name in [name for name in self.names if name not in self._origins and name != "__builtins__"]:
-            self._own[name] = self.names[name]
-        for name in [name for name in self._own if name not in self.names and name not in self._origins]:
+        jobs = {name for name, value in self._lent.items() if self.names.get(name, self) is value} - self._own.keys()
+        jobs |= self._origins.keys()
+        for name in [name for name in self._own if name not in self.names and name not in jobs]:
             del self._own[name]
+        self._own.update({name: value for name, value in self.names.items() if name not in jobs | {"__builtins__"}})
         referred = {name for code in codes for name in _names_in_functions(code)}
-        for name in self._origins:
-            if name not in referred:
-                self.names.pop(name, None)
+        for name in jobs - referred:
+            self.names.pop(name, None)
+        self._lent.clear()
         self._before.clear()
         self._origins.clear()
         self._frames.clear()
@@ -105,23 +112,39 @@ class Namespace:
         return f"; {', '.join(holders[:_HOLDERS])} still {'holds' if len(holders) == 1 else 'hold'} the old object"
 
 
-def _visible(frame: FrameType | None) -> Iterator[FrameType]:
-    """From the innermost frame of the user's own code outward; all if none is."""
-    innermost = frame
-    while innermost is not None and not _is_users(innermost):
-        innermost = innermost.f_back
-    frame = innermost or frame
+def _divided(frame: FrameType | None) -> tuple[list[FrameType], list[FrameType]]:
+    """(the user's frames, those of libraries between them), both from this one outward.
+
+    A job that is an installed program has no code of the user's: then that of packages counts as such.
+    """
+    frames = []
     while frame is not None:
-        yield frame
+        frames.append(frame)
         frame = frame.f_back
+    kinds = [_kind(frame) for frame in frames]
+    for kind in (_USERS, _PACKAGES):
+        if kind in kinds:
+            first, last = kinds.index(kind), len(kinds) - kinds[::-1].index(kind)
+            users = [frame for frame, its in zip(frames, kinds, strict=True) if its == kind]
+            return users, [frame for frame in frames[first:last] if frame not in users]
+    return [], []
 
 
-def _is_users(frame: FrameType) -> bool:
-    """Neither torch nor the standard library nor an installed package."""
+_USERS, _PACKAGES, _OTHERS = range(3)
+
+
+def _kind(frame: FrameType) -> int:
+    """Whose code it runs: the user's, an installed package's, or torch's, Python's or ours."""
     file = frame.f_code.co_filename
     torch = getattr(sys.modules.get("torch"), "__file__", None) or os.__file__
+    if any(library in file for library in _LIBRARIES):
+        return _OTHERS if file.startswith(os.path.dirname(torch) + os.sep) else _PACKAGES
     roots = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch) + os.sep)
-    return not file.startswith((*roots, *_NOT_FILES)) and not any(library in file for library in _LIBRARIES)
+    return _OTHERS if file.startswith((*roots, *_NOT_FILES)) else _USERS
+
+
+def _read_running(frame: FrameType) -> dict[str, Any]:
+    return dict(frame.f_locals)
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:

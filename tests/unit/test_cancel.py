@@ -1,0 +1,236 @@
+"""A snippet can be interrupted at any moment, and the interrupt reaches the snippet or nobody.
+
+Stdlib only: these tests run on every Python that is supported (test_every_python.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+from probe.agent.boundary import Boundary
+from probe.agent.evaluate import Evaluation
+from probe.agent.interrupt import Cancelled, Interruptible
+from probe.agent.log import Log
+from probe.agent.rows import Stream
+from probe.streams import SPANS, STREAMS
+
+AT_THE_EDGE = 2500  # cancels; `python every_python.py test_cancel.py 10000` makes that many
+SECONDS = 8.0  # but no longer than this
+
+
+class Snippets:
+    """Evaluations on this thread, and what they were answered with."""
+
+    def __init__(self) -> None:
+        self.log, self.spans = Log(), Stream(SPANS, STREAMS[SPANS], retention_bytes=1)
+        self.own: dict[str, Any] = {}
+        self.done: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Snippets:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.log.close()
+        self.spans.close()
+
+    def new(self, code: str, where: str = "boundary") -> Evaluation:
+        def send(kind: str, fields: dict[str, Any]) -> None:
+            if kind == "done":
+                self.done.append(fields)
+
+        return Evaluation(
+            code=code, filename="<eval>", write=where == "boundary", send=send, log=self.log, spans=self.spans,
+            own=self.own, where=where,
+        )  # fmt: skip
+
+    def cancelled(self, code: str) -> dict[str, Any]:
+        """What is told of the snippet when it is cancelled soon after its start, and again until it ends."""
+        evaluation = self.new(code)
+
+        def cancel() -> None:
+            while not evaluation.running:
+                time.sleep(0.001)
+            while not evaluation.done:
+                time.sleep(0.03)
+                evaluation.cancel()
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        evaluation.run_at(sys._getframe(), 0)
+        thread.join()
+        return self.done[-1]
+
+
+def test_an_endless_snippet_is_interrupted_where_it_stands() -> None:
+    with Snippets() as snippets:
+        done = snippets.cancelled("def spin():\n    while True: pass\nspin()")
+    assert done["cancelled"] and not done["ok"] and done["error"] == "cancelled"
+    assert "in spin" in done["traceback"] and done["traceback"].endswith("cancelled\n")
+    assert "Cancelled" not in done["traceback"]
+
+
+def test_a_snippet_that_catches_everything_is_interrupted_again() -> None:
+    code = """
+caught = 0
+while caught < 3:
+    try:
+        caught += 0
+        while True: len("")
+    except BaseException:
+        caught += 1
+caught += 0  # what is raised in the jump of a loop of one line counts as raised in the line before
+while True: len("")
+"""
+    with Snippets() as snippets:
+        done = snippets.cancelled(code)
+        assert done["cancelled"] and snippets.own["caught"] == 3
+
+
+def test_a_snippet_that_is_cancelled_before_it_starts_does_not_run() -> None:
+    with Snippets() as snippets:
+        evaluation = snippets.new("ran = True")
+        evaluation.cancel()
+        evaluation.run_at(sys._getframe(), 0)
+        assert snippets.done[0]["cancelled"] and snippets.done[0]["traceback"] is None
+        assert "ran" not in snippets.own
+
+
+def test_a_cancel_after_the_end_does_nothing() -> None:
+    with Snippets() as snippets:
+        evaluation = snippets.new("1")
+        evaluation.run_at(sys._getframe(), 0)
+        for _ in range(3):
+            evaluation.cancel()
+        time.sleep(0.01)
+        assert snippets.done[0]["ok"]
+
+
+def test_objects_that_never_finish_showing_themselves_are_interrupted() -> None:
+    endless = "class Endless(Exception):\n    def __{}__(self):\n        while True: pass\n"
+    with Snippets() as snippets:
+        assert snippets.cancelled(endless.format("repr") + "Endless()")["cancelled"]
+        done = snippets.cancelled(endless.format("str") + "raise Endless()")
+        assert "str() failed" in done["error"] or "unprintable" in done["error"]
+        endless_cause = endless.format("str") + "try:\n    raise Endless\nexcept Endless:\n    raise SystemExit"
+        assert snippets.cancelled(endless_cause)["error"] == "SystemExit"
+
+
+def test_a_snippet_beside_the_training_is_interrupted_and_the_training_is_not() -> None:
+    with Snippets() as snippets:
+        evaluation = snippets.new("while True: pass", where="now")
+        thread = threading.Thread(target=evaluation.run_now, args=(threading.get_ident(),))
+        thread.start()
+        while not evaluation.running:
+            time.sleep(0.001)
+        while not evaluation.done:
+            evaluation.cancel()
+            time.sleep(0.01)
+        thread.join()
+        assert snippets.done[0]["cancelled"]
+
+
+def test_a_snippet_at_a_boundary_is_interrupted_and_the_loop_goes_on() -> None:
+    boundary, iterations = Boundary(), 0
+    with Snippets() as snippets:
+        evaluation = snippets.new("while True: pass")
+        boundary.request(lambda frame: evaluation.run_at(frame, 2))
+        timer = threading.Timer(0.1, evaluation.cancel)
+        timer.start()
+        for count in range(1, 6):
+            boundary.stepped(count)
+            iterations += 1
+        timer.join()
+        assert snippets.done[0]["cancelled"] and iterations == 5
+        assert not boundary.trouble and sys.gettrace() is None
+        boundary.close()
+
+
+def test_a_cancel_at_the_edge_of_the_end_never_reaches_the_job() -> None:
+    number = int(sys.argv[2]) if sys.argv[2:] and sys.argv[2].isdigit() else AT_THE_EDGE
+    outcomes = at_the_edge(number, SECONDS * number / AT_THE_EDGE)
+    assert not outcomes["leaked"], outcomes
+    told = outcomes["ended"] + outcomes["cancelled"]
+    assert told >= 200, f"too few to tell: {outcomes}"
+    assert min(outcomes["ended"], outcomes["cancelled"]) > told / 10, f"that was not the edge: {outcomes}"
+
+
+def at_the_edge(number: int, seconds: float) -> Counter[str]:
+    """Cancels that come about when the snippet ends, as a time-out that was guessed well."""
+    outcomes: Counter[str] = Counter()
+    ready: list[Evaluation | None] = []
+    go = threading.Semaphore(0)
+    chance = random.Random(0)
+    typical = 1e-4  # how long a snippet runs until it is cancelled half of the time
+
+    def cancel() -> None:
+        while True:
+            go.acquire()
+            evaluation = ready.pop()
+            if evaluation is None:
+                return
+            end = time.perf_counter() + typical * chance.uniform(0.2, 1.8)
+            while time.perf_counter() < end and not evaluation.done:
+                pass
+            for _ in range(chance.choice((1, 1, 2, 5))):
+                evaluation.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    stop = time.monotonic() + seconds
+    try:
+        with Snippets() as snippets:
+            for _ in range(number):
+                if time.monotonic() > stop:
+                    break
+                evaluation = snippets.new("for i in range(1000): pass")
+                ready.append(evaluation)
+                try:
+                    go.release()
+                    evaluation.run_at(sys._getframe(), 0)
+                    for _ in range(300):  # the job goes on
+                        len("job")
+                except Cancelled:
+                    outcomes["leaked"] += 1
+                outcomes["cancelled" if snippets.done[-1]["cancelled"] else "ended"] += 1
+                typical *= 1.05 if snippets.done[-1]["cancelled"] else 0.95
+                while ready:
+                    time.sleep(0)
+    finally:
+        sys.setswitchinterval(interval)
+        ready.append(None)
+        go.release()
+        thread.join()
+    return outcomes
+
+
+def test_an_interrupt_that_comes_late_is_caught() -> None:
+    """As above, but through run() alone, and with one that is certain to be on its way at the end."""
+    for _ in range(200):
+        guarded = Interruptible()
+
+        def work(guarded: Interruptible = guarded) -> str:
+            thread = threading.Thread(target=guarded.cancel)
+            thread.start()
+            thread.join()  # set while this stood in C; it comes at one of the next instructions
+            return "ended"
+
+        with contextlib.suppress(Cancelled):
+            guarded.run(work)
+        for _ in range(50):
+            len("job")
+
+
+def test_nothing_is_raised_in_a_thread_that_has_not_been_interrupted() -> None:
+    guarded = Interruptible()
+    assert guarded.run(lambda: 5) == 5
+    guarded.cancel()
+    guarded.cancelled = False
+    assert guarded.run(lambda: 6) == 6

@@ -1,0 +1,38 @@
+"""The boundary and the evals reach into frames, so their tests run on every Python that is installed here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
+OTHERS = [version for version in SUPPORTED if version != f"{sys.version_info[0]}.{sys.version_info[1]}"]
+MODULES = ("test_boundary.py", "test_evaluate.py", "test_cancel.py")
+
+
+def interpreter(version: str) -> str | None:
+    """Where this Python is: known to pyenv, or on the path."""
+    pyenv = shutil.which("pyenv")
+    if pyenv is not None:
+        versions = subprocess.run([pyenv, "versions", "--bare"], capture_output=True, text=True).stdout.split()
+        for full in versions:
+            if full.startswith(f"{version}."):
+                root = subprocess.run([pyenv, "prefix", full], capture_output=True, text=True).stdout.strip()
+                return str(Path(root, "bin", "python"))
+    return shutil.which(f"python{version}")
+
+
+@pytest.mark.parametrize("version", OTHERS)
+def test_on_every_python_installed_here(version: str) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} here")
+    here = Path(__file__).parent
+    command = [python, str(here.parent / "every_python.py"), *(str(here / module) for module in MODULES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " 0 failed" in done.stdout and not done.stdout.startswith("0 passed")
