@@ -1,4 +1,4 @@
-"""Attaching to ranks one after another, each with its line: what attach, run and demo have in common."""
+"""Agents going into ranks and out again, each with its line: what attach, detach, run and demo have in common."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .session import say
 
 if TYPE_CHECKING:
     from probe.attach import Attached
+    from probe.connection import Connection
     from probe.processes import Process
 
 # Programs that start ranks: they import torch too, and before their ranks are there look like one.
@@ -76,6 +77,16 @@ def attach_each(ranks: Mapping[int, int | None], timeout: float, tell: Callable[
     if failures:
         first = failures[0]
         raise type(first)(f"{len(failures)} of {len(ranks)} ranks could not be attached to.", code=first.code)
+
+
+def detach_all(connection: Connection, tell: Callable[[str], object]) -> None:
+    """Take every agent out, `tell` a line for each; what has to stay is said on stderr."""
+    agents = list(connection.agents)
+    left = connection.detach()
+    for facts in agents:
+        tell(f"detached  {who(facts['rank'], facts['pid'])}")
+    for what in left:
+        say(what)
 
 
 def line(attached: Attached) -> str:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,13 @@ SETTLE_S = 3.0  # how long an ended thread, socket or process may take to be gon
 
 
 @pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A TMPDIR with room for the path of a socket.  Ask for it before `start`, so that it goes after the targets."""
+    with tempfile.TemporaryDirectory(prefix="probe-test-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts targets (see Start) and ends them with the test."""
     targets: list[Target] = []
@@ -27,7 +35,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def start(
         script: str | Path, *args: str, ready: str = "ready", ranks: int = 0, env: dict[str, str] | None = None
     ) -> Target:
-        torchrun = (*TORCHRUN, "--nproc-per-node", str(ranks))
+        torchrun = (*TORCHRUN, "--log-dir", str(tmp_path), "--nproc-per-node", str(ranks))
         command = (*(torchrun if ranks else (sys.executable,)), str(TARGETS / script), *args)
         targets.append(Target(command, tmp_path / f"target-{len(targets)}.txt", env or {}))
         if ready:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Protocol
@@ -22,12 +21,10 @@ class Target:
 
     def __init__(self, command: tuple[str, ...], output: Path, env: dict[str, str]) -> None:
         self._output = output
-        # Short enough for the socket of an agent, which a killed target leaves behind.
-        self._folder = tempfile.TemporaryDirectory(prefix="probe-test-")
         with output.open("wb") as stream:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
-                start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": self._folder.name, **env},
+                start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env},
             )  # fmt: skip
 
     @property
@@ -53,7 +50,7 @@ class Target:
 
     def end(self) -> None:
         """Nothing of it runs any more: in order where it listens to SIGTERM, by SIGKILL where it does not."""
-        family = descendants(self.pid)
+        family = descendants(self.pid) | {self.pid: ""}
         if self.alive:
             os.kill(self.pid, signal.SIGCONT)
             self.process.terminate()
@@ -65,7 +62,7 @@ class Target:
         for pid, start in family.items():
             if start_time(pid) == start:
                 os.kill(pid, signal.SIGKILL)
-        self._folder.cleanup()
+            remove_socket(pid)
 
 
 class Start(Protocol):
@@ -102,6 +99,13 @@ def descendants(pid: int) -> dict[int, str]:
         todo += found
         below.update({child: starts[child] for child in found})
     return below
+
+
+def remove_socket(pid: int) -> None:
+    """What the agent of a process leaves that was killed: its socket, in a folder of its own."""
+    for socket in Path("/tmp").glob(f"probe-*/{pid}-*.sock"):
+        socket.unlink()
+        socket.parent.rmdir()
 
 
 def start_time(pid: int) -> str | None:

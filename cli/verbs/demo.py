@@ -19,7 +19,7 @@ import click
 
 from probe.errors import EndpointError, UsageError
 
-from ..attaching import attach_each, ranks_of
+from ..attaching import attach_each, detach_all, ranks_of
 from ..evaluating import evaluate
 from ..formats import show
 from ..session import connected, say
@@ -92,8 +92,7 @@ def show_all(pid: int) -> None:
         prompt(str(pid), "eval", CODE)
         evaluate(connection, CODE)
         prompt(str(pid), "detach")
-        for note in connection.detach():
-            say(note)
+        detach_all(connection, click.echo)
 
 
 def prompt(*words: str) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import click
 
+from ..attaching import detach_all
 from ..options import Verb, endpoint_option, one_endpoint
-from ..session import connected, say
+from ..session import connected
 
 
 @click.command("detach", cls=Verb)
@@ -23,9 +24,4 @@ def command(words: Sequence[str], endpoints: Sequence[str]) -> None:
       probe 4242 detach
     """
     with connected(one_endpoint(endpoints, words)) as connection:
-        agents = list(connection.agents)
-        left = connection.detach()
-    for facts in agents:
-        click.echo(f"detached  rank {facts['rank'] or 0}  pid {facts['pid']}")
-    for line in left:
-        say(line)
+        detach_all(connection, click.echo)

@@ -5,21 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from target import PROBE
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """The demo's TMPDIR, which is empty again when the demo has ended."""
-    with tempfile.TemporaryDirectory(prefix="probe-test-") as name:
-        yield Path(name)
 
 
 def demo(folder: Path) -> subprocess.Popen[str]:
@@ -48,25 +39,25 @@ def nothing_is_left(folder: Path, patience_s: float = 5) -> bool:
     return not left(folder)
 
 
-def test_the_demo_shows_attach_three_queries_and_an_eval(folder: Path) -> None:
-    with demo(folder) as process:
+def test_the_demo_shows_attach_three_queries_and_an_eval(short_folder: Path) -> None:
+    with demo(short_folder) as process:
         out, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
     assert out.count("attached  rank") == 2
     assert out.count(" query ") == 4 and "all_reduce" in out and "ranks 0-1:\nloss " in out
     assert "probe attach PID" in out
-    assert nothing_is_left(folder)
+    assert nothing_is_left(short_folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_demo_that_is_stopped_leaves_no_process(folder: Path, number: signal.Signals) -> None:
-    with demo(folder) as process:
+def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path, number: signal.Signals) -> None:
+    with demo(short_folder) as process:
         assert process.stdout is not None
         assert any("attached  rank 0" in line for line in process.stdout)
         process.send_signal(number)
         process.communicate(timeout=30)
     if number == signal.SIGINT:
-        assert process.returncode == 130 and nothing_is_left(folder)
+        assert process.returncode == 130 and nothing_is_left(short_folder)
     else:  # its files stay, no process does
-        nothing_is_left(folder, patience_s=3)
-        assert not [name for name in left(folder) if name.isdigit()]
+        nothing_is_left(short_folder, patience_s=3)
+        assert not [name for name in left(short_folder) if name.isdigit()]
