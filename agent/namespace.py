@@ -14,8 +14,8 @@ from typing import Any
 
 from . import frame_locals
 from .alone import alone
-from .driver import Mark
-from .turn import TRACING, Turn
+from .driver import is_mark
+from .turn import Turn, in_a_trace
 
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _NOT_FILES = ("<frozen ", "<probe>")
@@ -171,7 +171,9 @@ def _names_in_functions(code: CodeType) -> set[str]:
 
 def _empty_running(frames: list[FrameType]) -> None:
     """What reading has left in frames of another thread; not while that is in a trace function."""
-    quiet = [frame for frame in frames if frame.f_trace is None or type(frame.f_trace) in (Mark, Turn)]
+    quiet = [
+        frame for frame in frames if frame.f_trace is None or type(frame.f_trace) is Turn or is_mark(frame.f_trace)
+    ]
 
     def change() -> None:
         for frame in quiet:
@@ -179,4 +181,4 @@ def _empty_running(frames: list[FrameType]) -> None:
                 frame_locals.empty({0: frame.f_locals})
 
     if frame_locals.COPIES:
-        alone(change, TRACING.__contains__)
+        alone(change, in_a_trace)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from .driver import Mark
+from .driver import is_mark
 from .frame_locals import COPIES, empty, has_slots
 from .loops import Loop, loops_around
 
@@ -74,6 +74,7 @@ class Turn:
         self._places: dict[int, _Place] = {}
         self._copies: dict[int, Any] = {}
         self._old = sys.gettrace()
+        _hide_from_dynamo()
         self._ours = self._called
         self._trace(frame, self._first)
         sys.settrace(self._ours)
@@ -105,13 +106,13 @@ class Turn:
         try:
             if self.over:
                 self.end(frame)
-            elif self._first.driver < 0:
+            elif frame.f_code is self._inner and self._first.driver < 0:
                 self._called_again(frame)
         except Exception as error:  # likewise
             self._trouble(error)
             self.end(frame)
         if frame.f_code.co_freevars or frame.f_code.co_cellvars:
-            self._copies[id(frame)] = frame.f_locals  # likewise
+            frame.f_locals  # noqa: B018  # likewise
 
     def _met(self, frame: FrameType, event: str) -> None:
         place = self._places.get(id(frame))
@@ -124,7 +125,7 @@ class Turn:
 
     def _called_again(self, frame: FrameType) -> None:
         caller = frame.f_back
-        if caller is not None and frame.f_code is self._inner and self._stands(caller):
+        if caller is not None and self._stands(caller):
             self._turned(caller)
 
     # ---- on the way
@@ -197,7 +198,7 @@ class Turn:
         if frame.f_trace is self:
             place = self._places.get(id(frame))
             before = None if place is None else place.before
-            frame.f_trace = None if self.closed and type(before) is Mark else before
+            frame.f_trace = None if self.closed and is_mark(before) else before
             if place is not None and place.opcodes:
                 frame.f_trace_opcodes = False
 
@@ -213,11 +214,20 @@ class _Emptying:
         empty(self._copies)
         if again is None and sys.gettrace() is self:
             sys.settrace(None)
-        elif again is not None:
+        if again is not None:
             self._copies[id(frame)] = frame.f_locals
+        elif frame.f_code.co_freevars or frame.f_code.co_cellvars:
+            frame.f_locals  # noqa: B018  # as above
 
 
-# Code during which the interpreter has still to write a copy of a frame's locals back.
-TRACING: frozenset[CodeType] = frozenset(
-    function.__code__ for function in (Turn.__call__, Turn._called, _Emptying.__call__)
-)
+def in_a_trace(code: CodeType) -> bool:
+    """Has the interpreter still to write a copy of a frame's locals back when this code is through?"""
+    return code in (Turn.__call__.__code__, Turn._called.__code__, _Emptying.__call__.__code__)
+
+
+def _hide_from_dynamo() -> None:
+    """Give what runs at each call the file name of one of torch's that dynamo skips: a call may be compiled code's."""
+    module = sys.modules.get("torch.nn.modules.module")
+    file = getattr(module, "__file__", None)
+    if file is not None and Turn._called.__code__.co_filename != file:
+        Turn._called.__code__ = Turn._called.__code__.replace(co_filename=file)
