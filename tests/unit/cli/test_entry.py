@@ -14,6 +14,8 @@ from probe.cli import entry
 from probe.cli.program import VERBS, program
 from probe.errors import CODES, EndpointError, ProbeError, QueryError
 
+NOBODY = "99999999"  # beyond any kernel's largest pid
+
 Raising = Callable[[BaseException], int]
 
 
@@ -126,7 +128,7 @@ def test_quick_verbs_import_neither_pyarrow_nor_duckdb(verb: str) -> None:
         "import sys; from probe.cli.entry import run; run(sys.argv[1:]);"
         "assert not {'pyarrow', 'duckdb', 'numpy'} & set(sys.modules)"
     )
-    words = {"attach": ["attach", "1"], "eval": ["1", "eval", "1"]}.get(verb, [verb])
+    words = {"attach": ["attach", NOBODY], "eval": [NOBODY, "eval", "1"]}.get(verb, [verb])
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
