@@ -65,5 +65,7 @@ def _tell(results: Sequence[RankResult], now: bool) -> None:
 
 
 def seconds(value: float) -> str:
-    """`0.4 s`, `12 ms`."""
-    return f"{value:.1f} s" if value >= 0.1 else f"{value * 1000:.0f} ms"
+    """`0.4 s`, `12 ms`, `0.4 ms`."""
+    if value >= 0.1:
+        return f"{value:.1f} s"
+    return f"{value * 1e3:.0f} ms" if value >= 0.01 else f"{value * 1e3:.1f} ms"
