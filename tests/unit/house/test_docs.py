@@ -30,9 +30,10 @@ def commands(path: Path) -> Iterator[list[str]]:
 def test_every_command_shown_can_be_typed(path: Path) -> None:
     for words in commands(path):
         verb, *rest = arrange([word for word in words if word not in ("|", "head")], VERBS)
-        command = program.get_command(click.Context(program), verb)
-        assert command is not None
-        command.make_context(verb, rest)
+        with click.Context(program, **program.context_settings) as top:
+            command = program.get_command(top, verb)
+            assert command is not None
+            command.make_context(verb, rest, parent=top)
 
 
 @pytest.mark.parametrize("path", PROSE, ids=lambda path: path.name)
