@@ -209,11 +209,15 @@ class Boundary:
         try:
             for ticket in due:
                 if not self._closed and ticket.claim("run"):
-                    ticket.run(frame)
-        except Exception as error:  # the user's loop is next on the stack
-            self._note(error)
+                    self._call(ticket, frame)
         finally:
             self._running = None
+
+    def _call(self, ticket: Ticket, frame: FrameType) -> None:
+        try:
+            ticket.run(frame)
+        except Exception as error:  # the user's loop is next on the stack, or another request
+            self._note(error)
 
 
 def _called_from(frame: FrameType | None, loop: FrameType) -> CodeType | None:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .. import protocol as wire
-from .torch_taps import TAPS
+from .torch_taps import TAPS, is_distributed
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -55,15 +55,15 @@ class Facts:
 
 def _group() -> dict[str, Any]:
     """Rank and size: of the process group if there is one, else what the launcher put into the environment."""
-    distributed = sys.modules.get("torch.distributed")
-    up = bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
+    up = is_distributed()
     found = {
         "rank": _number("RANK"),
         "world_size": _number("WORLD_SIZE"),
         "local_rank": _number("LOCAL_RANK"),
         "distributed": up,
     }
-    if up and distributed is not None:
+    if up:
+        distributed: Any = sys.modules["torch.distributed"]
         found["rank"], found["world_size"] = distributed.get_rank(), distributed.get_world_size()
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, GetSetDescriptorType, ModuleType
 from typing import Any
 
 from . import frame_locals
@@ -98,11 +98,11 @@ class Namespace:
     def _still_held(self, name: str) -> str:
         """`; trainer.model still holds the old object`, if another variable does."""
         old = self._before[name]
-        if isinstance(old, _IMMUTABLE):
+        if type(old) in _IMMUTABLE:
             return ""
         holders: list[str] = []
         for other, value in self._before.items():
-            if other != name and not isinstance(value, (ModuleType, type)):
+            if other != name and not issubclass(type(value), (ModuleType, type)):
                 if value is old:
                     holders.append(other)
                 else:
@@ -149,11 +149,12 @@ def _read_running(frame: FrameType) -> dict[str, Any]:
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
     """What a plain instance holds, and the submodules of an nn.Module; no property or method of it runs."""
+    for kind in type(value).__mro__:
+        if "__dict__" in vars(kind) and type(vars(kind)["__dict__"]) is not GetSetDescriptorType:
+            return []  # a proxy's own idea of it
     try:
         held = object.__getattribute__(value, "__dict__")
-    except (AttributeError, TypeError):
-        return []
-    if type(held) is not dict:
+    except AttributeError:
         return []
     modules = held.get("_modules")
     return [*held.items(), *(modules.items() if type(modules) is dict else ())]

@@ -69,7 +69,7 @@ class TorchTaps:
             self.optimizer.install(patience_s=0.01)
         if self.forward.installed:
             self.backward.stock()
-        if not self._asked and not self.collectives.installed and _distributed():
+        if not self._asked and not self.collectives.installed and is_distributed():
             self._asked = True
             self._boundary.request(lambda frame: self.collectives.install())
         self.drain()
@@ -80,7 +80,7 @@ class TorchTaps:
 
     def states(self) -> dict[str, str]:
         """on, or off and why, of each tap."""
-        waiting = "waiting for a boundary between two steps" if _distributed() else "off: no process group"
+        waiting = "waiting for a boundary between two steps" if is_distributed() else "off: no process group"
         states = {
             "forward": "on" if self.forward.installed else self.forward.why_not or "off",
             "backward": "on" if self.forward.installed else self.forward.why_not or "off",
@@ -134,6 +134,7 @@ def torch_is_imported() -> bool:
     return torch is not None and not getattr(torch.__spec__, "_initializing", False)
 
 
-def _distributed() -> bool:
-    distributed: Any = sys.modules.get("torch.distributed")
+def is_distributed() -> bool:
+    """Whether the job has a process group."""
+    distributed: Any = sys.modules.get("torch.distributed") if torch_is_imported() else None
     return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())

@@ -8,6 +8,7 @@ an error that lists what there is.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,8 @@ def resolve(text: str | None = None) -> Resolved:
     if said is not None:
         return Resolved(str(pid), [(pid, said)])
     below = [(each, said) for each in descendants(pid)[1:] if (said := memfd.facts(each)) is not None]
+    if len({said.get("rank") for _, said in below}) < len(below):
+        raise _several(_by_job(below), f"Below pid {pid}")
     if below:
         return Resolved(str(pid), sorted(below, key=_rank))
     raise _absent(pid)
@@ -42,8 +45,12 @@ def resolve(text: str | None = None) -> Resolved:
 
 def jobs() -> list[Resolved]:
     """Every attached job on this machine: ranks under one launcher are one job."""
+    return _by_job(memfd.attached())
+
+
+def _by_job(attached: Iterable[tuple[int, Facts]]) -> list[Resolved]:
     found: dict[int, list[tuple[int, Facts]]] = {}
-    for pid, said in sorted(memfd.attached(), key=lambda one: one[0]):
+    for pid, said in sorted(attached, key=lambda one: one[0]):
         found.setdefault(_job(pid, said), []).append((pid, said))
     return [Resolved(str(job), sorted(ranks, key=_rank)) for job, ranks in sorted(found.items())]
 
@@ -83,8 +90,12 @@ def _only_job() -> Resolved:
         return found[0]
     if not found:
         raise EndpointError("Nothing is attached.", "Run: probe list, then probe attach PID", "not-attached")
+    raise _several(found, "On this machine")
+
+
+def _several(found: list[Resolved], where: str) -> EndpointError:
     names = "; ".join(f"{job.endpoint} ({_described(job)})" for job in found)
-    raise EndpointError(f"{len(found)} jobs are attached: {names}.", "Say which one.", "several-jobs")
+    return EndpointError(f"{where} {len(found)} jobs are attached: {names}.", "Say which one.", "several-jobs")
 
 
 def _described(job: Resolved) -> str:

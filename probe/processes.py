@@ -108,10 +108,7 @@ def choose_ranks(tree: list[Process]) -> list[Process]:
     with_rank = [entry for entry in pythons if entry.rank is not None]
     with_rank = [entry for entry in with_rank if not _launches(entry, with_rank, tree)]
     if with_rank:
-        topmost: dict[tuple[object, ...], Process] = {}
-        for entry in with_rank:
-            topmost.setdefault((entry.rank, entry.local_rank), entry)
-        return sorted(topmost.values(), key=lambda entry: (entry.rank or 0, entry.pid))
+        return sorted(_without_nested(with_rank, tree), key=lambda entry: (entry.rank or 0, entry.pid))
     spawned = [entry for entry in pythons if entry.has_torch and _SPAWNED in entry.command]
     return _without_nested(spawned, tree) or pythons[:1]
 

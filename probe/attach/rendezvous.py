@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import stat
 import time
@@ -20,6 +21,7 @@ from .status import Status
 PREFIX = "probe-attach-"
 SOCKET = "s"
 PLACES = ("/tmp", "/dev/shm", "/var/tmp", "/run")  # after the target's own TMPDIR
+_OURS = re.compile(r"probe-attach-[0-9a-f]{16}|probe-\d+-[0-9a-f]{8}")  # a rendezvous; the folder of an agent's socket
 STALE_SECONDS = 60.0  # younger ones may be about to be bound
 
 
@@ -69,9 +71,9 @@ class Rendezvous:
 
 
 def sweep(parent: int) -> None:
-    """Remove what commands that were killed left in this directory: old, and nobody listens."""
+    """Remove what killed commands and killed targets left in this directory: old, and nobody listens."""
     for name in os.listdir(parent):
-        if name.startswith(PREFIX):
+        if _OURS.fullmatch(name):
             with contextlib.suppress(OSError):
                 _sweep_one(parent, name)
 
@@ -82,20 +84,21 @@ def _sweep_one(parent: int, name: str) -> None:
         return
     directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     try:
-        if _is_answered(directory):
+        sockets = os.listdir(directory)
+        if any(_is_answered(directory, each) for each in sockets):
             return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(SOCKET, dir_fd=directory)
+        for each in sockets:
+            os.unlink(each, dir_fd=directory)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=parent)
 
 
-def _is_answered(directory: int) -> bool:
+def _is_answered(directory: int, name: str) -> bool:
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
         try:
-            client.connect(f"/proc/self/fd/{directory}/{SOCKET}")
+            client.connect(f"/proc/self/fd/{directory}/{name}")
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:

@@ -270,30 +270,31 @@ def test_a_killed_attach_leaves_the_target_running(start: Start):
     settle(lambda: not set(states(target.pid)) & {"t", "T"})
     assert "broken" not in target.output
     assert put(target).reply["pid"] == target.pid
-    _age_rendezvous()
+    for name in rendezvous_directories():
+        _age(f"/tmp/{name}")
     put(target)
     assert rendezvous_directories() == []
 
 
-def _age_rendezvous() -> None:
-    for name in rendezvous_directories():
-        os.utime(f"/tmp/{name}", (time.time() - 1000, time.time() - 1000))
+def _age(directory: str) -> None:
+    os.utime(directory, (time.time() - 1000, time.time() - 1000))
 
 
-def test_a_rendezvous_that_somebody_waits_at_is_not_swept(start: Start):
+@pytest.mark.parametrize("name", [f"{PREFIX}{'ab' * 8}", "probe-0-0123abcd"], ids=["rendezvous", "agent's folder"])
+def test_a_directory_is_swept_unless_somebody_listens_in_it(start: Start, name):
     import socket
 
     target = start("waiting.py", "sleep")
-    directory = f"/tmp/{PREFIX}live"
+    directory = f"/tmp/{name}"
     os.mkdir(directory)
     try:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"{directory}/s")
             listener.listen(1)
-            _age_rendezvous()
+            _age(directory)
             put(target)
             assert os.path.exists(f"{directory}/s")
-        _age_rendezvous()
+        _age(directory)
         put(target)
         assert not os.path.exists(directory)
     finally:
