@@ -252,6 +252,17 @@ def a_generator_drives(job: Job) -> None:
         job.end()
 
 
+def losses_of(job: Job) -> Iterator[int]:
+    for batch in job.batches():
+        job.step()
+        yield batch
+
+
+def a_generator_without_a_closure_drives(job: Job) -> None:
+    for _ in losses_of(job):
+        job.end()
+
+
 def a_coroutine_drives(job: Job) -> None:
     async def train_step() -> None:
         job.step()
@@ -326,6 +337,18 @@ def prefetching(job: Job) -> None:
         job.end()
 
 
+def prefetching_in_a_call(job: Job) -> None:
+    def train_step() -> None:
+        job.step()
+        next(loader)
+        job.end()
+
+    loader = Loader(job, STEPS + 1)
+    next(loader)
+    for _ in range(STEPS):
+        train_step()
+
+
 def very_long(job: Job) -> None:
     """Jumps so far that they need an EXTENDED_ARG."""
     body = "".join(f"        x = {number} + x\n" for number in range(500))
@@ -344,8 +367,8 @@ STYLES = (
     a_while_with_a_test_that_takes_the_batch, a_while_on_one_line, a_while_with_continue, a_while_true,
     a_try_around_the_step, a_step_in_an_except_clause, a_with_block, epochs, an_epoch_is_a_call, a_loop_over_optimizers,
     the_step_in_the_last_of_several_micro_batches, an_inner_loop_left_by_break, two_places_that_step,
-    a_generator_drives, a_coroutine_drives, a_deep_library, by_map_in_c_over_a_loader, prefetching, very_long,
-    in_a_module,
+    a_generator_drives, a_generator_without_a_closure_drives, a_coroutine_drives, a_deep_library,
+    by_map_in_c_over_a_loader, prefetching, prefetching_in_a_call, very_long, in_a_module,
 )  # fmt: skip
 # 3.12 has no event there that would not slow the whole process down: the next batch has been taken.
 IMPRECISE = (a_while_on_one_line,) if sys.version_info[:2] == (3, 12) else ()
@@ -369,7 +392,7 @@ def around(log: list[str], entry: str = "EVAL") -> list[str]:
 def test_a_request_runs_between_two_iterations_in_every_style() -> None:
     for style in STYLES:
         expected = [f"end {ASKED - 1}", f"next {ASKED}"]
-        if style is prefetching:
+        if style in (prefetching, prefetching_in_a_call):
             expected[1] = f"step {ASKED}"
         if style in IMPRECISE:
             expected = [f"next {ASKED}", f"step {ASKED}"]
@@ -533,8 +556,9 @@ def test_what_fails_in_a_request_never_reaches_the_loop() -> None:
         raise ValueError("of the request")
 
     job.run = fail
+    job.boundary.request(lambda frame: job.log.append("other EVAL"), ASKED)
     inline(job)
-    assert job.log[-1] == f"end {STEPS - 1}"
+    assert job.log[-1] == f"end {STEPS - 1}" and "other EVAL" in job.log
     assert "of the request" in job.boundary.trouble
 
 

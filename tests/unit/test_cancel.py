@@ -228,6 +228,15 @@ def test_an_interrupt_that_comes_late_is_caught() -> None:
             len("job")
 
 
+def test_a_cancel_that_finds_the_snippet_ended_raises_nothing() -> None:
+    class Late(Interruptible):
+        def _leave(self) -> None:
+            self.cancel()  # as another thread would, at the worst moment
+            super()._leave()
+
+    assert Late().run(lambda: 5) == 5
+
+
 def test_nothing_is_raised_in_a_thread_that_has_not_been_interrupted() -> None:
     guarded = Interruptible()
     assert guarded.run(lambda: 5) == 5

@@ -243,12 +243,21 @@ def test_who_still_holds_the_old_object_is_told() -> None:
         def __init__(self, module: object) -> None:
             self._modules = {"module": module}
 
+    class Proxy:
+        @property
+        def __class__(self) -> Any:
+            raise AssertionError("the class of a proxy was asked for")
+
+        @property
+        def __dict__(self) -> Any:
+            raise AssertionError("the attributes of a proxy were asked for")
+
     with Reader() as reader:
         model = object()
-        trainer, ddp = Trainer(model), Wrapper(model)
+        trainer, ddp, proxy = Trainer(model), Wrapper(model), Proxy()
         (changed,) = reader.run("model = object()").done["changed"]
         assert changed.endswith("().model; trainer.model, ddp.module still hold the old object")
-        assert trainer and ddp and model
+        assert trainer and ddp and model and proxy
 
 
 # ---- at a real boundary, in a real loop
@@ -423,6 +432,15 @@ def test_output_comes_in_order_and_only_that_of_the_snippets_thread() -> None:
         assert result.done["echo"] == "'utf-8'"
         reader.own["kept"].write("later")  # somebody kept the stand-in: it passes on for good
         assert written[-1] == "later"
+
+
+def test_output_that_waits_for_the_end_of_its_line_is_sent_on_request() -> None:
+    with Reader() as reader:
+        result = Result()
+        evaluation = reader.evaluation("print('so far', end='')\nevaluation.flush()\nprint(len(result.sent))", result)
+        evaluation.run_at(sys._getframe(), 0)
+        assert result.text() == "so far1\n"
+        assert reader.run("import sys\nprint('50 %', end='\\r')\nsys.stdout.flush()").text() == "50 %\r"
 
 
 def test_output_over_the_limit_is_dropped_and_counted() -> None:
