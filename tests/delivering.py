@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,15 +37,16 @@ def put(target: Target | int, text: str = AGENT, timeout: float = 5.0, with_zmq:
 
 
 def interpreters() -> list[tuple[str, str]]:
-    """Other CPythons of this machine: version, path."""
+    """Other CPythons of this machine, from pyenv or PATH: version, path."""
     found = {}
+    pyenv = shutil.which("pyenv")
+    root = subprocess.run([pyenv, "root"], capture_output=True, text=True).stdout.strip() if pyenv else ""
     for minor in range(10, 16):
-        for pattern in (f".pyenv/versions/3.{minor}.*/bin/python", f".local/bin/python3.{minor}"):
-            found.update({f"3.{minor}": str(path) for path in sorted(Path.home().glob(pattern))})
-        for folder in ("/usr/bin", "/usr/local/bin"):
-            path = Path(f"{folder}/python3.{minor}")
-            if path.exists():
-                found.setdefault(f"3.{minor}", str(path))
+        for path in sorted(Path(root, "versions").glob(f"3.{minor}.*/bin/python")) if root else []:
+            found[f"3.{minor}"] = str(path)
+        on_path = shutil.which(f"python3.{minor}")
+        if on_path and subprocess.run([on_path, "-c", ""], capture_output=True).returncode == 0:
+            found.setdefault(f"3.{minor}", on_path)
     return sorted(found.items())
 
 

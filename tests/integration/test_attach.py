@@ -23,7 +23,7 @@ from probe.attach.rendezvous import PREFIX
 from probe.errors import AttachError
 from target import TARGETS, Start, Target
 
-KILLS = 100
+KILLS = int(os.environ.get("PROBE_KILLS", "100"))
 STRESS = 50  # attaches on each of the versions
 
 
