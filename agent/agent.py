@@ -193,6 +193,7 @@ class Agent:
     def _in_forked_child(self) -> None:
         """First thing in a forked child: taps out, descriptors closed, locks and sockets left alone."""
         fork.clear()
+        self.boundary.close()  # forked from within a turn, it would inherit the trace
         if self.taps is not None:
             self.taps.forget()
         for part in self._parts():

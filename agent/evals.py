@@ -19,6 +19,8 @@ from .server import Key, Refused, Server
 from .step import Steps
 
 _ARMED_SECONDS = 30.0  # a client that armed and went away
+_FLUSH_SECONDS = 0.1  # so that a progress line is seen while the next one is computed
+_AGAIN_SECONDS = 0.5  # a snippet that swallows an interrupt gets another
 _WAITING_SECONDS = 3600.0  # a client that went away while its snippet waited for a boundary
 
 
@@ -115,16 +117,19 @@ class Evals:
             del self._sessions[key]
             self._server.post(key, wire.ERROR, code="interrupted", message="cancelled before it ran")
         else:
+            session.expires = time.monotonic() + _AGAIN_SECONDS
             session.evaluation.cancel()
 
     def tick(self) -> float:
         """Expire and interrupt; seconds until the next call is wanted."""
         now, soon = time.monotonic(), 1.0
         for key, session in list(self._sessions.items()):
+            if session.begun:
+                session.evaluation.flush()
+                soon = min(soon, _FLUSH_SECONDS)
             if session.evaluation.done:
                 del self._sessions[key]
             elif session.expires is not None and now >= session.expires:
-                session.expires = now + 0.5  # a snippet that swallows the interrupt gets another
                 self.cancel(key)
             elif session.expires is not None:
                 soon = min(soon, session.expires - now)

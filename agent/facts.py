@@ -50,6 +50,7 @@ class Facts:
             "step_ns": steps.typical_ns(),
             "last_step_ns": steps.last_ns,
             "taps": taps.states() if taps is not None else dict.fromkeys(TAPS, self._agent.why_no_taps),
+            "trouble": self._agent.boundary.trouble,
         }
 
 

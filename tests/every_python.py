@@ -36,4 +36,4 @@ def main(files: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main([word for word in sys.argv[1:] if not word.isdigit()]))  # a number is for the tests to read
+    sys.exit(main(sys.argv[1:]))

@@ -23,7 +23,7 @@ def _of_raw(raw: Raw) -> dict[str, Any]:
         "host": raw.host,
         "pid": raw.pid,
         "state": "answers",
-        "why": None,
+        "why": facts.get("trouble") or None,
         "attached_at": attached_us,
         "step": int(facts.get("step_base") or 0) + int(facts.get("count") or 0),
         "step_source": facts.get("step_source"),
@@ -64,7 +64,9 @@ TABLE = Table(
         Column("host", "VARCHAR", "", "Name of the machine.", "gethostname", _SILENT, "host everywhere"),
         _PID,
         Column("state", "VARCHAR", "", "answers or silent."),
-        Column("why", "VARCHAR", "", "Why it is silent.", "", "It answers."),
+        Column(
+            "why", "VARCHAR", "", "Why it is silent, or the last fault of the agent itself.", "agent", "All is well."
+        ),
         Column("attached_at", "TIMESTAMP", "", "When the agent was attached, UTC.", "facts of the agent", _SILENT),
         Column("step", "BIGINT", "", "The step the rank is in now.", "boundaries", _SILENT, "step everywhere"),
         Column(
