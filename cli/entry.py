@@ -24,7 +24,10 @@ PIPE_STATUS = 141  # what a shell shows for a program that SIGPIPE ended
 
 
 def main() -> NoReturn:
-    """The console script: runs sys.argv and exits with its status."""
+    """The console script: runs sys.argv and exits with its status, at once.
+
+    Python's own end is left out: a thread of DuckDB or Arrow that asks for the GIL then would abort the process.
+    """
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character must not end the command.
         if hasattr(stream, "reconfigure"):
@@ -32,9 +35,10 @@ def main() -> NoReturn:
     status = run(sys.argv[1:])
     try:
         sys.stdout.flush()
+        sys.stderr.flush()
     except BrokenPipeError:
-        status = _pipe_closed()
-    sys.exit(status)
+        status = PIPE_STATUS
+    os._exit(status)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -53,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort) as error:
         return _told(Interrupted("Interrupted."), error)
     except BrokenPipeError:
-        return _pipe_closed()
+        return PIPE_STATUS
     except Exception as error:  # the last line of defence: a user never reads a traceback of ours
         return _bug(error)
 
@@ -83,9 +87,3 @@ def _bug(error: Exception) -> int:
 def _debug(error: BaseException) -> None:
     if os.environ.get("PROBE_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
-
-
-def _pipe_closed() -> int:
-    # Python flushes stdout once more at exit: give it a place to go, or it prints a traceback there.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return PIPE_STATUS

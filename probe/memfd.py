@@ -6,6 +6,7 @@ nothing is asked of the target, and its memory does not grow: holes are skipped,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -29,18 +30,22 @@ if TYPE_CHECKING:
 
 Facts = dict[str, Any]
 _PREFIX = "/memfd:probe-"
+_TRIES = 20  # a reader that is preempted may come back to a half that was rewritten meanwhile
 
 
 def descriptors(pid: int) -> dict[str, str]:
     """Name ("header", "log", a stream) -> path of each memfd of an agent in this process; {} if there is none."""
-    found = {}
+    found: dict[str, str] = {}
     try:
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            link = os.readlink(entry.path)
-            if link.startswith(_PREFIX):
-                found[link.removeprefix(_PREFIX).removesuffix(" (deleted)")] = entry.path
+        names = os.listdir(f"/proc/{pid}/fd")
     except OSError:  # not ours to look at, or gone
         return found
+    for name in names:
+        path = f"/proc/{pid}/fd/{name}"
+        with contextlib.suppress(OSError):  # the target opens and closes files meanwhile
+            link = os.readlink(path)
+            if link.startswith(_PREFIX):
+                found[link.removeprefix(_PREFIX).removesuffix(" (deleted)")] = path
     return found
 
 
@@ -62,16 +67,26 @@ def attached() -> Iterator[tuple[int, Facts]]:
 
 
 def _header(path: str) -> Facts | None:
+    for _ in range(_TRIES):
+        try:
+            with open(path, "rb", buffering=0) as file:
+                said = _parsed(os.pread(file.fileno(), HEADER_BYTES, 0))
+        except OSError:
+            return None
+        if said is not None:
+            return said
+    return None
+
+
+def _parsed(data: bytes) -> Facts | None:
     try:
-        with open(path, "rb") as file:
-            data = file.read(HEADER_BYTES)
         magic, version, active = struct.unpack_from(HEADER_LAYOUT, data)
         if magic != HEADER_MAGIC or version != HEADER_VERSION:
             return None
         start = HEADER_HALVES[active]
         (length,) = struct.unpack_from(HEADER_HALF_LAYOUT, data, start)
         said = json.loads(data[start + 4 : start + 4 + length])
-    except (OSError, ValueError, IndexError, struct.error):
+    except (ValueError, IndexError, struct.error):
         return None
     return said if isinstance(said, dict) else None
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from .. import __version__
-from .inside import agent_inside
+from .. import __version__, memfd
 
 __all__ = ["Attached", "attach"]
 
@@ -31,7 +30,7 @@ def attach(pid: int, timeout: float = 10.0) -> Attached:
     """Put the agent into the process, unless it is there.  Raises AttachError, each cause with its own code,
     after at most `timeout` seconds and a moment; the process then is as it was before."""
     began = time.monotonic()
-    facts = agent_inside(pid)
+    facts = memfd.facts(pid)
     already = facts is not None and facts.get("agent") == __version__
     if facts is None or not already:
         # reading the sources is for those who need them

@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from probe.agent.header import Header
 from probe.attach import attach
-from probe.attach.inside import agent_inside
+from probe.memfd import facts as agent_inside
 from probe.processes import start_ticks
 from probe.streams import HEADER_BYTES, HEADER_HALVES, HEADER_LAYOUT, HEADER_MAGIC, HEADER_NAME, HEADER_VERSION
 
@@ -61,3 +63,39 @@ def test_anything_else_is_no_agent(content):
 def test_a_process_without_the_header_or_not_there_at_all_has_none():
     assert agent_inside(os.getpid()) is None
     assert agent_inside(4_194_305) is None
+
+
+def test_an_agent_is_found_while_the_process_opens_and_closes_files():
+    stop = threading.Event()
+
+    def churn():
+        while not stop.is_set():
+            for descriptor in [os.dup(0) for _ in range(50)]:
+                os.close(descriptor)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        with header(of(ME)):
+            assert all(agent_inside(os.getpid()) == ME for _ in range(300))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_an_agent_is_found_while_it_rewrites_its_facts():
+    written, stop = Header(), threading.Event()
+    written.write(ME)
+
+    def rewrite():
+        while not stop.is_set():
+            written.write(ME | {"count": "x" * os.urandom(1)[0]})
+
+    thread = threading.Thread(target=rewrite)
+    thread.start()
+    try:
+        assert all(agent_inside(os.getpid())["rank"] == 3 for _ in range(300))
+    finally:
+        stop.set()
+        thread.join()
+        written.close()
