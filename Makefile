@@ -25,6 +25,7 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
 
 bench: $(INSTALLED)
+	$(BIN)/python tests/bench/attach.py
 	$(BIN)/python tests/bench/overhead.py
 
 soak: $(INSTALLED)
