@@ -6,6 +6,7 @@ shown, but with PROBE_DEBUG=1.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -14,12 +15,13 @@ from typing import NoReturn
 
 import click
 
-from probe.errors import Interrupted, ProbeError, UsageError
+from probe.errors import Interrupted, OutputError, ProbeError, UsageError
 
 from .program import VERBS, program
 from .words import arrange
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 PIPE_STATUS = 141  # what a shell shows for a program that SIGPIPE ended
 
 
@@ -36,8 +38,10 @@ def main() -> NoReturn:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except BrokenPipeError:
-        status = PIPE_STATUS
+    except (BrokenPipeError, ValueError):  # ValueError: a writer has closed it after that
+        status = status or PIPE_STATUS
+    except OSError as error:
+        status = status or _told(_not_written(error))
     os._exit(status)
 
 
@@ -58,6 +62,8 @@ def run(argv: Sequence[str]) -> int:
         return _told(Interrupted("Interrupted."), error)
     except BrokenPipeError:
         return PIPE_STATUS
+    except OSError as error:
+        return _told(_not_written(error)) if error.errno in _NO_ROOM else _bug(error)
     except Exception as error:  # the last line of defence: a user never reads a traceback of ours
         return _bug(error)
 
@@ -74,6 +80,10 @@ def _from_click(error: click.ClickException) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "probe"
     return UsageError(" ".join(error.format_message().split()), f"Run: {path} --help")
+
+
+def _not_written(error: OSError) -> OutputError:
+    return OutputError(f"The output could not be written: {error.strerror}.", "Make room, or choose another place.")
 
 
 def _bug(error: Exception) -> int:

@@ -24,7 +24,7 @@ from .result import Result
 
 BINARY = ("parquet", "arrow")
 SUFFIXES = {".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet",
-            ".arrow": "arrow", ".feather": "arrow"}  # fmt: skip
+            ".arrow": "arrow", ".feather": "arrow", ".txt": "table"}  # fmt: skip
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,7 +48,10 @@ def check(form: str | None, output: str | None) -> None:
 
 
 def chosen(form: str | None, output: str | None) -> str:
-    return form or SUFFIXES.get(Path(output or "").suffix.lower(), "table")
+    suffix = Path(output or "").suffix.lower()
+    if form is None and suffix and suffix not in SUFFIXES:
+        raise UsageError(f"No format has the suffix {suffix!r}: {output}.", f"Say which: --format {'|'.join(WRITERS)}")
+    return form or SUFFIXES.get(suffix, "table")
 
 
 def show(result: Result, form: str | None = None, output: str | None = None, wrap_last: bool = False) -> None:
@@ -57,6 +60,8 @@ def show(result: Result, form: str | None = None, output: str | None = None, wra
     with _sink(output) as sink:
         if kind == "table":
             _write_table(result, sink, _terminal_width(output), wrap_last)
+        elif kind == "arrow" and output is not None:
+            _write_arrow_file(result, sink)
         else:
             WRITERS[kind](result, sink)
     rows = f"{result.count} row{'s' * (result.count != 1)}"
@@ -131,6 +136,14 @@ def _write_arrow(result: Result, sink: BinaryIO) -> None:
     import pyarrow as pa
 
     with pa.ipc.new_stream(sink, result.arrow().schema) as writer:
+        writer.write_table(result.arrow())
+
+
+def _write_arrow_file(result: Result, sink: BinaryIO) -> None:
+    """The IPC file format, which is what .arrow and .feather stand for."""
+    import pyarrow as pa
+
+    with pa.ipc.new_file(sink, result.arrow().schema) as writer:
         writer.write_table(result.arrow())
 
 

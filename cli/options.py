@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -12,7 +13,18 @@ from probe.errors import UsageError
 
 from .words import settle
 
-SECONDS = click.FloatRange(min=0, min_open=True)
+
+class Seconds(click.FloatRange):
+    """A time above 0, of which nan and inf are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return seconds
+
+
+SECONDS = Seconds(min=0, min_open=True)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -60,12 +72,18 @@ def endpoint_and_text(
 ) -> tuple[str | None, str]:
     """The endpoint (or None) and the text, which is the last word, stdin for `-`, or a file's content."""
     if file is not None:
-        return one_endpoint(options, _at_most(words, 1, what)), _read(file, what)
+        return one_endpoint(options, _at_most(words, 1, what)), _not_empty(_read(file, what), what)
     room = 1 if options else 2
     *before, text = _at_most(words, room, what) or [""]
     if not text or (text.isdigit() and what == "SQL"):
         raise UsageError(f"No {what} was given.", f"Give it in quotes, as - to read stdin, or by -f FILE: {what}")
-    return one_endpoint(options, before), _read("-", what) if text == "-" else text
+    return one_endpoint(options, before), _not_empty(_read("-", what) if text == "-" else text, what)
+
+
+def _not_empty(text: str, what: str) -> str:
+    if what == "SQL" and not text.strip(" \t\r\n;"):
+        raise UsageError("The SQL is empty.", 'For example: "SELECT * FROM probe.agents"')
+    return text
 
 
 def _at_most(words: Sequence[str], room: int, what: str) -> list[str]:

@@ -17,12 +17,18 @@ from zmq.utils.monitor import recv_monitor_message
 
 from . import protocol as wire
 from .errors import CODES, AgentError, Interrupted, ProbeError, SilentError
+from .processes import is_stopped
 
 Header = dict[str, Any]
 OnReply = Callable[["Call", Header, Sequence[Any]], None]
 
 _LOOK_SECONDS = 0.1  # how often a wait looks for Ctrl-C and for targets that died
 _REFUSALS = 2  # connections lost before a greeting; the first may be a target that is just starting
+
+
+def why_silent(pid: int) -> str:
+    """What it does instead of answering, as far as that can be seen from outside."""
+    return f"is stopped (to let it go on: kill -CONT {pid})" if is_stopped(pid) else "does not answer"
 
 
 class Link:
@@ -166,7 +172,7 @@ class Client:
         """The same request to every agent (or these); all replies, or silence marked as an error."""
         calls = [self.send(link, kind, **fields) for link in (self.links if links is None else links)]
         for call in self.wait(calls, deadline):
-            call.error = SilentError(f"Rank {call.link.rank} (pid {call.link.pid}) does not answer.")
+            call.error = SilentError(f"Rank {call.link.rank} (pid {call.link.pid}) {why_silent(call.link.pid)}.")
         self.forget(calls)
         return calls
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from . import protocol as wire
 from .align import align
-from .client import Client, Link, nobody
+from .client import Client, Link, nobody, why_silent
 from .endpoints import Resolved, address, resolve
 from .errors import EvalError, SilentError, UsageError
 from .evaluation import EvalResult, OnOutput, Snippet, evaluate
@@ -77,7 +77,7 @@ class Connection:
                 call.link.facts = call.answer["facts"]
                 call.link.rank = int(call.link.facts.get("rank") or 0)
             else:
-                call.link.silent = call.link.silent or "does not answer"
+                call.link.silent = call.link.silent or why_silent(call.link.pid)
         if not self._answering():
             raise nobody(calls)
 

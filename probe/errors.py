@@ -9,6 +9,7 @@
     ├── SnippetFailed         the snippet ran and raised                        1
     ├── AgentError            the agent refused or broke a request              7
     ├── SilentError           no answer in time                                 8
+    ├── OutputError           the result could not be written                 9
     └── Interrupted           Ctrl-C                                          130
 
 `main()` alone prints and exits; everything else raises.  A message is one line: what happened, with the
@@ -77,6 +78,11 @@ class SilentError(ProbeError):
     exit_status = 8
 
 
+class OutputError(ProbeError):
+    code = "output"
+    exit_status = 9
+
+
 class Interrupted(ProbeError):
     code = "interrupted"
     exit_status = 130
@@ -141,5 +147,6 @@ CODES: dict[str, tuple[type[ProbeError], str]] = {
     "protocol": (AgentError, "The agent speaks another version of the protocol."),
     "silent": (SilentError, "No rank answered in time."),
     "gone": (SilentError, "The target ended while it was asked."),
+    "output": (OutputError, "The result could not be written: no room, or a broken disk."),
     "interrupted": (Interrupted, "Ctrl-C."),
 }

@@ -19,6 +19,7 @@ _LIBTORCH = re.compile(rb"/libtorch(_cpu|_python)?\.so")
 _SPAWNED = "from multiprocessing.spawn import spawn_main"
 _LOADER_WORKER = "pt_data_worker"  # as torch names its spawned loader workers' main thread
 _LAUNCHER_LEAVES = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")  # what a launcher gives to its ranks and has not itself
+_EXITING = 0x4  # PF_EXITING, in the kernel's flags of a process
 _WANTED = (b"RANK", b"WORLD_SIZE", b"LOCAL_RANK", b"TORCHELASTIC_RUN_ID")
 
 
@@ -73,6 +74,23 @@ def start_ticks(pid: int) -> int | None:
         return int(_stat(pid)[1][19])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def is_stopped(pid: int) -> bool:
+    """By a signal (SIGSTOP, Ctrl-Z) or a debugger."""
+    try:
+        return _stat(pid)[1][0] in "tT"
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def has_ended(pid: int) -> bool:
+    """Gone, or on its way: a process that was killed has no memory left before it is a zombie."""
+    try:
+        state, flags = _stat(pid)[1][0], int(_stat(pid)[1][6])
+    except (OSError, ValueError, IndexError):
+        return True
+    return state in "ZX" or bool(flags & _EXITING)
 
 
 def python_processes() -> list[Process]:

@@ -12,6 +12,8 @@ from ..evaluating import evaluate
 from ..options import SECONDS, TextCommand, endpoint_and_text, endpoint_option
 from ..session import connected
 
+MOST_RANKS = 1_000_000  # more than any job has
+
 
 @click.command("eval", cls=TextCommand)
 @click.argument("words", nargs=-1, metavar="CODE")
@@ -48,7 +50,11 @@ def parse_ranks(text: str) -> list[int]:
     ranks: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) < int(first):
             raise UsageError(f"{text!r} is no list of ranks.", "For example: --rank 0,3 or --rank 0-7")
+        if int(last or first) >= MOST_RANKS:
+            raise UsageError(
+                f"There is no rank {last or first}.", "probe ENDPOINT query 'SELECT rank FROM probe.agents'"
+            )
         ranks.update(range(int(first), int(last or first) + 1))
     return sorted(ranks)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from probe.errors import EndpointError
+
 from ..attaching import pid_of
 from ..formats import check, format_options, show
 from ..options import endpoint_option, one_endpoint
@@ -40,12 +42,20 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
     from probe import endpoints as known
     from probe import processes
 
-    below = None if endpoint is None else set(processes.descendants(pid_of(endpoint)))
+    below = None if endpoint is None else set(processes.descendants(existing(pid_of(endpoint))))
     found = [p for p in processes.python_processes() if p.pid != os.getpid() and (below is None or p.pid in below)]
     attached = {pid: facts for each in known.jobs() for pid, facts in each.attached}
     show(records(found, attached), form, output)
     if not found:
         say("No Python process of yours is running.")
+
+
+def existing(pid: int) -> int:
+    from probe.processes import start_ticks
+
+    if start_ticks(pid) is None:
+        raise EndpointError(f"There is no process {pid}.", "Run: probe list")
+    return pid
 
 
 def records(found: Sequence[Process], attached: Mapping[int, Mapping[str, Any]]) -> Records:

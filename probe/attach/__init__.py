@@ -36,8 +36,12 @@ def attach(pid: int, timeout: float = 10.0) -> Attached:
         # reading the sources is for those who need them
         from .bundle import agent_bundle
         from .delivery import deliver
+        from .refusals import ended
 
-        delivered = deliver(pid, agent_bundle(), timeout)
+        try:
+            delivered = deliver(pid, agent_bundle(), timeout)
+        except (ConnectionError, EOFError):
+            raise ended(pid) from None
         facts, already = {"python": delivered.python, **delivered.reply}, bool(delivered.reply.get("already"))
     return Attached(
         pid=pid,

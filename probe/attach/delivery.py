@@ -19,7 +19,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import AttachError
-from ..processes import start_ticks
+from ..processes import has_ended
 from . import refusals
 from .bootstrap import bootstrap_text
 from .bundle import Part
@@ -82,7 +82,7 @@ def understand(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]
     if kind == b"OK":
         return dict(json.loads(text))
     if kind != b"ER":
-        raise refusals.ended(pid) if start_ticks(pid) is None else _agent_failed(pid, "it said nothing")
+        raise refusals.ended(pid) if has_ended(pid) else _agent_failed(pid, "it said nothing")
     code, detail = json.loads(text)
     if code == "no-pyzmq":
         raise AttachError(

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..errors import AttachError
+from ..processes import has_ended
 from . import refusals
 from .architecture import Architecture, this_machine
 from .elf import Image
@@ -73,7 +74,7 @@ def examine(pid: int) -> Target:
     try:
         mappings = read_mappings(pid)
         if not mappings:
-            raise refusals.kernel_thread(pid)
+            raise refusals.ended(pid) if has_ended(pid) else refusals.kernel_thread(pid)
         memory = Memory(pid)
     except PermissionError:
         raise refusals.permission(pid, status) from None

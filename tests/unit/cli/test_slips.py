@@ -1,0 +1,70 @@
+"""Slips of the hand and of the machine: each has its own line and status."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from probe.cli import entry
+from probe.cli.arrow_result import ArrowResult
+from probe.cli.formats import show
+from probe.cli.verbs.eval import parse_ranks
+from probe.errors import UsageError
+
+
+@pytest.mark.parametrize("text", ["3-1", "7-0", "0-100000000", "a", "-1", ""])
+def test_what_is_no_list_of_ranks_is_refused_at_once(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_ranks(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (["1", "query", "   "], "The SQL is empty"),
+        (["1", "query", ";"], "The SQL is empty"),
+        (["1", "eval", "--timeout", "nan", "1"], "no number of seconds"),
+        (["1", "query", "--timeout", "inf", "select 1"], "no number of seconds"),
+        (["tables", "-o", "steps.xlsx"], "No format has the suffix"),
+    ],
+)
+def test_it_is_told_what_is_wrong(line: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.run(line) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_list_knows_a_process_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.run(["list", "99999999"]) == 3
+    assert "There is no process 99999999" in capsys.readouterr().err
+
+
+def test_an_arrow_file_is_a_file(tmp_path: Path) -> None:
+    table = pa.table({"n": [1, 2]})
+    show(ArrowResult(table), None, str(tmp_path / "x.feather"))
+    with pa.ipc.open_file(tmp_path / "x.feather") as file:
+        assert file.read_all().equals(table)
+
+
+def run(*words: str, stdout: int) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-c", "from probe.cli import main; main()", *words]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json", "ndjson", "parquet", "arrow"])
+def test_a_closed_pipe_is_quiet_in_every_format(form: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = run("tables", "--format", form, stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_full_disk_is_no_bug_of_ours() -> None:
+    with open("/dev/full", "wb") as full:
+        done = run("tables", "--format", "csv", stdout=full.fileno())
+    assert done.returncode == 9 and b"[output]" in done.stderr and b"No space left" in done.stderr
