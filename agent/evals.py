@@ -25,8 +25,8 @@ _WAITING_SECONDS = 3600.0  # a client that went away while its snippet waited fo
 
 
 class _Session:
-    def __init__(self, evaluation: Evaluation, where: str, timeout: float | None) -> None:
-        self.evaluation, self.where = evaluation, where
+    def __init__(self, evaluation: Evaluation, where: str, timeout: float | None, by: str) -> None:
+        self.evaluation, self.where, self.by = evaluation, where, by
         self.timeout = timeout
         self.ticket: Ticket | None = None
         self.begun = False
@@ -68,10 +68,17 @@ class Evals:
             ranks=request.get("ranks"),
         )
         timeout = request.get("timeout")
-        self._sessions[key] = _Session(evaluation, where, None if timeout is None else float(timeout))
-        steps, now = self._steps, time.perf_counter_ns()
+        steps, now, holder = self._steps, time.perf_counter_ns(), self._holder()
+        by = str(request.get("by", ""))
+        self._sessions[key] = _Session(evaluation, where, None if timeout is None else float(timeout), by)
         waiting = None if steps.last_ns is None else (now - steps.last_ns) / 1e9
-        self._server.reply(key, wire.ARMED, count=steps.count, step_ns=steps.typical_ns(), waiting=waiting)
+        fields = {"count": steps.count, "step_ns": steps.typical_ns(), "waiting": waiting, "holder": holder}
+        self._server.reply(key, wire.ARMED, **fields)
+
+    def _holder(self) -> str | None:
+        """Whose snippet the training waits for."""
+        running = (each for each in self._sessions.values() if each.evaluation.running and each.where == "boundary")
+        return next((each.by or "somebody" for each in running), None)
 
     def go(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         armed = (key[0], str(request["of"]).encode())

@@ -204,6 +204,9 @@ class _Run:
             facts = call.link.facts
             since = (int(facts["monotonic_ns"]) - int(facts["attached_ns"])) / 1e9
         if since > (max(_PATIENCE * usual, _PATIENCE_S) if usual else _FIRST_STEP_S):
+            holder = self._armed[call].get("holder")
+            if holder:
+                raise EvalError(f"A snippet of {holder} still holds the job.", "Wait until it ends.", "no-step")
             known = f" (usually {usual:.2g} s)" if usual else ""
             where = f" on rank {call.link.rank}" if len(self._calls) > 1 else ""
             raise EvalError(f"No step for {since:.0f} s{known}{where}.", "Run it with --now.", "no-step")

@@ -13,7 +13,7 @@ Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries t
     next      credit (more for a running scan or log)           -
     cancel    of (a request id: scan, log or arm)               - (the cancelled request ends in error)
     align     base, source (job step of count 0)                end
-    arm       code, by, ranks, where, timeout, write, filename  armed: count, step_ns, waiting (s)
+    arm       code, by, ranks, where, timeout, write, filename  armed: count, step_ns, waiting (s), holder
     go        of, count (run at this boundary; -1: the next)    - (out* then done end the arm request)
     detach    -                                                 detached: left (what could not be taken out)
 

@@ -73,6 +73,7 @@ def test_a_snippet_stuck_in_c_is_named_and_the_job_goes_on_after_it(job: Target,
     begin = time.monotonic()
     done = probe(job.pid, "eval", "--timeout", "1", "import time; time.sleep(6)", status=6)
     assert time.monotonic() - begin < 5 and "eval-timeout" in done.stderr
+    assert "still holds the job" in probe(job.pid, "eval", "1", status=6).stderr
     time.sleep(6)
     steps_on(job, probe)
 
