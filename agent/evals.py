@@ -97,6 +97,7 @@ class Evals:
             session.evaluation.run_at(frame, self._steps.count)
 
         def missed() -> None:
+            self._sessions.pop(armed, None)
             message = f"the step is past: {self._steps.count} boundaries are done, {count} were asked for"
             self._server.post(armed, wire.ERROR, code="eval-missed", message=message)
 

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 from .. import __version__, memfd
+from ..processes import has_ended
 
 __all__ = ["Attached", "attach"]
 
@@ -36,12 +37,12 @@ def attach(pid: int, timeout: float = 10.0) -> Attached:
         # reading the sources is for those who need them
         from .bundle import agent_bundle
         from .delivery import deliver
-        from .refusals import ended
+        from .refusals import broken_off, ended
 
         try:
             delivered = deliver(pid, agent_bundle(), timeout)
         except (ConnectionError, EOFError):
-            raise ended(pid) from None
+            raise ended(pid) if has_ended(pid) else broken_off(pid) from None
         facts, already = {"python": delivered.python, **delivered.reply}, bool(delivered.reply.get("already"))
     return Attached(
         pid=pid,

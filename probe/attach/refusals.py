@@ -33,6 +33,10 @@ def ended(pid: int) -> AttachError:
     return _error("target-ended", f"Process {pid} ended while it was being attached to.", "See what runs: probe list")
 
 
+def broken_off(pid: int) -> AttachError:
+    return _error("agent-failed", f"Process {pid} broke off the attach.", f"Try again: probe attach {pid}")
+
+
 def kernel_thread(pid: int) -> AttachError:
     return _error(
         "kernel-thread", f"Process {pid} is a thread of the kernel.", "See what can be attached to: probe list"
