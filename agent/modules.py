@@ -24,6 +24,7 @@ class Modules:
     def __init__(self, log: Log) -> None:
         self._log = log
         self.serials: dict[int, int] = {}  # id(object) -> serial; read directly by the taps
+        self.forgotten: list[dict[int, Any]] = []  # dicts by serial, of others, that forget what dies too
         self._alive: dict[int, KeyedRef[int, Any]] = {}
         self._new = False
 
@@ -50,7 +51,9 @@ class Modules:
         return serial
 
     def _forget(self, reference: KeyedRef[int, Any]) -> None:
-        self.serials.pop(reference.key, None)
+        serial = self.serials.pop(reference.key, 0)
+        for others in self.forgotten:
+            others.pop(serial, None)
         self._alive.pop(reference.key, None)
 
     def name(self) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, repeat
 from operator import length_hint
 from struct import Struct
+from typing import Any
 
 from ..streams import CHUNK_ROWS, RETENTION_BYTES
 from .memory import shared_memory
@@ -37,14 +39,23 @@ class Stream:
         lap = range(0, self.capacity * self.row_bytes, self.row_bytes)
         self._numbers = iter(range(1, _NO_END))
         # An endless walk round the ring that lives in C alone: a tap never rolls a chunk, no lap is cleared.
-        places = chain.from_iterable(repeat(lap))
-        self.claim: Callable[[], tuple[int, int]] = zip(places, self._numbers, strict=False).__next__
+        self._places = chain.from_iterable(repeat(lap))
+        self.claim: Callable[[], tuple[int, int]] = zip(self._places, self._numbers, strict=False).__next__
 
     def append(self, *values: int) -> tuple[mmap.mmap, int, int]:
         """Write a row of all slots but seq; any thread.  Returns (buffer, offset, seq), to patch a slot later."""
         offset, seq = self.claim()
         self.pack_into(self.buffer, offset, *values, seq)
         return self.buffer, offset, seq
+
+    def writer(self, *values: int | Callable[[], int]) -> Callable[[Any], None]:
+        """A callable of one argument, which it ignores, that writes a row of these values, or of what they return.
+
+        It is C throughout: between two large kernels, when no cache holds anything of ours any more, half as long as
+        a Python function.  Once this is closed it returns its argument.
+        """
+        each = (iter(value, _NO_END) if callable(value) else repeat(value) for value in values)
+        return partial(next, map(self.pack_into, repeat(self.buffer), self._places, *each, self._numbers))
 
     def position(self) -> int:
         """The number of the last claimed row, 0 at first.  Costs nothing; any thread."""
@@ -67,5 +78,6 @@ class Stream:
             first += count
 
     def close(self) -> None:
-        """Give the memory back.  A tap still in flight meets a closed buffer, which it swallows."""
+        """Give the memory back.  A tap in flight finds no number, or a closed buffer, and swallows either."""
+        self._numbers.__setstate__(_NO_END)  # type: ignore[attr-defined]
         self.buffer.close()

@@ -23,7 +23,7 @@ from .backward import Backward
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = """
 def _wrapped_call_impl(self, *args, **kwargs):
-    _probe_input = _probe_before(self, args[0]) if args else None
+    _probe_entered = _probe_before(self, args[0] if args else None)
     _probe_start = _probe_clock()
     try:
         if self._compiled_call_impl is not None:
@@ -33,7 +33,7 @@ def _wrapped_call_impl(self, *args, **kwargs):
     except BaseException:
         _probe_failed(self, _probe_start)
         raise
-    _probe_after(self, _probe_start, _probe_output, _probe_flags, _probe_input)
+    _probe_after(self, _probe_start, _probe_output, _probe_flags, _probe_entered)
     return _probe_output
 """
 
@@ -91,7 +91,7 @@ def _globals(
     serial_of, meet, begin = modules.serials.get, modules.meet, backward.begin
     ident = sys.modules["_thread"].get_ident
 
-    def after(module: Any, start: int, output: Any, flags: int, entered: Any) -> None:
+    def after(module: Any, start: int, output: Any, flags: int, entered: int) -> None:
         end = clock()
         try:
             serial = serial_of(id(module)) or meet(module)
@@ -124,8 +124,9 @@ def skipped_by_dynamo(function: Any) -> Any:
     return function
 
 
-def _nothing(*_: Any) -> None:
-    """What frames in flight call once the taps are out."""
+def _nothing(*_: Any) -> int:
+    """What frames in flight call once the taps are out; 0 is an autograd number like any other."""
+    return 0
 
 
 _INERT: dict[str, Callable[..., Any]] = dict.fromkeys(("_probe_before", "_probe_after", "_probe_failed"), _nothing)

@@ -58,12 +58,29 @@ def test_a_claimed_row_that_is_not_written_yet_has_no_number_of_its_own(stream: 
     assert [row[3] for row in rows_of(stream, 1, 2)] == [1, 2]
 
 
+def test_a_writer_writes_its_values_and_what_its_functions_return_whatever_it_is_called_with(stream: Stream) -> None:
+    write = stream.writer(iter((3, 4)).__next__, 9)
+    assert [write("ignored"), write(None)] == [None, None]
+    assert rows_of(stream, 1, stream.position()) == [(1, 3, 9, 1), (2, 4, 9, 2)]
+
+
+def test_a_writer_that_outlives_its_stream_returns_what_it_is_given() -> None:
+    stream = Stream("test", ("a", "seq"), retention_bytes=1)
+    write = stream.writer(1)
+    stream.close()
+    given = object()
+    assert write(given) is given
+
+
 def test_many_threads_append_without_losing_a_row(stream: Stream) -> None:
     each, interval = 6000, sys.getswitchinterval()
 
     def write(who: int) -> None:
-        for i in range(each):
+        row = iter(range(each))
+        by_c = stream.writer(who, row.__next__)
+        for i in row:
             stream.append(who, i)
+            by_c(None)
 
     sys.setswitchinterval(1e-6)
     try:
