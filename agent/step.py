@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ..streams import SAMPLED
 from .rows import Stream
 
 _SILENT = 16  # steps of another optimizer without one of the anchor: it has been replaced
@@ -43,7 +44,7 @@ class Steps:
         if self.last_ns is not None:
             self._durations.append(now - self.last_ns)
         self.last_ns = now
-        self._stream.append(now, self.count, group_seq(), serial, self.training_thread, 0)
+        self._stream.append(now, self.count, group_seq(), serial, 0, 0, self.training_thread, SAMPLED)
         self.count += 1
         self._boundary(self.count)
 

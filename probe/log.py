@@ -11,9 +11,11 @@ from struct import Struct
 from typing import Any
 
 from .streams import (
+    LOG_DEVICE,
     LOG_EVAL,
     LOG_EVAL_DONE,
     LOG_GROUP,
+    LOG_LOADER,
     LOG_MODULE,
     LOG_OPTIMIZER,
     LOG_RECORD,
@@ -39,6 +41,8 @@ class Log:
         self.threads: Objects = {}
         self.evals: Objects = {}
         self.evals_done: Objects = {}
+        self.loaders: Objects = {}
+        self.devices: Objects = {}
         self._kinds: dict[int, Objects] = {
             LOG_MODULE: self.modules,
             LOG_OPTIMIZER: self.optimizers,
@@ -46,6 +50,8 @@ class Log:
             LOG_THREAD: self.threads,
             LOG_EVAL: self.evals,
             LOG_EVAL_DONE: self.evals_done,
+            LOG_LOADER: self.loaders,
+            LOG_DEVICE: self.devices,
         }
 
     def feed(self, data: bytes | memoryview) -> None:

@@ -13,6 +13,8 @@ SPANS = "spans"
 MARKS = "marks"
 STEPS = "steps"
 COLLECTIVES = "collectives"
+LOADS = "loads"
+SAMPLES = "samples"
 
 # Times are nanoseconds of CLOCK_MONOTONIC; `thread` is threading.get_ident(), whose native id and name
 # stand in the log; `subject` is a serial number from the log, never a recycled id().
@@ -21,29 +23,37 @@ STREAMS: dict[str, tuple[str, ...]] = {
     SPANS: ("start_ns", "end_ns", "subject", "thread", "flags", "seq"),
     # autograd reached a module's output (its backward begins) or is through with its input (ends)
     MARKS: ("time_ns", "subject", "thread", "flags", "seq"),
-    # a boundary: the anchor optimizer ended step number `count` since the attach
-    STEPS: ("time_ns", "count", "group_seq", "subject", "thread", "flags", "seq"),
+    # a boundary: the anchor optimizer ended step number `count` since the attach.  rss_bytes is 0 where it was not
+    # read, samples (batch dimensions of the root's inputs, added up) where there was none
+    STEPS: ("time_ns", "count", "group_seq", "subject", "rss_bytes", "samples", "thread", "flags", "seq"),
     # done_ns is written later, in place, and stays 0 while the operation is in flight
     COLLECTIVES: (
         "start_ns", "issued_ns", "done_ns", "operation", "group", "group_seq", "peer", "bytes", "tensor",
         "thread", "flags", "seq",
     ),
+    # a batch taken from a loader; ready and outstanding (batches, when it was asked) are -1 without workers
+    LOADS: ("start_ns", "end_ns", "subject", "ready", "outstanding", "thread", "flags", "seq"),
+    # one reading of one counter: of this process (source 0) or of a device (its number in the log)
+    SAMPLES: ("time_ns", "source", "counter", "value", "seq"),
 }  # fmt: skip
 
 # flags, bits 0-7: the kind of row
 KIND_MASK = 0xFF
-FORWARD, OPTIMIZER, ENGINE, EVAL, LOAD = range(1, 6)  # kinds of spans
+FORWARD, OPTIMIZER, ENGINE, EVAL = range(1, 5)  # kinds of spans
 BEGIN, BEGIN_SAME_NODE, END = range(1, 4)  # kinds of marks; SAME_NODE: a descendant began at this very node
 # flags, single bits
 FAILED = 1 << 8
 COMPILED = 1 << 9
 ASYNC_OP = 1 << 10
+SAMPLED = 1 << 11  # steps: the taps on modules were in from its beginning to its end
+BARE = 1 << 12  # steps: all taps were out but the one that counts steps
 
 # The log: an append-only memfd of records (kind u32, length u32, id u64, payload utf-8, padded to 8 bytes).
 # Its first 8 bytes are the number of bytes committed, themselves included; written last.
 LOG_RECORD = "<IIQ"
 LOG_BYTES = 64 << 20  # address space; memory is used as records come
 LOG_STRING, LOG_MODULE, LOG_OPTIMIZER, LOG_GROUP, LOG_THREAD, LOG_EVAL, LOG_EVAL_DONE = range(1, 8)
+LOG_LOADER, LOG_DEVICE = range(8, 10)
 # payloads: STRING the text; all others JSON objects; a later record of the same kind and id replaces one.
 #   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial}
 #   OPTIMIZER id serial          {"name", "type"}
@@ -51,6 +61,8 @@ LOG_STRING, LOG_MODULE, LOG_OPTIMIZER, LOG_GROUP, LOG_THREAD, LOG_EVAL, LOG_EVAL
 #   THREAD    id get_ident()     {"native_id", "name", "is_main"}
 #   EVAL      id                 {"by", "code", "where": "boundary" | "now", "ranks": [...] or null}
 #   EVAL_DONE id                 {"ok", "error", "changed": [...]}  (its times: the span of kind EVAL)
+#   LOADER    id serial          {"name", "num_workers", "pin_memory", "prefetch_factor", "batch_size"}
+#   DEVICE    id                 {"index", "uuid", "name"}
 
 # The header: one page-aligned memfd. Magic, version, then which of two JSON halves is the valid one.
 HEADER_NAME = "probe-header"  # memfd names: probe-header, probe-log, probe-spans, …

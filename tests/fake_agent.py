@@ -30,6 +30,7 @@ from probe.streams import (
     LOG_THREAD,
     MARKS,
     OPTIMIZER,
+    SAMPLED,
     SPANS,
     STEPS,
     STREAMS,
@@ -99,7 +100,7 @@ class FakeAgent:
         self.streams[MARKS].append(at, subject, thread, kind)
 
     def boundary(self, at: int, group_seq: int = -1) -> None:
-        self.streams[STEPS].append(at, self.facts["count"], group_seq, ADAM, THREAD, 0)
+        self.streams[STEPS].append(at, self.facts["count"], group_seq, ADAM, 0, 0, THREAD, SAMPLED)
         self.facts["count"] += 1
         self.facts["anchor"], self.facts["last_step_ns"] = "AdamW", at
 

@@ -10,7 +10,7 @@ from probe.arrow import table_of
 from probe.log import Log
 from probe.raw import Job, Raw
 from probe.schema import COMMON
-from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SPANS, STEPS, STREAMS
+from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SAMPLED, SPANS, STEPS, STREAMS
 from probe.tables.nccl_trace import BUS_FACTORS, OPERATION_TYPES, TABLE, operation_type
 
 MS = 1_000_000
@@ -40,7 +40,7 @@ def derived(operations, *, boundaries=(10 * MS, 20 * MS, 30 * MS, 40 * MS), span
     raw = Raw(4242, facts, {}, log)
     rows = {
         COLLECTIVES: [[*row, first + place] for place, row in enumerate(operations)],
-        STEPS: [[at, count, 0, 0, MAIN_THREAD, 0, count + 1] for count, at in enumerate(boundaries)],
+        STEPS: [[at, count, 0, 0, 0, 0, MAIN_THREAD, SAMPLED, count + 1] for count, at in enumerate(boundaries)],
         SPANS: [[*span, place] for place, span in enumerate(spans, start=1)],
     }
 

@@ -56,7 +56,7 @@ def test_the_step_of_the_attach_and_the_open_step_are_seen_on_demand_only(
 ) -> None:
     connection = connected(trained)
     sql = "SELECT DISTINCT step FROM python.torch_trace ORDER BY step"
-    trained.streams["steps"].append(time.monotonic_ns(), 5, -1, 0, 7, 0)  # not stuck: it has just stepped
+    trained.streams["steps"].append(time.monotonic_ns(), 5, -1, 0, 0, 0, 7, 0)  # not stuck: it has just stepped
     assert [r["step"] for r in rows(connection, sql)] == [1, 2, 3, 4, 5]
     assert [r["step"] for r in rows(connection, sql, open_steps=True)] == [0, 1, 2, 3, 4, 5]
 
