@@ -20,6 +20,7 @@ from .header import Header
 from .log import Log
 from .modules import Modules
 from .rows import Stream
+from .sampling import Sampling
 from .server import Key, Refused, Server
 from .step import Steps
 from .torch_taps import NO_TORCH, TorchTaps, torch_is_imported
@@ -36,7 +37,8 @@ class Agent:
         self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items()}
         self.modules = Modules(self.log)
         self.boundary = Boundary()
-        self.steps = Steps(self.streams[STEPS], self.boundary.stepped)
+        self.sampling = Sampling()
+        self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
         self.server = Server(endpoint, uids)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
         self.taps: TorchTaps | None = None
@@ -57,6 +59,7 @@ class Agent:
                 wire.SCAN: self._scan,
                 wire.LOG: self._scan_log,
                 wire.ALIGN: self._align,
+                wire.SET: self._set,
                 wire.ARM: self.evals.arm,
                 wire.GO: self.evals.go,
                 wire.DETACH: self._detach,
@@ -85,7 +88,13 @@ class Agent:
         if self.taps is None and self.why_no_taps == NO_TORCH and torch_is_imported():
             try:
                 self.taps = TorchTaps(
-                    self.streams, self.log, self.modules, self.steps, self.boundary, self.evals.current
+                    self.streams,
+                    self.log,
+                    self.modules,
+                    self.steps,
+                    self.sampling,
+                    self.boundary,
+                    self.evals.current,
                 )
             except Exception as error:  # a torch that we do not know: the rest of the agent is of use all the same
                 self.why_no_taps = f"off: not this torch: {error!r}"
@@ -160,6 +169,11 @@ class Agent:
     def _align(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.steps.align(int(request["base"]), str(request["source"]))
         self.server.reply(key, wire.END, rows=0)
+
+    def _set(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.sampling.set(request["settings"], self.steps.typical_ns())
+        self.steps.turn_soon()
+        self.server.reply(key, wire.SETTINGS, settings=self.sampling.settings())
 
     def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         # Removal waits for the training thread, so it must not keep the server from posting what that sends.

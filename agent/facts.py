@@ -49,6 +49,7 @@ class Facts:
             "anchor": steps.anchor_name,
             "step_ns": steps.typical_ns(),
             "last_step_ns": steps.last_ns,
+            "sampling": self._agent.sampling.settings(),
             "taps": taps.states() if taps is not None else dict.fromkeys(TAPS, self._agent.why_no_taps),
             "trouble": self._agent.boundary.trouble,
         }

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..streams import SAMPLED
 from .rows import Stream
+from .sampling import Sampling
 
 _SILENT = 16  # steps of another optimizer without one of the anchor: it has been replaced
 
@@ -20,8 +21,10 @@ _SILENT = 16  # steps of another optimizer without one of the anchor: it has bee
 class Steps:
     """count: boundaries so far; base + count - 1: the job's number of the step that ended last."""
 
-    def __init__(self, stream: Stream, boundary: Callable[[int], None]) -> None:
-        self._stream, self._boundary = stream, boundary
+    def __init__(self, stream: Stream, boundary: Callable[[int], None], sampling: Sampling) -> None:
+        self._stream, self._boundary, self._sampling = stream, boundary, sampling
+        self._flags = SAMPLED  # of the step that runs
+        self._turn_at = 0
         self.count = 0
         self.base = 0
         self.source = "attach"
@@ -44,9 +47,20 @@ class Steps:
         if self.last_ns is not None:
             self._durations.append(now - self.last_ns)
         self.last_ns = now
-        self._stream.append(now, self.count, group_seq(), serial, 0, 0, self.training_thread, SAMPLED)
+        self._stream.append(now, self.count, group_seq(), serial, 0, 0, self.training_thread, self._flags)
         self.count += 1
+        if self.count >= self._turn_at:
+            self._turn()
         self._boundary(self.count)
+
+    def _turn(self) -> None:
+        self._turn_at = self.count + 1  # should it raise
+        self._flags, steps = self._sampling.turn(self.base + self.count, self.count, self.typical_ns)
+        self._turn_at = self.count + steps
+
+    def turn_soon(self) -> None:
+        """Settings have changed: ask for the flags at the next boundary.  Any thread."""
+        self._turn_at = 0
 
     def _elect(self, optimizer: Any, serial: int) -> None:
         self._anchor, self.anchor_name = serial, type(optimizer).__name__

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ..streams import COLLECTIVES, MARKS, SPANS
+from ..streams import BARE, COLLECTIVES, MARKS, SAMPLED, SPANS
 from .boundary import Boundary
 from .evaluate import Evaluation
 from .log import Log
 from .modules import Modules
 from .rows import Stream
+from .sampling import Sampling
 from .step import Steps
 from .taps.backward import Backward
 from .taps.collectives import Collectives
@@ -38,11 +39,12 @@ class TorchTaps:
         log: Log,
         modules: Modules,
         steps: Steps,
+        sampling: Sampling,
         boundary: Boundary,
         current_eval: Callable[[int], Evaluation | None],
     ) -> None:
         spans = streams[SPANS]
-        self._boundary, self._steps = boundary, steps
+        self._boundary, self._steps, self._sampling = boundary, steps, sampling
         self._troubles: dict[str, str] = {}
         self.backward = Backward(streams[MARKS], spans, modules, self._trouble)
         self.forward = Forward(spans, modules, self.backward, self._trouble)
@@ -54,6 +56,34 @@ class TorchTaps:
         self.backward.install()
         self.loader.install()
         self.forward.install()
+        self._bare = False
+        # Held while taps are opened or closed; never given back once they are taken out.
+        self._gate = sys.modules["_thread"].allocate_lock()
+        sampling.gate = self._open_or_close
+
+    def _open_or_close(self, flags: int, measured: bool) -> None:
+        """For the step that begins, on the training thread, which never waits."""
+        if not self._gate.acquire(False):
+            return
+        try:
+            bare = bool(flags & BARE)
+            if bare is not self._bare:
+                self._bare = bare
+                self._time_phases(not bare)
+            if flags & SAMPLED and not {"forward", "backward"} & self._troubles.keys():
+                self.forward.install(self._sampling.backward, self._sampling.spend if measured else None)
+            else:
+                self.forward.remove()
+        finally:
+            self._gate.release()
+
+    def _time_phases(self, wanted: bool) -> None:
+        self.backward.time_passes(wanted)
+        self.optimizer.time_steps(wanted)
+        if wanted:
+            self.loader.install()
+        else:
+            self.loader.remove()
 
     def _trouble(self, text: str) -> None:
         """From inside a tap, on any of the job's threads: out with it, at once."""
@@ -67,8 +97,7 @@ class TorchTaps:
         """What could not be done at once: hooks while the job stood in them, kernels without a boundary."""
         if not self.optimizer.installed:
             self.optimizer.install(patience_s=0.01)
-        if self.forward.installed:
-            self.backward.stock()
+        self.backward.stock()
         if not self._asked and not self.collectives.installed and is_distributed():
             self._asked = True
             self._boundary.request(lambda frame: self.collectives.install())
@@ -81,9 +110,10 @@ class TorchTaps:
     def states(self) -> dict[str, str]:
         """on, or off and why, of each tap."""
         waiting = "waiting for a boundary between two steps" if is_distributed() else "off: no process group"
+        marked = "on" if self._sampling.backward else "off: set backward=off"
         states = {
-            "forward": "on" if self.forward.installed else self.forward.why_not or "off",
-            "backward": "on" if self.forward.installed else self.forward.why_not or "off",
+            "forward": self.forward.why_not or "on",
+            "backward": self.forward.why_not or marked,
             "optimizer": "on" if self.optimizer.installed else "waiting for the job to leave optimizer.step",
             "collectives": "on" if self.collectives.installed else waiting,
         }
@@ -93,6 +123,7 @@ class TorchTaps:
 
     def remove(self) -> list[str]:
         """Take everything out; what had to stay, in words."""
+        self._gate.acquire(True, 1.0)  # for good; another detach may have it already
         self.forward.remove()
         self.backward.remove()
         self.loader.remove()
@@ -121,6 +152,7 @@ class TorchTaps:
 
     def forget(self) -> None:
         """In a forked child: nothing of ours may run, and only this thread exists."""
+        self._gate.acquire(False)
         self.forward.remove()
         self.backward.remove()
         self.loader.remove()

@@ -8,7 +8,7 @@ import click
 
 import probe
 
-VERBS = ("attach", "demo", "detach", "eval", "list", "query", "run", "tables")
+VERBS = ("attach", "demo", "detach", "eval", "list", "query", "run", "set", "tables")
 
 
 class Verbs(click.Group):

@@ -20,6 +20,7 @@ from .client import Client, Link, nobody, why_silent
 from .endpoints import Resolved, address, resolve
 from .errors import EvalError, SilentError, UsageError
 from .evaluation import EvalResult, OnOutput, Snippet, evaluate
+from .settings import checked_settings
 
 if TYPE_CHECKING:
     from .fetch import Fetcher
@@ -201,6 +202,21 @@ class Connection:
         ):
             if call.answer is not None:
                 call.link.facts = call.answer["facts"]
+
+    def set(self, **settings: Any) -> list[dict[str, Any]]:
+        """Change how steps are sampled on every rank; the settings of each that answers, with its rank.
+
+        sample: "auto", or of how many blocks of ten steps one is recorded (1: all); budget_pct: what auto may cost;
+        backward: whether backward is recorded too.  Without any: what they are.  Raises UsageError.
+        """
+        self._begin()
+        checked = checked_settings(settings)
+        calls = self._client.ask(wire.SET, time.monotonic() + self.timeout, self._answering(), settings=checked)
+        answered = [call for call in calls if call.answer is not None]
+        if not answered:
+            raise nobody(calls)
+        self.notes += [f"rank {call.link.rank}: {call.error}" for call in calls if call.answer is None]
+        return [{"rank": call.link.rank, **(call.answer or {})["settings"]} for call in answered]
 
     def detach(self) -> list[str]:
         """Take every agent out; what had to stay, in words, each with its rank."""

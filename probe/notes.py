@@ -17,7 +17,7 @@ _TAPS = {SPANS: ("forward", "optimizer"), MARKS: ("backward",), COLLECTIVES: ("c
 def notes_of(job: Job, scanned: Iterable[Table]) -> list[str]:
     """One line each."""
     tables = [table for table in scanned if table.derive is not None]
-    return [*_silent(job), *_taps(job, tables), *_no_steps(job, tables)]
+    return [*_silent(job), *_taps(job, tables), *_no_steps(job, tables), *_unsampled(job, tables)]
 
 
 def _silent(job: Job) -> list[str]:
@@ -46,3 +46,16 @@ def _no_steps(job: Job, tables: Iterable[Table]) -> list[str]:
     if not late:
         return []
     return [f"rank {', '.join(map(str, late))}: no whole step since the attach yet (--open shows the one that runs)"]
+
+
+def _unsampled(job: Job, tables: Iterable[Table]) -> list[str]:
+    """Named for the rank that lacks most."""
+    if not any(MARKS in table.streams for table in tables):
+        return []
+    missing = {raw: raw.timeline.unsampled[0] for raw in job.raws}
+    most = max(missing, key=missing.__getitem__, default=None)
+    if most is None or not missing[most]:
+        return []
+    whole, settings = most.timeline.unsampled[1], most.facts["sampling"]
+    how = f"sample={settings['sample']}, now one block of ten steps in {settings['every']}"
+    return [f"{missing[most]} of {whole} steps were not sampled ({how}): probe {most.pid} set sample=1 records all"]

@@ -13,6 +13,8 @@ Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries t
     next      credit (more for a running scan or log)           -
     cancel    of (a request id: scan, log or arm)               - (the cancelled request ends in error)
     align     base, source (job step of count 0)                end
+    set       settings: sample ("auto" or N), budget_pct,       settings: settings (those, every, cost_ns)
+              backward; none is changed that is not given
     arm       code, by, ranks, where, timeout, write, filename  armed: count, step_ns, waiting (s), holder
     go        of, count (run at this boundary; -1: the next)    - (out* then done end the arm request)
     detach    -                                                 detached: left (what could not be taken out)
@@ -37,8 +39,8 @@ OUTPUT_LIMIT = 4 << 20  # bytes of output of one eval that the target keeps for 
 IDLE_SECONDS = 30.0  # a stream whose reader asks for nothing this long is dropped
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
-ALIGN, ARM, GO, DETACH = "align", "arm", "go", "detach"
-WELCOME, AT, ROWS, END, ERROR = "welcome", "at", "rows", "end", "error"
+ALIGN, SET, ARM, GO, DETACH = "align", "set", "arm", "go", "detach"
+WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, OUT, DONE, DETACHED = "armed", "out", "done", "detached"
 
 # request kind -> kinds that may answer it, the terminal ones (besides `error`) last
@@ -50,11 +52,12 @@ REPLIES: dict[str, tuple[str, ...]] = {
     NEXT: (),
     CANCEL: (),
     ALIGN: (END,),
+    SET: (SETTINGS,),
     ARM: (ARMED, OUT, DONE),
     GO: (),
     DETACH: (DETACHED,),
 }
-TERMINAL = {WELCOME, AT, END, DONE, DETACHED, ERROR}
+TERMINAL = {WELCOME, AT, END, SETTINGS, DONE, DETACHED, ERROR}
 
 
 class WireError(ValueError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .nesting import Bools, Ints
-from .streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS, STEPS
+from .streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS, STEPS
 
 if TYPE_CHECKING:
     from .raw import Raw
@@ -33,6 +33,7 @@ class Timeline:
         order = np.argsort(rows["count"], kind="stable")
         self._ends: Ints = np.ascontiguousarray(rows["time_ns"][order])
         self._counts: Ints = np.ascontiguousarray(rows["count"][order])
+        self._flags: Ints = np.ascontiguousarray(rows["flags"][order])
         self.incomplete = 1  # the step in which the attach fell
         if not len(rows):
             self._count_calls()
@@ -55,6 +56,7 @@ class Timeline:
         first = start[outermost][:1]  # what was under way at the attach ends here
         self._ends = np.concatenate([first, end[outermost]])
         self._counts = np.arange(len(self._ends)) - 1
+        self._flags = np.full(len(self._ends), SAMPLED)
         self.incomplete = 0
 
     @property
@@ -78,6 +80,22 @@ class Timeline:
         begins = np.concatenate([[np.iinfo(np.int64).min], self._ends])
         result: Ints = begins[self._index(times_ns)]
         return result
+
+    def flags(self, steps: Ints) -> Ints:
+        """SAMPLED or BARE of these steps, 0 for neither; one that has not ended yet shows what it has."""
+        place = np.searchsorted(self._counts, steps - self.base)
+        place = np.minimum(place, len(self._counts) - 1)
+        known = len(self._counts) > 0 and self._counts[place] == steps - self.base
+        result: Ints = (
+            np.where(known, self._flags[place], SAMPLED) if len(self._flags) else np.full(len(steps), SAMPLED)
+        )
+        return result
+
+    @property
+    def unsampled(self) -> tuple[int, int]:
+        """How many of the whole steps were not sampled, and how many there are."""
+        whole = self._flags[self._counts >= self.incomplete]
+        return int((whole & SAMPLED == 0).sum()), len(whole)
 
     @property
     def completed(self) -> int | None:
@@ -121,6 +139,12 @@ class Timeline:
             return np.zeros(len(steps), np.bool_)
         result: Bools = whole & (steps <= job.completed)
         return result
+
+    def evals(self) -> list[tuple[int, int]]:
+        """Start and end of each eval."""
+        spans = self._raw.rows(SPANS)
+        rows = np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL)
+        return list(zip(spans["start_ns"][rows].tolist(), spans["end_ns"][rows].tolist(), strict=True))
 
     def in_eval(self, times_ns: Ints, threads: Ints) -> Bools:
         """Whether an eval was running on that thread at that moment."""

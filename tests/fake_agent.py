@@ -16,6 +16,7 @@ from probe import protocol as wire
 from probe.agent.header import Header
 from probe.agent.log import Log
 from probe.agent.rows import Stream
+from probe.agent.sampling import Sampling
 from probe.agent.server import Refused, Server
 from probe.endpoints import Resolved
 from probe.processes import start_ticks
@@ -59,7 +60,8 @@ class FakeAgent:
             "attached_ns": time.monotonic_ns(), "attached_wall_ns": time.time_ns(), "endpoint": f"ipc://{path}",
             "streams": {name: {"slots": list(s.slots), "chunks": s.chunks} for name, s in self.streams.items()},
             "step_base": 0, "step_source": "attach", "count": 0, "anchor": None, "step_ns": None, "last_step_ns": None,
-            "taps": dict.fromkeys(("forward", "backward", "optimizer", "collectives"), "on"), **facts,
+            "taps": dict.fromkeys(("forward", "backward", "optimizer", "collectives"), "on"),
+            "sampling": Sampling().settings(), **facts,
         }  # fmt: skip
         self.server = Server(f"ipc://{path}", {os.getuid() if uid is None else uid})
         self.handlers = {
@@ -99,8 +101,8 @@ class FakeAgent:
     def mark(self, at: int, subject: int, kind: int, thread: int = THREAD) -> None:
         self.streams[MARKS].append(at, subject, thread, kind)
 
-    def boundary(self, at: int, group_seq: int = -1) -> None:
-        self.streams[STEPS].append(at, self.facts["count"], group_seq, ADAM, 0, 0, THREAD, SAMPLED)
+    def boundary(self, at: int, group_seq: int = -1, flags: int = SAMPLED) -> None:
+        self.streams[STEPS].append(at, self.facts["count"], group_seq, ADAM, 0, 0, THREAD, flags)
         self.facts["count"] += 1
         self.facts["anchor"], self.facts["last_step_ns"] = "AdamW", at
 

@@ -36,16 +36,19 @@ class Backward:
 
     def install(self) -> None:
         self.stock()
-        for home in self._engine_homes:
-            if home._engine_run_backward is self._engine:
-                home._engine_run_backward = self._wrapped_engine
+        self.time_passes(True)
 
     def remove(self) -> None:
-        for home in self._engine_homes:
-            if home._engine_run_backward is self._wrapped_engine:
-                home._engine_run_backward = self._engine
+        self.time_passes(False)
         self._dummies.clear()
         self._spare.clear()
+
+    def time_passes(self, wanted: bool) -> None:
+        """Put the clock around the engine, or take it out; any thread."""
+        now, then = (self._engine, self._wrapped_engine) if wanted else (self._wrapped_engine, self._engine)
+        for home in self._engine_homes:
+            if home._engine_run_backward is now:
+                home._engine_run_backward = then
 
     def stock(self) -> None:
         """Make dummies ahead, on the agent's thread: there no user's torch function or dispatch mode is active."""

@@ -45,18 +45,22 @@ class Forward:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
-        self._globals = _globals(spans, modules, backward, trouble)
+        self._globals = _globals(spans, modules, backward.begin, backward.end, trouble)
+        self._unmarked = _globals(spans, modules, _skipped_nothing(), _skipped_nothing(), trouble)
         self.why_not = "" if _is_known(self._original) else "off: this torch's _wrapped_call_impl is not known"
         self.installed = False
         if not self.why_not:
             self._code = _compiled(self._original)
 
-    def install(self) -> None:
-        if self.why_not or self.installed:
+    def install(self, marks: bool = True, spent: Callable[[int], None] | None = None) -> None:
+        """marks: backward too.  spent: is told the nanoseconds that each piece of the tap took."""
+        if self.why_not:
             return
-        self._module_py.__dict__.update(self._globals)
-        self._target.__code__ = self._code
-        self.installed = True
+        chosen = self._globals if marks else self._unmarked
+        self._module_py.__dict__.update(chosen if spent is None else _timed(chosen, spent))
+        if not self.installed:
+            self._target.__code__ = self._code
+            self.installed = True
 
     def remove(self) -> None:
         if not self.installed:
@@ -84,11 +88,15 @@ def _compiled(original: types.CodeType) -> types.CodeType:
 
 
 def _globals(
-    spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]
+    spans: Stream,
+    modules: Modules,
+    begin: Callable[[int, Any, int], None],
+    before: Callable[[Any, Any], int],
+    trouble: Callable[[str], None],
 ) -> dict[str, Callable[..., Any]]:
     """What the swapped code calls, on the thread that calls the module; closures, since each lookup counts."""
     clock, claim, pack_into, buffer = perf_counter_ns, spans.claim, spans.pack_into, spans.buffer
-    serial_of, meet, begin = modules.serials.get, modules.meet, backward.begin
+    serial_of, meet = modules.serials.get, modules.meet
     ident = sys.modules["_thread"].get_ident
 
     def after(module: Any, start: int, output: Any, flags: int, entered: int) -> None:
@@ -111,10 +119,26 @@ def _globals(
 
     return {
         "_probe_clock": clock,
-        "_probe_before": backward.end,
+        "_probe_before": before,
         "_probe_after": skipped_by_dynamo(after),
         "_probe_failed": skipped_by_dynamo(failed),
     }
+
+
+def _timed(chosen: dict[str, Callable[..., Any]], spent: Callable[[int], None]) -> dict[str, Callable[..., Any]]:
+    """The same, with a clock around."""
+    clock = perf_counter_ns
+
+    def timed(piece: Callable[..., Any]) -> Any:
+        def measured(*args: Any) -> Any:
+            start = clock()
+            result = piece(*args)
+            spent(clock() - start)
+            return result
+
+        return skipped_by_dynamo(measured)
+
+    return chosen | {name: timed(chosen[name]) for name in ("_probe_before", "_probe_after")}
 
 
 def skipped_by_dynamo(function: Any) -> Any:
@@ -127,6 +151,13 @@ def skipped_by_dynamo(function: Any) -> Any:
 def _nothing(*_: Any) -> int:
     """What frames in flight call once the taps are out; 0 is an autograd number like any other."""
     return 0
+
+
+def _skipped_nothing() -> Any:
+    def nothing(*_: Any) -> int:
+        return 0
+
+    return skipped_by_dynamo(nothing)
 
 
 _INERT: dict[str, Callable[..., Any]] = dict.fromkeys(("_probe_before", "_probe_after", "_probe_failed"), _nothing)

@@ -24,8 +24,8 @@ class OptimizerStep:
 
     def __init__(self, spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None]) -> None:
         self._optimizer_py = sys.modules["torch.optim.optimizer"]
-        self._enclosing = _Enclosing()
-        self._hooks = _hooks(spans, modules, steps, trouble, self._enclosing)
+        self._enclosing = _Enclosing(spans, trouble)
+        self._hooks = _hooks(modules, steps, trouble, self._enclosing)
         self._handles: list[Any] = []
 
     @property
@@ -48,6 +48,13 @@ class OptimizerStep:
         self._enclosing.remove()
         return not self._handles or alone(self._take, _iterates_hooks)
 
+    def time_steps(self, wanted: bool) -> None:
+        """Steps are counted either way; any thread."""
+        if wanted:
+            self._enclosing.install()
+        else:
+            self._enclosing.remove()
+
     def forget(self) -> None:
         """In a forked child, where only this thread runs."""
         self._enclosing.remove()
@@ -67,23 +74,26 @@ def _iterates_hooks(code: Any) -> bool:
 class _Enclosing:
     """The clock round all of Optimizer.step: torch's hooks run inside a record_function that takes 0.1 ms itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, spans: Stream, trouble: Callable[[str], None]) -> None:
         self._class: Any = sys.modules["torch.autograd.profiler"].record_function
         self._enter, self._exit = self._class.__enter__, self._class.__exit__
         self.opened: dict[int, int] = {}  # thread -> when the step that it is about to begin was entered
-        self.closing: dict[int, Callable[[int], None]] = {}  # thread -> writes the row of the step it is about to leave
-        self._ours = self._wrapped()
+        self.closing: dict[int, tuple[int, int]] = {}  # thread -> start and serial of the step it is about to leave
+        self.timed = False
+        self._ours = self._wrapped(spans, trouble)
 
     def install(self) -> None:
         if (self._class.__enter__, self._class.__exit__) == (self._enter, self._exit):
             self._class.__enter__, self._class.__exit__ = self._ours
+        self.timed = True
 
     def remove(self) -> None:
+        self.timed = False
         if (self._class.__enter__, self._class.__exit__) == self._ours:
             self._class.__enter__, self._class.__exit__ = self._enter, self._exit
 
-    def _wrapped(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        clock, ident = perf_counter_ns, sys.modules["_thread"].get_ident
+    def _wrapped(self, spans: Stream, trouble: Callable[[str], None]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, spans.append
         enter, leave, opened, closing = self._enter, self._exit, self.opened, self.closing
 
         def __enter__(self: Any) -> Any:
@@ -95,41 +105,38 @@ class _Enclosing:
             try:
                 return leave(self, *error)
             finally:
-                write = closing.pop(ident(), None) if closing else None
-                if write is not None:
-                    write(clock())
+                if closing:
+                    try:
+                        thread = ident()
+                        step = closing.pop(thread, None)
+                        if step is not None:
+                            append(step[0], clock(), step[1], thread, OPTIMIZER)
+                    except Exception as error:  # inside a user's optimizer step: nothing may escape
+                        trouble(f"optimizer: {error!r}")
 
         return __enter__, __exit__
 
 
 def _hooks(
-    spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None], enclosing: _Enclosing
+    modules: Modules, steps: Steps, trouble: Callable[[str], None], enclosing: _Enclosing
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     clock, ident, serials = perf_counter_ns, sys.modules["_thread"].get_ident, modules.serials
+    opened, closing = enclosing.opened, enclosing.closing
     starts: dict[int, int] = {}  # id(optimizer) -> start of its running step
 
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        starts[id(optimizer)] = enclosing.opened.pop(ident(), 0) or clock()
+        if enclosing.timed:
+            starts[id(optimizer)] = opened.pop(ident(), 0) or clock()
 
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
         now = clock()
         try:
             serial = serials.get(id(optimizer)) or modules.meet_optimizer(optimizer)
             start = starts.pop(id(optimizer), 0)
-            if start:
-                enclosing.closing[ident()] = _writer(spans, start, serial, trouble)
+            if start and enclosing.timed:
+                closing[ident()] = start, serial
             steps.stepped(optimizer, serial, now)
         except Exception as error:  # inside a user's optimizer step: nothing may escape
             trouble(f"optimizer: {error!r}")
 
     return skipped_by_dynamo(pre), skipped_by_dynamo(post)
-
-
-def _writer(spans: Stream, start: int, serial: int, trouble: Callable[[str], None]) -> Callable[[int], None]:
-    def write(end: int) -> None:
-        try:
-            spans.append(start, end, serial, sys.modules["_thread"].get_ident(), OPTIMIZER)
-        except Exception as error:  # inside a user's optimizer step: nothing may escape
-            trouble(f"optimizer: {error!r}")
-
-    return write

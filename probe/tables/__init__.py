@@ -7,6 +7,7 @@ from .agents import TABLE as AGENTS
 from .columns import TABLE as COLUMNS
 from .evals import TABLE as EVALS
 from .nccl_trace import TABLE as NCCL_TRACE
+from .overhead import TABLE as OVERHEAD
 from .tables import TABLE as TABLES_TABLE
 from .torch_trace import TABLE as TORCH_TRACE
 
@@ -15,6 +16,7 @@ TABLES: list[Table] = [
     COLUMNS,
     EVALS,
     NCCL_TRACE,
+    OVERHEAD,
     TABLES_TABLE,
     TORCH_TRACE,
 ]

@@ -13,11 +13,11 @@ import numpy as np
 
 from ..arrow import choice, coded, nulls
 from ..backward import Calls, Instances, Marks, Passes, place_marks, resolve
-from ..nesting import NONE, Ints, depth_below, self_time
+from ..nesting import NONE, Bools, Ints, depth_below, self_time
 from ..raw import Raw
 from ..schema import COMMON, Column, Columns, Table
 from ..spans import Spans
-from ..streams import COMPILED, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS
+from ..streams import COMPILED, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS
 from ..tree import Tree
 
 STAGES = ("forward", "backward", "step")
@@ -78,10 +78,14 @@ def _backward(raw: Raw, spans: Spans, tree: Tree, passes: Passes) -> Instances:
 
 
 def _step_of_spans(raw: Raw, spans: Spans, rows: Ints) -> Ints:
-    """Steps; another optimizer that steps after the boundary, before the next call of a model, ends the same step."""
+    """Steps; another optimizer that steps after the boundary, before the next call of a model, ends the same step.
+
+    In a step that is not sampled the calls are not seen, but its backward is.
+    """
     start, timeline = spans.start[rows], raw.timeline
     step = timeline.step(start)
-    calls = np.sort(spans.start[(spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute])
+    called = (spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute
+    calls = np.sort(spans.start[called | spans.outermost_engine])
     since = timeline.since(start)
     called = np.searchsorted(calls, start) - np.searchsorted(calls, since)
     late = (spans.kind[rows] == OPTIMIZER) & (called == 0) & (since > np.iinfo(np.int64).min)
@@ -105,7 +109,7 @@ def derive(raw: Raw) -> Columns:
     rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
     pass_step = raw.timeline.step(passes.start)
     steps = (_step_of_spans(raw, spans, rows), pass_step[back.number])
-    seen = [np.flatnonzero(raw.timeline.visible(step, _STREAMS)) for step in steps]
+    seen = [np.flatnonzero(_seen(raw, step)) for step in steps]
     rows, bound = rows[seen[0]], seen[1]
     both = _Both(len(rows), len(bound))
     total = spans.end - spans.start
@@ -146,6 +150,12 @@ def derive(raw: Raw) -> Columns:
     }
 
 
+def _seen(raw: Raw, steps: Ints) -> Bools:
+    """All rows of sampled steps and none of others: sums over a step that lacks its forwards would not be true."""
+    sampled: Bools = (raw.timeline.flags(steps) & SAMPLED) != 0
+    return sampled & raw.timeline.visible(steps, _STREAMS)
+
+
 class _Both:
     """Rows of spans followed by rows of backwards."""
 
@@ -179,8 +189,8 @@ _NO_DEVICE = "On the CPU."
 
 TABLE = Table(
     name="python.torch_trace",
-    doc="One row per module call, per backward of a module and per optimizer step.  duration is self time, so "
-    "that sums are true; a module with its children is total_duration.",
+    doc="One row per module call, per backward of a module and per optimizer step, of each sampled step.  duration "
+    "is self time, so that sums are true; a module with its children is total_duration.",
     columns=(
         *COMMON,
         Column(

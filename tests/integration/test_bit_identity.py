@@ -17,6 +17,7 @@ QUERIES = (
     "SELECT * FROM probe.agents",
     "SELECT step, COUNT(*) FROM python.torch_trace GROUP BY step ORDER BY step DESC LIMIT 5",
 )
+SETTINGS = ("sample=2", "sample=1 backward=off", "backward=on", "sample=100", "sample=auto budget=5%")
 
 
 def final_weights(target: Target, ranks: int) -> list[str]:
@@ -29,8 +30,9 @@ def final_weights(target: Target, ranks: int) -> list[str]:
 def test_weights_after_300_steps(start: Start, probe: Probe, ranks: int) -> None:
     watched = start(JOB, "--steps", "300", ranks=ranks)
     probe("attach", watched.pid)
-    for sql in QUERIES:
+    for sql, settings in zip(QUERIES, SETTINGS, strict=True):
         probe(watched.pid, "query", sql)
+        probe(watched.pid, "set", *settings.split())
     assert "hidden_size=128" in probe(watched.pid, "eval", "print(model.config)").stdout
     probe(watched.pid, "detach")
     probe("attach", watched.pid)

@@ -17,6 +17,7 @@ def test_the_sum_of_each_stage_is_what_the_loop_measures(start: Start, probe: Pr
     file = tmp_path / "times"
     job = start("clocked.py", str(file))
     probe("attach", job.pid)
+    probe(job.pid, "set", "sample=1")
     end = time.monotonic() + 60
     first = len(file.read_text().splitlines())
     while len(file.read_text().splitlines()) < first + 60:
@@ -38,6 +39,7 @@ def rows(job: Target, probe: Probe, sql: str) -> list[dict[str, Any]]:
 def test_the_reducers_all_reduces_are_its_buckets(start: Start, probe: Probe) -> None:
     job = start(JOB, ranks=2)
     probe("attach", job.pid)
+    probe(job.pid, "set", "sample=1")
     buckets = probe(job.pid, "eval", "train_model._get_ddp_logging_data()['rebuilt_bucket_sizes']").stdout
     sizes = sorted(int(size) for size in buckets.splitlines()[-1].strip("'").split(","))
     time.sleep(4)

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E40
 from probe.agent.log import Log  # noqa: E402
 from probe.agent.modules import Modules  # noqa: E402
 from probe.agent.rows import Stream  # noqa: E402
+from probe.agent.sampling import Sampling  # noqa: E402
 from probe.agent.step import Steps  # noqa: E402
 from probe.agent.taps.backward import Backward  # noqa: E402
 from probe.agent.taps.forward import Forward  # noqa: E402
@@ -82,7 +83,7 @@ def taps() -> Iterator[Taps]:
     log, troubles, boundaries = Log(), [], []
     streams = {name: Stream(name, slots, SMALL) for name, slots in STREAMS.items()}
     modules = Modules(log)
-    steps = Steps(streams[STEPS], boundaries.append)
+    steps = Steps(streams[STEPS], boundaries.append, Sampling())
     backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
     forward = Forward(streams[SPANS], modules, backward, troubles.append)
     optimizer = OptimizerStep(streams[SPANS], modules, steps, troubles.append)

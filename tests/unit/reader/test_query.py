@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_agent import FakeAgent
+from fake_agent import ADAM, FakeAgent
 
 from probe.connection import Connection
 from probe.errors import AgentError, QueryError, SilentError
+from probe.streams import BARE, ENGINE, OPTIMIZER, SAMPLED
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -56,9 +57,27 @@ def test_the_step_of_the_attach_and_the_open_step_are_seen_on_demand_only(
 ) -> None:
     connection = connected(trained)
     sql = "SELECT DISTINCT step FROM python.torch_trace ORDER BY step"
-    trained.streams["steps"].append(time.monotonic_ns(), 5, -1, 0, 0, 0, 7, 0)  # not stuck: it has just stepped
+    trained.streams["steps"].append(time.monotonic_ns(), 5, -1, 0, 0, 0, 7, SAMPLED)  # not stuck: it has just stepped
     assert [r["step"] for r in rows(connection, sql)] == [1, 2, 3, 4, 5]
     assert [r["step"] for r in rows(connection, sql, open_steps=True)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_step_that_was_not_sampled_has_no_rows_and_that_is_said(agent: Make, connected: Connect) -> None:
+    one, at = agent(), 0
+    one.name_modules()
+    for flags in (SAMPLED, SAMPLED, 0, 0, BARE, SAMPLED, SAMPLED):
+        if flags & SAMPLED:
+            one.span(at, at + 300)
+        one.span(at + 400, at + 700, 0, ENGINE)
+        one.span(at + 800, at + 900, ADAM, OPTIMIZER)
+        one.boundary(at + 890, flags=flags)
+        at += 1000
+    connection = connected(one)
+    sql = "SELECT step, list(stage ORDER BY stage) stages FROM python.torch_trace GROUP BY 1 ORDER BY 1"
+    assert rows(connection, sql) == [{"step": s, "stages": ["backward", "forward", "step"]} for s in (1, 5, 6)]
+    (note,) = connection.notes
+    assert note.startswith("3 of 6 steps were not sampled (sample=auto")
+    assert rows(connection, "SELECT count(*) n FROM python.nccl_trace") == [{"n": 0}] and connection.notes == []
 
 
 def test_every_declared_column_can_be_selected(trained: FakeAgent, connected: Connect) -> None:

@@ -1,0 +1,99 @@
+"""probe.overhead: what recording costs, compared within the run itself.
+
+Steps are of three kinds (design.md): sampled, unsampled, and bare, which have no tap in but the one that counts them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..arrow import ARROW_TYPES
+from ..nesting import Ints
+from ..raw import Job, Raw
+from ..schema import COMMON, Column, Columns, Table
+from ..streams import BARE, SAMPLED, STEPS
+
+ENOUGH = 30  # steps of a kind below which a median says nothing
+_KINDS = (("sampled", SAMPLED), ("unsampled", 0), ("bare", BARE))
+
+
+def durations(raw: Raw) -> tuple[Ints, Ints]:
+    """(ns, kind) of the steps that can be compared: not the first of its kind after a change, none with an eval."""
+    rows = raw.rows(STEPS)
+    order = np.argsort(rows["count"], kind="stable")
+    ends, flags = rows["time_ns"][order], rows["flags"][order] & (SAMPLED | BARE)
+    follows = (np.diff(rows["count"][order]) == 1) & (flags[1:] == flags[:-1])
+    middles = ends[1:] - 1
+    begins, evals = ends[:-1], raw.timeline.evals()
+    for start, end in evals:
+        follows &= (end <= begins) | (start >= middles)
+    result: tuple[Ints, Ints] = (ends[1:] - begins)[follows], flags[1:][follows]
+    return result
+
+
+def _of_rank(raw: Raw) -> list[dict[str, Any]]:
+    ns, kinds = durations(raw)
+    of_kind = {name: ns[kinds == flag] for name, flag in _KINDS}
+    median = {name: float(np.median(some)) if len(some) >= ENOUGH else None for name, some in of_kind.items()}
+    settings = raw.facts.get("sampling") or {}
+    return [
+        {
+            "rank": raw.rank,
+            "host": raw.host,
+            "pid": raw.pid,
+            "steps_of": name,
+            "steps": len(of_kind[name]),
+            "median_duration": _over(median[name], 1e9),
+            "over_bare": _over(median[name], median["bare"]),
+            "sample": str(settings.get("sample", "")) or None,
+            "every": settings.get("every"),
+            "budget_pct": settings.get("budget_pct"),
+        }
+        for name, _ in _KINDS
+    ]
+
+
+def _over(value: float | None, unit: float | None) -> float | None:
+    return None if value is None or unit is None else value / unit
+
+
+def derive(job: Job) -> Columns:
+    rows = [row for raw in list(job.raws) for row in _of_rank(raw)]
+    return {
+        column.name: pa.array([row[column.name] for row in rows], _arrow_type(column.type)) for column in TABLE.columns
+    }
+
+
+def _arrow_type(sql_type: str) -> Any:
+    return pa.string() if sql_type == "VARCHAR" else ARROW_TYPES[sql_type]
+
+
+_FEW = f"Fewer than {ENOUGH} steps."
+
+TABLE = Table(
+    name="probe.overhead",
+    doc="Three rows per rank: the usual time of steps that were sampled, that were not, and that had no tap at all.",
+    columns=(
+        *COMMON[:3],
+        Column("steps_of", "VARCHAR", "", "sampled, unsampled or bare (no tap in but the one that counts steps)."),
+        Column("steps", "BIGINT", "", "Steps compared: whole ones without an eval, not the first after a change."),
+        Column("median_duration", "DOUBLE", "s", "Median time of such a step.", "boundaries between steps", _FEW),
+        Column(
+            "over_bare",
+            "DOUBLE",
+            "",
+            "median_duration over that of bare steps: 1.01 is 1 % more.",
+            "boundaries between steps",
+            f"{_FEW[:-1]} of the kind, or of bare ones.",
+        ),
+        Column("sample", "VARCHAR", "", "What was asked for: auto, or every how many blocks of ten steps.", "agent"),
+        Column("every", "INTEGER", "", "Of how many blocks of ten steps one is sampled now.", "agent"),
+        Column("budget_pct", "DOUBLE", "%", "What sampling may cost with sample=auto.", "agent"),
+    ),
+    derive_job=derive,
+    streams=(),
+    example="SELECT rank, steps_of, steps, median_duration, over_bare FROM probe.overhead",
+)

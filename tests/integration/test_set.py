@@ -1,0 +1,113 @@
+"""`probe set`: which steps hold module rows, in a real job, and what the reader says about the others."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from target import Probe, Start, Target
+
+BLOCKS = """
+    SELECT step // 10 AS block, count(DISTINCT step) AS steps, count(*) AS rows FROM python.torch_trace GROUP BY 1
+"""
+
+
+def records(probe: Probe, target: Target, sql: str) -> list[dict[str, Any]]:
+    return list(json.loads(probe(target.pid, "query", "--format", "json", sql).stdout))
+
+
+def step(probe: Probe, target: Target) -> int:
+    return int(records(probe, target, "SELECT max(step) AS step FROM probe.agents")[0]["step"])
+
+
+def wait_for_step(probe: Probe, target: Target, wanted: int) -> None:
+    end = time.monotonic() + 60
+    while step(probe, target) < wanted:
+        assert time.monotonic() < end, "the target does not step"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def target(start: Start) -> Target:
+    return start("loop.py", "--sleep", "0.001")
+
+
+def test_sampled_blocks_are_whole_and_others_empty(target: Target, probe: Probe) -> None:
+    probe("attach", target.pid)
+    assert "sample" in probe(target.pid, "set").stdout
+    probe(target.pid, "set", "sample=5")
+    begun = step(probe, target) // 10 + 2
+    wait_for_step(probe, target, 10 * begun + 650)
+    done = probe(target.pid, "query", "--format", "json", BLOCKS)
+    blocks = {row["block"]: row for row in json.loads(done.stdout) if begun <= row["block"] < begun + 60}
+    assert sorted(blocks) == [block for block in range(begun, begun + 60) if block % 5 == 0]
+    # a root and its three modules forward and back, and the optimizer
+    assert {(row["steps"], row["rows"]) for row in blocks.values()} == {(10, 90)}
+    assert "were not sampled (sample=5, now one block of ten steps in 5)" in done.stderr
+    assert f"probe {target.pid} set sample=1" in done.stderr
+
+
+def test_backward_is_left_out_and_comes_again(target: Target, probe: Probe) -> None:
+    probe("attach", target.pid)
+    for setting, stages in (("off", {"forward", "step"}), ("on", {"forward", "backward", "step"})):
+        probe(target.pid, "set", f"backward={setting}", "sample=1")
+        begun = step(probe, target) + 2
+        wait_for_step(probe, target, begun + 20)
+        # the pass itself is always timed, and is the root's
+        where = f"module <> 'Sequential' AND step BETWEEN {begun} AND {begun + 9}"
+        sql = f"SELECT stage FROM python.torch_trace WHERE {where}"
+        assert {row["stage"] for row in records(probe, target, sql)} == stages
+        states = records(probe, target, "SELECT backward_tap FROM probe.agents")
+        assert states == [{"backward_tap": "on" if setting == "on" else "off: set backward=off"}]
+
+
+def test_overhead_compares_the_three_kinds_of_steps_and_is_null_while_there_are_few(
+    target: Target, probe: Probe
+) -> None:
+    sql = "SELECT steps_of, steps, median_duration, over_bare FROM probe.overhead"
+    probe("attach", target.pid)
+    probe(target.pid, "set", "sample=2")
+    first = {row["steps_of"]: row for row in records(probe, target, sql)}
+    assert list(first) == ["sampled", "unsampled", "bare"] and first["bare"]["over_bare"] is None
+    wait_for_step(probe, target, step(probe, target) + 2600)
+    row = {row["steps_of"]: row for row in records(probe, target, sql)}
+    assert row["bare"]["over_bare"] == 1.0 and row["bare"]["steps"] >= 30
+    assert row["sampled"]["steps"] > row["unsampled"]["steps"] > 500
+    assert all(0.001 < row[kind]["median_duration"] < 0.1 for kind in row)
+    assert all(0.2 < row[kind]["over_bare"] < 5 for kind in row)  # true to the job's own steps, however noisy
+
+
+def test_all_ranks_are_set_and_share_the_grid(start: Start, probe: Probe) -> None:
+    job = start("loop.py", "--sleep", "0.001", ranks=2)
+    probe("attach", job.pid)
+    done = json.loads(probe(job.pid, "set", "sample=10", "--format", "json").stdout)
+    assert [(row["rank"], row["sample"], row["every"]) for row in done] == [(0, "10", 10), (1, "10", 10)]
+    begun = step(probe, job) // 10 + 2
+    wait_for_step(probe, job, 10 * begun + 300)
+    sql = (
+        f"SELECT rank, step FROM python.torch_trace WHERE step BETWEEN {10 * begun} AND {10 * begun + 250} GROUP BY ALL"
+    )
+    steps = {rank: {row["step"] for row in records(probe, job, sql) if row["rank"] == rank} for rank in (0, 1)}
+    assert steps[0] == steps[1] == {s for s in range(10 * begun, 10 * begun + 251) if s // 10 % 10 == 0}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["sample=3"], "1, 2, 5, 10, 20, 50, 100"),
+        (["sampel=1"], "Did you mean sample?"),
+        (["budget=-1"], "above 0"),
+        (["backward=perhaps"], "on or off"),
+    ],
+)
+def test_an_impossible_setting_changes_nothing_and_names_the_valid_ones(
+    target: Target, probe: Probe, words: list[str], told: str
+) -> None:
+    probe("attach", target.pid)
+    before = probe(target.pid, "set", "--format", "csv").stdout.split(",")[:4]
+    done = probe(target.pid, "set", *words, status=2)
+    assert told in done.stderr and done.stdout == ""
+    assert probe(target.pid, "set", "--format", "csv").stdout.split(",")[:4] == before
