@@ -6,6 +6,7 @@ steps whose number is all that decides, so ranks that sample every 5th and every
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +19,8 @@ BUDGET_PCT = 1.0
 _MEASURED = 5  # the step of a sampled block in which the taps on modules time themselves
 # The taps see what they do themselves, not their marks' firing inside of autograd: that costs about as much.
 _UNSEEN = 2
-_BARE_OF, _BARE_AT = 50, 27  # this block of each 50 is the control, without any tap; no N divides its number
+_ALWAYS = 10  # steps 100 to 109 are sampled whatever N is: people like to look there
+_BARE_OF, _BARE_AT = 50, 27  # this block of each 50 is the control, without any tap; no N samples it
 
 
 def _nothing(flags: int, measured: bool) -> None:
@@ -35,6 +37,7 @@ class Sampling:
         self.every = 1
         self.spent_ns = 0  # added up by the taps that time themselves
         self.cost_ns: int | None = None  # of one sampled step
+        self._costs: deque[int] = deque(maxlen=4)
         self.gate: Callable[[int, bool], None] = _nothing
         self._measuring = False
 
@@ -50,14 +53,14 @@ class Sampling:
         return flags, 1 if self._measuring else (_MEASURED if place < _MEASURED else BLOCK) - place
 
     def _flags(self, block: int, since_attach: int) -> int:
-        if block % self.every == 0 or (self.sample is None and since_attach < FIRST):
+        if (block - _ALWAYS) % self.every == 0 or (self.sample is None and since_attach < FIRST):
             return SAMPLED
         return BARE if block % _BARE_OF == _BARE_AT else 0
 
     def _learn(self, step_ns: int | None) -> None:
-        """From one step in which the taps timed themselves; later ones count for a quarter."""
-        cost = _UNSEEN * self.spent_ns
-        self.cost_ns = cost if self.cost_ns is None else (3 * self.cost_ns + cost) // 4
+        """From a step in which the taps timed themselves: the least of the last ones, for losing the core only adds."""
+        self._costs.append(_UNSEEN * self.spent_ns)
+        self.cost_ns = min(self._costs)
         self._choose(step_ns)
 
     def _choose(self, step_ns: int | None) -> None:

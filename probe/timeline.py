@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .nesting import Bools, Ints
+from .settings import BLOCK
 from .streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS, STEPS
 
 if TYPE_CHECKING:
@@ -90,6 +91,20 @@ class Timeline:
             np.where(known, self._flags[place], SAMPLED) if len(self._flags) else np.full(len(steps), SAMPLED)
         )
         return result
+
+    @cached_property
+    def unfinished(self) -> int:
+        """The first step of a block of sampled steps that has only begun, after some that were not; else a far one.
+
+        Until it is whole nobody sees it: "the last ten steps" would be two or three.
+        """
+        far, last = np.iinfo(np.int64).max, self._raw.job.completed
+        every = (self._raw.facts.get("sampling") or {}).get("every", 1)
+        if every == 1 or last is None or self.stuck:
+            return far
+        latest = self.flags(np.arange(last - BLOCK + 1, last + 1)) & SAMPLED
+        run = int(np.argmin(latest[::-1])) if not latest.all() else 0
+        return last - run + 1 if run else far
 
     @property
     def unsampled(self) -> tuple[int, int]:

@@ -152,8 +152,11 @@ def derive(raw: Raw) -> Columns:
 
 def _seen(raw: Raw, steps: Ints) -> Bools:
     """All rows of sampled steps and none of others: sums over a step that lacks its forwards would not be true."""
-    sampled: Bools = (raw.timeline.flags(steps) & SAMPLED) != 0
-    return sampled & raw.timeline.visible(steps, _STREAMS)
+    timeline = raw.timeline
+    sampled: Bools = (timeline.flags(steps) & SAMPLED) != 0
+    if not raw.job.open_steps:
+        sampled &= steps < timeline.unfinished
+    return sampled & timeline.visible(steps, _STREAMS)
 
 
 class _Both:

@@ -48,6 +48,15 @@ def test_n_is_the_least_that_keeps_the_budget(cost_us: int, every: int) -> None:
     assert sampling.every == every
 
 
+def test_a_core_lost_while_a_step_is_measured_does_not_thin_the_samples() -> None:
+    sampling, costs = Sampling(), iter([400_000, 90 * MS, 400_000, 50 * MS] * 10)
+    sampling.gate = lambda flags, measured: sampling.spend(next(costs)) if measured else None
+    for step in range(0, 400):
+        if step % BLOCK in (0, 5, 6):
+            sampling.turn(step, step, lambda: 100 * MS)
+    assert sampling.every == 1
+
+
 def test_a_smaller_budget_samples_less() -> None:
     sampling = Sampling()
     flags_of(sampling, range(100), cost_ns=400_000)
@@ -60,7 +69,7 @@ def test_every_nth_block_of_ten_is_sampled_whole_on_the_grid_of_the_jobs_steps(e
     sampling = Sampling()
     sampling.set({"sample": every}, None)
     flags = flags_of(sampling, range(7, 7 + 2000 * BLOCK))
-    assert sampled(flags) == [step for step in flags if step // BLOCK % every == 0]
+    assert sampled(flags) == [step for step in flags if (step // BLOCK - 10) % every == 0]
 
 
 @pytest.mark.parametrize("every", EVERY[1:])

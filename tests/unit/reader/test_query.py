@@ -80,6 +80,28 @@ def test_a_step_that_was_not_sampled_has_no_rows_and_that_is_said(agent: Make, c
     assert rows(connection, "SELECT count(*) n FROM python.nccl_trace") == [{"n": 0}] and connection.notes == []
 
 
+def test_a_sampled_block_is_seen_once_it_is_whole(agent: Make, connected: Connect) -> None:
+    one, at = agent(), time.monotonic_ns()  # not stuck: the last step ends later than now
+    one.name_modules()
+    one.facts["sampling"]["every"] = 2
+    connection = connected(one)
+    sql = "SELECT max(step) last, count(DISTINCT step) n FROM python.torch_trace"
+    open_sql = "SELECT max(step) last FROM python.torch_trace"
+    for step in range(36):
+        flags = SAMPLED if step // 10 % 2 == 0 else 0
+        one.span(at, at + 300)
+        one.span(at + 800, at + 900, ADAM, OPTIMIZER)
+        one.boundary(at + 890, flags=flags)
+        at += 10**12
+        if step in (5, 9, 12):  # 0 is the step of the attach; nothing lies unsampled before it
+            assert rows(connection, sql) == [{"last": min(step, 9), "n": min(step, 9)}]
+        if step in (20, 25, 28):
+            assert rows(connection, sql) == [{"last": 9, "n": 9}]
+            assert rows(connection, open_sql, open_steps=True) == [{"last": step}]
+        if step in (29, 35):
+            assert rows(connection, sql) == [{"last": 29, "n": 19}]
+
+
 def test_every_declared_column_can_be_selected(trained: FakeAgent, connected: Connect) -> None:
     from probe.tables import TABLES
 
