@@ -51,7 +51,7 @@ def test_n_is_the_least_that_keeps_the_budget(cost_us: int, every: int) -> None:
 def test_a_core_lost_while_a_step_is_measured_does_not_thin_the_samples() -> None:
     sampling, costs = Sampling(), iter([400_000, 90 * MS, 400_000, 50 * MS] * 10)
     sampling.gate = lambda flags, measured: sampling.spend(next(costs)) if measured else None
-    for step in range(0, 400):
+    for step in range(400):
         if step % BLOCK in (0, 5, 6):
             sampling.turn(step, step, lambda: 100 * MS)
     assert sampling.every == 1
