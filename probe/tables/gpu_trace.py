@@ -137,7 +137,6 @@ TABLE = Table(
             "The device as the process numbers it; on a host of unequal devices that is sure only with "
             "CUDA_DEVICE_ORDER=PCI_BUS_ID.",
             "CUDA_VISIBLE_DEVICES",
-            joins="device of python.torch_trace",
         ),
         _column("uuid", "VARCHAR", "", "Its UUID, the same for every process.", "UUID"),
         _column("name", "VARCHAR", "", "Its model.", "Name"),
