@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import protocol as wire
-from ..streams import LOG_THREAD, SPANS, STEPS, STREAMS
+from ..streams import LOG_THREAD, SAMPLES, SPANS, STEPS, STREAMS
 from . import fork
 from .boundary import Boundary
 from .evals import Evals
 from .facts import Facts
 from .header import Header
 from .log import Log
+from .machine import Machine
 from .modules import Modules
 from .rows import Stream
 from .sampling import Sampling
@@ -31,11 +32,12 @@ _KEPT: list[Any] = []  # in a forked child: sockets of the parent, never to be c
 class Agent:
     """Made by main.start(); run() is the agent's thread."""
 
-    def __init__(self, endpoint: str, uids: set[int], version: str) -> None:
+    def __init__(self, endpoint: str, uids: set[int], version: str, pynvml_path: str | None = None) -> None:
         self.version = version
         self.header, self.log = Header(), Log()
         self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items()}
         self.modules = Modules(self.log)
+        self.machine = Machine(self.streams[SAMPLES], self.log, pynvml_path)
         self.boundary = Boundary()
         self.sampling = Sampling()
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
@@ -103,9 +105,10 @@ class Agent:
 
     def _tick(self) -> float:
         """Once a second or sooner, on the agent's thread."""
+        due = self.machine.tick()
         self._look_for_torch()
         self._write_log()
-        return self.evals.tick()
+        return min(due, self.evals.tick())
 
     def _write_log(self) -> None:
         self._note_threads()
@@ -198,6 +201,7 @@ class Agent:
     def release(self) -> None:
         """After the thread's end: give the memory back."""
         self.modules.close()
+        self.machine.close()
         for part in self._parts():
             part.close()
 
@@ -210,6 +214,7 @@ class Agent:
         self.boundary.close()  # forked from within a turn, it would inherit the trace
         if self.taps is not None:
             self.taps.forget()
+        self.machine.forget()
         for part in self._parts():
             with contextlib.suppress(BufferError):  # the server was sending from it: that thread is not here
                 part.close()

@@ -37,6 +37,7 @@ class Facts:
 
     def now(self) -> dict[str, Any]:
         steps, taps = self._agent.steps, self._agent.taps
+        of_torch = taps.states() if taps is not None else dict.fromkeys(TAPS, self._agent.why_no_taps)
         return {
             **self._fixed,
             **_group(),
@@ -50,7 +51,7 @@ class Facts:
             "step_ns": steps.typical_ns(),
             "last_step_ns": steps.last_ns,
             "sampling": self._agent.sampling.settings(),
-            "taps": taps.states() if taps is not None else dict.fromkeys(TAPS, self._agent.why_no_taps),
+            "taps": {**of_torch, **self._agent.machine.states()},
             "trouble": self._agent.boundary.trouble,
         }
 

@@ -20,13 +20,14 @@ _lock = sys.modules["_thread"].allocate_lock()
 
 
 def start(facts: dict[str, Any]) -> dict[str, Any]:
-    """Start the agent, or find it running.  facts: uid of who attaches, version.  JSON-able reply for the CLI."""
+    """Start the agent, or find it running.  facts: uid of who attaches, version,
+    pynvml_path (where that one has nvidia-ml-py, if it has).  JSON-able reply for the CLI."""
     global _agent
     with _lock:
         _wait_for_one_that_leaves()
         already = _agent is not None
         if _agent is None:
-            _agent = _new_agent({os.geteuid(), int(facts["uid"])}, str(facts["version"]))
+            _agent = _new_agent({os.geteuid(), int(facts["uid"])}, str(facts["version"]), facts.get("pynvml_path"))
         told = _agent.facts.now()
     names = ("agent", "pid", "rank", "python", "torch", "endpoint", "taps")
     return {**{name: told[name] for name in names}, "already": already}
@@ -51,10 +52,10 @@ def _wait_for_one_that_leaves() -> None:
         raise RuntimeError("the agent that is being detached has not ended yet; attach again")
 
 
-def _new_agent(uids: set[int], version: str) -> Agent:
+def _new_agent(uids: set[int], version: str, pynvml_path: str | None) -> Agent:
     folder, owner = _folder(), os.getpid()
     path = f"{folder}/{owner}-{start_ticks()}.sock"
-    agent = Agent(f"ipc://{path}", uids, version)
+    agent = Agent(f"ipc://{path}", uids, version, pynvml_path)
 
     def remove_path() -> None:
         if os.getpid() != owner:  # a forked child that runs its exit handlers

@@ -21,6 +21,8 @@ from .nesting import Ints
 from .raw import Job, Raw, Silent, complete
 from .streams import CHUNK_ROWS
 
+_OLDEST = wire.ROWS_A_MESSAGE  # enough that some are left when the ring goes on meanwhile
+
 
 class Fetcher:
     """Snapshots of the agents of a client; keeps their logs, of which only the new part travels."""
@@ -38,7 +40,13 @@ class Fetcher:
             raise nobody(calls)
         silent = [Silent(call.link.rank, call.link.pid, str(call.error)) for call in calls if call.error is not None]
         raws = {link: self._raw(link, header) for link, header in answered.items()}
-        job = Job(list(raws.values()), lambda stream: self._rows(job, raws, stream), silent, open_steps)
+        job = Job(
+            list(raws.values()),
+            lambda stream: self._rows(job, raws, stream),
+            silent,
+            open_steps,
+            lambda stream: self._rows(job, raws, stream, _OLDEST),
+        )
         self._read_logs(job, raws, {link: int(header["log"]) for link, header in answered.items()})
         return job
 
@@ -58,8 +66,9 @@ class Fetcher:
     def _log_call(self, link: Link, first: int, last: int) -> Call:
         return self._client.send(link, wire.LOG, first=first, last=last, credit=wire.CREDIT)
 
-    def _rows(self, job: Job, raws: dict[Link, Raw], stream: str) -> None:
-        calls = {self._scan_call(link, raw, stream): raw for link, raw in raws.items() if raw in job.raws}
+    def _rows(self, job: Job, raws: dict[Link, Raw], stream: str, most: int | None = None) -> None:
+        """The rows of a stream, or at most so many of the oldest."""
+        calls = {self._scan_call(link, raw, stream, most): raw for link, raw in raws.items() if raw in job.raws}
         pieces: dict[Call, list[Ints]] = {call: [] for call in calls}
 
         def take(call: Call, header: Header, payload: Sequence[Any]) -> None:
@@ -69,13 +78,14 @@ class Fetcher:
 
         self._stream(job, calls, take)
         for call, raw in calls.items():
-            raw.put(stream, pieces[call])
+            raw.put(stream, pieces[call], oldest=most is not None)
 
-    def _scan_call(self, link: Link, raw: Raw, stream: str) -> Call:
+    def _scan_call(self, link: Link, raw: Raw, stream: str, most: int | None) -> Call:
         header, patch = template(len(raw.slots(stream)))
         last = int(raw.last_seq.get(stream, 0))
         kept = int(raw.facts["streams"].get(stream, {}).get("chunks", 1)) * CHUNK_ROWS
-        fields = {"stream": stream, "first": max(1, last - kept + 1), "last": last}
+        first = max(1, last - kept + 1)
+        fields = {"stream": stream, "first": first, "last": last if most is None else min(last, first + most - 1)}
         return self._client.send(link, wire.SCAN, header, patch=patch, credit=wire.CREDIT, **fields)
 
     def _stream(self, job: Job, calls: dict[Call, Raw], take: OnReply) -> None:

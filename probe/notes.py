@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from .raw import Job
 from .schema import Table
-from .streams import COLLECTIVES, MARKS, SPANS
+from .streams import COLLECTIVES, MARKS, SAMPLES, SPANS
 
 _TAPS = {SPANS: ("forward", "optimizer"), MARKS: ("backward",), COLLECTIVES: ("collectives",)}
 
@@ -29,8 +29,7 @@ def _silent(job: Job) -> list[str]:
 
 
 def _taps(job: Job, tables: Iterable[Table]) -> list[str]:
-    streams = dict.fromkeys(stream for table in tables for stream in table.streams)
-    names = [tap for stream in streams for tap in _TAPS.get(stream, ())]
+    names = dict.fromkeys(tap for table in tables for tap in table.taps or _of_streams(table))
     why: dict[tuple[str, str], list[int]] = {}
     for raw in job.raws:
         for name in names:
@@ -40,8 +39,13 @@ def _taps(job: Job, tables: Iterable[Table]) -> list[str]:
     return [f"rank {', '.join(map(str, ranks))}: {name} is {state}" for (name, state), ranks in why.items()]
 
 
+def _of_streams(table: Table) -> list[str]:
+    return [tap for stream in table.streams for tap in _TAPS.get(stream, ())]
+
+
 def _no_steps(job: Job, tables: Iterable[Table]) -> list[str]:
-    stepping = [raw for raw in job.raws if raw.timeline.steps] if any(tables) and not job.open_steps else []
+    by_steps = any(table.streams != (SAMPLES,) for table in tables)
+    stepping = [raw for raw in job.raws if raw.timeline.steps] if by_steps and not job.open_steps else []
     late = [raw.rank for raw in stepping if raw.timeline.completed is None]
     if not late:
         return []

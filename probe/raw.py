@@ -67,6 +67,7 @@ class Raw:
         self.now_ns = int(facts.get("monotonic_ns") or time.monotonic_ns())
         self.job: Job
         self._rows: dict[str, Rows] = {}
+        self._oldest: dict[str, Rows] = {}
 
     def rows(self, stream: str) -> Rows:
         """The rows of a stream; fetched for all ranks of the job at the first call.
@@ -78,11 +79,27 @@ class Raw:
             raise Left
         return self._rows[stream]
 
-    def put(self, stream: str, pieces: Sequence[Ints]) -> None:
-        """For the fetchers: the complete rows of a stream, in pieces."""
+    def oldest_rows(self, stream: str) -> Rows:
+        """Some rows at the beginning of a stream, without the rest of it.  Raises Left, as rows()."""
+        if stream in self._rows:
+            return self.rows(stream)
+        self.job.fetch_oldest_once(stream)
+        if self not in self.job.raws:
+            raise Left
+        return self._oldest[stream] if stream in self._oldest else self.rows(stream)
+
+    def recorded(self, stream: str) -> int:
+        """How many rows the stream had at the moment of the snapshot, those that were overwritten included."""
+        if stream in self.last_seq:
+            return int(self.last_seq[stream])
+        rows = self.rows(stream)
+        return int(rows["seq"][-1]) if len(rows) else 0
+
+    def put(self, stream: str, pieces: Sequence[Ints], oldest: bool = False) -> None:
+        """For the fetchers: the complete rows of a stream, or just its oldest ones, in pieces."""
         slots = self.slots(stream)
         empty = np.zeros((0, len(slots)), np.int64)
-        self._rows[stream] = Rows(slots, np.concatenate([empty, *pieces]))
+        (self._oldest if oldest else self._rows)[stream] = Rows(slots, np.concatenate([empty, *pieces]))
 
     def slots(self, stream: str) -> tuple[str, ...]:
         """The slots as the agent packs them; a stream that it does not have is empty."""
@@ -108,7 +125,8 @@ class Raw:
 
 
 class Job:
-    """All ranks of one snapshot.  fetch(stream) puts the rows of a stream into every Raw."""
+    """All ranks of one snapshot.  fetch(stream) puts the rows of a stream into every Raw, fetch_oldest(stream) the
+    first of them, where that is less work."""
 
     def __init__(
         self,
@@ -116,12 +134,15 @@ class Job:
         fetch: Callable[[str], None],
         silent: Sequence[Silent] = (),
         open_steps: bool = False,
+        fetch_oldest: Callable[[str], None] | None = None,
     ) -> None:
         self.raws = sorted(raws, key=lambda raw: raw.rank)
         self.silent = sorted(silent, key=lambda one: one.rank)
         self.open_steps = open_steps
         self._fetch = fetch
+        self._fetch_oldest = fetch_oldest
         self._fetched: set[str] = set()
+        self._oldest_fetched: set[str] = set()
         for raw in self.raws:
             raw.job = self
 
@@ -130,6 +151,14 @@ class Job:
         if stream not in self._fetched:
             self._fetch(stream)
             self._fetched.add(stream)
+
+    def fetch_oldest_once(self, stream: str) -> None:
+        """Have the oldest rows of a stream, of all ranks, if not all rows are here already."""
+        if self._fetch_oldest is None:
+            self.fetch_once(stream)
+        elif stream not in self._fetched | self._oldest_fetched:
+            self._fetch_oldest(stream)
+            self._oldest_fetched.add(stream)
 
     def leave(self, raw: Raw, why: str) -> None:
         """This rank does not answer any more; nothing of it is seen from here on."""

@@ -43,6 +43,7 @@ class Table:
     `pid` and `time` are added by the reader.
     derive_job: called once with all ranks; returns every column.
     streams: the raw streams it is made of, beside the steps, which every table may use.
+    taps: what fills it, by the names in probe.agents, where its streams do not tell.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Table:
     derive: Callable[[Raw], Columns] | None = None
     derive_job: Callable[[Job], Columns] | None = None
     example: str = ""
+    taps: tuple[str, ...] = ()
 
     @property
     def schema(self) -> str:

@@ -33,7 +33,8 @@ STREAMS: dict[str, tuple[str, ...]] = {
     ),
     # a batch taken from a loader; ready and outstanding (batches, when it was asked) are -1 without workers
     LOADS: ("start_ns", "end_ns", "subject", "ready", "outstanding", "thread", "flags", "seq"),
-    # one reading of one counter: of this process (source 0) or of a device (its number in the log)
+    # one reading of one counter: of this process and host (source PROCESS) or of a device (its number in the log);
+    # readings of one source taken together share their time
     SAMPLES: ("time_ns", "source", "counter", "value", "seq"),
 }  # fmt: skip
 
@@ -47,6 +48,40 @@ COMPILED = 1 << 9
 ASYNC_OP = 1 << 10
 SAMPLED = 1 << 11  # steps: the taps on modules were in from its beginning to its end
 BARE = 1 << 12  # steps: all taps were out but the one that counts steps
+
+# What a sample counts, as the kernel or the driver gives it: numbers that only grow (the reader makes rates of two of
+# them) and levels.  By number; a new one goes to the end, an old one never changes.
+PROCESS = 0  # the source of what is no device's
+(
+    CPU_NS,  # ns, of all threads, ended ones too; grows
+    VOLUNTARY_SWITCHES,  # a thread of the process blocked; grows
+    INVOLUNTARY_SWITCHES,  # a thread of the process lost its core; grows
+    MAJOR_FAULTS,  # pages that had to come from storage; grows
+    GIL_WAIT_NS,  # ns, of the agent's thread after one nap
+    RSS_BYTES,  # bytes
+    THREADS,  # of the process
+    READ_BYTES,  # bytes from storage; grows
+    WRITTEN_BYTES,  # bytes to storage; grows
+    HOST_TICKS,  # clock ticks of all cores; grows
+    HOST_IDLE_TICKS,  # those in which a core had nothing to do, or waited for storage; grows
+    HOST_MEMORY_KB,  # kB (2^10)
+    HOST_MEMORY_AVAILABLE_KB,  # kB (2^10)
+    GPU_UTIL_PCT,  # %
+    GPU_MEMORY_UTIL_PCT,  # %
+    GPU_MEMORY_USED_BYTES,  # bytes
+    GPU_MEMORY_BYTES,  # bytes
+    GPU_POWER_MW,  # mW
+    GPU_POWER_LIMIT_MW,  # mW
+    GPU_TEMPERATURE_CELSIUS,  # °C
+    GPU_SM_CLOCK_MHZ,  # MHz
+    GPU_MEMORY_CLOCK_MHZ,  # MHz
+    GPU_THROTTLE_REASONS,  # bits as NVML defines them
+    GPU_ECC_ERRORS,  # uncorrectable ones since the driver was loaded
+    GPU_PCIE_RX_BYTES,  # bytes; grows
+    GPU_PCIE_TX_BYTES,  # bytes; grows
+    GPU_NVLINK_RX_KB,  # kB (2^10); grows
+    GPU_NVLINK_TX_KB,  # kB (2^10); grows
+) = range(1, 29)
 
 # The log: an append-only memfd of records (kind u32, length u32, id u64, payload utf-8, padded to 8 bytes).
 # Its first 8 bytes are the number of bytes committed, themselves included; written last.

@@ -31,7 +31,9 @@ from probe.streams import (
     LOG_THREAD,
     MARKS,
     OPTIMIZER,
+    PROCESS,
     SAMPLED,
+    SAMPLES,
     SPANS,
     STEPS,
     STREAMS,
@@ -60,7 +62,7 @@ class FakeAgent:
             "attached_ns": time.monotonic_ns(), "attached_wall_ns": time.time_ns(), "endpoint": f"ipc://{path}",
             "streams": {name: {"slots": list(s.slots), "chunks": s.chunks} for name, s in self.streams.items()},
             "step_base": 0, "step_source": "attach", "count": 0, "anchor": None, "step_ns": None, "last_step_ns": None,
-            "taps": dict.fromkeys(("forward", "backward", "optimizer", "collectives"), "on"),
+            "taps": dict.fromkeys(("forward", "backward", "optimizer", "collectives", "process", "gpu"), "on"),
             "sampling": Sampling().settings(), **facts,
         }  # fmt: skip
         self.server = Server(f"ipc://{path}", {os.getuid() if uid is None else uid})
@@ -100,6 +102,10 @@ class FakeAgent:
 
     def mark(self, at: int, subject: int, kind: int, thread: int = THREAD) -> None:
         self.streams[MARKS].append(at, subject, thread, kind)
+
+    def sample(self, at: int, *readings: tuple[int, int], source: int = PROCESS) -> None:
+        for counter, value in readings:
+            self.streams[SAMPLES].append(at, source, counter, value)
 
     def boundary(self, at: int, group_seq: int = -1, flags: int = SAMPLED) -> None:
         self.streams[STEPS].append(at, self.facts["count"], group_seq, ADAM, 0, 0, THREAD, flags)

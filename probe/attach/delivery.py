@@ -25,6 +25,7 @@ from .bootstrap import bootstrap_text
 from .bundle import Part
 from .meeting import Meeting, TooLate
 from .plant import THREAD, Planted
+from .pynvml_loan import pynvml_path
 from .rendezvous import Rendezvous
 from .status import has_thread
 from .target import OLDEST_PYTHON, examine
@@ -103,7 +104,7 @@ def _order(bundle: list[Part], hello: dict[str, Any], seconds: float, with_zmq: 
     order = {
         "patience": max(0.1, seconds - ANSWER_SECONDS),
         "zmq": loan if with_zmq else None,
-        "facts": {"version": __version__, "zmq_path": loan["path"] or None},
+        "facts": {"version": __version__, "zmq_path": loan["path"] or None, "pynvml_path": pynvml_path()},
         "modules": _modules(bundle, hello["magic"] == importlib.util.MAGIC_NUMBER.hex()),
     }
     text = json.dumps(order).encode()

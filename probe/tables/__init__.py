@@ -5,18 +5,24 @@ from __future__ import annotations
 from ..schema import Table
 from .agents import TABLE as AGENTS
 from .columns import TABLE as COLUMNS
+from .drops import TABLE as DROPS
 from .evals import TABLE as EVALS
+from .gpu_trace import TABLE as GPU_TRACE
 from .nccl_trace import TABLE as NCCL_TRACE
 from .overhead import TABLE as OVERHEAD
+from .process_trace import TABLE as PROCESS_TRACE
 from .tables import TABLE as TABLES_TABLE
 from .torch_trace import TABLE as TORCH_TRACE
 
 TABLES: list[Table] = [
     AGENTS,
     COLUMNS,
+    DROPS,
     EVALS,
+    GPU_TRACE,
     NCCL_TRACE,
     OVERHEAD,
+    PROCESS_TRACE,
     TABLES_TABLE,
     TORCH_TRACE,
 ]

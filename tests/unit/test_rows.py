@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from itertools import repeat
 
 import pytest
 from hypothesis import given
@@ -93,6 +96,29 @@ def test_many_threads_append_without_losing_a_row(stream: Stream) -> None:
         sys.setswitchinterval(interval)
     rows = rows_of(stream, 1, stream.position())
     assert len(rows) == len({(a, b) for _, a, b, _ in rows}) == 4 * each
+
+
+def test_recording_is_nothing_to_the_garbage_collector(stream: Stream) -> None:
+    collections: list[str] = []
+    write = stream.writer(1, time.perf_counter_ns)
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collections.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        before = gc.get_count()
+        for i in repeat(7, 50_000):
+            stream.append(i, i)
+            write(None)
+        after = gc.get_count()
+    finally:
+        gc.callbacks.remove(note)
+    assert stream.position() == 100_000
+    assert collections == []
+    # a few for the loop itself: a row that left anything behind would make it 100,000
+    assert after[0] - before[0] < 10 and after[1:] == before[1:]
 
 
 @given(st.integers(0, 3 * CHUNK_ROWS), st.integers(1, 70_000), st.integers(0, 70_000), st.integers(1, 5000))

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_agent import ADAM, FakeAgent
+from fake_agent import ADAM, LINEAR, THREAD, FakeAgent
 
 from probe.connection import Connection
 from probe.errors import AgentError, QueryError, SilentError
-from probe.streams import BARE, ENGINE, OPTIMIZER, SAMPLED
+from probe.streams import BARE, ENGINE, FORWARD, OPTIMIZER, SAMPLED, SPANS
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -114,6 +114,18 @@ def test_every_declared_column_can_be_selected(trained: FakeAgent, connected: Co
         )
         never_null = [c.name for c in table.columns if not c.null]
         assert [name for name in never_null if result.column(name).null_count] == [], table.name
+
+
+def test_a_row_whose_writer_was_preempted_appears_later_and_once(trained: FakeAgent, connected: Connect) -> None:
+    connection, spans = connected(trained), trained.streams[SPANS]
+    sql = "SELECT count(*) n, count(DISTINCT start_ns) starts FROM python.torch_trace WHERE stage = 'forward'"
+    (before,) = rows(connection, sql, open_steps=True)
+    offset, seq = spans.claim()  # and here its thread loses its core
+    trained.span(6000, 6100)
+    assert rows(connection, sql, open_steps=True) == [{"n": before["n"] + 1, "starts": before["starts"] + 1}]
+    spans.pack_into(spans.buffer, offset, 5500, 5600, LINEAR, THREAD, FORWARD, seq)
+    for _ in range(2):
+        assert rows(connection, sql, open_steps=True) == [{"n": before["n"] + 2, "starts": before["starts"] + 2}]
 
 
 def test_streams_are_fetched_once_a_query(trained: FakeAgent, connected: Connect) -> None:

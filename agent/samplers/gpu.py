@@ -1,0 +1,210 @@
+"""Counters of the devices that this process can see, asked of NVML through nvidia-ml-py's pure Python.
+
+Called by agent/machine.py, on the agent's thread, which no call here keeps for long: PCIe's throughput, for one, which
+the driver takes 20 ms to measure, is left to the counters of drivers that have them.  The one invariant: what a device
+does not support is asked once, and a device that is lost takes no other with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec, spec_from_file_location
+from time import perf_counter_ns
+from typing import Any
+
+from ...streams import (
+    GPU_ECC_ERRORS,
+    GPU_MEMORY_BYTES,
+    GPU_MEMORY_CLOCK_MHZ,
+    GPU_MEMORY_USED_BYTES,
+    GPU_MEMORY_UTIL_PCT,
+    GPU_NVLINK_RX_KB,
+    GPU_NVLINK_TX_KB,
+    GPU_PCIE_RX_BYTES,
+    GPU_PCIE_TX_BYTES,
+    GPU_POWER_LIMIT_MW,
+    GPU_POWER_MW,
+    GPU_SM_CLOCK_MHZ,
+    GPU_TEMPERATURE_CELSIUS,
+    GPU_THROTTLE_REASONS,
+    GPU_UTIL_PCT,
+    LOG_DEVICE,
+)
+from ..log import Log
+from ..rows import Stream
+from . import Absent
+from .visible import visible_devices
+
+_LIBRARY = "libnvidia-ml.so.1"
+# In the target it is known by this name alone: the job's own import of pynvml, or its lack, is not touched.
+_PRIVATE = "_probe_agent.pynvml"
+_ALL_LINKS = 0xFFFFFFFF  # NVML's scope of a field for the sum of all NVLinks
+_SLOT = 1 << 63  # NVML marks "not available" by all bits set, which no slot holds
+
+Reading = Callable[[Any, Any], Iterator[tuple[int, int]]]  # (nvml, handle) -> (counter, value) ...
+
+
+class Gpu:
+    """sample() on the agent's thread, once a second.  Raises Absent where there is no device to sample."""
+
+    def __init__(
+        self, samples: Stream, log: Log, pynvml_path: str | None, load: Callable[[str | None], Any] | None = None
+    ) -> None:
+        self._samples = samples
+        self._nvml = (load or _pynvml)(pynvml_path)
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise Absent(f"NVML does not start: {error}") from None
+        handles = list(enumerate(visible_devices(self._nvml)))
+        self._devices = [_Device(self._nvml, index, handle, log) for index, handle in handles if handle is not None]
+        if not self._devices:
+            self.close()
+            raise Absent("no device is visible to this process")
+
+    @property
+    def state(self) -> str:
+        lost = ", ".join(f"cuda:{device.index} ({device.why_off})" for device in self._devices if device.why_off)
+        return f"on, but off for {lost}" if lost else "on"
+
+    def sample(self) -> None:
+        for device in self._devices:
+            if not device.why_off:
+                device.sample(self._samples)
+
+    def close(self) -> None:
+        with contextlib.suppress(self._nvml.NVMLError):  # the driver may be gone
+            self._nvml.nvmlShutdown()
+        self.forget()
+
+    def forget(self) -> None:
+        self._devices = []
+        sys.modules.pop(_PRIVATE, None)
+
+
+class _Device:
+    """One device: the calls that it answers."""
+
+    def __init__(self, nvml: Any, index: int, handle: Any, log: Log) -> None:
+        self._nvml, self.index, self._handle = nvml, index, handle
+        self._source = log.next_id()
+        self._readings: list[Reading] = list(_READINGS)
+        self.why_off = ""
+        self._never = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION, nvml.NVML_ERROR_INVALID_ARGUMENT,
+                       nvml.NVML_ERROR_FUNCTION_NOT_FOUND)  # fmt: skip
+        self._lost = (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED, nvml.NVML_ERROR_NOT_FOUND,
+                      nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_DRIVER_NOT_LOADED)  # fmt: skip
+        said = {"uuid": self._text(nvml.nvmlDeviceGetUUID), "name": self._text(nvml.nvmlDeviceGetName)}
+        log.put(LOG_DEVICE, self._source, {"index": index, **said})
+
+    def _text(self, get: Callable[[Any], Any]) -> str | None:
+        try:
+            value = get(self._handle)
+        except self._nvml.NVMLError:
+            return None
+        return value.decode() if isinstance(value, bytes) else str(value)  # old ones of nvidia-ml-py
+
+    def sample(self, samples: Stream) -> None:
+        """A row of each counter, all with one time.  A failure of the moment leaves its counters out."""
+        now = perf_counter_ns()
+        for read in list(self._readings):
+            try:
+                for counter, value in read(self._nvml, self._handle):
+                    if 0 <= value < _SLOT:
+                        samples.append(now, self._source, counter, value)
+            except self._nvml.NVMLError as error:
+                if error.value in self._lost:
+                    self.why_off = str(error)
+                    return
+                if error.value in self._never:
+                    self._readings.remove(read)
+            except AttributeError:  # an nvidia-ml-py that is older than the call
+                self._readings.remove(read)
+
+
+def _utilization(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    yield GPU_UTIL_PCT, rates.gpu
+    yield GPU_MEMORY_UTIL_PCT, rates.memory
+
+
+def _memory(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    yield GPU_MEMORY_USED_BYTES, memory.used
+    yield GPU_MEMORY_BYTES, memory.total
+
+
+def _power(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+    yield GPU_POWER_MW, nvml.nvmlDeviceGetPowerUsage(handle)
+
+
+def _power_limit(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+    yield GPU_POWER_LIMIT_MW, nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+
+
+def _temperature(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+    yield GPU_TEMPERATURE_CELSIUS, nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+
+
+def _sm_clock(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+    yield GPU_SM_CLOCK_MHZ, nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+
+
+def _memory_clock(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+    yield GPU_MEMORY_CLOCK_MHZ, nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
+
+
+def _throttle(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+    yield GPU_THROTTLE_REASONS, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+
+
+def _ecc(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+    kinds = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    yield GPU_ECC_ERRORS, nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds)
+
+
+def _links(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+    """Bytes over PCIe and NVLink in one call; each field says for itself whether it is there."""
+    fields = {
+        (nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0): GPU_PCIE_RX_BYTES,
+        (nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0): GPU_PCIE_TX_BYTES,
+        (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS): GPU_NVLINK_RX_KB,
+        (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS): GPU_NVLINK_TX_KB,
+    }
+    found = list(nvml.nvmlDeviceGetFieldValues(handle, list(fields)))
+    for counter, field in zip(fields.values(), found, strict=True):
+        if field.nvmlReturn == nvml.NVML_SUCCESS:
+            wide = field.valueType != nvml.NVML_VALUE_TYPE_UNSIGNED_INT
+            yield counter, field.value.ullVal if wide else field.value.uiVal
+    if all(field.nvmlReturn == nvml.NVML_ERROR_NOT_SUPPORTED for field in found):
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+_READINGS: tuple[Reading, ...] = (
+    _utilization, _memory, _power, _power_limit, _temperature, _sm_clock, _memory_clock, _throttle, _ecc, _links
+)  # fmt: skip
+
+
+def _pynvml(path: str | None) -> Any:
+    """nvidia-ml-py out of the command's packages, whose version is known, else out of the process's own."""
+    _open_library()
+    found = PathFinder.find_spec("pynvml", [*([path] if path else []), *sys.path])
+    spec = spec_from_file_location(_PRIVATE, found.origin) if found is not None and found.origin else None
+    if spec is None or spec.loader is None:
+        raise Absent("neither this process nor the command that attached has nvidia-ml-py")
+    module = sys.modules[_PRIVATE] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _open_library() -> None:
+    """Before nvidia-ml-py, which takes some ten milliseconds to import, for nothing where there is no driver."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(_LIBRARY)
+    except (ImportError, OSError):
+        raise Absent("no NVML library") from None

@@ -1,0 +1,72 @@
+"""probe.drops: which rows retention has dropped: streams are rings, and the oldest rows give way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from ..arrow import ARROW_TYPES
+from ..raw import Job, Left, Raw
+from ..schema import COMMON, Column, Columns, Table
+from ..streams import CHUNK_ROWS
+
+
+def derive(job: Job) -> Columns:
+    """Every stream of every rank; what was recorded follows from the number of the last row."""
+    rows = [_of_stream(raw, stream) for raw in list(job.raws) for stream in sorted(raw.facts.get("streams", {}))]
+
+    def column(name: str, sql_type: str) -> Any:
+        values = [row[name] for row in rows]
+        return pa.array(values, pa.string() if sql_type == "VARCHAR" else ARROW_TYPES[sql_type])
+
+    fixed = {each.name: column(each.name, each.type) for each in TABLE.columns if each.name != "oldest_time"}
+    return {**fixed, "oldest_time": lambda: _oldest_times(job, rows)}
+
+
+def _of_stream(raw: Raw, stream: str) -> dict[str, Any]:
+    capacity = int(raw.facts["streams"][stream]["chunks"]) * CHUNK_ROWS
+    recorded = raw.recorded(stream)
+    dropped = max(0, recorded - capacity)
+    return {
+        "raw": raw,
+        "rank": raw.rank,
+        "host": raw.host,
+        "pid": raw.pid,
+        "stream": stream,
+        "rows": recorded,
+        "kept": recorded - dropped,
+        "dropped": dropped,
+        "retention_mb": capacity * len(raw.slots(stream)) * 8 / (1 << 20),
+    }
+
+
+def _oldest_times(job: Job, rows: list[dict[str, Any]]) -> Any:
+    for stream in dict.fromkeys(row["stream"] for row in rows if row["rows"]):
+        job.fetch_oldest_once(stream)
+    return pa.array([_oldest_us(row["raw"], row["stream"]) for row in rows], pa.int64()).cast(pa.timestamp("us"))
+
+
+def _oldest_us(raw: Raw, stream: str) -> int | None:
+    try:
+        rows = raw.oldest_rows(stream)
+    except Left:
+        return None
+    return int(raw.wall_us(rows[rows.slots[0]][:1])[0]) if len(rows) else None  # every stream has its time in front
+
+
+TABLE = Table(
+    name="probe.drops",
+    doc="One row per rank and stream of raw rows: how many were recorded, and how many of them retention has dropped.",
+    columns=(
+        *COMMON[:3],
+        Column("stream", "VARCHAR", "", "The stream.", "agent", joins="streams of probe.tables"),
+        Column("rows", "BIGINT", "", "Rows recorded since the attach.", "number of the last row"),
+        Column("kept", "BIGINT", "", "Those that are still there.", "rows and the size of the ring"),
+        Column("dropped", "BIGINT", "", "The oldest ones, overwritten by newer ones.", "rows and the size of the ring"),
+        Column("oldest_time", "TIMESTAMP", "", "Time of the oldest row kept, UTC.", "its first slot", "There is none."),
+        Column("retention_mb", "DOUBLE", "MB", "The most that the stream keeps (2^20 bytes).", "size of the ring"),
+    ),
+    derive_job=derive,
+    example="SELECT rank, stream, dropped, kept, oldest_time FROM probe.drops WHERE dropped > 0",
+)

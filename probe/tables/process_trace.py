@@ -1,0 +1,122 @@
+"""host.process_trace: one row per second: what the process and its host are at."""
+
+from __future__ import annotations
+
+from ..raw import Raw
+from ..samples import Samples, common
+from ..schema import COMMON, Column, Columns, Table
+from ..streams import (
+    CPU_NS,
+    GIL_WAIT_NS,
+    HOST_IDLE_TICKS,
+    HOST_MEMORY_AVAILABLE_KB,
+    HOST_MEMORY_KB,
+    HOST_TICKS,
+    INVOLUNTARY_SWITCHES,
+    MAJOR_FAULTS,
+    PROCESS,
+    READ_BYTES,
+    RSS_BYTES,
+    SAMPLES,
+    THREADS,
+    VOLUNTARY_SWITCHES,
+    WRITTEN_BYTES,
+)
+
+_MB = 1 << 20
+
+
+def derive(raw: Raw) -> Columns:
+    samples = Samples(raw, PROCESS)
+    level, rate, growth = samples.level, samples.rate, samples.growth
+    return {
+        **common(raw, samples.times),
+        "cpu_pct": lambda: (rate(CPU_NS) * (100 / 1e9)).arrow(),
+        "rss_mb": lambda: (level(RSS_BYTES) * (1 / _MB)).arrow(),
+        "read_mb_s": lambda: (rate(READ_BYTES) * (1 / _MB)).arrow(),
+        "write_mb_s": lambda: (rate(WRITTEN_BYTES) * (1 / _MB)).arrow(),
+        "threads": lambda: level(THREADS).arrow(),
+        "context_switches_s": lambda: (rate(VOLUNTARY_SWITCHES) + rate(INVOLUNTARY_SWITCHES)).arrow(),
+        "major_faults_s": lambda: rate(MAJOR_FAULTS).arrow(),
+        "host_cpu_pct": lambda: growth(HOST_IDLE_TICKS).share(growth(HOST_TICKS)).rest().arrow(),
+        "host_memory_used_pct": lambda: level(HOST_MEMORY_AVAILABLE_KB).share(level(HOST_MEMORY_KB)).rest().arrow(),
+        "gil_wait_us": lambda: (level(GIL_WAIT_NS) * 1e-3).arrow(),
+    }
+
+
+_FIRST = "The first second."
+_IO = "The first second; /proc/self/io cannot be read."
+_FILE = "The file cannot be read."
+
+TABLE = Table(
+    name="host.process_trace",
+    doc="One row per rank and second, as soon as it is sampled: what the process and its host are at.  Rates are over "
+    "the time since the row before; processes of data loader workers are not in them.",
+    columns=(
+        *COMMON,
+        Column(
+            "cpu_pct",
+            "DOUBLE",
+            "%",
+            "CPU time of all threads of the process; 100 is one core.",
+            "CLOCK_PROCESS_CPUTIME_ID",
+            _FIRST,
+        ),
+        Column("rss_mb", "DOUBLE", "MB", "Memory the process holds (2^20 bytes).", "/proc/self/stat", _FILE),
+        Column(
+            "read_mb_s",
+            "DOUBLE",
+            "MB/s",
+            "Read from storage by the process; what the page cache had is not counted.",
+            "read_bytes of /proc/self/io",
+            _IO,
+        ),
+        Column(
+            "write_mb_s",
+            "DOUBLE",
+            "MB/s",
+            "Written by the process, on its way to storage.",
+            "write_bytes of /proc/self/io",
+            _IO,
+        ),
+        Column("threads", "INTEGER", "", "Threads of the process.", "/proc/self/stat", _FILE),
+        Column(
+            "context_switches_s",
+            "DOUBLE",
+            "1/s",
+            "How often a thread of the process blocked or lost its core.",
+            "getrusage",
+            _FIRST,
+        ),
+        Column("major_faults_s", "DOUBLE", "1/s", "Pages that had to come from storage.", "getrusage", _FIRST),
+        Column(
+            "host_cpu_pct",
+            "DOUBLE",
+            "%",
+            "Busy share of all cores of the host; waiting for storage is not busy.",
+            "/proc/stat",
+            "The first second; the file cannot be read.",
+        ),
+        Column(
+            "host_memory_used_pct",
+            "DOUBLE",
+            "%",
+            "Share of the host's memory that is not available; limits of a container are not looked at.",
+            "/proc/meminfo",
+            _FILE,
+        ),
+        Column(
+            "gil_wait_us",
+            "DOUBLE",
+            "µs",
+            "How long the agent's thread waited for the GIL after it had slept for 0.1 ms: what any thread of the "
+            "process waits to run Python.  One try a second, good to about 0.1 ms; 0 if it did not block.",
+            "clock around the nap, voluntary context switches of the thread",
+        ),
+    ),
+    streams=(SAMPLES,),
+    derive=derive,
+    taps=("process",),
+    example="SELECT rank, AVG(cpu_pct) AS cpu, MAX(rss_mb) AS rss, AVG(gil_wait_us) AS gil FROM host.process_trace "
+    "GROUP BY rank ORDER BY rank",
+)

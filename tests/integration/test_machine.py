@@ -1,0 +1,87 @@
+"""What the machine tables say of a job that uses a known part of the machine, against its own clocks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from target import Probe, Start, Target
+
+SECONDS = 6
+
+
+def said(job: Target) -> list[dict[str, float]]:
+    return [json.loads(line) for line in job.output.splitlines() if line.startswith("{")]
+
+
+def rows(probe: Probe, job: Target, sql: str) -> list[dict[str, Any]]:
+    return list(json.loads(probe(job.pid, "query", "--format", "json", sql).stdout))
+
+
+@pytest.fixture
+def job(start: Start, probe: Probe, tmp_path: Path) -> Target:
+    job = start("loads.py", str(tmp_path))
+    probe("attach", job.pid)
+    return job
+
+
+def test_the_table_says_what_the_job_uses(job: Target, probe: Probe) -> None:
+    time.sleep(SECONDS + 1)
+    found = rows(
+        probe, job, "SELECT epoch_us(time) / 1e6 AS at, * EXCLUDE (time) FROM host.process_trace ORDER BY start_ns"
+    )
+    inside = [line for line in said(job) if found[0]["at"] <= line["time"] <= found[-1]["at"]]
+    assert len(found) >= SECONDS and len(inside) >= SECONDS - 2
+    wall = inside[-1]["time"] - inside[0]["time"]
+    whole = found[1:]  # the first has no rates
+    assert mean(whole, "cpu_pct") == pytest.approx(100 * (inside[-1]["cpu"] - inside[0]["cpu"]) / wall, rel=0.15, abs=3)
+    read = (inside[-1]["read"] - inside[0]["read"]) / (1 << 20) / wall
+    assert mean(whole, "read_mb_s") == pytest.approx(read, rel=0.2, abs=0.5)
+    assert all(256 < row["rss_mb"] < 400 for row in found)
+    assert {row["threads"] for row in whole} == {line["threads"] for line in inside}
+    assert all(row["context_switches_s"] > 10 for row in whole)
+    assert all(0 <= row["host_cpu_pct"] <= 100 and 0 < row["host_memory_used_pct"] < 100 for row in whole)
+    assert all(row["gil_wait_us"] >= 0 for row in found)
+
+
+def mean(found: list[dict[str, Any]], column: str) -> float:
+    return sum(row[column] for row in found) / len(found)
+
+
+def test_there_is_one_row_in_each_second_and_none_is_doubled(job: Target, probe: Probe) -> None:
+    time.sleep(SECONDS)
+    starts = [row["start_ns"] for row in rows(probe, job, "SELECT start_ns FROM host.process_trace ORDER BY 1")]
+    seconds = [start // 10**9 for start in starts]
+    assert len(seconds) == len(set(seconds)) >= SECONDS - 1
+    assert all(later - earlier >= 0.4e9 for earlier, later in pairwise(starts))
+
+
+def test_a_job_without_devices_says_why_there_are_no_rows_of_any(job: Target, probe: Probe) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("there are devices")
+    done = probe(job.pid, "query", "--format", "csv", "SELECT device FROM host.gpu_trace")
+    assert list(csv.reader(done.stdout.splitlines())) == [["device"]]
+    assert "gpu is off: no NVML library" in done.stderr
+    (agent,) = rows(probe, job, "SELECT process_tap, gpu_tap FROM probe.agents")
+    assert agent == {"process_tap": "on", "gpu_tap": "off: no NVML library"}
+
+
+def test_nothing_of_the_samplers_is_left_after_detach(job: Target, probe: Probe) -> None:
+    def files() -> list[str]:
+        links = (path.readlink() for path in Path(f"/proc/{job.pid}/fd").iterdir())
+        return sorted(str(link) for link in links if str(link).startswith("/proc/"))
+
+    rows(probe, job, "SELECT COUNT(*) FROM host.process_trace")
+    mine = [f"/proc/{job.pid}/io", f"/proc/{job.pid}/stat", "/proc/meminfo", "/proc/stat"]
+    assert files() == sorted(mine)
+    probe(job.pid, "detach")
+    end = time.monotonic() + 5
+    while files():  # its thread ends a moment after it has said so
+        assert time.monotonic() < end, files()
+        time.sleep(0.02)

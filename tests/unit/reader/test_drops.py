@@ -1,0 +1,75 @@
+"""What retention has taken: counted exactly, and never more memory than it allows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_agent import FakeAgent
+
+from probe import memfd
+from probe.connection import Connection
+from probe.sql import Query
+from probe.streams import SPANS, STREAMS
+from probe.tables import TABLES
+
+Make = Callable[..., FakeAgent]
+Connect = Callable[..., Connection]
+
+
+def drops(connection: Connection, stream: str) -> dict[str, Any]:
+    sql = f"SELECT * EXCLUDE (host, pid), epoch_us(oldest_time) AS oldest_us FROM probe.drops WHERE stream = '{stream}'"
+    (row,) = connection.query(sql).to_pylist()
+    return dict(row)
+
+
+def test_every_stream_of_every_rank_has_a_row(agent: Make, connected: Connect) -> None:
+    connection = connected(agent(0, world_size=2), agent(1, world_size=2))
+    rows = connection.query("SELECT rank, stream, rows, kept, dropped, oldest_time FROM probe.drops").to_pylist()
+    assert sorted((row.pop("rank"), row.pop("stream")) for row in rows) == sorted(
+        (rank, stream) for rank in (0, 1) for stream in STREAMS
+    )
+    assert all(row == {"rows": 0, "kept": 0, "dropped": 0, "oldest_time": None} for row in rows)
+
+
+def test_an_hour_of_rows_stays_within_retention_and_each_drop_is_counted(agent: Make, connected: Connect) -> None:
+    one = agent()
+    stream, start, apart = one.streams[SPANS], 1_000_000_000, 20_000_000  # 50 rows a second
+    for row in range(3600 * 50):
+        one.span(start + row * apart, start + row * apart + 5)
+    found = drops(connected(one), SPANS)
+    assert (found["rows"], found["kept"], found["dropped"]) == (180_000, stream.capacity, 180_000 - stream.capacity)
+    assert found["retention_mb"] == len(stream.buffer) / (1 << 20) <= 1.6
+    kept = os.stat(memfd.descriptors(os.getpid())[SPANS]).st_blocks * 512
+    assert kept <= found["retention_mb"] * (1 << 20)
+    now = one.now()
+    oldest = start + found["dropped"] * apart
+    # the clocks drift against each other between the snapshot and now
+    assert found["oldest_us"] == pytest.approx((oldest + now["wall_ns"] - now["monotonic_ns"]) / 1000, abs=2000)
+
+
+def test_the_oldest_time_costs_no_more_than_the_oldest_rows(agent: Make, connected: Connect) -> None:
+    one = agent()
+    for at in range(10_000):
+        one.span(at, at + 1)
+    connection = connected(one)
+    one.requests.clear()
+    drops(connection, SPANS)
+    scans = [request for request in one.requests if request["kind"] == "scan" and request["stream"] == SPANS]
+    assert [(scan["first"], scan["last"]) for scan in scans] == [(1, 2048)]
+    one.requests.clear()
+    connection.query("SELECT stream, dropped FROM probe.drops")
+    assert "scan" not in {request["kind"] for request in one.requests}
+
+
+def test_a_process_that_does_not_answer_shows_its_drops_too(agent: Make) -> None:
+    one = agent()
+    for at in range(one.streams[SPANS].capacity + 7):
+        one.span(at, at + 1)
+    one.publish()
+    query = Query(TABLES, memfd.snapshot([os.getpid()]))
+    (row,) = query.run("SELECT dropped, oldest_time FROM probe.drops WHERE stream = 'spans'").to_pylist()
+    query.close()
+    assert row["dropped"] == 7 and row["oldest_time"] is not None

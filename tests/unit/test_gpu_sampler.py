@@ -1,0 +1,356 @@
+"""The devices as a driver tells of them.  No test has met a real one: NVML is played, by the calls that are used."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probe.agent.log import Log
+from probe.agent.rows import Stream
+from probe.agent.samplers import Absent, gpu
+from probe.agent.samplers.gpu import Gpu
+from probe.attach.pynvml_loan import pynvml_path
+from probe.log import Log as ReadLog
+from probe.streams import (
+    GPU_ECC_ERRORS,
+    GPU_MEMORY_BYTES,
+    GPU_MEMORY_CLOCK_MHZ,
+    GPU_MEMORY_USED_BYTES,
+    GPU_MEMORY_UTIL_PCT,
+    GPU_NVLINK_RX_KB,
+    GPU_NVLINK_TX_KB,
+    GPU_PCIE_RX_BYTES,
+    GPU_PCIE_TX_BYTES,
+    GPU_POWER_LIMIT_MW,
+    GPU_POWER_MW,
+    GPU_SM_CLOCK_MHZ,
+    GPU_TEMPERATURE_CELSIUS,
+    GPU_THROTTLE_REASONS,
+    GPU_UTIL_PCT,
+    SAMPLES,
+    STREAMS,
+)
+
+NOT_SUPPORTED, NO_PERMISSION, TIMEOUT, LOST = 3, 4, 10, 15
+
+
+class NVMLError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__({LOST: "GPU is lost", NOT_SUPPORTED: "Not Supported"}.get(value, f"error {value}"))
+        self.value = value
+
+
+class Nvml:
+    """A driver with some devices.  broken: (device, call) -> error; a handle is a device's name."""
+
+    NVMLError = NVMLError
+    NVML_SUCCESS, NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 0, 1, 2
+    NVML_ERROR_UNINITIALIZED, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED = 1, 2, NOT_SUPPORTED
+    NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND, NVML_ERROR_DRIVER_NOT_LOADED = NO_PERMISSION, 6, 9
+    NVML_ERROR_FUNCTION_NOT_FOUND, NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED = 13, LOST, 16
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, NVML_VALUE_TYPE_UNSIGNED_INT = 1, 0, 1
+    NVML_FI_DEV_PCIE_COUNT_RX_BYTES, NVML_FI_DEV_PCIE_COUNT_TX_BYTES = 198, 197
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX = 139, 138
+
+    def __init__(self, *devices: str, instances: dict[str, list[str]] | None = None) -> None:
+        self.devices, self.instances = devices, instances or {}
+        self.broken: dict[tuple[str, str], int] = {}
+        self.fields_without: set[int] = set()
+        self.asked: list[tuple[str, str]] = []
+        self.inits = 0
+
+    def _ask(self, device: str, call: str) -> None:
+        self.asked.append((device, call))
+        for key in ((device, call), (device, "*"), ("*", call)):
+            if key in self.broken:
+                raise NVMLError(self.broken[key])
+
+    def nvmlInit(self) -> None:
+        self._ask("*", "init")
+        self.inits += 1
+
+    def nvmlShutdown(self) -> None:
+        self.inits -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.devices)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        self._ask(self.devices[index], "handle")
+        return self.devices[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        every = [name for names in self.instances.values() for name in names]
+        if uuid not in every:
+            raise NVMLError(6)
+        return uuid
+
+    def nvmlDeviceGetUUID(self, device: str) -> str:
+        return device if device.startswith("MIG-") else f"GPU-{device}-1234"
+
+    def nvmlDeviceGetName(self, device: str) -> str:
+        return "NVIDIA H200"
+
+    def nvmlDeviceGetMigMode(self, device: str) -> list[int]:
+        if device not in self.instances:
+            raise NVMLError(NOT_SUPPORTED)
+        return [1, 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, device: str) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: str, index: int) -> str:
+        if index == 0 or index > len(self.instances[device]):  # instances may lie anywhere
+            raise NVMLError(6)
+        return self.instances[device][index - 1]
+
+    def nvmlDeviceGetUtilizationRates(self, device: str) -> Any:
+        self._ask(device, "utilization")
+        return SimpleNamespace(gpu=97, memory=31)
+
+    def nvmlDeviceGetMemoryInfo(self, device: str) -> Any:
+        self._ask(device, "memory")
+        return SimpleNamespace(used=5 << 30, total=80 << 30, free=75 << 30)
+
+    def nvmlDeviceGetPowerUsage(self, device: str) -> int:
+        self._ask(device, "power")
+        return 412_345
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, device: str) -> int:
+        self._ask(device, "limit")
+        return 700_000
+
+    def nvmlDeviceGetTemperature(self, device: str, sensor: int) -> int:
+        self._ask(device, "temperature")
+        return 61
+
+    def nvmlDeviceGetClockInfo(self, device: str, clock: int) -> int:
+        self._ask(device, f"clock {clock}")
+        return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 3201}[clock]
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: str) -> int:
+        self._ask(device, "throttle")
+        return 0x4
+
+    def nvmlDeviceGetTotalEccErrors(self, device: str, kind: int, counter: int) -> int:
+        self._ask(device, "ecc")
+        return 2
+
+    def nvmlDeviceGetFieldValues(self, device: str, fields: list[tuple[int, int]]) -> list[Any]:
+        self._ask(device, "fields")
+        narrow = SimpleNamespace(uiVal=1000, ullVal=-1)
+        wide = SimpleNamespace(uiVal=0, ullVal=5 << 40)
+        return [
+            SimpleNamespace(
+                nvmlReturn=NOT_SUPPORTED if field in self.fields_without else 0,
+                valueType=1 if field in (197, 198) else 3,
+                value=narrow if field in (197, 198) else wide,
+            )
+            for field, scope in fields
+            if scope == (0 if field in (197, 198) else 0xFFFFFFFF)
+        ]
+
+
+WHOLE = {
+    GPU_UTIL_PCT: 97, GPU_MEMORY_UTIL_PCT: 31, GPU_MEMORY_USED_BYTES: 5 << 30, GPU_MEMORY_BYTES: 80 << 30,
+    GPU_POWER_MW: 412_345, GPU_POWER_LIMIT_MW: 700_000, GPU_TEMPERATURE_CELSIUS: 61, GPU_SM_CLOCK_MHZ: 1980,
+    GPU_MEMORY_CLOCK_MHZ: 3201, GPU_THROTTLE_REASONS: 4, GPU_ECC_ERRORS: 2, GPU_PCIE_RX_BYTES: 1000,
+    GPU_PCIE_TX_BYTES: 1000, GPU_NVLINK_RX_KB: 5 << 40, GPU_NVLINK_TX_KB: 5 << 40,
+}  # fmt: skip
+
+
+class Sampled:
+    """A sampler over a played driver, and what it wrote."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self.samples, self.log = Stream("test", STREAMS[SAMPLES], retention_bytes=1), Log()
+        self.gpu = Gpu(self.samples, self.log, None, lambda path: nvml)
+        self._from = 1
+
+    def second(self) -> dict[str, dict[int, int]]:
+        """One more sample: counters by the device's number in the process."""
+        self.gpu.sample()
+        self.log.write()
+        read = ReadLog()
+        read.feed(bytes(self.log.read(8, self.log.committed)))
+        found: dict[str, dict[int, int]] = {}
+        for _, view in self.samples.read(self._from, self.samples.position(), 4096):
+            for _, source, counter, value, _ in struct.iter_unpack("<5q", view):
+                device = read.devices[source]
+                found.setdefault(f"{device['index']} {device['uuid']}", {})[counter] = value
+            view.release()
+        self._from = self.samples.position() + 1
+        return found
+
+    def close(self) -> None:
+        self.gpu.close()
+        self.samples.close()
+        self.log.close()
+
+
+@pytest.fixture
+def sampled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sampled]]:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    made: list[Sampled] = []
+
+    def make(nvml: Nvml, visible: str | None = None) -> Sampled:
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        made.append(Sampled(nvml))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_every_counter_of_every_device_is_read(sampled: Callable[..., Sampled]):
+    assert sampled(Nvml("a", "b")).second() == {"0 GPU-a-1234": WHOLE, "1 GPU-b-1234": WHOLE}
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        (None, ["0 a", "1 b", "2 c"]),
+        ("2,0", ["0 c", "1 a"]),
+        ("GPU-b-1234", ["0 b"]),
+        ("GPU-c", ["0 c"]),  # the beginning of a UUID will do
+        ("1,-1,0", ["0 b"]),
+        ("1, 7, 0", ["0 b"]),
+        ("GPU-", []),
+        ("", []),
+    ],
+)
+def test_devices_are_those_that_the_process_sees_by_its_numbers(
+    sampled: Callable[..., Sampled], visible: str | None, seen: list[str]
+):
+    nvml = Nvml("a", "b", "c")
+    if not seen:
+        with pytest.raises(Absent, match="no device is visible"):
+            sampled(nvml, visible).second()
+        assert nvml.inits == 0
+        return
+    assert list(sampled(nvml, visible).second()) == [f"{n.split()[0]} GPU-{n.split()[1]}-1234" for n in seen]
+
+
+def test_an_instance_of_a_divided_device_is_found_by_its_uuid(sampled: Callable[..., Sampled]):
+    nvml = Nvml("a", instances={"a": ["MIG-1", "MIG-2"]})
+    assert list(sampled(nvml, "MIG-2").second()) == ["0 MIG-2"]
+
+
+def test_of_a_divided_device_the_first_instance_is_the_process_s(sampled: Callable[..., Sampled]):
+    assert list(sampled(Nvml("a", instances={"a": ["MIG-1", "MIG-2"]})).second()) == ["0 MIG-1"]
+
+
+@pytest.mark.parametrize("error", [NOT_SUPPORTED, NO_PERMISSION])
+def test_what_a_device_does_not_support_is_asked_once(sampled: Callable[..., Sampled], error: int):
+    nvml = Nvml("a", "b")
+    nvml.broken["a", "ecc"] = nvml.broken["a", "throttle"] = error
+    one = sampled(nvml)
+    without = {counter: value for counter, value in WHOLE.items() if counter not in (GPU_ECC_ERRORS, 23)}
+    assert GPU_THROTTLE_REASONS == 23
+    for _ in range(3):
+        assert one.second() == {"0 GPU-a-1234": without, "1 GPU-b-1234": WHOLE}
+    assert (nvml.asked.count(("a", "ecc")), nvml.asked.count(("b", "ecc"))) == (1, 3)
+    assert one.gpu.state == "on"
+
+
+def test_a_failure_of_the_moment_is_asked_again(sampled: Callable[..., Sampled]):
+    nvml = Nvml("a")
+    one = sampled(nvml)
+    nvml.broken["a", "power"] = TIMEOUT
+    assert GPU_POWER_MW not in one.second()["0 GPU-a-1234"]
+    nvml.broken.clear()
+    assert one.second()["0 GPU-a-1234"] == WHOLE
+
+
+def test_a_device_that_falls_off_the_bus_is_named_and_the_others_go_on(sampled: Callable[..., Sampled]):
+    nvml = Nvml("a", "b")
+    one = sampled(nvml)
+    one.second()
+    nvml.broken["a", "*"] = LOST
+    assert one.second() == {"1 GPU-b-1234": WHOLE}
+    nvml.asked.clear()
+    assert one.second() == {"1 GPU-b-1234": WHOLE}
+    assert {device for device, _ in nvml.asked} == {"b"}
+    assert one.gpu.state == "on, but off for cuda:0 (GPU is lost)"
+
+
+def test_a_device_that_is_lost_at_the_start_keeps_its_number(sampled: Callable[..., Sampled]):
+    nvml = Nvml("a", "b")
+    nvml.broken["a", "handle"] = LOST
+    assert list(sampled(nvml).second()) == ["1 GPU-b-1234"]
+
+
+def test_links_that_a_device_has_not_are_left_out(sampled: Callable[..., Sampled]):
+    nvml = Nvml("a")
+    nvml.fields_without = {138, 139}
+    one = sampled(nvml)
+    assert not {GPU_NVLINK_RX_KB, GPU_NVLINK_TX_KB} & one.second()["0 GPU-a-1234"].keys()
+    nvml.fields_without = {138, 139, 197, 198}
+    one.second()
+    one.second()
+    assert nvml.asked.count(("a", "fields")) == 2
+
+
+def test_what_marks_no_value_is_none(sampled: Callable[..., Sampled], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Nvml, "nvmlDeviceGetPowerUsage", lambda self, device: (1 << 64) - 1)
+    assert GPU_POWER_MW not in sampled(Nvml("a")).second()["0 GPU-a-1234"]
+
+
+def test_a_driver_that_does_not_start_says_so(sampled: Callable[..., Sampled]):
+    nvml = Nvml("a")
+    nvml.broken["*", "init"] = 9
+    with pytest.raises(Absent, match="NVML does not start: error 9"):
+        Gpu(None, None, None, lambda path: nvml)  # type: ignore[arg-type]
+
+
+def test_nvml_is_started_once_and_shut_down_once_but_not_in_a_forked_child(sampled: Callable[..., Sampled]):
+    nvml = Nvml("a", "b")
+    one = sampled(nvml)
+    one.second()
+    assert nvml.inits == 1
+    one.gpu.forget()
+    assert nvml.inits == 1 and one.second() == {}
+    one.gpu.close()
+    assert nvml.inits == 0
+    nvml.inits = 1  # the fixture's close
+
+
+def test_nvidia_ml_py_is_the_commands_under_a_name_of_our_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "pynvml.py").write_text("import sys\nme = sys.modules[__name__]\n")
+    monkeypatch.setattr(gpu, "_open_library", lambda: None)
+    before = dict(sys.modules)
+    assert gpu._pynvml(str(tmp_path)).__file__ == str(tmp_path / "pynvml.py")
+    assert sys.modules.keys() - before.keys() == {"_probe_agent.pynvml"}
+    del sys.modules["_probe_agent.pynvml"]
+
+
+def test_the_processs_own_is_taken_where_the_commands_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "pynvml.py").write_text("")
+    monkeypatch.setattr(gpu, "_open_library", lambda: None)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert gpu._pynvml("/not/here").__file__ == str(tmp_path / "pynvml.py")
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(Absent, match="has nvidia-ml-py"):
+        gpu._pynvml(None)
+    sys.modules.pop("_probe_agent.pynvml", None)
+
+
+def test_every_call_and_constant_is_one_of_nvidia_ml_py(monkeypatch: pytest.MonkeyPatch):
+    path = pynvml_path()
+    if path is None:
+        pytest.skip("nvidia-ml-py is not installed")
+    monkeypatch.setattr(gpu, "_open_library", lambda: None)
+    real = gpu._pynvml(path)
+    sys.modules.pop("_probe_agent.pynvml")
+    names = [name for name in (*vars(Nvml), "NVMLError") if name.startswith(("nvml", "NVML"))]
+    assert [name for name in names if not hasattr(real, name)] == []
+    numbers = {name: value for name, value in vars(Nvml).items() if isinstance(value, int)}
+    assert {name: getattr(real, name) for name in numbers} == numbers
