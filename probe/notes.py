@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from .raw import Job
 from .schema import Table
-from .streams import COLLECTIVES, MARKS, SAMPLES, SPANS
+from .streams import COLLECTIVES, LOADS, MARKS, SAMPLES, SPANS
 
-_TAPS = {SPANS: ("forward", "optimizer"), MARKS: ("backward",), COLLECTIVES: ("collectives",)}
+_TAPS = {SPANS: ("forward", "optimizer"), MARKS: ("backward",), COLLECTIVES: ("collectives",), LOADS: ("loader",)}
 
 
 def notes_of(job: Job, scanned: Iterable[Table]) -> list[str]:

@@ -34,6 +34,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.table)
 
+    def of(self, chosen: Ints | Bools) -> Rows:
+        """The chosen rows, in that order."""
+        return Rows(self.slots, self.table[chosen])
+
 
 def complete(table: Ints, first: int) -> Ints:
     """Drop rows that are not written yet or not any more: those that do not bear the number of their place."""

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .closing import Closings, closings
 from .nesting import Bools, Ints
 from .settings import BLOCK
 from .streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS, STEPS
 
 if TYPE_CHECKING:
-    from .raw import Raw
+    from .raw import Raw, Rows
 
 STUCK = 5  # a rank that has been in a step for this many usual steps shows that step
 _RECENT = 64  # steps that say what is usual
@@ -25,40 +26,51 @@ _PACKING_NS = 50_000_000
 
 
 class Timeline:
-    """step = number of steps the job had completed before; boundaries end a step."""
+    """step = number of steps the job had completed before; a boundary ends a step.
+
+    boundaries: the rows of STEPS by count, or what stands for them in a loop without an optimizer.
+    """
 
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
         self.base = int(raw.facts.get("step_base") or 0)
         rows = raw.rows(STEPS)
-        order = np.argsort(rows["count"], kind="stable")
-        self._ends: Ints = np.ascontiguousarray(rows["time_ns"][order])
-        self._counts: Ints = np.ascontiguousarray(rows["count"][order])
-        self._flags: Ints = np.ascontiguousarray(rows["flags"][order])
         self.incomplete = 1  # the step in which the attach fell
-        if not len(rows):
-            self._count_calls()
+        self.boundaries = rows.of(np.argsort(rows["count"], kind="stable")) if len(rows) else self._count_calls(rows)
+        self._ends: Ints = np.ascontiguousarray(self.boundaries["time_ns"])
+        self._counts: Ints = np.ascontiguousarray(self.boundaries["count"])
+        self._flags: Ints = np.ascontiguousarray(self.boundaries["flags"])
 
-    def _count_calls(self) -> None:
+    def _count_calls(self, none: Rows) -> Rows:
         """No optimizer steps: every outermost call of a root module is a step, once there has been nothing else."""
         spans = self._raw.rows(SPANS)
         kind = spans["flags"] & KIND_MASK
         if self._raw.facts.get("anchor") or np.isin(kind, (ENGINE, OPTIMIZER)).any():
-            return
+            return none
         calls = np.flatnonzero(kind == FORWARD)
         roots = [serial for serial, module in self._raw.log.modules.items() if module.get("root") in (serial, 0, None)]
         calls = calls[np.isin(spans["subject"][calls], roots)]
+        calls = calls[np.argsort(spans["start_ns"][calls], kind="stable")]
         start, end = spans["start_ns"][calls], spans["end_ns"][calls]
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
         # a root that calls itself, or another root, is one call
         outermost = np.ones(len(start), np.bool_)
         outermost[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
         first = start[outermost][:1]  # what was under way at the attach ends here
-        self._ends = np.concatenate([first, end[outermost]])
-        self._counts = np.arange(len(self._ends)) - 1
-        self._flags = np.full(len(self._ends), SAMPLED)
         self.incomplete = 0
+        made = type(none)(none.slots, np.zeros((outermost.sum() + len(first), len(none.slots)), np.int64))
+        made["time_ns"][:] = np.concatenate([first, end[outermost]])
+        made["count"][:] = np.arange(len(made)) - 1
+        made["thread"][:] = spans["thread"][calls[outermost]][np.maximum(made["count"], 0)]
+        made["flags"][:] = SAMPLED
+        return made
+
+    @cached_property
+    def closings(self) -> Closings:
+        """When each step is over; the time of its boundary where it is not known better."""
+        rows = self.boundaries
+        if not len(rows) or not self.incomplete:
+            return Closings(self._ends, np.ones(len(rows), np.bool_))
+        return closings(self._ends, rows["thread"], self._raw.rows(SPANS))
 
     @property
     def steps(self) -> bool:
@@ -66,7 +78,7 @@ class Timeline:
         return len(self._ends) > 0 or bool(self._raw.facts.get("anchor"))
 
     def _index(self, times_ns: Ints) -> Ints:
-        found: Ints = np.searchsorted(self._ends, times_ns, side="right")
+        found: Ints = np.searchsorted(self.closings.time, times_ns, side="right")
         return found
 
     def step(self, times_ns: Ints) -> Ints:
@@ -78,7 +90,7 @@ class Timeline:
 
     def since(self, times_ns: Ints) -> Ints:
         """When the step of each moment began; the beginning of time in the first."""
-        begins = np.concatenate([[np.iinfo(np.int64).min], self._ends])
+        begins = np.concatenate([[np.iinfo(np.int64).min], self.closings.time])
         result: Ints = begins[self._index(times_ns)]
         return result
 

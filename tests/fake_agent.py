@@ -25,7 +25,9 @@ from probe.streams import (
     END,
     ENGINE,
     FORWARD,
+    LOADS,
     LOG_GROUP,
+    LOG_LOADER,
     LOG_MODULE,
     LOG_OPTIMIZER,
     LOG_THREAD,
@@ -41,7 +43,7 @@ from probe.streams import (
 
 Key = tuple[bytes, bytes]
 THREAD = 7
-LINEAR, MODEL, ADAM = 1001, 1002, 1003
+LINEAR, MODEL, ADAM, LOADER = 1001, 1002, 1003, 1004
 
 
 class FakeAgent:
@@ -62,7 +64,9 @@ class FakeAgent:
             "attached_ns": time.monotonic_ns(), "attached_wall_ns": time.time_ns(), "endpoint": f"ipc://{path}",
             "streams": {name: {"slots": list(s.slots), "chunks": s.chunks} for name, s in self.streams.items()},
             "step_base": 0, "step_source": "attach", "count": 0, "anchor": None, "step_ns": None, "last_step_ns": None,
-            "taps": dict.fromkeys(("forward", "backward", "optimizer", "collectives", "process", "gpu"), "on"),
+            "taps": dict.fromkeys(
+                ("forward", "backward", "optimizer", "collectives", "loader", "process", "gpu"), "on"
+            ),
             "sampling": Sampling().settings(), **facts,
         }  # fmt: skip
         self.server = Server(f"ipc://{path}", {os.getuid() if uid is None else uid})
@@ -107,8 +111,14 @@ class FakeAgent:
         for counter, value in readings:
             self.streams[SAMPLES].append(at, source, counter, value)
 
-    def boundary(self, at: int, group_seq: int = -1, flags: int = SAMPLED) -> None:
-        self.streams[STEPS].append(at, self.facts["count"], group_seq, ADAM, 0, 0, THREAD, flags)
+    def load(self, start: int, end: int, ready: int = -1, outstanding: int = -1, flags: int = 0) -> None:
+        self.streams[LOADS].append(start, end, LOADER, ready, outstanding, THREAD, flags)
+
+    def boundary(
+        self, at: int, group_seq: int = -1, flags: int = SAMPLED, rss_bytes: int = 0, samples: int = 0
+    ) -> None:
+        count = self.facts["count"]
+        self.streams[STEPS].append(at, count, group_seq, ADAM, rss_bytes, samples, THREAD, flags)
         self.facts["count"] += 1
         self.facts["anchor"], self.facts["last_step_ns"] = "AdamW", at
 
@@ -116,6 +126,8 @@ class FakeAgent:
         self.put(LOG_MODULE, MODEL, name="Model", type="Model", parent=0, root=MODEL)
         self.put(LOG_MODULE, LINEAR, name="linear", type="Linear", parent=MODEL, root=MODEL)
         self.put(LOG_OPTIMIZER, ADAM, name="AdamW", type="AdamW")
+        fields = {"num_workers": 2, "pin_memory": False, "prefetch_factor": 2, "batch_size": 8}
+        self.put(LOG_LOADER, LOADER, name="loader", **fields)
         self.put(LOG_THREAD, THREAD, native_id=4242, name="MainThread", is_main=True)
         self.put(LOG_GROUP, 1, name="0", backend="gloo", size=1, rank=0, ranks=[0])
 

@@ -5,24 +5,28 @@ from __future__ import annotations
 from ..schema import Table
 from .agents import TABLE as AGENTS
 from .columns import TABLE as COLUMNS
+from .dataloader_trace import TABLE as DATALOADER_TRACE
 from .drops import TABLE as DROPS
 from .evals import TABLE as EVALS
 from .gpu_trace import TABLE as GPU_TRACE
 from .nccl_trace import TABLE as NCCL_TRACE
 from .overhead import TABLE as OVERHEAD
 from .process_trace import TABLE as PROCESS_TRACE
+from .step_trace import TABLE as STEP_TRACE
 from .tables import TABLE as TABLES_TABLE
 from .torch_trace import TABLE as TORCH_TRACE
 
 TABLES: list[Table] = [
     AGENTS,
     COLUMNS,
+    DATALOADER_TRACE,
     DROPS,
     EVALS,
     GPU_TRACE,
     NCCL_TRACE,
     OVERHEAD,
     PROCESS_TRACE,
+    STEP_TRACE,
     TABLES_TABLE,
     TORCH_TRACE,
 ]

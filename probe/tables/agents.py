@@ -53,7 +53,7 @@ def derive(job: Job) -> Columns:
     return {column_.name: column(column_.name, column_.type) for column_ in TABLE.columns}
 
 
-_TAPS = ("forward", "backward", "optimizer", "collectives", "process", "gpu")
+_TAPS = ("forward", "backward", "optimizer", "collectives", "loader", "process", "gpu")
 _SILENT = "It does not answer."
 
 TABLE = Table(
@@ -104,6 +104,7 @@ TABLE = Table(
         Column("backward_tap", "VARCHAR", "", "on, or why backwards are not recorded.", "agent", _SILENT),
         Column("optimizer_tap", "VARCHAR", "", "on, or why optimizer steps are not recorded.", "agent", _SILENT),
         Column("collectives_tap", "VARCHAR", "", "on, or why collectives are not recorded.", "agent", _SILENT),
+        Column("loader_tap", "VARCHAR", "", "on, or why batches of loaders are not recorded.", "agent", _SILENT),
         Column("process_tap", "VARCHAR", "", "on, or why process and host are not sampled.", "agent", _SILENT),
         Column("gpu_tap", "VARCHAR", "", "on, or why devices are not sampled.", "agent", _SILENT),
         Column("endpoint", "VARCHAR", "", "The agent's socket as the target sees it.", "agent", _SILENT),

@@ -77,22 +77,6 @@ def _backward(raw: Raw, spans: Spans, tree: Tree, passes: Passes) -> Instances:
     return resolve(passes, marks, tree, _roots(spans, passes, marks, tree), spans.recomputed(), made)
 
 
-def _step_of_spans(raw: Raw, spans: Spans, rows: Ints) -> Ints:
-    """Steps; another optimizer that steps after the boundary, before the next call of a model, ends the same step.
-
-    In a step that is not sampled the calls are not seen, but its backward is.
-    """
-    start, timeline = spans.start[rows], raw.timeline
-    step = timeline.step(start)
-    called = (spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute
-    calls = np.sort(spans.start[called | spans.outermost_engine])
-    since = timeline.since(start)
-    called = np.searchsorted(calls, start) - np.searchsorted(calls, since)
-    late = (spans.kind[rows] == OPTIMIZER) & (called == 0) & (since > np.iinfo(np.int64).min)
-    result: Ints = step - late
-    return result
-
-
 def _depths(spans: Spans, tree: Tree) -> Ints:
     """Module calls around each span; what checkpointing runs again stands where it stood the first time."""
     again = spans.recompute & (spans.caller == NONE)
@@ -108,7 +92,7 @@ def derive(raw: Raw) -> Columns:
     back = _backward(raw, spans, tree, passes)
     rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
     pass_step = raw.timeline.step(passes.start)
-    steps = (_step_of_spans(raw, spans, rows), pass_step[back.number])
+    steps = (raw.timeline.step(spans.start[rows]), pass_step[back.number])
     seen = [np.flatnonzero(_seen(raw, step)) for step in steps]
     rows, bound = rows[seen[0]], seen[1]
     both = _Both(len(rows), len(bound))

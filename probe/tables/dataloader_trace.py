@@ -1,0 +1,108 @@
+"""python.dataloader_trace: one row per batch taken from a DataLoader.
+
+Made of the rows that the tap on its iterators leaves; what a loader is comes from the log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..arrow import coded, nullable
+from ..raw import Raw
+from ..schema import COMMON, Column, Columns, Table
+from ..streams import FAILED, LOADS
+
+_STREAMS = (LOADS,)
+
+
+def derive(raw: Raw) -> Columns:
+    """Rows of the steps that may be seen."""
+    every = raw.rows(LOADS)
+    step = raw.timeline.step(every["start_ns"])
+    seen = raw.timeline.visible(step, _STREAMS)
+    rows, loaders = every.of(seen), raw.log.loaders
+    met, place = np.unique(rows["subject"], return_inverse=True)
+
+    def told(key: str, type: Any) -> Any:
+        values = pa.array([loaders.get(serial, {}).get(key) for serial in met.tolist()], type)
+        return values.take(pa.array(place.reshape(-1)))
+
+    return {
+        "start_ns": rows["start_ns"],
+        "step": step[seen],
+        "in_eval": raw.timeline.in_eval(rows["start_ns"], rows["thread"]),
+        "loader": lambda: coded(rows["subject"], {serial: str(each["name"]) for serial, each in loaders.items()}),
+        "wait_duration": (rows["end_ns"] - rows["start_ns"]) / 1e9,
+        "num_workers": lambda: told("num_workers", pa.int32()),
+        "ready": lambda: nullable(rows["ready"], rows["ready"] >= 0),
+        "outstanding": lambda: nullable(rows["outstanding"], rows["outstanding"] >= 0),
+        "pin_memory": lambda: told("pin_memory", pa.bool_()),
+        "prefetch_factor": lambda: told("prefetch_factor", pa.int32()),
+        "batch_size": lambda: told("batch_size", pa.int64()),
+        "thread": lambda: raw.native_threads(rows["thread"]),
+        "failed": (rows["flags"] & FAILED) != 0,
+    }
+
+
+_ITERATOR = "torch's iterator"
+_NO_WORKERS = "The loader has no workers."
+
+TABLE = Table(
+    name="python.dataloader_trace",
+    doc="One row per batch taken from a torch DataLoader.  Loaders that do not go through torch's, and the workers' "
+    "own processes, are not seen.",
+    columns=(
+        *COMMON,
+        Column(
+            "loader",
+            "VARCHAR",
+            "",
+            "Variable of the job that holds the loader, or its iterator; DataLoader if none was found.",
+            "local variables, their attributes and items, globals",
+        ),
+        Column("wait_duration", "DOUBLE", "s", "Time that the job waited for the batch.", "host's clock"),
+        Column("num_workers", "INTEGER", "", "Worker processes; 0: the batch was made by the job itself.", _ITERATOR),
+        Column(
+            "ready",
+            "INTEGER",
+            "",
+            "Batches that lay ready when this one was asked for; with an IterableDataset the ends of workers count.",
+            _ITERATOR,
+            _NO_WORKERS,
+        ),
+        Column(
+            "outstanding",
+            "INTEGER",
+            "",
+            "Batches that the workers had been asked for and the job had not taken, the ready ones among them.",
+            _ITERATOR,
+            _NO_WORKERS,
+        ),
+        Column("pin_memory", "BOOLEAN", "", "Whether batches are copied to pinned memory.", _ITERATOR),
+        Column("prefetch_factor", "INTEGER", "", "Batches asked of each worker ahead.", _ITERATOR, _NO_WORKERS),
+        Column(
+            "batch_size",
+            "BIGINT",
+            "",
+            "Examples a batch, as the loader was told.",
+            "batch sampler",
+            "Its batch sampler does not say, or it does not batch.",
+        ),
+        Column(
+            "thread",
+            "BIGINT",
+            "",
+            "Native id of the thread that took it.",
+            "threading.get_native_id()",
+            "A thread that ended before it was noted.",
+        ),
+        Column("failed", "BOOLEAN", "", "The loader raised instead; the end of an epoch is no row.", "exceptions"),
+    ),
+    streams=_STREAMS,
+    derive=derive,
+    example="SELECT loader, COUNT(*) AS batches, AVG(wait_duration), AVG(ready) FROM python.dataloader_trace "
+    "GROUP BY loader",
+)

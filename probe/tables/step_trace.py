@@ -1,0 +1,157 @@
+"""python.step_trace: one row per step, every step, with what its time went into.
+
+Made of the boundaries between steps and of what the thread that trains did between two of them; the reading of both
+is in probe.timeline and probe.phases.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arrow import nullable
+from ..nesting import Bools, Ints
+from ..phases import Intervals, phase_times
+from ..raw import Raw
+from ..schema import COMMON, Column, Columns, Table
+from ..streams import BARE, ENGINE, EVAL, FORWARD, KIND_MASK, LOADS, OPTIMIZER, SAMPLED, SPANS
+
+_STREAMS = (SPANS, LOADS)
+_LOAD = 0  # beside the kinds of spans
+_PHASES = {"data": _LOAD, "forward": FORWARD, "backward": ENGINE, "optimizer": OPTIMIZER, "eval": EVAL}
+_MB = 1 << 20
+
+
+def derive(raw: Raw) -> Columns:
+    """Rows of the steps that may be seen; the open one is the last."""
+    steps = _Steps(raw)
+    return steps.columns(np.flatnonzero(steps.shown & raw.timeline.visible(steps.step)))
+
+
+class _Steps:
+    """All steps of one rank, one element each: those that a boundary ended, then the open one."""
+
+    def __init__(self, raw: Raw) -> None:
+        self._raw = raw
+        timeline, rows, closed = raw.timeline, raw.timeline.boundaries, raw.timeline.closings
+        now = np.full(min(1, len(rows)), raw.now_ns)
+        self._rows = rows.of(np.append(np.arange(len(rows)), now * 0 - 1))  # of the open step nothing is known
+        self.is_open = np.arange(len(self._rows)) == len(rows)
+        self.step: Ints = timeline.base + self._rows["count"] + self.is_open
+        attached = np.minimum(int(raw.facts.get("attached_ns") or 0), closed.time[:1])
+        self.begin: Ints = np.append(attached, closed.time)
+        self.end: Ints = np.append(closed.time, now)
+        flags = self._rows["flags"]
+        self.sampled: Bools = ((flags & SAMPLED) != 0) & ~self.is_open
+        # the row before is of the step before: not so at the attach, nor in the open step
+        self.whole: Bools = np.append(now < 0, np.diff(self._rows["count"]) == 1)
+        self.split: Bools = self.whole & ((flags & BARE) == 0) & (self.step >= timeline.oldest(_STREAMS))
+        self.shown = self._rows["count"] >= 0
+        self.shown[:1] = self._rows["count"][:1] == 0
+        if len(rows) > 1 and not raw.job.open_steps:
+            # an optimizer that was not through yet when this was read would be missing from the last step
+            self.shown[len(rows) - 1] = closed.stepped[-1] or not closed.stepped[-2]
+
+    def columns(self, rows: Ints) -> Columns:
+        """Of the chosen steps."""
+        known = {"forward": self.split & self.sampled}
+        parts = {name: np.where(known.get(name, self.split), ns, 0) for name, ns in self._phases().items()}
+        duration = self.end - self.begin
+        other = duration - sum(parts.values())
+
+        def seconds(ns: Ints, valid: Bools) -> Any:
+            return nullable(ns[rows] / 1e9, valid[rows])
+
+        ended = self._rows["time_ns"][rows]
+        in_eval = self._raw.timeline.in_eval(ended, self._rows["thread"][rows])
+        rss, samples = self._rows["rss_bytes"], self._rows["samples"]
+        return {
+            "start_ns": self.begin[rows],
+            "step": self.step[rows],
+            "in_eval": in_eval & ~self.is_open[rows],
+            "duration": seconds(duration, self.whole),
+            **{f"{name}_duration": seconds(ns, known.get(name, self.split)) for name, ns in parts.items()},
+            "other_duration": seconds(other, self.split),
+            "rss_mb": nullable(rss[rows] / _MB, ((rss > 0) & ~self.is_open)[rows]),
+            "sampled": nullable(self.sampled[rows], ~self.is_open[rows]),
+            "samples": nullable(samples[rows], ((samples > 0) & self.sampled & self.whole)[rows]),
+        }
+
+    def _phases(self) -> dict[str, Ints]:
+        """Nanoseconds of each phase in each step, by what its own thread did."""
+        of_steps = self._rows["thread"]
+        times = np.zeros((len(_PHASES), len(self.step)), np.int64)
+        for thread in np.unique(of_steps).tolist():
+            mine = np.flatnonzero(of_steps == thread)
+            done = _done_by(self._raw, thread)
+            times[:, mine] = phase_times(self.begin[mine], self.end[mine], done, list(_PHASES.values()))
+        return dict(zip(_PHASES, times, strict=True))
+
+
+def _done_by(raw: Raw, thread: int) -> Intervals:
+    """The outermost things that a thread did.  A call that steps an optimizer is a whole step, not a forward."""
+    spans, loads = raw.rows(SPANS), raw.rows(LOADS)
+    spans, loads = spans.of(spans["thread"] == thread), loads.of(loads["thread"] == thread)
+    start, end = (np.concatenate([spans[slot], loads[slot]]) for slot in ("start_ns", "end_ns"))
+    kind = np.concatenate([spans["flags"] & KIND_MASK, np.full(len(loads), _LOAD)])
+    return Intervals(start, end, kind).without(FORWARD, around=OPTIMIZER).outermost()
+
+
+_OPEN = "The step of the attach, an open step."
+_LOST = f"{_OPEN[:-1]}, a step whose rows have been overwritten."
+_CLOCK = "host's clock"
+
+
+def _phase(name: str, doc: str, source: str, null: str = _LOST) -> Column:
+    return Column(f"{name}_duration", "DOUBLE", "s", doc, source, null)
+
+
+TABLE = Table(
+    name="python.step_trace",
+    doc="One row per step, every step: what its time went into.  The phases add up to duration; they are what the "
+    "thread that trains was in, so a phase inside another one belongs to the outer one.",
+    columns=(
+        *COMMON,
+        Column(
+            "duration",
+            "DOUBLE",
+            "s",
+            "Wall time of the step: from the end of the last optimizer of the step before to the end of its own.",
+            _CLOCK,
+            _OPEN,
+        ),
+        _phase("data", "Time in __next__ of torch's DataLoaders.", "python.dataloader_trace"),
+        _phase(
+            "forward",
+            "Time in module calls, outside the other phases.",
+            "outermost module calls",
+            f"{_LOST[:-1]}, a step that is not sampled: its forward is in other_duration.",
+        ),
+        _phase("backward", "Time in backward passes, forwards that they run again included.", "autograd's engine"),
+        _phase("optimizer", "Time in Optimizer.step, with what its closure calls.", "optimizer steps"),
+        _phase("eval", "Time for which evals of probe held the training.", "probe.evals"),
+        _phase("other", "The rest of duration.", "duration less the phases"),
+        Column(
+            "rss_mb",
+            "DOUBLE",
+            "MB",
+            "Resident memory of the process at the end of the step (2^20 bytes).",
+            "/proc/self/statm",
+            "It was not read: an unsampled or an open step, or it had been read some milliseconds before.",
+        ),
+        Column("sampled", "BOOLEAN", "", "Whether module calls were recorded.", "agent", "An open step."),
+        Column(
+            "samples",
+            "BIGINT",
+            "",
+            "First dimension of the first tensor that the model was given, added up over the micro steps.",
+            "first module call with gradients of each micro step",
+            f"{_OPEN[:-1]}, a step that is not sampled, no tensor was seen.",
+        ),
+    ),
+    streams=_STREAMS,
+    derive=derive,
+    example="SELECT AVG(data_duration), AVG(forward_duration), AVG(backward_duration), AVG(optimizer_duration), "
+    "AVG(other_duration), AVG(duration) FROM python.step_trace WHERE sampled",
+)
