@@ -20,6 +20,7 @@ from .header import Header
 from .log import Log
 from .machine import Machine
 from .modules import Modules
+from .resident import Resident
 from .rows import Stream
 from .sampling import Sampling
 from .server import Key, Refused, Server
@@ -41,6 +42,8 @@ class Agent:
         self.boundary = Boundary()
         self.sampling = Sampling()
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
+        self.resident = Resident()
+        self.steps.rss_bytes = self.resident.read
         self.server = Server(endpoint, uids)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
         self.taps: TorchTaps | None = None
@@ -205,8 +208,8 @@ class Agent:
         for part in self._parts():
             part.close()
 
-    def _parts(self) -> list[Stream | Log | Header]:
-        return [*self.streams.values(), self.log, self.header]
+    def _parts(self) -> list[Stream | Log | Header | Resident]:
+        return [*self.streams.values(), self.log, self.header, self.resident]
 
     def _in_forked_child(self) -> None:
         """First thing in a forked child: taps out, descriptors closed, locks and sockets left alone."""

@@ -1,4 +1,4 @@
-"""Serial numbers of modules and optimizers, and their names; taps ask on the training thread.
+"""Serial numbers of modules, optimizers and loaders, and the modules' names; taps ask on the training thread.
 
 The one invariant: a serial number never means two objects.  Ids are recycled by CPython, so the dict from
 id to serial forgets an object the moment it dies; nothing here keeps one alive.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import KeyedRef
 
-from ..streams import LOG_MODULE, LOG_OPTIMIZER
+from ..streams import LOG_LOADER, LOG_MODULE, LOG_OPTIMIZER
 from .log import Log
 
 # Children that a wrapper holds its module under: they are no part of a name.
@@ -26,11 +26,13 @@ class Modules:
         self.serials: dict[int, int] = {}  # id(object) -> serial; read directly by the taps
         self.forgotten: list[dict[int, Any]] = []  # dicts by serial, of others, that forget what dies too
         self._alive: dict[int, KeyedRef[int, Any]] = {}
+        self._modules = set[int]()  # ids
         self._new = False
 
     def meet(self, module: Any) -> int:
         """Give a module its serial number; once a module, about 2 µs."""
         serial = self._number(module)
+        self._modules.add(id(module))
         name = type(module).__name__
         self._log.put(LOG_MODULE, serial, {"name": name, "type": name, "parent": 0, "root": serial})
         self._new = True
@@ -42,6 +44,16 @@ class Modules:
         name = type(optimizer).__name__
         self._log.put(LOG_OPTIMIZER, serial, {"name": name, "type": name})
         return serial
+
+    def meet_loader(self, identity: Any, fields: dict[str, Any]) -> int:
+        """Likewise a loader, by an object that lives as long as it does; fields as streams.py has them."""
+        serial = self._number(identity)
+        self.tell_loader(serial, fields)
+        return serial
+
+    def tell_loader(self, serial: int, fields: dict[str, Any]) -> None:
+        """What is known of it now."""
+        self._log.put(LOG_LOADER, serial, fields)
 
     def _number(self, thing: Any) -> int:
         key = id(thing)
@@ -55,13 +67,15 @@ class Modules:
         for others in self.forgotten:
             others.pop(serial, None)
         self._alive.pop(reference.key, None)
+        self._modules.discard(reference.key)
 
     def name(self) -> None:
         """Work out the qualified names of all modules met, if there are new ones.  The agent's thread."""
         if not self._new:
             return
         self._new = False
-        met = {key: module for key, ref in list(self._alive.items()) if hasattr(module := ref(), "_modules")}
+        refs = {key: ref for key in list(self._modules) if (ref := self._alive.get(key)) is not None}
+        met = {key: module for key, ref in refs.items() if (module := ref()) is not None}
         inside: dict[int, tuple[int, str]] = {}
         for key, module in met.items():
             for child, path in _children(module, met, ""):
@@ -88,6 +102,7 @@ class Modules:
 
     def close(self) -> None:
         self._alive.clear()
+        self._modules.clear()
         self.serials.clear()
 
 

@@ -106,7 +106,7 @@ class Namespace:
                 if value is old:
                     holders.append(other)
                 else:
-                    holders += [f"{other}.{attribute}" for attribute, held in _attributes(value) if held is old]
+                    holders += [f"{other}.{attribute}" for attribute, held in attributes(value) if held is old]
         if not holders:
             return ""
         return f"; {', '.join(holders[:_HOLDERS])} still {'holds' if len(holders) == 1 else 'hold'} the old object"
@@ -121,8 +121,8 @@ def _divided(frame: FrameType | None) -> tuple[list[FrameType], list[FrameType]]
     while frame is not None:
         frames.append(frame)
         frame = frame.f_back
-    kinds = [_kind(frame) for frame in frames]
-    for kind in (_USERS, _PACKAGES):
+    kinds = [whose(frame) for frame in frames]
+    for kind in (USERS, PACKAGES):
         if kind in kinds:
             first, last = kinds.index(kind), len(kinds) - kinds[::-1].index(kind)
             users = [frame for frame, its in zip(frames, kinds, strict=True) if its == kind]
@@ -130,24 +130,24 @@ def _divided(frame: FrameType | None) -> tuple[list[FrameType], list[FrameType]]
     return [], []
 
 
-_USERS, _PACKAGES, _OTHERS = range(3)
+USERS, PACKAGES, _OTHERS = range(3)
 
 
-def _kind(frame: FrameType) -> int:
+def whose(frame: FrameType) -> int:
     """Whose code it runs: the user's, an installed package's, or torch's, Python's or ours."""
     file = frame.f_code.co_filename
     torch = getattr(sys.modules.get("torch"), "__file__", None) or os.__file__
     if any(library in file for library in _LIBRARIES):
-        return _OTHERS if file.startswith(os.path.dirname(torch) + os.sep) else _PACKAGES
+        return _OTHERS if file.startswith(os.path.dirname(torch) + os.sep) else PACKAGES
     roots = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch) + os.sep)
-    return _OTHERS if file.startswith((*roots, *_NOT_FILES)) else _USERS
+    return _OTHERS if file.startswith((*roots, *_NOT_FILES)) else USERS
 
 
 def _read_running(frame: FrameType) -> dict[str, Any]:
     return dict(frame.f_locals)
 
 
-def _attributes(value: Any) -> list[tuple[str, Any]]:
+def attributes(value: Any) -> list[tuple[str, Any]]:
     """What a plain instance holds, and the submodules of an nn.Module; no property or method of it runs."""
     for kind in type(value).__mro__:
         if "__dict__" in vars(kind) and type(vars(kind)["__dict__"]) is not GetSetDescriptorType:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..streams import SAMPLED
 from .rows import Stream
+from .samples import Samples
 from .sampling import Sampling
 
 _SILENT = 16  # steps of another optimizer without one of the anchor: it has been replaced
@@ -25,6 +26,8 @@ class Steps:
         self._stream, self._boundary, self._sampling = stream, boundary, sampling
         self._flags = SAMPLED  # of the step that runs
         self._turn_at = 0
+        self.rss_bytes: Callable[[int], int] = _not_read
+        self.samples = Samples()
         self.count = 0
         self.base = 0
         self.source = "attach"
@@ -47,7 +50,10 @@ class Steps:
         if self.last_ns is not None:
             self._durations.append(now - self.last_ns)
         self.last_ns = now
-        self._stream.append(now, self.count, group_seq(), serial, 0, 0, self.training_thread, self._flags)
+        rss_bytes = self.rss_bytes(now) if self._flags & SAMPLED else 0
+        samples = self.samples.take(self.training_thread)
+        place = serial, rss_bytes, samples, self.training_thread
+        self._stream.append(now, self.count, group_seq(), *place, self._flags)
         self.count += 1
         if self.count >= self._turn_at:
             self._turn()
@@ -77,6 +83,10 @@ class Steps:
         """Median time of the last steps; the agent's thread."""
         durations = sorted(self._durations.copy())
         return durations[len(durations) // 2] if durations else None
+
+
+def _not_read(now: int) -> int:
+    return 0
 
 
 def _steps_done(optimizer: Any) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ..streams import BARE, COLLECTIVES, MARKS, SAMPLED, SPANS
+from ..streams import BARE, COLLECTIVES, LOADS, MARKS, SAMPLED, SPANS
 from .boundary import Boundary
 from .evaluate import Evaluation
 from .log import Log
@@ -25,7 +25,7 @@ from .taps.forward import Forward
 from .taps.loader import Loader
 from .taps.optimizer import OptimizerStep
 
-TAPS = ("forward", "backward", "optimizer", "collectives")
+TAPS = ("forward", "backward", "optimizer", "collectives", "loader")
 NO_TORCH = "off: the process has not imported torch"
 _PATIENCE_S = 3.0  # for a boundary at which the kernels on c10d can be taken out
 
@@ -49,7 +49,8 @@ class TorchTaps:
         self.backward = Backward(streams[MARKS], spans, modules, self._trouble)
         self.forward = Forward(spans, modules, self.backward, self._trouble)
         self.optimizer = OptimizerStep(spans, modules, steps, self._trouble)
-        self.loader = Loader(boundary)
+        self.loader = Loader(streams[LOADS], modules, boundary, self._trouble)
+        steps.samples = self.backward.samples
         self.collectives = Collectives(streams[COLLECTIVES], log, current_eval)
         self._asked = False
         self.optimizer.install()
@@ -80,7 +81,7 @@ class TorchTaps:
     def _time_phases(self, wanted: bool) -> None:
         self.backward.time_passes(wanted)
         self.optimizer.time_steps(wanted)
-        if wanted:
+        if wanted and "loader" not in self._troubles:
             self.loader.install()
         else:
             self.loader.remove()
@@ -92,6 +93,8 @@ class TorchTaps:
             self._troubles[tap] = text
             if tap in ("forward", "backward"):
                 self.forward.remove()
+            elif tap == "loader":
+                self.loader.remove()
 
     def tend(self) -> None:
         """What could not be done at once: hooks while the job stood in them, kernels without a boundary."""
@@ -116,6 +119,7 @@ class TorchTaps:
             "backward": self.forward.why_not or marked,
             "optimizer": "on" if self.optimizer.installed else "waiting for the job to leave optimizer.step",
             "collectives": "on" if self.collectives.installed else waiting,
+            "loader": self.loader.why_not or "on",
         }
         if self.collectives.why_not:
             states["collectives"] = f"off: {self.collectives.why_not}"

@@ -15,6 +15,7 @@ from typing import Any
 from ...streams import BEGIN, BEGIN_SAME_NODE, END, ENGINE
 from ..modules import Modules
 from ..rows import Stream
+from ..samples import Samples
 
 _SPARE = 768  # dummies made ahead: three a module
 
@@ -31,6 +32,7 @@ class Backward:
         self._marks, self._ident = marks, sys.modules["_thread"].get_ident
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
         self._engine = self._engine_homes[1]._engine_run_backward
+        self.samples = Samples()
         self._wrapped_engine = self._wrap_engine(spans)
         self.begin, self.end = self._make_begin_and_end()
 
@@ -107,15 +109,20 @@ class Backward:
 
     def _wrap_engine(self, spans: Stream) -> Callable[..., Any]:
         clock, append, engine = perf_counter_ns, spans.append, self._engine
-        ident, trouble = self._ident, self._trouble
+        ident, trouble, samples = self._ident, self._trouble, self.samples
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            trains = kwargs.get("accumulate_grad")  # not so for autograd.grad(), which models call in their forward
+            if trains:
+                samples.pass_begins()
             start = clock()
             try:
                 return engine(t_outputs, *args, **kwargs)
             finally:
                 try:
                     append(start, clock(), 0, ident(), ENGINE)
+                    if trains:
+                        samples.pass_ends()
                 except Exception as error:  # inside a user's backward: nothing may escape
                     trouble(f"backward: {error!r}")
 

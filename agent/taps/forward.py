@@ -18,11 +18,14 @@ from typing import Any
 from ...streams import COMPILED, FAILED, FORWARD
 from ..modules import Modules
 from ..rows import Stream
+from ..samples import Samples
 from .backward import Backward
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = """
 def _wrapped_call_impl(self, *args, **kwargs):
+    if _probe_waiting:
+        _probe_count(args, kwargs)
     _probe_entered = _probe_before(self, args[0] if args else None)
     _probe_start = _probe_clock()
     try:
@@ -45,8 +48,9 @@ class Forward:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
-        self._globals = _globals(spans, modules, backward.begin, backward.end, trouble)
-        self._unmarked = _globals(spans, modules, _skipped_nothing(), _skipped_nothing(), trouble)
+        counting = _counting(backward.samples, trouble)
+        self._globals = counting | _globals(spans, modules, backward.begin, backward.end, trouble)
+        self._unmarked = counting | _globals(spans, modules, _skipped_nothing(), _skipped_nothing(), trouble)
         self.why_not = "" if _is_known(self._original) else "off: this torch's _wrapped_call_impl is not known"
         self.installed = False
         if not self.why_not:
@@ -125,7 +129,19 @@ def _globals(
     }
 
 
-def _timed(chosen: dict[str, Callable[..., Any]], spent: Callable[[int], None]) -> dict[str, Callable[..., Any]]:
+def _counting(samples: Samples, trouble: Callable[[str], None]) -> dict[str, Any]:
+    """Likewise; all but the first call of a micro step find the list empty."""
+
+    def count(args: Any, kwargs: Any) -> None:
+        try:
+            samples.count(args, kwargs)
+        except Exception as error:  # inside a user's forward: nothing may escape
+            trouble(f"forward: {error!r}")
+
+    return {"_probe_waiting": samples.waiting, "_probe_count": skipped_by_dynamo(count)}
+
+
+def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, Any]:
     """The same, with a clock around."""
     clock = perf_counter_ns
 
@@ -160,4 +176,7 @@ def _skipped_nothing() -> Any:
     return skipped_by_dynamo(nothing)
 
 
-_INERT: dict[str, Callable[..., Any]] = dict.fromkeys(("_probe_before", "_probe_after", "_probe_failed"), _nothing)
+_INERT: dict[str, Any] = {
+    **dict.fromkeys(("_probe_before", "_probe_after", "_probe_failed", "_probe_count"), _nothing),
+    "_probe_waiting": (),
+}

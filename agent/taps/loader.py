@@ -1,22 +1,38 @@
-"""Entry of a DataLoader's __next__: a boundary between two iterations also for loops that run in C."""
+"""Batches: the wait in a DataLoader's __next__, and how many lay ready; its entry is a boundary for loops in C.
+
+Works on loops that are running already, for the method is swapped on the class of all iterators.  The one invariant:
+what torch's own __next__ returns or raises is what the job gets.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
+from ...streams import FAILED
 from ..boundary import Boundary
+from ..holder import holder, readable
+from ..modules import Modules
+from ..namespace import attributes
+from ..rows import Stream
+
+_TO_THE_JOB = 4  # frames from _name() to the one that takes the batch
+_SEARCHES = 64  # for names, at 0.1 ms; a job that makes loaders all the time has more of them than names
 
 
 class Loader:
-    """install() and remove() from any thread; works on loops that are running already."""
+    """install() and remove() from any thread."""
 
-    def __init__(self, boundary: Boundary) -> None:
+    def __init__(self, loads: Stream, modules: Modules, boundary: Boundary, trouble: Callable[[str], None]) -> None:
         dataloader_py = sys.modules.get("torch.utils.data.dataloader")
         self._class: Any = getattr(dataloader_py, "_BaseDataLoaderIter", None)
+        self.why_not = "" if self._class is not None else "off: the process has not imported torch.utils.data"
         if self._class is not None:
             self._original = self._class.__next__
-            self._wrapped = _wrap(self._original, boundary)
+            known = Loaders(modules, dataloader_py.DataLoader)  # type: ignore[union-attr]
+            self._wrapped = _wrap(self._original, boundary.loading, loads, known.serial, trouble)
 
     def install(self) -> None:
         if self._class is not None and self._class.__next__ is self._original:
@@ -27,11 +43,106 @@ class Loader:
             self._class.__next__ = self._original
 
 
-def _wrap(original: Any, boundary: Boundary) -> Any:
-    loading = boundary.loading
+class Loaders:
+    """serial() on the thread that takes a batch: the loader's number; at the first batch it is looked at and named.
+
+    An iterator does not know its loader, but has its sampler, which lives as long as the loader.
+    """
+
+    def __init__(self, modules: Modules, loader_type: Any) -> None:
+        self._modules, self._type = modules, loader_type
+        self._serial_of = modules.serials.get
+        self._searches = _SEARCHES
+        self._unnamed: set[int] = set()
+
+    def serial(self, iterator: Any) -> int:
+        sampler = iterator._index_sampler
+        serial = self._serial_of(id(sampler)) or self._serial_of(id(iterator))
+        if serial is None:
+            fields = _fields(iterator, sampler, self._type.__name__)
+            try:
+                serial = self._modules.meet_loader(sampler, fields)
+            except TypeError:  # a list of batches has no weak references
+                serial = self._modules.meet_loader(iterator, fields)
+            self._unnamed.add(serial)
+        if self._unnamed and serial in self._unnamed and readable():
+            self._unnamed.discard(serial)
+            if self._searches > 0:
+                self._searches -= 1
+                self._name(serial, iterator, sampler)
+        return serial
+
+    def _name(self, serial: int, iterator: Any, sampler: Any) -> None:
+        def is_loader(value: Any) -> bool:
+            if self._type not in type(value).__mro__:
+                return False
+            held = value.__dict__
+            return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
+
+        try:
+            name = holder(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)
+        except Exception:  # a variable so strange is no reason to lose the batches
+            name = None
+        if name is not None:
+            self._modules.tell_loader(serial, _fields(iterator, sampler, name))
+
+
+def _fields(iterator: Any, sampler: Any, name: str) -> dict[str, Any]:
+    size = dict(attributes(sampler)).get("batch_size") if iterator._auto_collation else None
+    return {
+        "name": name,
+        "num_workers": int(iterator._num_workers),
+        "pin_memory": bool(iterator._pin_memory),
+        "prefetch_factor": getattr(iterator, "_prefetch_factor", None),
+        "batch_size": size if type(size) is int else None,
+    }
+
+
+def _wrap(
+    original: Any,
+    loading: Callable[[], None],
+    loads: Stream,
+    serial_of: Callable[[Any], int],
+    trouble: Callable[[str], None],
+) -> Any:
+    clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, loads.append
+
+    def record(iterator: Any, start: int, ready: int, outstanding: int, flags: int) -> None:
+        end = clock()
+        try:
+            append(start, end, serial_of(iterator), ready, outstanding, ident(), flags)
+        except Exception as error:  # the batch is the user's: nothing may escape
+            trouble(f"loader: {error!r}")
 
     def __next__(self: Any) -> Any:
         loading()
-        return original(self)
+        ready, outstanding = _asked(self)
+        start = clock()
+        try:
+            batch = original(self)
+        except StopIteration:
+            raise
+        except BaseException:
+            record(self, start, ready, outstanding, FAILED)
+            raise
+        record(self, start, ready, outstanding, 0)
+        return batch
 
     return __next__
+
+
+def _asked(iterator: Any) -> tuple[int, int]:
+    """(batches that lie ready, batches asked for and not taken yet), -1 where that is not known; takes no lock.
+
+    What came out of turn is kept beside the tasks; what came in turn lies in the queue, or behind the thread that pins.
+    """
+    tasks = getattr(iterator, "_task_info", None)
+    if tasks is None:
+        return -1, -1
+    try:
+        early = len(tasks) - iterator._tasks_outstanding
+        queue = iterator._data_queue
+        waiting = len(queue.queue) if hasattr(queue, "queue") else queue.qsize()
+    except Exception:  # a torch that keeps them otherwise, or a platform that cannot count
+        return -1, len(tasks)
+    return early + waiting, len(tasks)

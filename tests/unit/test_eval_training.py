@@ -19,9 +19,10 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from probe.agent.boundary import Boundary  # noqa: E402
 from probe.agent.evaluate import Evaluation  # noqa: E402
 from probe.agent.log import Log  # noqa: E402
+from probe.agent.modules import Modules  # noqa: E402
 from probe.agent.rows import Stream  # noqa: E402
 from probe.agent.taps.loader import Loader  # noqa: E402
-from probe.streams import SPANS, STREAMS  # noqa: E402
+from probe.streams import LOADS, SPANS, STREAMS  # noqa: E402
 
 STEPS = 10  # of the loop itself
 BY_EVAL = 10
@@ -34,13 +35,15 @@ class Session:
     def __init__(self, code: str, count: int = -1) -> None:
         self.done: dict[str, Any] = {}
         self.frame = ""
+        self._troubles: list[str] = []
         self._log, self._spans = Log(), Stream(SPANS, STREAMS[SPANS], retention_bytes=1)
         self._evaluation = Evaluation(
             code=code, filename="<eval>", write=True, send=self._send, log=self._log, spans=self._spans, own={}
         )
         self._boundary, self._count, self._anchor = Boundary(), 0, 0
         self._at = count
-        self._tap = Loader(self._boundary)
+        self._loads, self._modules = Stream(LOADS, STREAMS[LOADS], retention_bytes=1), Modules(self._log)
+        self._tap = Loader(self._loads, self._modules, self._boundary, self._troubles.append)
 
     def _send(self, kind: str, fields: dict[str, Any]) -> None:
         if kind == "done":
@@ -57,7 +60,9 @@ class Session:
         self._boundary.close()
         self._log.close()
         self._spans.close()
-        assert not self._boundary.trouble and sys.gettrace() is None
+        self._loads.close()
+        self._modules.close()
+        assert not self._troubles and not self._boundary.trouble and sys.gettrace() is None
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._anchor = self._anchor or id(optimizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ def taps() -> Iterator[Taps]:
     backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
     forward = Forward(streams[SPANS], modules, backward, troubles.append)
     optimizer = OptimizerStep(streams[SPANS], modules, steps, troubles.append)
+    steps.samples = backward.samples
     made = Taps(streams, modules, forward, backward, optimizer, steps, troubles, boundaries)
     made.install()
     yield made
@@ -340,3 +342,102 @@ def test_a_tap_that_fails_is_reported_and_the_forward_goes_on(taps: Taps) -> Non
     assert taps.troubles and all(text.startswith("forward: ") for text in taps.troubles)
     taps.troubles.clear()
     del taps.streams[SPANS]
+
+
+class Named(nn.Module):  # type: ignore[misc]
+    """Takes what it is given however it is given, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        (value,) = [each for each in (*args, *kwargs.values()) if each is not None]
+        while isinstance(value, (dict, list, tuple)):
+            value = next(iter(value.values())) if isinstance(value, dict) else value[0]
+        return self.linear(value.float())
+
+
+def samples_of(taps: Taps, *batches: Callable[[nn.Module], Any]) -> list[int]:
+    """What a job's steps note whose batches are these calls; the first step makes the training thread known."""
+    model = Named()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    for call in (lambda model: model(torch.ones(1, 4)), *batches):
+        call(model).sum().backward()
+        sgd.step()
+    return [row["samples"] for row in taps.rows(STEPS)][1:]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: model(torch.ones(7, 4)),
+        lambda model: model(torch.ones(7, 4, dtype=torch.long)),
+        lambda model: model(x=torch.ones(7, 4)),
+        lambda model: model([{"ids": torch.ones(7, 4)}]),
+        lambda model: model(None, batch=(torch.ones(7, 4), torch.ones(3))),
+        lambda model: nn.Sequential(nn.Identity(), model)(torch.ones(7, 4)),
+    ],
+    ids=["tensor", "integers", "by name", "in containers", "after None", "of the outermost"],
+)
+def test_samples_are_the_first_dimension_of_the_models_input(taps: Taps, call: Callable[[nn.Module], Any]) -> None:
+    assert samples_of(taps, call, call) == [7, 7]
+
+
+def test_an_evaluation_before_the_step_is_no_sample(taps: Taps) -> None:
+    def evaluating(model: nn.Module) -> Any:
+        with torch.no_grad():
+            model(torch.ones(100, 4))
+        return model(torch.ones(7, 4)) + 0 * model(torch.ones(1, 4))
+
+    assert samples_of(taps, evaluating) == [7]
+
+
+def test_samples_of_micro_steps_add_up(taps: Taps) -> None:
+    def accumulated(model: nn.Module) -> Any:
+        for size in (3, 4):
+            model(torch.ones(size, 4)).sum().backward()
+        return model(torch.ones(5, 4))
+
+    assert samples_of(taps, accumulated) == [12]
+
+
+def test_forwards_run_again_and_gradients_taken_in_a_forward_are_no_micro_step(taps: Taps) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Force(nn.Module):  # type: ignore[misc]
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Any) -> Any:
+            energy = self.model(x)
+            (force,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
+            return force.sum() + self.model(x[:2]).sum()
+
+    def again(reentrant: bool) -> Callable[[nn.Module], Any]:
+        return lambda model: checkpoint(model, torch.ones(6, 4, requires_grad=True), use_reentrant=reentrant)
+
+    found = samples_of(
+        taps, again(True), again(False), lambda model: Force(model)(torch.ones(7, 4, requires_grad=True))
+    )
+    assert found[1:] == [6, 7]
+    assert found[0] in (0, 6)  # a reentrant checkpoint calls the model without gradients
+
+
+def test_samples_that_cannot_be_told_are_not_known(taps: Taps) -> None:
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3, 4), torch.ones(2, 4)])
+    found = samples_of(
+        taps, lambda model: model(packed), lambda model: model.linear.weight.sum(), lambda model: model(torch.ones(4))
+    )
+    assert found == [0, 0, 4]
+
+
+def test_another_threads_calls_are_no_samples(taps: Taps) -> None:
+    def beside(model: nn.Module) -> Any:
+        thread = threading.Thread(target=lambda: model(torch.ones(100, 4)))
+        thread.start()
+        thread.join()
+        return model(torch.ones(7, 4))
+
+    assert samples_of(taps, beside) == [7]

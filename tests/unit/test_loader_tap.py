@@ -1,0 +1,279 @@
+"""The tap on loaders: what it records, how it names them, and that the job gets its very batches."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler  # noqa: E402
+
+from probe.agent.boundary import Boundary  # noqa: E402
+from probe.agent.log import Log  # noqa: E402
+from probe.agent.modules import Modules  # noqa: E402
+from probe.agent.rows import Stream  # noqa: E402
+from probe.agent.taps.loader import Loader  # noqa: E402
+from probe.streams import FAILED, LOADS, LOG_LOADER, STREAMS  # noqa: E402
+
+DATA = list(range(40))
+Rows = list[dict[str, int]]
+
+
+@dataclass
+class Tap:
+    loads: Stream
+    modules: Modules
+    told: dict[int, dict[str, Any]] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+    loader: Any = None
+
+    @property
+    def rows(self) -> Rows:
+        found = []
+        for _, view in self.loads.read(1, self.loads.position(), 4096):
+            found += [dict(zip(self.loads.slots, row, strict=True)) for row in self.loads.struct.iter_unpack(view)]
+            view.release()
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """Of each batch, its loader's."""
+        return [self.told[row["subject"]]["name"] for row in self.rows]
+
+
+@pytest.fixture
+def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
+    log, boundary, handler = Log(), Boundary(), signal.getsignal(signal.SIGCHLD)
+    made = Tap(Stream(LOADS, STREAMS[LOADS], 1), Modules(log))
+    monkeypatch.setattr(log, "put", lambda kind, id, fields: kind == LOG_LOADER and made.told.update({id: fields}))
+    before = torch.utils.data.dataloader._BaseDataLoaderIter.__next__
+    made.loader = Loader(made.loads, made.modules, boundary, made.troubles.append)
+    made.loader.install()
+    yield made
+    made.loader.remove()
+    assert torch.utils.data.dataloader._BaseDataLoaderIter.__next__ is before
+    assert made.troubles == []
+    made.modules.close()
+    made.loads.close()
+    log.close()
+    signal.signal(signal.SIGCHLD, handler)  # torch sets one of its own for workers
+
+
+# An assert is rewritten to call locals(), and functions that do are not looked into: the loops stand in these.
+
+
+def epochs(train_loader: Any, times: int = 1, each: Callable[[], None] = lambda: None) -> list[Any]:
+    taken = []
+    for _ in range(times):
+        for batch in train_loader:
+            taken.append(batch)
+            each()
+    return taken
+
+
+def both(first: Any, second: Any) -> None:
+    for _ in range(3):
+        for _ in zip(first, second, strict=False):
+            pass
+
+
+def one(batches: Any) -> Any:
+    return next(batches)
+
+
+class Stream40(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Iterator[int]:
+        return iter(DATA)
+
+
+def test_each_batch_is_a_row_and_the_end_of_the_epoch_is_none(tap: Tap) -> None:
+    taken = epochs(DataLoader(DATA, batch_size=8))
+    assert [batch.tolist() for batch in taken] == [DATA[at : at + 8] for at in range(0, 40, 8)]
+    assert len(tap.rows) == 5
+    assert all(row["start_ns"] <= row["end_ns"] and (row["ready"], row["outstanding"]) == (-1, -1) for row in tap.rows)
+    assert list(tap.told.values()) == [
+        {"name": "train_loader", "num_workers": 0, "pin_memory": False, "prefetch_factor": None, "batch_size": 8}
+    ]
+
+
+def test_the_wait_is_what_the_dataset_takes(tap: Tap) -> None:
+    class Slow:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.03)
+            return index
+
+    assert len(list(DataLoader(Slow(), batch_size=None))) == 3
+    assert all(0.03e9 <= row["end_ns"] - row["start_ns"] < 0.2e9 for row in tap.rows)
+
+
+def test_a_loader_keeps_its_number_over_epochs_and_two_have_two(tap: Tap) -> None:
+    both(DataLoader(DATA, batch_size=20), DataLoader(DATA, batch_size=40))
+    assert tap.names == ["first", "second", "first"] * 3
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_tell_what_lies_ready(tap: Tap, persistent: bool) -> None:
+    loader = DataLoader(DATA, batch_size=4, num_workers=2, prefetch_factor=2, persistent_workers=persistent)
+    epochs(loader, 2, lambda: time.sleep(0.05))
+    rows = tap.rows
+    assert len(rows) == 20 and set(tap.names) == {"train_loader"} and len(tap.told) == 1
+    assert [row["outstanding"] for row in rows] == [4, 4, 4, 4, 4, 4, 4, 3, 2, 1] * 2
+    assert all(0 <= row["ready"] <= row["outstanding"] for row in rows)
+    assert sum(row["ready"] == row["outstanding"] for row in rows[2:10]) >= 6
+    fields = tap.told[rows[0]["subject"]]
+    assert (fields["num_workers"], fields["prefetch_factor"], fields["batch_size"]) == (2, 2, 4)
+
+
+def test_what_came_out_of_turn_lies_ready_too(tap: Tap) -> None:
+    class Uneven:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.3 * (index == 0))
+            return index
+
+    iterator = iter(DataLoader(Uneven(), batch_size=None, num_workers=2, prefetch_factor=2))
+    next(iterator)
+    next(iterator)
+    assert len(iterator._task_info) - iterator._tasks_outstanding > 0
+    assert tap.rows[1]["ready"] >= 2
+    del iterator
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_iterable_datasets(tap: Tap, workers: int) -> None:
+    taken = epochs(DataLoader(Stream40(), batch_size=10, num_workers=workers))
+    assert len(taken) == len(tap.rows) == 4 * max(1, workers)
+    assert set(tap.names) == {"train_loader"}
+
+
+def test_an_exception_is_a_failed_row_and_goes_on(tap: Tap) -> None:
+    class Broken:
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> int:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        next(iter(DataLoader(Broken(), batch_size=None)))
+    assert [row["flags"] for row in tap.rows] == [FAILED]
+
+
+def test_a_list_of_batches_is_a_loader_too(tap: Tap) -> None:
+    assert len(epochs(DataLoader(DATA, batch_sampler=[[0, 1], [2, 3]]))) == 2
+    assert tap.names == ["train_loader"] * 2 and tap.told[tap.rows[0]["subject"]]["batch_size"] is None
+
+
+def test_the_size_is_the_batch_samplers(tap: Tap) -> None:
+    loader = DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 5, False))
+    next(iter(loader))
+    assert [fields["batch_size"] for fields in tap.told.values()] == [5]
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.train_loader = DataLoader(DATA, batch_size=8)
+        self.loaders = {"val": DataLoader(DATA, batch_size=40)}
+
+    def train(self) -> None:
+        for _ in self.train_loader:
+            pass
+
+    def validate(self) -> None:
+        loaders = self.loaders
+        list(loaders["val"])
+
+
+def test_attributes_and_items_name_a_loader(tap: Tap) -> None:
+    trainer = Trainer()
+    trainer.train()
+    trainer.validate()
+    assert set(tap.names) == {"self.train_loader", "loaders['val']"}
+
+
+def test_an_iterator_names_a_loader_that_nothing_holds(tap: Tap) -> None:
+    one(iter(DataLoader(DATA, batch_size=8)))
+    assert tap.names == ["batches"]
+
+
+def test_a_loader_that_nothing_holds_goes_by_its_class(tap: Tap) -> None:
+    for _ in map(str, DataLoader(DATA, batch_size=40)):
+        pass
+    assert tap.names == ["DataLoader"]
+
+
+def test_what_locals_gave_out_is_left_alone(tap: Tap) -> None:
+    config = locals()
+    loader = DataLoader(DATA, batch_size=40)
+    assert len(list(loader)) == 1
+    assert "loader" not in config and tap.names == ["DataLoader"]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="variables can be read at any time")
+def test_under_a_trace_a_loader_waits_for_its_name(tap: Tap) -> None:
+    iterator = iter(DataLoader(DATA, batch_size=20))
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    try:
+        one(iterator)
+        assert tap.names == ["DataLoader"]
+    finally:
+        sys.settrace(before)
+    one(iterator)
+    assert set(tap.names) == {"batches"}
+
+
+def test_nothing_keeps_a_loader_alive(tap: Tap) -> None:
+    for _ in range(20):
+        epochs(DataLoader(DATA, batch_size=40))
+    gc.collect()
+    assert not tap.modules.serials and len({row["subject"] for row in tap.rows}) == 20
+
+
+def test_a_detach_in_the_middle_of_a_batch_does_not_end_the_epoch(tap: Tap) -> None:
+    class Detaching:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> int:
+            if index == 1:
+                tap.loader.remove()
+                tap.loads.close()
+            return index
+
+    assert list(DataLoader(Detaching(), batch_size=None)) == [0, 1, 2]
+    assert [text.partition(":")[0] for text in tap.troubles] == ["loader"]
+    tap.troubles.clear()
+
+
+def final_weights(toggle: Callable[[int], None]) -> bytes:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(torch.randn(60, 3), batch_size=4, shuffle=True)
+    for step, batch in enumerate(loader):
+        toggle(step)
+        model(batch).pow(2).mean().backward()
+        sgd.step()
+        sgd.zero_grad()
+    return b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+
+
+def test_weights_are_bit_identical(tap: Tap) -> None:
+    recorded = final_weights(lambda step: None)
+    toggled = final_weights(lambda step: tap.loader.remove() if step % 3 else tap.loader.install())
+    tap.loader.remove()
+    assert final_weights(lambda step: None) == recorded == toggled
