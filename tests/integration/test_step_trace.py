@@ -1,0 +1,84 @@
+"""What step_trace says of a job against the job's own clock around each phase."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from target import Probe, Start, Target
+
+PHASES = ("data", "forward", "backward", "optimizer")
+STEPS = 30
+
+
+def rows(job: Target, probe: Probe, sql: str) -> list[dict[str, Any]]:
+    return list(json.loads(probe(job.pid, "query", "--format", "json", sql).stdout))
+
+
+def watched(job: Target, probe: Probe, steps: int = STEPS) -> None:
+    """The agent is in, and so many steps whole."""
+    probe("attach", job.pid)
+    probe(job.pid, "set", "sample=1")
+    end = time.monotonic() + 60
+    while rows(job, probe, "SELECT COUNT(*) AS n FROM python.step_trace")[0]["n"] < steps:
+        assert time.monotonic() < end
+        time.sleep(0.3)
+
+
+@pytest.mark.parametrize("style", ["", "--accumulate", "--gan", "--workers"])
+def test_phases_are_what_the_job_measures(start: Start, probe: Probe, tmp_path: Path, style: str) -> None:
+    file = tmp_path / "times"
+    job = start("phased.py", str(file), *([style, "1"] if style == "--workers" else [style][: len(style)]))
+    watched(job, probe)
+    found = rows(job, probe, "SELECT * FROM python.step_trace")
+    measured = {step: dict(zip(PHASES, times, strict=True)) for step, *times in map(json.loads, file.open())}
+    for phase in PHASES:
+        seen = median(row[f"{phase}_duration"] for row in found)
+        # a GAN's step runs from its first optimizer to its first optimizer: the same work, in another order
+        own = median(measured[row["step"]][phase] for row in found)
+        assert seen == pytest.approx(own, rel=0.05, abs=20e-6), phase
+    assert all(
+        sum(row[f"{phase}_duration"] for phase in (*PHASES, "eval", "other")) == pytest.approx(row["duration"])
+        for row in found
+    )
+    assert median(row["other_duration"] / row["duration"] for row in found) < 0.03
+    assert {row["samples"] for row in found} == {16 * {"--accumulate": 3, "--gan": 2}.get(style, 1)}
+    memory = [row["rss_mb"] for row in found if row["rss_mb"] is not None]
+    assert memory and all(50 < one < 5000 for one in memory)
+
+
+def test_an_eval_between_two_steps_is_its_phase(start: Start, probe: Probe, tmp_path: Path) -> None:
+    job = start("phased.py", str(tmp_path / "times"))
+    watched(job, probe, 5)
+    probe(job.pid, "eval", "import time; time.sleep(0.3)")
+    time.sleep(1)
+    found = rows(
+        job,
+        probe,
+        "SELECT s.step, s.eval_duration, s.other_duration, e.duration FROM python.step_trace s "
+        "JOIN probe.evals e USING (step) WHERE s.eval_duration > 0",
+    )
+    assert len(found) == 1
+    assert found[0]["eval_duration"] == pytest.approx(found[0]["duration"], rel=0.05) and found[0]["duration"] > 0.3
+    assert found[0]["other_duration"] < 0.05
+
+
+def test_batches_and_the_waits_of_steps_are_the_same_time(start: Start, probe: Probe, tmp_path: Path) -> None:
+    job = start("phased.py", str(tmp_path / "times"), "--workers", "2")
+    watched(job, probe)
+    found = rows(
+        job,
+        probe,
+        "SELECT step, any_value(data_duration) AS waited, SUM(wait_duration) AS waits, MIN(loader) AS loader, "
+        "MAX(num_workers) AS workers, MAX(ready) AS ready, MAX(outstanding) AS outstanding "
+        "FROM python.step_trace JOIN python.dataloader_trace USING (step) GROUP BY step",
+    )
+    assert len(found) >= STEPS
+    assert all(row["waited"] == pytest.approx(row["waits"]) for row in found)
+    assert {(row["loader"], row["workers"], row["outstanding"]) for row in found} == {("train_loader", 2, 4)}
+    assert max(row["ready"] for row in found) >= 3  # the step takes longer than two workers do for a batch

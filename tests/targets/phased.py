@@ -1,0 +1,99 @@
+"""A training whose every phase takes a known time, with its own clock around each: target of tests.
+
+    python phased.py TIMES_FILE [--accumulate] [--gan] [--workers N]
+
+One JSON array a step goes to TIMES_FILE: [step, data, forward, backward, optimizer] in seconds.
+"""
+
+import json
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+NAPS = {"data": 0.004, "forward": 0.006, "backward": 0.008, "optimizer": 0.003}  # seconds beside the work itself
+clock = time.perf_counter
+
+
+class Slow:
+    def __len__(self):
+        return 10_000_000
+
+    def __getitem__(self, index):
+        time.sleep(NAPS["data"])
+        return torch.randn(16, 64)
+
+
+class Nap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(NAPS["forward"])
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(NAPS["backward"])
+        return gradient
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x):
+        return Nap.apply(self.linear(x)).square().mean()
+
+
+class Sleepy(torch.optim.AdamW):  # which counts its steps, so that the numbers are those in the file
+    def step(self, closure=None):
+        time.sleep(NAPS["optimizer"])
+        return super().step(closure)
+
+
+class Clock:
+    """Adds up the time of each phase of a step."""
+
+    def __init__(self):
+        self.spent = dict.fromkeys(NAPS, 0.0)
+
+    def __call__(self, phase, call, *args):
+        start = clock()
+        result = call(*args)
+        self.spent[phase] += clock() - start
+        return result
+
+
+def train_step(timed, batches, trained, micro_steps):
+    for model, optimizer in trained:
+        for _ in range(micro_steps):
+            batch = timed("data", next, batches)
+            loss = timed("forward", model, batch)
+            timed("backward", loss.backward)
+        timed("optimizer", optimizer.step)
+        optimizer.zero_grad()
+
+
+def main():
+    torch.set_num_threads(1)
+    trained = []
+    for _ in range(2 if "--gan" in sys.argv else 1):
+        model = Model()
+        trained.append((model, Sleepy(model.parameters(), lr=0.01)))
+    workers = int(sys.argv[sys.argv.index("--workers") + 1]) if "--workers" in sys.argv else 0
+    train_loader = DataLoader(Slow(), batch_size=None, num_workers=workers)
+    batches = iter(train_loader)
+    with open(sys.argv[1], "w", buffering=1) as times:
+        for step in range(100_000):
+            timed = Clock()
+            train_step(timed, batches, trained, 3 if "--accumulate" in sys.argv else 1)
+            times.write(json.dumps([step, *timed.spent.values()]) + "\n")
+            if step == 3:
+                print(f"ready {os.getpid()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
