@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 WORKER = Path(__file__).resolve().parent / "worker.py"
 PEER = {"PROBING": "1"}  # what puts the peer into a process from its start
-Times = list[tuple[int, int]]  # of each step: wall, CPU of the process; ns
+Times = list[int]  # of each step, ns
 
 
 class WorkerEnded(Exception):
@@ -57,7 +57,8 @@ class Job:
 
     def block(self, steps: int, warm: int = 0) -> Times:
         """Run warm + steps steps; the times of the last `steps`, of rank 0."""
-        return [(wall, cpu) for wall, cpu in self.ask(steps=steps, warm=warm)]
+        times: Times = self.ask(steps=steps, warm=warm)
+        return times
 
     def ask(self, **command: Any) -> Any:
         """A command to all ranks, and what rank 0 answers."""
@@ -151,13 +152,17 @@ class Inside:
             print(f"{self.name} recorded nothing", file=sys.stderr)
 
 
+ARMS = ("nothing again", "probe by default", "probe with everything", "plain hooks", "torch.profiler", "probing")
+
+
 def arms(probe: str) -> dict[str, Arm]:
-    """Name in the tables -> arm, all that the steps of a workload are timed with."""
-    return {
-        "nothing again": Nothing(),
-        "probe, by default": Ours(probe),
-        "probe, everything": Ours(probe, ("sample=all",)),
-        "plain hooks": Inside("hooks"),
-        "torch.profiler": Inside("profiler"),
-        "probing": Inside("peer", peer=True),
-    }
+    """Name in the tables -> arm, all that the steps of a workload are timed with; probe: path of our command."""
+    each: list[Arm] = [
+        Nothing(),
+        Ours(probe),
+        Ours(probe, ("sample=all",)),
+        Inside("hooks"),
+        Inside("profiler"),
+        Inside("peer", peer=True),
+    ]
+    return dict(zip(ARMS, each, strict=True))

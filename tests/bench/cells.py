@@ -1,7 +1,7 @@
 """A job measured in short cells: bare, with, with, bare, close enough together that the machine is the same in all.
 
-The one invariant: every block of a cell is as long as the others and reached in the same way, so that an arm that does
-nothing has a ratio that lies as often above 1 as below.
+Half of the cells, by chance, are with, bare, bare, with.  The one invariant: an arm that does nothing could change names
+with the bare job, so its ratio lies as often above 1 as below, however the machine wanders.
 """
 
 from __future__ import annotations
@@ -24,22 +24,30 @@ class Measured:
     minutes: float = 0.0
 
     def add(self, arm: str, with_it: Times, bare: Times) -> None:
-        walls = [[wall for wall, _ in times] for times in (with_it, bare)]
-        self.medians.setdefault(arm, []).append((median(walls[0]), median(walls[1])))
-        self.means.setdefault(arm, []).append((fmean(walls[0]), fmean(walls[1])))
+        self.medians.setdefault(arm, []).append((median(with_it), median(bare)))
+        self.means.setdefault(arm, []).append((fmean(with_it), fmean(bare)))
 
     @property
     def bare_ns(self) -> float:
         return median(bare for pairs in self.medians.values() for _, bare in pairs)
 
 
-def cell(job: Job, arm: Arm, steps: int, warm: int) -> tuple[Times, Times]:
-    """The steps with the arm, and the bare steps right before and after them."""
-    before = job.block(steps, warm)
-    arm.put(job)
-    with_it = job.block(steps, warm) + job.block(steps, warm)
-    arm.take(job)
-    return with_it, before + job.block(steps, warm)
+BARE_OUTSIDE = (False, True, True, False)
+BARE_INSIDE = (True, False, False, True)
+
+
+def cell(job: Job, arm: Arm, steps: int, warm: int, order: tuple[bool, ...] = BARE_OUTSIDE) -> tuple[Times, Times]:
+    """Two blocks with the arm, and two bare ones close by; order: which of the four have it."""
+    times: dict[bool, Times] = {True: [], False: []}
+    is_in = False
+    for wanted in order:
+        if wanted != is_in:
+            (arm.put if wanted else arm.take)(job)
+        is_in = wanted
+        times[wanted] += job.block(steps, warm)
+    if is_in:
+        arm.take(job)
+    return times[True], times[False]
 
 
 def measured(jobs: dict[bool, Job], arms: dict[str, Arm], steps: int, warm: int, until: Iterator[bool]) -> Measured:
@@ -51,7 +59,8 @@ def measured(jobs: dict[bool, Job], arms: dict[str, Arm], steps: int, warm: int,
     for _ in until:
         chance.shuffle(order)
         for name in order:
-            result.add(name, *cell(jobs[arms[name].peer], arms[name], steps, warm))
+            which = chance.choice((BARE_OUTSIDE, BARE_INSIDE))
+            result.add(name, *cell(jobs[arms[name].peer], arms[name], steps, warm, which))
     result.minutes = (time.monotonic() - begin) / 60
     return result
 

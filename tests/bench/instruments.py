@@ -69,11 +69,11 @@ class Profiler:
 
 
 class Peer:
-    """`probing`, which was in the process from its start: every call of every module, as its own `configure` turns on.
+    """`probing`, which was in the process from its start: every call of every module, turned on by its `configure`.
 
-    The environment alone (PROBING_TORCH_PROFILING) does nothing in 0.2.4: torch's import is not noticed, and "random:1.0"
-    is a syntax error to its settings.  It installs its hooks when an optimizer it does not know has stepped, learns the
-    modules' names in the step after that, and records from then on.
+    The environment alone (PROBING_TORCH_PROFILING) does nothing in 0.2.4: torch's import is not noticed, and
+    "random:1.0" is a syntax error to its settings.  It installs its hooks when an optimizer that it does not know has
+    stepped, learns the modules' names in the step after that, and records from then on.
     """
 
     def __init__(self) -> None:

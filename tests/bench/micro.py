@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import page
-from arms import Arm, Job, Ours
+from arms import ARMS, Arm, Job, Ours
 from cells import Measured, for_seconds, measured
 from statistics_of_pairs import Interval, difference_interval, interval
 
@@ -26,7 +26,7 @@ from delivering import interpreters  # noqa: E402
 SIZES = {"forward": (500, 40, 10), "marked": (500, 25, 8), "backward": (500, 15, 5), "optimizer": (100, 20, 5)}
 COLLECTIVE = ("collective", (20, 40, 10))  # calls in a step; steps of a block; warm ones before it
 KERNELS_COME_S = 1.5  # the agent asks for a boundary once a second
-ARM = "probe, everything"
+ARM = ARMS[2]
 
 
 def with_torch() -> list[str]:
@@ -34,12 +34,16 @@ def with_torch() -> list[str]:
     found = {sys.version_info[:2]: sys.executable}
     for version, python in interpreters():
         major, minor = map(int, version.split("."))
-        if (major, minor) not in found and not subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
+        if (major, minor) not in found and not subprocess.run(
+            [python, "-c", "import torch"], capture_output=True
+        ).returncode:
             found[major, minor] = python
     return [python for _, python in sorted(found.items())]
 
 
-def differences(kind: str, size: tuple[int, int, int], python: str, options: argparse.Namespace) -> list[tuple[float, float]]:
+def differences(
+    kind: str, size: tuple[int, int, int], python: str, options: argparse.Namespace
+) -> list[tuple[float, float]]:
     """(with, without) of each cell, in ns a call."""
     calls, steps, warm = size
     distributed = kind == COLLECTIVE[0]
@@ -53,7 +57,10 @@ def differences(kind: str, size: tuple[int, int, int], python: str, options: arg
 def costs(python: str, options: argparse.Namespace) -> list[tuple[str, Interval]]:
     pairs = {kind: differences(kind, size, python, options) for kind, size in [*SIZES.items(), COLLECTIVE]}
     each = {kind: [with_it - without for with_it, without in pairs[kind]] for kind in pairs}
-    without_marks, without_firing = difference_interval(pairs["forward"]).value, difference_interval(pairs["marked"]).value
+    without_marks, without_firing = (
+        difference_interval(pairs["forward"]).value,
+        difference_interval(pairs["marked"]).value,
+    )
     return [
         ("forward call, recorded", interval(each["forward"])),
         ("its marks of backward, set", interval([ns - without_marks for ns in each["marked"]])),
@@ -66,7 +73,7 @@ def costs(python: str, options: argparse.Namespace) -> list[tuple[str, Interval]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two cells of each, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="two cells of each, to see that it works; writes nothing")
     parser.add_argument("--minutes", type=float, default=0.7, help="for each kind of call")
     parser.add_argument("--python", nargs="+", default=None)
     parser.add_argument("--probe", default=str(Path(sys.executable).with_name("probe")))
@@ -79,7 +86,7 @@ def main() -> None:
             print(f"{what:42} {page.shown(ns, 0)} ns, {ns.pairs} cells", flush=True)
         table = page.table(["", "ns (95 % bootstrap interval)"], [[what, page.shown(ns, 0)] for what, ns in rows])
         parts.append(f"{page.circumstances(python, ('torch',))}\n\n{table}")
-    if options.write:
+    if options.write and not options.quick:
         page.write("single calls", "\n\n".join(parts))
 
 

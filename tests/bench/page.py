@@ -55,7 +55,8 @@ def circumstances(python: str, names: Sequence[str], day: datetime.date | None =
     versions = json.loads(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout)
     kernel = ".".join(platform.release().split(".")[:2])
     return (
-        f"Day: {day or datetime.date.today()}. Machine: {os.cpu_count()} cores, Linux {kernel} on {platform.machine()}, "
-        f"no GPU used. {', '.join(f'{name} {version}' for name, version in versions.items())}. "
-        f"Others' load when it ended: {max(0.0, os.getloadavg()[1] - 1):.1f}."
+        f"Day: {day or datetime.date.today()}. "
+        f"Machine: {os.cpu_count()} cores, Linux {kernel} on {platform.machine()}, no GPU used. "
+        f"{', '.join(f'{name} {version}' for name, version in versions.items())}. "
+        f"Load when it ended: {os.getloadavg()[1]:.1f}, of which 1 is the job's."
     )

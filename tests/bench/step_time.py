@@ -1,9 +1,9 @@
 """Step time of every workload with each of the arms, over the bare step: all interleaved in one go.
 
-    python tests/bench/step_time.py [--quick] [--minutes 5] [--only mlp,gpt15] [--python PYTHON] [--write]
+    python tests/bench/step_time.py [--quick] [--minutes 5] [--only WORKLOAD,…] [--arms ARM,…] [--python PATH] [--write]
 
-A cell is some bare steps, twice as many with one arm, and the bare ones again; its ratio is of the medians.  Arms come
-in a random order, round after round.  --python is one that has torch, transformers and `probing`.  --write puts the
+A cell is some bare steps, twice as many with one arm, and bare ones again, or the other way round; its ratio is of the
+medians.  Arms come in a random order, round after round.  --python is one that has torch, transformers and `probing`.  --write puts the
 tables into docs/benchmarks.md.
 """
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import page
-from arms import PEER, Arm, Inside, Job, WorkerEnded, arms
+from arms import ARMS, PEER, Arm, Inside, Job, WorkerEnded, arms
 from cells import Measured, for_seconds, measured
 from sizes import SIZES, Size
 from statistics_of_pairs import Interval, ratio_interval
@@ -52,7 +52,7 @@ def possible(workload: str, python: str, arm: Arm) -> bool:
 
 def of_workload(name: str, size: Size, options: argparse.Namespace) -> Measured:
     every = arms(options.probe)
-    chosen = {arm: each for arm, each in every.items() if possible(name, options.python, each)}
+    chosen = {arm: every[arm] for arm in options.arms.split(",") if possible(name, options.python, every[arm])}
     seconds = QUICK_SECONDS if options.quick else 60 * options.minutes
     until = for_seconds(seconds, QUICK_ROUNDS if options.quick else ROUNDS)
     with jobs_for(name, options.python, chosen) as jobs:
@@ -91,18 +91,19 @@ def tables(results: dict[str, Measured], columns: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two rounds of each, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="two rounds of each, to see that it works; writes nothing")
     parser.add_argument("--minutes", type=float, default=5.0, help="for each workload")
     parser.add_argument("--only", default=",".join(SIZES))
+    parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--probe", default=str(Path(sys.executable).with_name("probe")))
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    columns, results = list(arms(options.probe)), {}
+    columns, results = options.arms.split(","), {}
     for name in options.only.split(","):
         results[name] = of_workload(name, SIZES[name], options)
         said(name, results[name], columns)
-    if options.write:
+    if options.write and not options.quick:
         versions = page.circumstances(options.python, ("torch", "transformers", "probing"))
         page.write("step times", f"{versions}\n\n{tables(results, columns)}")
 

@@ -10,6 +10,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ class Residual(nn.Module):
 def cnn() -> Step:
     """A ResNet of eight blocks: convolutions and batch norms."""
     widths = [16, 16, 16, 32, 32, 64, 64, 128, 128]
-    blocks = [Residual(a, b, 1 if a == b else 2) for a, b in zip(widths, widths[1:], strict=False)]
+    blocks = [Residual(a, b, 1 if a == b else 2) for a, b in pairwise(widths)]
     stem = nn.Sequential(nn.Conv2d(3, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU())
     model = nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10))
     images, targets = torch.randn(4, 3, 32, 32), torch.randint(0, 10, (4,))
