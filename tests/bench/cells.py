@@ -1,7 +1,7 @@
 """A job measured in short cells: bare, with, with, bare, close enough together that the machine is the same in all.
 
-Half of the cells, by chance, are with, bare, bare, with.  The one invariant: an arm that does nothing could change names
-with the bare job, so its ratio lies as often above 1 as below, however the machine wanders.
+Half of the cells, by chance, are with, bare, bare, with.  The one invariant: an arm that does nothing could change
+names with the bare job, so its ratio lies as often above 1 as below, however the machine wanders.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python tests/bench/step_time.py [--quick] [--minutes 5] [--only WORKLOAD,…] [--arms ARM,…] [--python PATH] [--write]
 
 A cell is some bare steps, twice as many with one arm, and bare ones again, or the other way round; its ratio is of the
-medians.  Arms come in a random order, round after round.  --python is one that has torch, transformers and `probing`.  --write puts the
-tables into docs/benchmarks.md.
+medians.  Arms come in a random order, round after round.  --python is one that has torch, transformers and `probing`.
+--write puts the tables into docs/benchmarks.md.
 """
 
 from __future__ import annotations
