@@ -6,6 +6,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 pyth
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+COMPARED := $(VENV)/bench/.installed
 
 .PHONY: test lint demo docs bench soak install clean
 
@@ -24,9 +25,12 @@ demo: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
 
-bench: $(INSTALLED)
+# About 35 minutes; BENCH=--quick for a look whether it works.  The jobs that are measured have an environment of their
+# own, with what they are compared with.
+bench: $(INSTALLED) $(COMPARED)
 	$(BIN)/python tests/bench/attach.py
-	$(BIN)/python tests/bench/overhead.py
+	$(BIN)/python tests/bench/step_time.py --python $(VENV)/bench/bin/python --write $(BENCH)
+	$(BIN)/python tests/bench/micro.py --write $(BENCH)
 
 soak: $(INSTALLED)
 	$(BIN)/python tests/bench/soak.py
@@ -36,6 +40,11 @@ install: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]' $(TORCH)
+	touch $@
+
+$(COMPARED): $(INSTALLED)
+	$(PYTHON) -m venv $(VENV)/bench
+	$(VENV)/bench/bin/pip install --quiet $(TORCH) transformers==5.23.0 probing==0.2.4
 	touch $@
 
 clean:

@@ -1,0 +1,168 @@
+"""A running job and what can be put into it: the arms that are compared.
+
+A Job is a worker (worker.py) or the ranks of one, run block by block.  An Arm puts one thing into it and takes it out
+again.  The one invariant: after take() the job is bare, and what was measured before and after may be compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+WORKER = Path(__file__).resolve().parent / "worker.py"
+PEER = {"PROBING": "1"}  # what puts the peer into a process from its start
+Times = list[int]  # of each step, ns
+
+
+class WorkerEnded(Exception):
+    """The job did, with an error of its own or by what was put into it."""
+
+
+class Job:
+    """A workload that has been built and waits; a context manager that ends it."""
+
+    def __init__(self, workload: str, python: str, ranks: int = 1, **environment: str) -> None:
+        command = [python, str(WORKER), workload]
+        self.processes = [
+            subprocess.Popen(
+                command,
+                env={**os.environ, **environment, **each},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for each in _ranks(ranks)
+        ]
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    @property
+    def pids(self) -> list[str]:
+        return [str(process.pid) for process in self.processes]
+
+    def block(self, steps: int, warm: int = 0) -> Times:
+        """Run warm + steps steps; the times of the last `steps`, of rank 0."""
+        times: Times = self.ask(steps=steps, warm=warm)
+        return times
+
+    def ask(self, **command: Any) -> Any:
+        """A command to all ranks, and what rank 0 answers."""
+        for process in self.processes:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # its silence is noticed below
+                process.stdin.write(json.dumps(command) + "\n")
+                process.stdin.flush()
+        answers = [process.stdout.readline() for process in self.processes if process.stdout is not None]
+        if not all(answers):
+            raise WorkerEnded(f"before it answered {command}; run {WORKER} by hand to see why")
+        return json.loads(answers[0])
+
+
+def _ranks(count: int) -> list[dict[str, str]]:
+    """The environment of each rank."""
+    if count == 1:
+        return [{}]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    group = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{**group, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+
+
+class Arm(Protocol):
+    """peer: it needs a job that was started with the peer in it."""
+
+    peer: bool
+
+    def put(self, job: Job) -> None: ...
+    def take(self, job: Job) -> None: ...
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Bare against bare: an interval without 1 in it says that the run cannot be trusted."""
+
+    peer: bool = False
+
+    def put(self, job: Job) -> None: ...
+    def take(self, job: Job) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ours:
+    """The agent, put in from outside by the command while the job steps.
+
+    words: what is asked of it with `probe PID set`; none: what it does by itself.
+    """
+
+    probe: str
+    words: tuple[str, ...] = ()
+    settle_s: float = 0.0  # kernels on c10d come a second after the rest
+    peer: bool = False
+
+    def put(self, job: Job) -> None:
+        self._run(job, "attach", *job.pids)
+        # SET: once the verb is there, `if self.words: self._run(job, job.pids[0], "set", *self.words)`.  Until then
+        # the agent records everything at every step, and the default is the same as everything.
+        end = time.monotonic() + self.settle_s
+        while time.monotonic() < end:
+            job.block(1)
+
+    def take(self, job: Job) -> None:
+        for pid in job.pids:
+            self._run(job, pid, "detach")
+
+    def _run(self, job: Job, *words: str) -> None:
+        """The job steps meanwhile: some of what comes and goes does so between two steps only."""
+        command = subprocess.Popen([self.probe, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        while command.poll() is None:
+            job.block(1)
+        if command.returncode:
+            assert command.stderr is not None
+            raise SystemExit(command.stderr.read())
+
+
+@dataclass(frozen=True)
+class Inside:
+    """An instrument of instruments.py, which the worker itself puts in."""
+
+    name: str
+    peer: bool = False
+
+    def put(self, job: Job) -> None:
+        job.ask(put=self.name)
+
+    def take(self, job: Job) -> None:
+        if not job.ask(take=self.name):
+            print(f"{self.name} recorded nothing", file=sys.stderr)
+
+
+ARMS = ("nothing again", "probe by default", "probe with everything", "plain hooks", "torch.profiler", "probing")
+
+
+def arms(probe: str) -> dict[str, Arm]:
+    """Name in the tables -> arm, all that the steps of a workload are timed with; probe: path of our command."""
+    each: list[Arm] = [
+        Nothing(),
+        Ours(probe),
+        Ours(probe, ("sample=all",)),
+        Inside("hooks"),
+        Inside("profiler"),
+        Inside("peer", peer=True),
+    ]
+    return dict(zip(ARMS, each, strict=True))
