@@ -83,6 +83,7 @@ class Agent:
         try:
             self.server.run()
         finally:
+            self.header.close()  # first of all, or an attach that comes now takes this agent for one that stays
             self.server.close()
             self.on_stopped()
 

@@ -6,6 +6,7 @@ agent's thread nor the other samplers see it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Protocol
@@ -67,7 +68,7 @@ class Machine:
         self._off[name] = f"off: {why}"
         sampler = self._samplers.pop(name, None)
         if sampler is not None:
-            sampler.close()
+            _let_go(sampler.close)
 
     def states(self) -> dict[str, str]:
         """on, or off and why, of each sampler.  Any thread."""
@@ -77,9 +78,15 @@ class Machine:
     def close(self) -> None:
         """After the last tick."""
         while self._samplers:
-            self._samplers.popitem()[1].close()
+            _let_go(self._samplers.popitem()[1].close)
 
     def forget(self) -> None:
         """In a forked child: descriptors closed, the driver left to the parent."""
         while self._samplers:
-            self._samplers.popitem()[1].forget()
+            _let_go(self._samplers.popitem()[1].forget)
+
+
+def _let_go(of: Callable[[], None]) -> None:
+    """What cannot be closed must not keep the rest of the agent from its end."""
+    with contextlib.suppress(Exception):
+        of()

@@ -59,11 +59,14 @@ class Gpu:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
             raise Absent(f"NVML does not start: {error}") from None
-        handles = list(enumerate(visible_devices(self._nvml)))
-        self._devices = [_Device(self._nvml, index, handle, log) for index, handle in handles if handle is not None]
-        if not self._devices:
+        try:
+            handles = list(enumerate(visible_devices(self._nvml)))
+            self._devices = [_Device(self._nvml, index, handle, log) for index, handle in handles if handle is not None]
+            if not self._devices:
+                raise Absent("no device is visible to this process")
+        except Exception:
             self.close()
-            raise Absent("no device is visible to this process")
+            raise
 
     @property
     def state(self) -> str:
@@ -82,7 +85,6 @@ class Gpu:
 
     def forget(self) -> None:
         self._devices = []
-        sys.modules.pop(_PRIVATE, None)
 
 
 class _Device:

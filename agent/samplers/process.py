@@ -50,7 +50,7 @@ class Process:
         self._unreadable: list[str] = []
         for path in _FILES:
             try:
-                self._files[os.open(path, os.O_RDONLY | os.O_CLOEXEC)] = path
+                self._files[os.open(path, os.O_RDONLY)] = path
             except OSError as error:
                 self._unreadable.append(f"{path}: {error.strerror}")
 

@@ -117,8 +117,8 @@ class Ours:
 
     def put(self, job: Job) -> None:
         self._run(job, "attach", *job.pids)
-        # SET: once the verb is there, `if self.words: self._run(job, job.pids[0], "set", *self.words)`.  Until then
-        # the agent records everything at every step, and the default is the same as everything.
+        for pid in job.pids if self.words else ():
+            self._run(job, pid, "set", *self.words)
         end = time.monotonic() + self.settle_s
         while time.monotonic() < end:
             job.block(1)
@@ -160,7 +160,7 @@ def arms(probe: str) -> dict[str, Arm]:
     each: list[Arm] = [
         Nothing(),
         Ours(probe),
-        Ours(probe, ("sample=all",)),
+        Ours(probe, ("sample=1",)),
         Inside("hooks"),
         Inside("profiler"),
         Inside("peer", peer=True),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import _ctypes
 import csv
 import json
+import shutil
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from played_nvml import module_text
 
 from target import Probe, Start, Target
 
@@ -85,3 +88,57 @@ def test_nothing_of_the_samplers_is_left_after_detach(job: Target, probe: Probe)
     while files():  # its thread ends a moment after it has said so
         assert time.monotonic() < end, files()
         time.sleep(0.02)
+
+
+FORKS = """
+import json, os
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    links = [os.readlink(path) for path in paths if os.path.islink(path)]
+    os.write(writer, json.dumps(links).encode())
+    os._exit(0)
+os.close(writer)
+print(os.read(reader, 1 << 20).decode())
+os.close(reader)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_has_none_of_the_files(job: Target, probe: Probe) -> None:
+    rows(probe, job, "SELECT COUNT(*) FROM host.process_trace")
+    links = json.loads(probe(job.pid, "eval", "--now", FORKS).stdout.splitlines()[0])
+    assert links and not [link for link in links if link.startswith("/proc/") or "memfd:probe" in link]
+
+
+def test_devices_of_a_played_driver_have_rows_and_are_gone_after_detach(
+    start: Start, probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pynvml.py").write_text(module_text("a", "b"))
+    shutil.copy(_ctypes.__file__, tmp_path / "libnvidia-ml.so.1")  # any library will do, for it is only opened
+    job = start("loads.py", str(tmp_path), env={"LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "1,0"})
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # where the command finds what it lends
+    probe("attach", job.pid)
+    time.sleep(2.5)
+    sql = "SELECT device, uuid, COUNT(*) AS n, AVG(power_w) AS power FROM host.gpu_trace GROUP BY ALL ORDER BY device"
+    found = rows(probe, job, sql)
+    assert [(row["device"], row["uuid"]) for row in found] == [("cuda:0", "GPU-b-1234"), ("cuda:1", "GPU-a-1234")]
+    assert all(row["n"] >= 2 and row["power"] == pytest.approx(412.345) for row in found)
+    assert rows(probe, job, "SELECT gpu_tap FROM probe.agents") == [{"gpu_tap": "on"}]
+    modules = "import sys; print(sorted(name for name in sys.modules if 'pynvml' in name))"
+    assert probe(job.pid, "eval", "--now", modules).stdout.splitlines() == ["['_probe_agent.pynvml']"]
+    probe(job.pid, "detach")
+
+
+def test_a_driver_that_is_broken_is_named_and_the_process_is_sampled(
+    start: Start, probe: Probe, tmp_path: Path
+) -> None:
+    shutil.copy(_ctypes.__file__, tmp_path / "libnvidia-ml.so.1")
+    job = start("loads.py", str(tmp_path), env={"LD_LIBRARY_PATH": str(tmp_path)})
+    probe("attach", job.pid)
+    assert rows(probe, job, "SELECT process_tap, gpu_tap FROM probe.agents") == [
+        {"process_tap": "on", "gpu_tap": "off: NVML does not start: Function Not Found"}
+    ]
+    assert rows(probe, job, "SELECT COUNT(*) AS n FROM host.process_trace")[0]["n"] >= 1
+    probe(job.pid, "detach")

@@ -96,6 +96,7 @@ class Counting:
 
     def close(self) -> None:
         self.closed += 1
+        raise OSError("it does not close")
 
     def forget(self) -> None:
         self.forgotten += 1

@@ -116,16 +116,26 @@ def test_every_declared_column_can_be_selected(trained: FakeAgent, connected: Co
         assert [name for name in never_null if result.column(name).null_count] == [], table.name
 
 
-def test_a_row_whose_writer_was_preempted_appears_later_and_once(trained: FakeAgent, connected: Connect) -> None:
-    connection, spans = connected(trained), trained.streams[SPANS]
-    sql = "SELECT count(*) n, count(DISTINCT start_ns) starts FROM python.torch_trace WHERE stage = 'forward'"
-    (before,) = rows(connection, sql, open_steps=True)
+@pytest.mark.parametrize("lap", [1, 2])  # of the ring: in the second, a place that is claimed holds an old row
+def test_a_row_whose_writer_was_preempted_appears_later_and_once(agent: Make, connected: Connect, lap: int) -> None:
+    one = agent()
+    one.name_modules()
+    connection, spans = connected(one), one.streams[SPANS]
+    for at in range(0, 10 * (spans.capacity * (lap - 1) + 3), 10):
+        one.span(at, at + 5)
     offset, seq = spans.claim()  # and here its thread loses its core
-    trained.span(6000, 6100)
-    assert rows(connection, sql, open_steps=True) == [{"n": before["n"] + 1, "starts": before["starts"] + 1}]
-    spans.pack_into(spans.buffer, offset, 5500, 5600, LINEAR, THREAD, FORWARD, seq)
-    for _ in range(2):
-        assert rows(connection, sql, open_steps=True) == [{"n": before["n"] + 2, "starts": before["starts"] + 2}]
+    late = at + 10
+    one.span(late + 10, late + 15)
+    sql = "SELECT start_ns FROM python.torch_trace ORDER BY start_ns DESC LIMIT 3"
+    kept = (spans.capacity if lap > 1 else 5) - 1
+
+    def seen() -> tuple[int, list[int]]:
+        (row,) = rows(connection, "SELECT count(*) n FROM python.torch_trace", open_steps=True)
+        return row["n"], [row["start_ns"] for row in rows(connection, sql, open_steps=True)]
+
+    assert seen() == (kept, [late + 10, late - 10, late - 20])
+    spans.pack_into(spans.buffer, offset, late, late + 5, LINEAR, THREAD, FORWARD, seq)
+    assert seen() == seen() == (kept + 1, [late + 10, late, late - 10])
 
 
 def test_streams_are_fetched_once_a_query(trained: FakeAgent, connected: Connect) -> None:

@@ -196,6 +196,16 @@ def test_throttle_reasons_are_those_of_nvml() -> None:
     assert sum(hasattr(pynvml, "nvmlClocksThrottleReason" + n.title().replace("_", "")) for n in REASONS.values()) == 9
 
 
+def test_that_no_step_is_whole_yet_is_no_news_to_who_asks_for_samples(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.boundary(SECOND)
+    connection = connected(one)
+    connection.query("SELECT * FROM python.torch_trace")
+    assert [note.partition(" (")[0] for note in connection.notes] == ["rank 0: no whole step since the attach yet"]
+    connection.query("SELECT * FROM host.process_trace")
+    assert connection.notes == []
+
+
 def test_a_table_of_devices_that_is_empty_says_why(agent: Make, connected: Connect) -> None:
     one = agent(taps={"process": "on", "gpu": "off: no NVML library"})
     one.sample(SECOND, (THREADS, 1))
