@@ -43,8 +43,6 @@ def closings(ends: Ints, threads: Ints, spans: Rows) -> Closings:
     mine = (around | late) & (threads[last] == thread)
     closed = ends.copy()
     np.maximum.at(closed, last[mine], end[mine])
-    closed = np.maximum.accumulate(closed)
-    closed[:-1] = np.minimum(closed[:-1], ends[1:])
     stepped = np.zeros(len(ends), np.bool_)
     stepped[last[mine & around]] = True
     return Closings(closed, stepped)

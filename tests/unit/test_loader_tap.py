@@ -174,7 +174,11 @@ def test_an_exception_is_a_failed_row_and_goes_on(tap: Tap) -> None:
 
 def test_a_list_of_batches_is_a_loader_too(tap: Tap) -> None:
     assert len(epochs(DataLoader(DATA, batch_sampler=[[0, 1], [2, 3]]))) == 2
-    assert tap.names == ["train_loader"] * 2 and tap.told[tap.rows[0]["subject"]]["batch_size"] is None
+    assert (
+        len(tap.told) == 1
+        and tap.names == ["train_loader"] * 2
+        and tap.told[tap.rows[0]["subject"]]["batch_size"] is None
+    )
 
 
 def test_the_size_is_the_batch_samplers(tap: Tap) -> None:

@@ -191,7 +191,9 @@ def test_an_optimizer_after_a_call_of_a_model_belongs_to_the_next_step(agent: Ma
     for flags in (SAMPLED, 0):  # where no calls are recorded, the passes tell
         one = agent()
         train(one, flags)
-        duration, _, _, backward, optimizer, _, _ = split(connected(one))
+        connection = connected(one)
+        assert rows(connection, "SELECT start_ns FROM python.step_trace WHERE step = 1") == [(490,)]
+        duration, _, _, backward, optimizer, _, _ = split(connection)
         assert (duration, backward, optimizer) == (1000, 200, 180)
 
 
