@@ -6,9 +6,10 @@ id to serial forgets an object the moment it dies; nothing here keeps one alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
-from weakref import KeyedRef
+from weakref import ref
 
 from ..streams import LOG_MODULE, LOG_OPTIMIZER
 from .log import Log
@@ -25,7 +26,7 @@ class Modules:
         self._log = log
         self.serials: dict[int, int] = {}  # id(object) -> serial; read directly by the taps
         self.forgotten: list[dict[int, Any]] = []  # dicts by serial, of others, that forget what dies too
-        self._alive: dict[int, KeyedRef[int, Any]] = {}
+        self._alive: dict[int, ref[Any]] = {}
         self._new = False
 
     def meet(self, module: Any) -> int:
@@ -46,22 +47,27 @@ class Modules:
     def _number(self, thing: Any) -> int:
         key = id(thing)
         serial = self._log.next_id()
-        self._alive[key] = KeyedRef(thing, self._forget, key)
+        self._alive[key] = ref(thing, partial(self._forget, key))
         self.serials[key] = serial
         return serial
 
-    def _forget(self, reference: KeyedRef[int, Any]) -> None:
-        serial = self.serials.pop(reference.key, 0)
+    def _forget(self, key: int, reference: Any) -> None:
+        serial = self.serials.pop(key, 0)
         for others in self.forgotten:
             others.pop(serial, None)
-        self._alive.pop(reference.key, None)
+        self._alive.pop(key, None)
+
+    @property
+    def on_the_way(self) -> tuple[Callable[..., Any], ...]:
+        """What runs of this and the log on the training thread."""
+        return Modules.meet, Modules.meet_optimizer, Modules._number, Modules._forget, Log.next_id, Log.put
 
     def name(self) -> None:
         """Work out the qualified names of all modules met, if there are new ones.  The agent's thread."""
         if not self._new:
             return
         self._new = False
-        met = {key: module for key, ref in list(self._alive.items()) if hasattr(module := ref(), "_modules")}
+        met = {key: module for key, alive in list(self._alive.items()) if hasattr(module := alive(), "_modules")}
         inside: dict[int, tuple[int, str]] = {}
         for key, module in met.items():
             for child, path in _children(module, met, ""):

@@ -19,11 +19,12 @@ from ...streams import COMPILED, FAILED, FORWARD
 from ..modules import Modules
 from ..rows import Stream
 from .backward import Backward
+from .unseen import unseen
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = """
 def _wrapped_call_impl(self, *args, **kwargs):
-    _probe_entered = _probe_before(self, args[0] if args else None)
+    _probe_entered = _probe_before(self, args, kwargs)
     _probe_start = _probe_clock()
     try:
         if self._compiled_call_impl is not None:
@@ -109,19 +110,13 @@ def _globals(
         except Exception as error:  # the user's own exception must be what goes on
             trouble(f"forward: {error!r}")
 
+    unseen(after, failed, _nothing)
     return {
         "_probe_clock": clock,
         "_probe_before": backward.end,
-        "_probe_after": skipped_by_dynamo(after),
-        "_probe_failed": skipped_by_dynamo(failed),
+        "_probe_after": after,
+        "_probe_failed": failed,
     }
-
-
-def skipped_by_dynamo(function: Any) -> Any:
-    """The function, with module.py's file name, so that dynamo skips the frame instead of compiling it."""
-    file_name = sys.modules["torch.nn.modules.module"].__file__
-    function.__code__ = function.__code__.replace(co_filename=file_name)
-    return function
 
 
 def _nothing(*_: Any) -> int:
