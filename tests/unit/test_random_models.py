@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections import defaultdict
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st  # noqa: E402
 from naps import Clock, Nap, RealClock, nap, napping  # noqa: E402
 from tapped import tapped  # noqa: E402
 from torch import nn  # noqa: E402
-from zoo import Does, ModelOutput, Plain  # noqa: E402
+from zoo import Does, ModelOutput, Plain, longer  # noqa: E402
 
 from probe.streams import ENGINE, KIND_MASK, SPANS  # noqa: E402
 
@@ -43,7 +44,7 @@ def model_of(plan: Plan) -> nn.Module:
     children = {f"m{place}": model_of(each) for place, each in enumerate(inner)}
 
     def does(self: Any, x: Any) -> Any:
-        x = nap(self, x, before, before)
+        x = nap(self, longer(x), before, before)
         return nap(self, FORMS[kind](self, [getattr(self, name) for name in children], x), after, after)
 
     if kind in ("features", "held"):
@@ -123,9 +124,18 @@ def test_own_times_totals_and_sums_of_random_models(plan: Plan, needs_gradient: 
 @settings(max_examples=max(4, EXAMPLES // 20), deadline=None, database=None, phases=[Phase.generate])
 def test_the_same_by_the_clock_on_the_wall(plan: Plan) -> None:
     wrong: set[Any] | None = None
-    for _ in range(8):  # a core that is taken away spoils an attempt; what is wrong is wrong every time
+    for _ in range(20):  # a core that is taken away spoils an attempt; what is wrong is wrong every time
+        before = preempted()
         found = set(check(plan, RealClock(), False, lambda ns: max(1e6, 0.05 * ns)))
+        if found and preempted() > before:
+            continue
         wrong = found if wrong is None else wrong & found
         if not wrong:
             return
+    if wrong is None:
+        pytest.skip("the machine is too busy for a test by its clock")
     raise AssertionError(wrong)
+
+
+def preempted() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
