@@ -12,11 +12,21 @@ from typing import Any
 from weakref import ref
 
 from ..streams import LOG_MODULE, LOG_OPTIMIZER
+from .devices import Devices
 from .log import Log
 
 # Children that a wrapper holds its module under: they are no part of a name.
-_WRAPPED = {"_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module", "_forward_module"}
-_PARALLEL = {"DistributedDataParallel", "DataParallel"}  # these hold it under the everyday name `module`
+_WRAPPED = {
+    "_fsdp_wrapped_module",
+    "_orig_mod",  # torch.compile
+    "_checkpoint_wrapped_module",
+    "_forward_module",  # Lightning
+    "_original_module",  # Lightning Fabric, beside the other
+}
+# these hold it under the everyday name `module`
+_PARALLEL = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "Float16Module"}
+# a class made for the module alone, of one of these and the class that it had
+_MIXED_IN = {"FSDPModule", "DDP", "ReplicateModule"}
 
 
 class Modules:
@@ -25,7 +35,8 @@ class Modules:
     def __init__(self, log: Log) -> None:
         self._log = log
         self.serials: dict[int, int] = {}  # id(object) -> serial; read directly by the taps
-        self.forgotten: list[dict[int, Any]] = []  # dicts by serial, of others, that forget what dies too
+        self._told: dict[int, dict[str, Any]] = {}  # what the log says of each serial
+        self.forgotten: list[dict[int, Any]] = [self._told]  # dicts by serial, of others too, that forget what dies
         self._alive: dict[int, ref[Any]] = {}
         self._new = False
 
@@ -42,6 +53,7 @@ class Modules:
         serial = self._number(optimizer)
         name = type(optimizer).__name__
         self._log.put(LOG_OPTIMIZER, serial, {"name": name, "type": name})
+        self._new = True
         return serial
 
     def _number(self, thing: Any) -> int:
@@ -63,38 +75,88 @@ class Modules:
         return Modules.meet, Modules.meet_optimizer, Modules._number, Modules._forget, Log.next_id, Log.put
 
     def name(self) -> None:
-        """Work out the qualified names of all modules met, if there are new ones.  The agent's thread."""
+        """Work out names and devices of all that was met, if there is anything new.  The agent's thread."""
         if not self._new:
             return
         self._new = False
-        met = {key: module for key, alive in list(self._alive.items()) if hasattr(module := alive(), "_modules")}
-        inside: dict[int, tuple[int, str]] = {}
-        for key, module in met.items():
-            for child, path in _children(module, met, ""):
-                inside.setdefault(child, (key, path))
-        for key, module in met.items():
-            self._tell(key, module, inside)
+        alive = {key: thing for key, reference in list(self._alive.items()) if (thing := reference()) is not None}
+        met = {key: module for key, module in alive.items() if hasattr(module, "_modules")}
+        inside = _places(met)
+        devices = Devices()
+        for key, thing in alive.items():
+            if key in met:
+                self._tell(key, met, inside, devices)
+            else:
+                self._tell_optimizer(key, thing, devices)
 
-    def _tell(self, key: int, module: Any, inside: dict[int, tuple[int, str]]) -> None:
-        serial, parent = self.serials.get(key), inside.get(key, (0, ""))[0]
+    def _tell(self, key: int, met: dict[int, Any], inside: dict[int, tuple[int, str]], devices: Devices) -> None:
+        module, serial, parent = met[key], self.serials.get(key), inside.get(key, (0, ""))[0]
         if serial is None:
             return
-        path, root, seen = [], key, {key}
-        while root in inside:
-            above, part = inside[root]
+        path, line = [], [key]
+        while line[-1] in inside:
+            above, part = inside[line[-1]]
             path.append(part)
-            if above in seen:
+            if above in line:
                 break
-            seen.add(above)
-            root = above
-        kind = type(module).__name__
-        fields: dict[str, Any] = {"name": ".".join(filter(None, reversed(path))) or kind, "type": kind}
-        fields |= {"parent": self.serials.get(parent, 0), "root": self.serials.get(root, serial)}
-        self._log.put(LOG_MODULE, serial, fields)
+            line.append(above)
+        fields: dict[str, Any] = {
+            "name": ".".join(filter(None, reversed(path))) or _kind(_innermost(module)).__name__,
+            "type": _kind(module).__name__,
+            "parent": self.serials.get(parent, 0),
+            "root": self.serials.get(line[-1], serial),
+            "device": devices.of_line([(each, met[each]) for each in line]),
+        }
+        self._put(LOG_MODULE, serial, fields)
+
+    def _tell_optimizer(self, key: int, optimizer: Any, devices: Devices) -> None:
+        serial, name = self.serials.get(key), type(optimizer).__name__
+        if serial is not None:
+            device = devices.of_optimizer(optimizer)
+            self._put(LOG_OPTIMIZER, serial, {"name": name, "type": name, "device": device})
+
+    def _put(self, kind: int, serial: int, fields: dict[str, Any]) -> None:
+        """Only what is news: a job may make modules all the time, and the log has an end."""
+        if self._told.get(serial) != fields:
+            self._told[serial] = fields
+            self._log.put(kind, serial, fields)
 
     def close(self) -> None:
         self._alive.clear()
         self.serials.clear()
+
+
+def _kind(module: Any) -> type:
+    """The class of the user's, where FSDP2 has put one of its own in place of it."""
+    own = type(module)
+    mixed = len(own.__bases__) == 2 and own.__bases__[0].__name__ in _MIXED_IN
+    return own.__bases__[1] if mixed else own
+
+
+def _innermost(module: Any) -> Any:
+    """What torch.compile has wrapped: of the two, only the wrapper is called."""
+    while type(module).__name__ == "OptimizedModule" and module._modules.get("_orig_mod") is not None:
+        module = module._modules["_orig_mod"]
+    return module
+
+
+def _places(met: dict[int, Any]) -> dict[int, tuple[int, str]]:
+    """The module around each one and the path from there; of several places the one that named_modules() comes to."""
+    below = {key: list(_children(module, met, "")) for key, module in met.items()}
+    held = {child for key, children in below.items() for child, _ in children if child != key}
+    places: dict[int, tuple[int, str]] = {}
+    seen = set[int]()
+    for root in [*(key for key in met if key not in held), *met]:  # a ring of modules has no root
+        waiting = [] if root in seen else [(root, 0, "")]
+        while waiting:
+            key, above, path = waiting.pop()
+            if key in seen:
+                continue
+            seen.add(key)
+            if above:
+                places[key] = above, path
+            waiting += [(child, key, path) for child, path in reversed(below[key])]
+    return places
 
 
 def _children(module: Any, met: dict[int, Any], path: str) -> Iterator[tuple[int, str]]:

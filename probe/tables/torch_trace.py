@@ -139,9 +139,10 @@ def derive(raw: Raw) -> Columns:
         "host_duration": own,
         "total_host_duration": whole,
         **_memory(both.length),
+        "device": lambda: coded(subject, _names(raw, "device")),
         "thread": lambda: raw.native_threads(both.join(spans.rows["thread"][rows], back.thread[bound])),
         "recompute": lambda: both.join(spans.recompute[rows], backs),
-        "compiled": lambda: both.join((flags[rows] & COMPILED) != 0, backs),
+        "compiled": lambda: both.join(_compiled(raw, spans)[rows], backs),
         "failed": lambda: both.join((flags[rows] & FAILED) != 0, (flags[engines][number] & FAILED) != 0),
     }
 
@@ -166,6 +167,12 @@ def _micro_step(raw: Raw, passes: Passes, times: Ints) -> Ints:
 def _names(raw: Raw, what: str) -> dict[int, str]:
     known = {**raw.log.modules, **raw.log.optimizers}
     return {serial: str(thing[what]) for serial, thing in known.items() if thing.get(what)}
+
+
+def _compiled(raw: Raw, spans: Spans) -> Any:
+    """Calls of modules that were compiled in place, and of torch.compile's wrappers."""
+    wrappers = [serial for serial, module in raw.log.modules.items() if module.get("type") == "OptimizedModule"]
+    return (spans.rows["flags"] & COMPILED != 0) | np.isin(spans.subject, wrappers)
 
 
 def _memory(rows: int) -> dict[str, Callable[[], Any]]:
@@ -225,6 +232,14 @@ TABLE = Table(
         Column("allocated_delta", "DOUBLE", "MB", "Memory gained or lost during the call.", _ALLOCATOR, _NO_DEVICE),
         Column("max_allocated", "DOUBLE", "MB", "Most memory held so far.", _ALLOCATOR, _NO_DEVICE),
         Column("reserved", "DOUBLE", "MB", "Memory the allocator has reserved.", _ALLOCATOR, _NO_DEVICE),
+        Column(
+            "device",
+            "VARCHAR",
+            "",
+            "Device of the module's parameters and buffers, else of the module around it: cpu, cuda:0, ...",
+            "parameters, when the module was named",
+            "Several devices, offloaded, not named yet, or no parameters anywhere.",
+        ),
         Column(
             "thread",
             "BIGINT",
