@@ -71,3 +71,32 @@ def test_weights_are_the_same_with_without_and_while_toggling(name: str) -> None
         toggled = trained(name, 30, lambda step: taps.remove() if step % 3 else taps.install())
         taps.remove()
         assert trained(name, 30, lambda step: None) == watched == toggled
+
+
+def test_hooks_of_the_user_run_in_the_same_order_with_the_same_results() -> None:
+    def run() -> tuple[list[str], list[Any]]:
+        model, called = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(3))), []
+        for place, module in enumerate(model.modules()):
+            torch.nn.init.constant_(module.weight, 0.1 * place) if place else None
+            for register in HOOKS:
+                kept = getattr(module, register)(lambda *_, told=f"{place} {register}": called.append(told))
+                assert kept.id >= 0
+        model[1].register_full_backward_hook(lambda module, gradients, _: tuple(2 * each for each in gradients))
+        output = model(torch.ones(2, 3, requires_grad=True))
+        output.grad_fn.register_prehook(lambda gradients: called.append("prehook of the node"))
+        output.register_hook(lambda gradient: called.append("hook of the tensor"))
+        output.sum().backward()
+        return called, [parameter.grad.tolist() for parameter in model.parameters()]
+
+    with tapped() as taps:
+        watched = run()
+        taps.remove()
+        assert run() == watched and len(watched[0]) == 2 + len(HOOKS) * 4
+
+
+HOOKS = (
+    "register_forward_pre_hook",
+    "register_forward_hook",
+    "register_full_backward_pre_hook",
+    "register_full_backward_hook",
+)
