@@ -75,12 +75,11 @@ def test_weights_are_the_same_with_without_and_while_toggling(name: str) -> None
 
 def test_hooks_of_the_user_run_in_the_same_order_with_the_same_results() -> None:
     def run() -> tuple[list[str], list[Any]]:
+        torch.manual_seed(0)
         model, called = torch.nn.Sequential(*(torch.nn.Linear(3, 3) for _ in range(3))), []
         for place, module in enumerate(model.modules()):
-            torch.nn.init.constant_(module.weight, 0.1 * place) if place else None
             for register in HOOKS:
-                kept = getattr(module, register)(lambda *_, told=f"{place} {register}": called.append(told))
-                assert kept.id >= 0
+                getattr(module, register)(lambda *_, told=f"{place} {register}": called.append(told))
         model[1].register_full_backward_hook(lambda module, gradients, _: tuple(2 * each for each in gradients))
         output = model(torch.ones(2, 3, requires_grad=True))
         output.grad_fn.register_prehook(lambda gradients: called.append("prehook of the node"))
