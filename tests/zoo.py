@@ -240,6 +240,24 @@ def a_module_on_its_own_output() -> Any:
     return model, lambda: model(data(True)).sum().backward()
 
 
+def blocks_with(shared: nn.Module) -> Case:
+    def block(ms: int) -> nn.Module:
+        return Does(lambda self, x: nap(self, self.shared(nap(self, x, 1, ms)), 1, 2), shared=shared)
+
+    model = nn.Sequential(block(5), block(7))
+    return model, lambda: model(data(True)).sum().backward()
+
+
+@case
+def a_module_given_to_several_blocks() -> Any:
+    return blocks_with(Nap(1, 3))
+
+
+@case
+def a_module_with_children_given_to_several_blocks() -> Any:
+    return blocks_with(nn.Sequential(Nap(1, 3), Nap(1, 4)))
+
+
 def checkpointed(reentrant: bool) -> nn.Module:
     def layer() -> nn.Module:
         inner = nn.Sequential(Nap(2, 4), Nap(2, 5))

@@ -14,6 +14,7 @@ import numpy as np
 from ..arrow import choice, coded, nulls
 from ..backward import Calls, Instances, Marks, Passes, place_marks, resolve
 from ..nesting import NONE, Ints, depth_below, self_time
+from ..places import Places, settle
 from ..raw import Raw
 from ..schema import COMMON, Column, Columns, Table
 from ..spans import Spans
@@ -24,16 +25,17 @@ STAGES = ("forward", "backward", "step")
 _STREAMS = (SPANS, MARKS)
 
 
-def _tree(raw: Raw, spans: Spans) -> Tree:
+def _places(raw: Raw, spans: Spans) -> Places:
     """Callers as the calls themselves show them, else as the agent noted them."""
     parents = {serial: int(module.get("parent") or 0) for serial, module in raw.log.modules.items()}
     for subject in np.union1d(raw.rows(MARKS)["subject"], spans.subject[spans.kind == FORWARD]).tolist():
         parents.setdefault(subject, 0)
     # a call whose caller was under way at the attach, or is at this moment, seems to have none
-    calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller != NONE) & ~spans.recompute & ~spans.in_eval)
+    shown = (spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval
+    calls = np.flatnonzero(shown & (spans.caller != NONE))
     subjects, first = np.unique(spans.subject[calls], return_index=True)
     parents.update(zip(subjects.tolist(), spans.subject[spans.caller[calls[first]]].tolist(), strict=True))
-    return Tree.of(parents)
+    return Places.of(spans, shown, parents)
 
 
 def _passes(spans: Spans) -> tuple[Ints, Passes]:
@@ -48,10 +50,9 @@ def _marks(raw: Raw, passes: Passes, tree: Tree) -> Marks:
     number = place_marks(marks["time_ns"], marks["thread"], passes)
     kept = np.flatnonzero(number != NONE)
     order = kept[np.lexsort((marks["time_ns"][kept], number[kept]))]
-    kind = marks["flags"][order] & KIND_MASK
-    return Marks(
-        marks["time_ns"][order], marks["thread"][order], kind, number[order], tree.index(marks["subject"][order])
-    )
+    kind, number = marks["flags"][order] & KIND_MASK, number[order]
+    module = settle(number, kind, tree.index(marks["subject"][order]), tree)
+    return Marks(marks["time_ns"][order], marks["thread"][order], kind, number, module)
 
 
 def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
@@ -69,11 +70,11 @@ def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
     return roots
 
 
-def _backward(raw: Raw, spans: Spans, tree: Tree, passes: Passes) -> Instances:
+def _backward(raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes) -> Instances:
     marks = _marks(raw, passes, tree)
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
-    made = Calls(before, tree.index(spans.subject[calls]))
+    made = Calls(before, tree.index(places.of_calls[calls]))
     return resolve(passes, marks, tree, _roots(spans, passes, marks, tree), spans.recomputed(), made)
 
 
@@ -99,9 +100,10 @@ def _depths(spans: Spans, tree: Tree) -> Ints:
 def derive(raw: Raw) -> Columns:
     """Forward and step rows by their spans, then the backwards."""
     spans = Spans.of(raw)
-    tree = _tree(raw, spans)
+    places = _places(raw, spans)
+    tree = Tree.of(places.parents, places.subjects)
     engines, passes = _passes(spans)
-    back = _backward(raw, spans, tree, passes)
+    back = _backward(raw, spans, places, tree, passes)
     rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
     pass_step = raw.timeline.step(passes.start)
     steps = (_step_of_spans(raw, spans, rows), pass_step[back.number])
