@@ -16,6 +16,7 @@ from .streams import BEGIN_SAME_NODE, END
 from .tree import Tree
 
 _MOST = 10_000  # places; a module that calls itself ever deeper makes new ones without end
+_FAR = 1 << 20  # more than any depth
 _ROUNDS = 3  # of settling: a shared module inside a shared one is settled after it
 
 
@@ -58,20 +59,33 @@ class Places:
         return place
 
 
-def settle(number: Ints, kind: Ints, module: Ints, tree: Tree) -> Ints:
-    """The place of each mark: of several, the one whose caller has begun last.  Marks come by pass and time."""
-    shared = tree.shared()
-    if not shared:
-        return module
-    node = np.cumsum(kind != BEGIN_SAME_NODE)
-    last: Ints = np.searchsorted(node, node, side="right") - 1  # mark of each node
+def settle(number: Ints, kind: Ints, module: Ints, tree: Tree, calls: Ints) -> Ints:
+    """The place of each mark, which come by pass and time; calls: places of all calls, as indices of the tree.
+
+    A module begins where the caller is that has begun last, unless it has begun inside that one as often already as
+    it is called there; it ends where it has begun last.
+    """
     settled: Ints = module.copy()
+    shared = tree.shared()
     rows_of = {first: np.flatnonzero(module == first) for first in shared}
-    for _ in range(_ROUNDS):
+    node = np.cumsum(kind != BEGIN_SAME_NODE) if shared else kind
+    for _ in range(_ROUNDS if shared else 0):
         for first, places in shared.items():
             rows = rows_of[first]
-            begun = np.stack([_begun(number, kind, settled, int(tree.parent[at]), rows, last[rows]) for at in places])
-            settled[rows] = np.where(begun.max(axis=0) == NONE, first, places[begun.argmax(axis=0)])
+            begins = rows[kind[rows] != END]
+            until = np.searchsorted(node, node[begins], side="right") - 1
+            callers = tree.parent[places]
+            begun = np.stack([_begun(number, kind, settled, int(caller), begins, until) for caller in callers])
+            # of those that began at one node the innermost
+            order = np.where(begun == NONE, NONE, node[begun] * _FAR + tree.depth[callers][:, None])
+            inside = np.arange(len(begins)) - np.searchsorted(begins, begun)
+            most = np.array([_calls_inside(int(caller), places, tree, calls) for caller in callers])
+            room = np.where(inside < most[:, None], order, NONE)
+            best = np.where(room.max(axis=0) == NONE, order.argmax(axis=0), room.argmax(axis=0))
+            settled[begins] = np.where(begun.max(axis=0) == NONE, first, places[best])
+            ends = rows[kind[rows] == END]
+            last = begins[np.maximum(np.searchsorted(begins, ends) - 1, 0)] if len(begins) else ends
+            settled[ends] = np.where((last < ends) & (number[last] == number[ends]), settled[last], first)
     return settled
 
 
@@ -84,3 +98,10 @@ def _begun(number: Ints, kind: Ints, module: Ints, caller: int, rows: Ints, unti
     found = begins[np.maximum(place, 0)]
     result: Ints = np.where((place >= 0) & (number[found] == number[rows]), found, NONE)
     return result
+
+
+def _calls_inside(caller: int, places: Ints, tree: Tree, calls: Ints) -> int:
+    """How often a module is called within one call of the caller, by whomever."""
+    there = calls[np.isin(calls, places)]
+    inside = np.count_nonzero(tree.within(there, np.full(len(there), caller)))
+    return -(-int(inside) // max(1, int(np.count_nonzero(calls == caller))))

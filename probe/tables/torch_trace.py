@@ -45,13 +45,13 @@ def _passes(spans: Spans) -> tuple[Ints, Passes]:
     return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
 
 
-def _marks(raw: Raw, passes: Passes, tree: Tree) -> Marks:
+def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Ints) -> Marks:
     marks = raw.rows(MARKS)
     number = place_marks(marks["time_ns"], marks["thread"], passes)
     kept = np.flatnonzero(number != NONE)
     order = kept[np.lexsort((marks["time_ns"][kept], number[kept]))]
     kind, number = marks["flags"][order] & KIND_MASK, number[order]
-    module = settle(number, kind, tree.index(marks["subject"][order]), tree)
+    module = settle(number, kind, tree.index(marks["subject"][order]), tree, calls)
     return Marks(marks["time_ns"][order], marks["thread"][order], kind, number, module)
 
 
@@ -71,10 +71,10 @@ def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
 
 
 def _backward(raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes) -> Instances:
-    marks = _marks(raw, passes, tree)
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
     made = Calls(before, tree.index(places.of_calls[calls]))
+    marks = _marks(raw, passes, tree, made.module)
     return resolve(passes, marks, tree, _roots(spans, passes, marks, tree), spans.recomputed(), made)
 
 
