@@ -34,8 +34,9 @@ class Places:
         first = Places(spans.subject, parents, {})
         rows = np.flatnonzero(calls & (spans.caller != NONE))
         callers = spans.subject[spans.caller[rows]]
-        pairs = np.unique(np.stack([spans.subject[rows], callers], axis=1), axis=0) if len(rows) else rows
-        if len(np.unique(pairs[:, 0] if len(rows) else rows)) == len(pairs):
+        most = int(spans.subject.max(initial=0)) + 1
+        pairs = np.unique(spans.subject[rows] * most + callers)
+        if len(np.unique(pairs // most)) == len(pairs):
             return first
         found = cls(spans.subject.copy(), dict(parents), {})
         for generation in spans.nesting.generations[1:]:
@@ -45,9 +46,10 @@ class Places:
 
     def _take(self, spans: Spans, rows: Ints) -> bool:
         """Give the calls of one generation their places; False if there are too many."""
-        pairs = np.stack([self.of_calls[spans.caller[rows]], spans.subject[rows]], axis=1)
-        known, inverse = np.unique(pairs, axis=0, return_inverse=True)
-        places = [self._place(above, subject) for above, subject in known.tolist()]
+        most = int(spans.subject.max(initial=0)) + 1
+        pairs = (self.of_calls[spans.caller[rows]] + _MOST * 2) * most + spans.subject[rows]
+        known, inverse = np.unique(pairs, return_inverse=True)
+        places = [self._place(pair // most - _MOST * 2, pair % most) for pair in known.tolist()]
         self.of_calls[rows] = np.array(places, np.int64)[inverse.reshape(-1)]
         return len(self.subjects) < _MOST
 
@@ -78,7 +80,7 @@ def settle(number: Ints, kind: Ints, module: Ints, tree: Tree, calls: Ints) -> I
             begun = np.stack([_begun(number, kind, settled, int(caller), begins, until) for caller in callers])
             # of those that began at one node the innermost
             order = np.where(begun == NONE, NONE, node[begun] * _FAR + tree.depth[callers][:, None])
-            inside = np.arange(len(begins)) - np.searchsorted(begins, begun)
+            inside = np.arange(len(begins)) - np.searchsorted(node[begins], node[begun])
             most = np.array([_calls_inside(int(caller), places, tree, calls) for caller in callers])
             room = np.where(inside < most[:, None], order, NONE)
             best = np.where(room.max(axis=0) == NONE, order.argmax(axis=0), room.argmax(axis=0))
