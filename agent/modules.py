@@ -6,16 +6,27 @@ id to serial forgets an object the moment it dies; nothing here keeps one alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
-from weakref import KeyedRef
+from weakref import ref
 
 from ..streams import LOG_LOADER, LOG_MODULE, LOG_OPTIMIZER
+from .devices import Devices
 from .log import Log
 
 # Children that a wrapper holds its module under: they are no part of a name.
-_WRAPPED = {"_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module", "_forward_module"}
-_PARALLEL = {"DistributedDataParallel", "DataParallel"}  # these hold it under the everyday name `module`
+_WRAPPED = {
+    "_fsdp_wrapped_module",
+    "_orig_mod",  # torch.compile
+    "_checkpoint_wrapped_module",
+    "_forward_module",  # Lightning
+    "_original_module",  # Lightning Fabric, beside the other
+}
+# these hold it under the everyday name `module`
+_PARALLEL = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "Float16Module"}
+# a class made for the module alone, of one of these and the class that it had
+_MIXED_IN = {"FSDPModule", "DDP", "ReplicateModule"}
 
 
 class Modules:
@@ -24,15 +35,15 @@ class Modules:
     def __init__(self, log: Log) -> None:
         self._log = log
         self.serials: dict[int, int] = {}  # id(object) -> serial; read directly by the taps
-        self.forgotten: list[dict[int, Any]] = []  # dicts by serial, of others, that forget what dies too
-        self._alive: dict[int, KeyedRef[int, Any]] = {}
-        self._modules = set[int]()  # ids
+        self._told: dict[int, dict[str, Any]] = {}  # what the log says of each serial
+        self.forgotten: list[dict[int, Any]] = [self._told]  # dicts by serial, of others too, that forget what dies
+        self._alive: dict[int, ref[Any]] = {}
+        self._kinds: dict[int, int] = {}  # of record in the log, by id
         self._new = False
 
     def meet(self, module: Any) -> int:
         """Give a module its serial number; once a module, about 2 µs."""
-        serial = self._number(module)
-        self._modules.add(id(module))
+        serial = self._number(module, LOG_MODULE)
         name = type(module).__name__
         self._log.put(LOG_MODULE, serial, {"name": name, "type": name, "parent": 0, "root": serial})
         self._new = True
@@ -40,14 +51,15 @@ class Modules:
 
     def meet_optimizer(self, optimizer: Any) -> int:
         """Likewise an optimizer, which goes by its class name."""
-        serial = self._number(optimizer)
+        serial = self._number(optimizer, LOG_OPTIMIZER)
         name = type(optimizer).__name__
         self._log.put(LOG_OPTIMIZER, serial, {"name": name, "type": name})
+        self._new = True
         return serial
 
     def meet_loader(self, identity: Any, fields: dict[str, Any]) -> int:
         """Likewise a loader, by an object that lives as long as it does; fields as streams.py has them."""
-        serial = self._number(identity)
+        serial = self._number(identity, LOG_LOADER)
         self.tell_loader(serial, fields)
         return serial
 
@@ -55,55 +67,119 @@ class Modules:
         """What is known of it now."""
         self._log.put(LOG_LOADER, serial, fields)
 
-    def _number(self, thing: Any) -> int:
+    def _number(self, thing: Any, kind: int) -> int:
         key = id(thing)
         serial = self._log.next_id()
-        self._alive[key] = KeyedRef(thing, self._forget, key)
+        self._alive[key] = ref(thing, partial(self._forget, key))
+        self._kinds[key] = kind
         self.serials[key] = serial
         return serial
 
-    def _forget(self, reference: KeyedRef[int, Any]) -> None:
-        serial = self.serials.pop(reference.key, 0)
+    def _forget(self, key: int, reference: Any) -> None:
+        serial = self.serials.pop(key, 0)
         for others in self.forgotten:
             others.pop(serial, None)
-        self._alive.pop(reference.key, None)
-        self._modules.discard(reference.key)
+        self._alive.pop(key, None)
+        self._kinds.pop(key, None)
+
+    @property
+    def on_the_way(self) -> tuple[Callable[..., Any], ...]:
+        """What runs of this and the log on the training thread."""
+        return (
+            Modules.meet,
+            Modules.meet_optimizer,
+            Modules.meet_loader,
+            Modules._number,
+            Modules._forget,
+            Log.next_id,
+            Log.put,
+        )
 
     def name(self) -> None:
-        """Work out the qualified names of all modules met, if there are new ones.  The agent's thread."""
+        """Work out names and devices of all that was met, if there is anything new.  The agent's thread."""
         if not self._new:
             return
         self._new = False
-        refs = {key: ref for key in list(self._modules) if (ref := self._alive.get(key)) is not None}
-        met = {key: module for key, ref in refs.items() if (module := ref()) is not None}
-        inside: dict[int, tuple[int, str]] = {}
-        for key, module in met.items():
-            for child, path in _children(module, met, ""):
-                inside.setdefault(child, (key, path))
-        for key, module in met.items():
-            self._tell(key, module, inside)
+        kinds, alive = self._kinds, list(self._alive.items())
+        things = {key: thing for key, reference in alive if (thing := reference()) is not None}
+        met = {key: thing for key, thing in things.items() if kinds.get(key) == LOG_MODULE}
+        inside = _places(met)
+        devices = Devices()
+        for key, thing in things.items():
+            if key in met:
+                self._tell(key, met, inside, devices)
+            elif kinds.get(key) == LOG_OPTIMIZER:
+                self._tell_optimizer(key, thing, devices)
 
-    def _tell(self, key: int, module: Any, inside: dict[int, tuple[int, str]]) -> None:
-        serial, parent = self.serials.get(key), inside.get(key, (0, ""))[0]
+    def _tell(self, key: int, met: dict[int, Any], inside: dict[int, tuple[int, str]], devices: Devices) -> None:
+        module, serial, parent = met[key], self.serials.get(key), inside.get(key, (0, ""))[0]
         if serial is None:
             return
-        path, root, seen = [], key, {key}
-        while root in inside:
-            above, part = inside[root]
+        path, line = [], [key]
+        while line[-1] in inside:
+            above, part = inside[line[-1]]
             path.append(part)
-            if above in seen:
+            if above in line:
                 break
-            seen.add(above)
-            root = above
-        kind = type(module).__name__
-        fields: dict[str, Any] = {"name": ".".join(filter(None, reversed(path))) or kind, "type": kind}
-        fields |= {"parent": self.serials.get(parent, 0), "root": self.serials.get(root, serial)}
-        self._log.put(LOG_MODULE, serial, fields)
+            line.append(above)
+        fields: dict[str, Any] = {
+            "name": ".".join(filter(None, reversed(path))) or _kind(_innermost(module)).__name__,
+            "type": _kind(module).__name__,
+            "parent": self.serials.get(parent, 0),
+            "root": self.serials.get(line[-1], serial),
+            "device": devices.of_line([(each, met[each]) for each in line]),
+        }
+        self._put(LOG_MODULE, serial, fields)
+
+    def _tell_optimizer(self, key: int, optimizer: Any, devices: Devices) -> None:
+        serial, name = self.serials.get(key), type(optimizer).__name__
+        if serial is not None:
+            device = devices.of_optimizer(optimizer)
+            self._put(LOG_OPTIMIZER, serial, {"name": name, "type": name, "device": device})
+
+    def _put(self, kind: int, serial: int, fields: dict[str, Any]) -> None:
+        """Only what is news: a job may make modules all the time, and the log has an end."""
+        if self._told.get(serial) != fields:
+            self._told[serial] = fields
+            self._log.put(kind, serial, fields)
 
     def close(self) -> None:
         self._alive.clear()
-        self._modules.clear()
+        self._kinds.clear()
         self.serials.clear()
+
+
+def _kind(module: Any) -> type:
+    """The class of the user's, where FSDP2 has put one of its own in place of it."""
+    own = type(module)
+    mixed = len(own.__bases__) == 2 and own.__bases__[0].__name__ in _MIXED_IN
+    return own.__bases__[1] if mixed else own
+
+
+def _innermost(module: Any) -> Any:
+    """What torch.compile has wrapped: of the two, only the wrapper is called."""
+    while type(module).__name__ == "OptimizedModule" and module._modules.get("_orig_mod") is not None:
+        module = module._modules["_orig_mod"]
+    return module
+
+
+def _places(met: dict[int, Any]) -> dict[int, tuple[int, str]]:
+    """The module around each one and the path from there; of several places the one that named_modules() comes to."""
+    below = {key: list(_children(module, met, "")) for key, module in met.items()}
+    held = {child for key, children in below.items() for child, _ in children if child != key}
+    places: dict[int, tuple[int, str]] = {}
+    seen = set[int]()
+    for root in [*(key for key in met if key not in held), *met]:  # a ring of modules has no root
+        waiting = [] if root in seen else [(root, 0, "")]
+        while waiting:
+            key, above, path = waiting.pop()
+            if key in seen:
+                continue
+            seen.add(key)
+            if above:
+                places[key] = above, path
+            waiting += [(child, key, path) for child, path in reversed(below[key])]
+    return places
 
 
 def _children(module: Any, met: dict[int, Any], path: str) -> Iterator[tuple[int, str]]:

@@ -1,12 +1,14 @@
 """Which module calls which, as a tree that vectorised code can walk.
 
-Made by torch_trace of what spans and the log show, read by probe.backward.  Invariant: every module has one
-place, the first in which it was seen to be called; index 0 stands for no module.
+Made by torch_trace of what spans and the log show, read by probe.backward.  Invariant: a subject's own index is
+that of the first place in which it was seen to be called (probe.places); index 0 stands for no module.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -18,17 +20,18 @@ class Tree:
     """Modules as they call each other.  index 0 stands for no module; parent, depth by index (depth[0] = -1);
     chain[i, d]: the ancestor of i at depth d, i itself at its own depth, 0 beyond."""
 
-    subjects: Ints
+    places: Ints  # sorted; of the first place of a subject the subject itself
+    subjects: Ints  # of the places
     parent: Ints
     depth: Ints
     chain: Ints
 
     @classmethod
-    def of(cls, parents: dict[int, int]) -> Tree:
-        """From subject -> subject of the caller, 0 for none.  A cycle is cut."""
-        subjects = np.array(sorted(set(parents) | (set(parents.values()) - {0})), np.int64)
-        place = {subject: i + 1 for i, subject in enumerate(subjects.tolist())}
-        parent = np.zeros(len(subjects) + 1, np.int64)
+    def of(cls, parents: dict[int, int], subjects: Mapping[int, int] = MappingProxyType({})) -> Tree:
+        """From place -> place of the caller, 0 for none; subjects: of other than first places.  A cycle is cut."""
+        places = np.array(sorted(set(parents) | (set(parents.values()) - {0})), np.int64)
+        place = {each: i + 1 for i, each in enumerate(places.tolist())}
+        parent = np.zeros(len(places) + 1, np.int64)
         for subject, above in parents.items():
             parent[place[subject]] = place.get(above, 0)
         lines = [_line(parent, i) for i in range(len(parent))]
@@ -36,15 +39,24 @@ class Tree:
         for i, line in enumerate(lines):
             chain[i, : len(line)] = line
             parent[i] = line[-2] if len(line) > 1 else 0
-        return cls(subjects, parent, np.array([len(line) - 1 for line in lines], np.int64), chain)
+        of_places = np.array([subjects.get(each, each) for each in places.tolist()], np.int64)
+        return cls(places, of_places, parent, np.array([len(line) - 1 for line in lines], np.int64), chain)
 
     def index(self, subjects: Ints) -> Ints:
-        """Index of each subject, 0 for one that is not in the tree."""
-        if not len(self.subjects):
+        """Index of each place, or first place of a subject; 0 for one that is not in the tree."""
+        if not len(self.places):
             return np.zeros(len(subjects), np.int64)
-        place = np.minimum(np.searchsorted(self.subjects, subjects), len(self.subjects) - 1)
-        found: Ints = np.where(self.subjects[place] == subjects, place + 1, 0)
+        place = np.minimum(np.searchsorted(self.places, subjects), len(self.places) - 1)
+        found: Ints = np.where(self.places[place] == subjects, place + 1, 0)
         return found
+
+    def shared(self) -> dict[int, Ints]:
+        """Index of the first place -> indices of all places, of subjects that have several, outer ones first."""
+        others = np.flatnonzero(self.places != self.subjects)
+        first = self.index(self.subjects[others])
+        order = np.unique(first)
+        order = order[np.argsort(self.depth[order], kind="stable")]
+        return {each: np.append(each, others[first == each] + 1) for each in order.tolist()}
 
     def subject(self, index: Ints) -> Ints:
         """The subject at each index, 0 at index 0."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
+from itertools import chain, islice
 from time import perf_counter_ns
 from typing import Any
 
@@ -16,8 +17,14 @@ from ...streams import BEGIN, BEGIN_SAME_NODE, END, ENGINE
 from ..modules import Modules
 from ..rows import Stream
 from ..samples import Samples
+from .unseen import unseen
 
 _SPARE = 768  # dummies made ahead: three a module
+_REMEMBERED = 1 << 12  # numbers of autograd's nodes: some fifty layers of a transformer; a power of two
+_MANY = 256  # of what containers hold we look at so much
+_FEW = 8  # nodes of a module that is small enough to be walked through
+
+Carriers = tuple[Any, Any, Any, Callable[[Any, Any], None]]
 
 
 class Backward:
@@ -26,7 +33,7 @@ class Backward:
     def __init__(self, marks: Stream, spans: Stream, modules: Modules, trouble: Callable[[str], None]) -> None:
         self._torch = sys.modules["torch"]
         self._modules, self._trouble = modules, trouble
-        self._dummies: dict[int, tuple[Any, Any, Any]] = {}  # serial -> carriers of the hooks of each kind of mark
+        self._dummies: dict[int, Carriers] = {}  # serial -> carriers of the hooks of each kind of mark
         modules.forgotten.append(self._dummies)
         self._spare: deque[Any] = deque()
         self._marks, self._ident = marks, sys.modules["_thread"].get_ident
@@ -34,7 +41,12 @@ class Backward:
         self._engine = self._engine_homes[1]._engine_run_backward
         self.samples = Samples()
         self._wrapped_engine = self._wrap_engine(spans)
-        self.begin, self.end = self._make_begin_and_end()
+        unseen(Backward._carriers, Backward._carrier, Stream.writer, *modules.on_the_way)
+        unseen(tensors_in, _held_by, latest_of, first_of, _reshaped_inside)
+        # Autograd numbers the nodes that a thread makes.  Here are the numbers of those that got a begin mark, each at
+        # its place modulo the length.
+        begun = [-1] * _REMEMBERED
+        self.begin, self.end = self._make_begin(begun), self._make_end(begun)
 
     def install(self) -> None:
         self.stock()
@@ -57,10 +69,15 @@ class Backward:
         while len(self._spare) < _SPARE:
             self._spare.append(self._torch.empty(0))
 
-    def _carriers(self, serial: int) -> tuple[Any, Any, Any]:
-        """The three dummies of a module; once a module, some 5 µs."""
+    def _carriers(self, serial: int) -> Carriers:
+        """What bears the marks of a module: three dummies and a function; once a module, some 5 µs."""
         begin, same_node, end = (self._carrier(serial, kind) for kind in (BEGIN, BEGIN_SAME_NODE, END))
-        made = self._dummies[serial] = (begin, same_node, end)
+        write = end._backward_hooks[0]
+
+        def behind(gradients_in: Any, gradients_out: Any) -> None:
+            write(None)
+
+        made = self._dummies[serial] = (begin, same_node, end, behind)
         return made
 
     def _carrier(self, serial: int, kind: int) -> Any:
@@ -68,44 +85,65 @@ class Backward:
         dummy._backward_hooks = {0: self._marks.writer(perf_counter_ns, serial, self._ident, kind)}
         return dummy
 
-    def _make_begin_and_end(self) -> tuple[Callable[[int, Any, int], None], Callable[[Any, Any], int]]:
-        tensor_type, containers = self._torch.Tensor, (tuple, list, dict)
-        modules, carriers, trouble = self._modules, self._carriers, self._trouble
-        serial_of, carriers_of = modules.serials.get, self._dummies.get
-        next_number: Callable[[], int] = self._torch.autograd._get_sequence_nr
-
-        # Autograd numbers the nodes that a thread makes; this is the number of the last output that got a begin mark.
-        latest = -1
+    def _make_begin(self, begun: list[int]) -> Callable[..., None]:
+        tensor_type, carriers, carriers_of = self._torch.Tensor, self._carriers, self._dummies.get
+        place = len(begun) - 1
 
         def begin(serial: int, output: Any, entered: int) -> None:
-            nonlocal latest
-            if isinstance(output, tensor_type):
-                made = output.grad_fn
-                number = -1 if made is None else made._sequence_nr()
-                if number < entered:  # no graph, or the module returned what it was given: nothing of its own
-                    return
-                base = output._base
-                if base is not None and _reshaped_inside(output, base, entered):
-                    made = base.grad_fn
-                carrier = carriers_of(serial) or carriers(serial)
-                made._register_hook_dict(carrier[1 if number == latest else 0])
-                latest = number
-            elif isinstance(output, containers):
-                for each in output.values() if isinstance(output, dict) else output:
+            if not isinstance(output, tensor_type):
+                for each in tensors_in(output, tensor_type):
                     begin(serial, each, entered)
+                return
+            made = output.grad_fn
+            number = -1 if made is None else made._sequence_nr()
+            if entered < 0:  # nothing before the module could bear its end mark
+                entered = ~entered
+                if 0 <= number - entered < _FEW:
+                    first_of(made, entered).register_hook((carriers_of(serial) or carriers(serial))[3])
+            if number < entered:  # no graph, or the module returned what it was given: nothing of its own
+                return
+            base = output._base
+            if base is not None and _reshaped_inside(output, base, entered):
+                begun[number & place] = number
+                made = base.grad_fn
+                number = made._sequence_nr()
+            carrier = carriers_of(serial) or carriers(serial)
+            made._register_hook_dict(carrier[1 if begun[number & place] == number else 0])
+            begun[number & place] = number
 
-        def end(module: Any, value: Any) -> int:
+        unseen(begin)
+        return begin
+
+    def _make_end(self, begun: list[int]) -> Callable[..., int]:
+        """end() returns the number of autograd's next node, inverted if no node could bear the mark."""
+        tensor_type, carriers, carriers_of = self._torch.Tensor, self._carriers, self._dummies.get
+        modules, serial_of, trouble = self._modules, self._modules.serials.get, self._trouble
+        next_number: Callable[[], int] = self._torch.autograd._get_sequence_nr
+        place, newest = len(begun) - 1, 0
+
+        def end(module: Any, args: Any, kwargs: Any) -> int:
+            nonlocal newest
+            entered = next_number()
             try:
-                node = value.grad_fn if isinstance(value, tensor_type) else None
-                # The producer's begin mark on this node is this module's end: no second mark.
-                if node is not None and node._sequence_nr() != latest:
+                if entered < newest:  # another thread, which counts anew
+                    begun[:] = [-1] * len(begun)
+                newest = entered
+                if len(args) == 1 and not kwargs and isinstance(value := args[0], tensor_type):
+                    node = value.grad_fn
+                else:
+                    node = latest_of(args, kwargs, tensor_type)
+                if node is None:
+                    return ~entered
+                number = node._sequence_nr()
+                if begun[number & place] != number:  # else the begin mark there is this module's end
                     serial = serial_of(id(module)) or modules.meet(module)
                     node._register_hook_dict((carriers_of(serial) or carriers(serial))[2])
             except Exception as error:  # inside a user's forward: nothing may escape
                 trouble(f"backward: {error!r}")
-            return next_number()
+            return entered
 
-        return begin, end
+        unseen(end)
+        return end
 
     def _wrap_engine(self, spans: Stream) -> Callable[..., Any]:
         clock, append, engine = perf_counter_ns, spans.append, self._engine
@@ -126,8 +164,7 @@ class Backward:
                 except Exception as error:  # inside a user's backward: nothing may escape
                     trouble(f"backward: {error!r}")
 
-        code = _engine_run_backward.__code__
-        _engine_run_backward.__code__ = code.replace(co_filename=engine.__code__.co_filename)
+        unseen(_engine_run_backward)
         return _engine_run_backward
 
 
@@ -138,3 +175,49 @@ def _reshaped_inside(output: Any, base: Any, entered: int) -> bool:
     """
     node = base.grad_fn
     return node is not None and node._sequence_nr() >= entered and bool(base.numel() == output.numel())
+
+
+def tensors_in(value: Any, tensor_type: type) -> list[Any]:
+    """The tensors in containers and dataclasses, outermost first; of a huge one, those that come soon."""
+    found, waiting = [], [value]
+    for each in waiting:
+        if isinstance(each, tensor_type):
+            found.append(each)
+        elif len(waiting) < _MANY:
+            waiting.extend(_held_by(each))
+    return found
+
+
+def _held_by(value: Any) -> list[Any]:
+    if isinstance(value, (tuple, list)):
+        return list(islice(value, _MANY))
+    if isinstance(value, dict):
+        return list(islice(value.values(), _MANY))
+    return [getattr(value, name, None) for name in getattr(type(value), "__dataclass_fields__", ())]
+
+
+def latest_of(args: Any, kwargs: Any, tensor_type: type) -> Any:
+    """The node, of those that made the arguments, to which autograd comes first; None if there is none."""
+    latest, highest, nested = None, -1, False
+    for value in chain(args, kwargs.values()) if kwargs else args:
+        if isinstance(value, tensor_type):
+            node = value.grad_fn  # type: ignore[attr-defined]
+            if node is not None and (number := node._sequence_nr()) > highest:
+                latest, highest = node, number
+        elif isinstance(value, (tuple, list, dict)) or hasattr(type(value), "__dataclass_fields__"):
+            nested = True
+    if nested and latest is None:
+        return latest_of(tensors_in((args, kwargs), tensor_type), None, tensor_type)
+    return latest
+
+
+def first_of(node: Any, entered: int) -> Any:
+    """The first node of a small graph that was begun at this number; autograd is through with the graph after it."""
+    first, waiting = node, [node]
+    for each in waiting:
+        if each._sequence_nr() < first._sequence_nr():
+            first = each
+        if len(waiting) <= _FEW:
+            below = [one for one, _ in each.next_functions if one is not None]
+            waiting += [one for one in below if entered <= one._sequence_nr() <= node._sequence_nr()]
+    return first

@@ -20,13 +20,14 @@ from ..modules import Modules
 from ..rows import Stream
 from ..samples import Samples
 from .backward import Backward
+from .unseen import unseen
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = """
 def _wrapped_call_impl(self, *args, **kwargs):
     if _probe_waiting:
         _probe_count(args, kwargs)
-    _probe_entered = _probe_before(self, args[0] if args else None)
+    _probe_entered = _probe_before(self, args, kwargs)
     _probe_start = _probe_clock()
     try:
         if self._compiled_call_impl is not None:
@@ -50,7 +51,7 @@ class Forward:
         self._original: types.CodeType = self._target.__code__
         counting = _counting(backward.samples, trouble)
         self._globals = counting | _globals(spans, modules, backward.begin, backward.end, trouble)
-        self._unmarked = counting | _globals(spans, modules, _skipped_nothing(), _skipped_nothing(), trouble)
+        self._unmarked = counting | _globals(spans, modules, _nothing, _nothing, trouble)
         self.why_not = "" if _is_known(self._original) else "off: this torch's _wrapped_call_impl is not known"
         self.installed = False
         if not self.why_not:
@@ -94,8 +95,8 @@ def _compiled(original: types.CodeType) -> types.CodeType:
 def _globals(
     spans: Stream,
     modules: Modules,
-    begin: Callable[[int, Any, int], None],
-    before: Callable[[Any, Any], int],
+    begin: Callable[[int, Any, int], Any],
+    before: Callable[[Any, Any, Any], int],
     trouble: Callable[[str], None],
 ) -> dict[str, Callable[..., Any]]:
     """What the swapped code calls, on the thread that calls the module; closures, since each lookup counts."""
@@ -121,11 +122,12 @@ def _globals(
         except Exception as error:  # the user's own exception must be what goes on
             trouble(f"forward: {error!r}")
 
+    unseen(after, failed, _nothing)
     return {
         "_probe_clock": clock,
         "_probe_before": before,
-        "_probe_after": skipped_by_dynamo(after),
-        "_probe_failed": skipped_by_dynamo(failed),
+        "_probe_after": after,
+        "_probe_failed": failed,
     }
 
 
@@ -138,7 +140,8 @@ def _counting(samples: Samples, trouble: Callable[[str], None]) -> dict[str, Any
         except Exception as error:  # inside a user's forward: nothing may escape
             trouble(f"forward: {error!r}")
 
-    return {"_probe_waiting": samples.waiting, "_probe_count": skipped_by_dynamo(count)}
+    unseen(count)
+    return {"_probe_waiting": samples.waiting, "_probe_count": count}
 
 
 def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, Any]:
@@ -152,28 +155,15 @@ def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, An
             spent(clock() - start)
             return result
 
-        return skipped_by_dynamo(measured)
+        unseen(measured)
+        return measured
 
     return chosen | {name: timed(chosen[name]) for name in ("_probe_before", "_probe_after")}
-
-
-def skipped_by_dynamo(function: Any) -> Any:
-    """The function, with module.py's file name, so that dynamo skips the frame instead of compiling it."""
-    file_name = sys.modules["torch.nn.modules.module"].__file__
-    function.__code__ = function.__code__.replace(co_filename=file_name)
-    return function
 
 
 def _nothing(*_: Any) -> int:
     """What frames in flight call once the taps are out; 0 is an autograd number like any other."""
     return 0
-
-
-def _skipped_nothing() -> Any:
-    def nothing(*_: Any) -> int:
-        return 0
-
-    return skipped_by_dynamo(nothing)
 
 
 _INERT: dict[str, Any] = {

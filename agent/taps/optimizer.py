@@ -16,7 +16,7 @@ from ..alone import alone
 from ..modules import Modules
 from ..rows import Stream
 from ..step import Steps
-from .forward import skipped_by_dynamo
+from .unseen import unseen
 
 
 class OptimizerStep:
@@ -139,4 +139,5 @@ def _hooks(
         except Exception as error:  # inside a user's optimizer step: nothing may escape
             trouble(f"optimizer: {error!r}")
 
-    return skipped_by_dynamo(pre), skipped_by_dynamo(post)
+    unseen(pre, post)
+    return pre, post

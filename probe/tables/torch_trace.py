@@ -14,6 +14,7 @@ import numpy as np
 from ..arrow import choice, coded, nulls
 from ..backward import Calls, Instances, Marks, Passes, place_marks, resolve
 from ..nesting import NONE, Bools, Ints, depth_below, self_time
+from ..places import Places, settle
 from ..raw import Raw
 from ..schema import COMMON, Column, Columns, Table
 from ..spans import Spans
@@ -24,16 +25,17 @@ STAGES = ("forward", "backward", "step")
 _STREAMS = (SPANS, MARKS)
 
 
-def _tree(raw: Raw, spans: Spans) -> Tree:
+def _places(raw: Raw, spans: Spans) -> Places:
     """Callers as the calls themselves show them, else as the agent noted them."""
     parents = {serial: int(module.get("parent") or 0) for serial, module in raw.log.modules.items()}
     for subject in np.union1d(raw.rows(MARKS)["subject"], spans.subject[spans.kind == FORWARD]).tolist():
         parents.setdefault(subject, 0)
     # a call whose caller was under way at the attach, or is at this moment, seems to have none
-    calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller != NONE) & ~spans.recompute & ~spans.in_eval)
+    shown = (spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval
+    calls = np.flatnonzero(shown & (spans.caller != NONE))
     subjects, first = np.unique(spans.subject[calls], return_index=True)
     parents.update(zip(subjects.tolist(), spans.subject[spans.caller[calls[first]]].tolist(), strict=True))
-    return Tree.of(parents)
+    return Places.of(spans, shown, parents)
 
 
 def _passes(spans: Spans) -> tuple[Ints, Passes]:
@@ -43,15 +45,14 @@ def _passes(spans: Spans) -> tuple[Ints, Passes]:
     return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
 
 
-def _marks(raw: Raw, passes: Passes, tree: Tree) -> Marks:
+def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Ints) -> Marks:
     marks = raw.rows(MARKS)
     number = place_marks(marks["time_ns"], marks["thread"], passes)
     kept = np.flatnonzero(number != NONE)
     order = kept[np.lexsort((marks["time_ns"][kept], number[kept]))]
-    kind = marks["flags"][order] & KIND_MASK
-    return Marks(
-        marks["time_ns"][order], marks["thread"][order], kind, number[order], tree.index(marks["subject"][order])
-    )
+    kind, number = marks["flags"][order] & KIND_MASK, number[order]
+    module = settle(number, kind, tree.index(marks["subject"][order]), tree, calls)
+    return Marks(marks["time_ns"][order], marks["thread"][order], kind, number, module)
 
 
 def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
@@ -69,11 +70,11 @@ def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
     return roots
 
 
-def _backward(raw: Raw, spans: Spans, tree: Tree, passes: Passes) -> Instances:
-    marks = _marks(raw, passes, tree)
+def _backward(raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes) -> Instances:
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
-    made = Calls(before, tree.index(spans.subject[calls]))
+    made = Calls(before, tree.index(places.of_calls[calls]))
+    marks = _marks(raw, passes, tree, made.module)
     return resolve(passes, marks, tree, _roots(spans, passes, marks, tree), spans.recomputed(), made)
 
 
@@ -87,9 +88,10 @@ def _depths(spans: Spans, tree: Tree) -> Ints:
 def derive(raw: Raw) -> Columns:
     """Forward and step rows by their spans, then the backwards."""
     spans = Spans.of(raw)
-    tree = _tree(raw, spans)
+    places = _places(raw, spans)
+    tree = Tree.of(places.parents, places.subjects)
     engines, passes = _passes(spans)
-    back = _backward(raw, spans, tree, passes)
+    back = _backward(raw, spans, places, tree, passes)
     rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
     pass_step = raw.timeline.step(passes.start)
     steps = (raw.timeline.step(spans.start[rows]), pass_step[back.number])
@@ -127,9 +129,10 @@ def derive(raw: Raw) -> Columns:
         "host_duration": own,
         "total_host_duration": whole,
         **_memory(both.length),
+        "device": lambda: coded(subject, _names(raw, "device")),
         "thread": lambda: raw.native_threads(both.join(spans.rows["thread"][rows], back.thread[bound])),
         "recompute": lambda: both.join(spans.recompute[rows], backs),
-        "compiled": lambda: both.join((flags[rows] & COMPILED) != 0, backs),
+        "compiled": lambda: both.join(_compiled(raw, spans)[rows], backs),
         "failed": lambda: both.join((flags[rows] & FAILED) != 0, (flags[engines][number] & FAILED) != 0),
     }
 
@@ -163,6 +166,12 @@ def _micro_step(raw: Raw, passes: Passes, times: Ints) -> Ints:
 def _names(raw: Raw, what: str) -> dict[int, str]:
     known = {**raw.log.modules, **raw.log.optimizers}
     return {serial: str(thing[what]) for serial, thing in known.items() if thing.get(what)}
+
+
+def _compiled(raw: Raw, spans: Spans) -> Any:
+    """Calls of modules that were compiled in place, and of torch.compile's wrappers."""
+    wrappers = [serial for serial, module in raw.log.modules.items() if module.get("type") == "OptimizedModule"]
+    return (spans.rows["flags"] & COMPILED != 0) | np.isin(spans.subject, wrappers)
 
 
 def _memory(rows: int) -> dict[str, Callable[[], Any]]:
@@ -222,6 +231,14 @@ TABLE = Table(
         Column("allocated_delta", "DOUBLE", "MB", "Memory gained or lost during the call.", _ALLOCATOR, _NO_DEVICE),
         Column("max_allocated", "DOUBLE", "MB", "Most memory held so far.", _ALLOCATOR, _NO_DEVICE),
         Column("reserved", "DOUBLE", "MB", "Memory the allocator has reserved.", _ALLOCATOR, _NO_DEVICE),
+        Column(
+            "device",
+            "VARCHAR",
+            "",
+            "Device of the module's parameters and buffers, else of the module around it: cpu, cuda:0, ...",
+            "parameters, when the module was named",
+            "Several devices, offloaded, not named yet, or no parameters anywhere.",
+        ),
         Column(
             "thread",
             "BIGINT",

@@ -81,7 +81,7 @@ def test_nothing_of_the_samplers_is_left_after_detach(job: Target, probe: Probe)
         return sorted(str(link) for link in links if str(link).startswith("/proc/"))
 
     rows(probe, job, "SELECT COUNT(*) FROM host.process_trace")
-    mine = [f"/proc/{job.pid}/io", f"/proc/{job.pid}/stat", "/proc/meminfo", "/proc/stat"]
+    mine = [f"/proc/{job.pid}/io", f"/proc/{job.pid}/stat", f"/proc/{job.pid}/statm", "/proc/meminfo", "/proc/stat"]
     assert files() == sorted(mine)
     probe(job.pid, "detach")
     end = time.monotonic() + 5

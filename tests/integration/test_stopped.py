@@ -18,6 +18,7 @@ SQL = "SELECT * EXCLUDE (time) FROM python.torch_trace WHERE step <= {last} ORDE
 def test_a_stopped_job_gives_the_same_rows(start: Start, probe: Probe, tmp_path: Path) -> None:
     job = start("witness.py", str(tmp_path / "state"))
     probe("attach", job.pid)
+    probe(job.pid, "set", "sample=1")
     with connect(str(job.pid)) as connection:
         # two looks of the agent's thread at what is new: module names lie in the log
         time.sleep(2.5)

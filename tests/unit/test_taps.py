@@ -6,7 +6,6 @@ import gc
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,16 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
+from tapped import Taps, tapped  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
-from probe.agent.log import Log  # noqa: E402
-from probe.agent.modules import Modules  # noqa: E402
-from probe.agent.rows import Stream  # noqa: E402
-from probe.agent.sampling import Sampling  # noqa: E402
-from probe.agent.step import Steps  # noqa: E402
-from probe.agent.taps.backward import Backward  # noqa: E402
-from probe.agent.taps.forward import Forward  # noqa: E402
-from probe.agent.taps.optimizer import OptimizerStep  # noqa: E402
 from probe.streams import (  # noqa: E402
     BEGIN,
     BEGIN_SAME_NODE,
@@ -36,66 +28,13 @@ from probe.streams import (  # noqa: E402
     OPTIMIZER,
     SPANS,
     STEPS,
-    STREAMS,
 )
-
-SMALL = 1  # bytes: the smallest ring
-
-
-@dataclass
-class Taps:
-    streams: dict[str, Stream]
-    modules: Modules
-    forward: Forward
-    backward: Backward
-    optimizer: OptimizerStep
-    steps: Steps
-    troubles: list[str]
-    boundaries: list[int]
-
-    def rows(self, name: str) -> list[dict[str, int]]:
-        stream, found = self.streams[name], []
-        for _, view in stream.read(1, stream.position(), 4096):
-            found += [dict(zip(stream.slots, row, strict=True)) for row in stream.struct.iter_unpack(view)]
-            view.release()
-        return found
-
-    def install(self) -> None:
-        self.optimizer.install()
-        self.backward.install()
-        self.forward.install()
-
-    def remove(self) -> None:
-        self.forward.remove()
-        self.backward.remove()
-        self.optimizer.remove()
-
-    def serial(self, module: Any) -> int:
-        return self.modules.serials[id(module)]
-
-    def marks(self, *modules: Any) -> list[tuple[int, int]]:
-        """(index of the module, kind of mark) in time order."""
-        index = {self.serial(module): i for i, module in enumerate(modules)}
-        return [(index[row["subject"]], row["flags"]) for row in self.rows(MARKS) if row["subject"] in index]
 
 
 @pytest.fixture
 def taps() -> Iterator[Taps]:
-    log, troubles, boundaries = Log(), [], []
-    streams = {name: Stream(name, slots, SMALL) for name, slots in STREAMS.items()}
-    modules = Modules(log)
-    steps = Steps(streams[STEPS], boundaries.append, Sampling())
-    backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
-    forward = Forward(streams[SPANS], modules, backward, troubles.append)
-    optimizer = OptimizerStep(streams[SPANS], modules, steps, troubles.append)
-    steps.samples = backward.samples
-    made = Taps(streams, modules, forward, backward, optimizer, steps, troubles, boundaries)
-    made.install()
-    yield made
-    made.remove()
-    for part in (*streams.values(), log):
-        part.close()
-    assert troubles == []
+    with tapped() as made:
+        yield made
 
 
 def net() -> Any:
@@ -149,7 +88,7 @@ def test_backward_begins_at_the_output_and_ends_at_the_input(taps: Taps) -> None
 def test_a_module_that_returns_its_input_takes_nobodys_time(taps: Taps) -> None:
     linear, identity = nn.Linear(4, 4), nn.Identity()
     identity(linear(torch.ones(2, 4))).sum().backward()
-    assert taps.marks(linear, identity) == [(0, BEGIN)]
+    assert taps.marks(linear, identity) == [(0, BEGIN), (0, END)]
 
 
 def test_a_freed_output_is_not_taken_for_the_next_input(taps: Taps) -> None:
@@ -165,7 +104,7 @@ def test_a_freed_output_is_not_taken_for_the_next_input(taps: Taps) -> None:
 def test_an_in_place_operation_on_a_view_does_not_lose_the_mark_before_it(taps: Taps) -> None:
     linear, relu, flatten = nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Flatten(0)
     flatten(relu(linear(torch.ones(2, 3, 4)))).sum().backward()  # three dimensions: the Linear's output is a view
-    assert taps.marks(linear, relu, flatten) == [(2, BEGIN), (1, BEGIN), (0, BEGIN)]
+    assert taps.marks(linear, relu, flatten) == [(2, BEGIN), (1, BEGIN), (0, BEGIN), (0, END)]
 
 
 @pytest.mark.parametrize("shape", [tuple, list, dict])
@@ -182,7 +121,7 @@ def test_outputs_in_containers_are_marked(taps: Taps, shape: Callable[..., Any])
     many = Many()
     output = many(torch.ones(2, 4))
     (output["a"] if shape is dict else output[0]).sum().backward()
-    assert taps.marks(many, many.linear) == [(0, BEGIN), (1, BEGIN)]
+    assert taps.marks(many, many.linear)[:2] == [(0, BEGIN), (1, BEGIN)]
 
 
 def test_an_optimizer_step_is_a_row_and_a_boundary(taps: Taps) -> None:

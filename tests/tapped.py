@@ -1,0 +1,123 @@
+"""The taps on torch in this very process, on small rings, and their rows as the reader's own code derives them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probe.agent.log import Log
+from probe.agent.modules import Modules
+from probe.agent.rows import Stream
+from probe.agent.sampling import Sampling
+from probe.agent.step import Steps
+from probe.agent.taps.backward import Backward
+from probe.agent.taps.forward import Forward
+from probe.agent.taps.optimizer import OptimizerStep
+from probe.arrow import table_of
+from probe.log import START
+from probe.log import Log as ReadersLog
+from probe.raw import Job, Raw, complete
+from probe.streams import MARKS, SPANS, STEPS, STREAMS
+from probe.tables.torch_trace import TABLE
+
+SMALL = 1  # bytes: the smallest ring
+COLUMNS = tuple(column for column in TABLE.columns if column.name not in ("rank", "host", "pid", "time"))
+
+
+@dataclass
+class Taps:
+    """As TorchTaps makes them, without an agent."""
+
+    streams: dict[str, Stream]
+    log: Log
+    modules: Modules
+    forward: Forward
+    backward: Backward
+    optimizer: OptimizerStep
+    steps: Steps
+    troubles: list[str]
+    boundaries: list[int]
+
+    @classmethod
+    def made(cls) -> Taps:
+        log, troubles, boundaries = Log(), list[str](), list[int]()
+        streams = {name: Stream(name, slots, SMALL) for name, slots in STREAMS.items()}
+        modules = Modules(log)
+        steps = Steps(streams[STEPS], boundaries.append, Sampling())
+        backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
+        forward = Forward(streams[SPANS], modules, backward, troubles.append)
+        optimizer = OptimizerStep(streams[SPANS], modules, steps, troubles.append)
+        steps.samples = backward.samples
+        return cls(streams, log, modules, forward, backward, optimizer, steps, troubles, boundaries)
+
+    def install(self) -> None:
+        self.optimizer.install()
+        self.backward.install()
+        self.forward.install()
+
+    def remove(self) -> None:
+        self.forward.remove()
+        self.backward.remove()
+        self.optimizer.remove()
+
+    def rows(self, name: str) -> list[dict[str, int]]:
+        stream, found = self.streams[name], []
+        for _, view in stream.read(1, stream.position(), 4096):
+            found += [dict(zip(stream.slots, row, strict=True)) for row in stream.struct.iter_unpack(view)]
+            view.release()
+        return found
+
+    def serial(self, module: Any) -> int:
+        return self.modules.serials[id(module)]
+
+    def marks(self, *modules: Any) -> list[tuple[int, int]]:
+        """(index of the module, kind of mark) in time order."""
+        index = {self.serial(module): i for i, module in enumerate(modules)}
+        return [(index[row["subject"]], row["flags"]) for row in self.rows(MARKS) if row["subject"] in index]
+
+    def raw(self) -> Raw:
+        """What a reader would have of this moment; every step may be seen."""
+        self.modules.name()
+        self.log.write()
+        log = ReadersLog()
+        log.feed(bytes(self.log.read(START, self.log.committed)))
+        facts = {"step_base": self.steps.base, "monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+        raw = Raw(os.getpid(), facts, {name: stream.position() for name, stream in self.streams.items()}, log)
+        Job([raw], lambda stream: raw.put(stream, self._pieces(stream)), open_steps=True)
+        return raw
+
+    def _pieces(self, name: str) -> list[Any]:
+        stream, pieces = self.streams[name], []
+        for first, view in stream.read(1, stream.position(), 4096):
+            pieces.append(complete(np.frombuffer(bytes(view), "<i8").reshape(-1, len(stream.slots)), first))
+            view.release()
+        return pieces
+
+    def table(self) -> list[dict[str, Any]]:
+        """python.torch_trace of this process, as the reader derives it."""
+        assert TABLE.derive is not None
+        found: list[dict[str, Any]] = table_of(COLUMNS, TABLE.derive(self.raw())).to_pylist()
+        return found
+
+    def close(self) -> None:
+        self.remove()
+        for part in (*self.streams.values(), self.log):
+            part.close()
+
+
+@contextmanager
+def tapped() -> Iterator[Taps]:
+    """Taps installed, and taken out again; no tap may have been in trouble."""
+    taps = Taps.made()
+    taps.install()
+    try:
+        yield taps
+    finally:
+        taps.close()
+    assert taps.troubles == []
