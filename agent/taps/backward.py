@@ -15,6 +15,7 @@ from typing import Any
 from ...streams import BEGIN, BEGIN_SAME_NODE, END, ENGINE
 from ..modules import Modules
 from ..rows import Stream
+from .dynamo import shielded_from_dynamo
 
 _SPARE = 768  # dummies made ahead: three a module
 
@@ -100,7 +101,7 @@ class Backward:
                 trouble(f"backward: {error!r}")
             return next_number()
 
-        return begin, end
+        return begin, shielded_from_dynamo(end)
 
     def _wrap_engine(self, spans: Stream) -> Callable[..., Any]:
         clock, append, engine = perf_counter_ns, spans.append, self._engine

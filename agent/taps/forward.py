@@ -19,6 +19,7 @@ from ...streams import COMPILED, FAILED, FORWARD
 from ..modules import Modules
 from ..rows import Stream
 from .backward import Backward
+from .dynamo import shielded_from_dynamo
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = """
@@ -112,16 +113,9 @@ def _globals(
     return {
         "_probe_clock": clock,
         "_probe_before": backward.end,
-        "_probe_after": skipped_by_dynamo(after),
-        "_probe_failed": skipped_by_dynamo(failed),
+        "_probe_after": shielded_from_dynamo(after),
+        "_probe_failed": shielded_from_dynamo(failed),
     }
-
-
-def skipped_by_dynamo(function: Any) -> Any:
-    """The function, with module.py's file name, so that dynamo skips the frame instead of compiling it."""
-    file_name = sys.modules["torch.nn.modules.module"].__file__
-    function.__code__ = function.__code__.replace(co_filename=file_name)
-    return function
 
 
 def _nothing(*_: Any) -> int:

@@ -16,7 +16,7 @@ from ..alone import alone
 from ..modules import Modules
 from ..rows import Stream
 from ..step import Steps
-from .forward import skipped_by_dynamo
+from .dynamo import shielded_from_dynamo
 
 
 class OptimizerStep:
@@ -122,7 +122,7 @@ def _hooks(
         except Exception as error:  # inside a user's optimizer step: nothing may escape
             trouble(f"optimizer: {error!r}")
 
-    return skipped_by_dynamo(pre), skipped_by_dynamo(post)
+    return shielded_from_dynamo(pre), shielded_from_dynamo(post)
 
 
 def _writer(spans: Stream, start: int, serial: int, trouble: Callable[[str], None]) -> Callable[[int], None]:

@@ -1,0 +1,27 @@
+"""What keeps torch.compile's hands off our functions: it neither compiles them nor looks into what they call.
+
+Asked by each tap for what it puts on the training thread's road.  The one invariant: only a function that calls no
+code of the user's is shielded with all that it calls; one that does keeps dynamo's eyes on what runs inside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def skipped_by_dynamo(function: Any) -> Any:
+    """The function, which dynamo skips, as it does all of torch's module.py; what it calls is looked at as ever."""
+    file_name = sys.modules["torch.nn.modules.module"].__file__
+    function.__code__ = function.__code__.replace(co_filename=file_name)
+    return function
+
+
+def shielded_from_dynamo(function: Any) -> Any:
+    """The function, which dynamo skips with everything that it calls: nothing of it may be the user's."""
+    skipped_by_dynamo(function)
+    frames: Any = sys.modules["torch"]._C._dynamo.eval_frame
+    action = getattr(frames, "_FrameAction", None)
+    if action is not None:  # before torch 2.6 the compiler sees what we call, and gives up on each of it once
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.SKIP))
+    return function
