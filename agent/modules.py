@@ -81,14 +81,22 @@ class Modules:
                 break
             seen.add(above)
             root = above
-        kind = type(module).__name__
+        wrapped = _compiled_in(module)
+        kind = type(module if wrapped is None else wrapped).__name__
         fields: dict[str, Any] = {"name": ".".join(filter(None, reversed(path))) or kind, "type": kind}
         fields |= {"parent": self.serials.get(parent, 0), "root": self.serials.get(root, serial)}
+        if wrapped is not None:
+            fields["wraps"] = self.serials.get(id(wrapped), 0)
         self._log.put(LOG_MODULE, serial, fields)
 
     def close(self) -> None:
         self._alive.clear()
         self.serials.clear()
+
+
+def _compiled_in(module: Any) -> Any:
+    """The module that torch.compile wrapped in this one, None if this is no such wrapper."""
+    return module._modules.get("_orig_mod") if type(module).__name__ == "OptimizedModule" else None
 
 
 def _children(module: Any, met: dict[int, Any], path: str) -> Iterator[tuple[int, str]]:

@@ -20,9 +20,9 @@ from .rows import Stream
 from .step import Steps
 from .taps.backward import Backward
 from .taps.collectives import Collectives
-from .taps.forward import Forward
+from .taps.forward import forward_tap
 from .taps.loader import Loader
-from .taps.optimizer import OptimizerStep
+from .taps.optimizer import optimizer_tap
 
 TAPS = ("forward", "backward", "optimizer", "collectives")
 NO_TORCH = "off: the process has not imported torch"
@@ -45,8 +45,8 @@ class TorchTaps:
         self._boundary, self._steps = boundary, steps
         self._troubles: dict[str, str] = {}
         self.backward = Backward(streams[MARKS], spans, modules, self._trouble)
-        self.forward = Forward(spans, modules, self.backward, self._trouble)
-        self.optimizer = OptimizerStep(spans, modules, steps, self._trouble)
+        self.forward = forward_tap(spans, modules, self.backward, self._trouble)
+        self.optimizer = optimizer_tap(spans, modules, steps, self._trouble)
         self.loader = Loader(boundary)
         self.collectives = Collectives(streams[COLLECTIVES], log, current_eval)
         self._asked = False
@@ -82,9 +82,9 @@ class TorchTaps:
         """on, or off and why, of each tap."""
         waiting = "waiting for a boundary between two steps" if is_distributed() else "off: no process group"
         states = {
-            "forward": "on" if self.forward.installed else self.forward.why_not or "off",
-            "backward": "on" if self.forward.installed else self.forward.why_not or "off",
-            "optimizer": "on" if self.optimizer.installed else "waiting for the job to leave optimizer.step",
+            "forward": self.forward.state if self.forward.installed else "off",
+            "backward": self.backward.why_not or ("on" if self.forward.installed else "off"),
+            "optimizer": self.optimizer.state if self.optimizer.installed else "waiting for the job to leave optimizer.step",
             "collectives": "on" if self.collectives.installed else waiting,
         }
         if self.collectives.why_not:

@@ -7,6 +7,7 @@ code of the user's is shielded with all that it calls; one that does keeps dynam
 from __future__ import annotations
 
 import sys
+from types import CodeType
 from typing import Any
 
 
@@ -20,8 +21,16 @@ def skipped_by_dynamo(function: Any) -> Any:
 def shielded_from_dynamo(function: Any) -> Any:
     """The function, which dynamo skips with everything that it calls: nothing of it may be the user's."""
     skipped_by_dynamo(function)
+    skip(function.__code__, with_all_below=True)
+    return function
+
+
+def skip(code: CodeType, with_all_below: bool = False) -> None:
+    """Have dynamo run this code as it is, under whatever file name; before torch 2.6 it then still sees all below."""
     frames: Any = sys.modules["torch"]._C._dynamo.eval_frame
     action = getattr(frames, "_FrameAction", None)
-    if action is not None:  # before torch 2.6 the compiler sees what we call, and gives up on each of it once
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.SKIP))
-    return function
+    if action is not None:
+        below = action.SKIP if with_all_below else action.DEFAULT
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, below))
+    elif hasattr(frames, "skip_code"):
+        frames.skip_code(code)

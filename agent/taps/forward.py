@@ -20,6 +20,7 @@ from ..modules import Modules
 from ..rows import Stream
 from .backward import Backward
 from .dynamo import shielded_from_dynamo
+from .forward_hooks import ForwardHooks
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = """
@@ -42,18 +43,20 @@ def _wrapped_call_impl(self, *args, **kwargs):
 class Forward:
     """install() and remove() from any thread, as often as one likes; frames in flight are not disturbed."""
 
+    state = "on"
+
     def __init__(self, spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]) -> None:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
         self._globals = _globals(spans, modules, backward, trouble)
-        self.why_not = "" if _is_known(self._original) else "off: this torch's _wrapped_call_impl is not known"
+        if not _is_known(self._original):
+            raise LookupError("nn.Module._wrapped_call_impl is not the one that we know")
+        self._code = _compiled(self._original)
         self.installed = False
-        if not self.why_not:
-            self._code = _compiled(self._original)
 
     def install(self) -> None:
-        if self.why_not or self.installed:
+        if self.installed:
             return
         self._module_py.__dict__.update(self._globals)
         self._target.__code__ = self._code
@@ -65,6 +68,14 @@ class Forward:
         self.installed = False
         self._target.__code__ = self._original
         self._module_py.__dict__.update(_INERT)
+
+
+def forward_tap(*parts: Any) -> Forward | ForwardHooks:
+    """The tap for this torch, of the arguments that both take."""
+    try:
+        return Forward(*parts)
+    except LookupError:
+        return ForwardHooks(*parts)
 
 
 def _is_known(code: types.CodeType) -> bool:

@@ -15,6 +15,8 @@ from ..arrow import choice, coded, nulls
 from ..backward import Calls, Instances, Marks, Passes, place_marks, resolve
 from ..nesting import NONE, Ints, depth_below, self_time
 from ..raw import Raw
+from ..regions import marks as recorded_marks
+from ..regions import parents as noted_parents
 from ..schema import COMMON, Column, Columns, Table
 from ..spans import Spans
 from ..streams import COMPILED, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS
@@ -26,8 +28,8 @@ _STREAMS = (SPANS, MARKS)
 
 def _tree(raw: Raw, spans: Spans) -> Tree:
     """Callers as the calls themselves show them, else as the agent noted them."""
-    parents = {serial: int(module.get("parent") or 0) for serial, module in raw.log.modules.items()}
-    for subject in np.union1d(raw.rows(MARKS)["subject"], spans.subject[spans.kind == FORWARD]).tolist():
+    parents = noted_parents(raw.log)
+    for subject in np.union1d(recorded_marks(raw)["subject"], spans.subject[spans.kind == FORWARD]).tolist():
         parents.setdefault(subject, 0)
     # a call whose caller was under way at the attach, or is at this moment, seems to have none
     calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller != NONE) & ~spans.recompute & ~spans.in_eval)
@@ -44,7 +46,7 @@ def _passes(spans: Spans) -> tuple[Ints, Passes]:
 
 
 def _marks(raw: Raw, passes: Passes, tree: Tree) -> Marks:
-    marks = raw.rows(MARKS)
+    marks = recorded_marks(raw)
     number = place_marks(marks["time_ns"], marks["thread"], passes)
     kept = np.flatnonzero(number != NONE)
     order = kept[np.lexsort((marks["time_ns"][kept], number[kept]))]
@@ -118,6 +120,7 @@ def derive(raw: Raw) -> Columns:
     whole = both.join(total[rows], back.total[bound]) / 1e9
     began = both.join(spans.start[rows], back.start[bound])
     flags, number = spans.rows["flags"], back.number[bound]
+    compiled = (flags & COMPILED) != 0
     names, types = _names(raw, "name"), _names(raw, "type")
     backs = np.zeros(len(bound), np.bool_)
     return {
@@ -141,7 +144,7 @@ def derive(raw: Raw) -> Columns:
         **_memory(both.length),
         "thread": lambda: raw.native_threads(both.join(spans.rows["thread"][rows], back.thread[bound])),
         "recompute": lambda: both.join(spans.recompute[rows], backs),
-        "compiled": lambda: both.join((flags[rows] & COMPILED) != 0, backs),
+        "compiled": lambda: both.join(compiled[rows], np.isin(subject[len(rows) :], spans.subject[compiled])),
         "failed": lambda: both.join((flags[rows] & FAILED) != 0, (flags[engines][number] & FAILED) != 0),
     }
 

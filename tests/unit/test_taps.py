@@ -15,13 +15,10 @@ nn = torch.nn
 
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
-from probe.agent.log import Log  # noqa: E402
-from probe.agent.modules import Modules  # noqa: E402
-from probe.agent.rows import Stream  # noqa: E402
-from probe.agent.step import Steps  # noqa: E402
-from probe.agent.taps.backward import Backward  # noqa: E402
 from probe.agent.taps.forward import Forward  # noqa: E402
+from probe.agent.taps.forward_hooks import ForwardHooks  # noqa: E402
 from probe.agent.taps.optimizer import OptimizerStep  # noqa: E402
+from probe.agent.taps.optimizer_hooks import OptimizerHooks  # noqa: E402
 from probe.streams import (  # noqa: E402
     BEGIN,
     BEGIN_SAME_NODE,
@@ -34,65 +31,15 @@ from probe.streams import (  # noqa: E402
     OPTIMIZER,
     SPANS,
     STEPS,
-    STREAMS,
 )
+from tapped import Taps, tapped  # noqa: E402
 
-SMALL = 1  # bytes: the smallest ring
-
-
-@dataclass
-class Taps:
-    streams: dict[str, Stream]
-    modules: Modules
-    forward: Forward
-    backward: Backward
-    optimizer: OptimizerStep
-    steps: Steps
-    troubles: list[str]
-    boundaries: list[int]
-
-    def rows(self, name: str) -> list[dict[str, int]]:
-        stream, found = self.streams[name], []
-        for _, view in stream.read(1, stream.position(), 4096):
-            found += [dict(zip(stream.slots, row, strict=True)) for row in stream.struct.iter_unpack(view)]
-            view.release()
-        return found
-
-    def install(self) -> None:
-        self.optimizer.install()
-        self.backward.install()
-        self.forward.install()
-
-    def remove(self) -> None:
-        self.forward.remove()
-        self.backward.remove()
-        self.optimizer.remove()
-
-    def serial(self, module: Any) -> int:
-        return self.modules.serials[id(module)]
-
-    def marks(self, *modules: Any) -> list[tuple[int, int]]:
-        """(index of the module, kind of mark) in time order."""
-        index = {self.serial(module): i for i, module in enumerate(modules)}
-        return [(index[row["subject"]], row["flags"]) for row in self.rows(MARKS) if row["subject"] in index]
-
-
-@pytest.fixture
-def taps() -> Iterator[Taps]:
-    log, troubles, boundaries = Log(), [], []
-    streams = {name: Stream(name, slots, SMALL) for name, slots in STREAMS.items()}
-    modules = Modules(log)
-    steps = Steps(streams[STEPS], boundaries.append)
-    backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
-    forward = Forward(streams[SPANS], modules, backward, troubles.append)
-    optimizer = OptimizerStep(streams[SPANS], modules, steps, troubles.append)
-    made = Taps(streams, modules, forward, backward, optimizer, steps, troubles, boundaries)
-    made.install()
-    yield made
-    made.remove()
-    for part in (*streams.values(), log):
-        part.close()
-    assert troubles == []
+@pytest.fixture(params=["code", "hooks"])
+def taps(request: pytest.FixtureRequest) -> Iterator[Taps]:
+    """The taps for the torch that is known, and those for any other."""
+    hooks = request.param == "hooks"
+    with tapped(ForwardHooks if hooks else Forward, OptimizerHooks if hooks else OptimizerStep) as made:
+        yield made
 
 
 def net() -> Any:
@@ -193,7 +140,7 @@ def test_an_optimizer_step_is_a_row_and_a_boundary(taps: Taps) -> None:
     assert len(steps) == 3 and {row["subject"] for row in steps} == {taps.serial(sgd)}
     assert [row["count"] for row in taps.rows(STEPS)] == [0, 1, 2]
     for boundary, step in zip(taps.rows(STEPS), steps, strict=True):
-        assert step["start_ns"] < boundary["time_ns"] < step["end_ns"]
+        assert step["start_ns"] < boundary["time_ns"] <= step["end_ns"]
     assert taps.boundaries == [1, 2, 3] and taps.steps.source == "attach"
 
 
@@ -312,6 +259,10 @@ def snapshot_of_torch() -> tuple[Any, ...]:
 
     return (
         module_py.Module._wrapped_call_impl.__code__,
+        tuple(module_py._global_forward_pre_hooks.values()),
+        tuple(module_py._global_forward_hooks.values()),
+        torch.optim.AdamW.step.__code__,
+        optimizer_py.Optimizer.profile_hook_step.__code__,
         torch.autograd._engine_run_backward,
         torch.autograd.graph._engine_run_backward,
         torch.autograd.profiler.record_function.__enter__,
