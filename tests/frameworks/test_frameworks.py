@@ -1,0 +1,40 @@
+"""Training frameworks that are attached to: their weights stay, and `step` is their own number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("lightning")
+
+from target import Probe, Start  # noqa: E402
+from watched import alone, watched  # noqa: E402
+
+OWN = (
+    "transformers", "transformers_accumulation", "accelerate", "lightning", "lightning_manual",
+    "one", "scheduler", "accumulation", "scaler", "gan",
+)  # fmt: skip
+COUNTED = ("two", "lbfgs")  # the first optimizer that is seen to step keeps no count of its own
+
+
+@pytest.mark.parametrize("style", OWN)
+def test_the_step_is_the_frameworks_own_and_the_weights_stay(
+    start: Start, probe: Probe, tmp_path: Path, style: str
+) -> None:
+    end, pairs, agents = watched(start, probe, tmp_path, style)
+    assert [own - ours for own, ours in pairs] == [0] * 4
+    assert agents[0]["step_source"] == "optimizer"
+    assert end == alone(start, style)
+
+
+@pytest.mark.parametrize("style", COUNTED)
+def test_an_optimizer_without_a_count_is_counted_from_the_attach(
+    start: Start, probe: Probe, tmp_path: Path, style: str
+) -> None:
+    end, pairs, agents = watched(start, probe, tmp_path, style)
+    (first, ours), (second, then) = pairs[:2]
+    assert second - first == then - ours > 0
+    assert agents[0]["step_source"] == "attach"
+    assert end == alone(start, style)
