@@ -84,7 +84,9 @@ class TorchTaps:
         states = {
             "forward": self.forward.state if self.forward.installed else "off",
             "backward": self.backward.why_not or ("on" if self.forward.installed else "off"),
-            "optimizer": self.optimizer.state if self.optimizer.installed else "waiting for the job to leave optimizer.step",
+            "optimizer": self.optimizer.state
+            if self.optimizer.installed
+            else "waiting for the job to leave optimizer.step",
             "collectives": "on" if self.collectives.installed else waiting,
         }
         if self.collectives.why_not:

@@ -54,7 +54,7 @@ def _compiled(log: Log) -> dict[int, int]:
 
 
 def _inside(subjects: Ints, compiled: dict[int, int]) -> Ints:
-    result = subjects.copy()
+    result: Ints = subjects.copy()
     for wrapper, wrapped in compiled.items():
         if wrapped:
             result[subjects == wrapper] = wrapped

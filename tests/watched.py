@@ -17,7 +17,9 @@ def final(job: Target, ranks: int) -> list[str]:
     return sorted(re.findall(r"final (\d+ \d+ \w+)", job.wait_for("final", times=max(1, ranks))))
 
 
-def watched(start: Start, probe: Probe, folder: Path, style: str, ranks: int = 0) -> tuple[list[str], list[tuple[int, int]], Any]:
+def watched(
+    start: Start, probe: Probe, folder: Path, style: str, ranks: int = 0
+) -> tuple[list[str], list[tuple[int, int]], Any]:
     """What the job says at its end, pairs (the job's own step, ours) at boundaries, and probe.agents."""
     job = start(JOB, style, str(folder / "hurry"), ranks=ranks)
     pid, pairs = job.pid, []

@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("lightning")
 
-from target import Probe, Start  # noqa: E402
-from watched import alone, watched  # noqa: E402
+from watched import alone, watched
+
+from target import Probe, Start
 
 OWN = (
     "transformers", "transformers_accumulation", "accelerate", "lightning", "lightning_manual",

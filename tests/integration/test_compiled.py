@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from watched import alone, rows, watched
 
 from target import Probe, Start, Target
-from watched import alone, rows, watched
 
 REGIONS = "SELECT module, module_type, stage, depth, parent, compiled FROM python.torch_trace GROUP BY ALL ORDER BY ALL"
 

@@ -41,7 +41,9 @@ def main():
             print("ready", flush=True)
         time.sleep(sleep if number > 5 else 0.0)
     weights = hashlib.sha256(b"".join(weight.detach().numpy().tobytes() for weight in net.parameters())).hexdigest()
-    print("counted", dict(counters["frames"]), dict(counters["stats"]), dict(counters["graph_break"]), weights, flush=True)
+    print(
+        "counted", dict(counters["frames"]), dict(counters["stats"]), dict(counters["graph_break"]), weights, flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,11 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
+from tapped import Taps, tapped  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
-from probe.agent.taps.forward import Forward  # noqa: E402
+from probe.agent.taps.forward import Forward, forward_tap  # noqa: E402
 from probe.agent.taps.forward_hooks import ForwardHooks  # noqa: E402
-from probe.agent.taps.optimizer import OptimizerStep  # noqa: E402
+from probe.agent.taps.optimizer import OptimizerStep, optimizer_tap  # noqa: E402
 from probe.agent.taps.optimizer_hooks import OptimizerHooks  # noqa: E402
 from probe.streams import (  # noqa: E402
     BEGIN,
@@ -32,7 +32,7 @@ from probe.streams import (  # noqa: E402
     SPANS,
     STEPS,
 )
-from tapped import Taps, tapped  # noqa: E402
+
 
 @pytest.fixture(params=["code", "hooks"])
 def taps(request: pytest.FixtureRequest) -> Iterator[Taps]:
@@ -290,3 +290,16 @@ def test_a_tap_that_fails_is_reported_and_the_forward_goes_on(taps: Taps) -> Non
     assert taps.troubles and all(text.startswith("forward: ") for text in taps.troubles)
     taps.troubles.clear()
     del taps.streams[SPANS]
+
+
+def test_hooks_are_chosen_where_torchs_code_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.agent.taps.forward._is_known", lambda code: False)
+    monkeypatch.setattr("probe.agent.taps.optimizer._wrapper", lambda code: None)
+    with tapped(forward_tap, optimizer_tap) as taps:
+        assert taps.forward.state == "on: hooks, this torch's _wrapped_call_impl is not known"
+        assert taps.optimizer.state == "on: hooks, this torch's Optimizer.profile_hook_step is not known"
+
+
+def test_code_is_swapped_where_it_is_known() -> None:
+    with tapped(forward_tap, optimizer_tap) as taps:
+        assert taps.forward.state == taps.optimizer.state == "on"
