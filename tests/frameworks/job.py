@@ -1,7 +1,7 @@
 """Training by one framework or in one style, on a tiny model and made-up data: `job.py STYLE [FILE]`.
 
 Prints "ready <pid> rank=<rank>" after ten steps of its own count and "final <rank> <steps> <hash of the weights>".
-With FILE each step after the tenth takes half a second more, until that file is there.
+With FILE each step after the tenth takes 0.8 s more, until that file is there.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def stepped(step):
     if step == 10:
         print(f"ready {os.getpid()} rank={max(RANK, 0)}", flush=True)
     if step >= 10 and HURRY is not None and not os.path.exists(HURRY):
-        time.sleep(0.5)
+        time.sleep(0.8)
 
 
 def batch(number):

@@ -15,9 +15,9 @@ from target import Probe, Start
 
 OWN = (
     "transformers", "transformers_accumulation", "accelerate", "lightning", "lightning_manual",
-    "one", "scheduler", "accumulation", "scaler", "gan",
+    "one", "scheduler", "accumulation", "scaler", "two", "gan",
 )  # fmt: skip
-COUNTED = ("two", "lbfgs")  # the first optimizer that is seen to step keeps no count of its own
+COUNTED = ("lbfgs",)  # it keeps no count of its own
 
 
 @pytest.mark.parametrize("style", OWN)
@@ -25,7 +25,7 @@ def test_the_step_is_the_frameworks_own_and_the_weights_stay(
     start: Start, probe: Probe, tmp_path: Path, style: str
 ) -> None:
     end, pairs, agents = watched(start, probe, tmp_path, style)
-    assert [own - ours for own, ours in pairs] == [0] * 4
+    assert [own - ours for own, ours in pairs] == [0] * 3
     assert agents[0]["step_source"] == "optimizer"
     assert end == alone(start, style)
 
@@ -39,3 +39,10 @@ def test_an_optimizer_without_a_count_is_counted_from_the_attach(
     assert second - first == then - ours > 0
     assert agents[0]["step_source"] == "attach"
     assert end == alone(start, style)
+
+
+@pytest.mark.parametrize("style", ["zero", "fsdp1", "fsdp2"])
+def test_two_ranks_of_sharded_training(start: Start, probe: Probe, tmp_path: Path, style: str) -> None:
+    end, pairs, _ = watched(start, probe, tmp_path, style, ranks=2)
+    assert [own - ours for own, ours in pairs] == [0] * 3
+    assert end == alone(start, style, ranks=2)
