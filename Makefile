@@ -4,14 +4,24 @@ TORCH ?= torch==2.13.0
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 python3; do \
 	$$python -c 'import ensurepip, venv' 2>/dev/null && echo $$python && break; done)
 VENV ?= .venv
+FRAMEWORKS ?= .venv_frameworks
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPARED := $(VENV)/bench/.installed
 
-.PHONY: test lint demo docs bench soak install clean
+.PHONY: test frameworks lint demo docs bench soak install clean
 
 test: lint
 	$(BIN)/pytest
+
+# Hugging Face, accelerate and Lightning, in an environment of their own: they bring many packages.
+frameworks: $(FRAMEWORKS)/.installed
+	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest tests/frameworks
+
+$(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/constraints.txt
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt -c tests/frameworks/constraints.txt -e '.[dev,frameworks]' $(TORCH)
+	touch $@
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -48,4 +58,4 @@ $(COMPARED): $(INSTALLED)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

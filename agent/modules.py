@@ -122,13 +122,16 @@ class Modules:
             if above in line:
                 break
             line.append(above)
+        inner = _innermost(module)
         fields: dict[str, Any] = {
-            "name": ".".join(filter(None, reversed(path))) or _kind(_innermost(module)).__name__,
-            "type": _kind(module).__name__,
+            "name": ".".join(filter(None, reversed(path))) or _kind(inner).__name__,
+            "type": _kind(inner).__name__,
             "parent": self.serials.get(parent, 0),
             "root": self.serials.get(line[-1], serial),
             "device": devices.of_line([(each, met[each]) for each in line]),
         }
+        if inner is not module:
+            fields["wraps"] = self.serials.get(id(inner), 0)
         self._put(LOG_MODULE, serial, fields)
 
     def _tell_optimizer(self, key: int, optimizer: Any, devices: Devices) -> None:

@@ -21,9 +21,9 @@ from .sampling import Sampling
 from .step import Steps
 from .taps.backward import Backward
 from .taps.collectives import Collectives
-from .taps.forward import Forward
+from .taps.forward import forward_tap
 from .taps.loader import Loader
-from .taps.optimizer import OptimizerStep
+from .taps.optimizer import optimizer_tap
 
 TAPS = ("forward", "backward", "optimizer", "collectives", "loader")
 NO_TORCH = "off: the process has not imported torch"
@@ -47,8 +47,8 @@ class TorchTaps:
         self._boundary, self._steps, self._sampling = boundary, steps, sampling
         self._troubles: dict[str, str] = {}
         self.backward = Backward(streams[MARKS], spans, modules, self._trouble)
-        self.forward = Forward(spans, modules, self.backward, self._trouble)
-        self.optimizer = OptimizerStep(spans, modules, steps, self._trouble)
+        self.forward = forward_tap(spans, modules, self.backward, self._trouble)
+        self.optimizer = optimizer_tap(spans, modules, steps, self._trouble)
         self.loader = Loader(streams[LOADS], modules, boundary, self._trouble)
         steps.samples = self.backward.samples
         self.collectives = Collectives(streams[COLLECTIVES], log, current_eval)
@@ -115,9 +115,11 @@ class TorchTaps:
         waiting = "waiting for a boundary between two steps" if is_distributed() else "off: no process group"
         marked = "on" if self._sampling.backward else "off: set backward=off"
         states = {
-            "forward": self.forward.why_not or "on",
-            "backward": self.forward.why_not or marked,
-            "optimizer": "on" if self.optimizer.installed else "waiting for the job to leave optimizer.step",
+            "forward": self.forward.state,
+            "backward": self.backward.why_not or marked,
+            "optimizer": self.optimizer.state
+            if self.optimizer.installed
+            else "waiting for the job to leave optimizer.step",
             "collectives": "on" if self.collectives.installed else waiting,
             "loader": self.loader.why_not or "on",
         }

@@ -11,7 +11,8 @@ import numpy as np
 
 from .nesting import Bools, Ints, Nesting, ancestors_with, nearest, nest
 from .raw import Raw, Rows
-from .streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, SPANS
+from .regions import spans
+from .streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Spans:
 
     @classmethod
     def of(cls, raw: Raw) -> Spans:
-        rows = raw.rows(SPANS)
+        rows = spans(raw)
         start, end, thread = (np.ascontiguousarray(rows[slot]) for slot in ("start_ns", "end_ns", "thread"))
         kind = rows["flags"] & KIND_MASK
         nesting = nest(start, end, thread)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,9 @@ from probe.agent.sampling import Sampling
 from probe.agent.step import Steps
 from probe.agent.taps.backward import Backward
 from probe.agent.taps.forward import Forward
+from probe.agent.taps.forward_hooks import ForwardHooks
 from probe.agent.taps.optimizer import OptimizerStep
+from probe.agent.taps.optimizer_hooks import OptimizerHooks
 from probe.arrow import table_of
 from probe.log import START
 from probe.log import Log as ReadersLog
@@ -37,27 +39,33 @@ class Taps:
     streams: dict[str, Stream]
     log: Log
     modules: Modules
-    forward: Forward
+    forward: Forward | ForwardHooks
     backward: Backward
-    optimizer: OptimizerStep
+    optimizer: OptimizerStep | OptimizerHooks
     steps: Steps
     troubles: list[str]
     boundaries: list[int]
 
     @classmethod
-    def made(cls) -> Taps:
+    def made(
+        cls,
+        forward_class: Callable[..., Forward | ForwardHooks] = Forward,
+        optimizer_class: Callable[..., OptimizerStep | OptimizerHooks] = OptimizerStep,
+        stream_bytes: int = SMALL,
+    ) -> Taps:
         log, troubles, boundaries = Log(), list[str](), list[int]()
-        streams = {name: Stream(name, slots, SMALL) for name, slots in STREAMS.items()}
+        streams = {name: Stream(name, slots, stream_bytes) for name, slots in STREAMS.items()}
         modules = Modules(log)
         steps = Steps(streams[STEPS], boundaries.append, Sampling())
         backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
-        forward = Forward(streams[SPANS], modules, backward, troubles.append)
-        optimizer = OptimizerStep(streams[SPANS], modules, steps, troubles.append)
+        forward = forward_class(streams[SPANS], modules, backward, troubles.append)
+        optimizer = optimizer_class(streams[SPANS], modules, steps, troubles.append)
         steps.samples = backward.samples
         return cls(streams, log, modules, forward, backward, optimizer, steps, troubles, boundaries)
 
     def install(self) -> None:
-        self.optimizer.install()
+        if not self.optimizer.installed:
+            self.optimizer.install()
         self.backward.install()
         self.forward.install()
 
@@ -112,9 +120,9 @@ class Taps:
 
 
 @contextmanager
-def tapped() -> Iterator[Taps]:
-    """Taps installed, and taken out again; no tap may have been in trouble."""
-    taps = Taps.made()
+def tapped(*made: Any, **options: Any) -> Iterator[Taps]:
+    """Taps (as Taps.made makes them) installed, and taken out again; no tap may have been in trouble."""
+    taps = Taps.made(*made, **options)
     taps.install()
     try:
         yield taps

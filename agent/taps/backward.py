@@ -1,7 +1,8 @@
 """Backward: a mark when autograd reaches a module's output, another when it is through with its input.
 
 A hook dict given to an autograd node costs 0.5 µs, where full_backward_hook costs 33 and inserts nodes of its
-own.  The one invariant: a graph may outlive us, and its hooks then do nothing (rows.py).
+own.  Compiled autograd would compile our hooks into its graphs: before its first pass they are emptied and no more
+are made.  The one invariant: a graph may outlive us, and its hooks then do nothing (rows.py).
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from ...streams import BEGIN, BEGIN_SAME_NODE, END, ENGINE
 from ..modules import Modules
 from ..rows import Stream
 from ..samples import Samples
-from .unseen import unseen
+from .dynamo import shielded_from_dynamo, unseen
 
 _SPARE = 768  # dummies made ahead: three a module
 _REMEMBERED = 1 << 12  # numbers of autograd's nodes: some fifty layers of a transformer; a power of two
 _MANY = 256  # of what containers hold we look at so much
+_LATEST = 64  # first layers of the graphs that are alive, as a rule
 _FEW = 8  # nodes of a module that is small enough to be walked through
 
-Carriers = tuple[Any, Any, Any, Callable[[Any, Any], None]]
+Carriers = tuple[Any, Any, Any, Callable[[Any, Any], None] | None]
 
 
 class Backward:
@@ -36,6 +38,8 @@ class Backward:
         self._dummies: dict[int, Carriers] = {}  # serial -> carriers of the hooks of each kind of mark
         modules.forgotten.append(self._dummies)
         self._spare: deque[Any] = deque()
+        self._handles: deque[Any] = deque(maxlen=_LATEST)  # of marks behind first nodes; each knows its node weakly
+        self.why_not = ""
         self._marks, self._ident = marks, sys.modules["_thread"].get_ident
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
         self._engine = self._engine_homes[1]._engine_run_backward
@@ -49,6 +53,7 @@ class Backward:
         self.begin, self.end = self._make_begin(begun), self._make_end(begun)
 
     def install(self) -> None:
+        self.why_not = ""
         self.stock()
         self.time_passes(True)
 
@@ -72,22 +77,33 @@ class Backward:
     def _carriers(self, serial: int) -> Carriers:
         """What bears the marks of a module: three dummies and a function; once a module, some 5 µs."""
         begin, same_node, end = (self._carrier(serial, kind) for kind in (BEGIN, BEGIN_SAME_NODE, END))
-        write = end._backward_hooks[0]
+        write = end._backward_hooks.get(0)
 
         def behind(gradients_in: Any, gradients_out: Any) -> None:
             write(None)
 
-        made = self._dummies[serial] = (begin, same_node, end, behind)
+        made = self._dummies[serial] = (begin, same_node, end, behind if write else None)
         return made
 
     def _carrier(self, serial: int, kind: int) -> Any:
         dummy = self._spare.popleft() if self._spare else self._torch.empty(0)
-        dummy._backward_hooks = {0: self._marks.writer(perf_counter_ns, serial, self._ident, kind)}
+        hooks = {} if self.why_not else {0: self._marks.writer(perf_counter_ns, serial, self._ident, kind)}
+        dummy._backward_hooks = hooks
         return dummy
+
+    def _yield_to_compiled_autograd(self) -> None:
+        """On the thread that runs the pass, before it begins: the graph's nodes hold these very dicts."""
+        self.why_not = "off: the job uses compiled autograd"
+        for carriers in list(self._dummies.values()):
+            for dummy in carriers[:3]:
+                dummy._backward_hooks.clear()
+        while self._handles:
+            self._handles.pop().remove()
+        self._dummies.clear()  # those that are made from here on bear nothing
 
     def _make_begin(self, begun: list[int]) -> Callable[..., None]:
         tensor_type, carriers, carriers_of = self._torch.Tensor, self._carriers, self._dummies.get
-        place = len(begun) - 1
+        handles, place = self._handles, len(begun) - 1
 
         def begin(serial: int, output: Any, entered: int) -> None:
             if not isinstance(output, tensor_type):
@@ -98,8 +114,9 @@ class Backward:
             number = -1 if made is None else made._sequence_nr()
             if entered < 0:  # nothing before the module could bear its end mark
                 entered = ~entered
-                if 0 <= number - entered < _FEW:
-                    first_of(made, entered).register_hook((carriers_of(serial) or carriers(serial))[3])
+                behind = (carriers_of(serial) or carriers(serial))[3]
+                if behind is not None and 0 <= number - entered < _FEW:
+                    handles.append(first_of(made, entered).register_hook(behind))
             if number < entered:  # no graph, or the module returned what it was given: nothing of its own
                 return
             base = output._base
@@ -143,17 +160,20 @@ class Backward:
             return entered
 
         unseen(end)
-        return end
+        return shielded_from_dynamo(end)  # type: ignore[no-any-return]
 
     def _wrap_engine(self, spans: Stream) -> Callable[..., Any]:
         clock, append, engine = perf_counter_ns, spans.append, self._engine
-        ident, trouble, samples = self._ident, self._trouble, self.samples
+        ident, trouble, samples, modules = self._ident, self._trouble, self.samples, sys.modules
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             trains = kwargs.get("accumulate_grad")  # not so for autograd.grad(), which models call in their forward
             if trains:
                 samples.pass_begins()
             start = clock()
+            compiled = modules.get("torch._dynamo.compiled_autograd")
+            if compiled is not None and compiled.compiled_autograd_enabled and not self.why_not:
+                self._yield_to_compiled_autograd()
             try:
                 return engine(t_outputs, *args, **kwargs)
             finally:

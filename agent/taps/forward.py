@@ -20,7 +20,8 @@ from ..modules import Modules
 from ..rows import Stream
 from ..samples import Samples
 from .backward import Backward
-from .unseen import unseen
+from .dynamo import shielded_from_dynamo, unseen
+from .forward_hooks import ForwardHooks
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = """
@@ -45,22 +46,22 @@ def _wrapped_call_impl(self, *args, **kwargs):
 class Forward:
     """install() and remove() from any thread, as often as one likes; frames in flight are not disturbed."""
 
+    state = "on"
+
     def __init__(self, spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]) -> None:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
+        if not _is_known(self._original):
+            raise LookupError("nn.Module._wrapped_call_impl is not the one that we know")
         counting = _counting(backward.samples, trouble)
         self._globals = counting | _globals(spans, modules, backward.begin, backward.end, trouble)
         self._unmarked = counting | _globals(spans, modules, _nothing, _nothing, trouble)
-        self.why_not = "" if _is_known(self._original) else "off: this torch's _wrapped_call_impl is not known"
+        self._code = _compiled(self._original)
         self.installed = False
-        if not self.why_not:
-            self._code = _compiled(self._original)
 
     def install(self, marks: bool = True, spent: Callable[[int], None] | None = None) -> None:
         """marks: backward too.  spent: is told the nanoseconds that each piece of the tap took."""
-        if self.why_not:
-            return
         chosen = self._globals if marks else self._unmarked
         self._module_py.__dict__.update(chosen if spent is None else _timed(chosen, spent))
         if not self.installed:
@@ -73,6 +74,14 @@ class Forward:
         self.installed = False
         self._target.__code__ = self._original
         self._module_py.__dict__.update(_INERT)
+
+
+def forward_tap(*parts: Any) -> Forward | ForwardHooks:
+    """The tap for this torch, of the arguments that both take."""
+    try:
+        return Forward(*parts)
+    except LookupError:
+        return ForwardHooks(*parts)
 
 
 def _is_known(code: types.CodeType) -> bool:
@@ -126,8 +135,8 @@ def _globals(
     return {
         "_probe_clock": clock,
         "_probe_before": before,
-        "_probe_after": after,
-        "_probe_failed": failed,
+        "_probe_after": shielded_from_dynamo(after),
+        "_probe_failed": shielded_from_dynamo(failed),
     }
 
 
@@ -140,8 +149,7 @@ def _counting(samples: Samples, trouble: Callable[[str], None]) -> dict[str, Any
         except Exception as error:  # inside a user's forward: nothing may escape
             trouble(f"forward: {error!r}")
 
-    unseen(count)
-    return {"_probe_waiting": samples.waiting, "_probe_count": count}
+    return {"_probe_waiting": samples.waiting, "_probe_count": shielded_from_dynamo(count)}
 
 
 def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, Any]:
@@ -155,8 +163,7 @@ def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, An
             spent(clock() - start)
             return result
 
-        unseen(measured)
-        return measured
+        return shielded_from_dynamo(measured)
 
     return chosen | {name: timed(chosen[name]) for name in ("_probe_before", "_probe_after")}
 

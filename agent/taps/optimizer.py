@@ -1,143 +1,151 @@
-"""Optimizer steps: torch's own global hooks around every Optimizer.step.
+"""Optimizer steps: the code of the wrapper that torch puts round every Optimizer.step is swapped for one that tells.
 
-The one invariant: torch iterates over its dict of global hooks on the training thread while they run, so
-the dict is changed only while no other thread can run and none is inside that iteration.
+Ours runs the original code as a function of its own.  So what torch.compile made of that code stays valid: a
+compiled optimizer is not compiled again when the tap goes in or out.  The one invariant: what the swapped code
+calls lives in optimizer.py's globals under _probe_* and is never deleted, only made inert.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter_ns
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ...streams import OPTIMIZER
-from ..alone import alone
 from ..modules import Modules
 from ..rows import Stream
 from ..step import Steps
-from .unseen import unseen
+from .dynamo import shielded_from_dynamo, skip
+from .optimizer_hooks import OptimizerHooks
+
+_SOURCE = """
+def _around(func):
+    def wrapper(*args, **kwargs):
+        _probe_start = _probe_clock()
+        _probe_result = _probe_function("original", globals(), "wrapper", None, (_probe_cell(func),))(*args, **kwargs)
+        _probe_stepped(args[0], _probe_start)
+        return _probe_result
+    return wrapper
+"""
 
 
 class OptimizerStep:
-    """install() from any thread; remove() likewise, False if it could not be done in time."""
+    """install() and remove() from any thread, as often as one likes; steps in flight are not disturbed."""
+
+    state = "on"
 
     def __init__(self, spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None]) -> None:
         self._optimizer_py = sys.modules["torch.optim.optimizer"]
-        self._enclosing = _Enclosing(spans, trouble)
-        self._hooks = _hooks(modules, steps, trouble, self._enclosing)
-        self._handles: list[Any] = []
+        self._class: Any = self._optimizer_py.Optimizer
+        self._maker: Any = self._class.profile_hook_step  # wraps the step of a class when first one of it is made
+        self._making: CodeType = self._maker.__code__
+        original = _wrapper(self._making)
+        if original is None:
+            raise LookupError("Optimizer.profile_hook_step makes no wrapper that we know")
+        self._original, self._ours = original, _swapped(original)
+        self._timed = [True]
+        self._stepped = _stepped(self._timed, spans, modules, steps, trouble)
+        self.installed = False
 
-    @property
-    def installed(self) -> bool:
-        return bool(self._handles)
-
-    def install(self, patience_s: float = 1.0) -> bool:
-        register = (
-            self._optimizer_py.register_optimizer_step_pre_hook,
-            self._optimizer_py.register_optimizer_step_post_hook,
-        )
-
-        def put() -> None:
-            self._handles = [put_hook(hook) for put_hook, hook in zip(register, self._hooks, strict=True)]
-
-        self._enclosing.install()
-        return alone(put, _iterates_hooks, patience_s)
+    def install(self, patience_s: float = 0.0) -> bool:
+        if not self.installed:
+            self._optimizer_py.__dict__.update(_NEEDED, _probe_stepped=self._stepped)
+            self._put(self._original, self._ours)
+            self.installed = True
+        return True
 
     def remove(self) -> bool:
-        self._enclosing.remove()
-        return not self._handles or alone(self._take, _iterates_hooks)
+        if self.installed:
+            self._put(self._ours, self._original)
+            self._optimizer_py.__dict__.update(_probe_stepped=_nothing)
+            self.installed = False
+        return True
 
     def time_steps(self, wanted: bool) -> None:
         """Steps are counted either way; any thread."""
-        if wanted:
-            self._enclosing.install()
-        else:
-            self._enclosing.remove()
+        self._timed[:] = [True] if wanted else []
 
     def forget(self) -> None:
-        """In a forked child, where only this thread runs."""
-        self._enclosing.remove()
-        self._take()
+        """In a forked child."""
+        self.remove()
 
-    def _take(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-
-def _iterates_hooks(code: Any) -> bool:
-    """Is this the code of Optimizer.profile_hook_step's wrapper, which iterates over the hooks?"""
-    return bool(code.co_name == "wrapper" and code.co_filename.endswith("torch/optim/optimizer.py"))
+    def _put(self, old: CodeType, new: CodeType) -> None:
+        making = self._making
+        constants = tuple(new if constant is self._original else constant for constant in making.co_consts)
+        self._maker.__code__ = making if new is self._original else making.replace(co_consts=constants)
+        for function in _wrappers(self._class):
+            if function.__code__ is old:
+                function.__code__ = new
 
 
-class _Enclosing:
-    """The clock round all of Optimizer.step: torch's hooks run inside a record_function that takes 0.1 ms itself."""
-
-    def __init__(self, spans: Stream, trouble: Callable[[str], None]) -> None:
-        self._class: Any = sys.modules["torch.autograd.profiler"].record_function
-        self._enter, self._exit = self._class.__enter__, self._class.__exit__
-        self.opened: dict[int, int] = {}  # thread -> when the step that it is about to begin was entered
-        self.closing: dict[int, tuple[int, int]] = {}  # thread -> start and serial of the step it is about to leave
-        self.timed = False
-        self._ours = self._wrapped(spans, trouble)
-
-    def install(self) -> None:
-        if (self._class.__enter__, self._class.__exit__) == (self._enter, self._exit):
-            self._class.__enter__, self._class.__exit__ = self._ours
-        self.timed = True
-
-    def remove(self) -> None:
-        self.timed = False
-        if (self._class.__enter__, self._class.__exit__) == self._ours:
-            self._class.__enter__, self._class.__exit__ = self._enter, self._exit
-
-    def _wrapped(self, spans: Stream, trouble: Callable[[str], None]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, spans.append
-        enter, leave, opened, closing = self._enter, self._exit, self.opened, self.closing
-
-        def __enter__(self: Any) -> Any:
-            if self.name.startswith("Optimizer.step#"):
-                opened[ident()] = clock()
-            return enter(self)
-
-        def __exit__(self: Any, *error: Any) -> Any:
-            try:
-                return leave(self, *error)
-            finally:
-                if closing:
-                    try:
-                        thread = ident()
-                        step = closing.pop(thread, None)
-                        if step is not None:
-                            append(step[0], clock(), step[1], thread, OPTIMIZER)
-                    except Exception as error:  # inside a user's optimizer step: nothing may escape
-                        trouble(f"optimizer: {error!r}")
-
-        return __enter__, __exit__
+def optimizer_tap(*parts: Any) -> OptimizerStep | OptimizerHooks:
+    """The tap for this torch, of the arguments that both take."""
+    try:
+        return OptimizerStep(*parts)
+    except LookupError:
+        return OptimizerHooks(*parts)
 
 
-def _hooks(
-    modules: Modules, steps: Steps, trouble: Callable[[str], None], enclosing: _Enclosing
-) -> tuple[Callable[..., None], Callable[..., None]]:
+def _wrapper(making: CodeType) -> CodeType | None:
+    """The code that profile_hook_step makes of each step, if it is of the kind that ours can stand for."""
+    for constant in making.co_consts:
+        if isinstance(constant, CodeType) and constant.co_freevars == ("func",) and not constant.co_argcount:
+            return constant
+    return None
+
+
+def _swapped(original: CodeType) -> CodeType:
+    """Our code under the original's name; a traceback shows torch's file, at the line where the wrapper begins."""
+    tree = ast.parse(_SOURCE)
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno = node.end_lineno = original.co_firstlineno  # type: ignore[attr-defined]
+    module = compile(tree, original.co_filename, "exec", dont_inherit=True)
+    around = next(constant for constant in module.co_consts if isinstance(constant, CodeType))
+    ours = next(constant for constant in around.co_consts if isinstance(constant, CodeType))
+    ours = ours.replace(co_consts=tuple(original if each == "original" else each for each in ours.co_consts))
+    skip(ours)
+    return ours
+
+
+def _wrappers(base: Any) -> Iterator[Any]:
+    """Every function that stands for `step` in some class of optimizers, with those that it wraps."""
+    todo, seen = [base], {base}
+    while todo:
+        found = todo.pop()
+        new = set(found.__subclasses__()) - seen
+        seen |= new
+        todo += new
+        function = vars(found).get("step")
+        while hasattr(function, "__code__"):
+            yield function
+            function = getattr(function, "__wrapped__", None)
+
+
+def _stepped(
+    timed: list[bool], spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None]
+) -> Callable[[Any, int], None]:
     clock, ident, serials = perf_counter_ns, sys.modules["_thread"].get_ident, modules.serials
-    opened, closing = enclosing.opened, enclosing.closing
-    starts: dict[int, int] = {}  # id(optimizer) -> start of its running step
 
-    def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if enclosing.timed:
-            starts[id(optimizer)] = opened.pop(ident(), 0) or clock()
-
-    def post(optimizer: Any, args: Any, kwargs: Any) -> None:
+    def stepped(optimizer: Any, start: int) -> None:
         now = clock()
         try:
             serial = serials.get(id(optimizer)) or modules.meet_optimizer(optimizer)
-            start = starts.pop(id(optimizer), 0)
-            if start and enclosing.timed:
-                closing[ident()] = start, serial
+            if timed:
+                spans.append(start, now, serial, ident(), OPTIMIZER)
             steps.stepped(optimizer, serial, now)
-        except Exception as error:  # inside a user's optimizer step: nothing may escape
+        except Exception as error:  # inside a user's training step: nothing may escape
             trouble(f"optimizer: {error!r}")
 
-    unseen(pre, post)
-    return pre, post
+    made: Callable[[Any, int], None] = shielded_from_dynamo(stepped)
+    return made
+
+
+def _nothing(*_: Any) -> None:
+    """What steps in flight call once the tap is out."""
+
+
+_NEEDED: dict[str, Any] = {"_probe_clock": perf_counter_ns, "_probe_function": FunctionType, "_probe_cell": CellType}

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..raw import Job, Raw
 from ..schema import COMMON, Column, Columns, Table
+from ..tested import is_tested
 
 _RANK, _HOST, _PID = COMMON[:3]
 
@@ -33,6 +34,7 @@ def _of_raw(raw: Raw) -> dict[str, Any]:
         "python": facts.get("python"),
         "torch": facts.get("torch"),
         "cuda": facts.get("torch_cuda"),
+        "untested": not is_tested(facts["python"], facts["torch"]) if facts.get("torch") else None,
         **{f"{name}_tap": _tap(raw, name) for name in _TAPS},
         "endpoint": facts.get("endpoint"),
     }
@@ -99,6 +101,14 @@ TABLE = Table(
         ),
         Column(
             "cuda", "VARCHAR", "", "CUDA version torch was built for.", "torch.version.cuda", "A build without CUDA."
+        ),
+        Column(
+            "untested",
+            "BOOLEAN",
+            "",
+            "This release was not tested with this pair of Python and torch.",
+            "list in the release",
+            "The target has not imported torch.",
         ),
         Column("forward_tap", "VARCHAR", "", "on, or why module calls are not recorded.", "agent", _SILENT),
         Column("backward_tap", "VARCHAR", "", "on, or why backwards are not recorded.", "agent", _SILENT),

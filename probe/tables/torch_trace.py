@@ -16,6 +16,8 @@ from ..backward import Calls, Instances, Marks, Passes, place_marks, resolve
 from ..nesting import NONE, Bools, Ints, depth_below, self_time
 from ..places import Places, settle
 from ..raw import Raw
+from ..regions import marks as recorded_marks
+from ..regions import parents as noted_parents
 from ..schema import COMMON, Column, Columns, Table
 from ..spans import Spans
 from ..streams import COMPILED, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS
@@ -27,8 +29,8 @@ _STREAMS = (SPANS, MARKS)
 
 def _places(raw: Raw, spans: Spans) -> Places:
     """Callers as the calls themselves show them, else as the agent noted them."""
-    parents = {serial: int(module.get("parent") or 0) for serial, module in raw.log.modules.items()}
-    for subject in np.union1d(raw.rows(MARKS)["subject"], spans.subject[spans.kind == FORWARD]).tolist():
+    parents = noted_parents(raw.log)
+    for subject in np.union1d(recorded_marks(raw)["subject"], spans.subject[spans.kind == FORWARD]).tolist():
         parents.setdefault(subject, 0)
     # a call whose caller was under way at the attach, or is at this moment, seems to have none
     shown = (spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval
@@ -46,7 +48,7 @@ def _passes(spans: Spans) -> tuple[Ints, Passes]:
 
 
 def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Ints) -> Marks:
-    marks = raw.rows(MARKS)
+    marks = recorded_marks(raw)
     number = place_marks(marks["time_ns"], marks["thread"], passes)
     kept = np.flatnonzero(number != NONE)
     order = kept[np.lexsort((marks["time_ns"][kept], number[kept]))]
@@ -108,6 +110,7 @@ def derive(raw: Raw) -> Columns:
     whole = both.join(total[rows], back.total[bound]) / 1e9
     began = both.join(spans.start[rows], back.start[bound])
     flags, number = spans.rows["flags"], back.number[bound]
+    compiled = (flags & COMPILED) != 0
     names, types = _names(raw, "name"), _names(raw, "type")
     backs = np.zeros(len(bound), np.bool_)
     return {
@@ -132,7 +135,7 @@ def derive(raw: Raw) -> Columns:
         "device": lambda: coded(subject, _names(raw, "device")),
         "thread": lambda: raw.native_threads(both.join(spans.rows["thread"][rows], back.thread[bound])),
         "recompute": lambda: both.join(spans.recompute[rows], backs),
-        "compiled": lambda: both.join(_compiled(raw, spans)[rows], backs),
+        "compiled": lambda: both.join(compiled[rows], np.isin(subject[len(rows) :], spans.subject[compiled])),
         "failed": lambda: both.join((flags[rows] & FAILED) != 0, (flags[engines][number] & FAILED) != 0),
     }
 
@@ -166,12 +169,6 @@ def _micro_step(raw: Raw, passes: Passes, times: Ints) -> Ints:
 def _names(raw: Raw, what: str) -> dict[int, str]:
     known = {**raw.log.modules, **raw.log.optimizers}
     return {serial: str(thing[what]) for serial, thing in known.items() if thing.get(what)}
-
-
-def _compiled(raw: Raw, spans: Spans) -> Any:
-    """Calls of modules that were compiled in place, and of torch.compile's wrappers."""
-    wrappers = [serial for serial, module in raw.log.modules.items() if module.get("type") == "OptimizedModule"]
-    return (spans.rows["flags"] & COMPILED != 0) | np.isin(spans.subject, wrappers)
 
 
 def _memory(rows: int) -> dict[str, Callable[[], Any]]:

@@ -62,9 +62,9 @@ def test_a_compiled_region_is_one_row_that_goes_by_the_name_of_what_was_compiled
     outer(torch.ones(2, 4)).sum().backward()
     rows = [(row["module"], row["module_type"], row["compiled"]) for row in taps.table() if row["stage"] == "forward"]
     assert rows == [
-        ("Sequential", "OptimizedModule", True),
+        ("Sequential", "Sequential", True),
         ("0", "Linear", False),
-        ("1", "OptimizedModule", True),
+        ("1", "Sequential", True),
         ("Sequential", "Sequential", False),
     ]
 

@@ -16,6 +16,10 @@ nn = torch.nn
 from tapped import Taps, tapped  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
+from probe.agent.taps.forward import Forward, forward_tap  # noqa: E402
+from probe.agent.taps.forward_hooks import ForwardHooks  # noqa: E402
+from probe.agent.taps.optimizer import OptimizerStep, optimizer_tap  # noqa: E402
+from probe.agent.taps.optimizer_hooks import OptimizerHooks  # noqa: E402
 from probe.streams import (  # noqa: E402
     BEGIN,
     BEGIN_SAME_NODE,
@@ -31,8 +35,16 @@ from probe.streams import (  # noqa: E402
 )
 
 
+@pytest.fixture(params=["code", "hooks"])
+def taps(request: pytest.FixtureRequest) -> Iterator[Taps]:
+    """The taps for the torch that is known, and those for any other."""
+    hooks = request.param == "hooks"
+    with tapped(ForwardHooks if hooks else Forward, OptimizerHooks if hooks else OptimizerStep) as made:
+        yield made
+
+
 @pytest.fixture
-def taps() -> Iterator[Taps]:
+def code_taps() -> Iterator[Taps]:
     with tapped() as made:
         yield made
 
@@ -135,7 +147,7 @@ def test_an_optimizer_step_is_a_row_and_a_boundary(taps: Taps) -> None:
     assert len(steps) == 3 and {row["subject"] for row in steps} == {taps.serial(sgd)}
     assert [row["count"] for row in taps.rows(STEPS)] == [0, 1, 2]
     for boundary, step in zip(taps.rows(STEPS), steps, strict=True):
-        assert step["start_ns"] < boundary["time_ns"] < step["end_ns"]
+        assert step["start_ns"] < boundary["time_ns"] <= step["end_ns"]
     assert taps.boundaries == [1, 2, 3] and taps.steps.source == "attach"
 
 
@@ -254,6 +266,10 @@ def snapshot_of_torch() -> tuple[Any, ...]:
 
     return (
         module_py.Module._wrapped_call_impl.__code__,
+        tuple(module_py._global_forward_pre_hooks.values()),
+        tuple(module_py._global_forward_hooks.values()),
+        torch.optim.AdamW.step.__code__,
+        optimizer_py.Optimizer.profile_hook_step.__code__,
         torch.autograd._engine_run_backward,
         torch.autograd.graph._engine_run_backward,
         torch.autograd.profiler.record_function.__enter__,
@@ -319,29 +335,29 @@ def samples_of(taps: Taps, *batches: Callable[[nn.Module], Any]) -> list[int]:
     ],
     ids=["tensor", "integers", "by name", "in containers", "after None", "of the outermost"],
 )
-def test_samples_are_the_first_dimension_of_the_models_input(taps: Taps, call: Callable[[nn.Module], Any]) -> None:
-    assert samples_of(taps, call, call) == [7, 7]
+def test_samples_are_the_first_dimension_of_the_models_input(code_taps: Taps, call: Callable[[nn.Module], Any]) -> None:
+    assert samples_of(code_taps, call, call) == [7, 7]
 
 
-def test_an_evaluation_before_the_step_is_no_sample(taps: Taps) -> None:
+def test_an_evaluation_before_the_step_is_no_sample(code_taps: Taps) -> None:
     def evaluating(model: nn.Module) -> Any:
         with torch.no_grad():
             model(torch.ones(100, 4))
         return model(torch.ones(7, 4)) + 0 * model(torch.ones(1, 4))
 
-    assert samples_of(taps, evaluating) == [7]
+    assert samples_of(code_taps, evaluating) == [7]
 
 
-def test_samples_of_micro_steps_add_up(taps: Taps) -> None:
+def test_samples_of_micro_steps_add_up(code_taps: Taps) -> None:
     def accumulated(model: nn.Module) -> Any:
         for size in (3, 4):
             model(torch.ones(size, 4)).sum().backward()
         return model(torch.ones(5, 4))
 
-    assert samples_of(taps, accumulated) == [12]
+    assert samples_of(code_taps, accumulated) == [12]
 
 
-def test_forwards_run_again_and_gradients_taken_in_a_forward_are_no_micro_step(taps: Taps) -> None:
+def test_forwards_run_again_and_gradients_taken_in_a_forward_are_no_micro_step(code_taps: Taps) -> None:
     from torch.utils.checkpoint import checkpoint
 
     class Force(nn.Module):  # type: ignore[misc]
@@ -358,25 +374,41 @@ def test_forwards_run_again_and_gradients_taken_in_a_forward_are_no_micro_step(t
         return lambda model: checkpoint(model, torch.ones(6, 4, requires_grad=True), use_reentrant=reentrant)
 
     found = samples_of(
-        taps, again(True), again(False), lambda model: Force(model)(torch.ones(7, 4, requires_grad=True))
+        code_taps, again(True), again(False), lambda model: Force(model)(torch.ones(7, 4, requires_grad=True))
     )
     assert found[1:] == [6, 7]
     assert found[0] in (0, 6)  # a reentrant checkpoint calls the model without gradients
 
 
-def test_samples_that_cannot_be_told_are_not_known(taps: Taps) -> None:
+def test_samples_that_cannot_be_told_are_not_known(code_taps: Taps) -> None:
     packed = nn.utils.rnn.pack_sequence([torch.ones(3, 4), torch.ones(2, 4)])
     found = samples_of(
-        taps, lambda model: model(packed), lambda model: model.linear.weight.sum(), lambda model: model(torch.ones(4))
+        code_taps,
+        lambda model: model(packed),
+        lambda model: model.linear.weight.sum(),
+        lambda model: model(torch.ones(4)),
     )
     assert found == [0, 0, 4]
 
 
-def test_another_threads_calls_are_no_samples(taps: Taps) -> None:
+def test_another_threads_calls_are_no_samples(code_taps: Taps) -> None:
     def beside(model: nn.Module) -> Any:
         thread = threading.Thread(target=lambda: model(torch.ones(100, 4)))
         thread.start()
         thread.join()
         return model(torch.ones(7, 4))
 
-    assert samples_of(taps, beside) == [7]
+    assert samples_of(code_taps, beside) == [7]
+
+
+def test_hooks_are_chosen_where_torchs_code_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.agent.taps.forward._is_known", lambda code: False)
+    monkeypatch.setattr("probe.agent.taps.optimizer._wrapper", lambda code: None)
+    with tapped(forward_tap, optimizer_tap) as taps:
+        assert taps.forward.state == "on: hooks, this torch's _wrapped_call_impl is not known"
+        assert taps.optimizer.state == "on: hooks, this torch's Optimizer.profile_hook_step is not known"
+
+
+def test_code_is_swapped_where_it_is_known() -> None:
+    with tapped(forward_tap, optimizer_tap) as taps:
+        assert taps.forward.state == taps.optimizer.state == "on"

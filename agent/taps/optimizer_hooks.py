@@ -1,0 +1,145 @@
+"""Optimizer steps by torch's own global hooks: where the code of Optimizer.step's wrapper is not the one known.
+
+An optimizer step that was compiled before they are put in is compiled anew, once, since dynamo guards the dict of
+hooks.  The one invariant: torch iterates over its dict of global hooks on the training thread while they run, so
+the dict is changed only while no other thread can run and none is inside that iteration.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from ...streams import OPTIMIZER
+from ..alone import alone
+from ..modules import Modules
+from ..rows import Stream
+from ..step import Steps
+from .dynamo import shielded_from_dynamo
+
+
+class OptimizerHooks:
+    """In use for OptimizerStep: install() from any thread; remove() likewise, False if it could not be done in time."""
+
+    state = "on: hooks, this torch's Optimizer.profile_hook_step is not known"
+
+    def __init__(self, spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None]) -> None:
+        self._optimizer_py = sys.modules["torch.optim.optimizer"]
+        self._enclosing = _Enclosing(spans, trouble)
+        self._hooks = _hooks(modules, steps, trouble, self._enclosing)
+        self._handles: list[Any] = []
+
+    @property
+    def installed(self) -> bool:
+        return bool(self._handles)
+
+    def install(self, patience_s: float = 1.0) -> bool:
+        register = (
+            self._optimizer_py.register_optimizer_step_pre_hook,
+            self._optimizer_py.register_optimizer_step_post_hook,
+        )
+
+        def put() -> None:
+            self._handles = [put_hook(hook) for put_hook, hook in zip(register, self._hooks, strict=True)]
+
+        self._enclosing.install()
+        return alone(put, _iterates_hooks, patience_s)
+
+    def remove(self) -> bool:
+        self._enclosing.remove()
+        return not self._handles or alone(self._take, _iterates_hooks)
+
+    def time_steps(self, wanted: bool) -> None:
+        """Steps are counted either way; any thread."""
+        if wanted:
+            self._enclosing.install()
+        else:
+            self._enclosing.remove()
+
+    def forget(self) -> None:
+        """In a forked child, where only this thread runs."""
+        self._enclosing.remove()
+        self._take()
+
+    def _take(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def _iterates_hooks(code: Any) -> bool:
+    """Is this the code of Optimizer.profile_hook_step's wrapper, which iterates over the hooks?"""
+    return bool(code.co_name == "wrapper" and code.co_filename.endswith("torch/optim/optimizer.py"))
+
+
+class _Enclosing:
+    """The clock round all of Optimizer.step: torch's hooks run inside a record_function that takes 0.1 ms itself."""
+
+    def __init__(self, spans: Stream, trouble: Callable[[str], None]) -> None:
+        self._class: Any = sys.modules["torch.autograd.profiler"].record_function
+        self._enter, self._exit = self._class.__enter__, self._class.__exit__
+        self.opened: dict[int, int] = {}  # thread -> when the step that it is about to begin was entered
+        self.closing: dict[int, tuple[int, int]] = {}  # thread -> start and serial of the step it is about to leave
+        self.timed = False
+        self._ours = self._wrapped(spans, trouble)
+
+    def install(self) -> None:
+        if (self._class.__enter__, self._class.__exit__) == (self._enter, self._exit):
+            self._class.__enter__, self._class.__exit__ = self._ours
+        self.timed = True
+
+    def remove(self) -> None:
+        self.timed = False
+        if (self._class.__enter__, self._class.__exit__) == self._ours:
+            self._class.__enter__, self._class.__exit__ = self._enter, self._exit
+
+    def _wrapped(self, spans: Stream, trouble: Callable[[str], None]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, spans.append
+        enter, leave, opened, closing = self._enter, self._exit, self.opened, self.closing
+
+        def __enter__(self: Any) -> Any:
+            if self.name.startswith("Optimizer.step#"):
+                opened[ident()] = clock()
+            return enter(self)
+
+        def __exit__(self: Any, *error: Any) -> Any:
+            try:
+                return leave(self, *error)
+            finally:
+                if closing:
+                    try:
+                        thread = ident()
+                        step = closing.pop(thread, None)
+                        if step is not None:
+                            append(step[0], clock(), step[1], thread, OPTIMIZER)
+                    except Exception as error:  # inside a user's optimizer step: nothing may escape
+                        trouble(f"optimizer: {error!r}")
+
+        return __enter__, __exit__
+
+
+def _hooks(
+    modules: Modules, steps: Steps, trouble: Callable[[str], None], enclosing: _Enclosing
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    clock, ident, serials = perf_counter_ns, sys.modules["_thread"].get_ident, modules.serials
+    opened, closing = enclosing.opened, enclosing.closing
+    starts: dict[int, int] = {}  # id(optimizer) -> start of its running step
+
+    def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if enclosing.timed:
+            starts[id(optimizer)] = opened.pop(ident(), 0) or clock()
+
+    def post(optimizer: Any, args: Any, kwargs: Any) -> None:
+        now = clock()
+        try:
+            serial = serials.get(id(optimizer)) or modules.meet_optimizer(optimizer)
+            start = starts.pop(id(optimizer), 0)
+            if start and enclosing.timed:
+                closing[ident()] = start, serial
+            steps.stepped(optimizer, serial, now)
+        except Exception as error:  # inside a user's optimizer step: nothing may escape
+            trouble(f"optimizer: {error!r}")
+
+    return shielded_from_dynamo(pre), shielded_from_dynamo(post)
