@@ -21,13 +21,14 @@ SETTINGS = ("sample=2", "sample=1 backward=off", "backward=on", "sample=100", "s
 
 
 def final_weights(target: Target, ranks: int) -> list[str]:
-    output = target.wait_for("final", times=max(1, ranks), timeout=150)
+    output = target.wait_for("final", times=max(1, ranks), timeout=180)
     return sorted(re.findall(r"final (\d+ \w+)", output))
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ranks", [0, 2], ids=["one process", "two ranks"])
 def test_weights_after_300_steps(start: Start, probe: Probe, ranks: int) -> None:
+    alone = start(JOB, "--steps", "300", ranks=ranks)
     watched = start(JOB, "--steps", "300", ranks=ranks)
     probe("attach", watched.pid)
     for sql, settings in zip(QUERIES, SETTINGS, strict=True):
@@ -37,5 +38,4 @@ def test_weights_after_300_steps(start: Start, probe: Probe, ranks: int) -> None
     probe(watched.pid, "detach")
     probe("attach", watched.pid)
     with_us = final_weights(watched, ranks)
-    alone = start(JOB, "--steps", "300", ranks=ranks)
     assert final_weights(alone, ranks) == with_us and len(with_us) == max(1, ranks)

@@ -72,10 +72,10 @@ def test_overhead_compares_the_three_kinds_of_steps_and_is_null_while_there_are_
     probe(target.pid, "set", "sample=2")
     first = {row["steps_of"]: row for row in records(probe, target, sql)}
     assert list(first) == ["sampled", "unsampled", "bare"] and first["bare"]["over_bare"] is None
-    wait_for_step(probe, target, step(probe, target) + 2600)
+    wait_for_step(probe, target, step(probe, target) + 2100)
     row = {row["steps_of"]: row for row in records(probe, target, sql)}
     assert row["bare"]["over_bare"] == 1.0 and row["bare"]["steps"] >= 30
-    assert row["sampled"]["steps"] > row["unsampled"]["steps"] > 500
+    assert row["sampled"]["steps"] > 500 and row["unsampled"]["steps"] > 500
     assert all(0.001 < row[kind]["median_duration"] < 0.1 for kind in row)
     assert all(0.2 < row[kind]["over_bare"] < 5 for kind in row)  # true to the job's own steps, however noisy
 

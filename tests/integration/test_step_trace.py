@@ -46,7 +46,8 @@ def test_phases_are_what_the_job_measures(start: Start, probe: Probe, tmp_path: 
         sum(row[f"{phase}_duration"] for phase in (*PHASES, "eval", "other")) == pytest.approx(row["duration"])
         for row in found
     )
-    assert median(row["other_duration"] / row["duration"] for row in found) < 0.03
+    if style != "--workers":  # which take the core away between two phases
+        assert median(row["other_duration"] / row["duration"] for row in found) < 0.03
     assert {row["samples"] for row in found} == {16 * {"--accumulate": 3, "--gan": 2}.get(style, 1)}
     memory = [row["rss_mb"] for row in found if row["rss_mb"] is not None]
     assert memory and all(50 < one < 5000 for one in memory)
