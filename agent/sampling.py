@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..streams import BARE, SAMPLED
+from ..streams import BARE, SAMPLED, UNTIMED
 
 BLOCK = 10
 EVERY = (1, 2, 5, 10, 20, 50, 100)
 FIRST = 20  # steps after the attach that all are sampled: what they cost says how many of the rest may be
 BUDGET_PCT = 1.0
+_AIM = 0.6  # of the budget: what is measured of ourselves is off by about as much as is left
+_PHASES_NS = 15_000  # of a step: the clocks around engine and optimizer, when no cache holds them
 _MEASURED = 5  # the step of a sampled block in which the taps on modules time themselves
 # The taps see what they do themselves, not their marks' firing inside of autograd: that costs about as much.
 _UNSEEN = 2
@@ -35,6 +37,7 @@ class Sampling:
         self.budget_pct = BUDGET_PCT
         self.backward = True
         self.every = 1
+        self.times_phases = True  # of steps that are not sampled
         self.spent_ns = 0  # added up by the taps that time themselves
         self.cost_ns: int | None = None  # of one sampled step
         self._costs: deque[int] = deque(maxlen=4)
@@ -55,7 +58,9 @@ class Sampling:
     def _flags(self, block: int, since_attach: int) -> int:
         if (block - _ALWAYS) % self.every == 0 or (self.sample is None and since_attach < FIRST):
             return SAMPLED
-        return BARE if block % _BARE_OF == _BARE_AT else 0
+        if block % _BARE_OF == _BARE_AT:
+            return BARE
+        return 0 if self.times_phases else UNTIMED
 
     def _learn(self, step_ns: int | None) -> None:
         """From a step in which the taps timed themselves: the least of the last ones, for losing the core only adds."""
@@ -64,11 +69,17 @@ class Sampling:
         self._choose(step_ns)
 
     def _choose(self, step_ns: int | None) -> None:
+        """What may be done within the budget: the phases of all steps take up to half of it, modules the rest."""
+        if not step_ns:
+            self.every = self.sample or self.every
+            return
+        budget_ns = _AIM * step_ns * self.budget_pct / 100
+        self.times_phases = budget_ns >= 2 * _PHASES_NS
+        budget_ns -= self.times_phases * _PHASES_NS
         if self.sample is not None:
             self.every = self.sample
-        elif self.cost_ns is not None and step_ns:
-            least = self.cost_ns / (step_ns * self.budget_pct / 100)
-            self.every = next((every for every in EVERY if every >= least), EVERY[-1])
+        elif self.cost_ns is not None:
+            self.every = next((every for every in EVERY if every * budget_ns >= self.cost_ns), EVERY[-1])
 
     def spend(self, ns: int) -> None:
         """Told by the taps while they are measured."""

@@ -7,16 +7,18 @@ The one invariant: every boundary increments `count` exactly once, on the traini
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
-from ..streams import SAMPLED
+from ..streams import SAMPLED, STEPS, STREAMS
 from .rows import Stream
 from .samples import Samples
 from .sampling import Sampling
 
 _SILENT = 16  # steps of another optimizer without one of the anchor: it has been replaced
+_TIME = STREAMS[STEPS].index("time_ns")
+_RECENT = 32  # steps that say how long one usually takes
 
 
 class Steps:
@@ -24,8 +26,11 @@ class Steps:
 
     def __init__(self, stream: Stream, boundary: Callable[[int], None], sampling: Sampling) -> None:
         self._stream, self._boundary, self._sampling = stream, boundary, sampling
+        self._claim, self._pack_into, self._buffer = stream.claim, stream.pack_into, stream.buffer
+        self._ident = sys.modules["_thread"].get_ident
         self._flags = SAMPLED  # of the step that runs
         self._turn_at = 0
+        self._distributed: Any = None  # torch's module, once there is a process group
         self.rss_bytes: Callable[[int], int] = _not_read
         self.samples = Samples()
         self.count = 0
@@ -35,38 +40,49 @@ class Steps:
         self.anchor_name: str | None = None
         self.last_ns: int | None = None
         self._anchor = 0  # serial
-        self._others = 0
-        self._durations: deque[int] = deque(maxlen=32)
+        self._others, self._others_at = 0, 0
 
     def stepped(self, optimizer: Any, serial: int, now: int) -> None:
-        """In every optimizer's post-hook; a boundary if it is the anchor's."""
-        if serial != self._anchor:
-            self._others += 1
-            if self._anchor and self._others < _SILENT:
-                return
-            self._elect(optimizer, serial)
-        self._others = 0
-        self.training_thread = sys.modules["_thread"].get_ident()
-        if self.last_ns is not None:
-            self._durations.append(now - self.last_ns)
-        self.last_ns = now
-        rss_bytes = self.rss_bytes(now) if self._flags & SAMPLED else 0
-        samples = self.samples.take(self.training_thread)
-        place = serial, rss_bytes, samples, self.training_thread
-        self._stream.append(now, self.count, group_seq(), *place, self._flags)
-        self.count += 1
-        if self.count >= self._turn_at:
-            self._turn()
-        self._boundary(self.count)
+        """In every optimizer's post-hook; a boundary if it is the anchor's.
 
-    def _turn(self) -> None:
+        Each look-up counts: nothing that this needs is in a cache when a step ends.
+        """
+        if serial != self._anchor and not self._takes_over(optimizer, serial):
+            return
+        thread, flags, count = self._ident(), self._flags, self.count
+        group = -1 if self._distributed is None else group_seq(self._distributed)
+        rss_bytes, samples = (self.rss_bytes(now), self.samples.take(thread)) if flags & SAMPLED else (0, 0)
+        offset, seq = self._claim()
+        self._pack_into(self._buffer, offset, now, count, group, serial, rss_bytes, samples, thread, flags, seq)
+        self.training_thread, self.last_ns = thread, now
+        self.count = count = count + 1
+        if count >= self._turn_at:
+            self._turn(thread)
+        self._boundary(count)
+
+    def _turn(self, thread: int) -> None:
         self._turn_at = self.count + 1  # should it raise
+        self._distributed = with_process_group()
+        before = self._flags
         self._flags, steps = self._sampling.turn(self.base + self.count, self.count, self.typical_ns)
+        if self._flags & SAMPLED and not before & SAMPLED:
+            self.samples.take(thread)  # counting begins
         self._turn_at = self.count + steps
 
     def turn_soon(self) -> None:
         """Settings have changed: ask for the flags at the next boundary.  Any thread."""
         self._turn_at = 0
+
+    def _takes_over(self, optimizer: Any, serial: int) -> bool:
+        """Another optimizer has stepped: is it the anchor from now on?"""
+        if self._others_at != self.count:
+            self._others, self._others_at = 0, self.count
+        self._others += 1
+        if self._anchor and self._others < _SILENT:
+            return False
+        self._elect(optimizer, serial)
+        self._distributed = with_process_group()
+        return True
 
     def _elect(self, optimizer: Any, serial: int) -> None:
         self._anchor, self.anchor_name = serial, type(optimizer).__name__
@@ -80,8 +96,15 @@ class Steps:
         self.base, self.source = base, source
 
     def typical_ns(self) -> int | None:
-        """Median time of the last steps; the agent's thread."""
-        durations = sorted(self._durations.copy())
+        """Median time of the last steps; any thread."""
+        last = self._stream.position()
+        ends = []
+        try:
+            for _, rows in self._stream.read(last - _RECENT, last, _RECENT):
+                ends += [row[_TIME] for row in self._stream.struct.iter_unpack(rows) if row[-1]]
+        except ValueError:  # closed
+            return None
+        durations = sorted(end - before for before, end in pairwise(sorted(ends)))
         return durations[len(durations) // 2] if durations else None
 
 
@@ -100,11 +123,14 @@ def _steps_done(optimizer: Any) -> int:
     return 0
 
 
-def group_seq() -> int:
-    """The default process group's sequence number, equal on all ranks at the same boundary; -1 without one."""
+def with_process_group() -> Any:
+    """torch's distributed_c10d if there is a default process group; the group itself is never kept."""
     distributed = sys.modules.get("torch.distributed.distributed_c10d")
-    if distributed is None:
-        return -1
+    return distributed if distributed is not None and group_seq(distributed) >= 0 else None
+
+
+def group_seq(distributed: Any) -> int:
+    """The default process group's sequence number, equal on all ranks at the same boundary; -1 without one."""
     try:
         group = distributed._world.default_pg
         return -1 if group is None else int(group._get_sequence_number_for_group())

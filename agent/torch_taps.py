@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ..streams import BARE, COLLECTIVES, LOADS, MARKS, SAMPLED, SPANS
+from ..streams import BARE, COLLECTIVES, LOADS, MARKS, SAMPLED, SPANS, UNTIMED
 from .boundary import Boundary
 from .evaluate import Evaluation
 from .log import Log
@@ -57,7 +57,7 @@ class TorchTaps:
         self.backward.install()
         self.loader.install()
         self.forward.install()
-        self._bare = False
+        self._out = 0  # of BARE and UNTIMED, what holds
         # Held while taps are opened or closed; never given back once they are taken out.
         self._gate = sys.modules["_thread"].allocate_lock()
         sampling.gate = self._open_or_close
@@ -67,10 +67,10 @@ class TorchTaps:
         if not self._gate.acquire(False):
             return
         try:
-            bare = bool(flags & BARE)
-            if bare is not self._bare:
-                self._bare = bare
-                self._time_phases(not bare)
+            if flags & (BARE | UNTIMED) != self._out:
+                self._out = flags & (BARE | UNTIMED)
+                self._time_phases(not self._out)
+                self._time_loads(not flags & BARE)
             if flags & SAMPLED and not {"forward", "backward"} & self._troubles.keys():
                 self.forward.install(self._sampling.backward, self._sampling.spend if measured else None)
             else:
@@ -81,6 +81,8 @@ class TorchTaps:
     def _time_phases(self, wanted: bool) -> None:
         self.backward.time_passes(wanted)
         self.optimizer.time_steps(wanted)
+
+    def _time_loads(self, wanted: bool) -> None:
         if wanted and "loader" not in self._troubles:
             self.loader.install()
         else:

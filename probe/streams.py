@@ -48,6 +48,7 @@ COMPILED = 1 << 9
 ASYNC_OP = 1 << 10
 SAMPLED = 1 << 11  # steps: the taps on modules were in from its beginning to its end
 BARE = 1 << 12  # steps: all taps were out but the one that counts steps
+UNTIMED = 1 << 13  # steps: so short that the clocks around engine and optimizer were out
 
 # What a sample counts, as the kernel or the driver gives it: numbers that only grow (the reader makes rates of two of
 # them) and levels.  By number; a new one goes to the end, an old one never changes.

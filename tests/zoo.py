@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import naps
 import torch
 from naps import Nap, nap
 from torch import nn
@@ -215,6 +216,19 @@ def first_layers_whose_input_needs_no_gradient() -> Any:
         return words + self.places(torch.ones(3))
 
     return Does(does, words=Nap(1, 3), places=Nap(1, 4))
+
+
+@case
+def first_layers_inside_others_and_what_follows_them() -> Any:
+    """All begin their graphs with the same node, and what comes behind it is time of the pass."""
+    inner = Does(lambda self, x: nap(self, x @ self.weight.t(), 1, 3))
+    inner.weight = nn.Parameter(torch.eye(3))
+    around = Does(
+        lambda self, x: nap(self, longer(self.inner(x)), 1, 4), inner=Does(lambda self, x: self.a(x), a=inner)
+    )
+    model = nn.Sequential(around, Nap(1, 5))
+    inner.weight.register_post_accumulate_grad_hook(lambda weight: naps.current.nap(model, "backward", 6))
+    return model
 
 
 @case

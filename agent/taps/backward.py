@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
-from itertools import chain, islice
 from time import perf_counter_ns
 from typing import Any
 
@@ -19,14 +18,13 @@ from ..modules import Modules
 from ..rows import Stream
 from ..samples import Samples
 from .dynamo import shielded_from_dynamo, unseen
+from .nodes import FEW, IDLE, first_of, held_by, latest_of, reshaped_inside, tensors_in
 
 _SPARE = 768  # dummies made ahead: three a module
 _REMEMBERED = 1 << 12  # numbers of autograd's nodes: some fifty layers of a transformer; a power of two
-_MANY = 256  # of what containers hold we look at so much
 _LATEST = 64  # first layers of the graphs that are alive, as a rule
-_FEW = 8  # nodes of a module that is small enough to be walked through
 
-Carriers = tuple[Any, Any, Any, Callable[[Any, Any], None] | None]
+Carriers = tuple[Any, Any, Any, Callable[[Any], None] | None]
 
 
 class Backward:
@@ -36,21 +34,24 @@ class Backward:
         self._torch = sys.modules["torch"]
         self._modules, self._trouble = modules, trouble
         self._dummies: dict[int, Carriers] = {}  # serial -> carriers of the hooks of each kind of mark
-        modules.forgotten.append(self._dummies)
+        self._behind: dict[int, Any] = {}  # serial -> the carrier of what ends behind a first node; its hooks change
+        modules.forgotten += [self._dummies, self._behind]
         self._spare: deque[Any] = deque()
-        self._handles: deque[Any] = deque(maxlen=_LATEST)  # of marks behind first nodes; each knows its node weakly
+        self._handles: deque[Any] = deque(maxlen=_LATEST)  # of hooks behind first nodes; each knows its node weakly
+        self._writers: deque[dict[int, Any]] = deque(maxlen=_LATEST)  # what these call, and hooks of first nodes
         self.why_not = ""
         self._marks, self._ident = marks, sys.modules["_thread"].get_ident
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
         self._engine = self._engine_homes[1]._engine_run_backward
         self.samples = Samples()
         self._wrapped_engine = self._wrap_engine(spans)
-        unseen(Backward._carriers, Backward._carrier, Stream.writer, *modules.on_the_way)
-        unseen(tensors_in, _held_by, latest_of, first_of, _reshaped_inside)
+        unseen(Backward._carriers, Backward._carrier, Backward._spared, Stream.writer, *modules.on_the_way)
+        unseen(tensors_in, held_by, latest_of, first_of, reshaped_inside, _writing)
         # Autograd numbers the nodes that a thread makes.  Here are the numbers of those that got a begin mark, each at
         # its place modulo the length.
         begun = [-1] * _REMEMBERED
-        self.begin, self.end = self._make_begin(begun), self._make_end(begun)
+        last_behind = [-1]  # and that of the last node which got a mark behind it
+        self.begin, self.end = self._make_begin(begun, last_behind), self._make_end(begun, last_behind)
 
     def install(self) -> None:
         self.why_not = ""
@@ -60,6 +61,7 @@ class Backward:
     def remove(self) -> None:
         self.time_passes(False)
         self._dummies.clear()
+        self._behind.clear()
         self._spare.clear()
 
     def time_passes(self, wanted: bool) -> None:
@@ -77,19 +79,17 @@ class Backward:
     def _carriers(self, serial: int) -> Carriers:
         """What bears the marks of a module: three dummies and a function; once a module, some 5 µs."""
         begin, same_node, end = (self._carrier(serial, kind) for kind in (BEGIN, BEGIN_SAME_NODE, END))
-        write = end._backward_hooks.get(0)
-
-        def behind(gradients_in: Any, gradients_out: Any) -> None:
-            write(None)
-
-        made = self._dummies[serial] = (begin, same_node, end, behind if write else None)
+        made = self._dummies[serial] = (begin, same_node, end, end._backward_hooks.get(0))
         return made
 
     def _carrier(self, serial: int, kind: int) -> Any:
-        dummy = self._spare.popleft() if self._spare else self._torch.empty(0)
+        dummy = self._spared()
         hooks = {} if self.why_not else {0: self._marks.writer(perf_counter_ns, serial, self._ident, kind)}
         dummy._backward_hooks = hooks
         return dummy
+
+    def _spared(self) -> Any:
+        return self._spare.popleft() if self._spare else self._torch.empty(0)
 
     def _yield_to_compiled_autograd(self) -> None:
         """On the thread that runs the pass, before it begins: the graph's nodes hold these very dicts."""
@@ -97,13 +97,15 @@ class Backward:
         for carriers in list(self._dummies.values()):
             for dummy in carriers[:3]:
                 dummy._backward_hooks.clear()
+        while self._writers:
+            self._writers.pop().clear()
         while self._handles:
             self._handles.pop().remove()
         self._dummies.clear()  # those that are made from here on bear nothing
 
-    def _make_begin(self, begun: list[int]) -> Callable[..., None]:
+    def _make_begin(self, begun: list[int], last_behind: list[int]) -> Callable[..., None]:
         tensor_type, carriers, carriers_of = self._torch.Tensor, self._carriers, self._dummies.get
-        handles, place = self._handles, len(begun) - 1
+        place, end_behind = len(begun) - 1, self._make_end_behind(last_behind)
 
         def begin(serial: int, output: Any, entered: int) -> None:
             if not isinstance(output, tensor_type):
@@ -114,13 +116,13 @@ class Backward:
             number = -1 if made is None else made._sequence_nr()
             if entered < 0:  # nothing before the module could bear its end mark
                 entered = ~entered
-                behind = (carriers_of(serial) or carriers(serial))[3]
-                if behind is not None and 0 <= number - entered < _FEW:
-                    handles.append(first_of(made, entered).register_hook(behind))
+                write = (carriers_of(serial) or carriers(serial))[3]
+                if write is not None and number >= entered:
+                    end_behind(serial, write, made, number, entered)
             if number < entered:  # no graph, or the module returned what it was given: nothing of its own
                 return
             base = output._base
-            if base is not None and _reshaped_inside(output, base, entered):
+            if base is not None and reshaped_inside(output, base, entered):
                 begun[number & place] = number
                 made = base.grad_fn
                 number = made._sequence_nr()
@@ -131,7 +133,32 @@ class Backward:
         unseen(begin)
         return begin
 
-    def _make_end(self, begun: list[int]) -> Callable[..., int]:
+    def _make_end_behind(self, last_behind: list[int]) -> Callable[..., None]:
+        """The mark behind the first node of a module's graph.  Torch's hooks behind nodes are dear; most need none."""
+        handles, carriers, latest = self._handles, self._behind, self._writers
+        writers: dict[int, Any] = {}
+
+        def end_behind(serial: int, write: Callable[[Any], None], node: Any, number: int, entered: int) -> None:
+            nonlocal writers
+            if entered == last_behind[0]:  # a call around that module: its graph begins with the same node
+                writers[len(writers)] = write
+            elif number - entered < FEW:
+                last_behind[0], writers = entered, {0: write}
+                latest.append(writers)
+                first = first_of(node, entered)
+                if type(first).__name__ in IDLE:
+                    carrier = carriers.get(serial)
+                    if carrier is None:
+                        carrier = carriers[serial] = self._spared()
+                    carrier._backward_hooks = writers
+                    first._register_hook_dict(carrier)
+                else:
+                    handles.append(first.register_hook(_writing(writers)))
+
+        unseen(end_behind)
+        return end_behind
+
+    def _make_end(self, begun: list[int], last_behind: list[int]) -> Callable[..., int]:
         """end() returns the number of autograd's next node, inverted if no node could bear the mark."""
         tensor_type, carriers, carriers_of = self._torch.Tensor, self._carriers, self._dummies.get
         modules, serial_of, trouble = self._modules, self._modules.serials.get, self._trouble
@@ -143,7 +170,7 @@ class Backward:
             entered = next_number()
             try:
                 if entered < newest:  # another thread, which counts anew
-                    begun[:] = [-1] * len(begun)
+                    begun[:], last_behind[0] = [-1] * len(begun), -1
                 newest = entered
                 if len(args) == 1 and not kwargs and isinstance(value := args[0], tensor_type):
                     node = value.grad_fn
@@ -188,56 +215,11 @@ class Backward:
         return _engine_run_backward
 
 
-def _reshaped_inside(output: Any, base: Any, entered: int) -> bool:
-    """Is this output a mere reshape of what the module made itself?  (A Linear's is, on input of three dimensions.)
+def _writing(writers: dict[int, Callable[[Any], None]]) -> Callable[[Any, Any], None]:
+    """A hook behind a node, of these marks: of the innermost module first."""
 
-    An in-place operation on a view replaces the view's node, and a mark on it would be lost; the base's stays.
-    """
-    node = base.grad_fn
-    return node is not None and node._sequence_nr() >= entered and bool(base.numel() == output.numel())
+    def hook(gradients_in: Any, gradients_out: Any) -> None:
+        for write in writers.values():
+            write(None)
 
-
-def tensors_in(value: Any, tensor_type: type) -> list[Any]:
-    """The tensors in containers and dataclasses, outermost first; of a huge one, those that come soon."""
-    found, waiting = [], [value]
-    for each in waiting:
-        if isinstance(each, tensor_type):
-            found.append(each)
-        elif len(waiting) < _MANY:
-            waiting.extend(_held_by(each))
-    return found
-
-
-def _held_by(value: Any) -> list[Any]:
-    if isinstance(value, (tuple, list)):
-        return list(islice(value, _MANY))
-    if isinstance(value, dict):
-        return list(islice(value.values(), _MANY))
-    return [getattr(value, name, None) for name in getattr(type(value), "__dataclass_fields__", ())]
-
-
-def latest_of(args: Any, kwargs: Any, tensor_type: type) -> Any:
-    """The node, of those that made the arguments, to which autograd comes first; None if there is none."""
-    latest, highest, nested = None, -1, False
-    for value in chain(args, kwargs.values()) if kwargs else args:
-        if isinstance(value, tensor_type):
-            node = value.grad_fn  # type: ignore[attr-defined]
-            if node is not None and (number := node._sequence_nr()) > highest:
-                latest, highest = node, number
-        elif isinstance(value, (tuple, list, dict)) or hasattr(type(value), "__dataclass_fields__"):
-            nested = True
-    if nested and latest is None:
-        return latest_of(tensors_in((args, kwargs), tensor_type), None, tensor_type)
-    return latest
-
-
-def first_of(node: Any, entered: int) -> Any:
-    """The first node of a small graph that was begun at this number; autograd is through with the graph after it."""
-    first, waiting = node, [node]
-    for each in waiting:
-        if each._sequence_nr() < first._sequence_nr():
-            first = each
-        if len(waiting) <= _FEW:
-            below = [one for one, _ in each.next_functions if one is not None]
-            waiting += [one for one in below if entered <= one._sequence_nr() <= node._sequence_nr()]
-    return first
+    return hook

@@ -15,7 +15,7 @@ from ..nesting import Bools, Ints
 from ..phases import Intervals, phase_times
 from ..raw import Raw
 from ..schema import COMMON, Column, Columns, Table
-from ..streams import BARE, ENGINE, EVAL, FORWARD, KIND_MASK, LOADS, OPTIMIZER, SAMPLED, SPANS
+from ..streams import BARE, ENGINE, EVAL, FORWARD, KIND_MASK, LOADS, OPTIMIZER, SAMPLED, SPANS, UNTIMED
 
 _STREAMS = (SPANS, LOADS)
 _LOAD = 0  # beside the kinds of spans
@@ -46,12 +46,14 @@ class _Steps:
         self.sampled: Bools = ((flags & SAMPLED) != 0) & ~self.is_open
         # the row before is of the step before: not so at the attach, nor in the open step
         self.whole: Bools = np.append(now < 0, np.diff(self._rows["count"]) == 1)
-        self.split: Bools = self.whole & ((flags & BARE) == 0) & (self.step >= timeline.oldest(_STREAMS))
+        self.split: Bools = self.whole & ((flags & (BARE | UNTIMED)) == 0) & (self.step >= timeline.oldest(_STREAMS))
         self.shown = self._rows["count"] >= 0
         self.shown[:1] = self._rows["count"][:1] == 0
         if len(rows) > 1 and not raw.job.open_steps:
             # an optimizer that was not through yet when this was read would be missing from the last step
-            self.shown[len(rows) - 1] = closed.stepped[-1] or not closed.stepped[-2] or bool(flags[-1] & BARE)
+            self.shown[len(rows) - 1] = (
+                closed.stepped[-1] or not closed.stepped[-2] or bool(flags[-1] & (BARE | UNTIMED))
+            )
 
     def columns(self, rows: Ints) -> Columns:
         """Of the chosen steps."""
@@ -99,7 +101,10 @@ def _done_by(raw: Raw, thread: int) -> Intervals:
 
 
 _OPEN = "The step of the attach, an open step."
-_LOST = f"{_OPEN[:-1]}, a step whose rows have been overwritten."
+_LOST = (
+    f"{_OPEN[:-1]}, a step whose rows have been overwritten; of steps that are not sampled the bare ones "
+    "(probe.overhead) and those too short to be timed within the budget."
+)
 _CLOCK = "host's clock"
 
 
@@ -126,7 +131,8 @@ TABLE = Table(
             "forward",
             "Time in module calls, outside the other phases.",
             "outermost module calls",
-            f"{_LOST[:-1]}, a step that is not sampled: its forward is in other_duration.",
+            f"{_OPEN[:-1]}, a step whose rows have been overwritten, or that is not sampled: its forward is then in "
+            "other_duration.",
         ),
         _phase("backward", "Time in backward passes, forwards that they run again included.", "autograd's engine"),
         _phase("optimizer", "Time in Optimizer.step, with what its closure calls.", "optimizer steps"),

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from fake_agent import ADAM, LINEAR, MODEL, FakeAgent
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from probe.closing import closings
 from probe.connection import Connection
 from probe.phases import Intervals, phase_times
 from probe.raw import Rows
-from probe.streams import BARE, ENGINE, EVAL, FAILED, FORWARD, OPTIMIZER, SAMPLED, SPANS, STREAMS
+from probe.streams import BARE, ENGINE, EVAL, FAILED, FORWARD, OPTIMIZER, SAMPLED, SPANS, STREAMS, UNTIMED
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -99,8 +100,9 @@ def test_the_forward_of_an_unsampled_step_is_null_and_inside_other(agent: Make, 
     assert rows(connection, sql) == [(False, None, 1.0)]
 
 
-def test_of_a_bare_step_only_the_duration_is_known(agent: Make, connected: Connect) -> None:
-    one = trained(agent, lambda one, start: None, flags=BARE)
+@pytest.mark.parametrize("flags", [BARE, UNTIMED])
+def test_of_a_step_without_taps_only_the_duration_is_known(agent: Make, connected: Connect, flags: int) -> None:
+    one = trained(agent, lambda one, start: None, flags=flags)
     assert split(connected(one)) == (1000, *[None] * 6)
 
 
