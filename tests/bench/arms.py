@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 WORKER = Path(__file__).resolve().parent / "worker.py"
+SETTLE_S = 3.0  # what an agent does once only: naming, kernels on c10d, learning what its taps cost
 PEER = {"PROBING": "1"}  # what puts the peer into a process from its start
 Times = list[int]  # of each step, ns
 
@@ -112,14 +113,13 @@ class Ours:
 
     probe: str
     words: tuple[str, ...] = ()
-    settle_s: float = 0.0  # kernels on c10d come a second after the rest
     peer: bool = False
 
     def put(self, job: Job) -> None:
         self._run(job, "attach", *job.pids)
         for pid in job.pids if self.words else ():
             self._run(job, pid, "set", *self.words)
-        end = time.monotonic() + self.settle_s
+        end = time.monotonic() + SETTLE_S
         while time.monotonic() < end:
             job.block(1)
 
@@ -127,22 +127,31 @@ class Ours:
         for pid in job.pids:
             self._run(job, pid, "detach")
 
-    def _run(self, job: Job, *words: str) -> None:
+    def every(self, job: Job) -> int:
+        """The N of which it samples every N-th block."""
+        return int(json.loads(self._run(job, job.pids[0], "set", "--format", "json"))[0]["every"])
+
+    def _run(self, job: Job, *words: str) -> str:
         """The job steps meanwhile: some of what comes and goes does so between two steps only."""
-        command = subprocess.Popen([self.probe, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        command = subprocess.Popen([self.probe, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while command.poll() is None:
             job.block(1)
+        said, wrong = command.communicate()
         if command.returncode:
-            assert command.stderr is not None
-            raise SystemExit(command.stderr.read())
+            raise SystemExit(wrong)
+        return said
 
 
 @dataclass(frozen=True)
 class Inside:
-    """An instrument of instruments.py, which the worker itself puts in."""
+    """An instrument of instruments.py, which the worker itself puts in.
+
+    agent: it needs a job in which our agent is.
+    """
 
     name: str
     peer: bool = False
+    agent: bool = False
 
     def put(self, job: Job) -> None:
         job.ask(put=self.name)
@@ -152,15 +161,16 @@ class Inside:
             print(f"{self.name} recorded nothing", file=sys.stderr)
 
 
-ARMS = ("nothing again", "probe by default", "probe with everything", "plain hooks", "torch.profiler", "probing")
+NOTHING, BETWEEN, EVERYTHING = "nothing again", "probe between samples", "probe with everything"
+ARMS = (NOTHING, BETWEEN, EVERYTHING, "plain hooks", "torch.profiler", "probing")
 
 
-def arms(probe: str) -> dict[str, Arm]:
-    """Name in the tables -> arm, all that the steps of a workload are timed with; probe: path of our command."""
+def arms() -> dict[str, Arm]:
+    """Name in the tables -> arm, all that the steps of a workload are timed with."""
     each: list[Arm] = [
         Nothing(),
-        Ours(probe),
-        Ours(probe, ("sample=1",)),
+        Inside("between samples", agent=True),
+        Inside("everything", agent=True),
         Inside("hooks"),
         Inside("profiler"),
         Inside("peer", peer=True),

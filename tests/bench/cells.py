@@ -22,6 +22,7 @@ class Measured:
     medians: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     means: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     minutes: float = 0.0
+    every: int = 0  # of how many blocks our agent samples one, 0: it was not there
 
     def add(self, arm: str, with_it: Times, bare: Times) -> None:
         self.medians.setdefault(arm, []).append((median(with_it), median(bare)))

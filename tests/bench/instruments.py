@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 import torch
+from ours import BetweenSamples, Everything
 from torch import nn
 
 
@@ -100,4 +101,10 @@ def _rows_of_peer() -> int:
     return sum(count for column in answer["cols"] for counts in column.values() for count in counts)
 
 
-INSTRUMENTS: dict[str, Callable[[], Instrument]] = {"hooks": Hooks, "profiler": Profiler, "peer": Peer}
+INSTRUMENTS: dict[str, Callable[[], Instrument]] = {
+    "everything": Everything,
+    "between samples": BetweenSamples,
+    "hooks": Hooks,
+    "profiler": Profiler,
+    "peer": Peer,
+}

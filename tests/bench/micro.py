@@ -2,8 +2,9 @@
 
     python tests/bench/micro.py [--quick] [--minutes 0.7] [--python PYTHON ...] [--write]
 
-The agent is put into a job that makes one kind of call and taken out again, cell by cell as step_time.py does it; the
-difference of the median steps, over the calls in one.  Without --python: every CPython of this machine that has torch.
+The agent is in a job that makes one kind of call; its taps are put in and taken out again, cell by cell as step_time.py
+does it (for collectives the agent itself); the difference of the median steps, over the calls in one.
+Without --python: every CPython of this machine that has torch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 import page
-from arms import ARMS, Arm, Job, Ours
+from arms import EVERYTHING, Arm, Inside, Job, Ours
 from cells import Measured, for_seconds, measured
 from statistics_of_pairs import Interval, difference_interval, interval
 
@@ -25,8 +26,6 @@ from delivering import interpreters  # noqa: E402
 
 SIZES = {"forward": (500, 40, 10), "marked": (500, 25, 8), "backward": (500, 15, 5), "optimizer": (100, 20, 5)}
 COLLECTIVE = ("collective", (20, 40, 10))  # calls in a step; steps of a block; warm ones before it
-KERNELS_COME_S = 1.5  # the agent asks for a boundary once a second
-ARM = ARMS[2]
 
 
 def with_torch() -> list[str]:
@@ -47,11 +46,14 @@ def differences(
     """(with, without) of each cell, in ns a call."""
     calls, steps, warm = size
     distributed = kind == COLLECTIVE[0]
-    ours: dict[str, Arm] = {ARM: Ours(options.probe, ("sample=1",), KERNELS_COME_S if distributed else 0.0)}
+    agent = Ours(options.probe, ("sample=1",))
+    ours: dict[str, Arm] = {EVERYTHING: agent if distributed else Inside("everything", agent=True)}
     until = for_seconds(5 if options.quick else 60 * options.minutes, 2 if options.quick else 10)
     with Job(kind, python, ranks=2 if distributed else 1) as job:
+        if not distributed:
+            agent.put(job)
         seen: Measured = measured({False: job}, ours, steps, warm, until)
-    return [(with_it / calls, without / calls) for with_it, without in seen.medians[ARM]]
+    return [(with_it / calls, without / calls) for with_it, without in seen.medians[EVERYTHING]]
 
 
 def costs(python: str, options: argparse.Namespace) -> list[tuple[str, Interval]]:

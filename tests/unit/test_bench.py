@@ -16,7 +16,7 @@ import page
 import pytest
 import step_time
 from sizes import SIZES
-from statistics_of_pairs import difference_interval, ratio_interval
+from statistics_of_pairs import difference_interval, mixed_interval, ratio_interval
 
 TEXT = "before\n<!-- step times: written by make bench -->\nold\n<!-- end of step times -->\nafter\n"
 
@@ -77,6 +77,16 @@ def test_an_arm_that_costs_a_fifth_is_found_to() -> None:
     assert 1.15 < found.low < 1.2 < found.high < 1.25
     assert 1.15 < whole.value < 1.25
     assert 0.9e6 < result.bare_ns < 1.1e6
+
+
+def test_one_step_in_ten_of_a_kind_counts_for_a_tenth() -> None:
+    everything, between = [(1.5, 1.0)] * 20, [(1.01, 1.0)] * 20
+    assert mixed_interval(everything, between, 10).value == pytest.approx(1.059)
+    assert mixed_interval(everything, between, 1).value == 1.5
+    noisy = [(1.5 + (-1) ** each * 0.2, 1.0) for each in range(40)]
+    wide, narrow = mixed_interval(noisy, between, 1), mixed_interval(noisy, between, 100)
+    assert wide.half_width > 50 * narrow.half_width > 0
+    assert narrow.low < narrow.value < narrow.high
 
 
 def test_what_comes_now_and_then_is_in_the_whole_blocks_only() -> None:
@@ -152,7 +162,7 @@ def test_the_tables_have_a_line_a_workload_and_say_which_job_fails() -> None:
     text = step_time.tables(dict.fromkeys(SIZES, result), ["arm", "plain hooks"])
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 2 * (2 + len(SIZES))
-    assert all(line.count("|") == 5 for line in lines)
+    assert all(line.count("|") == 6 for line in lines)
     assert all(line.endswith("| the job fails |") for line in lines if "ms |" in line)
 
 
@@ -162,5 +172,5 @@ def test_the_circumstances_name_day_machine_and_versions() -> None:
 
 
 def test_every_arm_of_the_tables_exists() -> None:
-    assert tuple(arms.arms("probe")) == arms.ARMS
-    assert [arm.peer for arm in arms.arms("probe").values()] == [False] * 5 + [True]
+    assert tuple(arms.arms()) == arms.ARMS
+    assert [arm.peer for arm in arms.arms().values()] == [False] * 5 + [True]

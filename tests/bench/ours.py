@@ -1,0 +1,55 @@
+"""Our own taps as an instrument, in a worker into which `probe attach` has put the agent from outside.
+
+The agent, with its thread and its samplers, stays for the bare steps too; what comes and goes is all that it has put
+in the way of the training.  The one invariant: after take() nothing of that is left there.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from probe.streams import BARE, SAMPLED, STEPS, UNTIMED
+
+_FOR_GOOD = 1 << 40  # steps
+
+
+class Everything:
+    """Every call, mark, pass, batch and step is recorded, in each step."""
+
+    def __init__(self) -> None:
+        self._agent = _agent()
+        flags = self._flags()
+        self._agent.sampling.turn = lambda *_: self._turn(flags)
+        self._agent.taps.optimizer.install()
+        self._turn(flags)
+        self._agent.steps.turn_soon()
+        self._before = self._rows()
+
+    def _flags(self) -> int:
+        return SAMPLED
+
+    def _turn(self, flags: int) -> tuple[int, int]:
+        self._agent.sampling.gate(flags, False)
+        return flags, _FOR_GOOD
+
+    def _rows(self) -> int:
+        return int(self._agent.streams[STEPS].position())
+
+    def take(self) -> int:
+        self._agent.sampling.gate(BARE, False)
+        self._agent.taps.optimizer.remove()
+        return self._rows() - self._before
+
+
+class BetweenSamples(Everything):
+    """What is always there: a row a step, and the clocks around its phases where they are within the budget."""
+
+    def _flags(self) -> int:
+        return 0 if self._agent.sampling.times_phases else UNTIMED
+
+
+def _agent() -> Any:
+    """The running agent, which was loaded under a name of its own."""
+    name = next(name for name in sys.modules if name.startswith("_probe_agent") and name.endswith(".main"))
+    return sys.modules[name]._agent  # type: ignore[attr-defined]
