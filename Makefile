@@ -11,8 +11,10 @@ COMPARED := $(VENV)/bench/.installed
 
 .PHONY: test frameworks lint demo docs bench soak install clean
 
+# Two processes share what may run side by side; then comes what may not.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile -m "not alone"
+	$(BIN)/pytest -m alone
 
 # Hugging Face, accelerate and Lightning, in an environment of their own: they bring many packages.
 frameworks: $(FRAMEWORKS)/.installed

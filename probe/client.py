@@ -48,7 +48,11 @@ class Link:
         )
         self.greeted = False
         self._refusals = 0
-        self.socket.connect(address)
+        try:
+            self.socket.connect(address)
+        except zmq.ZMQError as error:  # a path that is too long for a socket
+            self.close()
+            raise SilentError(f"pid {pid} cannot be reached at {address}: {error.strerror}.") from error
 
     def refused(self) -> bool:
         """Take the monitor's news; whether the agent keeps closing the door before any greeting."""

@@ -23,6 +23,8 @@ from probe.attach.rendezvous import PREFIX
 from probe.errors import AttachError
 from target import TARGETS, Start, Target
 
+pytestmark = pytest.mark.alone  # it looks at the clock
+
 KILLS = int(os.environ.get("PROBE_KILLS", "100"))
 STRESS = 50  # attaches on each of the versions
 

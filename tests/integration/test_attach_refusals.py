@@ -17,6 +17,8 @@ from probe.attach import attach, delivery
 from probe.errors import CODES, AttachError
 from target import Start, Target
 
+pytestmark = pytest.mark.alone  # it looks at the clock
+
 
 def refusal(pid: int) -> AttachError:
     began = time.monotonic()

@@ -13,6 +13,8 @@ import pytest
 
 from target import PROBE, TARGETS, Probe, Start, Target, descendants
 
+pytestmark = pytest.mark.alone  # the only job of this machine
+
 SQL = "SELECT module, stage, COUNT(*) AS n FROM python.torch_trace GROUP BY ALL ORDER BY ALL"
 LINE = re.compile(r"attached  rank (\d)  pid (\d+)  \d+ ms +python 3\.\d+\.\d+, torch \d+\.\d+\.\d+\n")
 

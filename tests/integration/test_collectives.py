@@ -13,6 +13,8 @@ import pytest
 
 from probe.streams import ASYNC_OP, FAILED
 
+pytestmark = pytest.mark.alone  # it looks at the clock
+
 pytest.importorskip("torch")
 TARGET = Path(__file__).parents[1] / "targets" / "collectives.py"
 

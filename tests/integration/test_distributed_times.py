@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from target import Start
+
+pytestmark = pytest.mark.alone  # it looks at the clock
 
 STEPS = 2
 NAPS_MS = {

@@ -12,6 +12,8 @@ import pytest
 
 from target import Probe, Start, Target
 
+pytestmark = pytest.mark.alone  # it looks at the clock
+
 PHASES = ("data", "forward", "backward", "optimizer")
 STEPS = 30
 

@@ -7,7 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from target import Probe, Start, Target
+
+pytestmark = pytest.mark.alone  # it looks at the clock
 
 JOB = Path(__file__).parent.parent / "acceptance" / "document" / "job.py"
 STAGES = ("forward", "backward", "step")

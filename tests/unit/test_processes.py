@@ -6,7 +6,11 @@ import os
 import subprocess
 import time
 
+import pytest
+
 from probe.processes import Process, choose_ranks, descendants, process, python_processes, start_ticks
+
+pytestmark = pytest.mark.alone  # it looks at the clock
 
 SPAWN = "python -c from multiprocessing.spawn import spawn_main; spawn_main(pipe_handle=7) --multiprocessing-fork"
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.alone  # it looks at the clock
+
 torch = pytest.importorskip("torch")
 
 from hypothesis import Phase, given, settings  # noqa: E402

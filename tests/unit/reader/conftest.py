@@ -13,12 +13,12 @@ from probe.connection import Connection
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Callable[..., FakeAgent]]:
+def agent(short_folder: Path) -> Iterator[Callable[..., FakeAgent]]:
     """Makes agents and closes them with the test."""
     made: list[FakeAgent] = []
 
     def make(rank: int = 0, **options: Any) -> FakeAgent:
-        made.append(FakeAgent(tmp_path, rank, **options))
+        made.append(FakeAgent(short_folder, rank, **options))
         return made[-1]
 
     yield make

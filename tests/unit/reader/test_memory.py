@@ -42,13 +42,13 @@ for child in children:
 
 
 @pytest.fixture
-def child(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def child(short_folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts processes with agents; they end with their standard input."""
     made: list[subprocess.Popen[str]] = []
 
     def make(*words: str, ready: int = 1) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        command = [sys.executable, "-c", words[0], str(tmp_path), *words[1:]]
+        command = [sys.executable, "-c", words[0], str(short_folder), *words[1:]]
         pipe = subprocess.PIPE
         made.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment))
         for _ in range(ready):
