@@ -23,6 +23,8 @@ from .namespace import Namespace
 from .output import Output, Send, capture, release
 from .rows import Stream
 
+_PARSES = 20  # that another thread may spoil
+
 
 class Evaluation:
     """run_at() or run_now() once; cancel() and flush() from any thread."""
@@ -111,7 +113,7 @@ class Evaluation:
         """Run it; the repr of its last expression, if it ends in one that is not None."""
         import ast
 
-        tree: Any = compile(self._code, self._filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        tree = _parsed(self._code, self._filename)
         self._imported = _only_imported(tree)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         self._compiled.append(compile(tree, self._filename, "exec", dont_inherit=True))
@@ -140,6 +142,19 @@ def _frame_of(thread: int | None) -> FrameType | None:
     if thread not in frames and threading is not None:
         thread = threading.main_thread().ident
     return None if thread is None else frames.get(thread)
+
+
+def _parsed(code: str, filename: str) -> Any:
+    """The tree of its source.  CPython 3.11 to 3.13.0 count the depth of trees that are being made in one place for all
+    threads, and refuse what another thread came in between: that is no fault of the snippet."""
+    import ast
+
+    for last in (*[False] * _PARSES, True):
+        try:
+            return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        except SystemError:
+            if last:
+                raise
 
 
 def _only_imported(tree: Any) -> frozenset[str]:
