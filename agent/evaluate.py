@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from time import perf_counter_ns
 from types import CodeType, FrameType
@@ -149,12 +150,10 @@ def _parsed(code: str, filename: str) -> Any:
     threads, and refuse what another thread came in between: that is no fault of the snippet."""
     import ast
 
-    for last in (*[False] * _PARSES, True):
-        try:
+    for _ in range(_PARSES):
+        with suppress(SystemError):
             return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
-        except SystemError:
-            if last:
-                raise
+    return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
 
 
 def _only_imported(tree: Any) -> frozenset[str]:

@@ -496,7 +496,7 @@ def test_a_tree_that_another_thread_makes_meanwhile_does_not_fail_the_snippet() 
     disturbed = []
 
     def disturb(phase: str, info: dict[str, int]) -> None:
-        if len(disturbed) < 20 and any("_parsed" == each.co_name for each in codes_around()):
+        if len(disturbed) < 20 and any(each.co_name == "_parsed" for each in codes_around()):
             disturbed.append(compile("a + b", "", "exec", ast.PyCF_ONLY_AST))
 
     with Reader() as reader:
