@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
+from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
+_at_it = allocate_lock()
 _LONG = 1.0  # a switch interval that no thread waits out during some microseconds
 
 
@@ -22,15 +24,18 @@ def alone(change: Callable[[], None], disturbs: Callable[[Any], bool], patience_
     """
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
-        interval = sys.getswitchinterval()
         time.sleep(0.0005)
-        sys.setswitchinterval(_LONG)
+        if not _at_it.acquire(False):
+            continue  # it would take the long interval for the job's own, and leave it behind
+        interval = sys.getswitchinterval()
         try:
+            sys.setswitchinterval(_LONG)
             if not _any_frame(disturbs):
                 change()
                 return True
         finally:
             sys.setswitchinterval(interval)
+            _at_it.release()
     return False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from time import perf_counter_ns
 from types import CodeType, FrameType
@@ -22,6 +23,8 @@ from .log import Log
 from .namespace import Namespace
 from .output import Output, Send, capture, release
 from .rows import Stream
+
+_PARSES = 20  # that another thread may spoil
 
 
 class Evaluation:
@@ -111,7 +114,7 @@ class Evaluation:
         """Run it; the repr of its last expression, if it ends in one that is not None."""
         import ast
 
-        tree: Any = compile(self._code, self._filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        tree = _parsed(self._code, self._filename)
         self._imported = _only_imported(tree)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         self._compiled.append(compile(tree, self._filename, "exec", dont_inherit=True))
@@ -140,6 +143,17 @@ def _frame_of(thread: int | None) -> FrameType | None:
     if thread not in frames and threading is not None:
         thread = threading.main_thread().ident
     return None if thread is None else frames.get(thread)
+
+
+def _parsed(code: str, filename: str) -> Any:
+    """The tree of its source.  CPython 3.11 to 3.13.0 count the depth of trees that are being made in one place for all
+    threads, and refuse what another thread came in between: that is no fault of the snippet."""
+    import ast
+
+    for _ in range(_PARSES):
+        with suppress(SystemError):
+            return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
 
 
 def _only_imported(tree: Any) -> frozenset[str]:

@@ -46,6 +46,7 @@ class Facts:
             "wall_ns": time.time_ns(),
             "step_base": steps.base,
             "step_source": steps.source,
+            "step_settled": steps.own_number is None,
             "count": steps.count,
             "anchor": steps.anchor_name,
             "step_ns": steps.typical_ns(),

@@ -17,7 +17,7 @@ from .namespace import PACKAGES, USERS, attributes, whose
 
 _FRAMES = 64  # looked at, from the innermost
 _ITEMS = 16  # of a list or dict
-_OWN_NAMES = {"self", "cls"}  # of a loader's own methods, or of its iterator's
+OWN_NAMES = {"self", "cls"}  # of a loader's own methods, or of its iterator's
 _GIVE_LOCALS = {"locals", "vars", "eval", "exec"}
 
 Suits = Callable[[Any], bool]
@@ -30,9 +30,9 @@ def readable() -> bool:
 
 def holder(frame: FrameType | None, *suits: Suits) -> str | None:
     """The variable, attribute or item that suits, first by the first test; the user's frames come before packages'."""
-    frames = [(whose(each), each) for each in _outward(frame)]
+    frames = [(whose(each), each) for each in outward(frame)]
     ordered = [each for kind in (USERS, PACKAGES) for its, each in frames if its == kind]
-    spaces = [_variables(each) for each in ordered]
+    spaces = [variables(each) for each in ordered]
     spaces += {id(each.f_globals): each.f_globals for each in ordered}.values()
     for suit in suits:
         for space in spaces:
@@ -42,7 +42,7 @@ def holder(frame: FrameType | None, *suits: Suits) -> str | None:
     return None
 
 
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+def outward(frame: FrameType | None) -> Iterator[FrameType]:
     for _ in range(_FRAMES):
         if frame is None:
             return
@@ -50,7 +50,7 @@ def _outward(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _variables(frame: FrameType) -> dict[str, Any]:
+def variables(frame: FrameType) -> dict[str, Any]:
     if not frame_locals.has_slots(frame):
         return frame.f_locals
     if frame_locals.COPIES and not _GIVE_LOCALS.isdisjoint(frame.f_code.co_names):
@@ -62,16 +62,16 @@ def _in(space: dict[str, Any], suit: Suits) -> str | None:
     """Variables first, then one level deep what they hold."""
     variables = [(name, value) for name, value in list(space.items()) if not name.startswith("__")]
     for name, value in variables:
-        if name not in _OWN_NAMES and suit(value):
+        if name not in OWN_NAMES and suit(value):
             return name
     for name, value in variables:
-        for part, held in _held(value):
+        for part, held in parts_of(value):
             if suit(held):
                 return f"{name}{part}"
     return None
 
 
-def _held(value: Any) -> Iterator[tuple[str, Any]]:
+def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
     if kind is dict:
         if len(value) <= _ITEMS:

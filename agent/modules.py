@@ -14,6 +14,7 @@ from weakref import ref
 from ..streams import LOG_LOADER, LOG_MODULE, LOG_OPTIMIZER
 from .devices import Devices
 from .log import Log
+from .roots import Roots, kind
 
 # Children that a wrapper holds its module under: they are no part of a name.
 _WRAPPED = {
@@ -25,8 +26,7 @@ _WRAPPED = {
 }
 # these hold it under the everyday name `module`
 _PARALLEL = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "Float16Module"}
-# a class made for the module alone, of one of these and the class that it had
-_MIXED_IN = {"FSDPModule", "DDP", "ReplicateModule"}
+_DEEPEST = 8  # wrappers in one another
 
 
 class Modules:
@@ -39,6 +39,7 @@ class Modules:
         self.forgotten: list[dict[int, Any]] = [self._told]  # dicts by serial, of others too, that forget what dies
         self._alive: dict[int, ref[Any]] = {}
         self._kinds: dict[int, int] = {}  # of record in the log, by id
+        self._roots = Roots()
         self._new = False
 
     def meet(self, module: Any) -> int:
@@ -97,9 +98,13 @@ class Modules:
 
     def name(self) -> None:
         """Work out names and devices of all that was met, if there is anything new.  The agent's thread."""
-        if not self._new:
-            return
-        self._new = False
+        if self._new:
+            self._new = False
+            self._name()
+        elif self._roots.curious:
+            self._name_roots()
+
+    def _name(self) -> None:
         kinds, alive = self._kinds, list(self._alive.items())
         things = {key: thing for key, reference in alive if (thing := reference()) is not None}
         met = {key: thing for key, thing in things.items() if kinds.get(key) == LOG_MODULE}
@@ -110,6 +115,19 @@ class Modules:
                 self._tell(key, met, inside, devices)
             elif kinds.get(key) == LOG_OPTIMIZER:
                 self._tell_optimizer(key, thing, devices)
+        self._name_roots()
+
+    def _name_roots(self) -> None:
+        """Add to the record of each root what its model is called."""
+        alive = [
+            (serial, reference()) for key, reference in list(self._alive.items()) if (serial := self.serials.get(key))
+        ]
+        told = self._told
+        roots = {serial: _layers(thing) for serial, thing in alive if told.get(serial, {}).get("root") == serial}
+        self._roots.name(roots)
+        for serial, name in self._roots.names.items():
+            if serial in told:
+                self._put(LOG_MODULE, serial, told[serial] | {"model": name})
 
     def _tell(self, key: int, met: dict[int, Any], inside: dict[int, tuple[int, str]], devices: Devices) -> None:
         module, serial, parent = met[key], self.serials.get(key), inside.get(key, (0, ""))[0]
@@ -124,12 +142,14 @@ class Modules:
             line.append(above)
         inner = _innermost(module)
         fields: dict[str, Any] = {
-            "name": ".".join(filter(None, reversed(path))) or _kind(inner).__name__,
-            "type": _kind(inner).__name__,
+            "name": ".".join(filter(None, reversed(path))) or kind(inner).__name__,
+            "type": kind(inner).__name__,
             "parent": self.serials.get(parent, 0),
             "root": self.serials.get(line[-1], serial),
             "device": devices.of_line([(each, met[each]) for each in line]),
         }
+        if fields["root"] == serial:
+            fields["model"] = self._told.get(serial, fields).get("model", kind(_layers(module)[-1]).__name__)
         if inner is not module:
             fields["wraps"] = self.serials.get(id(inner), 0)
         self._put(LOG_MODULE, serial, fields)
@@ -152,18 +172,28 @@ class Modules:
         self.serials.clear()
 
 
-def _kind(module: Any) -> type:
-    """The class of the user's, where FSDP2 has put one of its own in place of it."""
-    own = type(module)
-    mixed = len(own.__bases__) == 2 and own.__bases__[0].__name__ in _MIXED_IN
-    return own.__bases__[1] if mixed else own
-
-
 def _innermost(module: Any) -> Any:
     """What torch.compile has wrapped: of the two, only the wrapper is called."""
     while type(module).__name__ == "OptimizedModule" and module._modules.get("_orig_mod") is not None:
         module = module._modules["_orig_mod"]
     return module
+
+
+def _layers(module: Any) -> list[Any]:
+    """A module, then what it wraps."""
+    layers = [module]
+    while len(layers) < _DEEPEST:
+        parts = layers[-1]._modules.items()
+        inner = [part for name, part in list(parts) if part is not None and _wraps(layers[-1], name)]
+        if not inner:
+            break
+        layers.append(inner[0])
+    return layers
+
+
+def _wraps(module: Any, name: str) -> bool:
+    """Whether the child of this name is what the module wraps."""
+    return name in _WRAPPED or (name == "module" and type(module).__name__ in _PARALLEL)
 
 
 def _places(met: dict[int, Any]) -> dict[int, tuple[int, str]]:
@@ -187,11 +217,10 @@ def _places(met: dict[int, Any]) -> dict[int, tuple[int, str]]:
 
 def _children(module: Any, met: dict[int, Any], path: str) -> Iterator[tuple[int, str]]:
     """The nearest met modules below this one, with their paths; modules never called (lists) are gone through."""
-    parallel = type(module).__name__ in _PARALLEL
     for name, child in list(module._modules.items()):
         if child is None or child is module:
             continue
-        part = "" if name in _WRAPPED or (parallel and name == "module") else name
+        part = "" if _wraps(module, name) else name
         below = f"{path}.{part}" if path and part else path or part
         if id(child) in met:
             yield id(child), below

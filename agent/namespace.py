@@ -30,7 +30,7 @@ class Namespace:
     def __init__(self, frame: FrameType | None, own: dict[str, Any], running: bool) -> None:
         """`running`: the frames belong to a thread that goes on meanwhile; then they are not kept."""
         self.names: dict[str, Any] = {}
-        self._own = own
+        self._own, self._own_before = own, dict(own)  # another snippet may change it meanwhile
         self._origins: dict[str, FrameType | dict[str, Any]] = {}
         self._before: dict[str, Any] = {}
         read = _read_running if running else frame_locals.read
@@ -39,7 +39,7 @@ class Namespace:
         for frame in reversed(libraries):
             self._lent.update(read(frame))
         self.names.update(self._lent)
-        self.names.update(own)
+        self.names.update(self._own_before)
         self._add(vars(sys.modules["__main__"]))
         for frame in reversed(self._frames):
             self._add(frame.f_globals)
@@ -76,15 +76,18 @@ class Namespace:
 
     def release(self, codes: list[CodeType]) -> None:
         """Keep the snippet's own names; of the job's only those which functions of the snippet refer to."""
-        jobs = {name for name, value in self._lent.items() if self.names.get(name, self) is value} - self._own.keys()
+        jobs = {name for name, value in self._lent.items() if self.names.get(name, self) is value}
+        jobs -= self._own_before.keys()
         jobs |= self._origins.keys()
-        for name in [name for name in self._own if name not in self.names and name not in jobs]:
-            del self._own[name]
-        self._own.update({name: value for name, value in self.names.items() if name not in jobs | {"__builtins__"}})
+        for name in self._own_before.keys() - self.names.keys() - jobs:
+            self._own.pop(name, None)
+        mine = {name: self.names[name] for name in self.names.keys() - jobs - {"__builtins__"}}
+        self._own.update({name: value for name, value in mine.items() if self._own_before.get(name, self) is not value})
         referred = {name for code in codes for name in _names_in_functions(code)}
         for name in jobs - referred:
             self.names.pop(name, None)
         self._lent.clear()
+        self._own_before.clear()
         self._before.clear()
         self._origins.clear()
         self._frames.clear()

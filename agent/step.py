@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..streams import SAMPLED, STEPS, STREAMS
+from .own_number import OwnNumber
 from .rows import Stream
 from .samples import Samples
 from .sampling import Sampling
@@ -36,6 +37,7 @@ class Steps:
         self.count = 0
         self.base = 0
         self.source = "attach"
+        self.own_number: OwnNumber | None = None  # while it is not known whether the job has one
         self.training_thread: int | None = None
         self.anchor_name: str | None = None
         self.last_ns: int | None = None
@@ -62,12 +64,23 @@ class Steps:
 
     def _turn(self, thread: int) -> None:
         self._turn_at = self.count + 1  # should it raise
+        if self.own_number is not None:
+            self._settle(self.own_number)
         self._distributed = with_process_group()
         before = self._flags
         self._flags, steps = self._sampling.turn(self.base + self.count, self.count, self.typical_ns)
         if self._flags & SAMPLED and not before & SAMPLED:
             self.samples.take(thread)  # counting begins
-        self._turn_at = self.count + steps
+        self._turn_at = self.count + (steps if self.own_number is None else 1)
+
+    def _settle(self, own: OwnNumber) -> None:
+        """At the first boundaries: the reader shows no step before its number is final."""
+        if own.pending:
+            own.boundary(self.count - 1)
+        if not own.pending:
+            self.own_number = None
+            if own.base is not None and self.source == "attach":
+                self.base, self.source = own.base, own.source
 
     def turn_soon(self) -> None:
         """Settings have changed: ask for the flags at the next boundary.  Any thread."""
@@ -90,6 +103,8 @@ class Steps:
             done = _steps_done(optimizer)
             if done:
                 self.base, self.source = done - 1, "optimizer"
+            else:
+                self.own_number = OwnNumber(sys._getframe(1), optimizer, self.count)
 
     def align(self, base: int, source: str) -> None:
         """The job's number of the step whose count is 0, as worked out over all ranks."""

@@ -18,14 +18,20 @@ from .client import Call, Client, Header, Link
 from .streams import STEPS, STREAMS
 
 _RECENT = 1024  # boundaries compared; ranks are at most some steps apart
-OPTIMIZER, GROUP_SEQ = "optimizer", "group_seq"
+GROUP_SEQ = "group_seq"
+SETTLE_S = 5.0  # rows of a job whose first steps take longer are seen only later
+OWN = ("optimizer", "trainer", "scheduler")  # sources of the job's own number, best first
 
 
 def align(client: Client, timeout: float) -> list[Link]:
     """Give ranks the offsets they lack; the ranks for which no common boundary has been found yet."""
     links = [link for link in client.links if not link.silent]
-    if len(links) < 2 or all(link.facts.get("step_source") == OPTIMIZER for link in links):
+    sources = {link.facts.get("step_source") for link in links}
+    if len(links) < 2 or (len(sources) == 1 and sources <= set(OWN)):
         return []
+    unsettled = [link for link in links if not is_settled(link)]
+    if unsettled:
+        return unsettled
     deadline = time.monotonic() + timeout
     boundaries = _boundaries(client, links, deadline)
     reference = min(boundaries, key=_precedence, default=None)
@@ -43,8 +49,21 @@ def align(client: Client, timeout: float) -> list[Link]:
     return lost
 
 
-def _precedence(link: Link) -> tuple[bool, int]:
-    return link.facts.get("step_source") != OPTIMIZER, int(link.facts.get("attached_wall_ns") or 0)
+def is_settled(link: Link) -> bool:
+    """Whether the agent knows where its numbers come from."""
+    return link.facts.get("step_settled") is not False
+
+
+def may_change(link: Link) -> bool:
+    """Whether the agent may still find out the job's own number, by what is known here."""
+    facts = link.facts
+    return not is_settled(link) or (facts.get("step_source") == "attach" and not facts.get("count"))
+
+
+def _precedence(link: Link) -> tuple[int, int]:
+    source = link.facts.get("step_source")
+    known = OWN.index(source) if source in OWN else len(OWN)
+    return known, int(link.facts.get("attached_wall_ns") or 0)
 
 
 def _base(reference: Link, known: dict[int, int], own: dict[int, int]) -> int | None:

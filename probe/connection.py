@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from . import protocol as wire
-from .align import align
+from .align import SETTLE_S, align, is_settled, may_change
 from .client import Client, Link, nobody, why_silent
 from .endpoints import Resolved, address, resolve
 from .errors import EvalError, SilentError, UsageError
@@ -97,6 +97,7 @@ class Connection:
         from .tables import TABLES
 
         self._begin()
+        self._settle()
         if self._unaligned or not self._fetcher:
             self._align()
         self._fetcher = self._fetcher or Fetcher(self._client, self.timeout)
@@ -151,6 +152,8 @@ class Connection:
         """
         self._begin()
         links = self._chosen(ranks)
+        if not now:
+            self._settle()
         together = not now and len(links) > 1 and any(link.facts.get("distributed") for link in links)
         if together:
             self._same_steps(links)
@@ -195,6 +198,15 @@ class Connection:
                 )
             time.sleep(0.1)
         self._refresh()
+
+    def _settle(self) -> None:
+        """Wait until numbers are final: a trainer's or scheduler's takes some steps to be believed."""
+        end = time.monotonic() + min(self.timeout, SETTLE_S)
+        while any(map(may_change, self._answering())):
+            self._refresh()
+            if all(map(is_settled, self._answering())) or time.monotonic() > end:
+                return
+            time.sleep(0.05)
 
     def _refresh(self) -> None:
         for call in self._client.ask(

@@ -91,7 +91,8 @@ LOG_BYTES = 64 << 20  # address space; memory is used as records come
 LOG_STRING, LOG_MODULE, LOG_OPTIMIZER, LOG_GROUP, LOG_THREAD, LOG_EVAL, LOG_EVAL_DONE = range(1, 8)
 LOG_LOADER, LOG_DEVICE = range(8, 10)
 # payloads: STRING the text; all others JSON objects; a later record of the same kind and id replaces one.
-#   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial, "device": "cuda:0" or null}
+#   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial, "device": "cuda:0" or null};
+#                                a root's also has "model", by which all of its model is told from others
 #   OPTIMIZER id serial          {"name", "type", "device"}
 #   GROUP     id                 {"name", "backend", "size", "rank", "ranks": [...]}
 #   THREAD    id get_ident()     {"native_id", "name", "is_main"}

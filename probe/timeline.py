@@ -126,10 +126,15 @@ class Timeline:
 
     @property
     def completed(self) -> int | None:
-        """The last step this rank has completed, None if none as a whole."""
-        if not len(self._ends) or self._counts[-1] < self.incomplete:
+        """The last step this rank has completed, None if none as a whole, or while their numbers may still change."""
+        if not len(self._ends) or self._counts[-1] < self.incomplete or not self.settled:
             return None
         return int(self.base + self._counts[-1])
+
+    @property
+    def settled(self) -> bool:
+        """Whether the agent knows where the job's own number comes from: some steps after the first one."""
+        return self._raw.facts.get("step_settled") is not False
 
     @cached_property
     def stuck(self) -> bool:

@@ -75,8 +75,9 @@ TABLE = Table(
             "step_source",
             "VARCHAR",
             "",
-            "Where the step's number comes from: optimizer (its own count), group_seq (aligned with the rank that "
-            "was attached first) or attach (counted from the attach).",
+            "Where the step's number comes from: optimizer (its own count), trainer (its global_step), scheduler (its "
+            "count, if it is stepped with each step), group_seq (aligned with another rank) or attach (counted from "
+            "the attach).",
             "agent",
             _SILENT,
         ),

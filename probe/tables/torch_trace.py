@@ -125,6 +125,7 @@ def derive(raw: Raw) -> Columns:
         "module": lambda: coded(subject, names),
         "module_type": lambda: coded(subject, types),
         "parent": lambda: coded(both.join(caller, tree.subject(tree.parent[back.module[bound]])), names),
+        "root": lambda: coded(subject, _models(raw)),
         "depth": lambda: both.join(_depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
         "stage": lambda: choice(both.join(np.where(optimizer, 2, 0), np.ones(len(bound), np.int64)), STAGES),
         "duration": own,
@@ -169,6 +170,13 @@ def _micro_step(raw: Raw, passes: Passes, times: Ints) -> Ints:
 def _names(raw: Raw, what: str) -> dict[int, str]:
     known = {**raw.log.modules, **raw.log.optimizers}
     return {serial: str(thing[what]) for serial, thing in known.items() if thing.get(what)}
+
+
+def _models(raw: Raw) -> dict[int, str]:
+    """What the model of each module is called."""
+    modules = raw.log.modules
+    roots = {serial: modules.get(module.get("root") or serial, module) for serial, module in modules.items()}
+    return {serial: str(root.get("model") or root.get("type")) for serial, root in roots.items()}
 
 
 def _memory(rows: int) -> dict[str, Callable[[], Any]]:
@@ -217,6 +225,15 @@ TABLE = Table(
             "Module whose call this one ran in.",
             "nesting of calls",
             "Outermost calls, optimizer steps.",
+        ),
+        Column(
+            "root",
+            "VARCHAR",
+            "",
+            "The model that the module is of: the variable that holds its outermost module, else the class of that; "
+            "a number after # tells models apart that would have one name.",
+            "variables of the job's functions, when the module was named",
+            "Optimizer steps, a backward pass of no known module.",
         ),
         Column("depth", "INTEGER", "", "Module calls around this one; 0 is the outermost.", "nesting of calls"),
         Column("stage", "VARCHAR", "", "forward, backward or step.", "kind of span"),

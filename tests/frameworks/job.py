@@ -58,6 +58,13 @@ def scheduler():
     return loop(model, optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS).step)
 
 
+def sgd_scheduler():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    return loop(model, optimizer, lambda: scheduler.step())
+
+
 def accumulation():
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -168,7 +175,7 @@ def fsdp2():
     return loop(model, torch.optim.AdamW(model.parameters(), lr=0.01))
 
 
-def transformers(accumulate=1):
+def transformers(accumulate=1, **options):
     """A GPT-2 of one layer under Hugging Face's Trainer, which brings accelerate."""
     import tempfile
 
@@ -183,7 +190,7 @@ def transformers(accumulate=1):
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder, max_steps=STEPS, per_device_train_batch_size=4, gradient_accumulation_steps=accumulate,
-            use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, seed=0,
+            use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True, seed=0, **options,
         )  # fmt: skip
         data = [{"input_ids": row, "labels": row} for row in tokens]
         trainer = Trainer(model, arguments, train_dataset=data, callbacks=[Stepped()])
@@ -193,6 +200,10 @@ def transformers(accumulate=1):
 
 def transformers_accumulation():
     return transformers(accumulate=2)
+
+
+def transformers_sgd():
+    return transformers(accumulate=2, optim="sgd")
 
 
 def accelerate():
@@ -214,7 +225,7 @@ def accelerate():
     return model
 
 
-def lightning(manual=False):
+def lightning(manual=False, optimizer=torch.optim.AdamW):
     import warnings
 
     import lightning.pytorch as pl
@@ -240,7 +251,7 @@ def lightning(manual=False):
             stepped(self.trainer.global_step)
 
         def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters(), lr=0.01)
+            return optimizer(self.parameters(), lr=0.01)
 
     model = Model()
     trainer = pl.Trainer(
@@ -253,6 +264,10 @@ def lightning(manual=False):
 
 def lightning_manual():
     return lightning(manual=True)
+
+
+def lightning_sgd():
+    return lightning(optimizer=torch.optim.SGD)
 
 
 def main():

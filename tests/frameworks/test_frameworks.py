@@ -17,6 +17,7 @@ OWN = (
     "transformers", "transformers_accumulation", "accelerate", "lightning", "lightning_manual",
     "one", "scheduler", "accumulation", "scaler", "two", "gan",
 )  # fmt: skip
+OTHERS = {"transformers_sgd": "trainer", "lightning_sgd": "trainer", "sgd_scheduler": "scheduler"}
 COUNTED = ("lbfgs",)  # it keeps no count of its own
 
 
@@ -27,6 +28,16 @@ def test_the_step_is_the_frameworks_own_and_the_weights_stay(
     end, pairs, agents = watched(start, probe, tmp_path, style)
     assert [own - ours for own, ours in pairs] == [0] * 3
     assert agents[0]["step_source"] == "optimizer"
+    assert end == alone(start, style)
+
+
+@pytest.mark.parametrize("style", OTHERS)
+def test_a_number_that_the_optimizer_does_not_keep_is_the_trainers_or_the_schedulers(
+    start: Start, probe: Probe, tmp_path: Path, style: str
+) -> None:
+    end, pairs, agents = watched(start, probe, tmp_path, style)
+    assert [own - ours for own, ours in pairs] == [0] * 3
+    assert agents[0]["step_source"] == OTHERS[style]
     assert end == alone(start, style)
 
 

@@ -5,6 +5,7 @@ Stdlib only: these tests run on every Python that is supported (test_every_pytho
 
 from __future__ import annotations
 
+import ast
 import gc
 import linecache
 import os
@@ -13,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from probe.agent.boundary import Boundary
@@ -488,6 +489,42 @@ def test_two_snippets_at_once_each_have_their_own_output() -> None:
             thread.join()
         assert [result.text() for result in results] == ["0\n" * 20, "1\n" * 20]
         assert (sys.stdout, sys.stderr) == before
+
+
+def test_a_tree_that_another_thread_makes_meanwhile_does_not_fail_the_snippet() -> None:
+    """A collection in the middle of making a tree lets other threads run, played here by its callback."""
+    disturbed = []
+
+    def disturb(phase: str, info: dict[str, int]) -> None:
+        if len(disturbed) < 20 and any(each.co_name == "_parsed" for each in codes_around()):
+            disturbed.append(compile("a + b", "", "exec", ast.PyCF_ONLY_AST))
+
+    with Reader() as reader:
+        threshold = gc.get_threshold()
+        gc.set_threshold(50)
+        gc.callbacks.append(disturb)
+        try:
+            done = reader.run("x = [" + "1 + 2, " * 100 + "]\nlen(x)").done
+        finally:
+            gc.callbacks.remove(disturb)
+            gc.set_threshold(*threshold)
+    assert disturbed or sys.version_info >= (3, 12)  # from then on nothing is collected while a tree is made
+    assert (done["echo"], done["error"]) == ("100", None)
+
+
+def codes_around() -> list[CodeType]:
+    frame, codes = sys._getframe(1).f_back, []
+    while frame is not None:
+        codes.append(frame.f_code)
+        frame = frame.f_back
+    return codes
+
+
+def test_snippets_at_once_keep_each_others_names() -> None:
+    with Reader() as reader:
+        reader.own.update(old=1, gone=1)
+        done = reader.run("reader.own['other'] = 2\nreader.own['old'] = 3\nmine = 4\ndel gone").done
+        assert done["ok"] and reader.own == {"old": 3, "other": 2, "mine": 4}
 
 
 # ---- how it fails

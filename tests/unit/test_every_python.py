@@ -11,7 +11,7 @@ import pytest
 
 SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
 OTHERS = [version for version in SUPPORTED if version != f"{sys.version_info[0]}.{sys.version_info[1]}"]
-MODULES = ("test_boundary.py", "test_evaluate.py", "test_cancel.py")
+MODULES = ("test_alone.py", "test_boundary.py", "test_evaluate.py", "test_cancel.py")
 
 
 def interpreter(version: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -84,3 +85,36 @@ def test_a_rank_without_a_common_boundary_is_aligned_later(agent: Make, connecte
     ranks[1].boundary(5, 5)
     connection.query("SELECT 1")
     assert bases(ranks)[1] == (5, "group_seq")
+
+
+def test_a_trainers_number_wins_over_a_schedulers_and_that_over_the_attach(
+    late: list[FakeAgent], connected: Connect
+) -> None:
+    late[0].facts.update(step_base=7, step_source="scheduler")
+    connected(*late)
+    assert bases(late) == [(7, "scheduler"), (37, "group_seq")]
+    late[1].facts.update(step_base=1030, step_source="trainer")
+    connected(*late)
+    assert bases(late) == [(1000, "group_seq"), (1030, "trainer")]
+
+
+def test_the_same_source_on_all_ranks_is_left_alone(late: list[FakeAgent], connected: Connect) -> None:
+    for one, base in zip(late, (7, 37), strict=True):
+        one.facts.update(step_base=base, step_source="scheduler")
+    connected(*late)
+    assert [request["kind"] for request in late[0].requests] == ["hello"]
+
+
+def test_nothing_is_numbered_or_shown_before_every_rank_knows_its_source(agent: Make, connected: Connect) -> None:
+    ranks, now, second = [agent(0, world_size=2), agent(1, world_size=2)], time.monotonic_ns(), 1_000_000_000
+    for step in range(4):
+        for one in ranks:
+            one.boundary(now + 60 * (step - 4) * second, step)  # of a minute each, so that neither is stuck
+    ranks[1].facts.update(step_settled=False)
+    connection = connected(*ranks, timeout=0.3)
+    count = "SELECT count(*) AS n FROM python.step_trace WHERE rank = 0"
+    assert connection.query(count).to_pylist() == [{"n": 0}]
+    assert bases(ranks) == [(0, "attach"), (0, "attach")]
+    ranks[1].facts.update(step_settled=True, step_base=530, step_source="trainer")
+    assert connection.query(count).to_pylist() != [{"n": 0}]
+    assert bases(ranks) == [(530, "group_seq"), (530, "trainer")]

@@ -1,0 +1,54 @@
+"""A change that is made while no other thread runs leaves the job's switch interval as it was.
+
+Stdlib only: these tests run on every Python that is supported (test_every_python.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from probe.agent.alone import alone
+
+
+def test_two_changes_at_once_leave_the_switch_interval_as_it_was() -> None:
+    before = sys.getswitchinterval()
+    began, order = threading.Event(), []
+
+    def first() -> None:
+        began.set()
+        time.sleep(0.02)  # no change does this; a thread that loses its core looks the same to the other one
+        order.append("first")
+
+    def second() -> None:
+        time.sleep(0.04)
+        order.append("second")
+
+    threads = [threading.Thread(target=alone, args=(first, lambda code: False))]
+    threads[0].start()
+    assert began.wait(10)
+    threads.append(threading.Thread(target=alone, args=(second, lambda code: False)))
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    try:
+        assert sys.getswitchinterval() == before and order == ["first", "second"]
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_change_that_would_disturb_waits_and_is_given_up() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        made: list[int] = []
+        code = threading.Event.wait.__code__
+        assert not alone(lambda: made.append(1), lambda each: each is code, patience_s=0.05)
+        stop.set()
+        thread.join()
+        assert alone(lambda: made.append(1), lambda each: each is code) and made == [1]
+    finally:
+        stop.set()
+        thread.join()
