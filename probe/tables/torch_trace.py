@@ -7,12 +7,14 @@ of both is in probe.nesting and probe.backward.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ..arrow import choice, coded, nulls
+from ..arrow import choice, coded
 from ..backward import Calls, Instances, Marks, Passes, place_marks, resolve
+from ..device_times import DeviceTimes, Timed
 from ..nesting import NONE, Bools, Ints, depth_below, self_time
 from ..places import Places, settle
 from ..raw import Raw
@@ -20,11 +22,11 @@ from ..regions import marks as recorded_marks
 from ..regions import parents as noted_parents
 from ..schema import COMMON, Column, Columns, Table
 from ..spans import Spans
-from ..streams import COMPILED, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS
+from ..streams import COMPILED, DEVICE, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS
 from ..tree import Tree
 
 STAGES = ("forward", "backward", "step")
-_STREAMS = (SPANS, MARKS)
+_STREAMS = (SPANS, MARKS)  # what a row cannot do without; its times on a device may be lost before it
 
 
 def _places(raw: Raw, spans: Spans) -> Places:
@@ -72,12 +74,21 @@ def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
     return roots
 
 
-def _backward(raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes) -> Instances:
+def _backward(
+    raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes, engines: Ints, devices: DeviceTimes
+) -> tuple[Instances, Callable[[], Timed]]:
+    """By the host's clock, and when asked for by the devices'."""
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
     made = Calls(before, tree.index(places.of_calls[calls]))
     marks = _marks(raw, passes, tree, made.module)
-    return resolve(passes, marks, tree, _roots(spans, passes, marks, tree), spans.recomputed(), made)
+    roots = _roots(spans, passes, marks, tree)
+
+    def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:
+        return resolve(passes, marks, tree, roots, recomputed, made)
+
+    found = resolved(passes, marks, spans.recomputed())
+    return found, lambda: devices.of_backwards(passes, engines, marks, resolved)
 
 
 def _depths(spans: Spans, tree: Tree) -> Ints:
@@ -93,7 +104,8 @@ def derive(raw: Raw) -> Columns:
     places = _places(raw, spans)
     tree = Tree.of(places.parents, places.subjects)
     engines, passes = _passes(spans)
-    back = _backward(raw, spans, places, tree, passes)
+    devices = DeviceTimes(raw, spans)
+    back, back_on_device = _backward(raw, spans, places, tree, passes, engines, devices)
     rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
     pass_step = raw.timeline.step(passes.start)
     steps = (raw.timeline.step(spans.start[rows]), pass_step[back.number])
@@ -106,13 +118,18 @@ def derive(raw: Raw) -> Columns:
     again = spans.recompute[rows] & (caller == 0)
     caller = np.where(again, tree.subject(tree.parent[tree.index(spans.subject[rows])]), caller)
     subject = both.join(spans.subject[rows], tree.subject(back.module[bound]))
-    own = both.join(self_time(spans.nesting, total)[rows], back.own[bound]) / 1e9
-    whole = both.join(total[rows], back.total[bound]) / 1e9
+    own = both.join(self_time(spans.nesting, total)[rows], back.own[bound])
+    whole = both.join(total[rows], back.total[bound])
     began = both.join(spans.start[rows], back.start[bound])
     flags, number = spans.rows["flags"], back.number[bound]
     compiled = (flags & COMPILED) != 0
     names, types = _names(raw, "name"), _names(raw, "type")
     backs = np.zeros(len(bound), np.bool_)
+
+    @cache
+    def timed() -> Timed:
+        return devices.timed().of(rows).followed_by(back_on_device().of(bound))
+
     return {
         "start_ns": began,
         "step": both.join(steps[0][seen[0]], steps[1][bound]),
@@ -127,12 +144,12 @@ def derive(raw: Raw) -> Columns:
         "parent": lambda: coded(both.join(caller, tree.subject(tree.parent[back.module[bound]])), names),
         "depth": lambda: both.join(_depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
         "stage": lambda: choice(both.join(np.where(optimizer, 2, 0), np.ones(len(bound), np.int64)), STAGES),
-        "duration": own,
-        "total_duration": whole,
-        "host_duration": own,
-        "total_host_duration": whole,
-        **_memory(both.length),
-        "device": lambda: coded(subject, _names(raw, "device")),
+        "duration": lambda: devices.seconds(subject, own, lambda: (timed().own, timed().own_known)),
+        "total_duration": lambda: devices.seconds(subject, whole, lambda: (timed().total, timed().total_known)),
+        "host_duration": own / 1e9,
+        "total_host_duration": whole / 1e9,
+        **devices.memory(rows, len(bound)),
+        "device": lambda: coded(subject, devices.devices),
         "thread": lambda: raw.native_threads(both.join(spans.rows["thread"][rows], back.thread[bound])),
         "recompute": lambda: both.join(spans.recompute[rows], backs),
         "compiled": lambda: both.join(compiled[rows], np.isin(subject[len(rows) :], spans.subject[compiled])),
@@ -170,12 +187,6 @@ def _names(raw: Raw, what: str) -> dict[int, str]:
     known = {**raw.log.modules, **raw.log.optimizers}
     return {serial: str(thing[what]) for serial, thing in known.items() if thing.get(what)}
 
-
-def _memory(rows: int) -> dict[str, Callable[[], Any]]:
-    return {name: lambda: nulls(rows, "DOUBLE") for name in _MEMORY}
-
-
-_MEMORY = ("allocated", "allocated_delta", "max_allocated", "reserved")
 
 _ALLOCATOR = "CUDA caching allocator"
 _NO_DEVICE = "On the CPU."
@@ -256,7 +267,7 @@ TABLE = Table(
         ),
         Column("failed", "BOOLEAN", "", "The call raised.", "exceptions"),
     ),
-    streams=_STREAMS,
+    streams=(*_STREAMS, DEVICE),
     derive=derive,
     example="SELECT module, stage, AVG(duration) FROM python.torch_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 5",
 )
