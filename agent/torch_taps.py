@@ -57,11 +57,11 @@ class TorchTaps:
         steps.samples = self.backward.samples
         self.collectives = Collectives(streams[COLLECTIVES], log, current_eval)
         self._asked = False
+        self.device.look()  # it takes a while; between the others a step could begin that they do not see as a whole
+        self.device.open()
         self.optimizer.install()
         self.backward.install()
         self.loader.install()
-        self.device.look()
-        self.device.open()
         self.forward.install()
         self._bare = False
         # Held while taps are opened or closed; never given back once they are taken out.

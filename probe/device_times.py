@@ -108,7 +108,10 @@ class DeviceTimes:
         recomputed = united(self._stamps.start[again], self._stamps.end[again])
         found = resolve(replace(passes, start=ran.start, end=ran.end), replace(marks, time=seen.start), recomputed)
         gaps = resolve(*_gaps(passes, ran, marks, seen, self._unclear(passes)), (passes.start[:0], passes.end[:0]))
-        return Timed(found.own, found.total, gaps.own == 0, gaps.total == 0)
+        seen_at_all = ran.known
+        seen_at_all[marks.number[seen.known]] = True
+        known = seen_at_all[found.number]
+        return Timed(found.own, found.total, known & (gaps.own == 0), known & (gaps.total == 0))
 
     def _unclear(self, passes: Passes) -> Bools:
         """Passes in which checkpointing ran forwards again that were not timed, or on several devices."""

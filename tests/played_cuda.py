@@ -6,18 +6,21 @@ A kernel is issued at once and runs later: when the device is through with what 
 
 from __future__ import annotations
 
+import ctypes
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakSet
 
 import naps
 import torch
-from naps import MS, Clock
+from naps import MS, Clock, RealClock
 from torch import nn
 
-from probe.agent.taps import cuda, device_calls, device_clock
+from probe.agent.taps import device_calls, device_clock
 
 MB = 1 << 20
 
@@ -25,8 +28,8 @@ MB = 1 << 20
 class PlayedCuda:
     """A device that is through with all that was issued at `busy_until`, on the host's clock."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, clock: Clock | RealClock) -> None:
+        self.clock, self.pid = clock, os.getpid()
         self.busy_until = 0
         self.reached: int | None = None  # how far the device has come, where it does not go with the host's clock
         self.spent: naps.Spent = {}  # ns on the device, by module and stage
@@ -35,8 +38,11 @@ class PlayedCuda:
         self.current = 0
         self.fails: Exception | None = None
         self.allocated, self.peak = 100 * MB, 100 * MB
-        self.made: list[Event] = []
+        self.made: WeakSet[Event] = WeakSet()
+        self.times_made = 0
+        self.event: type[Event] = type("PlayedEvent", (Event,), {"played": self})
         self.entered: list[int] = []  # devices of threads that asked for events
+        self.capture_modes: list[int] = []  # of those threads
 
     def launch(self, module: nn.Module, stage: str, ns: int) -> None:
         """A kernel on behalf of a module."""
@@ -52,7 +58,16 @@ class PlayedCuda:
         return {"allocated_bytes": {"all": numbers}, "reserved_bytes": {"all": {"current": 200 * MB}}}
 
     def has_come_to(self, ns: int) -> bool:
-        return ns <= (self.busy_until if self.reached is None else self.reached)
+        return ns <= (self.clock() if self.reached is None else self.reached)
+
+    def catch_up(self) -> None:
+        """Let the device come to the end of what was issued."""
+        assert isinstance(self.clock, Clock)
+        self.clock.now = max(self.clock.now, self.busy_until)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        self.capture_modes.append(mode._obj.value)
+        return 0
 
 
 class Event:
@@ -64,7 +79,12 @@ class Event:
         assert enable_timing
         self.at: int | None = None
         self.stream: Any = None
-        self.played.made.append(self)
+        self.played.made.add(self)
+        self.played.times_made += 1
+
+    def __del__(self) -> None:
+        if self.at is not None and os.getpid() != self.played.pid:
+            os._exit(66)  # as CUDA ends a forked child that lets go of an event
 
     def record(self, stream: Any) -> None:
         if self.played.fails is not None:
@@ -72,12 +92,10 @@ class Event:
         assert not self.played.capturing
         assert self.stream in (None, stream), "an event belongs to the device that first recorded it"
         self.stream = stream
-        self.at = max(self.played.busy_until, self.played.clock.now)
-        # what has come to an end is the device's past, also where it waits for work
-        self.played.busy_until = self.at
+        self.at = max(self.played.busy_until, self.played.clock())
 
     def query(self) -> bool:
-        assert self.played.entered, "a thread that has not said which device it asks"
+        assert self.played.entered and self.played.capture_modes[-1] == 1, "this would break a capture"
         return self.at is None or self.played.has_come_to(self.at)
 
     def elapsed_time(self, other: Event) -> float:
@@ -111,11 +129,39 @@ def to_cuda(model: nn.Module, index: int = 0) -> nn.Module:
     return model
 
 
+class Kernels(nn.Module):
+    """Issues a kernel in forward and another one in backward, and then its children."""
+
+    def __init__(self, played: PlayedCuda, forward_ms: float, backward_ms: float, *children: nn.Module) -> None:
+        super().__init__()
+        self.played, self.ms = played, (forward_ms, backward_ms)
+        self.weight = nn.Parameter(torch.ones(1))
+        self.inner = nn.Sequential(*children) if children else None
+
+    def forward(self, x: Any) -> Any:
+        x = _Launch.apply(x * self.weight.detach().requires_grad_(), self, *self.ms)
+        return x if self.inner is None else self.inner(x)
+
+
+class _Launch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, module: Kernels, forward_ms: float, backward_ms: float) -> Any:
+        ctx.module, ctx.ms = module, backward_ms
+        module.played.launch(module, "forward", int(forward_ms * MS))
+        module.played.allocate(10)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        ctx.module.played.launch(ctx.module, "backward", int(ctx.ms * MS))
+        return gradient.clone(), None, None, None
+
+
 @contextmanager
-def played_cuda(clock: Clock) -> Iterator[PlayedCuda]:
+def played_cuda(clock: Clock | RealClock) -> Iterator[PlayedCuda]:
     """The taps that are made from here on find a device in use."""
+    library = ctypes.CDLL
     played = PlayedCuda(clock)
-    made = type("PlayedEvent", (Event,), {"played": played})
     core = {
         "_cuda_getDevice": lambda: played.current,
         "_cuda_setDevice": played.entered.append,
@@ -124,10 +170,10 @@ def played_cuda(clock: Clock) -> Iterator[PlayedCuda]:
     with ExitStack() as patches:
         for home, name, value in (
             (torch.cuda, "is_initialized", lambda: played.initialized),
-            (torch.cuda, "Event", made),
+            (torch.cuda, "Event", played.event),
             (torch.cuda, "current_stream", lambda index: ("stream", index)),
             (torch.cuda, "is_current_stream_capturing", lambda: played.capturing),
-            (cuda, "ignore_captures", lambda: None),
+            (ctypes, "CDLL", lambda name, *args: played if name == "libcuda.so.1" else library(name, *args)),
             (device_calls, "perf_counter_ns", clock),
             (device_clock, "perf_counter_ns", clock),
             *((torch._C, name, value) for name, value in core.items()),

@@ -188,8 +188,16 @@ def _names(raw: Raw, what: str) -> dict[int, str]:
     return {serial: str(thing[what]) for serial, thing in known.items() if thing.get(what)}
 
 
-_ALLOCATOR = "CUDA caching allocator"
-_NO_DEVICE = "On the CPU."
+_CLOCKS = "CUDA events on cuda, else the host's clock"
+_NOT_TIMED = (
+    "On cuda: the device has not come to it yet, no event was to be had, a graph was being captured, the module is on "
+    "several devices, or retention has dropped it."
+)
+
+
+def _memory(name: str, doc: str) -> Column:
+    return Column(name, "DOUBLE", "MB", doc, "CUDA caching allocator", "On the CPU; in backward; as total_duration.")
+
 
 TABLE = Table(
     name="python.torch_trace",
@@ -231,21 +239,37 @@ TABLE = Table(
         ),
         Column("depth", "INTEGER", "", "Module calls around this one; 0 is the outermost.", "nesting of calls"),
         Column("stage", "VARCHAR", "", "forward, backward or step.", "kind of span"),
-        Column("duration", "DOUBLE", "s", "Time of this module itself, not of modules it called.", "host's clock"),
-        Column("total_duration", "DOUBLE", "s", "Time from entry to exit, children included.", "host's clock"),
+        Column(
+            "duration",
+            "DOUBLE",
+            "s",
+            "Time of this module itself, not of modules it called, on its device; on cuda from the end of what was "
+            "issued before it to the end of what it issued, waiting for the host included.",
+            _CLOCKS,
+            f"{_NOT_TIMED}  So is a module that holds one that was not timed.",
+        ),
+        Column(
+            "total_duration",
+            "DOUBLE",
+            "s",
+            "Time from entry to exit, children included, on its device.",
+            _CLOCKS,
+            _NOT_TIMED,
+        ),
         Column("host_duration", "DOUBLE", "s", "duration on the host's clock.", "host's clock"),
         Column("total_host_duration", "DOUBLE", "s", "total_duration on the host's clock.", "host's clock"),
-        Column("allocated", "DOUBLE", "MB", "Memory held at the end of the call (2^20 bytes).", _ALLOCATOR, _NO_DEVICE),
-        Column("allocated_delta", "DOUBLE", "MB", "Memory gained or lost during the call.", _ALLOCATOR, _NO_DEVICE),
-        Column("max_allocated", "DOUBLE", "MB", "Most memory held so far.", _ALLOCATOR, _NO_DEVICE),
-        Column("reserved", "DOUBLE", "MB", "Memory the allocator has reserved.", _ALLOCATOR, _NO_DEVICE),
+        _memory("allocated", "Memory of the device held at the end of the call (2^20 bytes)."),
+        _memory("allocated_delta", "Memory gained or lost during the call."),
+        _memory("max_allocated", "Most memory held until then, since the job last reset that count."),
+        _memory("reserved", "Memory the allocator had reserved at the end of the call."),
         Column(
             "device",
             "VARCHAR",
             "",
-            "Device of the module's parameters and buffers, else of the module around it: cpu, cuda:0, ...",
+            "Device of the module's parameters and buffers, else of the module around it, else the cuda device of its "
+            "arguments: cpu, cuda:0, ...",
             "parameters, when the module was named",
-            "Several devices, offloaded, not named yet, or no parameters anywhere.",
+            "Several devices, offloaded, not named yet, or no parameters anywhere and no arguments on cuda.",
         ),
         Column(
             "thread",

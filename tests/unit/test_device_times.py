@@ -1,4 +1,4 @@
-"""Device times of the rows, on a played device: whose time each kernel is, and what is not known is NULL."""
+"""Device times of all shapes of models, on a played device: whose time each kernel is."""
 
 from __future__ import annotations
 
@@ -45,18 +45,11 @@ def on_a_device(**options: Any) -> Iterator[tuple[PlayedCuda, Taps]]:
         yield played, taps
 
 
-def table(taps: Taps) -> Rows:
+def table(played: PlayedCuda, taps: Taps) -> Rows:
     """What is known once the device has come to what was issued."""
+    played.catch_up()
     taps.device.tend()
     return taps.table()
-
-
-def by_name(rows: Rows, stage: str, column: str) -> dict[str, Any]:
-    return {row["module"]: row[column] for row in rows if row["stage"] == stage}
-
-
-def ms(value: float | None) -> float | None:
-    return None if value is None else round(value * 1e3, 2)
 
 
 def runs_again(name: str, played: PlayedCuda, taps: Taps) -> tuple[nn.Module, int]:
@@ -80,7 +73,7 @@ def test_every_kernel_is_the_time_of_the_module_that_issued_it(name: str, monkey
         model, start = runs_again(name, played, taps)
         found, expected = defaultdict[Any, int](int), defaultdict[Any, int](int)
         names = {serial: module["name"] for serial, module in taps.raw().log.modules.items()}
-        for row in table(taps):
+        for row in table(played, taps):
             if row["start_ns"] >= start:
                 assert row["device"] == "cuda:0"
                 found[row["module"], row["stage"]] += round(row["duration"] * 1e9)
