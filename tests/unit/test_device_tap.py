@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from time import perf_counter_ns
 from typing import Any
 
 import pytest
@@ -160,6 +162,15 @@ def test_what_the_device_has_not_come_to_is_null(played: PlayedCuda, taps: Taps)
     assert None not in column(known(played, taps), "backward", "duration")
 
 
+def test_rows_come_as_the_device_does(played: PlayedCuda, taps: Taps) -> None:
+    model = model_on(played)
+    begin = played.clock.now
+    model(torch.ones(1))
+    played.reached = begin + 5 * MS  # 1 of the root, 3 of the first leaf, 5 of the second
+    taps.device.tend()
+    assert column(taps.table(), "forward", "duration") == [3, None, None, None]
+
+
 def test_only_what_lacks_a_time_and_what_holds_it_are_null(played: PlayedCuda, taps: Taps) -> None:
     model = model_on(played)
     model(torch.ones(1))
@@ -212,6 +223,7 @@ def test_without_an_event_to_be_had_a_row_has_no_device_time(
         assert sum(row["duration"] is not None for row in rows) <= 4 < len(rows)
         model(torch.ones(1))  # those that are back serve again
         rows = known(played, taps)
+        assert played.times_made < 20
         assert taps.rows(DEVICE)[-1]["host_ns"] > max(row["start_ns"] for row in rows if row["stage"] == "backward")
 
 
@@ -265,10 +277,16 @@ def test_a_time_after_hours_of_training_is_exact_to_a_microsecond(played: Played
 def test_a_step_of_some_seconds_adds_up(played: PlayedCuda, taps: Taps) -> None:
     model = to_cuda(nn.Sequential(*(Kernels(played, 700.001, 900.003) for _ in range(5))))
     played.launch(model, "before", MS)
-    for layer in model:  # the host goes on too: new anchors on the way
-        layer.register_forward_hook(lambda *_: played.clock.sleep(300 * MS))
+
+    def rest(*_: Any) -> None:  # the host goes on too: new anchors on the way
+        played.clock.sleep(300 * MS)
+
+    for layer in model:
+        layer.register_forward_hook(rest)
+        layer.register_forward_hook(lambda module, given, made: made.register_hook(rest) and None)
     model(torch.ones(1)).sum().backward()
     rows = known(played, taps)
+    assert column(rows, "backward", "duration") == [900] * 5 + [0]
     assert sum(row["duration"] for row in rows if row["stage"] == "forward") == pytest.approx(3.500005, abs=2e-6)
     assert sum(row["duration"] for row in rows if row["stage"] == "backward") == pytest.approx(4.500015, abs=2e-6)
 
@@ -317,6 +335,8 @@ def test_removal_drops_every_event_and_leaves_hooks_inert(played: PlayedCuda) ->
     model(torch.ones(1)).sum().backward()
     sgd.step()
     assert played.times_made == made and not taps.troubles
+    for home in ("torch.nn.modules.module", "torch.optim.optimizer"):
+        assert vars(sys.modules[home])["_probe_clock"] is perf_counter_ns
 
 
 def test_a_call_under_way_survives_every_change(played: PlayedCuda, taps: Taps) -> None:
