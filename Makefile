@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPARED := $(VENV)/bench/.installed
 
-.PHONY: test frameworks lint demo docs bench soak install clean
+.PHONY: test frameworks gpu lint demo docs bench soak install clean
 
 # Two processes share what may run side by side; then comes what may not.
 test: lint
@@ -24,6 +24,10 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/constr
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt -c tests/frameworks/constraints.txt -e '.[dev,frameworks]' $(TORCH)
 	touch $@
+
+# On a machine with a CUDA device; prints what recording costs there.  Elsewhere all of it is skipped.
+gpu: $(INSTALLED)
+	$(BIN)/pytest tests/gpu -s
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

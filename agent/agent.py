@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import protocol as wire
-from ..streams import LOG_THREAD, SAMPLES, SPANS, STEPS, STREAMS
+from ..streams import LOG_THREAD, ON_DEMAND, SAMPLES, SPANS, STEPS, STREAMS
 from . import fork
 from .boundary import Boundary
 from .evals import Evals
@@ -36,7 +36,7 @@ class Agent:
     def __init__(self, endpoint: str, uids: set[int], version: str, pynvml_path: str | None = None) -> None:
         self.version = version
         self.header, self.log = Header(), Log()
-        self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items()}
+        self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         self.modules = Modules(self.log)
         self.machine = Machine(self.streams[SAMPLES], self.log, pynvml_path)
         self.boundary = Boundary()
@@ -112,7 +112,7 @@ class Agent:
         due = self.machine.tick()
         self._look_for_torch()
         self._write_log()
-        return min(due, self.evals.tick())
+        return min(due, self.evals.tick(), 1.0 if self.taps is None else self.taps.due_s)
 
     def _write_log(self) -> None:
         self._note_threads()

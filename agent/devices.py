@@ -26,6 +26,11 @@ class Devices:
                 return _only(found)
         return None
 
+    def is_spread(self, line: Sequence[tuple[int, Any]]) -> bool:
+        """Whether the module that of_line() looks at has tensors on several devices, or elsewhere than on one."""
+        found = next((found for key, module in line if (found := self._of(key, module))), None)
+        return bool(found) and _only(found) is None
+
     def of_optimizer(self, optimizer: Any) -> str | None:
         """Of an optimizer's parameters."""
         groups = list(getattr(optimizer, "param_groups", ()))

@@ -30,9 +30,6 @@ class Facts:
             "attached_ns": time.perf_counter_ns(),
             "attached_wall_ns": time.time_ns(),
             "endpoint": endpoint,
-            "streams": {
-                name: {"slots": list(stream.slots), "chunks": stream.chunks} for name, stream in agent.streams.items()
-            },
         }
 
     def now(self) -> dict[str, Any]:
@@ -44,6 +41,10 @@ class Facts:
             **_torch(),
             "monotonic_ns": time.perf_counter_ns(),
             "wall_ns": time.time_ns(),
+            "streams": {
+                name: {"slots": list(stream.slots), "chunks": stream.chunks}
+                for name, stream in self._agent.streams.items()
+            },
             "step_base": steps.base,
             "step_source": steps.source,
             "step_settled": steps.own_number is None,

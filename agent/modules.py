@@ -68,6 +68,11 @@ class Modules:
         """What is known of it now."""
         self._log.put(LOG_LOADER, serial, fields)
 
+    def device(self, serial: int) -> str | None:
+        """Where a module or an optimizer was when it was named last, "" if on several devices; None if not known."""
+        told = self._told.get(serial, {})
+        return "" if told.get("spread") else told.get("device")
+
     def _number(self, thing: Any, kind: int) -> int:
         key = id(thing)
         serial = self._log.next_id()
@@ -90,6 +95,7 @@ class Modules:
             Modules.meet,
             Modules.meet_optimizer,
             Modules.meet_loader,
+            Modules.device,
             Modules._number,
             Modules._forget,
             Log.next_id,
@@ -146,10 +152,12 @@ class Modules:
             "type": kind(inner).__name__,
             "parent": self.serials.get(parent, 0),
             "root": self.serials.get(line[-1], serial),
-            "device": devices.of_line([(each, met[each]) for each in line]),
+            "device": devices.of_line(upward := [(each, met[each]) for each in line]),
         }
         if fields["root"] == serial:
             fields["model"] = self._told.get(serial, fields).get("model", kind(_layers(module)[-1]).__name__)
+        if devices.is_spread(upward):
+            fields["spread"] = True
         if inner is not module:
             fields["wraps"] = self.serials.get(id(inner), 0)
         self._put(LOG_MODULE, serial, fields)

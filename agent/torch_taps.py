@@ -21,12 +21,14 @@ from .sampling import Sampling
 from .step import Steps
 from .taps.backward import Backward
 from .taps.collectives import Collectives
+from .taps.device import Device
 from .taps.forward import forward_tap
 from .taps.loader import Loader
 from .taps.optimizer import optimizer_tap
 
 TAPS = ("forward", "backward", "optimizer", "collectives", "loader")
 NO_TORCH = "off: the process has not imported torch"
+_SOON_S = 0.1  # while there is something on a device that has no row yet: a sampled step may take all events
 _PATIENCE_S = 3.0  # for a boundary at which the kernels on c10d can be taken out
 
 
@@ -49,10 +51,14 @@ class TorchTaps:
         self.backward = Backward(streams[MARKS], spans, modules, self._trouble)
         self.forward = forward_tap(spans, modules, self.backward, self._trouble)
         self.optimizer = optimizer_tap(spans, modules, steps, self._trouble)
+        parts = modules, self.forward, self.backward, self.optimizer
+        self.device = Device(streams, *parts, self._trouble)
         self.loader = Loader(streams[LOADS], modules, boundary, self._trouble)
         steps.samples = self.backward.samples
         self.collectives = Collectives(streams[COLLECTIVES], log, current_eval)
         self._asked = False
+        self.device.look()  # it takes a while; between the others a step could begin that they do not see as a whole
+        self.device.open()
         self.optimizer.install()
         self.backward.install()
         self.loader.install()
@@ -72,9 +78,12 @@ class TorchTaps:
                 self._time_phases(not self._out)
                 self._time_loads(not flags & BARE)
             if flags & SAMPLED and not {"forward", "backward"} & self._troubles.keys():
+                if "device" not in self._troubles:
+                    self.device.open()
                 self.forward.install(self._sampling.backward, self._sampling.spend if measured else None)
             else:
                 self.forward.remove()
+                self.device.close()
         finally:
             self._gate.release()
 
@@ -97,20 +106,31 @@ class TorchTaps:
                 self.forward.remove()
             elif tap == "loader":
                 self.loader.remove()
+            elif tap == "device":
+                self.device.close()
 
     def tend(self) -> None:
         """What could not be done at once: hooks while the job stood in them, kernels without a boundary."""
         if not self.optimizer.installed:
             self.optimizer.install(patience_s=0.01)
         self.backward.stock()
+        self.device.look()
         if not self._asked and not self.collectives.installed and is_distributed():
             self._asked = True
             self._boundary.request(lambda frame: self.collectives.install())
         self.drain()
 
     def drain(self) -> None:
+        """Bring to the streams what is known by now."""
         if self.collectives.installed:
             self.collectives.drain()
+        if "device" not in self._troubles:
+            self.device.tend()
+
+    @property
+    def due_s(self) -> float:
+        """When tend() is wanted again."""
+        return _SOON_S if self.device.waits and "device" not in self._troubles else 1.0
 
     def states(self) -> dict[str, str]:
         """on, or off and why, of each tap."""
@@ -125,6 +145,8 @@ class TorchTaps:
             "collectives": "on" if self.collectives.installed else waiting,
             "loader": self.loader.why_not or "on",
         }
+        if self.device.state is not None:
+            states["device"] = self.device.state
         if self.collectives.why_not:
             states["collectives"] = f"off: {self.collectives.why_not}"
         return states | {tap: f"off: {why}" for tap, why in self._troubles.items()}
@@ -140,6 +162,7 @@ class TorchTaps:
             left.append("pass-through kernels on c10d: no boundary between two steps came in time")
         if not self.optimizer.remove():
             left.append("inert optimizer hooks: the job stands inside optimizer.step")
+        self.device.remove()
         return left
 
     def _remove_collectives(self) -> bool:
@@ -165,6 +188,7 @@ class TorchTaps:
         self.backward.remove()
         self.loader.remove()
         self.optimizer.forget()
+        self.device.forget()
         self.collectives.forked()
 
 

@@ -68,7 +68,12 @@ class Fetcher:
 
     def _rows(self, job: Job, raws: dict[Link, Raw], stream: str, most: int | None = None) -> None:
         """The rows of a stream, or at most so many of the oldest."""
-        calls = {self._scan_call(link, raw, stream, most): raw for link, raw in raws.items() if raw in job.raws}
+        calls: dict[Call, Raw] = {}
+        for link, raw in raws.items():
+            if raw in job.raws and raw.has(stream):
+                calls[self._scan_call(link, raw, stream, most)] = raw
+            elif raw in job.raws:
+                raw.put(stream, [], oldest=most is not None)
         pieces: dict[Call, list[Ints]] = {call: [] for call in calls}
 
         def take(call: Call, header: Header, payload: Sequence[Any]) -> None:

@@ -9,9 +9,15 @@ from collections.abc import Iterable
 
 from .raw import Job
 from .schema import Table
-from .streams import COLLECTIVES, LOADS, MARKS, SAMPLES, SPANS
+from .streams import COLLECTIVES, DEVICE, LOADS, MARKS, SAMPLES, SPANS
 
-_TAPS = {SPANS: ("forward", "optimizer"), MARKS: ("backward",), COLLECTIVES: ("collectives",), LOADS: ("loader",)}
+_TAPS = {
+    SPANS: ("forward", "optimizer"),
+    MARKS: ("backward",),
+    DEVICE: ("device",),
+    COLLECTIVES: ("collectives",),
+    LOADS: ("loader",),
+}
 
 
 def notes_of(job: Job, scanned: Iterable[Table]) -> list[str]:

@@ -105,6 +105,10 @@ class Raw:
         empty = np.zeros((0, len(slots)), np.int64)
         (self._oldest if oldest else self._rows)[stream] = Rows(slots, np.concatenate([empty, *pieces]))
 
+    def has(self, stream: str) -> bool:
+        """Whether the agent records this stream; one of them it makes only where there is a CUDA device."""
+        return stream in self.facts.get("streams", {})
+
     def slots(self, stream: str) -> tuple[str, ...]:
         """The slots as the agent packs them; a stream that it does not have is empty."""
         described = self.facts.get("streams", {}).get(stream)

@@ -47,14 +47,18 @@ class Spans:
 
     def recomputed(self) -> tuple[Ints, Ints]:
         """Starts and ends of the time in which checkpointing ran forwards again, disjoint and sorted."""
-        rows = np.flatnonzero(self.recompute)
-        rows = rows[np.argsort(self.start[rows], kind="stable")]
-        if not len(rows):
-            return self.start[:0], self.end[:0]
-        start, until = self.start[rows], np.maximum.accumulate(self.end[rows])
-        first = np.append(True, start[1:] > until[:-1])
-        last = np.append(first[1:], True)
-        return start[first], until[last]
+        return united(self.start[self.recompute], self.end[self.recompute])
+
+
+def united(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """These intervals, disjoint and sorted."""
+    if not len(start):
+        return start, end
+    order = np.argsort(start, kind="stable")
+    start, until = start[order], np.maximum.accumulate(end[order])
+    first = np.append(True, start[1:] > until[:-1])
+    last = np.append(first[1:], True)
+    return start[first], until[last]
 
 
 def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:

@@ -15,6 +15,7 @@ STEPS = "steps"
 COLLECTIVES = "collectives"
 LOADS = "loads"
 SAMPLES = "samples"
+DEVICE = "device"
 
 # Times are nanoseconds of CLOCK_MONOTONIC; `thread` is threading.get_ident(), whose native id and name
 # stand in the log; `subject` is a serial number from the log, never a recycled id().
@@ -36,11 +37,20 @@ STREAMS: dict[str, tuple[str, ...]] = {
     # one reading of one counter: of this process and host (source PROCESS) or of a device (its number in the log);
     # readings of one source taken together share their time
     SAMPLES: ("time_ns", "source", "counter", "value", "seq"),
+    # when a span or a mark was on its CUDA device; it is the one of this kind that this thread began, or made, at
+    # host_ns.  Times by the device's clock, which all rows of a device share and which shows about the host's time.
+    # Bytes of the caching allocator are -1 where they were not read
+    DEVICE: (
+        "start_ns", "end_ns", "host_ns", "thread", "device", "allocated_before", "allocated", "max_allocated",
+        "reserved", "flags", "seq",
+    ),
 }  # fmt: skip
+ON_DEMAND = {DEVICE}  # streams that are made once there is something to record
 
 # flags, bits 0-7: the kind of row
 KIND_MASK = 0xFF
 FORWARD, OPTIMIZER, ENGINE, EVAL = range(1, 5)  # kinds of spans
+MARK = 5  # in DEVICE beside the kinds of spans: it is a mark that was timed
 BEGIN, BEGIN_SAME_NODE, END = range(1, 4)  # kinds of marks; SAME_NODE: a descendant began at this very node
 # flags, single bits
 FAILED = 1 << 8
@@ -91,8 +101,9 @@ LOG_BYTES = 64 << 20  # address space; memory is used as records come
 LOG_STRING, LOG_MODULE, LOG_OPTIMIZER, LOG_GROUP, LOG_THREAD, LOG_EVAL, LOG_EVAL_DONE = range(1, 8)
 LOG_LOADER, LOG_DEVICE = range(8, 10)
 # payloads: STRING the text; all others JSON objects; a later record of the same kind and id replaces one.
-#   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial, "device": "cuda:0" or null};
-#                                a root's also has "model", by which all of its model is told from others
+#   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial, "device": "cuda:0" or null}
+#                              and "spread": true if its tensors are on several devices or elsewhere; a root's also has
+#                              "model", by which all of its model is told from others
 #   OPTIMIZER id serial          {"name", "type", "device"}
 #   GROUP     id                 {"name", "backend", "size", "rank", "ranks": [...]}
 #   THREAD    id get_ident()     {"native_id", "name", "is_main"}

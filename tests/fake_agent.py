@@ -32,6 +32,7 @@ from probe.streams import (
     LOG_OPTIMIZER,
     LOG_THREAD,
     MARKS,
+    ON_DEMAND,
     OPTIMIZER,
     PROCESS,
     SAMPLED,
@@ -55,7 +56,7 @@ class FakeAgent:
         self.ran_at: list[int] = []
         self.on_go: Callable[[FakeAgent, Key, int], None] = run_snippet
         self.requests: list[dict[str, Any]] = []
-        self.streams = {name: Stream(name, slots, 1 << 20) for name, slots in STREAMS.items()}
+        self.streams = {name: Stream(name, slots, 1 << 20) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         self.log, self.header = Log(), Header()
         path = folder / f"{rank}-{time.monotonic_ns()}.sock"
         self.facts: dict[str, Any] = {

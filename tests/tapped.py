@@ -17,6 +17,7 @@ from probe.agent.rows import Stream
 from probe.agent.sampling import Sampling
 from probe.agent.step import Steps
 from probe.agent.taps.backward import Backward
+from probe.agent.taps.device import Device
 from probe.agent.taps.forward import Forward
 from probe.agent.taps.forward_hooks import ForwardHooks
 from probe.agent.taps.optimizer import OptimizerStep
@@ -25,7 +26,7 @@ from probe.arrow import table_of
 from probe.log import START
 from probe.log import Log as ReadersLog
 from probe.raw import Job, Raw, complete
-from probe.streams import MARKS, SPANS, STEPS, STREAMS
+from probe.streams import MARKS, ON_DEMAND, SPANS, STEPS, STREAMS
 from probe.tables.torch_trace import TABLE
 
 SMALL = 1  # bytes: the smallest ring
@@ -42,6 +43,7 @@ class Taps:
     forward: Forward | ForwardHooks
     backward: Backward
     optimizer: OptimizerStep | OptimizerHooks
+    device: Device
     steps: Steps
     troubles: list[str]
     boundaries: list[int]
@@ -54,25 +56,29 @@ class Taps:
         stream_bytes: int = SMALL,
     ) -> Taps:
         log, troubles, boundaries = Log(), list[str](), list[int]()
-        streams = {name: Stream(name, slots, stream_bytes) for name, slots in STREAMS.items()}
+        streams = {name: Stream(name, slots, stream_bytes) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         modules = Modules(log)
         steps = Steps(streams[STEPS], boundaries.append, Sampling())
         backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
         forward = forward_class(streams[SPANS], modules, backward, troubles.append)
         optimizer = optimizer_class(streams[SPANS], modules, steps, troubles.append)
+        device = Device(streams, modules, forward, backward, optimizer, troubles.append, stream_bytes)
         steps.samples = backward.samples
-        return cls(streams, log, modules, forward, backward, optimizer, steps, troubles, boundaries)
+        return cls(streams, log, modules, forward, backward, optimizer, device, steps, troubles, boundaries)
 
     def install(self) -> None:
         if not self.optimizer.installed:
             self.optimizer.install()
         self.backward.install()
+        self.device.look()
+        self.device.open()
         self.forward.install()
 
     def remove(self) -> None:
         self.forward.remove()
         self.backward.remove()
         self.optimizer.remove()
+        self.device.close()
 
     def rows(self, name: str) -> list[dict[str, int]]:
         stream, found = self.streams[name], []
@@ -95,13 +101,20 @@ class Taps:
         self.log.write()
         log = ReadersLog()
         log.feed(bytes(self.log.read(START, self.log.committed)))
-        facts = {"step_base": self.steps.base, "monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+        streams = {
+            name: {"slots": list(stream.slots), "chunks": stream.chunks} for name, stream in self.streams.items()
+        }
+        clocks = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+        facts = {"step_base": self.steps.base, "streams": streams, **clocks}
         raw = Raw(os.getpid(), facts, {name: stream.position() for name, stream in self.streams.items()}, log)
         Job([raw], lambda stream: raw.put(stream, self._pieces(stream)), open_steps=True)
         return raw
 
     def _pieces(self, name: str) -> list[Any]:
-        stream, pieces = self.streams[name], []
+        pieces = list[Any]()
+        if name not in self.streams:
+            return pieces
+        stream = self.streams[name]
         for first, view in stream.read(1, stream.position(), 4096):
             pieces.append(complete(np.frombuffer(bytes(view), "<i8").reshape(-1, len(stream.slots)), first))
             view.release()
@@ -115,6 +128,7 @@ class Taps:
 
     def close(self) -> None:
         self.remove()
+        self.device.remove()
         for part in (*self.streams.values(), self.log):
             part.close()
 

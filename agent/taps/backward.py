@@ -44,9 +44,10 @@ class Backward:
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
         self._engine = self._engine_homes[1]._engine_run_backward
         self.samples = Samples()
-        self._wrapped_engine = self._wrap_engine(spans)
-        unseen(Backward._carriers, Backward._carrier, Backward._spared, Stream.writer, *modules.on_the_way)
-        unseen(tensors_in, held_by, latest_of, first_of, reshaped_inside, _writing)
+        self._wrapped_engine = self.wrap_engine(spans.append)
+        self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
+        unseen(Backward._carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
+        unseen(tensors_in, held_by, latest_of, first_of, reshaped_inside, _writing, *modules.on_the_way)
         # Autograd numbers the nodes that a thread makes.  Here are the numbers of those that got a begin mark, each at
         # its place modulo the length.
         begun = [-1] * _REMEMBERED
@@ -84,12 +85,27 @@ class Backward:
 
     def _carrier(self, serial: int, kind: int) -> Any:
         dummy = self._spared()
-        hooks = {} if self.why_not else {0: self._marks.writer(perf_counter_ns, serial, self._ident, kind)}
-        dummy._backward_hooks = hooks
+        dummy._backward_hooks = {} if self.why_not else {0: self.writer(serial, kind)}
         return dummy
 
     def _spared(self) -> Any:
         return self._spare.popleft() if self._spare else self._torch.empty(0)
+
+    def host_writer(self, serial: int, kind: int) -> Callable[[Any], None]:
+        """A hook that writes a mark, and nothing once the stream is closed."""
+        return self._marks.writer(perf_counter_ns, serial, self._ident, kind)
+
+    def mark_with(self, writer: Callable[[int, int], Callable[[Any], None]]) -> None:
+        """Have another one make the hooks of all marks from here on.  Any thread."""
+        self.writer = writer
+        self._dummies.clear()
+
+    def time_passes_with(self, wrapped: Callable[..., Any]) -> None:
+        """Have another function in the place of the clock around the engine.  Any thread."""
+        for home in self._engine_homes:
+            if home._engine_run_backward is self._wrapped_engine:
+                home._engine_run_backward = wrapped
+        self._wrapped_engine = wrapped
 
     def _yield_to_compiled_autograd(self) -> None:
         """On the thread that runs the pass, before it begins: the graph's nodes hold these very dicts."""
@@ -189,8 +205,9 @@ class Backward:
         unseen(end)
         return shielded_from_dynamo(end)  # type: ignore[no-any-return]
 
-    def _wrap_engine(self, spans: Stream) -> Callable[..., Any]:
-        clock, append, engine = perf_counter_ns, spans.append, self._engine
+    def wrap_engine(self, append: Callable[..., Any]) -> Callable[..., Any]:
+        """append() writes the row of a pass, on the thread that ran it."""
+        clock, engine = perf_counter_ns, self._engine
         ident, trouble, samples, modules = self._ident, self._trouble, self.samples, sys.modules
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:

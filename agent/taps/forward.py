@@ -58,11 +58,12 @@ class Forward:
         self._globals = counting | _globals(spans, modules, backward.begin, backward.end, trouble)
         self._unmarked = counting | _globals(spans, modules, _nothing, _nothing, trouble)
         self._code = _compiled(self._original)
+        self.around: Callable[[dict[str, Any]], dict[str, Any]] = _as_they_are  # where there are devices, theirs
         self.installed = False
 
     def install(self, marks: bool = True, spent: Callable[[int], None] | None = None) -> None:
         """marks: backward too.  spent: is told the nanoseconds that each piece of the tap took."""
-        chosen = self._globals if marks else self._unmarked
+        chosen = self.around(self._globals if marks else self._unmarked)
         self._module_py.__dict__.update(chosen if spent is None else _timed(chosen, spent))
         if not self.installed:
             self._target.__code__ = self._code
@@ -168,6 +169,10 @@ def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, An
     return chosen | {name: timed(chosen[name]) for name in ("_probe_before", "_probe_after")}
 
 
+def _as_they_are(chosen: dict[str, Any]) -> dict[str, Any]:
+    return chosen
+
+
 def _nothing(*_: Any) -> int:
     """What frames in flight call once the taps are out; 0 is an autograd number like any other."""
     return 0
@@ -175,5 +180,6 @@ def _nothing(*_: Any) -> int:
 
 _INERT: dict[str, Any] = {
     **dict.fromkeys(("_probe_before", "_probe_after", "_probe_failed", "_probe_count"), _nothing),
+    "_probe_clock": perf_counter_ns,
     "_probe_waiting": (),
 }

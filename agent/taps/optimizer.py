@@ -47,12 +47,12 @@ class OptimizerStep:
             raise LookupError("Optimizer.profile_hook_step makes no wrapper that we know")
         self._original, self._ours = original, _swapped(original)
         self._timed = [True]
-        self._stepped = _stepped(self._timed, spans, modules, steps, trouble)
+        self._functions = {**_NEEDED, "_probe_stepped": _stepped(self._timed, spans, modules, steps, trouble)}
         self.installed = False
 
     def install(self, patience_s: float = 0.0) -> bool:
         if not self.installed:
-            self._optimizer_py.__dict__.update(_NEEDED, _probe_stepped=self._stepped)
+            self._optimizer_py.__dict__.update(self._functions)
             self._put(self._original, self._ours)
             self.installed = True
         return True
@@ -60,7 +60,7 @@ class OptimizerStep:
     def remove(self) -> bool:
         if self.installed:
             self._put(self._ours, self._original)
-            self._optimizer_py.__dict__.update(_probe_stepped=_nothing)
+            self._optimizer_py.__dict__.update(_NEEDED, _probe_stepped=_nothing)
             self.installed = False
         return True
 
@@ -71,6 +71,12 @@ class OptimizerStep:
     def forget(self) -> None:
         """In a forked child."""
         self.remove()
+
+    def call_around(self, around: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Have the swapped code call what around() makes of its functions.  Any thread."""
+        self._functions = around(self._functions)
+        if self.installed:
+            self._optimizer_py.__dict__.update(self._functions)
 
     def _put(self, old: CodeType, new: CodeType) -> None:
         making = self._making

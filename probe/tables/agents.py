@@ -55,7 +55,7 @@ def derive(job: Job) -> Columns:
     return {column_.name: column(column_.name, column_.type) for column_ in TABLE.columns}
 
 
-_TAPS = ("forward", "backward", "optimizer", "collectives", "loader", "process", "gpu")
+_TAPS = ("forward", "backward", "optimizer", "device", "collectives", "loader", "process", "gpu")
 _SILENT = "It does not answer."
 
 TABLE = Table(
@@ -114,6 +114,14 @@ TABLE = Table(
         Column("forward_tap", "VARCHAR", "", "on, or why module calls are not recorded.", "agent", _SILENT),
         Column("backward_tap", "VARCHAR", "", "on, or why backwards are not recorded.", "agent", _SILENT),
         Column("optimizer_tap", "VARCHAR", "", "on, or why optimizer steps are not recorded.", "agent", _SILENT),
+        Column(
+            "device_tap",
+            "VARCHAR",
+            "",
+            "on, or why times and memory on CUDA devices are not recorded.",
+            "agent",
+            "The job does not use CUDA.",
+        ),
         Column("collectives_tap", "VARCHAR", "", "on, or why collectives are not recorded.", "agent", _SILENT),
         Column("loader_tap", "VARCHAR", "", "on, or why batches of loaders are not recorded.", "agent", _SILENT),
         Column("process_tap", "VARCHAR", "", "on, or why process and host are not sampled.", "agent", _SILENT),

@@ -7,12 +7,14 @@ of both is in probe.nesting and probe.backward.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ..arrow import choice, coded, nulls
+from ..arrow import choice, coded
 from ..backward import Calls, Instances, Marks, Passes, place_marks, resolve
+from ..device_times import DeviceTimes, Timed
 from ..nesting import NONE, Bools, Ints, depth_below, self_time
 from ..places import Places, settle
 from ..raw import Raw
@@ -20,11 +22,11 @@ from ..regions import marks as recorded_marks
 from ..regions import parents as noted_parents
 from ..schema import COMMON, Column, Columns, Table
 from ..spans import Spans
-from ..streams import COMPILED, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS
+from ..streams import COMPILED, DEVICE, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS
 from ..tree import Tree
 
 STAGES = ("forward", "backward", "step")
-_STREAMS = (SPANS, MARKS)
+_STREAMS = (SPANS, MARKS)  # what a row cannot do without; its times on a device may be lost before it
 
 
 def _places(raw: Raw, spans: Spans) -> Places:
@@ -72,12 +74,21 @@ def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
     return roots
 
 
-def _backward(raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes) -> Instances:
+def _backward(
+    raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes, engines: Ints, devices: DeviceTimes
+) -> tuple[Instances, Callable[[], Timed]]:
+    """By the host's clock, and when asked for by the devices'."""
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
     made = Calls(before, tree.index(places.of_calls[calls]))
     marks = _marks(raw, passes, tree, made.module)
-    return resolve(passes, marks, tree, _roots(spans, passes, marks, tree), spans.recomputed(), made)
+    roots = _roots(spans, passes, marks, tree)
+
+    def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:
+        return resolve(passes, marks, tree, roots, recomputed, made)
+
+    found = resolved(passes, marks, spans.recomputed())
+    return found, lambda: devices.of_backwards(passes, engines, marks, resolved)
 
 
 def _depths(spans: Spans, tree: Tree) -> Ints:
@@ -93,7 +104,8 @@ def derive(raw: Raw) -> Columns:
     places = _places(raw, spans)
     tree = Tree.of(places.parents, places.subjects)
     engines, passes = _passes(spans)
-    back = _backward(raw, spans, places, tree, passes)
+    devices = DeviceTimes(raw, spans)
+    back, back_on_device = _backward(raw, spans, places, tree, passes, engines, devices)
     rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
     pass_step = raw.timeline.step(passes.start)
     steps = (raw.timeline.step(spans.start[rows]), pass_step[back.number])
@@ -106,13 +118,18 @@ def derive(raw: Raw) -> Columns:
     again = spans.recompute[rows] & (caller == 0)
     caller = np.where(again, tree.subject(tree.parent[tree.index(spans.subject[rows])]), caller)
     subject = both.join(spans.subject[rows], tree.subject(back.module[bound]))
-    own = both.join(self_time(spans.nesting, total)[rows], back.own[bound]) / 1e9
-    whole = both.join(total[rows], back.total[bound]) / 1e9
+    own = both.join(self_time(spans.nesting, total)[rows], back.own[bound])
+    whole = both.join(total[rows], back.total[bound])
     began = both.join(spans.start[rows], back.start[bound])
     flags, number = spans.rows["flags"], back.number[bound]
     compiled = (flags & COMPILED) != 0
     names, types = _names(raw, "name"), _names(raw, "type")
     backs = np.zeros(len(bound), np.bool_)
+
+    @cache
+    def timed() -> Timed:
+        return devices.timed().of(rows).followed_by(back_on_device().of(bound))
+
     return {
         "start_ns": began,
         "step": both.join(steps[0][seen[0]], steps[1][bound]),
@@ -128,12 +145,12 @@ def derive(raw: Raw) -> Columns:
         "root": lambda: coded(subject, _models(raw)),
         "depth": lambda: both.join(_depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
         "stage": lambda: choice(both.join(np.where(optimizer, 2, 0), np.ones(len(bound), np.int64)), STAGES),
-        "duration": own,
-        "total_duration": whole,
-        "host_duration": own,
-        "total_host_duration": whole,
-        **_memory(both.length),
-        "device": lambda: coded(subject, _names(raw, "device")),
+        "duration": lambda: devices.seconds(subject, own, lambda: (timed().own, timed().own_known)),
+        "total_duration": lambda: devices.seconds(subject, whole, lambda: (timed().total, timed().total_known)),
+        "host_duration": own / 1e9,
+        "total_host_duration": whole / 1e9,
+        **devices.memory(rows, len(bound)),
+        "device": lambda: coded(subject, devices.devices),
         "thread": lambda: raw.native_threads(both.join(spans.rows["thread"][rows], back.thread[bound])),
         "recompute": lambda: both.join(spans.recompute[rows], backs),
         "compiled": lambda: both.join(compiled[rows], np.isin(subject[len(rows) :], spans.subject[compiled])),
@@ -179,14 +196,16 @@ def _models(raw: Raw) -> dict[int, str]:
     return {serial: str(root.get("model") or root.get("type")) for serial, root in roots.items()}
 
 
-def _memory(rows: int) -> dict[str, Callable[[], Any]]:
-    return {name: lambda: nulls(rows, "DOUBLE") for name in _MEMORY}
+_CLOCKS = "CUDA events on cuda, else the host's clock"
+_NOT_TIMED = (
+    "On cuda: the device has not come to it yet, no event was to be had, a graph was being captured, the module is on "
+    "several devices, or retention has dropped it."
+)
 
 
-_MEMORY = ("allocated", "allocated_delta", "max_allocated", "reserved")
+def _memory(name: str, doc: str) -> Column:
+    return Column(name, "DOUBLE", "MB", doc, "CUDA caching allocator", "On the CPU; in backward; as total_duration.")
 
-_ALLOCATOR = "CUDA caching allocator"
-_NO_DEVICE = "On the CPU."
 
 TABLE = Table(
     name="python.torch_trace",
@@ -237,21 +256,37 @@ TABLE = Table(
         ),
         Column("depth", "INTEGER", "", "Module calls around this one; 0 is the outermost.", "nesting of calls"),
         Column("stage", "VARCHAR", "", "forward, backward or step.", "kind of span"),
-        Column("duration", "DOUBLE", "s", "Time of this module itself, not of modules it called.", "host's clock"),
-        Column("total_duration", "DOUBLE", "s", "Time from entry to exit, children included.", "host's clock"),
+        Column(
+            "duration",
+            "DOUBLE",
+            "s",
+            "Time of this module itself, not of modules it called, on its device; on cuda from the end of what was "
+            "issued before it to the end of what it issued, waiting for the host included.",
+            _CLOCKS,
+            f"{_NOT_TIMED}  So is a module that holds one that was not timed.",
+        ),
+        Column(
+            "total_duration",
+            "DOUBLE",
+            "s",
+            "Time from entry to exit, children included, on its device.",
+            _CLOCKS,
+            _NOT_TIMED,
+        ),
         Column("host_duration", "DOUBLE", "s", "duration on the host's clock.", "host's clock"),
         Column("total_host_duration", "DOUBLE", "s", "total_duration on the host's clock.", "host's clock"),
-        Column("allocated", "DOUBLE", "MB", "Memory held at the end of the call (2^20 bytes).", _ALLOCATOR, _NO_DEVICE),
-        Column("allocated_delta", "DOUBLE", "MB", "Memory gained or lost during the call.", _ALLOCATOR, _NO_DEVICE),
-        Column("max_allocated", "DOUBLE", "MB", "Most memory held so far.", _ALLOCATOR, _NO_DEVICE),
-        Column("reserved", "DOUBLE", "MB", "Memory the allocator has reserved.", _ALLOCATOR, _NO_DEVICE),
+        _memory("allocated", "Memory of the device held at the end of the call (2^20 bytes)."),
+        _memory("allocated_delta", "Memory gained or lost during the call."),
+        _memory("max_allocated", "Most memory held until then, since the job last reset that count."),
+        _memory("reserved", "Memory the allocator had reserved at the end of the call."),
         Column(
             "device",
             "VARCHAR",
             "",
-            "Device of the module's parameters and buffers, else of the module around it: cpu, cuda:0, ...",
+            "Device of the module's parameters and buffers, else of the module around it, else the cuda device of its "
+            "arguments: cpu, cuda:0, ...",
             "parameters, when the module was named",
-            "Several devices, offloaded, not named yet, or no parameters anywhere.",
+            "Several devices, offloaded, not named yet, or no parameters anywhere and no arguments on cuda.",
         ),
         Column(
             "thread",
@@ -273,7 +308,7 @@ TABLE = Table(
         ),
         Column("failed", "BOOLEAN", "", "The call raised.", "exceptions"),
     ),
-    streams=_STREAMS,
+    streams=(*_STREAMS, DEVICE),
     derive=derive,
     example="SELECT module, stage, AVG(duration) FROM python.torch_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 5",
 )

@@ -1,0 +1,16 @@
+"""Tests for a machine with a CUDA device: `make gpu`.  Elsewhere every one of them is skipped."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def device() -> str:
+    """The device's name, as torch has it."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    torch.cuda.init()
+    return "cuda:0"

@@ -1,0 +1,83 @@
+"""Device times of all shapes of models, on a played device: whose time each kernel is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+from naps import MS, Clock, Naps, napping  # noqa: E402
+from played_cuda import PlayedCuda, played_cuda, to_cuda  # noqa: E402
+from tapped import Taps, tapped  # noqa: E402
+from zoo import ZOO  # noqa: E402
+
+SLACK_NS = 10_000  # of a clock that goes on by 1 ns a reading
+TIMES = 3  # what a nap on the host takes on the device
+BEHIND_NS = 1000 * MS  # what the device has to do when the test begins
+
+Rows = list[dict[str, Any]]
+
+
+@contextmanager
+def on_a_device(**options: Any) -> Iterator[tuple[PlayedCuda, Taps]]:
+    """Every nap issues a kernel that takes longer: the device falls behind and is never idle."""
+    nap = Naps.nap
+
+    def launching(self: Naps, module: Any, stage: str, ms: float) -> None:
+        nap(self, module, stage, ms)
+        played.launch(module, stage, int(TIMES * ms * MS))
+
+    clock = Clock()
+    with (
+        napping(clock),
+        played_cuda(clock) as played,
+        patch.object(Naps, "nap", launching),
+        tapped(**options) as taps,
+    ):
+        played.busy_until = clock.now + BEHIND_NS
+        yield played, taps
+
+
+def table(played: PlayedCuda, taps: Taps) -> Rows:
+    """What is known once the device has come to what was issued."""
+    played.catch_up()
+    taps.device.tend()
+    return taps.table()
+
+
+def runs_again(name: str, played: PlayedCuda, taps: Taps) -> tuple[nn.Module, int]:
+    """A model of the zoo that has run once, and when it then runs again: by now its modules are known by name."""
+    model, run = ZOO[name]()
+    to_cuda(model)
+    run()
+    taps.modules.name()
+    taps.device.open()
+    played.spent.clear()
+    start = played.clock.now
+    run()
+    return model, start
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_kernel_is_the_time_of_the_module_that_issued_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # checkpointing compares devices, and a gradient of what only says that it is on one is not
+    monkeypatch.setitem(torch.utils.checkpoint._allowed_determinism_checks_to_fns, "default", lambda tensor: None)
+    with on_a_device() as (played, taps):
+        model, start = runs_again(name, played, taps)
+        found, expected = defaultdict[Any, int](int), defaultdict[Any, int](int)
+        names = {serial: module["name"] for serial, module in taps.raw().log.modules.items()}
+        for row in table(played, taps):
+            if row["start_ns"] >= start:
+                assert row["device"] == "cuda:0"
+                found[row["module"], row["stage"]] += round(row["duration"] * 1e9)
+        for (module, stage), ns in played.spent.items():
+            expected[names[taps.serial(module)], stage] += ns
+        both = {key: (expected[key], found[key]) for key in {*expected, *found}}
+        assert not {key: pair for key, pair in both.items() if abs(pair[0] - pair[1]) > SLACK_NS} and model
