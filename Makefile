@@ -16,7 +16,7 @@ test: lint
 
 # Hugging Face, accelerate and Lightning, in an environment of their own: they bring many packages.
 frameworks: $(FRAMEWORKS)/.installed
-	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest -rs tests/frameworks
+	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest -rfEs tests/frameworks
 	@echo "not run: CUDA and CUDA graphs, DeepSpeed, Megatron-LM, other versions than these (make soak has some)"
 
 $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/constraints.txt

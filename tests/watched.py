@@ -62,4 +62,4 @@ def rows(probe: Probe, pid: int, sql: str) -> Any:
 
 
 def final(job: Target, ranks: int) -> list[str]:
-    return sorted(re.findall(r"final (\d+ \d+ \w+)", job.wait_for("final", times=max(1, ranks))))
+    return sorted(re.findall(r"final (\d+ \d+ [0-9a-f]{16})", job.wait_for("final", times=max(1, ranks))))

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PYTEST = [sys.executable, "-m", "pytest", "-rs", "-o", "timeout=3600"]
+PYTEST = [sys.executable, "-m", "pytest", "-rfEs", "-o", "timeout=3600"]
 
 
 def run(name: str, command: list[str], **environment: str) -> bool:
