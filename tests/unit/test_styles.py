@@ -25,6 +25,7 @@ def loops() -> ModuleType:
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
+    made.STEPS = 60
     return made
 
 
