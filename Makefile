@@ -18,7 +18,8 @@ test: lint
 
 # Hugging Face, accelerate and Lightning, in an environment of their own: they bring many packages.
 frameworks: $(FRAMEWORKS)/.installed
-	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest tests/frameworks
+	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest -rfEs tests/frameworks
+	@echo "not run: CUDA and CUDA graphs, DeepSpeed, Megatron-LM, other versions than these (make soak has some)"
 
 $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS)
@@ -48,6 +49,7 @@ bench: $(INSTALLED) $(COMPARED)
 	$(BIN)/python tests/bench/step_time.py --python $(VENV)/bench/bin/python --write $(BENCH)
 	$(BIN)/python tests/bench/micro.py --write $(BENCH)
 
+# About two hours; puts other versions of torch, 6 GB each, into a temporary folder for as long as they run.
 soak: $(INSTALLED)
 	$(BIN)/python tests/bench/soak.py
 

@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from target import PROBE, TARGETS, TORCHRUN, Probe, Start, Target, descendants
+from target import PROBE, PYTHON, TARGETS, TORCHRUN, Probe, Start, Target, descendants
 
 SETTLE_S = 3.0  # how long an ended thread, socket or process may take to be gone
 
@@ -36,7 +35,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         script: str | Path, *args: str, ready: str = "ready", ranks: int = 0, env: dict[str, str] | None = None
     ) -> Target:
         torchrun = (*TORCHRUN, "--log-dir", str(tmp_path), "--nproc-per-node", str(ranks))
-        command = (*(torchrun if ranks else (sys.executable,)), str(TARGETS / script), *args)
+        command = (*(torchrun if ranks else (PYTHON,)), str(TARGETS / script), *args)
         targets.append(Target(command, tmp_path / f"target-{len(targets)}.txt", env or {}))
         if ready:
             targets[-1].wait_for(ready, times=max(1, ranks))

@@ -12,7 +12,8 @@ from typing import Protocol
 
 TARGETS = Path(__file__).parent / "targets"
 PROBE = Path(sys.executable).parent / "probe"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
+PYTHON = os.environ.get("TARGET_PYTHON", sys.executable)  # the targets' own: make soak runs them on others
+TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
 START_S = 90.0  # importing torch in several processes on a busy machine
 
 

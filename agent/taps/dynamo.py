@@ -27,15 +27,35 @@ def shielded_from_dynamo(function: Any) -> Any:
     """The function, which dynamo skips with everything that it calls: nothing of it may be the user's."""
     unseen(function)
     skip(function.__code__, with_all_below=True)
-    return function
+    frames = _frames()
+    return function if hasattr(frames, "_FrameAction") else _with_its_eyes_shut(function, frames.set_eval_frame)
+
+
+def _with_its_eyes_shut(function: Any, set_eval_frame: Any) -> Any:
+    """Before torch 2.6 only a frame can be skipped, and not what it calls: there dynamo is off meanwhile."""
+
+    def shielded(*args: Any) -> Any:
+        callback = set_eval_frame(None)
+        try:
+            return function(*args)
+        finally:
+            set_eval_frame(callback)
+
+    unseen(shielded)
+    skip(shielded.__code__)
+    return shielded
 
 
 def skip(code: CodeType, with_all_below: bool = False) -> None:
     """Have dynamo run this code as it is, under whatever file name; before torch 2.6 it then still sees all below."""
-    frames: Any = sys.modules["torch"]._C._dynamo.eval_frame
+    frames = _frames()
     action = getattr(frames, "_FrameAction", None)
     if action is not None:
         below = action.SKIP if with_all_below else action.DEFAULT
         frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, below))
     elif hasattr(frames, "skip_code"):
         frames.skip_code(code)
+
+
+def _frames() -> Any:
+    return sys.modules["torch"]._C._dynamo.eval_frame

@@ -52,6 +52,7 @@ def trained(model: nn.Module, loss_of: Callable[[], torch.Tensor], optimizer: to
         optimizer.zero_grad()
         return loss.item()
 
+    step.model = model  # type: ignore[attr-defined]  # for who compares the weights
     return step
 
 

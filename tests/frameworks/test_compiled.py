@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 
 import pytest
-from watched import alone, rows, watched
+from watched import rows
 
 from target import Probe, Start, Target
 
@@ -31,9 +30,3 @@ def test_a_compiled_model_is_one_row_and_compiles_no_more(start: Start, probe: P
     both = [(name, name, stage, 0, None, True) for stage in ("forward", "backward")]
     assert [tuple(row.values()) for row in found if row["stage"] != "step"] == sorted(both, key=str)
     assert counted(job) == counted(start("compiled.py", style, ready=""))
-
-
-def test_sharded_weights_stay_and_the_step_is_the_optimizers(start: Start, probe: Probe, tmp_path: Path) -> None:
-    end, pairs, _ = watched(start, probe, tmp_path, "fsdp2", ranks=2)
-    assert [own - ours for own, ours in pairs] == [0] * 3
-    assert end == alone(start, "fsdp2", ranks=2)

@@ -15,6 +15,7 @@ nn = torch.nn
 
 from tapped import Taps, tapped  # noqa: E402
 
+from probe.agent.taps.dynamo import shielded_from_dynamo  # noqa: E402
 from probe.agent.taps.forward_hooks import ForwardHooks  # noqa: E402
 from probe.streams import COMPILED, ENGINE, FORWARD, KIND_MASK, OPTIMIZER, SPANS  # noqa: E402
 
@@ -196,3 +197,18 @@ def test_hooks_leave_a_compiled_region_as_it_is() -> None:
         graphs, weights = train("wrapped", lambda number: None, fullgraph=True)
         watched, same = train("wrapped", lambda number: None if number else taps.install(), fullgraph=True)
     assert (watched["stats"]["unique_graphs"], same) == (graphs["stats"]["unique_graphs"], weights)
+
+
+def test_on_an_older_torch_dynamo_sees_nothing_that_we_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = torch._C._dynamo.eval_frame
+    callback = ["the job's own"]
+
+    def set_eval_frame(new: Any) -> Any:
+        callback.append(new)
+        return callback[-2]
+
+    monkeypatch.delattr(frames, "_FrameAction")  # as before 2.6
+    monkeypatch.setattr(frames, "set_eval_frame", set_eval_frame)
+    during = shielded_from_dynamo(lambda: callback[-1])()
+    monkeypatch.undo()
+    assert (during, callback[-1]) == (None, "the job's own")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import random
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -19,32 +18,31 @@ from watched import JOB  # noqa: E402
 STYLES = ("one", "scheduler", "accumulation", "scaler", "two", "gan", "lbfgs")
 
 
-@pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """tests/frameworks/job.py, which takes its arguments from the command line."""
-    monkeypatch.setattr(sys, "argv", ["job.py"])
-    spec = importlib.util.spec_from_file_location("job", JOB)
+@pytest.fixture(scope="module")
+def loops() -> ModuleType:
+    """tests/frameworks/loops.py, which stands on no path."""
+    spec = importlib.util.spec_from_file_location("loops", JOB.parent / "loops.py")
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
+    made.STEPS = 60
     return made
 
 
-def weights(job: Any, style: str, after: Callable[[int], None] = lambda step: None) -> bytes:
+def weights(loops: Any, style: str, stepped: Callable[[int], object] = lambda step: None) -> bytes:
     torch.manual_seed(0)
-    job.stepped = after
-    return b"".join(weight.detach().numpy().tobytes() for weight in getattr(job, style)().parameters())
+    return b"".join(weight.detach().numpy().tobytes() for weight in loops.STYLES[style](stepped).parameters())
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_the_boundaries_are_the_jobs_steps_and_the_weights_stay(job: Any, style: str) -> None:
+def test_the_boundaries_are_the_jobs_steps_and_the_weights_stay(loops: Any, style: str) -> None:
     chance, seen = random.Random(0), []
 
     def toggle(step: int) -> None:
         seen.append((step, taps.steps.count))
         taps.forward.install() if chance.random() < 0.5 else taps.forward.remove()
 
-    alone = weights(job, style)
+    alone = weights(loops, style)
     with tapped(stream_bytes=1 << 20) as taps:
-        assert weights(job, style, toggle) == alone
-    assert seen == [(step, step) for step in range(1, job.STEPS + 1)]
+        assert weights(loops, style, toggle) == alone
+    assert seen == [(step, step) for step in range(1, loops.STEPS + 1)]
