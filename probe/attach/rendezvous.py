@@ -22,6 +22,7 @@ PREFIX = "probe-attach-"
 SOCKET = "s"
 PLACES = ("/tmp", "/dev/shm", "/var/tmp", "/run")  # after the target's own TMPDIR
 _OURS = re.compile(r"probe-attach-[0-9a-f]{16}|probe-\d+-[0-9a-f]{8}")  # a rendezvous; the folder of an agent's socket
+_ROOM = 107 - len(f"/{PREFIX}{'0' * 16}/{SOCKET}")  # bytes of a socket's path that the target connects to
 STALE_SECONDS = 60.0  # younger ones may be about to be bound
 
 
@@ -109,6 +110,8 @@ def _is_answered(directory: int, name: str) -> bool:
 def _open_place(pid: int, status: Status) -> tuple[int, str]:
     """A directory of the target in which we can make another: (descriptor, path as the target sees it)."""
     for place in (*_own_choice(pid), *PLACES):
+        if len(os.fsencode(place.rstrip("/"))) > _ROOM:
+            continue
         try:
             descriptor = _walk(status, f"/proc/{pid}/root", place)
         except OSError:

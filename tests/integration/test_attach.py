@@ -114,6 +114,14 @@ def test_every_version_is_attached_to_under_load_and_stays_whole(start_python, v
     assert sorted(waits)[len(waits) // 2] < 0.25
 
 
+@pytest.mark.parametrize("length", [75, 76, 160])
+def test_a_temporary_directory_too_long_for_a_socket_is_passed_over(start: Start, short_folder: Path, length: int):
+    folder = short_folder / "long" / ("x" * (length - len(f"{short_folder}/long/")))
+    folder.mkdir(parents=True)
+    assert len(str(folder)) == length
+    put(start("waiting.py", "sleep", env={"TMPDIR": str(folder)}))
+
+
 def test_it_leaves_nothing_behind_but_its_module(start: Start):
     target = start("waiting.py", "sleep")
     first = put(target).reply

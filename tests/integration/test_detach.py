@@ -32,11 +32,9 @@ def compared(state: dict[str, Any], stays: set[str]) -> dict[str, Any]:
 
 
 @pytest.fixture(params=[0, 2], ids=["one process", "two ranks"])
-def target(request: pytest.FixtureRequest, start: Start, tmp_path: Path) -> Target:
-    folder = tmp_path / "tmp"
-    folder.mkdir()
+def target(request: pytest.FixtureRequest, short_folder: Path, start: Start, tmp_path: Path) -> Target:
     gloo = ["--gloo"] if request.param else []
-    return start("witness.py", str(tmp_path / "state"), *gloo, ranks=request.param, env={"TMPDIR": str(folder)})
+    return start("witness.py", str(tmp_path / "state"), *gloo, ranks=request.param, env={"TMPDIR": str(short_folder)})
 
 
 def test_nothing_is_left_after_detach_and_twenty_rounds_leave_no_more_than_one(
