@@ -13,8 +13,6 @@ import pytest
 
 from target import PROBE, TARGETS, Probe, Start, Target, descendants
 
-pytestmark = pytest.mark.alone  # the only job of this machine
-
 SQL = "SELECT module, stage, COUNT(*) AS n FROM python.torch_trace GROUP BY ALL ORDER BY ALL"
 LINE = re.compile(r"attached  rank (\d)  pid (\d+)  \d+ ms +python 3\.\d+\.\d+, torch \d+\.\d+\.\d+\n")
 
@@ -81,6 +79,7 @@ def test_run_attaches_to_the_ranks_as_they_appear(probe: Probe, start: Start, tm
     assert target.process.returncode == -15 or target.process.returncode == 143
 
 
+@pytest.mark.alone
 def test_the_only_attached_job_needs_no_name(job: Target, probe: Probe) -> None:
     probe("attach", job.pid)
     done = probe("eval", "1 + 1", status=None)

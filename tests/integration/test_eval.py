@@ -14,8 +14,6 @@ import pytest
 
 from target import PROBE, Probe, Start, Target
 
-pytestmark = pytest.mark.alone  # it looks at the clock
-
 JOB = Path(__file__).parent.parent / "acceptance" / "document" / "job.py"
 
 
