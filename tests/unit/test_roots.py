@@ -23,7 +23,10 @@ from probe.agent.roots import LOOKS, Roots  # noqa: E402
 
 
 @pytest.fixture
-def taps() -> Iterator[Taps]:
+def taps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Taps]:
+    """A look takes as long as it takes, here: a core that is lost meanwhile is no reason not to find a name."""
+    monkeypatch.setattr(roots_py, "_LONGEST_S", 60.0)
+    monkeypatch.setattr(roots_py, "_PATIENCE_S", 60.0)
     with tapped() as made:
         yield made
 
