@@ -70,15 +70,13 @@ class Sampling:
 
     def _choose(self, step_ns: int | None) -> None:
         """What may be done within the budget: the phases of all steps take up to half of it, modules the rest."""
+        self.every = self.sample or self.every
         if not step_ns:
-            self.every = self.sample or self.every
             return
         budget_ns = _AIM * step_ns * self.budget_pct / 100
         self.times_phases = budget_ns >= 2 * _PHASES_NS
         budget_ns -= self.times_phases * _PHASES_NS
-        if self.sample is not None:
-            self.every = self.sample
-        elif self.cost_ns is not None:
+        if self.sample is None and self.cost_ns is not None:
             self.every = next((every for every in EVERY if every * budget_ns >= self.cost_ns), EVERY[-1])
 
     def spend(self, ns: int) -> None:

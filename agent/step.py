@@ -7,18 +7,18 @@ The one invariant: every boundary increments `count` exactly once, on the traini
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from ..streams import SAMPLED, STEPS, STREAMS
+from ..streams import SAMPLED
 from .own_number import OwnNumber
 from .rows import Stream
 from .samples import Samples
 from .sampling import Sampling
 
 _SILENT = 16  # steps of another optimizer without one of the anchor: it has been replaced
-_TIME = STREAMS[STEPS].index("time_ns")
 _RECENT = 32  # steps that say how long one usually takes
 
 
@@ -26,7 +26,7 @@ class Steps:
     """count: boundaries so far; base + count - 1: the job's number of the step that ended last."""
 
     def __init__(self, stream: Stream, boundary: Callable[[int], None], sampling: Sampling) -> None:
-        self._stream, self._boundary, self._sampling = stream, boundary, sampling
+        self._boundary, self._sampling = boundary, sampling
         self._claim, self._pack_into, self._buffer = stream.claim, stream.pack_into, stream.buffer
         self._ident = sys.modules["_thread"].get_ident
         self._flags = SAMPLED  # of the step that runs
@@ -40,9 +40,9 @@ class Steps:
         self.own_number: OwnNumber | None = None  # while it is not known whether the job has one
         self.training_thread: int | None = None
         self.anchor_name: str | None = None
-        self.last_ns: int | None = None
         self._anchor = 0  # serial
         self._others, self._others_at = 0, 0
+        self._ends: deque[int] = deque(maxlen=_RECENT + 1)
 
     def stepped(self, optimizer: Any, serial: int, now: int) -> None:
         """In every optimizer's post-hook; a boundary if it is the anchor's.
@@ -56,7 +56,8 @@ class Steps:
         rss_bytes, samples = (self.rss_bytes(now), self.samples.take(thread)) if flags & SAMPLED else (0, 0)
         offset, seq = self._claim()
         self._pack_into(self._buffer, offset, now, count, group, serial, rss_bytes, samples, thread, flags, seq)
-        self.training_thread, self.last_ns = thread, now
+        self.training_thread = thread
+        self._ends.append(now)
         self.count = count = count + 1
         if count >= self._turn_at:
             self._turn(thread)
@@ -110,16 +111,14 @@ class Steps:
         """The job's number of the step whose count is 0, as worked out over all ranks."""
         self.base, self.source = base, source
 
+    @property
+    def last_ns(self) -> int | None:
+        """When the last step ended; any thread."""
+        return self._ends[-1] if self._ends else None
+
     def typical_ns(self) -> int | None:
         """Median time of the last steps; any thread."""
-        last = self._stream.position()
-        ends = []
-        try:
-            for _, rows in self._stream.read(last - _RECENT, last, _RECENT):
-                ends += [row[_TIME] for row in self._stream.struct.iter_unpack(rows) if row[-1]]
-        except ValueError:  # closed
-            return None
-        durations = sorted(end - before for before, end in pairwise(sorted(ends)))
+        durations = sorted(end - before for before, end in pairwise(self._ends.copy()))
         return durations[len(durations) // 2] if durations else None
 
 

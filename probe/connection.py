@@ -118,7 +118,7 @@ class Connection:
         def run() -> None:
             try:
                 outcome.append(query.run(sql))
-            except BaseException as error:
+            except BaseException as error:  # raised again on the thread that waits
                 outcome.append(error)
 
         thread = threading.Thread(target=run, name="probe-query", daemon=True)

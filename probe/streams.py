@@ -101,9 +101,9 @@ LOG_BYTES = 64 << 20  # address space; memory is used as records come
 LOG_STRING, LOG_MODULE, LOG_OPTIMIZER, LOG_GROUP, LOG_THREAD, LOG_EVAL, LOG_EVAL_DONE = range(1, 8)
 LOG_LOADER, LOG_DEVICE = range(8, 10)
 # payloads: STRING the text; all others JSON objects; a later record of the same kind and id replaces one.
-#   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial, "device": "cuda:0" or null}
-#                              and "spread": true if its tensors are on several devices or elsewhere; a root's also has
-#                              "model", by which all of its model is told from others
+#   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial, "device": "cuda:0" or null};
+#                                where it holds "spread": true (tensors on several devices, or elsewhere), "wraps":
+#                                serial or 0 (torch.compile's wrapper), "model" (of a root: what its model is called)
 #   OPTIMIZER id serial          {"name", "type", "device"}
 #   GROUP     id                 {"name", "backend", "size", "rank", "ranks": [...]}
 #   THREAD    id get_ident()     {"native_id", "name", "is_main"}

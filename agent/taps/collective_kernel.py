@@ -59,7 +59,7 @@ class Kernels:
             if tap.recording:
                 try:
                     begun = begin(args)
-                except Exception as error:
+                except Exception as error:  # inside a collective of the user's: nothing of ours may escape
                     tap.trouble(error)
             if begun is None:
                 return redispatch(keyset & below, *args)
@@ -70,7 +70,7 @@ class Kernels:
                 raise
             try:
                 end(begun, result)
-            except Exception as error:
+            except Exception as error:  # likewise
                 tap.trouble(error)
             return result
 

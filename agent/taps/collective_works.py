@@ -116,7 +116,7 @@ class Works:
                 return
             try:
                 future.value()
-            except Exception:
+            except Exception:  # whatever the backend raises, the operation failed
                 self.failed(offset, seq)
 
     def _ended(self, asked: _Asked) -> bool:

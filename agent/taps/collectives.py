@@ -56,7 +56,7 @@ class Collectives:
             return
         try:
             self._register()
-        except Exception as error:
+        except Exception as error:  # a torch whose operators are others: the job goes on without this tap
             self.remove()
             self.why_not = repr(error)
             return
@@ -98,7 +98,7 @@ class Collectives:
         """Raise RuntimeError if the eval on this thread would hang the job by this operation."""
         try:
             why = self._why_refused(operation, args)
-        except Exception as error:
+        except Exception as error:  # a fault of ours must not stop a collective
             self.trouble(error)
             return
         if why is not None:

@@ -1,10 +1,10 @@
 """Module calls by torch's own global hooks: where the code of nn.Module._wrapped_call_impl is not the one known.
 
 Records the same spans and marks as forward.py at some four times its cost.  What it cannot see: arguments given by
-keyword, the samples of a batch, a call that ends in a
-BaseException that is no Exception, and compiled regions, which are not marked as such; dynamo guards the dicts of
-hooks, so what was compiled before they are put in may be compiled anew, once.  The one invariant: torch walks these
-dicts in the midst of a call, so they change only while no other thread can run.
+keyword, the samples of a batch, a call that ends in a BaseException that is no Exception, and compiled regions, which
+are not marked as such; dynamo guards the dicts of hooks, so what was compiled before they are put in may be compiled
+anew, once.  The one invariant: torch walks these dicts in the midst of a call, so they change only while no other
+thread can run.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any
 
 FEW = 8  # nodes of a module that is small enough to be walked through
-IDLE = ("TBackward0", "TransposeBackward0", "ViewBackward0")  # nodes that only relabel: once reached, done
+IDLE = ("TBackward0", "TransposeBackward0")  # nodes that only relabel and never copy: once reached, done
 _MANY = 256  # of what containers hold we look at so much
 
 

@@ -71,7 +71,7 @@ def _answer(target: Target, text: bytes, deadline: float) -> dict[str, Any]:
     except (FileNotFoundError, ProcessLookupError):
         ended = refusals.ended(target.pid)
         return {"error": [ended.message, ended.hint, ended.code]}
-    except Exception:
+    except Exception:  # told to the process that asked, which is to exit with it
         return {"defect": traceback.format_exc()}
 
 

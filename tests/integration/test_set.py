@@ -23,6 +23,11 @@ def step(probe: Probe, target: Target) -> int:
     return int(records(probe, target, "SELECT max(step) AS step FROM probe.agents")[0]["step"])
 
 
+def recorded(probe: Probe, target: Target) -> dict[str, int]:
+    """Rows of each stream so far."""
+    return {row["stream"]: row["rows"] for row in records(probe, target, "SELECT stream, rows FROM probe.drops")}
+
+
 def wait_for_step(probe: Probe, target: Target, wanted: int) -> None:
     end = time.monotonic() + 60
     while step(probe, target) < wanted:
@@ -48,6 +53,30 @@ def test_sampled_blocks_are_whole_and_others_empty(target: Target, probe: Probe)
     assert {(row["steps"], row["rows"]) for row in blocks.values()} == {(10, 90)}
     assert "were not sampled (sample=5, now one block of ten steps in 5)" in done.stderr
     assert f"probe {target.pid} set sample=1" in done.stderr
+
+
+@pytest.mark.parametrize(("budget", "timed"), [("100%", True), ("0.01%", False)])
+def test_phases_between_samples_are_timed_where_the_budget_has_room_for_their_clocks(
+    target: Target, probe: Probe, budget: str, timed: bool
+) -> None:
+    probe("attach", target.pid)
+    wait_for_step(probe, target, 50)
+    probe(target.pid, "set", "sample=5", f"budget={budget}")
+    begun = step(probe, target) + 2
+    before = recorded(probe, target)
+    wait_for_step(probe, target, begun + 150)
+    after = recorded(probe, target)
+    sql = f"""
+        SELECT sampled, count(*) AS steps, count(backward_duration) AS backwards,
+            count(optimizer_duration) AS optimizers
+        FROM python.step_trace WHERE step >= {begun} AND step // 10 % 50 <> 27 GROUP BY 1 ORDER BY 1
+    """
+    between, samples = records(probe, target, sql)
+    assert samples["backwards"] == samples["optimizers"] == samples["steps"] > 0
+    assert between["backwards"] == between["optimizers"] == between["steps"] * timed
+    assert between["steps"] > 0
+    # four calls, a pass and a step of the optimizer in one step of five, and in the rest those two or nothing
+    assert ((after["spans"] - before["spans"]) / (after["steps"] - before["steps"]) > 2) is timed
 
 
 def test_backward_is_left_out_and_comes_again(target: Target, probe: Probe) -> None:

@@ -58,9 +58,12 @@ def test_the_optimizers_own_number_wins(late: list[FakeAgent], connected: Connec
     assert bases(late) == [(1000, "group_seq"), (1030, "optimizer")]
 
 
-def test_numbers_that_all_ranks_know_are_left_alone(late: list[FakeAgent], connected: Connect) -> None:
+@pytest.mark.parametrize("source", ["optimizer", "trainer", "scheduler"])
+def test_numbers_that_all_ranks_know_from_the_same_source_are_left_alone(
+    late: list[FakeAgent], connected: Connect, source: str
+) -> None:
     for one, base in zip(late, (7, 37), strict=True):
-        one.facts.update(step_base=base, step_source="optimizer")
+        one.facts.update(step_base=base, step_source=source)
     connected(*late)
     assert [request["kind"] for request in late[0].requests] == ["hello"]
 
@@ -96,13 +99,6 @@ def test_a_trainers_number_wins_over_a_schedulers_and_that_over_the_attach(
     late[1].facts.update(step_base=1030, step_source="trainer")
     connected(*late)
     assert bases(late) == [(1000, "group_seq"), (1030, "trainer")]
-
-
-def test_the_same_source_on_all_ranks_is_left_alone(late: list[FakeAgent], connected: Connect) -> None:
-    for one, base in zip(late, (7, 37), strict=True):
-        one.facts.update(step_base=base, step_source="scheduler")
-    connected(*late)
-    assert [request["kind"] for request in late[0].requests] == ["hello"]
 
 
 def test_nothing_is_numbered_or_shown_before_every_rank_knows_its_source(agent: Make, connected: Connect) -> None:
