@@ -51,9 +51,10 @@ def _cancelled_by_ctrl_c(connection: Connection) -> Iterator[None]:
     before = signal.signal(signal.SIGINT, cancel)
     try:
         yield
-    except ProbeError as error:
+    except Exception as error:
         if pressed and not isinstance(error, Interrupted):
-            raise Interrupted("Interrupted.", str(error) if error.code == "eval-timeout" else "") from error
+            blocked = isinstance(error, ProbeError) and error.code == "eval-timeout"
+            raise Interrupted("Interrupted.", str(error) if blocked else "") from error
         raise
     finally:
         signal.signal(signal.SIGINT, before)

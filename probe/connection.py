@@ -91,24 +91,23 @@ class Connection:
 
     def query(self, sql: str, *, open_steps: bool = False) -> Any:
         """The result of this SQL over all ranks, a pyarrow.Table.  open_steps: the step that still runs, too."""
+        self._begin()  # before the imports: Ctrl-C may come in their midst
         from .fetch import Fetcher
         from .notes import notes_of
         from .sql import Query
         from .tables import TABLES
 
-        self._begin()
         self._settle()
         if self._unaligned or not self._fetcher:
             self._align()
         self._fetcher = self._fetcher or Fetcher(self._client, self.timeout)
         job = self._fetcher.snapshot(open_steps)
-        self._query = Query(TABLES, job)
+        query = Query(TABLES, job)
         try:
-            result = self._interruptibly(self._query, sql)
-            self.notes += notes_of(job, self._query.scanned)
+            result = self._interruptibly(query, sql)
+            self.notes += notes_of(job, query.scanned)
         finally:
-            self._query.close()
-            self._query = None
+            query.close()
         return result
 
     def _interruptibly(self, query: Query, sql: str) -> Any:
@@ -123,13 +122,19 @@ class Connection:
 
         thread = threading.Thread(target=run, name="probe-query", daemon=True)
         thread.start()
+        self._query = query
         try:
             while thread.is_alive():
                 thread.join(_JOIN_S)
+                if self._client.interrupted:  # again: DuckDB forgets what comes before it begins
+                    query.interrupt()
         except BaseException:  # a handler raised: KeyboardInterrupt
-            self.cancel()
-            thread.join()
+            while thread.is_alive():
+                self.cancel()
+                thread.join(_JOIN_S)
             raise
+        finally:
+            self._query = None  # before it is closed
         if isinstance(outcome[0], BaseException):
             raise outcome[0]
         return outcome[0]

@@ -133,10 +133,10 @@ def test_a_target_that_dies_in_the_middle_of_a_query_is_named(job: Target, probe
     time.sleep(2.5)
     os.kill(job.pid, signal.SIGKILL)
     _, talk = commands[0].communicate(timeout=30)
-    assert commands[0].returncode == 8 and "gone" in talk and "Traceback" not in talk
+    assert commands[0].returncode == 8 and "gone" in talk and "Traceback" not in talk, talk
     commands[1].send_signal(signal.SIGINT)
     _, talk = commands[1].communicate(timeout=30)
-    assert commands[1].returncode in (8, 130) and "Traceback" not in talk
+    assert commands[1].returncode in (8, 130) and "Traceback" not in talk, talk
 
 
 def test_all_ranks_run_it_at_the_same_step_and_equal_output_is_printed_once(ranks: Target, probe: Probe) -> None:

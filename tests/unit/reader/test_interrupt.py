@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from fake_agent import FakeAgent
 
 from probe.connection import Connection
 from probe.errors import Interrupted
+from probe.sql import Query
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -24,10 +26,11 @@ def press() -> Iterator[Callable[[Connection], None]]:
     before = signal.getsignal(signal.SIGINT)
     timers: list[threading.Timer] = []
 
-    def arrange(connection: Connection) -> None:
+    def arrange(connection: Connection, after: float | None = 0.3) -> None:
         signal.signal(signal.SIGINT, lambda number, frame: connection.cancel())
-        timers.append(threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT)))
-        timers[-1].start()
+        if after is not None:
+            timers.append(threading.Timer(after, lambda: signal.raise_signal(signal.SIGINT)))
+            timers[-1].start()
 
     yield arrange
     for timer in timers:
@@ -42,6 +45,37 @@ def test_in_the_middle_of_duckdbs_work(agent: Make, connected: Connect, press: C
     with pytest.raises(Interrupted):
         connection.query(ENDLESS)
     assert time.monotonic() - begun < 2
+    assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
+
+
+def test_while_the_query_is_still_imported(
+    agent: Make, connected: Connect, press: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connected(agent())
+    press(connection, after=None)
+
+    class Slow:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "probe.notes":
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.delitem(sys.modules, "probe.notes", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Slow(), *sys.meta_path])
+    with pytest.raises(Interrupted):
+        connection.query(ENDLESS)
+
+
+def test_when_the_query_is_over_there_is_nothing_to_cancel(agent: Make, connected: Connect) -> None:
+    connection = connected(agent())
+    closing = Query.close
+
+    def close(query: Query) -> None:
+        closing(query)
+        connection.cancel()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Query, "close", close)
+        assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
     assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 
