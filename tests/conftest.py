@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,24 +30,39 @@ def short_folder() -> Iterator[Path]:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts targets (see Start) and ends them with the test."""
+    with starting(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Likewise, for targets that all tests of a file share."""
+    with starting(tmp_path_factory.mktemp("targets")) as start:
+        yield start
+
+
+@contextmanager
+def starting(folder: Path) -> Iterator[Start]:
     targets: list[Target] = []
 
     def start(
         script: str | Path, *args: str, ready: str = "ready", ranks: int = 0, env: dict[str, str] | None = None
     ) -> Target:
-        torchrun = (*TORCHRUN, "--log-dir", str(tmp_path), "--nproc-per-node", str(ranks))
+        torchrun = (*TORCHRUN, "--log-dir", str(folder), "--nproc-per-node", str(ranks))
         command = (*(torchrun if ranks else (PYTHON,)), str(TARGETS / script), *args)
-        targets.append(Target(command, tmp_path / f"target-{len(targets)}.txt", env or {}))
+        targets.append(Target(command, folder / f"target-{len(targets)}.txt", env or {}))
         if ready:
             targets[-1].wait_for(ready, times=max(1, ranks))
         return targets[-1]
 
-    yield start
-    for target in targets:
-        target.end()
+    try:
+        yield start
+    finally:
+        for target in targets:
+            target.end()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def probe() -> Probe:
     """Runs the `probe` command (see Probe) with its output captured."""
 

@@ -22,6 +22,13 @@ def job(start: Start) -> Target:
     return start("loop.py")
 
 
+@pytest.fixture(scope="module")
+def attached(start_once: Start, probe: Probe) -> Target:
+    made = start_once("loop.py")
+    probe("attach", made.pid)
+    return made
+
+
 def test_attach_query_eval_detach(job: Target, probe: Probe) -> None:
     assert LINE.fullmatch(probe("attach", job.pid).stdout)
     rows = json.loads(wait_for_rows(job, probe))
@@ -107,13 +114,12 @@ def test_python_without_torch_is_attached_and_says_what_is_missing(start: Start,
     ],
 )
 def test_what_is_asked_wrongly_has_its_answer(
-    job: Target, probe: Probe, words: list[str], status: int, said: str
+    attached: Target, probe: Probe, words: list[str], status: int, said: str
 ) -> None:
-    probe("attach", job.pid)
-    done = probe(job.pid, *words, status=status)
+    done = probe(attached.pid, *words, status=status)
     assert said in done.stderr and 'File "' + str(PROBE.parent) not in done.stderr
-    assert probe(job.pid, "eval", "'still here'").stdout == "'still here'\n"
-    assert last_step(job, probe) < last_step(job, probe)
+    assert probe(attached.pid, "eval", "'still here'").stdout == "'still here'\n"
+    assert last_step(attached, probe) < last_step(attached, probe)
 
 
 def test_no_such_process(probe: Probe) -> None:

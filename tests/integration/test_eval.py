@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,18 @@ from target import PROBE, Probe, Start, Target
 JOB = Path(__file__).parent.parent / "acceptance" / "document" / "job.py"
 
 
-@pytest.fixture
-def job(start: Start, probe: Probe) -> Target:
-    made = start(JOB)
+@pytest.fixture(scope="module")
+def job(start_once: Start, probe: Probe) -> Target:
+    made = start_once(JOB)
     probe("attach", made.pid)
     return made
 
 
-@pytest.fixture
-def ranks(start: Start, probe: Probe) -> Iterator[Target]:
-    made = start(JOB, ranks=2)
+@pytest.fixture(scope="module")
+def ranks(start_once: Start, probe: Probe) -> Target:
+    made = start_once(JOB, ranks=2)
     probe("attach", made.pid)
-    yield made
+    return made
 
 
 def steps_on(job: Target, probe: Probe) -> None:
@@ -122,7 +121,9 @@ def test_two_commands_at_once_both_have_their_answer(job: Target, probe: Probe) 
     assert outputs == ["0\n", "1\n", "n\n7\n", "n\n7\n"]
 
 
-def test_a_target_that_dies_in_the_middle_of_a_query_is_named(job: Target, probe: Probe) -> None:
+def test_a_target_that_dies_in_the_middle_of_a_query_is_named(start: Start, probe: Probe) -> None:
+    job = start(JOB)
+    probe("attach", job.pid)
     time.sleep(1)
     rows = "(SELECT COUNT(*) AS n FROM python.torch_trace) t"
     sql = f"SELECT COUNT(*) FROM range(3000000000) r, {rows} WHERE r.range % 7 = n"

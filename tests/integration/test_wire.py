@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ from probe import memfd
 from target import Probe, Start, Target
 
 
-@pytest.fixture
-def target(start: Start, probe: Probe, tmp_path: Path) -> Target:
-    made = start("witness.py", str(tmp_path / "state"))
+@pytest.fixture(scope="module")
+def target(start_once: Start, probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    made = start_once("witness.py", str(tmp_path_factory.mktemp("witness") / "state"))
     probe("attach", made.pid)
     return made
 
