@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from probe.agent.taps import backward, forward, optimizer
+from probe.agent.taps import backward, forward, module_calls, optimizer
 
 MS = 1_000_000  # ns
 
@@ -74,6 +74,7 @@ def napping(clock: Clock | RealClock) -> Iterator[Naps]:
     before, current = current, Naps(clock)
     with (
         patch.object(forward, "perf_counter_ns", clock),
+        patch.object(module_calls, "perf_counter_ns", clock),
         patch.object(backward, "perf_counter_ns", clock),
         patch.object(optimizer, "perf_counter_ns", clock),
     ):

@@ -17,8 +17,8 @@ from ...streams import BEGIN, BEGIN_SAME_NODE, END, ENGINE
 from ..modules import Modules
 from ..rows import Stream
 from ..samples import Samples
-from .dynamo import shielded_from_dynamo, unseen
-from .nodes import FEW, IDLE, first_of, held_by, latest_of, reshaped_inside, tensors_in
+from .dynamo import unseen
+from .nodes import FEW, IDLE, first_of, held_by, latest_of, tensors_in
 
 _SPARE = 768  # dummies made ahead: three a module
 _REMEMBERED = 1 << 12  # numbers of autograd's nodes: some fifty layers of a transformer; a power of two
@@ -28,14 +28,14 @@ Carriers = tuple[Any, Any, Any, Callable[[Any], None] | None]
 
 
 class Backward:
-    """begin() and end() are called by the forward tap around each module call."""
+    """What module_calls.py puts marks with, around each module call; and the clock around the passes."""
 
     def __init__(self, marks: Stream, spans: Stream, modules: Modules, trouble: Callable[[str], None]) -> None:
         self._torch = sys.modules["torch"]
         self._modules, self._trouble = modules, trouble
-        self._dummies: dict[int, Carriers] = {}  # serial -> carriers of the hooks of each kind of mark
+        self.carriers: dict[int, Carriers] = {}  # serial -> carriers of the hooks of each kind of mark
         self._behind: dict[int, Any] = {}  # serial -> the carrier of what ends behind a first node; its hooks change
-        modules.forgotten += [self._dummies, self._behind]
+        modules.forgotten += [self.carriers, self._behind]
         self._spare: deque[Any] = deque()
         self._handles: deque[Any] = deque(maxlen=_LATEST)  # of hooks behind first nodes; each knows its node weakly
         self._writers: deque[dict[int, Any]] = deque(maxlen=_LATEST)  # what these call, and hooks of first nodes
@@ -46,13 +46,20 @@ class Backward:
         self.samples = Samples()
         self._wrapped_engine = self.wrap_engine(spans.append)
         self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
-        unseen(Backward._carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
-        unseen(tensors_in, held_by, latest_of, first_of, reshaped_inside, _writing, *modules.on_the_way)
+        unseen(
+            Backward.bear_end,
+            Backward.make_carriers,
+            Backward._carrier,
+            Backward._spared,
+            Backward.host_writer,
+            Stream.writer,
+        )
+        unseen(tensors_in, held_by, latest_of, first_of, _writing, *modules.on_the_way)
         # Autograd numbers the nodes that a thread makes.  Here are the numbers of those that got a begin mark, each at
         # its place modulo the length.
-        begun = [-1] * _REMEMBERED
-        last_behind = [-1]  # and that of the last node which got a mark behind it
-        self.begin, self.end = self._make_begin(begun, last_behind), self._make_end(begun, last_behind)
+        self.begun = [-1] * _REMEMBERED
+        self.last_behind = [-1]  # and that of the last node which got a mark behind it
+        self.end_behind = self._make_end_behind()
 
     def install(self) -> None:
         self.why_not = ""
@@ -61,7 +68,7 @@ class Backward:
 
     def remove(self) -> None:
         self.time_passes(False)
-        self._dummies.clear()
+        self.carriers.clear()
         self._behind.clear()
         self._spare.clear()
 
@@ -77,10 +84,10 @@ class Backward:
         while len(self._spare) < _SPARE:
             self._spare.append(self._torch.empty(0))
 
-    def _carriers(self, serial: int) -> Carriers:
+    def make_carriers(self, serial: int) -> Carriers:
         """What bears the marks of a module: three dummies and a function; once a module, some 5 µs."""
         begin, same_node, end = (self._carrier(serial, kind) for kind in (BEGIN, BEGIN_SAME_NODE, END))
-        made = self._dummies[serial] = (begin, same_node, end, end._backward_hooks.get(0))
+        made = self.carriers[serial] = (begin, same_node, end, end._backward_hooks.get(0))
         return made
 
     def _carrier(self, serial: int, kind: int) -> Any:
@@ -98,7 +105,7 @@ class Backward:
     def mark_with(self, writer: Callable[[int, int], Callable[[Any], None]]) -> None:
         """Have another one make the hooks of all marks from here on.  Any thread."""
         self.writer = writer
-        self._dummies.clear()
+        self.carriers.clear()
 
     def time_passes_with(self, wrapped: Callable[..., Any]) -> None:
         """Have another function in the place of the clock around the engine.  Any thread."""
@@ -110,48 +117,18 @@ class Backward:
     def _yield_to_compiled_autograd(self) -> None:
         """On the thread that runs the pass, before it begins: the graph's nodes hold these very dicts."""
         self.why_not = "off: the job uses compiled autograd"
-        for carriers in list(self._dummies.values()):
+        for carriers in list(self.carriers.values()):
             for dummy in carriers[:3]:
                 dummy._backward_hooks.clear()
         while self._writers:
             self._writers.pop().clear()
         while self._handles:
             self._handles.pop().remove()
-        self._dummies.clear()  # those that are made from here on bear nothing
+        self.carriers.clear()  # those that are made from here on bear nothing
 
-    def _make_begin(self, begun: list[int], last_behind: list[int]) -> Callable[..., None]:
-        tensor_type, carriers, carriers_of = self._torch.Tensor, self._carriers, self._dummies.get
-        place, end_behind = len(begun) - 1, self._make_end_behind(last_behind)
-
-        def begin(serial: int, output: Any, entered: int) -> None:
-            if not isinstance(output, tensor_type):
-                for each in tensors_in(output, tensor_type):
-                    begin(serial, each, entered)
-                return
-            made = output.grad_fn
-            number = -1 if made is None else made._sequence_nr()
-            if entered < 0:  # nothing before the module could bear its end mark
-                entered = ~entered
-                write = (carriers_of(serial) or carriers(serial))[3]
-                if write is not None and number >= entered:
-                    end_behind(serial, write, made, number, entered)
-            if number < entered:  # no graph, or the module returned what it was given: nothing of its own
-                return
-            base = output._base
-            if base is not None and reshaped_inside(output, base, entered):
-                begun[number & place] = number
-                made = base.grad_fn
-                number = made._sequence_nr()
-            carrier = carriers_of(serial) or carriers(serial)
-            made._register_hook_dict(carrier[1 if begun[number & place] == number else 0])
-            begun[number & place] = number
-
-        unseen(begin)
-        return begin
-
-    def _make_end_behind(self, last_behind: list[int]) -> Callable[..., None]:
+    def _make_end_behind(self) -> Callable[..., None]:
         """The mark behind the first node of a module's graph.  Torch's hooks behind nodes are dear; most need none."""
-        handles, carriers, latest = self._handles, self._behind, self._writers
+        handles, carriers, latest, last_behind = self._handles, self._behind, self._writers, self.last_behind
         writers: dict[int, Any] = {}
 
         def end_behind(serial: int, write: Callable[[Any], None], node: Any, number: int, entered: int) -> None:
@@ -174,36 +151,9 @@ class Backward:
         unseen(end_behind)
         return end_behind
 
-    def _make_end(self, begun: list[int], last_behind: list[int]) -> Callable[..., int]:
-        """end() returns the number of autograd's next node, inverted if no node could bear the mark."""
-        tensor_type, carriers, carriers_of = self._torch.Tensor, self._carriers, self._dummies.get
-        modules, serial_of, trouble = self._modules, self._modules.serials.get, self._trouble
-        next_number: Callable[[], int] = self._torch.autograd._get_sequence_nr
-        place, newest = len(begun) - 1, 0
-
-        def end(module: Any, args: Any, kwargs: Any) -> int:
-            nonlocal newest
-            entered = next_number()
-            try:
-                if entered < newest:  # another thread, which counts anew
-                    begun[:], last_behind[0] = [-1] * len(begun), -1
-                newest = entered
-                if len(args) == 1 and not kwargs and isinstance(value := args[0], tensor_type):
-                    node = value.grad_fn
-                else:
-                    node = latest_of(args, kwargs, tensor_type)
-                if node is None:
-                    return ~entered
-                number = node._sequence_nr()
-                if begun[number & place] != number:  # else the begin mark there is this module's end
-                    serial = serial_of(id(module)) or modules.meet(module)
-                    node._register_hook_dict((carriers_of(serial) or carriers(serial))[2])
-            except Exception as error:  # inside a user's forward: nothing may escape
-                trouble(f"backward: {error!r}")
-            return entered
-
-        unseen(end)
-        return shielded_from_dynamo(end)  # type: ignore[no-any-return]
+    def bear_end(self, module: Any, node: Any) -> None:
+        serial = self._modules.serials.get(id(module)) or self._modules.meet(module)
+        node._register_hook_dict((self.carriers.get(serial) or self.make_carriers(serial))[2])
 
     def wrap_engine(self, append: Callable[..., Any]) -> Callable[..., Any]:
         """append() writes the row of a pass, on the thread that ran it."""

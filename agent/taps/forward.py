@@ -22,6 +22,7 @@ from ..samples import Samples
 from .backward import Backward
 from .dynamo import shielded_from_dynamo, unseen
 from .forward_hooks import ForwardHooks
+from .module_calls import After, Before, Trouble, mark_before, row_after, row_and_marks_after
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = """
@@ -48,15 +49,16 @@ class Forward:
 
     state = "on"
 
-    def __init__(self, spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]) -> None:
+    def __init__(self, spans: Stream, modules: Modules, backward: Backward, trouble: Trouble) -> None:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
         if not _is_known(self._original):
             raise LookupError("nn.Module._wrapped_call_impl is not the one that we know")
         counting = _counting(backward.samples, trouble)
-        self._globals = counting | _globals(spans, modules, backward.begin, backward.end, trouble)
-        self._unmarked = counting | _globals(spans, modules, _nothing, _nothing, trouble)
+        before, after = mark_before(modules, backward, trouble), row_and_marks_after(spans, modules, backward, trouble)
+        self._globals = counting | _globals(spans, modules, before, after, trouble)
+        self._unmarked = counting | _globals(spans, modules, _nothing, row_after(spans, modules, trouble), trouble)
         self._code = _compiled(self._original)
         self.around: Callable[[dict[str, Any]], dict[str, Any]] = _as_they_are  # where there are devices, theirs
         self.installed = False
@@ -102,27 +104,10 @@ def _compiled(original: types.CodeType) -> types.CodeType:
     return next(constant for constant in made.co_consts if isinstance(constant, types.CodeType))
 
 
-def _globals(
-    spans: Stream,
-    modules: Modules,
-    begin: Callable[[int, Any, int], Any],
-    before: Callable[[Any, Any, Any], int],
-    trouble: Callable[[str], None],
-) -> dict[str, Callable[..., Any]]:
-    """What the swapped code calls, on the thread that calls the module; closures, since each lookup counts."""
+def _globals(spans: Stream, modules: Modules, before: Before, after: After, trouble: Trouble) -> dict[str, Any]:
+    """What the swapped code calls."""
     clock, claim, pack_into, buffer = perf_counter_ns, spans.claim, spans.pack_into, spans.buffer
-    serial_of, meet = modules.serials.get, modules.meet
-    ident = sys.modules["_thread"].get_ident
-
-    def after(module: Any, start: int, output: Any, flags: int, entered: int) -> None:
-        end = clock()
-        try:
-            serial = serial_of(id(module)) or meet(module)
-            offset, seq = claim()
-            pack_into(buffer, offset, start, end, serial, ident(), flags, seq)
-            begin(serial, output, entered)
-        except Exception as error:  # inside a user's forward: nothing may escape
-            trouble(f"forward: {error!r}")
+    serial_of, meet, ident = modules.serials.get, modules.meet, sys.modules["_thread"].get_ident
 
     def failed(module: Any, start: int) -> None:
         try:
@@ -132,16 +117,16 @@ def _globals(
         except Exception as error:  # the user's own exception must be what goes on
             trouble(f"forward: {error!r}")
 
-    unseen(after, failed, _nothing)
+    unseen(failed, _nothing)
     return {
         "_probe_clock": clock,
         "_probe_before": before,
-        "_probe_after": shielded_from_dynamo(after),
+        "_probe_after": after,
         "_probe_failed": shielded_from_dynamo(failed),
     }
 
 
-def _counting(samples: Samples, trouble: Callable[[str], None]) -> dict[str, Any]:
+def _counting(samples: Samples, trouble: Trouble) -> dict[str, Any]:
     """Likewise; all but the first call of a micro step find the list empty."""
 
     def count(args: Any, kwargs: Any) -> None:

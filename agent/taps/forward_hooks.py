@@ -20,6 +20,7 @@ from ..modules import Modules
 from ..rows import Stream
 from .backward import Backward
 from .dynamo import skip
+from .module_calls import mark_before, row_after, row_and_marks_after
 
 _DEEPEST = 1000  # calls under way on a thread; what is below was left by an exception that we did not see
 
@@ -74,9 +75,9 @@ class _Mode:
 def _hooks(
     mode: _Mode, spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    clock, claim, pack_into, buffer = perf_counter_ns, spans.claim, spans.pack_into, spans.buffer
-    serial_of, meet, begin, end = modules.serials.get, modules.meet, backward.begin, backward.end
-    ident, raised = sys.modules["_thread"].get_ident, sys.exc_info
+    clock, ident, raised = perf_counter_ns, sys.modules["_thread"].get_ident, sys.exc_info
+    mark, row = mark_before(modules, backward, trouble), row_after(spans, modules, trouble)
+    row_and_marks = row_and_marks_after(spans, modules, backward, trouble)
     is_compiling = sys.modules["torch"].compiler.is_compiling
     under_way: dict[int, list[tuple[int, int, int, Any]]] = {}  # thread -> its calls: id, start, number, exception
 
@@ -87,7 +88,7 @@ def _hooks(
             calls = under_way.setdefault(ident(), [])
             del calls[:-_DEEPEST]
             asked = clock()
-            entered = end(module, args, {}) if mode.marks else 0
+            entered = mark(module, args, {}) if mode.marks else 0
             start = clock()
             calls.append((id(module), start, entered, raised()[1]))
             if mode.spent is not None:
@@ -106,12 +107,10 @@ def _hooks(
                 if key != id(module):
                     continue  # it ended in an exception that no hook is told of
                 failed = output is None and raised()[1] is not handled
-                serial = serial_of(id(module)) or meet(module)
-                offset, seq = claim()
-                flags = FORWARD | FAILED if failed else FORWARD
-                pack_into(buffer, offset, start, now, serial, ident(), flags, seq)
-                if not failed and mode.marks:
-                    begin(serial, output, entered)
+                if mode.marks and not failed:
+                    row_and_marks(module, start, output, FORWARD, entered)
+                else:
+                    row(module, start, output, FORWARD | FAILED if failed else FORWARD, entered)
                 if mode.spent is not None:
                     mode.spent(clock() - now)
                 return

@@ -14,15 +14,6 @@ IDLE = ("TBackward0", "TransposeBackward0")  # nodes that only relabel and never
 _MANY = 256  # of what containers hold we look at so much
 
 
-def reshaped_inside(output: Any, base: Any, entered: int) -> bool:
-    """Is this output a mere reshape of what the module made itself?  (A Linear's is, on input of three dimensions.)
-
-    An in-place operation on a view replaces the view's node, and a mark on it would be lost; the base's stays.
-    """
-    node = base.grad_fn
-    return node is not None and node._sequence_nr() >= entered and bool(base.numel() == output.numel())
-
-
 def tensors_in(value: Any, tensor_type: type) -> list[Any]:
     """The tensors in containers and dataclasses, outermost first; of a huge one, those that come soon."""
     found, waiting = [], [value]
