@@ -37,6 +37,7 @@ class Modules:
         self.serials: dict[int, int] = {}  # id(object) -> serial; read directly by the taps
         self._told: dict[int, dict[str, Any]] = {}  # what the log says of each serial
         self.forgotten: list[dict[int, Any]] = [self._told]  # dicts by serial, of others too, that forget what dies
+        self.forgotten_ids: list[dict[int, Any]] = [self.serials]  # likewise by id
         self._alive: dict[int, ref[Any]] = {}
         self._kinds: dict[int, int] = {}  # of record in the log, by id
         self._roots = Roots()
@@ -82,9 +83,11 @@ class Modules:
         return serial
 
     def _forget(self, key: int, reference: Any) -> None:
-        serial = self.serials.pop(key, 0)
+        serial = self.serials.get(key, 0)
         for others in self.forgotten:
             others.pop(serial, None)
+        for others in self.forgotten_ids:
+            others.pop(key, None)
         self._alive.pop(key, None)
         self._kinds.pop(key, None)
 

@@ -21,10 +21,11 @@ from .dynamo import unseen
 from .nodes import FEW, IDLE, first_of, held_by, latest_of, tensors_in
 
 _SPARE = 768  # dummies made ahead: three a module
-_REMEMBERED = 1 << 12  # numbers of autograd's nodes: some fifty layers of a transformer; a power of two
+REMEMBERED = 1 << 12  # numbers of autograd's nodes: some fifty layers of a transformer; a power of two
 _LATEST = 64  # first layers of the graphs that are alive, as a rule
 
-Carriers = tuple[Any, Any, Any, Callable[[Any], None] | None]
+# Of a module: its serial; what bears the hook of a begin mark, of one on the same node, of an end mark; that hook.
+Carriers = tuple[int, Any, Any, Any, Callable[[Any], None] | None]
 
 
 class Backward:
@@ -32,10 +33,11 @@ class Backward:
 
     def __init__(self, marks: Stream, spans: Stream, modules: Modules, trouble: Callable[[str], None]) -> None:
         self._torch = sys.modules["torch"]
-        self._modules, self._trouble = modules, trouble
-        self.carriers: dict[int, Carriers] = {}  # serial -> carriers of the hooks of each kind of mark
+        self.modules, self.trouble = modules, trouble
+        self.carriers: dict[int, Carriers] = {}  # by id, as serials are
         self._behind: dict[int, Any] = {}  # serial -> the carrier of what ends behind a first node; its hooks change
-        modules.forgotten += [self.carriers, self._behind]
+        modules.forgotten_ids.append(self.carriers)
+        modules.forgotten.append(self._behind)
         self._spare: deque[Any] = deque()
         self._handles: deque[Any] = deque(maxlen=_LATEST)  # of hooks behind first nodes; each knows its node weakly
         self._writers: deque[dict[int, Any]] = deque(maxlen=_LATEST)  # what these call, and hooks of first nodes
@@ -46,20 +48,14 @@ class Backward:
         self.samples = Samples()
         self._wrapped_engine = self.wrap_engine(spans.append)
         self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
-        unseen(
-            Backward.bear_end,
-            Backward.make_carriers,
-            Backward._carrier,
-            Backward._spared,
-            Backward.host_writer,
-            Stream.writer,
-        )
-        unseen(tensors_in, held_by, latest_of, first_of, _writing, *modules.on_the_way)
+        unseen(Backward.make_carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
+        unseen(Backward.end_behind, Backward.another_thread, tensors_in, held_by, latest_of, first_of, _writing)
+        unseen(*modules.on_the_way)
         # Autograd numbers the nodes that a thread makes.  Here are the numbers of those that got a begin mark, each at
-        # its place modulo the length.
-        self.begun = [-1] * _REMEMBERED
-        self.last_behind = [-1]  # and that of the last node which got a mark behind it
-        self.end_behind = self._make_end_behind()
+        # its place modulo REMEMBERED; the last element is the newest number that was seen.
+        self.begun = [-1] * (REMEMBERED + 1)
+        self._last_behind = -1  # the number of the last node which got a mark behind it
+        self._writers_behind: dict[int, Any] = {}  # and what the hook there calls
 
     def install(self) -> None:
         self.why_not = ""
@@ -84,10 +80,11 @@ class Backward:
         while len(self._spare) < _SPARE:
             self._spare.append(self._torch.empty(0))
 
-    def make_carriers(self, serial: int) -> Carriers:
+    def make_carriers(self, module: Any) -> Carriers:
         """What bears the marks of a module: three dummies and a function; once a module, some 5 µs."""
+        serial = self.modules.serials.get(id(module)) or self.modules.meet(module)
         begin, same_node, end = (self._carrier(serial, kind) for kind in (BEGIN, BEGIN_SAME_NODE, END))
-        made = self.carriers[serial] = (begin, same_node, end, end._backward_hooks.get(0))
+        made = self.carriers[id(module)] = (serial, begin, same_node, end, end._backward_hooks.get(0))
         return made
 
     def _carrier(self, serial: int, kind: int) -> Any:
@@ -118,7 +115,7 @@ class Backward:
         """On the thread that runs the pass, before it begins: the graph's nodes hold these very dicts."""
         self.why_not = "off: the job uses compiled autograd"
         for carriers in list(self.carriers.values()):
-            for dummy in carriers[:3]:
+            for dummy in carriers[1:4]:
                 dummy._backward_hooks.clear()
         while self._writers:
             self._writers.pop().clear()
@@ -126,39 +123,34 @@ class Backward:
             self._handles.pop().remove()
         self.carriers.clear()  # those that are made from here on bear nothing
 
-    def _make_end_behind(self) -> Callable[..., None]:
+    def another_thread(self) -> None:
+        """It counts its nodes anew."""
+        self.begun[:], self._last_behind = [-1] * len(self.begun), -1
+
+    def end_behind(self, carriers: Carriers, node: Any, number: int, entered: int) -> None:
         """The mark behind the first node of a module's graph.  Torch's hooks behind nodes are dear; most need none."""
-        handles, carriers, latest, last_behind = self._handles, self._behind, self._writers, self.last_behind
-        writers: dict[int, Any] = {}
-
-        def end_behind(serial: int, write: Callable[[Any], None], node: Any, number: int, entered: int) -> None:
-            nonlocal writers
-            if entered == last_behind[0]:  # a call around that module: its graph begins with the same node
-                writers[len(writers)] = write
-            elif number - entered < FEW:
-                last_behind[0], writers = entered, {0: write}
-                latest.append(writers)
-                first = first_of(node, entered)
-                if type(first).__name__ in IDLE:
-                    carrier = carriers.get(serial)
-                    if carrier is None:
-                        carrier = carriers[serial] = self._spared()
-                    carrier._backward_hooks = writers
-                    first._register_hook_dict(carrier)
-                else:
-                    handles.append(first.register_hook(_writing(writers)))
-
-        unseen(end_behind)
-        return end_behind
-
-    def bear_end(self, module: Any, node: Any) -> None:
-        serial = self._modules.serials.get(id(module)) or self._modules.meet(module)
-        node._register_hook_dict((self.carriers.get(serial) or self.make_carriers(serial))[2])
+        serial, write = carriers[0], carriers[4]
+        if write is None:
+            return
+        if entered == self._last_behind:  # a call around that module: its graph begins with the same node
+            self._writers_behind[len(self._writers_behind)] = write
+        elif number - entered < FEW:
+            self._last_behind, self._writers_behind = entered, {0: write}
+            self._writers.append(self._writers_behind)
+            first = first_of(node, entered)
+            if type(first).__name__ in IDLE:
+                carrier = self._behind.get(serial)
+                if carrier is None:
+                    carrier = self._behind[serial] = self._spared()
+                carrier._backward_hooks = self._writers_behind
+                first._register_hook_dict(carrier)
+            else:
+                self._handles.append(first.register_hook(_writing(self._writers_behind)))
 
     def wrap_engine(self, append: Callable[..., Any]) -> Callable[..., Any]:
         """append() writes the row of a pass, on the thread that ran it."""
         clock, engine = perf_counter_ns, self._engine
-        ident, trouble, samples, modules = self._ident, self._trouble, self.samples, sys.modules
+        ident, trouble, samples, modules = self._ident, self.trouble, self.samples, sys.modules
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             trains = kwargs.get("accumulate_grad")  # not so for autograd.grad(), which models call in their forward

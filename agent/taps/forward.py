@@ -22,7 +22,7 @@ from ..samples import Samples
 from .backward import Backward
 from .dynamo import shielded_from_dynamo, unseen
 from .forward_hooks import ForwardHooks
-from .module_calls import After, Before, Trouble, mark_before, row_after, row_and_marks_after
+from .module_calls import After, Before, mark_before, row_after, row_and_marks_after
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = """
@@ -49,16 +49,16 @@ class Forward:
 
     state = "on"
 
-    def __init__(self, spans: Stream, modules: Modules, backward: Backward, trouble: Trouble) -> None:
+    def __init__(self, spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]) -> None:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
         if not _is_known(self._original):
             raise LookupError("nn.Module._wrapped_call_impl is not the one that we know")
         counting = _counting(backward.samples, trouble)
-        before, after = mark_before(modules, backward, trouble), row_and_marks_after(spans, modules, backward, trouble)
-        self._globals = counting | _globals(spans, modules, before, after, trouble)
-        self._unmarked = counting | _globals(spans, modules, _nothing, row_after(spans, modules, trouble), trouble)
+        marked, unmarked = row_and_marks_after(spans, backward), row_after(spans, backward)
+        self._globals = counting | _globals(spans, modules, mark_before(backward), marked, trouble)
+        self._unmarked = counting | _globals(spans, modules, _nothing, unmarked, trouble)
         self._code = _compiled(self._original)
         self.around: Callable[[dict[str, Any]], dict[str, Any]] = _as_they_are  # where there are devices, theirs
         self.installed = False
@@ -104,7 +104,9 @@ def _compiled(original: types.CodeType) -> types.CodeType:
     return next(constant for constant in made.co_consts if isinstance(constant, types.CodeType))
 
 
-def _globals(spans: Stream, modules: Modules, before: Before, after: After, trouble: Trouble) -> dict[str, Any]:
+def _globals(
+    spans: Stream, modules: Modules, before: Before, after: After, trouble: Callable[[str], None]
+) -> dict[str, Any]:
     """What the swapped code calls."""
     clock, claim, pack_into, buffer = perf_counter_ns, spans.claim, spans.pack_into, spans.buffer
     serial_of, meet, ident = modules.serials.get, modules.meet, sys.modules["_thread"].get_ident
@@ -126,7 +128,7 @@ def _globals(spans: Stream, modules: Modules, before: Before, after: After, trou
     }
 
 
-def _counting(samples: Samples, trouble: Trouble) -> dict[str, Any]:
+def _counting(samples: Samples, trouble: Callable[[str], None]) -> dict[str, Any]:
     """Likewise; all but the first call of a micro step find the list empty."""
 
     def count(args: Any, kwargs: Any) -> None:

@@ -33,7 +33,7 @@ class ForwardHooks:
     def __init__(self, spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]) -> None:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._mode = _Mode()
-        self._before, self._after = _hooks(self._mode, spans, modules, backward, trouble)
+        self._before, self._after = _hooks(self._mode, spans, backward, trouble)
         self._handles: list[Any] = []
 
     @property
@@ -73,11 +73,10 @@ class _Mode:
 
 
 def _hooks(
-    mode: _Mode, spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]
+    mode: _Mode, spans: Stream, backward: Backward, trouble: Callable[[str], None]
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     clock, ident, raised = perf_counter_ns, sys.modules["_thread"].get_ident, sys.exc_info
-    mark, row = mark_before(modules, backward, trouble), row_after(spans, modules, trouble)
-    row_and_marks = row_and_marks_after(spans, modules, backward, trouble)
+    mark, row, row_and_marks = mark_before(backward), row_after(spans, backward), row_and_marks_after(spans, backward)
     is_compiling = sys.modules["torch"].compiler.is_compiling
     under_way: dict[int, list[tuple[int, int, int, Any]]] = {}  # thread -> its calls: id, start, number, exception
 
