@@ -76,7 +76,7 @@ def endpoint_and_text(
     room = 1 if options else 2
     *before, text = _at_most(words, room, what) or [""]
     if not text or (text.isdigit() and what == "SQL"):
-        raise UsageError(f"No {what} was given.", f"Give it in quotes, as - to read stdin, or by -f FILE: {what}")
+        raise UsageError(f"No {what} was given.", "Give it in quotes, or - to read stdin, or -f FILE.")
     return one_endpoint(options, before), _not_empty(_read("-", what) if text == "-" else text, what)
 
 

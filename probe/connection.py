@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import getpass
 import os
-import threading
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +20,12 @@ from .client import Client, Link, nobody, why_silent
 from .endpoints import Resolved, address, resolve
 from .errors import EvalError, SilentError, UsageError
 from .evaluation import EvalResult, OnOutput, Snippet, evaluate
+from .interruptible import interruptibly
 from .settings import checked_settings
 
 if TYPE_CHECKING:
     from .fetch import Fetcher
-    from .sql import Query
 
-_JOIN_S = 0.1  # a lock held with a time-out lets signal handlers in
 _DETACH_S = 15.0  # the target takes kernels out at a boundary; without one it says so in time
 
 
@@ -42,7 +41,6 @@ class Connection:
         self.notes: list[str] = []
         self._client = Client()
         self._fetcher: Fetcher | None = None
-        self._query: Query | None = None
         self._unaligned: list[Link] = []
         try:
             for pid, facts in resolved.attached:
@@ -104,40 +102,11 @@ class Connection:
         job = self._fetcher.snapshot(open_steps)
         query = Query(TABLES, job)
         try:
-            result = self._interruptibly(query, sql)
+            result = interruptibly(partial(query.run, sql), query.interrupt, lambda: self._client.interrupted)
             self.notes += notes_of(job, query.scanned)
         finally:
             query.close()
         return result
-
-    def _interruptibly(self, query: Query, sql: str) -> Any:
-        """DuckDB runs on a thread of its own: a signal's handler would have to wait for its end on this one."""
-        outcome: list[Any] = []
-
-        def run() -> None:
-            try:
-                outcome.append(query.run(sql))
-            except BaseException as error:  # raised again on the thread that waits
-                outcome.append(error)
-
-        thread = threading.Thread(target=run, name="probe-query", daemon=True)
-        thread.start()
-        self._query = query
-        try:
-            while thread.is_alive():
-                thread.join(_JOIN_S)
-                if self._client.interrupted:  # again: DuckDB forgets what comes before it begins
-                    query.interrupt()
-        except BaseException:  # a handler raised: KeyboardInterrupt
-            while thread.is_alive():
-                self.cancel()
-                thread.join(_JOIN_S)
-            raise
-        finally:
-            self._query = None  # before it is closed
-        if isinstance(outcome[0], BaseException):
-            raise outcome[0]
-        return outcome[0]
 
     def eval(
         self,
@@ -248,9 +217,6 @@ class Connection:
     def cancel(self) -> None:
         """End the call that runs, with Interrupted.  From a signal handler or another thread."""
         self._client.interrupt()
-        query = self._query
-        if query is not None:
-            query.interrupt()
 
     def close(self) -> None:
         self._client.close()

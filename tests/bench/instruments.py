@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 import torch
-from ours import BetweenSamples, Everything
+from ours import BetweenSamples, Everything, WithoutBackward
 from torch import nn
 
 
@@ -103,6 +103,7 @@ def _rows_of_peer() -> int:
 
 INSTRUMENTS: dict[str, Callable[[], Instrument]] = {
     "everything": Everything,
+    "without backward": WithoutBackward,
     "between samples": BetweenSamples,
     "hooks": Hooks,
     "profiler": Profiler,

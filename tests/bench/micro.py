@@ -41,13 +41,13 @@ def with_torch() -> list[str]:
 
 
 def differences(
-    kind: str, size: tuple[int, int, int], python: str, options: argparse.Namespace
+    kind: str, size: tuple[int, int, int], python: str, options: argparse.Namespace, arm: str = "everything"
 ) -> list[tuple[float, float]]:
     """(with, without) of each cell, in ns a call."""
     calls, steps, warm = size
     distributed = kind == COLLECTIVE[0]
     agent = Ours(options.probe, ("sample=1",))
-    ours: dict[str, Arm] = {EVERYTHING: agent if distributed else Inside("everything", agent=True)}
+    ours: dict[str, Arm] = {EVERYTHING: agent if distributed else Inside(arm, agent=True)}
     until = for_seconds(5 if options.quick else 60 * options.minutes, 2 if options.quick else 10)
     with Job(kind, python, ranks=2 if distributed else 1) as job:
         if not distributed:
@@ -58,13 +58,15 @@ def differences(
 
 def costs(python: str, options: argparse.Namespace) -> list[tuple[str, Interval]]:
     pairs = {kind: differences(kind, size, python, options) for kind, size in [*SIZES.items(), COLLECTIVE]}
+    pairs["row"] = differences("forward", SIZES["forward"], python, options, "without backward")
     each = {kind: [with_it - without for with_it, without in pairs[kind]] for kind in pairs}
     without_marks, without_firing = (
         difference_interval(pairs["forward"]).value,
         difference_interval(pairs["marked"]).value,
     )
     return [
-        ("forward call, recorded", interval(each["forward"])),
+        ("forward call, recorded (backward=off)", interval(each["row"])),
+        ("forward call, its nodes looked for as well", interval(each["forward"])),
         ("its marks of backward, set", interval([ns - without_marks for ns in each["marked"]])),
         ("its marks of backward, fired", interval([ns - without_firing for ns in each["backward"]])),
         ("optimizer step, recorded", interval(each["optimizer"])),

@@ -42,6 +42,18 @@ class Everything:
         return self._rows() - self._before
 
 
+class WithoutBackward(Everything):
+    """As `set backward=off` has it."""
+
+    def __init__(self) -> None:
+        _agent().sampling.backward = False
+        super().__init__()
+
+    def take(self) -> int:
+        self._agent.sampling.backward = True
+        return super().take()
+
+
 class BetweenSamples(Everything):
     """What is always there: a row a step, and the clocks around its phases where they are within the budget."""
 
