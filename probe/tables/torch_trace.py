@@ -1,111 +1,39 @@
 """python.torch_trace: one row per module call, per backward of a module and per optimizer step.
 
 Made of spans (calls, engine passes, optimizer steps) and of the marks that autograd leaves; the reading
-of both is in probe.nesting and probe.backward.
+of both is in probe.module_rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..arrow import choice, coded
-from ..backward import Calls, Instances, Marks, Passes, place_marks, resolve
+from ..backward import Passes
 from ..device_times import DeviceTimes, Timed
-from ..nesting import NONE, Bools, Ints, depth_below, self_time
-from ..places import Places, settle
+from ..module_rows import backwards, depths, passes_of, places_of
+from ..nesting import NONE, Bools, Ints, self_time
 from ..raw import Raw
-from ..regions import marks as recorded_marks
-from ..regions import parents as noted_parents
 from ..schema import COMMON, Column, Columns, Table
 from ..spans import Spans
-from ..streams import COMPILED, DEVICE, FAILED, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS
+from ..streams import COMPILED, DEVICE, FAILED, FORWARD, MARKS, OPTIMIZER, SAMPLED, SPANS
 from ..tree import Tree
 
 STAGES = ("forward", "backward", "step")
 _STREAMS = (SPANS, MARKS)  # what a row cannot do without; its times on a device may be lost before it
 
 
-def _places(raw: Raw, spans: Spans) -> Places:
-    """Callers as the calls themselves show them, else as the agent noted them."""
-    parents = noted_parents(raw.log)
-    for subject in np.union1d(recorded_marks(raw)["subject"], spans.subject[spans.kind == FORWARD]).tolist():
-        parents.setdefault(subject, 0)
-    # a call whose caller was under way at the attach, or is at this moment, seems to have none
-    shown = (spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval
-    calls = np.flatnonzero(shown & (spans.caller != NONE))
-    subjects, first = np.unique(spans.subject[calls], return_index=True)
-    parents.update(zip(subjects.tolist(), spans.subject[spans.caller[calls[first]]].tolist(), strict=True))
-    return Places.of(spans, shown, parents)
-
-
-def _passes(spans: Spans) -> tuple[Ints, Passes]:
-    """Rows of the outermost engine spans by start, and what they are."""
-    rows = np.flatnonzero(spans.outermost_engine)
-    rows = rows[np.argsort(spans.start[rows], kind="stable")]
-    return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
-
-
-def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Ints) -> Marks:
-    marks = recorded_marks(raw)
-    number = place_marks(marks["time_ns"], marks["thread"], passes)
-    kept = np.flatnonzero(number != NONE)
-    order = kept[np.lexsort((marks["time_ns"][kept], number[kept]))]
-    kind, number = marks["flags"][order] & KIND_MASK, number[order]
-    module = settle(number, kind, tree.index(marks["subject"][order]), tree, calls)
-    return Marks(marks["time_ns"][order], marks["thread"][order], kind, number, module)
-
-
-def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
-    """The outermost module of each pass: of its first mark, else of the last call before it; 0 for none."""
-    roots = np.zeros(len(passes.start), np.int64)
-    calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute)
-    calls = calls[np.argsort(spans.start[calls], kind="stable")]
-    if len(calls):
-        before = np.searchsorted(spans.start[calls], passes.start) - 1
-        called = before >= 0
-        roots[called] = tree.index(spans.subject[calls[before[called]]])
-    known = marks.module > 0
-    number, first = np.unique(marks.number[known], return_index=True)
-    roots[number] = tree.chain[marks.module[known][first], 0]
-    return roots
-
-
-def _backward(
-    raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes, engines: Ints, devices: DeviceTimes
-) -> tuple[Instances, Callable[[], Timed]]:
-    """By the host's clock, and when asked for by the devices'."""
-    calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
-    before = np.searchsorted(passes.start, spans.start[calls])
-    made = Calls(before, tree.index(places.of_calls[calls]))
-    marks = _marks(raw, passes, tree, made.module)
-    roots = _roots(spans, passes, marks, tree)
-
-    def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:
-        return resolve(passes, marks, tree, roots, recomputed, made)
-
-    found = resolved(passes, marks, spans.recomputed())
-    return found, lambda: devices.of_backwards(passes, engines, marks, resolved)
-
-
-def _depths(spans: Spans, tree: Tree) -> Ints:
-    """Module calls around each span; what checkpointing runs again stands where it stood the first time."""
-    again = spans.recompute & (spans.caller == NONE)
-    base = np.where(again, np.maximum(tree.depth[tree.index(spans.subject)], 0), 0)
-    return depth_below(spans.nesting, spans.caller, base)
-
-
 def derive(raw: Raw) -> Columns:
     """Forward and step rows by their spans, then the backwards."""
     spans = Spans.of(raw)
-    places = _places(raw, spans)
+    places = places_of(raw, spans)
     tree = Tree.of(places.parents, places.subjects)
-    engines, passes = _passes(spans)
+    engines, passes = passes_of(spans)
     devices = DeviceTimes(raw, spans)
-    back, back_on_device = _backward(raw, spans, places, tree, passes, engines, devices)
+    back, back_on_device = backwards(raw, spans, places, tree, passes, engines, devices)
     rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
     pass_step = raw.timeline.step(passes.start)
     steps = (raw.timeline.step(spans.start[rows]), pass_step[back.number])
@@ -143,7 +71,7 @@ def derive(raw: Raw) -> Columns:
         "module_type": lambda: coded(subject, types),
         "parent": lambda: coded(both.join(caller, tree.subject(tree.parent[back.module[bound]])), names),
         "root": lambda: coded(subject, _models(raw)),
-        "depth": lambda: both.join(_depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
+        "depth": lambda: both.join(depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
         "stage": lambda: choice(both.join(np.where(optimizer, 2, 0), np.ones(len(bound), np.int64)), STAGES),
         "duration": lambda: devices.seconds(subject, own, lambda: (timed().own, timed().own_known)),
         "total_duration": lambda: devices.seconds(subject, whole, lambda: (timed().total, timed().total_known)),

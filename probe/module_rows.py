@@ -1,0 +1,90 @@
+"""Module calls and their backwards, put together of spans and marks: what python.torch_trace has rows for.
+
+The invariant: what cannot be told from the rows (a caller under way at the attach) is taken from what the agent noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .backward import Calls, Instances, Marks, Passes, place_marks, resolve
+from .device_times import DeviceTimes, Timed
+from .nesting import NONE, Ints, depth_below
+from .places import Places, settle
+from .raw import Raw
+from .regions import marks as recorded_marks
+from .regions import parents as noted_parents
+from .spans import Spans
+from .streams import FORWARD, KIND_MASK
+from .tree import Tree
+
+
+def places_of(raw: Raw, spans: Spans) -> Places:
+    """Callers as the calls themselves show them, else as the agent noted them."""
+    parents = noted_parents(raw.log)
+    for subject in np.union1d(recorded_marks(raw)["subject"], spans.subject[spans.kind == FORWARD]).tolist():
+        parents.setdefault(subject, 0)
+    # a call whose caller was under way at the attach, or is at this moment, seems to have none
+    shown = (spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval
+    calls = np.flatnonzero(shown & (spans.caller != NONE))
+    subjects, first = np.unique(spans.subject[calls], return_index=True)
+    parents.update(zip(subjects.tolist(), spans.subject[spans.caller[calls[first]]].tolist(), strict=True))
+    return Places.of(spans, shown, parents)
+
+
+def passes_of(spans: Spans) -> tuple[Ints, Passes]:
+    """Rows of the outermost engine spans by start, and what they are."""
+    rows = np.flatnonzero(spans.outermost_engine)
+    rows = rows[np.argsort(spans.start[rows], kind="stable")]
+    return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
+
+
+def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Ints) -> Marks:
+    marks = recorded_marks(raw)
+    number = place_marks(marks["time_ns"], marks["thread"], passes)
+    kept = np.flatnonzero(number != NONE)
+    order = kept[np.lexsort((marks["time_ns"][kept], number[kept]))]
+    kind, number = marks["flags"][order] & KIND_MASK, number[order]
+    module = settle(number, kind, tree.index(marks["subject"][order]), tree, calls)
+    return Marks(marks["time_ns"][order], marks["thread"][order], kind, number, module)
+
+
+def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
+    """The outermost module of each pass: of its first mark, else of the last call before it; 0 for none."""
+    roots = np.zeros(len(passes.start), np.int64)
+    calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute)
+    calls = calls[np.argsort(spans.start[calls], kind="stable")]
+    if len(calls):
+        before = np.searchsorted(spans.start[calls], passes.start) - 1
+        called = before >= 0
+        roots[called] = tree.index(spans.subject[calls[before[called]]])
+    known = marks.module > 0
+    number, first = np.unique(marks.number[known], return_index=True)
+    roots[number] = tree.chain[marks.module[known][first], 0]
+    return roots
+
+
+def backwards(
+    raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes, engines: Ints, devices: DeviceTimes
+) -> tuple[Instances, Callable[[], Timed]]:
+    """By the host's clock, and when asked for by the devices'."""
+    calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
+    before = np.searchsorted(passes.start, spans.start[calls])
+    made = Calls(before, tree.index(places.of_calls[calls]))
+    marks = _marks(raw, passes, tree, made.module)
+    roots = _roots(spans, passes, marks, tree)
+
+    def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:
+        return resolve(passes, marks, tree, roots, recomputed, made)
+
+    found = resolved(passes, marks, spans.recomputed())
+    return found, lambda: devices.of_backwards(passes, engines, marks, resolved)
+
+
+def depths(spans: Spans, tree: Tree) -> Ints:
+    """Module calls around each span; what checkpointing runs again stands where it stood the first time."""
+    again = spans.recompute & (spans.caller == NONE)
+    base = np.where(again, np.maximum(tree.depth[tree.index(spans.subject)], 0), 0)
+    return depth_below(spans.nesting, spans.caller, base)
