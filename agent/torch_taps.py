@@ -49,7 +49,7 @@ class TorchTaps:
         self._boundary, self._steps, self._sampling = boundary, steps, sampling
         self._troubles: dict[str, str] = {}
         self.backward = Backward(streams[MARKS], spans, modules, self._trouble)
-        self.forward = forward_tap(spans, modules, self.backward, self._trouble)
+        self.forward = forward_tap(spans, self.backward, self._trouble)
         self.optimizer = optimizer_tap(spans, modules, steps, self._trouble)
         parts = modules, self.forward, self.backward, self.optimizer
         self.device = Device(streams, *parts, self._trouble)

@@ -51,10 +51,9 @@ def _cancelled_by_ctrl_c(connection: Connection) -> Iterator[None]:
     before = signal.signal(signal.SIGINT, cancel)
     try:
         yield
-    except Exception as error:
+    except ProbeError as error:
         if pressed and not isinstance(error, Interrupted):
-            blocked = isinstance(error, ProbeError) and error.code == "eval-timeout"
-            raise Interrupted("Interrupted.", str(error) if blocked else "") from error
+            raise Interrupted("Interrupted.", str(error) if error.code == "eval-timeout" else "") from error
         raise
     finally:
         signal.signal(signal.SIGINT, before)

@@ -60,7 +60,7 @@ class Taps:
         modules = Modules(log)
         steps = Steps(streams[STEPS], boundaries.append, Sampling())
         backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
-        forward = forward_class(streams[SPANS], modules, backward, troubles.append)
+        forward = forward_class(streams[SPANS], backward, troubles.append)
         optimizer = optimizer_class(streams[SPANS], modules, steps, troubles.append)
         device = Device(streams, modules, forward, backward, optimizer, troubles.append, stream_bytes)
         steps.samples = backward.samples

@@ -16,7 +16,6 @@ from time import perf_counter_ns
 from typing import Any
 
 from ...streams import COMPILED, FAILED, FORWARD
-from ..modules import Modules
 from ..rows import Stream
 from ..samples import Samples
 from .backward import Backward
@@ -49,16 +48,16 @@ class Forward:
 
     state = "on"
 
-    def __init__(self, spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]) -> None:
+    def __init__(self, spans: Stream, backward: Backward, trouble: Callable[[str], None]) -> None:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
         if not _is_known(self._original):
             raise LookupError("nn.Module._wrapped_call_impl is not the one that we know")
         counting = _counting(backward.samples, trouble)
-        marked, unmarked = row_and_marks_after(spans, backward), row_after(spans, backward)
-        self._globals = counting | _globals(spans, modules, mark_before(backward), marked, trouble)
-        self._unmarked = counting | _globals(spans, modules, _nothing, unmarked, trouble)
+        row = row_after(spans, backward)
+        self._globals = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
+        self._unmarked = counting | _globals(_nothing, row, row)
         self._code = _compiled(self._original)
         self.around: Callable[[dict[str, Any]], dict[str, Any]] = _as_they_are  # where there are devices, theirs
         self.installed = False
@@ -104,24 +103,15 @@ def _compiled(original: types.CodeType) -> types.CodeType:
     return next(constant for constant in made.co_consts if isinstance(constant, types.CodeType))
 
 
-def _globals(
-    spans: Stream, modules: Modules, before: Before, after: After, trouble: Callable[[str], None]
-) -> dict[str, Any]:
+def _globals(before: Before, after: After, row: After) -> dict[str, Any]:
     """What the swapped code calls."""
-    clock, claim, pack_into, buffer = perf_counter_ns, spans.claim, spans.pack_into, spans.buffer
-    serial_of, meet, ident = modules.serials.get, modules.meet, sys.modules["_thread"].get_ident
 
     def failed(module: Any, start: int) -> None:
-        try:
-            offset, seq = claim()
-            serial = serial_of(id(module)) or meet(module)
-            pack_into(buffer, offset, start, clock(), serial, ident(), FORWARD | FAILED, seq)
-        except Exception as error:  # the user's own exception must be what goes on
-            trouble(f"forward: {error!r}")
+        row(module, start, None, FORWARD | FAILED, 0)
 
-    unseen(failed, _nothing)
+    unseen(_nothing)
     return {
-        "_probe_clock": clock,
+        "_probe_clock": perf_counter_ns,
         "_probe_before": before,
         "_probe_after": after,
         "_probe_failed": shielded_from_dynamo(failed),

@@ -16,7 +16,6 @@ from typing import Any
 
 from ...streams import FAILED, FORWARD
 from ..alone import alone
-from ..modules import Modules
 from ..rows import Stream
 from .backward import Backward
 from .dynamo import skip
@@ -30,7 +29,7 @@ class ForwardHooks:
 
     state = "on: hooks, this torch's _wrapped_call_impl is not known"
 
-    def __init__(self, spans: Stream, modules: Modules, backward: Backward, trouble: Callable[[str], None]) -> None:
+    def __init__(self, spans: Stream, backward: Backward, trouble: Callable[[str], None]) -> None:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._mode = _Mode()
         self._before, self._after = _hooks(self._mode, spans, backward, trouble)

@@ -1,8 +1,9 @@
 """What runs before and after each module call, on its thread: the call's row, and the marks of its backward.
 
 Called by the forward tap.  Between two kernels no cache and no page table of the processor holds anything of ours any
-more, so what counts is how many objects a call touches, up to 2 µs each: everything is in one function; what it always
-uses comes as defaults of its arguments, side by side in one tuple (as a closure: +5 µs); all else is asked of Backward.
+more, so what counts is how many objects a call touches, up to 2 µs each: everything is in one function, even if that is
+said twice; what it always uses comes as defaults of its arguments, side by side in one tuple (as a closure: +5 µs); all
+else is asked of Backward.
 The one invariant: a module's mark stands on a node that was made inside its call.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 
 from ..rows import Stream
 from .backward import REMEMBERED, Backward
-from .dynamo import shielded_from_dynamo, unseen
+from .dynamo import shielded_from_dynamo
 from .nodes import latest_of, tensors_in
 
 Before = Callable[[Any, Any, Any], int]
@@ -48,7 +49,6 @@ def row_after(spans: Stream, backward: Backward) -> After:
         except Exception as error:  # inside a user's forward: nothing may escape
             backward.trouble(f"forward: {error!r}")
 
-    unseen(after)
     return shielded_from_dynamo(after)  # type: ignore[no-any-return]
 
 
@@ -104,7 +104,6 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
         except Exception as error:  # inside a user's forward: nothing may escape
             backward.trouble(f"forward: {error!r}")
 
-    unseen(after)
     return shielded_from_dynamo(after)  # type: ignore[no-any-return]
 
 
@@ -143,5 +142,4 @@ def mark_before(backward: Backward) -> Before:
             backward.trouble(f"backward: {error!r}")
         return entered
 
-    unseen(before)
     return shielded_from_dynamo(before)  # type: ignore[no-any-return]

@@ -13,6 +13,7 @@ from fake_agent import FakeAgent
 
 from probe.connection import Connection
 from probe.errors import Interrupted
+from probe.interruptible import interruptibly
 from probe.sql import Query
 
 Make = Callable[..., FakeAgent]
@@ -63,6 +64,29 @@ def test_while_the_query_is_still_imported(
     monkeypatch.setattr(sys, "meta_path", [Slow(), *sys.meta_path])
     with pytest.raises(Interrupted):
         connection.query(ENDLESS)
+
+
+@pytest.mark.parametrize("raising", [False, True], ids=["asked", "a handler raises"])
+def test_it_is_repeated_until_the_call_is_over(raising: bool) -> None:
+    asked: list[None] = []
+    enough = threading.Event()
+
+    def interrupt() -> None:
+        asked.append(None)
+        if len(asked) == 3:  # the first ones came before there was anything to interrupt
+            enough.set()
+
+    def unwanted() -> bool:
+        if raising:
+            raise KeyboardInterrupt
+        return True
+
+    if raising:
+        with pytest.raises(KeyboardInterrupt):
+            interruptibly(lambda: enough.wait(20), interrupt, unwanted)
+    else:
+        assert interruptibly(lambda: enough.wait(20), interrupt, unwanted)
+    assert enough.is_set()
 
 
 def test_when_the_query_is_over_there_is_nothing_to_cancel(agent: Make, connected: Connect) -> None:
