@@ -44,6 +44,7 @@ class Agent:
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
         self.resident = Resident()
         self.steps.rss_bytes = self.resident.read
+        self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
         self.taps: TorchTaps | None = None

@@ -51,6 +51,8 @@ class Boundary:
     """request() and close() from any thread; stepped() and loading() on the thread that trains."""
 
     def __init__(self) -> None:
+        self.wake: Callable[[], None] = lambda: None  # has stepped() called at the next step
+        self.steps: Callable[[], int] = lambda: self._count  # that are complete, if stepped() is not always told
         self.trouble = ""  # the last fault of our own, in words
         self._requests: list[Ticket] = []
         self._count = 0
@@ -77,15 +79,17 @@ class Boundary:
             return ticket
         self._requests.append(ticket)
         self._look_at = 0
-        if 0 <= count <= self._count and not ticket.armed:
+        self.wake()
+        if 0 <= count <= self.steps() and not ticket.armed:
             self._miss(ticket)
         return ticket
 
-    def stepped(self, count: int) -> None:
-        """In the anchor optimizer's post-hook: `count` steps are complete.  About 50 ns when there is nothing to do."""
+    def stepped(self, count: int) -> int:
+        """In the anchor optimizer's post-hook: `count` steps are complete.  Returns at how many it is to be told."""
         self._count = count
         if count >= self._look_at:
             self._guarded(self._look)
+        return self._look_at
 
     def loading(self) -> None:
         """At the entry of a loader's __next__, called by the tap's own wrapper of it."""

@@ -58,7 +58,7 @@ class Taps:
         log, troubles, boundaries = Log(), list[str](), list[int]()
         streams = {name: Stream(name, slots, stream_bytes) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         modules = Modules(log)
-        steps = Steps(streams[STEPS], boundaries.append, Sampling())
+        steps = Steps(streams[STEPS], lambda count: boundaries.append(count) or 0, Sampling())
         backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
         forward = forward_class(streams[SPANS], backward, troubles.append)
         optimizer = optimizer_class(streams[SPANS], modules, steps, troubles.append)

@@ -134,15 +134,23 @@ def _wrappers(base: Any) -> Iterator[Any]:
 def _stepped(
     timed: list[bool], spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None]
 ) -> Callable[[Any, int], None]:
-    clock, ident, serials = perf_counter_ns, sys.modules["_thread"].get_ident, modules.serials
-
-    def stepped(optimizer: Any, start: int) -> None:
+    def stepped(
+        optimizer: Any,
+        start: int,
+        clock: Any = perf_counter_ns,
+        id: Any = id,
+        serial_of: Any = modules.serials.get,
+        timed: list[bool] = timed,
+        append: Any = spans.append,
+        ident: Any = sys.modules["_thread"].get_ident,
+        boundary: Any = steps.stepped,
+    ) -> None:
         now = clock()
         try:
-            serial = serials.get(id(optimizer)) or modules.meet_optimizer(optimizer)
+            serial = serial_of(id(optimizer)) or modules.meet_optimizer(optimizer)
             if timed:
-                spans.append(start, now, serial, ident(), OPTIMIZER)
-            steps.stepped(optimizer, serial, now)
+                append(start, now, serial, ident(), OPTIMIZER)
+            boundary(optimizer, serial, now)
         except Exception as error:  # inside a user's training step: nothing may escape
             trouble(f"optimizer: {error!r}")
 

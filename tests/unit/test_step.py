@@ -1,0 +1,90 @@
+"""Steps as they are counted: who is told of which boundary, and what is known of the last ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from probe.agent.rows import Stream
+from probe.agent.sampling import Sampling
+from probe.agent.step import Steps
+from probe.streams import STEPS, STREAMS
+
+ANCHOR = 1
+Made = Callable[[Callable[[int], int]], Steps]
+
+
+@pytest.fixture
+def made() -> Made:
+    def make(boundary: Callable[[int], int]) -> Steps:
+        sampling = Sampling()
+        sampling.turn = lambda *_: (0, 1 << 40)  # type: ignore[method-assign, assignment]
+        steps = Steps(Stream(STEPS, STREAMS[STEPS], 1), boundary, sampling)
+        steps.anchor = ANCHOR
+        return steps
+
+    return make
+
+
+def run(steps: Steps, count: int, every_ns: int = 10) -> None:
+    for _ in range(count):
+        steps.stepped(None, ANCHOR, every_ns * (steps.count + 1))
+
+
+def test_the_boundary_is_told_when_it_wants_to_be(made: Made) -> None:
+    told: list[int] = []
+
+    def boundary(count: int) -> int:
+        told.append(count)
+        return 3 * count
+
+    run(made(boundary), 30)
+    assert told == [1, 3, 9, 27]
+
+
+@pytest.mark.parametrize("wake", [Steps.wake, Steps.turn_soon])
+def test_who_wakes_it_while_it_plans_is_heard(made: Made, wake: Callable[[Steps], None]) -> None:
+    told: list[int] = []
+
+    def boundary(count: int) -> int:
+        told.append(count)
+        if len(told) == 1:
+            wake(steps)  # by another thread, before the plan that was made without it is kept
+        return 1 << 40
+
+    steps = made(boundary)
+    run(steps, 5)
+    assert told == [1, 2]
+    wake(steps)
+    run(steps, 5)
+    assert told == [1, 2, 6]
+
+
+def test_an_error_of_the_sampling_is_not_the_last_that_is_heard_of_it(made: Made) -> None:
+    steps, told = made(lambda count: told.append(count) or 1 << 40), []  # type: ignore[func-returns-value]
+    turn = steps._sampling.turn
+
+    def broken(*_: object) -> tuple[int, int]:
+        steps._sampling.turn = turn  # type: ignore[method-assign]
+        raise ValueError
+
+    steps._sampling.turn = broken  # type: ignore[method-assign, assignment]
+    with pytest.raises(ValueError):
+        run(steps, 1)
+    run(steps, 5)
+    assert told == [2] and steps.count == 6
+
+
+def test_what_is_known_of_the_last_steps_is_read_from_their_rows(made: Made) -> None:
+    steps = made(lambda _: 1 << 40)
+    assert (steps.last_ns, steps.training_thread, steps.typical_ns()) == (None, None, None)
+    run(steps, 1)
+    assert (steps.last_ns, steps.training_thread, steps.typical_ns()) == (10, threading.get_ident(), None)
+    run(steps, 20_000)  # more than a lap of the ring
+    assert steps.last_ns == 200_010 and steps.typical_ns() == 10
+    steps._stream.claim()  # one is being written
+    assert steps.last_ns == 200_010 and steps.typical_ns() == 10
+    run(steps, 40, every_ns=30)
+    assert steps.typical_ns() == 30
