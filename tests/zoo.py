@@ -219,6 +219,14 @@ def first_layers_whose_input_needs_no_gradient() -> Any:
 
 
 @case
+def a_first_layer_of_two_branches() -> Any:
+    """What it made first is not what the last argument of its last operation leads to."""
+    model = Does(lambda self, x: nap(self, x * self.slow, 1, 4) + self.quick * 2)
+    model.slow, model.quick = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    return nn.Sequential(model, Nap(1, 5))
+
+
+@case
 def first_layers_inside_others_and_what_follows_them() -> Any:
     """All begin their graphs with the same node, and what comes behind it is time of the pass."""
     inner = Does(lambda self, x: nap(self, x @ self.weight.t(), 1, 3))

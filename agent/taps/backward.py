@@ -18,7 +18,7 @@ from ..modules import Modules
 from ..rows import Stream
 from ..samples import Samples
 from .dynamo import unseen
-from .nodes import FEW, IDLE, first_of, held_by, latest_of, tensors_in
+from .nodes import FEW, IDLE, first_of, held_by, latest_of, least_of, tensors_in
 
 _SPARE = 768  # dummies made ahead: three a module
 REMEMBERED = 1 << 12  # numbers of autograd's nodes: some fifty layers of a transformer; a power of two
@@ -49,7 +49,9 @@ class Backward:
         self._wrapped_engine = self.wrap_engine(spans.append)
         self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
         unseen(Backward.make_carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
-        unseen(Backward.end_behind, Backward.another_thread, tensors_in, held_by, latest_of, first_of, _writing)
+        unseen(
+            Backward.end_behind, Backward.another_thread, tensors_in, held_by, latest_of, first_of, least_of, _writing
+        )
         unseen(*modules.on_the_way)
         # Autograd numbers the nodes that a thread makes.  Here are the numbers of those that got a begin mark, each at
         # its place modulo REMEMBERED; the last element is the newest number that was seen.

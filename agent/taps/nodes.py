@@ -50,6 +50,16 @@ def latest_of(args: Any, kwargs: Any, tensor_type: type) -> Any:
 
 def first_of(node: Any, entered: int) -> Any:
     """The first node of a small graph that was begun at this number; autograd is through with the graph after it."""
+    first = node
+    while first is not None and (number := first._sequence_nr()) >= entered:
+        if number == entered:
+            return first
+        below = first.next_functions  # a Linear's last argument, its transposed weight, is made first
+        first = below[-1][0] if below else None
+    return least_of(node, entered)
+
+
+def least_of(node: Any, entered: int) -> Any:
     first, waiting = node, [node]
     for each in waiting:
         if each._sequence_nr() < first._sequence_nr():
