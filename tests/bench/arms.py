@@ -86,9 +86,10 @@ def _ranks(count: int) -> list[dict[str, str]]:
 
 
 class Arm(Protocol):
-    """peer: it needs a job that was started with the peer in it."""
+    """peer: it needs a job that was started with the peer in it; warm: steps until it does what it is to do."""
 
     peer: bool
+    warm: int
 
     def put(self, job: Job) -> None: ...
     def take(self, job: Job) -> None: ...
@@ -99,6 +100,7 @@ class Nothing:
     """Bare against bare: an interval without 1 in it says that the run cannot be trusted."""
 
     peer: bool = False
+    warm: int = 0
 
     def put(self, job: Job) -> None: ...
     def take(self, job: Job) -> None: ...
@@ -114,6 +116,7 @@ class Ours:
     probe: str
     words: tuple[str, ...] = ()
     peer: bool = False
+    warm: int = 0
 
     def put(self, job: Job) -> None:
         self._run(job, "attach", *job.pids)
@@ -152,6 +155,7 @@ class Inside:
     name: str
     peer: bool = False
     agent: bool = False
+    warm: int = 0
 
     def put(self, job: Job) -> None:
         job.ask(put=self.name)
@@ -172,7 +176,7 @@ def arms() -> dict[str, Arm]:
         Inside("between samples", agent=True),
         Inside("everything", agent=True),
         Inside("hooks"),
-        Inside("profiler"),
-        Inside("peer", peer=True),
+        Inside("profiler", warm=2),  # its first step warms it up
+        Inside("peer", peer=True, warm=3),  # it records from the third step on
     ]
     return dict(zip(ARMS, each, strict=True))

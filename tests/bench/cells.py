@@ -61,7 +61,8 @@ def measured(jobs: dict[bool, Job], arms: dict[str, Arm], steps: int, warm: int,
         chance.shuffle(order)
         for name in order:
             which = chance.choice((BARE_OUTSIDE, BARE_INSIDE))
-            result.add(name, *cell(jobs[arms[name].peer], arms[name], steps, warm, which))
+            arm = arms[name]
+            result.add(name, *cell(jobs[arm.peer], arm, steps, max(warm, arm.warm), which))
     result.minutes = (time.monotonic() - begin) / 60
     return result
 

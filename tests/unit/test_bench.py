@@ -28,8 +28,10 @@ class Machine:
     slower: float = 1.0
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     done: list[tuple[float, int]] = field(default_factory=list)
+    warmed: list[int] = field(default_factory=list)
 
     def block(self, steps: int, warm: int = 0) -> arms.Times:
+        self.warmed.append(warm)
         self.done.append((self.slower, steps))
         return [int(1e6 * self.slower * self.chance.lognormvariate(0.0, 0.3)) for _ in range(steps)]
 
@@ -38,6 +40,7 @@ class Machine:
 class Slower:
     by: float
     peer: bool = False
+    warm: int = 0
 
     def put(self, job: Any) -> None:
         job.slower *= self.by
@@ -119,9 +122,10 @@ def test_each_arm_has_a_cell_in_each_round_and_the_order_varies(monkeypatch: pyt
 def test_an_arm_that_needs_the_peer_runs_in_the_job_that_has_it() -> None:
     plain, with_peer = Machine(), Machine()
     jobs: Any = {False: plain, True: with_peer}
-    cells.measured(jobs, {"peer": Slower(2.0, peer=True)}, 1, 0, cells.for_seconds(0, 1))
+    cells.measured(jobs, {"peer": Slower(2.0, peer=True, warm=3)}, 1, 2, cells.for_seconds(0, 1))
     assert [slower for slower, _ in plain.done] == [1.0]  # warming up
     assert 2.0 in [slower for slower, _ in with_peer.done]
+    assert with_peer.warmed == [4, 3, 3, 3, 3]  # as many as it needs itself, bare steps too
 
 
 def test_the_same_pairs_give_the_same_interval() -> None:
