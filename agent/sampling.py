@@ -19,8 +19,9 @@ BUDGET_PCT = 1.0
 _AIM = 0.6  # of the budget: what is measured of ourselves is off by about as much as is left
 _PHASES_NS = 15_000  # of a step: the clocks around engine and optimizer, when no cache holds them
 _MEASURED = 5  # the step of a sampled block in which the taps on modules time themselves
-# The taps see what they do themselves, not their marks' firing inside of autograd: that costs about as much.
-_UNSEEN = 2
+# The taps see what they do themselves, at its least; with their marks' firing inside of autograd, and what all that
+# drives out of the caches, a step with everything takes up to four times as much longer than one between samples.
+_UNSEEN = 4
 _ALWAYS = 10  # steps 100 to 109 are sampled whatever N is: people like to look there
 _BARE_OF, _BARE_AT = 50, 27  # this block of each 50 is the control, without any tap; no N samples it
 
