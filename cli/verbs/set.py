@@ -26,8 +26,9 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
 
     Module rows are taken in blocks of ten steps. sample=1 takes every block, sample=N every N-th (2, 5, 10, 20,
     50, 100), sample=auto as many as cost no more than the budget. backward=off leaves the modules' backward out:
-    the whole pass is then one row, the root's. A change
-    holds from the next step on. What it all costs is in probe.overhead.
+    the whole pass is then one row, the root's. A change holds from the next step on; in a loop that steps no
+    optimizer, as in inference, none does, and every call is recorded until detach. What it all costs is in
+    probe.overhead.
 
     \b
     Example:
