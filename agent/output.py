@@ -1,7 +1,8 @@
 """What a snippet prints, on its way to the reader, while all other threads print as ever.
 
 Used by evaluate.py around the snippet.  The one invariant: sys.stdout and sys.stderr are the job's own again when
-no snippet runs, and a stand-in that somebody kept passes on to them for good.
+no snippet runs, and a stand-in outlives its use: it passes on to them for good, for somebody may have kept it, and
+print() in another thread only borrows it (CPython gh-130163).
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ class _Bytes:
 
 
 _STREAMS = ("stdout", "stderr")
+_KEPT, _MANY = "_probe_streams", 8  # on the sys module: the stand-ins that were made last
 _capturing: dict[int, tuple[int, Output]] = {}  # thread -> (process, output of the snippet that it runs)
 _changing = allocate_lock()
 
@@ -129,8 +131,20 @@ def capture(output: Output) -> None:
     with _changing:
         _capturing[get_ident()] = os.getpid(), output
         for name in _STREAMS:
-            if type(getattr(sys, name)) is not _Stream:
-                setattr(sys, name, _Stream(name, getattr(sys, name)))
+            original = getattr(sys, name)
+            if type(original) is not _Stream:
+                setattr(sys, name, _stand_in(name, original))
+
+
+def _stand_in(name: str, original: Any) -> _Stream:
+    """The last ones stay where they are found when we are gone, by the next agent too."""
+    kept: list[Any] = sys.__dict__.setdefault(_KEPT, [])
+    for stream in kept:
+        if type(stream) is _Stream and stream._probe_name == name and stream._probe_original is original:
+            return stream
+    kept.append(_Stream(name, original))
+    del kept[:-_MANY]
+    return kept[-1]  # type: ignore[no-any-return]
 
 
 def release() -> None:

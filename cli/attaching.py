@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from probe.errors import EndpointError, ProbeError, UsageError
+from probe.errors import EndpointError, ProbeError, SilentError, UsageError
 
 from .session import say
 
@@ -80,13 +80,19 @@ def attach_each(ranks: Mapping[int, int | None], timeout: float, tell: Callable[
 
 
 def detach_all(connection: Connection, tell: Callable[[str], object]) -> None:
-    """Take every agent out, `tell` a line for each; what has to stay is said on stderr."""
+    """Take every agent out, `tell` a line for each; what has to stay is said on stderr.
+
+    Raises SilentError if one was not reached.
+    """
     agents = list(connection.agents)
     left = connection.detach()
     for facts in agents:
-        tell(f"detached  {who(facts['rank'], facts['pid'])}")
+        if facts["pid"] not in connection.unreached:
+            tell(f"detached  {who(facts['rank'], facts['pid'])}")
     for what in left:
         say(what)
+    if connection.unreached:
+        raise SilentError(f"Still attached: {'; '.join(connection.unreached.values())}.", "Run detach again later.")
 
 
 def line(attached: Attached) -> str:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from probe.connection import Connection
 
 
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
 def say(text: str) -> None:
     """Talk, as opposed to data."""
     print(text, file=sys.stderr)
@@ -25,9 +28,9 @@ def say(text: str) -> None:
 def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connection]:
     """The connection; without an endpoint the one attached job is used, and said so.
 
-    The first Ctrl-C cancels what runs, so that its end is told in order; the second ends the wait.
+    The first Ctrl-C, SIGTERM or SIGHUP cancels what runs, so that its end is told in order; the second ends the wait.
     """
-    with probe.connect(endpoint, timeout=timeout) as connection, _cancelled_by_ctrl_c(connection):
+    with probe.connect(endpoint, timeout=timeout) as connection, _cancelled_by_signals(connection):
         if endpoint is None:
             say(f"probe: using {connection.endpoint}, the only attached job")
         try:
@@ -38,7 +41,7 @@ def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connectio
 
 
 @contextmanager
-def _cancelled_by_ctrl_c(connection: Connection) -> Iterator[None]:
+def _cancelled_by_signals(connection: Connection) -> Iterator[None]:
     pressed = False
 
     def cancel(number: int, frame: FrameType | None) -> None:
@@ -48,7 +51,9 @@ def _cancelled_by_ctrl_c(connection: Connection) -> Iterator[None]:
         pressed = True
         connection.cancel()
 
-    before = signal.signal(signal.SIGINT, cancel)
+    # A terminal that goes away, or a time-out around us, must not leave a snippet that holds the job.
+    wanted = [number for number in _ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, *wanted)}
     try:
         yield
     except ProbeError as error:
@@ -56,6 +61,7 @@ def _cancelled_by_ctrl_c(connection: Connection) -> Iterator[None]:
             raise Interrupted("Interrupted.", str(error) if error.code == "eval-timeout" else "") from error
         raise
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if pressed:
         raise Interrupted("Interrupted.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__
 from . import protocol as wire
 from .align import SETTLE_S, align, is_settled, may_change
-from .client import Client, Link, nobody, why_silent
+from .client import Call, Client, Link, nobody, why_silent
 from .endpoints import Resolved, address, resolve
 from .errors import EvalError, SilentError, UsageError
 from .evaluation import EvalResult, OnOutput, Snippet, evaluate
@@ -32,13 +32,15 @@ _DETACH_S = 15.0  # the target takes kernels out at a boundary; without one it s
 class Connection:
     """Agents of one endpoint.  Use as a context manager; one thread at a time, cancel() from anywhere.
 
-    notes: what the user should know of the last call (who was silent, what is not recorded).
+    notes: what the user should know of the last call (who was silent, what is not recorded).  unreached: pid -> why of
+    the ranks that the last set() or detach() did not come to.
     """
 
     def __init__(self, resolved: Resolved, timeout: float = 10.0) -> None:
         self.endpoint = resolved.endpoint
         self.timeout = timeout
         self.notes: list[str] = []
+        self.unreached: dict[int, str] = {}
         self._client = Client()
         self._fetcher: Fetcher | None = None
         self._unaligned: list[Link] = []
@@ -201,18 +203,24 @@ class Connection:
         answered = [call for call in calls if call.answer is not None]
         if not answered:
             raise nobody(calls)
-        self.notes += [f"rank {call.link.rank}: {call.error}" for call in calls if call.answer is None]
+        self._reached(calls)
+        self.notes += self.unreached.values()
         return [{"rank": call.link.rank, **(call.answer or {})["settings"]} for call in answered]
 
     def detach(self) -> list[str]:
         """Take every agent out; what had to stay, in words, each with its rank."""
         self._begin()
         calls = self._client.ask(wire.DETACH, time.monotonic() + max(self.timeout, _DETACH_S), self._answering())
-        left = []
-        for call in calls:
-            what = [str(call.error)] if call.answer is None else call.answer["left"]
-            left += [f"rank {call.link.rank}: {line}" for line in what]
-        return left
+        self._reached(calls)
+        return [f"rank {call.link.rank}: {line}" for call in calls for line in (call.answer or {"left": []})["left"]]
+
+    def _reached(self, calls: list[Call]) -> None:
+        """Of those that gave no answer, why: they were silent from the beginning, or have become so."""
+        silent = {
+            link.pid: f"Rank {link.rank} (pid {link.pid}) {link.silent}" for link in self._client.links if link.silent
+        }
+        failed = {call.link.pid: str(call.error).rstrip(".") for call in calls if call.answer is None}
+        self.unreached = silent | failed
 
     def cancel(self) -> None:
         """End the call that runs, with Interrupted.  From a signal handler or another thread."""

@@ -206,7 +206,11 @@ class _Run:
         if since > (max(_PATIENCE * usual, _PATIENCE_S) if usual else _FIRST_STEP_S):
             holder = self._armed[call].get("holder")
             if holder:
-                raise EvalError(f"A snippet of {holder} still holds the job.", "Wait until it ends.", "no-step")
+                raise EvalError(
+                    f"A snippet of {holder} still holds the job.",
+                    f"Wait, or free it: probe {call.link.pid} detach.",
+                    "no-step",
+                )
             known = f" (usually {usual:.2g} s)" if usual else ""
             where = f" on rank {call.link.rank}" if len(self._calls) > 1 else ""
             raise EvalError(f"No step for {since:.0f} s{known}{where}.", "Run it with --now.", "no-step")

@@ -74,6 +74,7 @@ class FakeAgent:
         self.handlers = {
             wire.HELLO: self._hello, wire.SNAPSHOT: self._snapshot, wire.SCAN: self._scan, wire.LOG: self._log,
             wire.ALIGN: self._align, wire.DETACH: self._detach, wire.ARM: self._arm, wire.GO: self._go,
+            wire.SET: self._set,
         }  # fmt: skip
         self.server.on_cancel = self._cancelled
         self.handlers[wire.CANCEL] = self.server.handlers[wire.CANCEL]
@@ -190,6 +191,9 @@ class FakeAgent:
 
     def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.DETACHED, left=["a callback"])
+
+    def _set(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.server.reply(key, wire.SETTINGS, settings=request["settings"])
 
     def _arm(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.armed = key

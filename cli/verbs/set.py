@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from probe.errors import SilentError
 from probe.settings import from_words
 
 from ..formats import check, format_options, show
@@ -44,6 +45,8 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
     show(Records(COLUMNS, [_row(one) for one in settings]), form, output)
     if changes:
         say("from the next step on")
+        if connection.unreached:
+            raise SilentError(f"Not changed on {len(connection.unreached)} of the ranks.", "Run set again later.")
 
 
 def _row(one: dict[str, Any]) -> tuple[Any, ...]:

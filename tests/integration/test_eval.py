@@ -99,7 +99,8 @@ def test_a_local_variable_is_rebound_and_that_is_said(job: Target, probe: Probe)
     assert probe(job.pid, "eval", "batch_size").stdout == "99\n"
 
 
-def test_ctrl_c_ends_a_running_snippet(job: Target, probe: Probe) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_ended_ends_its_snippet(job: Target, probe: Probe, number: signal.Signals) -> None:
     command = subprocess.Popen(
         [str(PROBE), str(job.pid), "eval", "while True: pass"],
         stdout=subprocess.PIPE,
@@ -107,7 +108,7 @@ def test_ctrl_c_ends_a_running_snippet(job: Target, probe: Probe) -> None:
         text=True,
     )
     time.sleep(2.5)
-    command.send_signal(signal.SIGINT)
+    command.send_signal(number)
     _, talk = command.communicate(timeout=15)
     assert command.returncode == 130 and "Traceback" not in talk
     steps_on(job, probe)

@@ -52,6 +52,7 @@ class Job:
     fails: Callable[[], object] | None = None
     asked: dict[str, Any] = field(default_factory=dict)
     cancelled: int = 0
+    unreached: dict[int, str] = field(default_factory=dict)
 
     def connect(self, endpoint: str, *, timeout: float = 10.0) -> Job:
         self.asked.update(endpoint=endpoint, patience=timeout)
@@ -78,6 +79,9 @@ class Job:
 
     def detach(self) -> list[str]:
         return ["pass-through kernels on c10d stay: no boundary came in time"]
+
+    def set(self, **settings: Any) -> list[dict[str, Any]]:
+        return [{"rank": 0, "sample": 5, "every": 5, "budget_pct": 1.0, "backward": True, "cost_ns": None}]
 
     def cancel(self) -> None:
         self.cancelled += 1
@@ -218,6 +222,17 @@ def test_detach_names_what_stays(play: Play, capfd: Captured) -> None:
     out, err = capfd.readouterr()
     assert out == "detached  rank 0  pid 4250\ndetached  rank 1  pid 4251\n"
     assert err == "pass-through kernels on c10d stay: no boundary came in time\n"
+
+
+def test_a_rank_that_was_not_reached_is_a_failure(play: Play, capfd: Captured) -> None:
+    play(unreached={4251: "Rank 1 (pid 4251) is stopped (to let it go on: kill -CONT 4251)"})
+    assert run(["4242", "detach"]) == 8
+    out, err = capfd.readouterr()
+    assert out == "detached  rank 0  pid 4250\n"
+    assert "[silent] Still attached: Rank 1 (pid 4251) is stopped (to let it go on: kill -CONT 4251)." in err
+    assert run(["4242", "set", "sample=5"]) == 8
+    assert "[silent] Not changed on 1 of the ranks." in capfd.readouterr().err
+    assert run(["4242", "set"]) == 0
 
 
 @pytest.mark.parametrize(("text", "ranks"), [("0", [0]), ("3,0", [0, 3]), ("0-2,7", [0, 1, 2, 7])])

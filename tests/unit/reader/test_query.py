@@ -253,3 +253,26 @@ def test_a_tap_that_is_off_is_told_with_the_result(agent: Make, connected: Conne
 
 def test_detach_says_what_stays(agent: Make, connected: Connect) -> None:
     assert connected(agent(3)).detach() == ["rank 3: a callback"]
+
+
+def test_ranks_that_set_and_detach_do_not_come_to_are_named(agent: Make, connected: Connect) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    ranks[1].deaf.add("hello")
+    connection = connected(*ranks, timeout=0.5)
+    pid = next(link.pid for link in connection._client.links if link.rank == 1)
+    unreached = {pid: f"Rank 1 (pid {pid}) does not answer"}
+    assert [each["rank"] for each in connection.set(sample=5)] == [0]
+    assert connection.unreached == unreached and set(unreached.values()) <= set(connection.notes)
+    assert connection.detach() == ["rank 0: a callback"]
+    assert connection.unreached == unreached
+
+
+def test_a_rank_that_falls_silent_before_it_is_set_is_named(agent: Make, connected: Connect) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    connection = connected(*ranks, timeout=0.5)
+    ranks[1].deaf.add("set")
+    assert [each["rank"] for each in connection.set(sample=5)] == [0]
+    assert [why[:8] for why in connection.unreached.values()] == ["Rank 1 ("]
+    ranks[1].deaf.clear()
+    assert [each["rank"] for each in connection.set(sample=5)] == [0, 1]
+    assert connection.unreached == {}
