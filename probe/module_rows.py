@@ -41,7 +41,7 @@ def passes_of(spans: Spans) -> tuple[Ints, Passes]:
     return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
 
 
-def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Ints) -> Marks:
+def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Calls) -> Marks:
     marks = recorded_marks(raw)
     number = place_marks(marks["time_ns"], marks["thread"], passes)
     kept = np.flatnonzero(number != NONE)
@@ -73,7 +73,7 @@ def backwards(
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
     made = Calls(before, tree.index(places.of_calls[calls]))
-    marks = _marks(raw, passes, tree, made.module)
+    marks = _marks(raw, passes, tree, made)
     roots = _roots(spans, passes, marks, tree)
 
     def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:

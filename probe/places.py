@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .backward import Calls
 from .nesting import NONE, Bools, Ints
 from .spans import Spans
 from .streams import BEGIN_SAME_NODE, END
@@ -61,8 +62,8 @@ class Places:
         return place
 
 
-def settle(number: Ints, kind: Ints, module: Ints, tree: Tree, calls: Ints) -> Ints:
-    """The place of each mark, which come by pass and time; calls: places of all calls, as indices of the tree.
+def settle(number: Ints, kind: Ints, module: Ints, tree: Tree, calls: Calls) -> Ints:
+    """The place of each mark, which come by pass and time; calls: the modules are places, as indices of the tree.
 
     A module begins where the caller is that has begun last, unless it has begun inside that one as often already as
     it is called there; it ends where it has begun last.
@@ -77,11 +78,12 @@ def settle(number: Ints, kind: Ints, module: Ints, tree: Tree, calls: Ints) -> I
             begins = rows[kind[rows] != END]
             until = np.searchsorted(node, node[begins], side="right") - 1
             callers = tree.parent[places]
-            begun = np.stack([_begun(number, kind, settled, int(caller), begins, until) for caller in callers])
+            seen = [_begun(number, kind, settled, int(caller), begins, until, node, calls) for caller in callers]
+            begun, since = (np.stack(each) for each in zip(*seen, strict=True))
             # of those that began at one node the innermost
             order = np.where(begun == NONE, NONE, node[begun] * _FAR + tree.depth[callers][:, None])
-            inside = np.arange(len(begins)) - np.searchsorted(node[begins], node[begun])
-            most = np.array([_calls_inside(int(caller), places, tree, calls) for caller in callers])
+            inside = np.arange(len(begins)) - np.searchsorted(node[begins], node[since])
+            most = np.array([_calls_inside(int(caller), places, tree, calls.module) for caller in callers])
             room = np.where(inside < most[:, None], order, NONE)
             best = np.where(room.max(axis=0) == NONE, order.argmax(axis=0), room.argmax(axis=0))
             settled[begins] = np.where(begun.max(axis=0) == NONE, first, places[best])
@@ -91,15 +93,24 @@ def settle(number: Ints, kind: Ints, module: Ints, tree: Tree, calls: Ints) -> I
     return settled
 
 
-def _begun(number: Ints, kind: Ints, module: Ints, caller: int, rows: Ints, until: Ints) -> Ints:
-    """Which mark was the last begin of the caller, in the pass of each of these rows; NONE if there was none."""
+def _begun(
+    number: Ints, kind: Ints, module: Ints, caller: int, rows: Ints, until: Ints, node: Ints, calls: Calls
+) -> tuple[Ints, Ints]:
+    """Which mark was the last begin of the caller, in the pass of each of these rows, and which one began the call
+    that is under way: a call with several outputs begins at the node of each.  NONE if there was none."""
     begins = np.flatnonzero((module == caller) & (kind != END))
     if not len(begins) or not caller:
-        return np.full(len(rows), NONE, np.int64)
+        return (np.full(len(rows), NONE, np.int64),) * 2
     place = np.searchsorted(begins, until, side="right") - 1
     found = begins[np.maximum(place, 0)]
-    result: Ints = np.where((place >= 0) & (number[found] == number[rows]), found, NONE)
-    return result
+    known = (place >= 0) & (number[found] == number[rows])
+    nodes = begins[np.append(True, np.diff(node[begins]) > 0)]
+    at = np.searchsorted(nodes, found, side="right") - 1
+    first = np.searchsorted(number[nodes], number[found])
+    many = np.searchsorted(number[nodes], number[found], side="right") - first
+    called = np.bincount(calls.number[calls.module == caller], minlength=int(number.max()) + 1)[number[found]]
+    each = -(-many // np.maximum(called, 1))  # as many of every call
+    return np.where(known, found, NONE), np.where(known, nodes[at - (at - first) % each], NONE)
 
 
 def _calls_inside(caller: int, places: Ints, tree: Tree, calls: Ints) -> int:
