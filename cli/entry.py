@@ -21,7 +21,7 @@ from .program import VERBS, program
 from .words import arrange
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 PIPE_STATUS = 141  # what a shell shows for a program that SIGPIPE ended
 
 
@@ -30,6 +30,7 @@ def main() -> NoReturn:
 
     Python's own end is left out: a thread of DuckDB or Arrow that asks for the GIL then would abort the process.
     """
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character must not end the command.
         if hasattr(stream, "reconfigure"):
@@ -66,6 +67,14 @@ def run(argv: Sequence[str]) -> int:
         return _told(_not_written(error)) if error.errno in _NO_ROOM else _bug(error)
     except Exception as error:  # the last line of defence: a user never reads a traceback of ours
         return _bug(error)
+
+
+def _open_what_is_closed() -> None:
+    """After `>&-` and the like: no socket of ours may get the number, and to use it is the error that it should be."""
+    for name, wrong in (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            file = os.open(os.devnull, wrong)
+            setattr(sys, name, open(file, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
 
 
 def _told(error: ProbeError, cause: BaseException | None = None) -> int:

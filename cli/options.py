@@ -72,15 +72,19 @@ def endpoint_and_text(
 ) -> tuple[str | None, str]:
     """The endpoint (or None) and the text, which is the last word, stdin for `-`, or a file's content."""
     if file is not None:
-        return one_endpoint(options, _at_most(words, 1, what)), _not_empty(_read(file, what), what)
+        return one_endpoint(options, _at_most(words, 1, what)), _checked(_read(file, what), what)
     room = 1 if options else 2
     *before, text = _at_most(words, room, what) or [""]
     if not text or (text.isdigit() and what == "SQL"):
         raise UsageError(f"No {what} was given.", "Give it in quotes, or - to read stdin, or -f FILE.")
-    return one_endpoint(options, before), _not_empty(_read("-", what) if text == "-" else text, what)
+    return one_endpoint(options, before), _checked(_read("-", what) if text == "-" else text, what)
 
 
-def _not_empty(text: str, what: str) -> str:
+def _checked(text: str, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # bytes of the command line that are none become lone surrogates
+        raise UsageError(f"The {what} is not UTF-8 text.") from error
     if what == "SQL" and not text.strip(" \t\r\n;"):
         raise UsageError("The SQL is empty.", 'For example: "SELECT * FROM probe.agents"')
     return text

@@ -105,7 +105,7 @@ class Connection:
         query = Query(TABLES, job)
         try:
             result = interruptibly(partial(query.run, sql), query.interrupt, lambda: self._client.interrupted)
-            self.notes += notes_of(job, query.scanned)
+            self.notes += notes_of(job, query.scanned, self.endpoint)
         finally:
             query.close()
         return result

@@ -139,6 +139,7 @@ CODES: dict[str, tuple[type[ProbeError], str]] = {
     "unknown-table": (QueryError, "The SQL names a table that does not exist."),
     "unknown-column": (QueryError, "The SQL names a column that the table does not have."),
     "eval": (EvalError, "The snippet was not run."),
+    "held": (EvalError, "Another snippet holds the job."),
     "no-step": (EvalError, "The job has no boundary between steps to run the snippet at."),
     "eval-timeout": (EvalError, "The snippet ran into its time-out and was cancelled, or could not be."),
     "eval-missed": (EvalError, "The ranks could not agree on a step to run the snippet at."),

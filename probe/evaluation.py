@@ -207,7 +207,7 @@ class _Run:
             holder = self._armed[call].get("holder")
             if holder:
                 raise EvalError(
-                    f"A snippet of {holder} still holds the job.", "Wait until it ends; detach ends it too.", "no-step"
+                    f"A snippet of {holder} still holds the job.", "Wait until it ends; detach ends it too.", "held"
                 )
             known = f" (usually {usual:.2g} s)" if usual else ""
             where = f" on rank {call.link.rank}" if len(self._calls) > 1 else ""

@@ -20,10 +20,10 @@ _TAPS = {
 }
 
 
-def notes_of(job: Job, scanned: Iterable[Table]) -> list[str]:
-    """One line each."""
+def notes_of(job: Job, scanned: Iterable[Table], endpoint: str) -> list[str]:
+    """One line each.  endpoint: of the job, for the commands in them."""
     tables = [table for table in scanned if table.derive is not None]
-    return [*_silent(job), *_taps(job, tables), *_no_steps(job, tables), *_unsampled(job, tables)]
+    return [*_silent(job), *_taps(job, tables), *_no_steps(job, tables), *_unsampled(job, tables, endpoint)]
 
 
 def _silent(job: Job) -> list[str]:
@@ -58,7 +58,7 @@ def _no_steps(job: Job, tables: Iterable[Table]) -> list[str]:
     return [f"rank {', '.join(map(str, late))}: no whole step since the attach yet (--open shows the one that runs)"]
 
 
-def _unsampled(job: Job, tables: Iterable[Table]) -> list[str]:
+def _unsampled(job: Job, tables: Iterable[Table], endpoint: str) -> list[str]:
     """Named for the rank that lacks most."""
     if not any(MARKS in table.streams for table in tables):
         return []
@@ -67,5 +67,8 @@ def _unsampled(job: Job, tables: Iterable[Table]) -> list[str]:
     if most is None or not missing[most]:
         return []
     whole, settings = most.timeline.unsampled[1], most.facts["sampling"]
+    said = f"{missing[most]} of {whole} steps were not sampled"
+    if settings["sample"] == 1:
+        return [f"{said} (they were before sample=1)"]
     how = f"sample={settings['sample']}, now one block of ten steps in {settings['every']}"
-    return [f"{missing[most]} of {whole} steps were not sampled ({how}): probe {most.pid} set sample=1 records all"]
+    return [f"{said} ({how}): probe {endpoint} set sample=1 records all"]

@@ -110,6 +110,7 @@ class Query:
         self._derived = [_Derived(table, job) for table in self._tables.values()]
         for derived in self._derived:
             self._add(derived.table, derived)
+        self._connection.execute(f"SET search_path = 'main,{','.join(SCHEMAS)}'")  # for SHOW TABLES, and to write less
 
     @property
     def scanned(self) -> list[Table]:
@@ -117,9 +118,9 @@ class Query:
         return [derived.table for derived in self._derived if derived.scanned]
 
     def _add(self, table: Table, derived: _Derived) -> None:
-        hidden = f"__{table.schema}_{table.short_name}"
-        self._connection.register(hidden, _Lazy(schema_of(table.columns), self._guarded(derived)))
-        self._connection.execute(f'CREATE VIEW {table.schema}."{table.short_name}" AS SELECT * FROM {hidden}')
+        self._connection.execute(f"USE {table.schema}")
+        lazy = _Lazy(schema_of(table.columns), self._guarded(derived))
+        self._connection.from_arrow(lazy).create_view(table.short_name)
 
     def _guarded(self, derived: _Derived) -> Callable[[list[str] | None, Any], Any]:
         """Errors of ours cross DuckDB as text only: the exception itself is kept for run()."""
@@ -148,6 +149,8 @@ class Query:
             raise self._told(self._with_caret(sql, error)) from None
 
     def _execute(self, sql: str) -> Any:
+        if not self._connection.extract_statements(sql):
+            raise QueryError("There is no statement in the SQL.", 'For example: "SELECT * FROM probe.agents"')
         folded = fold(self._connection, sql)
         if self._failure is not None:  # met inside a subquery
             raise self._failure

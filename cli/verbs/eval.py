@@ -41,7 +41,7 @@ def command(
     endpoint, code = endpoint_and_text(endpoints, words, file, "code")
     chosen = None if ranks is None else parse_ranks(ranks)
     name = "<eval>" if file in (None, "-") else str(file)
-    with connected(endpoint) as connection:
+    with connected(endpoint, 10.0 if timeout is None else min(timeout, 10.0)) as connection:
         evaluate(connection, code, name, chosen, now, timeout, not no_write)
 
 

@@ -25,7 +25,8 @@ def command(
 ) -> None:  # fmt: skip
     """Run DuckDB SQL over the rows of all ranks.
 
-    The SQL is one word: quote it. - reads it from stdin. `probe tables` lists the tables.
+    The SQL is one word: quote it. - reads it from stdin. `probe tables` lists the tables. Of several statements
+    the last one's result is shown.
 
     \b
     Example:

@@ -28,6 +28,7 @@ def test_what_is_no_list_of_ranks_is_refused_at_once(text: str) -> None:
     [
         (["1", "query", "   "], "The SQL is empty"),
         (["1", "query", ";"], "The SQL is empty"),
+        (["1", "eval", "print('\udcff')"], "The code is not UTF-8 text."),
         (["1", "eval", "--timeout", "nan", "1"], "no number of seconds"),
         (["1", "query", "--timeout", "inf", "select 1"], "no number of seconds"),
         (["tables", "-o", "steps.xlsx"], "No format has the suffix"),
@@ -68,3 +69,18 @@ def test_a_full_disk_is_no_bug_of_ours() -> None:
     with open("/dev/full", "wb") as full:
         done = run("tables", "--format", "csv", stdout=full.fileno())
     assert done.returncode == 9 and b"[output]" in done.stderr and b"No space left" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("closed", "words", "status", "told"),
+    [
+        (1, ["tables"], 9, b"could not be written: Bad file descriptor"),
+        (2, ["tables"], 0, b""),
+        (0, ["query", "-"], 2, b"Cannot read the SQL from -: Bad file descriptor"),
+    ],
+)
+def test_a_stream_that_the_shell_has_closed(closed: int, words: list[str], status: int, told: bytes) -> None:
+    command = [sys.executable, "-c", "from probe.cli import main; main()", *words]
+    done = subprocess.run(["bash", "-c", f'exec "$@" {closed}>&-', "-", *command], capture_output=True)
+    assert done.returncode == status and told in done.stderr
+    assert b"Traceback" not in done.stderr

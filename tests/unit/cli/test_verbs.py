@@ -211,7 +211,7 @@ def test_the_options_of_eval_arrive(play: Play) -> None:
     job = play()
     assert run(["4242", "eval", "--rank", "0,3", "--now", "--timeout", "5", "--no-write", "-x"]) == 0
     assert job.asked == {
-        "endpoint": "4242", "patience": 10.0, "code": "-x", "ranks": [0, 3], "now": True, "timeout": 5.0,
+        "endpoint": "4242", "patience": 5.0, "code": "-x", "ranks": [0, 3], "now": True, "timeout": 5.0,
         "write": False, "filename": "<eval>",
     }  # fmt: skip
 

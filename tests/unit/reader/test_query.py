@@ -12,6 +12,7 @@ from fake_agent import ADAM, LINEAR, THREAD, FakeAgent
 from probe.connection import Connection
 from probe.errors import AgentError, QueryError, SilentError
 from probe.streams import BARE, ENGINE, FORWARD, OPTIMIZER, SAMPLED, SPANS
+from probe.tables import TABLES
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -77,7 +78,18 @@ def test_a_step_that_was_not_sampled_has_no_rows_and_that_is_said(agent: Make, c
     assert rows(connection, sql) == [{"step": s, "stages": ["backward", "forward", "step"]} for s in (1, 5, 6)]
     (note,) = connection.notes
     assert note.startswith("3 of 6 steps were not sampled (sample=auto")
+    assert note.endswith(f"probe {connection.endpoint} set sample=1 records all")
     assert rows(connection, "SELECT count(*) n FROM python.nccl_trace") == [{"n": 0}] and connection.notes == []
+
+
+def test_steps_from_before_all_were_sampled_are_said_to_be(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.train(3)
+    one.boundary(time.monotonic_ns(), flags=0)
+    one.facts["sampling"] |= {"sample": 1, "every": 1}
+    connection = connected(one)
+    rows(connection, "SELECT count(*) FROM python.torch_trace")
+    assert connection.notes == ["1 of 3 steps were not sampled (they were before sample=1)"]
 
 
 def test_a_sampled_block_is_seen_once_it_is_whole(agent: Make, connected: Connect) -> None:
@@ -221,6 +233,29 @@ def test_wrong_sql_shows_duckdbs_message_with_its_caret(trained: FakeAgent, conn
     with pytest.raises(QueryError) as caught:
         connected(trained).query("SELEC 1")
     assert caught.value.code == "query" and "^" in caught.value.message
+
+
+def test_show_tables_lists_the_tables_and_nothing_of_ours(trained: FakeAgent, connected: Connect) -> None:
+    connection = connected(trained)
+    assert {row["name"] for row in rows(connection, "SHOW TABLES")} == {table.short_name for table in TABLES}
+    named = rows(connection, "SELECT table_schema || '.' || table_name AS name FROM information_schema.tables")
+    assert {row["name"] for row in named} == {table.name for table in TABLES}
+
+
+def test_a_schema_need_not_be_written(trained: FakeAgent, connected: Connect) -> None:
+    connection = connected(trained)
+    (whole,), (short,) = (rows(connection, f"SELECT count(*) n FROM {name}") for name in ("probe.agents", "agents"))
+    assert whole == short == {"n": 1}
+
+
+@pytest.mark.parametrize("sql", ["-- what was it?", "/* nothing */ ;"])
+def test_a_comment_is_no_statement(trained: FakeAgent, connected: Connect, sql: str) -> None:
+    with pytest.raises(QueryError, match="no statement"):
+        connected(trained).query(sql)
+
+
+def test_of_several_statements_the_last_ones_result_is_shown(trained: FakeAgent, connected: Connect) -> None:
+    assert rows(connected(trained), "SET threads = 1; SELECT count(*) n FROM probe.agents") == [{"n": 1}]
 
 
 def test_an_unknown_table_is_answered_by_the_nearest(trained: FakeAgent, connected: Connect) -> None:
