@@ -97,8 +97,8 @@ def test_a_sampled_block_is_seen_once_it_is_whole(agent: Make, connected: Connec
     one.name_modules()
     one.facts["sampling"]["every"] = 2
     connection = connected(one)
-    sql = "SELECT max(step) last, count(DISTINCT step) n FROM python.torch_trace"
-    open_sql = "SELECT max(step) last FROM python.torch_trace"
+    sql = "SELECT max(step) AS last, count(DISTINCT step) n FROM python.torch_trace"
+    open_sql = "SELECT max(step) AS last FROM python.torch_trace"
     for step in range(36):
         flags = SAMPLED if step // 10 % 2 == 0 else 0
         one.span(at, at + 300)
