@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from probe.errors import SnippetFailed
+from probe.ranks import span, title
 
-from .merge import Merge, span, title
+from .merge import Merge
 from .session import say
 
 if TYPE_CHECKING:

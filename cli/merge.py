@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from probe.ranks import title
+
 PATIENCE_S = 1.0  # how long a line may wait for its like from another rank
 
 
@@ -78,19 +80,3 @@ class Merge:
             self._under = ranks
         self._write(text)
         self._at_line_start = text.endswith("\n")
-
-
-def title(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-7`, `ranks 0-3, 6`."""
-    return f"rank{'s' * (len(ranks) > 1)} {span(ranks)}"
-
-
-def span(ranks: Sequence[int]) -> str:
-    """`0-3, 6` for 0, 1, 2, 3, 6."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

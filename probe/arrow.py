@@ -24,6 +24,7 @@ ARROW_TYPES: dict[str, Any] = {
     "DOUBLE": pa.float64(),
     "VARCHAR": pa.dictionary(pa.int32(), pa.string()),
     "TIMESTAMP": pa.timestamp("us"),
+    "DOUBLE[]": pa.list_(pa.float64()),
     "INTEGER[]": pa.list_(pa.int32()),
     "VARCHAR[]": pa.list_(pa.string()),
 }

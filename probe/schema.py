@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Columns = Mapping[str, Any]
 
 # SQL types a column may have, and with them the Arrow types of probe.arrow.ARROW_TYPES
-TYPES = ("BOOLEAN", "INTEGER", "BIGINT", "DOUBLE", "VARCHAR", "TIMESTAMP", "INTEGER[]", "VARCHAR[]")
+TYPES = ("BOOLEAN", "INTEGER", "BIGINT", "DOUBLE", "VARCHAR", "TIMESTAMP", "DOUBLE[]", "INTEGER[]", "VARCHAR[]")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ STREAMS: dict[str, tuple[str, ...]] = {
     # done_ns is written later, in place, and stays 0 while the operation is in flight
     COLLECTIVES: (
         "start_ns", "issued_ns", "done_ns", "operation", "group", "group_seq", "peer", "bytes", "tensor",
-        "thread", "flags", "seq",
+        "source", "thread", "flags", "seq",
     ),
     # a batch taken from a loader; ready and outstanding (batches, when it was asked) are -1 without workers
     LOADS: ("start_ns", "end_ns", "subject", "ready", "outstanding", "thread", "flags", "seq"),

@@ -20,10 +20,11 @@ from ...streams import ASYNC_OP, COLLECTIVES, STREAMS
 from ..rows import Stream
 from .collective_groups import Group, Groups
 from .collective_ops import Operation, flat
+from .collective_sources import Sources
 from .collective_tensors import Tensors
 from .collective_works import Works
 
-Begun = tuple[int, int, Group, Any]  # the row's offset and seq, the group, the torch object of it
+Begun = tuple[int, int, Group, Any, bool]  # the row's offset and seq, the group, the torch object of it, whether async
 
 _SLOTS = STREAMS[COLLECTIVES]
 _SEQ_AT, _ISSUED_AT = 8 * _SLOTS.index("seq"), 8 * _SLOTS.index("issued_ns")
@@ -44,8 +45,10 @@ class Tap(Protocol):
 class Kernels:
     """Makes the kernels of one tap; they share a stream and what is known of groups, tensors and works."""
 
-    def __init__(self, stream: Stream, groups: Groups, tensors: Tensors, works: Works, c10d: Any) -> None:
-        self._stream, self._groups, self._tensors, self._works = stream, groups, tensors, works
+    def __init__(
+        self, stream: Stream, groups: Groups, tensors: Tensors, sources: Sources, works: Works, c10d: Any
+    ) -> None:
+        self._stream, self._groups, self._tensors, self._sources, self._works = stream, groups, tensors, sources, works
         self._c10d = c10d
 
     def kernel(self, tap: Tap, operation: Operation, name: int, redispatch: Callable[..., Any], below: Any) -> Any:
@@ -90,6 +93,7 @@ class Kernels:
         tensors_at, a_share, sizeless = operation.tensors_at, operation.a_share, operation.sizeless
         unbox, group_of, size_of = self._c10d.ProcessGroup.unbox, self._groups.of, self._tensors.size_of
         claim, pack_into, buffer = self._stream.claim, self._stream.pack_into, self._stream.buffer
+        source_of, native = self._sources.of, self._sources.of_native(operation.name)
 
         def begin(args: tuple[Any, ...]) -> Begun | None:
             process_group = unbox(args[group_at])
@@ -103,11 +107,11 @@ class Kernels:
             # arguments that have their default are not passed on to us; async_op's is True
             told = async_at is not None and (len(args) <= async_at or args[async_at])
             peer = -1 if peer_at is None else args[peer_at]
-            flags, thread = ASYNC_OP if told else 0, get_ident()
+            flags, thread, source = ASYNC_OP if told else 0, get_ident(), source_of(native)
             offset, seq = claim()
             start = perf_counter_ns()
-            pack_into(buffer, offset, start, 0, 0, name, group.id, -1, peer, size, tensor, thread, flags, seq)
-            return offset, seq, group, process_group
+            pack_into(buffer, offset, start, 0, 0, name, group.id, -1, peer, size, tensor, source, thread, flags, seq)
+            return offset, seq, group, process_group, told
 
         return begin
 
@@ -117,11 +121,12 @@ class Kernels:
         buffer, told, ask, done = self._stream.buffer, self._works.told, self._works.ask, self._works.done
         read, pack = _SLOT.unpack_from, _AFTER_ISSUE.pack_into
         has_future = not operation.point_to_point
+        waits = operation.async_at is not None  # then its caller says whether it waits for it at once
 
         def end(begun: Begun, result: Any) -> None:
             nonlocal has_future
             issued = perf_counter_ns()
-            offset, seq, group, process_group = begun
+            offset, seq, group, process_group, told_async = begun
             number = group.number(process_group) if numbered else -1
             if read(buffer, offset + _SEQ_AT)[0] == seq:  # else it was issued for so long that the ring came round
                 pack(buffer, offset + _ISSUED_AT, issued, 0, name, group.id, number)
@@ -129,7 +134,8 @@ class Kernels:
                 done(offset, seq, issued)
                 return
             work = unbox(result[-1] if returns > 1 else result)
-            if group.futures and has_future:
+            # who waits at once does so by Work.wait in Python, which costs less to see than a future's callback
+            if group.futures and has_future and (told_async or not waits):
                 try:
                     work.get_future().add_done_callback(partial(told, offset, seq))
                     return

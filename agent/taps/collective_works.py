@@ -3,6 +3,7 @@
 Fed by the tap of collectives.  The one invariant: a row is patched only while its place still holds it,
 and whatever a Work or a closed stream answers, nothing is raised into gloo's threads or the caller's.
 
+Who waits at once does so by Work.wait in Python, so an operation that is not async ends there.  Of the others
 gloo's send, recv and reduce_scatter have no future.  The first two complete in wait() only, the last never
 says so: it ends when Work.wait returns in Python, or, waited for in C++, when a later operation of its group
 has: by then every rank has issued it, so it is not what a job hangs in.
@@ -64,11 +65,14 @@ class Works:
     def told(self, offset: int, seq: int, future: Any) -> None:
         at = perf_counter_ns()
         try:
-            self.done(offset, seq, at)
-            self._told_last[self._get(offset + _GROUP)] = (seq, at)
+            self._succeeded(offset, seq, at)
             self._unproven.append((offset, seq, future))
         except ValueError:  # the stream was closed meanwhile
             pass
+
+    def _succeeded(self, offset: int, seq: int, at: int) -> None:
+        self.done(offset, seq, at)
+        self._told_last[self._get(offset + _GROUP)] = (seq, at)
 
     def ask(self, offset: int, seq: int, work: Any, timed: bool, ends_in_wait: bool) -> None:
         if timed and self._is_capturing():  # into a CUDA graph: it never completes and must not be asked
@@ -142,9 +146,11 @@ class Works:
             for asked in list(self._asked):
                 if asked.work is work and asked.ends_in_wait:
                     self._asked.remove(asked)
-                    self.done(asked.offset, asked.seq, at)
                     if failed:
                         self.failed(asked.offset, asked.seq)
+                        self.done(asked.offset, asked.seq, at)
+                    else:
+                        self._succeeded(asked.offset, asked.seq, at)
         except ValueError:  # another thread saw it first, or the stream was closed
             pass
 

@@ -23,6 +23,7 @@ from ..rows import Stream
 from .collective_groups import Groups, ranks_of
 from .collective_kernel import Kernels
 from .collective_ops import Operation, described
+from .collective_sources import Sources
 from .collective_tensors import Tensors
 from .collective_works import Works
 from .one_sided import Running, refusal
@@ -118,7 +119,8 @@ class Collectives:
         torch = self._torch
         c10d = torch._C._distributed_c10d
         tensors = Tensors(self._log.string, torch)
-        kernels = Kernels(self._stream, Groups(self._log_group), tensors, self._works, c10d)
+        sources = Sources(self._log.string, torch)
+        kernels = Kernels(self._stream, Groups(self._log_group), tensors, sources, self._works, c10d)
         library = self._library = torch.library.Library("c10d", "IMPL")
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         for full_name in torch._C._dispatch_get_all_op_names():

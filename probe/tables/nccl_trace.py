@@ -13,63 +13,12 @@ import pyarrow as pa
 
 from ..arrow import choice, coded, nullable
 from ..nesting import Bools, Ints
+from ..operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once, operation_type
+from ..operation_types import FAILED as HAS_FAILED
 from ..raw import Raw, Rows
 from ..schema import COMMON, Column, Columns, Table
 from ..streams import ASYNC_OP, COLLECTIVES, FAILED
 
-STATES = ("in_flight", "done", "failed")
-_IN_FLIGHT, _DONE, _FAILED = range(3)
-
-# operations of c10d, as the tap notes them -> operation_type
-OPERATION_TYPES = {
-    "c10d::_allgather_base_": "all_gather",
-    "c10d::_reduce_scatter_base_": "reduce_scatter",
-    "c10d::allgather_": "all_gather",
-    "c10d::allgather_coalesced_": "all_gather",
-    "c10d::allgather_into_tensor_coalesced_": "all_gather",
-    "c10d::allreduce_": "all_reduce",
-    "c10d::allreduce_coalesced_": "all_reduce",
-    "c10d::alltoall_": "all_to_all",
-    "c10d::alltoall_base_": "all_to_all",
-    "c10d::barrier": "barrier",
-    "c10d::broadcast_": "broadcast",
-    "c10d::gather_": "gather",
-    "c10d::monitored_barrier_": "barrier",
-    "c10d::recv_": "recv",
-    "c10d::recv_any_source_": "recv",
-    "c10d::reduce_": "reduce",
-    "c10d::reduce_scatter_": "reduce_scatter",
-    "c10d::reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "c10d::scatter_": "scatter",
-    "c10d::send": "send",
-}
-
-
-def _once(size: Any) -> Any:
-    return np.ones_like(size, np.float64)
-
-
-def _all_but_own(size: Any) -> Any:
-    return (size - 1) / size
-
-
-def _there_and_back(size: Any) -> Any:
-    return 2 * (size - 1) / size
-
-
-# busbw / algbw for a group of `size` ranks, as nccl-tests has it (doc/PERFORMANCE.md and the *GetBw functions)
-BUS_FACTORS: dict[str, Callable[[Any], Any]] = {
-    "all_gather": _all_but_own,
-    "all_reduce": _there_and_back,
-    "all_to_all": _all_but_own,
-    "broadcast": _once,
-    "gather": _all_but_own,
-    "recv": _once,
-    "reduce": _once,
-    "reduce_scatter": _all_but_own,
-    "scatter": _all_but_own,
-    "send": _once,
-}
 _NOT_TOLD = ("send", "recv")  # c10d does not say whether the caller waits for these
 
 
@@ -118,12 +67,13 @@ class _Operations:
             "dtype": lambda: coded(rows["tensor"], self._tensors(0)),
             "shape": lambda: coded(rows["tensor"], self._tensors(1)),
             "async_op": lambda: nullable((rows["flags"] & ASYNC_OP) != 0, ~self._is(*_NOT_TOLD)),
+            "source": lambda: coded(rows["source"], self._raw.log.strings),
             "issue_us": lambda: nullable((issued - self._start) / 1e3, issued > 0),
             "duration_ms": lambda: nullable(self._ns / 1e6, self._ended),
             "age_ms": lambda: nullable(np.maximum(self._raw.now_ns - self._start, 0) / 1e6, in_flight),
-            "algbw_gbps": lambda: self._bandwidth(_once),
+            "algbw_gbps": lambda: self._bandwidth(once),
             "busbw_gbps": lambda: self._bandwidth(None),
-            "state": lambda: choice(np.where(in_flight, _IN_FLIGHT, np.where(self._failed, _FAILED, _DONE)), STATES),
+            "state": lambda: choice(np.where(in_flight, IN_FLIGHT, np.where(self._failed, HAS_FAILED, DONE)), STATES),
         }
 
     def _is(self, *types: str) -> Bools:
@@ -162,11 +112,6 @@ class _Operations:
             factors[chosen] = (factor or of_type)(size[chosen])
         valid = self._ended & ~self._failed & (self._ns > 0) & self._is(*BUS_FACTORS)
         return nullable(self._rows["bytes"] / np.maximum(self._ns, 1) * factors, valid)
-
-
-def operation_type(operation: str) -> str:
-    """all_reduce for c10d::allreduce_; an operation not known here goes by its own name."""
-    return OPERATION_TYPES.get(operation, operation.partition("::")[2].strip("_"))
 
 
 _GROUP = "process group"
@@ -253,6 +198,14 @@ TABLE = Table(
             "Issued to be waited for later, as DDP and functional collectives do.",
             "arguments",
             "send and recv, where c10d does not tell.",
+        ),
+        Column(
+            "source",
+            "VARCHAR",
+            "",
+            "Who issued it: ddp (its reducer, hooks and buffers), fsdp, functional (functional collectives, DTensor, "
+            "compiled code), zero, pipelining, … (the part of torch.distributed), or user.",
+            "Python frames around it",
         ),
         Column(
             "issue_us",

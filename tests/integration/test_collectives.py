@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from two_ranks import run_ranks
 
 from probe.streams import ASYNC_OP, FAILED
 
 pytestmark = pytest.mark.alone  # it looks at the clock
 
 pytest.importorskip("torch")
-TARGET = Path(__file__).parents[1] / "targets" / "collectives.py"
-
-
-def run_ranks(out, *arguments):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    command = [sys.executable, str(TARGET), str(out), *arguments]
-    ranks = [
-        subprocess.Popen(command, env=shared | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-        for rank in (0, 1)
-    ]
-    try:
-        errors = [rank.communicate(timeout=60)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
-    assert errors == ["", ""]
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return run_ranks(tmp_path_factory.mktemp("collectives"))
+    return run_ranks("collectives.py", tmp_path_factory.mktemp("collectives"))
 
 
 def operations(result):

@@ -50,8 +50,8 @@ class Recorder:
     def rows_since(self, position):
         self.settle(position)
         rows = [self.row(seq) for seq in range(position + 1, self.stream.position() + 1)]
-        return [row | {"operation": self.records[row["operation"]], "group": self.records[row["group"]],
-                       "tensor": self.records.get(row["tensor"])} for row in rows]  # fmt: skip
+        names = ("operation", "group", "tensor", "source")
+        return [row | {name: self.records.get(row[name]) for name in names} for row in rows]
 
     def row(self, seq):
         at = (seq - 1) % self.stream.capacity * self.stream.row_bytes

@@ -8,29 +8,30 @@ import pytest
 from probe.agent.taps import collective_ops
 from probe.arrow import table_of
 from probe.log import Log
+from probe.operation_types import BUS_FACTORS, OPERATION_TYPES, operation_type
 from probe.raw import Job, Raw
 from probe.schema import COMMON
 from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SAMPLED, SPANS, STEPS, STREAMS
-from probe.tables.nccl_trace import BUS_FACTORS, OPERATION_TYPES, TABLE, operation_type
+from probe.tables.nccl_trace import TABLE
 
 MS = 1_000_000
 NOW = 100 * MS
 GROUP, PAIR, UNKNOWN = 1, 2, 3
 OPERATIONS = dict(enumerate(OPERATION_TYPES, start=100))
 ID = {name.removeprefix("c10d::"): id for id, name in OPERATIONS.items()}
-TENSOR, TENSORS = 10, 11
+TENSOR, TENSORS, SOURCE = 10, 11, 12
 MAIN_THREAD = 7
 COLUMNS = [column for column in TABLE.columns if column not in COMMON or column.name in ("step", "in_eval", "start_ns")]
 
 
 def operation(name, start, done, *, group=GROUP, issued=None, number=1, peer=-1, size=4000, tensor=TENSOR, flags=0):
     issued = start + 50_000 if issued is None else issued
-    return [start, issued, done, ID[name], group, number, peer, size, tensor, MAIN_THREAD, flags]
+    return [start, issued, done, ID[name], group, number, peer, size, tensor, SOURCE, MAIN_THREAD, flags]
 
 
 def derived(operations, *, boundaries=(10 * MS, 20 * MS, 30 * MS, 40 * MS), spans=(), first=1, open_steps=False):
     log = Log()
-    log.strings = OPERATIONS | {TENSOR: "float32 [10, 100]", TENSORS: "bfloat16 [8] +3"}
+    log.strings = OPERATIONS | {TENSOR: "float32 [10, 100]", TENSORS: "bfloat16 [8] +3", SOURCE: "ddp"}
     log.groups = {
         GROUP: {"name": "0", "backend": "gloo", "size": 4, "rank": 1, "ranks": [0, 1, 2, 3]},
         PAIR: {"name": "5", "backend": "nccl", "size": 2, "rank": 0, "ranks": [3, 6]},
@@ -75,6 +76,7 @@ def test_an_operation_in_every_column():
         "dtype": "float32",
         "shape": "[10, 100]",
         "async_op": True,
+        "source": "ddp",
         "issue_us": 50.0,
         "duration_ms": 2.0,
         "age_ms": None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.cli.merge import PATIENCE_S, Merge, span, title
+from probe.cli.merge import PATIENCE_S, Merge
+from probe.ranks import span, title
 
 
 class Screen:

@@ -1,0 +1,70 @@
+"""Operations of c10d by the names that users know, and how much of their bytes each link carries.
+
+Read by the tables of collectives.  The one invariant: an operation not known here goes by c10d's own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+STATES = ("in_flight", "done", "failed")
+IN_FLIGHT, DONE, FAILED = range(3)  # of STATES
+
+# operations of c10d, as the tap notes them -> operation_type
+OPERATION_TYPES = {
+    "c10d::_allgather_base_": "all_gather",
+    "c10d::_reduce_scatter_base_": "reduce_scatter",
+    "c10d::allgather_": "all_gather",
+    "c10d::allgather_coalesced_": "all_gather",
+    "c10d::allgather_into_tensor_coalesced_": "all_gather",
+    "c10d::allreduce_": "all_reduce",
+    "c10d::allreduce_coalesced_": "all_reduce",
+    "c10d::alltoall_": "all_to_all",
+    "c10d::alltoall_base_": "all_to_all",
+    "c10d::barrier": "barrier",
+    "c10d::broadcast_": "broadcast",
+    "c10d::gather_": "gather",
+    "c10d::monitored_barrier_": "barrier",
+    "c10d::recv_": "recv",
+    "c10d::recv_any_source_": "recv",
+    "c10d::reduce_": "reduce",
+    "c10d::reduce_scatter_": "reduce_scatter",
+    "c10d::reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "c10d::scatter_": "scatter",
+    "c10d::send": "send",
+}
+
+
+def once(size: Any) -> Any:
+    return np.ones_like(size, np.float64)
+
+
+def _all_but_own(size: Any) -> Any:
+    return (size - 1) / size
+
+
+def _there_and_back(size: Any) -> Any:
+    return 2 * (size - 1) / size
+
+
+# busbw / algbw for a group of `size` ranks, as nccl-tests has it (doc/PERFORMANCE.md and the *GetBw functions)
+BUS_FACTORS: dict[str, Callable[[Any], Any]] = {
+    "all_gather": _all_but_own,
+    "all_reduce": _there_and_back,
+    "all_to_all": _all_but_own,
+    "broadcast": once,
+    "gather": _all_but_own,
+    "recv": once,
+    "reduce": once,
+    "reduce_scatter": _all_but_own,
+    "scatter": _all_but_own,
+    "send": once,
+}
+
+
+def operation_type(operation: str) -> str:
+    """all_reduce for c10d::allreduce_; an operation not known here goes by its own name."""
+    return OPERATION_TYPES.get(operation, operation.partition("::")[2].strip("_"))

@@ -1,0 +1,121 @@
+"""probe.collectives derived from the raw rows of several ranks that were written by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from probe.arrow import table_of
+from probe.log import Log
+from probe.raw import Job, Raw
+from probe.streams import BARE, COLLECTIVES, SAMPLED, STEPS, STREAMS
+from probe.tables.collectives import TABLE
+
+MS = 1_000_000
+NOW = 100 * MS
+ALL_REDUCE, BROADCAST, ALL_TO_ALL, SEND, FLOATS, HALVES = 10, 11, 12, 13, 20, 21
+STRINGS = {
+    ALL_REDUCE: "c10d::allreduce_", BROADCAST: "c10d::broadcast_", ALL_TO_ALL: "c10d::alltoall_base_",
+    SEND: "c10d::send", FLOATS: "float32 [4]", HALVES: "float16 [4]",
+}  # fmt: skip
+GROUPS = {1: {"name": "0", "ranks": [0, 1]}, 2: {"name": "5", "ranks": [1, 2]}}
+
+
+def row(start, took=1.0, kind=ALL_REDUCE, group=1, size=16, tensor=FLOATS, number=1):
+    """In ms; took None: it is in flight."""
+    start = int(start * MS)
+    done = 0 if took is None else start + int(took * MS)
+    return [start, start + 1000, done, kind, group, number, -1, size, tensor, 0, 7, 0]
+
+
+def derived(ranks, *, boundaries=(10, 20, 30, 40), silent=(), flags=SAMPLED, hosts=("a", "a", "a"), skews=(0, 0, 0)):
+    """ranks: rank -> its rows; skews: how far the monotonic clock of each lags behind the first one's, in ms."""
+    raws, rows = [], {}
+    for rank, operations in ranks.items():
+        log = Log()
+        log.strings, log.groups = dict(STRINGS), {id: {**group, "size": 2, "rank": 0} for id, group in GROUPS.items()}
+        skew = skews[rank] * MS
+        facts = {
+            "rank": rank, "host": hosts[rank], "monotonic_ns": NOW - skew, "wall_ns": NOW, "step_base": 0,
+            "anchor": "SGD",
+        }  # fmt: skip
+        raw = Raw(4000 + rank, facts, {}, log)
+        raws.append(raw)
+        shifted = [[each[0] - skew, each[1] - skew, each[2] and each[2] - skew, *each[3:]] for each in operations]
+        rows[raw] = {
+            COLLECTIVES: [[*each, seq] for seq, each in enumerate(shifted, start=1)],
+            STEPS: [[at * MS - skew, count, 0, 0, 0, 0, 7, flags, count + 1] for count, at in enumerate(boundaries)],
+        }
+
+    def fetch(stream):
+        for raw in raws:
+            raw.put(stream, [np.array(rows[raw].get(stream, []), np.int64).reshape(-1, len(STREAMS[stream]))])
+
+    return table_of(TABLE.columns, TABLE.derive_job(Job(raws, fetch))).to_pylist()
+
+
+def test_an_operation_in_every_column():
+    (one,) = derived({0: [row(12, 4)], 1: [row(15, 1.5)]})
+    assert {name: value for name, value in one.items() if not name.endswith("_time")} == {
+        "step": 1, "index_in_step": 0, "operation_type": "all_reduce", "group_name": "0", "group_size": 2,
+        "group_ranks": [0, 1], "group_seq": 1, "bytes": 16, "first_rank": 0, "last_rank": 1, "spread_ms": 3.0,
+        "wait_ms": [3.0, 0.0], "duration_ms": 1.5, "arrived": [0, 1], "missing": [], "unknown": [], "mismatch": None,
+        "state": "done",
+    }  # fmt: skip
+
+
+def test_the_nth_of_a_step_is_the_nth_of_every_rank_and_sends_between_two_count_for_nobody():
+    found = derived({0: [row(12), row(13, kind=SEND), row(14), row(22)], 1: [row(12.5), row(15), row(25)]})
+    assert [(one["step"], one["index_in_step"], one["spread_ms"]) for one in found] == [
+        (1, 0, 0.5), (1, 1, 1.0), (2, 0, 3.0)
+    ]  # fmt: skip
+
+
+def test_who_has_not_come_is_missing():
+    (one,) = derived({0: [row(42, None)], 1: []})
+    assert (one["state"], one["arrived"], one["missing"], one["unknown"]) == ("in_flight", [0], [1], [])
+    assert (one["wait_ms"], one["duration_ms"]) == ([0.0, None], None)
+
+
+def test_of_who_did_not_answer_it_is_not_known():
+    (one,) = derived({0: [row(42, None)]})
+    assert (one["missing"], one["unknown"]) == ([], [1])
+
+
+def test_in_a_step_without_taps_nothing_is_missing():
+    found = derived({0: [row(12)], 1: []}, flags=BARE)
+    assert [(one["missing"], one["unknown"]) for one in found] == [([], [1])]
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"kind": BROADCAST}, "operation: all_reduce on rank 0, broadcast on rank 1"),
+        ({"size": 32}, "bytes: 16 on rank 0, 32 on rank 1"),
+        ({"tensor": HALVES}, "dtype: float32 on rank 0, float16 on rank 1"),
+    ],
+)
+def test_what_does_not_fit_is_told(other, told):
+    (one,) = derived({0: [row(12)], 1: [row(12, **other)]})
+    assert one["mismatch"] == told
+
+
+def test_ranks_may_give_unequal_parts_to_all():
+    (one,) = derived({0: [row(12, kind=ALL_TO_ALL)], 1: [row(12, kind=ALL_TO_ALL, size=64)]})
+    assert one["mismatch"] is None
+
+
+def test_groups_are_told_apart_and_ranks_outside_have_no_part_in_them():
+    found = derived({0: [row(12)], 1: [row(12), row(13, group=2)], 2: [row(17, group=2)]})
+    assert [(one["group_name"], one["group_ranks"], one["last_rank"]) for one in found] == [
+        ("0", [0, 1], found[0]["last_rank"]), ("5", [1, 2], 2)
+    ]  # fmt: skip
+
+
+def test_hosts_have_clocks_of_their_own():
+    (one,) = derived({0: [row(12)], 1: [row(15)]}, hosts=("a", "b", "c"), skews=(0, 5000, 0))
+    assert one["spread_ms"] == 3.0
+
+
+def test_steps_that_the_attach_fell_into_are_not_compared():
+    assert derived({0: [row(5), row(12)], 1: [row(12)]})[0]["step"] == 1
