@@ -16,6 +16,7 @@ from . import fork
 from .boundary import Boundary
 from .evals import Evals
 from .facts import Facts
+from .flight import flight_entries, groups
 from .header import Header
 from .log import Log
 from .machine import Machine
@@ -24,6 +25,7 @@ from .resident import Resident
 from .rows import Stream
 from .sampling import Sampling
 from .server import Key, Refused, Server
+from .stacks import stacks
 from .step import Steps
 from .torch_taps import NO_TORCH, TorchTaps, torch_is_imported
 
@@ -64,6 +66,8 @@ class Agent:
                 wire.SNAPSHOT: self._snapshot,
                 wire.SCAN: self._scan,
                 wire.LOG: self._scan_log,
+                wire.STACKS: self._stacks,
+                wire.FLIGHT: self._flight,
                 wire.ALIGN: self._align,
                 wire.SET: self._set,
                 wire.ARM: self.evals.arm,
@@ -173,6 +177,13 @@ class Agent:
                 yield len(data), [wire.encode(wire.LOG, first=start), data]
 
         self.server.stream(key, int(request["credit"]), messages())
+
+    def _stacks(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.server.reply(key, wire.FRAMES, threads=stacks())
+
+    def _flight(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        text, why_not = flight_entries()
+        self.server.reply(key, wire.ENTRIES, text=text, why_not=why_not, groups=groups())
 
     def _align(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.steps.align(int(request["base"]), str(request["source"]))

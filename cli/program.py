@@ -8,7 +8,7 @@ import click
 
 import probe
 
-VERBS = ("attach", "demo", "detach", "eval", "list", "query", "run", "set", "tables")
+VERBS = ("attach", "demo", "detach", "eval", "hang", "list", "query", "run", "set", "stack", "tables")
 
 
 class Verbs(click.Group):

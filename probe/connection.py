@@ -25,6 +25,8 @@ from .settings import checked_settings
 
 if TYPE_CHECKING:
     from .fetch import Fetcher
+    from .report import Report
+    from .stacks import Thread
 
 _DETACH_S = 15.0  # the target takes kernels out at a boundary; without one it says so in time
 
@@ -33,7 +35,7 @@ class Connection:
     """Agents of one endpoint.  Use as a context manager; one thread at a time, cancel() from anywhere.
 
     notes: what the user should know of the last call (who was silent, what is not recorded).  unreached: pid -> why of
-    the ranks that the last set() or detach() did not come to.
+    the ranks that the last stacks(), set() or detach() did not come to.
     """
 
     def __init__(self, resolved: Resolved, timeout: float = 10.0) -> None:
@@ -190,6 +192,25 @@ class Connection:
         ):
             if call.answer is not None:
                 call.link.facts = call.answer["facts"]
+
+    def stacks(self) -> dict[int, list[Thread]]:
+        """The Python stacks of all threads of each rank that answers, the main thread first."""
+        self._begin()
+        from .stacks import threads_of
+
+        calls = self._client.ask(wire.STACKS, time.monotonic() + self.timeout)
+        self._reached(calls)
+        if all(call.answer is None for call in calls):
+            raise nobody(calls)
+        return {call.link.rank: threads_of(call.answer["threads"]) for call in calls if call.answer is not None}
+
+    def hang(self, look_s: float = 1.0) -> Report:
+        """Why the job does not go on, by two looks at every rank; takes 3 s at most."""
+        self._begin()
+        from .evidence import gather
+        from .hang import judge
+
+        return judge(gather(self._client, self.endpoint, {}, min(self.timeout, 1.0), look_s))
 
     def set(self, **settings: Any) -> list[dict[str, Any]]:
         """Change how steps are sampled on every rank; the settings of each that answers, with its rank.

@@ -10,6 +10,7 @@
     ├── AgentError            the agent refused or broke a request              7
     ├── SilentError           no answer in time                                 8
     ├── OutputError           the result could not be written                 9
+    ├── HungError             --watch: the job does not go on              10
     └── Interrupted           Ctrl-C                                          130
 
 `main()` alone prints and exits; everything else raises.  A message is one line: what happened, with the
@@ -83,6 +84,11 @@ class OutputError(ProbeError):
     exit_status = 9
 
 
+class HungError(ProbeError):
+    code = "hung"
+    exit_status = 10
+
+
 class Interrupted(ProbeError):
     code = "interrupted"
     exit_status = 130
@@ -149,5 +155,6 @@ CODES: dict[str, tuple[type[ProbeError], str]] = {
     "silent": (SilentError, "No rank answered in time."),
     "gone": (SilentError, "The target ended while it was asked."),
     "output": (OutputError, "The result could not be written: no room, or a broken disk."),
+    "hung": (HungError, "hang --watch: nothing has moved for so long."),
     "interrupted": (Interrupted, "Ctrl-C."),
 }

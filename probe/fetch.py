@@ -46,6 +46,7 @@ class Fetcher:
             silent,
             open_steps,
             lambda stream: self._rows(job, raws, stream, _OLDEST),
+            lambda kind: self._ask(job, raws, kind),
         )
         self._read_logs(job, raws, {link: int(header["log"]) for link, header in answered.items()})
         return job
@@ -53,6 +54,17 @@ class Fetcher:
     def _raw(self, link: Link, header: Header) -> Raw:
         link.facts = header["facts"]
         return Raw(link.pid, link.facts, header["streams"], self._logs.setdefault(link, Log()))
+
+    def _ask(self, job: Job, raws: dict[Link, Raw], kind: str) -> dict[Raw, Header]:
+        calls = self._client.ask(
+            kind, time.monotonic() + self._timeout, [link for link in raws if raws[link] in job.raws]
+        )
+        for call in calls:
+            if isinstance(call.error, SilentError):
+                job.leave(raws[call.link], str(call.error))
+            elif call.error is not None:  # an agent of another version does not know the request
+                raise call.error
+        return {raws[call.link]: call.answer for call in calls if call.answer is not None}
 
     def _read_logs(self, job: Job, raws: dict[Link, Raw], ends: dict[Link, int]) -> None:
         new = {link: raw for link, raw in raws.items() if ends[link] > raw.log.end}

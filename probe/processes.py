@@ -20,13 +20,13 @@ _SPAWNED = "from multiprocessing.spawn import spawn_main"
 _LOADER_WORKER = "pt_data_worker"  # as torch names its spawned loader workers' main thread
 _LAUNCHER_LEAVES = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")  # what a launcher gives to its ranks and has not itself
 _EXITING = 0x4  # PF_EXITING, in the kernel's flags of a process
-_WANTED = (b"RANK", b"WORLD_SIZE", b"LOCAL_RANK", b"TORCHELASTIC_RUN_ID")
+_WANTED = (b"RANK", b"WORLD_SIZE", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"TORCHELASTIC_RUN_ID")
 
 
 @dataclass(frozen=True)
 class Process:
     """One process.  start_ticks: when it began, in clock ticks since boot, which tells it from a later one with
-    the same pid; rank, world_size, local_rank: from the environment that it was started with."""
+    the same pid; rank, world_size, local_rank, local_world_size: from the environment that it was started with."""
 
     pid: int
     ppid: int
@@ -35,6 +35,7 @@ class Process:
     rank: int | None
     world_size: int | None
     local_rank: int | None
+    local_world_size: int | None
     command: str
     is_python: bool
     has_torch: bool
@@ -60,6 +61,7 @@ def process(pid: int) -> Process | None:
         rank=_number(environment.get("RANK")),
         world_size=_number(environment.get("WORLD_SIZE")),
         local_rank=_number(environment.get("LOCAL_RANK")),
+        local_world_size=_number(environment.get("LOCAL_WORLD_SIZE")),
         command=_read(f"/proc/{pid}/cmdline").rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace"),
         is_python=bool(_PYTHON.match(executable) or _LIBPYTHON.search(maps)),
         has_torch=bool(_LIBTORCH.search(maps)),

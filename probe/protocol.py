@@ -12,6 +12,9 @@ Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries t
     log       first, last (byte offsets), credit                log* then end: rows (bytes)
     next      credit (more for a running scan or log)           -
     cancel    of (a request id: scan, log or arm)               - (the cancelled request ends in error)
+    stacks    -                                                 frames: threads (as agent/stacks.py has them)
+    flight    -                                                 entries: text (torch's Flight Recorder as JSON, empty
+                                                                where there is none), why_not, groups (name: ranks)
     align     base, source (job step of count 0)                end
     set       settings: sample ("auto" or N), budget_pct,       settings: settings (those, every, cost_ns)
               backward; none is changed that is not given
@@ -40,8 +43,10 @@ IDLE_SECONDS = 30.0  # a stream whose reader asks for nothing this long is dropp
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, DETACH = "align", "set", "arm", "go", "detach"
+STACKS, FLIGHT = "stacks", "flight"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, OUT, DONE, DETACHED = "armed", "out", "done", "detached"
+FRAMES, ENTRIES = "frames", "entries"
 
 # request kind -> kinds that may answer it, the terminal ones (besides `error`) last
 REPLIES: dict[str, tuple[str, ...]] = {
@@ -51,13 +56,15 @@ REPLIES: dict[str, tuple[str, ...]] = {
     LOG: (LOG, END),
     NEXT: (),
     CANCEL: (),
+    STACKS: (FRAMES,),
+    FLIGHT: (ENTRIES,),
     ALIGN: (END,),
     SET: (SETTINGS,),
     ARM: (ARMED, OUT, DONE),
     GO: (),
     DETACH: (DETACHED,),
 }
-TERMINAL = {WELCOME, AT, END, SETTINGS, DONE, DETACHED, ERROR}
+TERMINAL = {WELCOME, AT, END, SETTINGS, DONE, DETACHED, FRAMES, ENTRIES, ERROR}
 
 
 class WireError(ValueError):

@@ -134,7 +134,7 @@ class Raw:
 
 class Job:
     """All ranks of one snapshot.  fetch(stream) puts the rows of a stream into every Raw, fetch_oldest(stream) the
-    first of them, where that is less work."""
+    first of them, where that is less work; ask(kind) gives what each rank answers to a request."""
 
     def __init__(
         self,
@@ -143,12 +143,15 @@ class Job:
         silent: Sequence[Silent] = (),
         open_steps: bool = False,
         fetch_oldest: Callable[[str], None] | None = None,
+        ask: Callable[[str], dict[Raw, Any]] | None = None,
     ) -> None:
         self.raws = sorted(raws, key=lambda raw: raw.rank)
         self.silent = sorted(silent, key=lambda one: one.rank)
         self.open_steps = open_steps
         self._fetch = fetch
         self._fetch_oldest = fetch_oldest
+        self._ask = ask
+        self._answers: dict[str, dict[Raw, Any]] = {}
         self._fetched: set[str] = set()
         self._oldest_fetched: set[str] = set()
         for raw in self.raws:
@@ -167,6 +170,12 @@ class Job:
         elif stream not in self._fetched | self._oldest_fetched:
             self._fetch_oldest(stream)
             self._oldest_fetched.add(stream)
+
+    def ask(self, kind: str) -> dict[Raw, Any]:
+        """What each rank answers to a request without fields, asked once; {} of ranks that are read, not asked."""
+        if kind not in self._answers:
+            self._answers[kind] = {} if self._ask is None else self._ask(kind)
+        return {raw: answer for raw, answer in self._answers[kind].items() if raw in self.raws}
 
     def leave(self, raw: Raw, why: str) -> None:
         """This rank does not answer any more; nothing of it is seen from here on."""

@@ -18,6 +18,7 @@ from probe.agent.log import Log
 from probe.agent.rows import Stream
 from probe.agent.sampling import Sampling
 from probe.agent.server import Refused, Server
+from probe.agent.stacks import stacks
 from probe.endpoints import Resolved
 from probe.processes import start_ticks
 from probe.streams import (
@@ -74,7 +75,7 @@ class FakeAgent:
         self.handlers = {
             wire.HELLO: self._hello, wire.SNAPSHOT: self._snapshot, wire.SCAN: self._scan, wire.LOG: self._log,
             wire.ALIGN: self._align, wire.DETACH: self._detach, wire.ARM: self._arm, wire.GO: self._go,
-            wire.SET: self._set,
+            wire.SET: self._set, wire.STACKS: self._stacks,
         }  # fmt: skip
         self.server.on_cancel = self._cancelled
         self.handlers[wire.CANCEL] = self.server.handlers[wire.CANCEL]
@@ -191,6 +192,9 @@ class FakeAgent:
 
     def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.DETACHED, left=["a callback"])
+
+    def _stacks(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.server.reply(key, wire.FRAMES, threads=stacks())
 
     def _set(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.SETTINGS, settings=request["settings"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..schema import Table
 from .agents import TABLE as AGENTS
+from .collectives import TABLE as COLLECTIVES
 from .columns import TABLE as COLUMNS
 from .dataloader_trace import TABLE as DATALOADER_TRACE
 from .drops import TABLE as DROPS
@@ -12,12 +13,14 @@ from .gpu_trace import TABLE as GPU_TRACE
 from .nccl_trace import TABLE as NCCL_TRACE
 from .overhead import TABLE as OVERHEAD
 from .process_trace import TABLE as PROCESS_TRACE
+from .stack import TABLE as STACK
 from .step_trace import TABLE as STEP_TRACE
 from .tables import TABLE as TABLES_TABLE
 from .torch_trace import TABLE as TORCH_TRACE
 
 TABLES: list[Table] = [
     AGENTS,
+    COLLECTIVES,
     COLUMNS,
     DATALOADER_TRACE,
     DROPS,
@@ -26,6 +29,7 @@ TABLES: list[Table] = [
     NCCL_TRACE,
     OVERHEAD,
     PROCESS_TRACE,
+    STACK,
     STEP_TRACE,
     TABLES_TABLE,
     TORCH_TRACE,

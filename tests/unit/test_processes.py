@@ -17,7 +17,14 @@ SPAWN = "python -c from multiprocessing.spawn import spawn_main; spawn_main(pipe
 
 def entry(pid: int, ppid: int, rank: int | None = None, **more) -> Process:
     elastic = ("0", "run") if more.pop("launched", rank is not None) else ("", "")
-    facts = {"command": "python train.py", "is_python": True, "has_torch": True, "local_rank": rank, **more}
+    facts = {
+        "command": "python train.py",
+        "is_python": True,
+        "has_torch": True,
+        "local_rank": rank,
+        "local_world_size": 2,
+        **more,
+    }
     return Process(
         pid=pid, ppid=ppid, uid=0, start_ticks=1, rank=rank, world_size=2, launched_by=elastic, **facts
     )  # fmt: skip

@@ -287,7 +287,7 @@ def test_a_launcher_is_no_rank(command: str, launches: bool) -> None:
 
 
 def process(pid: int, ppid: int, command: str, rank: int | None = None, has_torch: bool = True) -> Process:
-    return Process(pid, ppid, 0, 1, rank, None, None, command, True, has_torch)
+    return Process(pid, ppid, 0, 1, rank, None, None, None, command, True, has_torch)
 
 
 def test_list_shows_ranks_and_their_job_but_no_workers() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fake_agent import ADAM, LINEAR, THREAD, FakeAgent
 
+from probe import protocol as wire
 from probe.connection import Connection
 from probe.errors import AgentError, QueryError, SilentError
 from probe.streams import BARE, ENGINE, FORWARD, OPTIMIZER, SAMPLED, SPANS
@@ -182,6 +183,20 @@ def test_all_ranks_are_one_table(agent: Make, connected: Connect) -> None:
     connection = connected(*ranks)
     assert rows(connection, sql) == [{"rank": 0, "n": 8}, {"rank": 1, "n": 8}]
     assert connection.notes == []
+
+
+def test_stacks_of_all_ranks_are_a_table(agent: Make, connected: Connect) -> None:
+    connection = connected(agent(0), agent(1))
+    sql = "SELECT rank, thread_name, file FROM python.stack WHERE is_main AND depth = 0 ORDER BY rank"
+    found = rows(connection, sql)
+    assert [(row["rank"], row["thread_name"]) for row in found] == [(0, "MainThread"), (1, "MainThread")]
+
+
+def test_an_agent_that_does_not_know_a_request_says_so(agent: Make, connected: Connect) -> None:
+    one = agent()
+    del one.server.handlers[wire.STACKS]
+    with pytest.raises(AgentError, match=r"unknown request 'stacks'.*probe attach"):
+        connected(one).query("SELECT * FROM python.stack")
 
 
 def test_a_silent_rank_is_named_and_does_not_hold_up_the_others(agent: Make, connected: Connect) -> None:

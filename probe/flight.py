@@ -1,0 +1,114 @@
+"""torch's Flight Recorder of all ranks: what each has issued last, who has not come, and what does not fit.
+
+Called by probe.evidence with what the agents tell.  The recorder knows what was issued before the attach, too.
+Invariant: pure; a rank that told nothing is never said to be missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .ranks import title
+
+_UNEVEN = ("to_all", "toall", "gather", "scatter")  # in kinds to which ranks may give unequal parts
+
+_TOLD = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One collective as one rank issued it.  created_ns: wall clock."""
+
+    group: str
+    number: int  # of the group's collectives, the same on all its ranks
+    kind: str
+    sizes: str
+    dtypes: str
+    created_ns: int
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A collective that is in flight on some rank.  missing: members that have not issued it; unknown: members that
+    told nothing; mismatch: what the ranks do not agree on; created_ns: of the first that issued it."""
+
+    group: str
+    number: int
+    kind: str
+    members: tuple[int, ...]
+    arrived: tuple[int, ...]
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    unknown: tuple[int, ...]
+    mismatch: str
+    created_ns: int
+
+
+def entries_of(text: str) -> list[Entry]:
+    """The collectives in a dump, oldest first; [] of an empty text."""
+    if not text:
+        return []
+    found = [_entry(each) for each in json.loads(text).get("entries", []) if not each.get("is_p2p")]
+    return sorted(found, key=lambda entry: entry.created_ns)
+
+
+def _entry(told: Mapping[str, Any]) -> Entry:
+    return Entry(
+        str(told["process_group"][0]),
+        int(told["collective_seq_id"]),
+        str(told["profiling_name"]).partition(":")[2],
+        str(told.get("input_sizes") or ""),
+        " ".join(map(str, told.get("input_dtypes") or [])).lower(),
+        int(told["time_created_ns"]),
+        bool(told.get("retired")) or told.get("state") == "completed",
+    )
+
+
+def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequence[int]]) -> list[Pending]:
+    """Collectives in flight, those first that were issued first.  groups: name -> members, as ranks of the job."""
+    issued: dict[tuple[str, int], dict[int, Entry]] = {}
+    latest: dict[tuple[str, int], int] = {}
+    for rank, entries in by_rank.items():
+        for entry in entries:
+            issued.setdefault((entry.group, entry.number), {})[rank] = entry
+            latest[entry.group, rank] = max(latest.get((entry.group, rank), 0), entry.number)
+    found = []
+    for (group, number), ranks in issued.items():
+        waiting = tuple(sorted(rank for rank, entry in ranks.items() if not entry.ended))
+        if not waiting:
+            continue
+        members = tuple(groups.get(group) or sorted(ranks))
+        came = [rank for rank in members if rank in ranks or latest.get((group, rank), 0) >= number]
+        rest = [rank for rank in members if rank not in came]
+        found.append(
+            Pending(
+                group,
+                number,
+                ranks[waiting[0]].kind,
+                members,
+                tuple(came),
+                waiting,
+                tuple(rank for rank in rest if rank in by_rank),
+                tuple(rank for rank in rest if rank not in by_rank),
+                _mismatch(ranks),
+                min(entry.created_ns for entry in ranks.values()),
+            )
+        )
+    return sorted(found, key=lambda each: each.created_ns)
+
+
+def _mismatch(ranks: Mapping[int, Entry]) -> str:
+    """`operation: all_reduce on ranks 0-2, broadcast on rank 3`, or nothing."""
+    comparable = not any(part in entry.kind for entry in ranks.values() for part in _UNEVEN)
+    for what in ("kind", "sizes", "dtypes") if comparable else ("kind",):
+        by_value: dict[str, list[int]] = {}
+        for rank, entry in sorted(ranks.items()):
+            by_value.setdefault(getattr(entry, what), []).append(rank)
+        if len(by_value) > 1:
+            told = (f"{value or 'none'} on {title(who)}" for value, who in by_value.items())
+            return f"{_TOLD[what]}: {', '.join(told)}"
+    return ""

@@ -1,0 +1,83 @@
+"""Python stacks of a job's threads: which ranks stand at the same place.
+
+Called by the verbs stack and hang and by python.stack, with what the agents told.  Invariant: pure; a thread is folded
+with another one only where name and every frame are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Frame:
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function} ({short(self.file)}:{self.line})"
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread of one process.  frames: innermost first; cut: outer ones that were left out."""
+
+    ident: int
+    native_id: int | None
+    name: str | None
+    is_main: bool
+    frames: tuple[Frame, ...]
+    cut: int = 0
+
+    @property
+    def title(self) -> str:
+        return self.name or f"a thread that Python did not start ({self.ident})"
+
+
+@dataclass(frozen=True)
+class Folded:
+    """One stack, and the ranks with it."""
+
+    thread: Thread
+    ranks: tuple[int, ...]
+
+
+def threads_of(told: Iterable[Mapping[str, Any]]) -> list[Thread]:
+    """As an agent tells them, the main thread first."""
+    found = [
+        Thread(
+            int(each["ident"]),
+            each["native_id"],
+            each["name"],
+            bool(each["is_main"]),
+            tuple(Frame(str(file), int(line), str(function)) for file, line, function in each["frames"]),
+            int(each["cut"]),
+        )
+        for each in told
+    ]
+    return sorted(found, key=lambda thread: (not thread.is_main, thread.name or "~", thread.ident))
+
+
+def folded(by_rank: Mapping[int, Sequence[Thread]]) -> list[Folded]:
+    """Stacks of all ranks, main threads first, those of most ranks first among them."""
+    same: dict[tuple[Any, ...], list[tuple[int, Thread]]] = {}
+    for rank, threads in sorted(by_rank.items()):
+        for thread in threads:
+            same.setdefault((thread.is_main, thread.name, thread.frames, thread.cut), []).append((rank, thread))
+    found = [Folded(each[0][1], tuple(rank for rank, _ in each)) for each in same.values()]
+    return sorted(found, key=lambda one: (not one.thread.is_main, one.thread.name or "~", -len(one.ranks), one.ranks))
+
+
+def short(file: str) -> str:
+    """The end of a path that says which file it is: below site-packages or the standard library, else its name."""
+    for mark in ("/site-packages/", "/dist-packages/"):
+        if mark in file:
+            return file.rpartition(mark)[2]
+    folder, _, name = file.rpartition("/")
+    standard = folder.rpartition("/lib/python3")[2]
+    if "/lib/python3" in folder:
+        return f"{standard.partition('/')[2]}/{name}".lstrip("/")
+    return name

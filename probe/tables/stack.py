@@ -1,0 +1,71 @@
+"""python.stack: where every thread of the job stands at this moment, a row a frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from .. import protocol as wire
+from ..arrow import ARROW_TYPES
+from ..raw import Job, Raw
+from ..schema import COMMON, Column, Columns, Table
+from ..stacks import Thread, threads_of
+
+
+def derive(job: Job) -> Columns:
+    rows = [
+        row
+        for raw, answer in job.ask(wire.STACKS).items()
+        for thread in threads_of(answer["threads"])
+        for row in _of_thread(raw, thread)
+    ]
+
+    def column(name: str, sql_type: str) -> Any:
+        arrow_type = pa.string() if sql_type == "VARCHAR" else ARROW_TYPES[sql_type]
+        return pa.array([row[name] for row in rows], arrow_type)
+
+    return {each.name: column(each.name, each.type) for each in TABLE.columns}
+
+
+def _of_thread(raw: Raw, thread: Thread) -> list[dict[str, Any]]:
+    shared = {
+        "rank": raw.rank,
+        "host": raw.host,
+        "pid": raw.pid,
+        "thread": thread.ident,
+        "native_id": thread.native_id,
+        "thread_name": thread.name,
+        "is_main": thread.is_main,
+    }
+    return [
+        shared | {"depth": depth, "function": frame.function, "file": frame.file, "line": frame.line}
+        for depth, frame in enumerate(thread.frames)
+    ]
+
+
+TABLE = Table(
+    name="python.stack",
+    doc="One row per Python frame of every thread, at the moment of the query; the agent's own thread is left out.  "
+    "`probe ENDPOINT stack` shows it folded.",
+    columns=(
+        *COMMON[:3],
+        Column("thread", "BIGINT", "", "The thread's identifier in Python.", "sys._current_frames"),
+        Column(
+            "native_id",
+            "BIGINT",
+            "",
+            "The kernel's number of the thread.",
+            "threading",
+            "A thread that Python did not start.",
+        ),
+        Column("thread_name", "VARCHAR", "", "Its name.", "threading", "A thread that Python did not start."),
+        Column("is_main", "BOOLEAN", "", "Whether it is the main thread.", "threading"),
+        Column("depth", "INTEGER", "", "0 is the innermost frame; at most 200 of a thread.", "frames"),
+        Column("function", "VARCHAR", "", "Qualified name of the function (before Python 3.11 its name).", "code"),
+        Column("file", "VARCHAR", "", "Its source file.", "code"),
+        Column("line", "INTEGER", "", "The line it is at.", "frame"),
+    ),
+    derive_job=derive,
+    example="SELECT rank, function, file, line FROM python.stack WHERE is_main AND depth < 3 ORDER BY rank, depth",
+)

@@ -1,0 +1,77 @@
+"""A job of tests/targets/hanging.py, and what `probe hang` says about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TARGETS = Path(__file__).parent / "targets"
+PROBE = Path(sys.executable).parent / "probe"
+QUIET_S = 3.5  # more than a job may be quiet
+
+
+class Job:
+    """The launcher and its two ranks."""
+
+    def __init__(self, kind: str) -> None:
+        command = [sys.executable, str(TARGETS / "launcher.py"), str(TARGETS / "hanging.py"), kind, "100"]
+        self.launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def wait_for(self, word: str) -> None:
+        """Until both ranks have said it."""
+        assert self.launcher.stdout is not None
+        for _ in (0, 1):
+            line = self.launcher.stdout.readline()
+            assert line.strip() == word, line
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        command = [str(PROBE), str(self.launcher.pid), *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def probe(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [str(PROBE), str(self.launcher.pid), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=check)
+
+    def ranks(self) -> list[int]:
+        with open(f"/proc/{self.launcher.pid}/task/{self.launcher.pid}/children", encoding="ascii") as file:
+            return [int(pid) for pid in file.read().split()]
+
+    def stop_rank(self, rank: int) -> None:
+        os.kill(self.ranks()[rank], signal.SIGSTOP)
+
+    def end(self) -> None:
+        for pid in self.ranks():
+            os.kill(pid, signal.SIGKILL)
+        self.launcher.kill()
+        self.launcher.communicate()
+
+
+@contextmanager
+def hanging(kind: str, attached_before: bool = True) -> Iterator[Job]:
+    """A job that has hung for some seconds and is attached; a "healthy_…" one never hangs."""
+    job = Job(kind)
+    try:
+        job.wait_for("trains")
+        if attached_before:
+            job.probe("attach")
+        job.wait_for("hangs")
+        time.sleep(0 if kind.startswith("healthy") else QUIET_S)
+        if not attached_before:
+            job.probe("attach", check=False)  # one that is stopped cannot be
+        yield job
+    finally:
+        job.end()
+
+
+def told(job: Job) -> dict[str, Any]:
+    """The report as an object."""
+    report: dict[str, Any] = json.loads(job.probe("hang", "--json").stdout)
+    return report

@@ -1,0 +1,68 @@
+"""The Flight Recorder of several ranks: who has not come, and what does not fit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from probe.flight import Entry, entries_of, pending
+
+GROUPS = {"0": [0, 1, 2], "1": [0, 2]}
+
+
+def entry(number: int, kind: str = "all_reduce", group: str = "0", ended: bool = False, **fields: Any) -> Entry:
+    return Entry(group, number, kind, fields.get("sizes", "[[4]]"), fields.get("dtypes", "float"), number * 1000, ended)
+
+
+def history(last: int, **fields: Any) -> list[Entry]:
+    return [entry(number, ended=True) for number in range(1, last)] + [entry(last, **fields)]
+
+
+def test_a_dump_is_read_oldest_first_without_what_two_ranks_send_each_other() -> None:
+    told: dict[str, Any] = {
+        "process_group": ["0", "default_pg"], "collective_seq_id": 5, "profiling_name": "gloo:all_reduce",
+        "input_sizes": [[5]], "input_dtypes": ["Float"], "time_created_ns": 9, "retired": False, "state": "scheduled",
+        "is_p2p": False,
+    }  # fmt: skip
+    earlier = told | {"collective_seq_id": 4, "time_created_ns": 8, "retired": True}
+    text = json.dumps({"entries": [told, earlier, told | {"is_p2p": True}]})
+    assert entries_of(text) == [
+        Entry("0", 4, "all_reduce", "[[5]]", "float", 8, True),
+        Entry("0", 5, "all_reduce", "[[5]]", "float", 9, False),
+    ]
+    assert entries_of("") == []
+
+
+def test_who_has_not_come_is_missing_and_who_told_nothing_is_unknown() -> None:
+    (one,) = pending({0: history(7), 1: history(6, ended=True)}, GROUPS)
+    assert (one.number, one.arrived, one.waiting) == (7, (0,), (0,))
+    assert (one.missing, one.unknown, one.mismatch) == ((1,), (2,), "")
+
+
+def test_who_is_further_has_come_although_its_entry_is_overwritten() -> None:
+    (one,) = pending({0: [entry(3)], 1: [entry(9, ended=True)], 2: [entry(3, ended=True)]}, GROUPS)
+    assert one.missing == () and one.arrived == (0, 1, 2)
+
+
+def test_nothing_is_pending_where_all_has_ended() -> None:
+    assert pending({0: history(7, ended=True), 1: history(7, ended=True)}, GROUPS) == []
+
+
+def test_what_does_not_fit_is_told_with_who_has_which() -> None:
+    ranks = {0: [entry(4)], 1: [entry(4, "broadcast")], 2: [entry(4)]}
+    assert pending(ranks, GROUPS)[0].mismatch == "operation: all_reduce on ranks 0, 2, broadcast on rank 1"
+    sizes = {0: [entry(4)], 1: [entry(4, sizes="[[8]]")], 2: [entry(4)]}
+    assert pending(sizes, GROUPS)[0].mismatch == "size: [[4]] on ranks 0, 2, [[8]] on rank 1"
+    types = {0: [entry(4)], 1: [entry(4, dtypes="half")], 2: [entry(4)]}
+    assert pending(types, GROUPS)[0].mismatch == "dtype: float on ranks 0, 2, half on rank 1"
+
+
+def test_ranks_may_give_unequal_parts_to_what_gathers() -> None:
+    ranks = {rank: [entry(4, "all_gather", sizes=f"[[{rank}]]")] for rank in range(3)}
+    assert pending(ranks, GROUPS)[0].mismatch == ""
+
+
+def test_groups_are_told_apart_and_the_oldest_comes_first() -> None:
+    ranks = {0: [entry(2, group="1"), entry(1)], 1: [entry(1)], 2: [entry(1)]}
+    first, second = pending(ranks, GROUPS)
+    assert (first.group, first.missing) == ("0", ()) and (second.group, second.missing) == ("1", (2,))

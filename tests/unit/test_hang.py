@@ -1,0 +1,132 @@
+"""Verdicts out of evidence made by hand; what really happens is in tests/integration/test_hang.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from probe.evidence import Evidence, OfRank
+from probe.flight import Entry
+from probe.hang import judge
+from probe.stacks import Frame, Thread
+
+NOW = 1_000_000_000_000
+STEP = 50_000_000  # ns
+GROUPS = {"0": [0, 1]}
+
+
+def stack(*frames: tuple[str, str]) -> list[Thread]:
+    return [Thread(1, 1, "MainThread", True, tuple(Frame(file, 7, function) for file, function in frames))]
+
+
+def issued(last: int, ago_s: float, ended: bool, kind: str = "all_reduce", group: str = "0") -> list[Entry]:
+    at = NOW - int(ago_s * 1e9)
+    before = [
+        Entry(group, n, "all_reduce", "", "", at - (last - n) * STEP, True) for n in range(max(1, last - 20), last)
+    ]
+    return [*before, Entry(group, last, kind, "", "", at, ended)]
+
+
+def rank(number: int, **fields: Any) -> OfRank:
+    fields = {"steps": 20, "step_age_s": 30.0, "usual_step_s": 0.05, "threads": stack(("train.py", "main"))} | fields
+    return OfRank(
+        number, 4000 + number, fields.pop("condition", "answers"), running=fields.pop("running", 0.0), **fields
+    )
+
+
+def verdict(*ranks: OfRank, absent: tuple[int, ...] = (), endpoint: str = "3999") -> Any:
+    return judge(Evidence(endpoint, ranks, absent, GROUPS, NOW, 1.0))
+
+
+def test_a_rank_that_has_not_come_is_waited_for() -> None:
+    report = verdict(
+        rank(0, entries=issued(30, 30, False)),
+        rank(1, entries=issued(29, 30, True), threads=stack(("threading.py", "wait"), ("train.py", "validate"))),
+    )
+    assert (report.code, report.ranks, report.hung) == ("waiting", (1,), True)
+    assert report.verdict == "Waiting for rank 1, which stands in validate (train.py:7), in wait."
+    assert report.why[0] == "all_reduce number 30 of group 0 is in flight on rank 0 for 30.0 s; not come: 1"
+    assert report.next == ["probe 3999 stack"]
+
+
+def test_a_rank_that_computes_runs() -> None:
+    report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(29, 30, True), running=1.0))
+    assert report.verdict == "Waiting for rank 1, which runs in main (train.py:7)."
+
+
+def test_a_rank_that_does_not_answer_is_looked_at_from_outside() -> None:
+    silent = OfRank(1, 4001, "silent", running=1.0)
+    report = verdict(rank(0, entries=issued(30, 30, False)), silent)
+    assert report.verdict == "Waiting for rank 1, which does not answer and computes: it may hold the GIL in C."
+    assert report.next == ["py-spy dump --pid 4001", "probe 3999 stack"]
+
+
+def test_a_rank_that_is_gone_or_stopped_is_named_first() -> None:
+    assert verdict(rank(0, entries=issued(30, 30, False)), absent=(1,)).code == "gone"
+    assert verdict(rank(0), OfRank(1, 4001, "ended")).ranks == (1,)
+    report = verdict(rank(0, entries=issued(30, 30, False)), OfRank(1, 4001, "stopped"))
+    assert (report.code, report.next) == ("stopped", ["kill -CONT 4001"])
+
+
+def test_calls_that_do_not_fit() -> None:
+    report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(30, 30, False, "barrier")))
+    assert report.code == "mismatch" and "all_reduce on rank 0, barrier on rank 1" in report.verdict
+
+
+def test_groups_in_another_order() -> None:
+    one, other = issued(3, 30, False, group="a"), issued(3, 30, False, group="b")
+    known = Evidence("3999", [rank(0, entries=one), rank(1, entries=other)], (), {"a": [0, 1], "b": [0, 1]}, NOW, 1.0)
+    report = judge(known)
+    assert (report.code, report.ranks) == ("deadlock", (0, 1)) and "groups a, b" in report.verdict
+
+
+def test_the_loader() -> None:
+    loading = stack(("selectors.py", "select"), ("/x/site-packages/torch/utils/data/dataloader.py", "_get_data"))
+    report = verdict(rank(0, threads=loading, workers=["child process 5 has ended"]))
+    assert report.code == "loader" and report.why[0] == "rank 0: child process 5 has ended"
+
+
+def test_all_have_come_and_it_does_not_end() -> None:
+    report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(30, 30, False)))
+    assert report.code == "collective"
+
+
+@pytest.mark.parametrize(("running", "code"), [(0.0, "stands"), (1.0, "busy")])
+def test_one_process_alone(running: float, code: str) -> None:
+    report = verdict(rank(0, running=running), endpoint="4000")
+    assert (report.code, report.hung) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("attached_s", "running", "code"), [(1.0, 0.0, "unknown"), (60.0, 1.0, "unknown"), (60.0, 0.0, "stands")]
+)
+def test_a_process_of_which_nothing_has_been_seen_yet(attached_s: float, running: float, code: str) -> None:
+    never = {"step_age_s": None, "usual_step_s": None, "attached_s": attached_s}
+    report = verdict(rank(0, running=running, **never), endpoint="4000")
+    assert (report.code, report.hung) == (code, code == "stands")
+
+
+@pytest.mark.parametrize("age", [0.01, 1.9])
+def test_what_steps_is_not_hung(age: float) -> None:
+    assert verdict(rank(0, step_age_s=age), rank(1, step_age_s=age)).code == "not-hung"
+
+
+def test_slow_steps_are_not_hung() -> None:
+    assert not verdict(rank(0, step_age_s=100.0, usual_step_s=30.0), rank(1, step_age_s=99.0, usual_step_s=30.0)).hung
+
+
+def test_the_usual_is_taken_from_the_recorder_where_the_attach_was_late() -> None:
+    late = {"step_age_s": None, "usual_step_s": None}
+    slow = [Entry("0", n, "all_reduce", "", "", NOW - (40 - n) * 20_000_000_000, n < 39) for n in range(40)]
+    assert not verdict(rank(0, entries=slow, **late), rank(1, entries=slow[:-1], **late)).hung
+
+
+def test_rows_that_come_in_a_step_that_does_not_end_are_life() -> None:
+    report = verdict(rank(0, rows=12), rank(1, rows=11))
+    assert (report.code, report.hung) == ("slow", False)
+
+
+def test_a_rank_that_the_endpoint_does_not_stand_for() -> None:
+    report = verdict(rank(0, entries=issued(30, 30, False)), endpoint="4000")
+    assert report.code == "waiting" and report.verdict == "Waiting for rank 1, which is not looked at here."

@@ -1,0 +1,53 @@
+"""Stacks: taken inside, folded outside."""
+
+from __future__ import annotations
+
+import threading
+
+from probe.agent.stacks import stacks
+from probe.stacks import Frame, Thread, folded, short, threads_of
+
+
+def deeper(depth: int, then: threading.Event, ready: threading.Event) -> None:
+    if depth:
+        deeper(depth - 1, then, ready)
+    else:
+        ready.set()
+        then.wait(30)
+
+
+def test_every_other_thread_is_told_innermost_first() -> None:
+    then, ready = threading.Event(), threading.Event()
+    thread = threading.Thread(target=deeper, args=(300, then, ready), name="deep")
+    thread.start()
+    ready.wait()
+    try:
+        told = {each["name"]: each for each in stacks()}
+    finally:
+        then.set()
+        thread.join()
+    assert threading.current_thread().name not in told  # who asks is left out
+    deep = told["deep"]
+    assert (deep["native_id"], deep["is_main"]) == (thread.native_id, False)
+    names = [function.rpartition(".")[2] for _, _, function in deep["frames"]]
+    assert names[:2] == ["wait", "wait"] and names[-1] == "deeper" and len(names) == 200 and deep["cut"] > 100
+    assert deep["frames"][2][0] == __file__
+    (one,) = threads_of([deep])
+    assert one.frames[2].line > 0 and one.cut == deep["cut"]
+
+
+def thread(name: str, *functions: str, is_main: bool = False) -> Thread:
+    return Thread(1, 1, name, is_main, tuple(Frame("a.py", 1, function) for function in functions))
+
+
+def test_ranks_at_the_same_place_are_one_main_threads_first() -> None:
+    same, other, worker = thread("Main", "x", is_main=True), thread("Main", "y", is_main=True), thread("w", "z")
+    found = folded({0: [same, worker], 1: [other], 2: [same, worker]})
+    assert [(one.thread.frames[0].function, one.ranks) for one in found] == [("x", (0, 2)), ("y", (1,)), ("z", (0, 2))]
+
+
+def test_a_path_is_told_from_where_it_means_something() -> None:
+    assert short("/v/lib/python3.11/site-packages/torch/nn/modules/module.py") == "torch/nn/modules/module.py"
+    assert short("/usr/lib/python3.11/threading.py") == "threading.py"
+    assert short("/usr/lib/python3.11/multiprocessing/queues.py") == "multiprocessing/queues.py"
+    assert short("/home/me/train.py") == "train.py"
