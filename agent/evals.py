@@ -68,14 +68,14 @@ class Evals:
             ranks=request.get("ranks"),
         )
         timeout = request.get("timeout")
-        steps, now, holder = self._steps, time.perf_counter_ns(), self._holder()
+        steps, now, holder = self._steps, time.perf_counter_ns(), self.holder()
         by = str(request.get("by", ""))
         self._sessions[key] = _Session(evaluation, where, None if timeout is None else float(timeout), by)
         waiting = None if steps.last_ns is None else (now - steps.last_ns) / 1e9
         fields = {"count": steps.count, "step_ns": steps.typical_ns(), "waiting": waiting, "holder": holder}
         self._server.reply(key, wire.ARMED, **fields)
 
-    def _holder(self) -> str | None:
+    def holder(self) -> str | None:
         """Whose snippet the training waits for."""
         running = (each for each in self._sessions.values() if each.evaluation.running and each.where == "boundary")
         return next((each.by or "somebody" for each in running), None)

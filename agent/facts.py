@@ -55,6 +55,7 @@ class Facts:
             "sampling": self._agent.sampling.settings(),
             "taps": {**of_torch, **self._agent.machine.states()},
             "trouble": self._agent.boundary.trouble,
+            "holder": self._agent.evals.holder(),
         }
 
 

@@ -117,6 +117,17 @@ def test_a_job_that_stops_stepping_after_go_is_noticed(ranks: list[FakeAgent], c
     assert ranks[0].armed is None and ranks[1].armed is None
 
 
+def test_a_loop_that_does_not_turn_after_its_last_step_is_noticed(ranks: list[FakeAgent], connected: Connect) -> None:
+    def last_step(one: FakeAgent, key: Key, count: int) -> None:
+        one.facts["count"] = max(one.facts["count"], count)
+
+    for one in ranks:
+        one.on_go = last_step
+        one.facts["holder"] = None
+    with pytest.raises(EvalError, match=r"No step for \d s \(usually 0.01 s\)"):
+        connected(*ranks).eval("1")
+
+
 def test_a_long_snippet_is_not_a_job_that_does_not_step(ranks: list[FakeAgent], connected: Connect) -> None:
     def slowly(agent: FakeAgent, key: Key, count: int) -> None:
         agent.facts["count"] = count
