@@ -17,7 +17,7 @@ from .report import BUSY, Report, called, does, next_of, ranks_told, seconds, wa
 from .stacks import Frame
 
 QUIET = 5  # times as long as usual
-LEAST_QUIET_S = 2.0
+LEAST_QUIET_S = 3.0
 UNKNOWN_QUIET_S = 5.0  # where nothing is known of the usual
 _LOADER = ("torch/utils/data/dataloader.py",)
 

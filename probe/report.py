@@ -13,7 +13,7 @@ from .flight import Pending
 from .ranks import span, title
 from .stacks import Frame, short
 
-BUSY = 0.5  # share of a core from which a thread counts as computing
+BUSY = 0.25  # share of a core from which a thread counts as computing
 _PLUMBING = ("torch/", "threading.py", "multiprocessing/", "queue.py", "selectors.py", "socket.py", "contextlib.py")
 
 

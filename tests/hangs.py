@@ -15,7 +15,7 @@ from typing import Any
 
 TARGETS = Path(__file__).parent / "targets"
 PROBE = Path(sys.executable).parent / "probe"
-QUIET_S = 3.5  # more than a job may be quiet
+QUIET_S = 4.5  # more than a job may be quiet
 
 
 class Job:
