@@ -7,6 +7,7 @@ import csv
 import json
 import shutil
 import time
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,11 @@ def test_a_job_without_devices_says_why_there_are_no_rows_of_any(job: Target, pr
 
 def test_nothing_of_the_samplers_is_left_after_detach(job: Target, probe: Probe) -> None:
     def files() -> list[str]:
-        links = (path.readlink() for path in Path(f"/proc/{job.pid}/fd").iterdir())
-        return sorted(str(link) for link in links if str(link).startswith("/proc/"))
+        found = []
+        for path in Path(f"/proc/{job.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed since it was listed
+                found.append(str(path.readlink()))
+        return sorted(link for link in found if link.startswith("/proc/"))
 
     rows(probe, job, "SELECT COUNT(*) FROM host.process_trace")
     mine = [f"/proc/{job.pid}/io", f"/proc/{job.pid}/stat", f"/proc/{job.pid}/statm", "/proc/meminfo", "/proc/stat"]
