@@ -11,9 +11,10 @@ COMPARED := $(VENV)/bench/.installed
 
 .PHONY: test frameworks gpu lint demo docs bench soak install clean
 
-# Two processes share what may run side by side; then comes what may not.
+# Two processes share what may run side by side, the long files (not the ones with many tests) first; then comes what
+# may not.
 test: lint
-	$(BIN)/pytest -n 2 --dist loadfile -m "not alone"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone"
 	$(BIN)/pytest -m alone
 
 # Hugging Face, accelerate and Lightning, in an environment of their own: they bring many packages.

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ class Job:
     """The launcher and its two ranks."""
 
     def __init__(self, kind: str) -> None:
-        command = [sys.executable, str(TARGETS / "launcher.py"), str(TARGETS / "hanging.py"), kind, "100"]
+        command = [sys.executable, str(TARGETS / "launcher.py"), str(TARGETS / "hanging.py"), kind, "150"]
         self.launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def wait_for(self, word: str) -> None:
@@ -55,20 +55,24 @@ class Job:
 
 
 @contextmanager
-def hanging(kind: str, attached_before: bool = True) -> Iterator[Job]:
-    """A job that has hung for some seconds and is attached; a "healthy_…" one never hangs."""
-    job = Job(kind)
+def hanging(attached_before: Mapping[str, bool]) -> Iterator[dict[str, Job]]:
+    """Jobs by their kind, all at once, attached, that have hung for some seconds; "healthy_…" ones never hang."""
+    jobs = {kind: Job(kind) for kind in attached_before}
     try:
-        job.wait_for("trains")
-        if attached_before:
-            job.probe("attach")
-        job.wait_for("hangs")
-        time.sleep(0 if kind.startswith("healthy") else QUIET_S)
-        if not attached_before:
-            job.probe("attach", check=False)  # one that is stopped cannot be
-        yield job
+        for kind, job in jobs.items():
+            job.wait_for("trains")
+            if attached_before[kind]:
+                job.probe("attach")
+        for job in jobs.values():
+            job.wait_for("hangs")
+        time.sleep(QUIET_S)
+        for kind, job in jobs.items():
+            if not attached_before[kind]:
+                job.probe("attach", check=False)  # one that is stopped cannot be
+        yield jobs
     finally:
-        job.end()
+        for job in jobs.values():
+            job.end()
 
 
 def told(job: Job) -> dict[str, Any]:

@@ -39,9 +39,9 @@ def main(rounds: int) -> int:
 
 
 def judged(kind: str, before: bool) -> bool:
-    with hanging(kind, before) as job:
+    with hanging({kind: before}) as jobs:
         start = time.monotonic()
-        report = told(job)
+        report = told(jobs[kind])
         took = time.monotonic() - start
     code, ranks = KINDS.get(kind, ("", []))
     good = not report["hung"] if kind in HEALTHY else report["code"] == code and ranks in (None, report["ranks"])

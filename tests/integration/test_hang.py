@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
-from hangs import hanging, told
+from hangs import Job, hanging, told
 
 pytestmark = pytest.mark.alone  # it looks at the clock
 
 pytest.importorskip("torch")
 
-QUERY = "SELECT state, arrived, missing, unknown FROM probe.collectives WHERE state = 'in_flight'"
+QUERY = "SELECT DISTINCT state, arrived, missing, unknown FROM probe.collectives WHERE state = 'in_flight'"
 
 
-def test_a_rank_that_sleeps_is_waited_for_and_its_stack_is_shown():
-    with hanging("sleeps") as job:
-        report = told(job)
-        stacks = job.probe("stack").stdout
-        rows = job.probe("query", "--format", "json", QUERY).stdout
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[dict[str, Job]]:
+    with hanging({"sleeps": False, "healthy_fast": True}) as jobs:
+        yield jobs
+
+
+def test_a_rank_that_sleeps_is_waited_for_also_by_who_comes_later(jobs: dict[str, Job]) -> None:
+    report = told(jobs["sleeps"])
+    stacks = jobs["sleeps"].probe("stack").stdout
     assert (report["code"], report["ranks"]) == ("waiting", [1])
-    assert "stands in sleeps (hanging.py:" in report["verdict"]
+    assert "stands in sleeps (hanging.py:" in report["verdict"] and "not come: 1" in report["why"][0]
     assert "rank 1, MainThread:\n  sleeps (hanging.py:" in stacks and "ranks 0-1, Thread-1:" in stacks
-    assert json.loads(rows) == [{"state": "in_flight", "arrived": [0], "missing": [1], "unknown": []}]
 
 
-def test_a_rank_that_holds_the_gil_is_named_although_it_does_not_answer():
-    with hanging("c_loop") as job:
-        report = told(job)
-        stack = job.probe("stack", check=False)
-    assert (report["code"], report["ranks"]) == ("waiting", [1])
-    assert "does not answer" in report["verdict"] and report["next"][0].startswith("py-spy dump --pid")
-    assert stack.returncode == 8 and "py-spy dump --pid" in stack.stderr
-
-
-def test_groups_in_another_order_are_seen_by_who_comes_later():
-    with hanging("another_order", attached_before=False) as job:
-        report = told(job)
-    assert (report["code"], report["ranks"], report["hung"]) == ("deadlock", [0, 1], True)
-
-
-def test_a_job_that_steps_is_not_hung_and_watching_it_ends_when_it_does():
-    with hanging("healthy_fast") as job:
-        assert told(job)["code"] == "not-hung"
-        watching = job.start("hang", "--watch", "3")
-        job.stop_rank(1)
-        out, err = watching.communicate(timeout=30)
+def test_a_job_that_steps_is_not_hung_and_watching_it_ends_when_it_does(jobs: dict[str, Job]) -> None:
+    job = jobs["healthy_fast"]
+    assert told(job)["code"] == "not-hung"
+    watching = job.start("hang", "--watch", "2")
+    job.stop_rank(1)
+    out, err = watching.communicate(timeout=30)
     assert watching.returncode == 10 and out.startswith("Verdict  Rank 1 is stopped")
-    assert "[hung] Nothing has moved for 3 s." in err
+    assert "[hung] Nothing has moved for 2 s." in err
+
+
+def test_of_a_rank_that_does_not_answer_the_tool_for_it_is_named(jobs: dict[str, Job]) -> None:
+    job = jobs["healthy_fast"]
+    job.stop_rank(1)
+    stack = job.probe("stack", "--timeout", "1", check=False)
+    assert stack.returncode == 8 and "rank 0, MainThread:" in stack.stdout
+    assert f"py-spy dump --pid {job.ranks()[1]}" in stack.stderr
+    rows = json.loads(job.probe("query", "--timeout", "1", "--format", "json", QUERY).stdout)
+    assert rows == [{"state": "in_flight", "arrived": [0], "missing": [], "unknown": [1]}]
