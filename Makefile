@@ -9,13 +9,16 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPARED := $(VENV)/bench/.installed
 
-.PHONY: test frameworks gpu lint demo docs bench soak install clean
+.PHONY: test beside frameworks gpu lint demo docs bench soak install clean
 
-# Two processes share what may run side by side, the long files (not the ones with many tests) first; then comes what
-# may not.
-test: lint
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone"
+# Two processes share what may run side by side, the long files (not the ones with many tests) first, and ruff and mypy
+# run beside them; then comes what may not.
+test: $(INSTALLED)
+	$(MAKE) --jobs 2 lint beside
 	$(BIN)/pytest -m alone
+
+beside: $(INSTALLED)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone"
 
 # Hugging Face, accelerate and Lightning, in an environment of their own: they bring many packages.
 frameworks: $(FRAMEWORKS)/.installed
