@@ -16,7 +16,7 @@ from . import fork
 from .boundary import Boundary
 from .evals import Evals
 from .facts import Facts
-from .flight import flight_entries, groups
+from .flight import dumps, groups
 from .header import Header
 from .log import Log
 from .machine import Machine
@@ -182,8 +182,8 @@ class Agent:
         self.server.reply(key, wire.FRAMES, threads=stacks())
 
     def _flight(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        text, why_not = flight_entries()
-        self.server.reply(key, wire.ENTRIES, text=text, why_not=why_not, groups=groups())
+        texts, why_not = dumps()
+        self.server.reply(key, wire.ENTRIES, texts=texts, why_not=why_not, groups=groups())
 
     def _align(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.steps.align(int(request["base"]), str(request["source"]))

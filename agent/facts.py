@@ -53,6 +53,7 @@ class Facts:
             "step_ns": steps.typical_ns(),
             "last_step_ns": steps.last_ns,
             "sampling": self._agent.sampling.settings(),
+            "collectives_ns": taps.collectives.since_ns if taps is not None else None,
             "taps": {**of_torch, **self._agent.machine.states()},
             "trouble": self._agent.boundary.trouble,
             "holder": self._agent.evals.holder(),

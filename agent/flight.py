@@ -1,7 +1,7 @@
-"""torch's own Flight Recorder: the last collectives of this process, those from before the attach included.
+"""torch's own Flight Recorders: the last collectives of this process, those from before the attach included.
 
-Asked by a reader on a hang, on the agent's thread; it holds the GIL for some 40 ms with 2,000 entries, so never as a
-poll.  The one invariant: the recorder is read and never changed.
+Asked on the agent's thread; a dump holds the GIL for some 40 ms with 2,000 entries, so never as a poll, and of a job
+that goes on nobody asks for it.  The one invariant: a recorder is read and never changed.
 """
 
 from __future__ import annotations
@@ -11,20 +11,25 @@ from typing import Any
 
 from .taps.collective_groups import ranks_of
 
+_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")  # gloo's recorder; NCCL's own, of builds that have it
 
-def flight_entries() -> tuple[str, str]:
-    """(JSON as torch writes it, ""), or ("", why there is none)."""
+
+def dumps() -> tuple[list[str], str]:
+    """(each recorder as torch writes it in JSON, ""), or ([], why there is none)."""
     c10d: Any = sys.modules.get("torch._C._distributed_c10d")
     if c10d is None:
-        return "", "torch.distributed is not there"
-    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
-    if dump is None:
-        return "", "this torch has no Flight Recorder in JSON"
-    try:
-        told = dump()
-    except Exception as error:  # whatever torch says, the rest of the evidence is of use
-        return "", repr(error)
-    return (told if isinstance(told, str) else bytes(told).decode()), ""
+        return [], "torch.distributed is not there"
+    texts, why_not = [], "this torch has no Flight Recorder in JSON"
+    for dump in [getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)]:
+        try:
+            texts.append(_text(dump()))
+        except Exception as error:  # whatever torch says of one, the other and the rest of the evidence are of use
+            why_not = repr(error)
+    return texts, "" if texts else why_not
+
+
+def _text(told: str | bytes) -> str:
+    return told if isinstance(told, str) else told.decode()
 
 
 def groups() -> dict[str, list[int]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from .. import protocol as wire
 from ..streams import BARE, COLLECTIVES, LOADS, MARKS, SAMPLED, SPANS, UNTIMED
 from .boundary import Boundary
 from .evaluate import Evaluation
@@ -55,7 +56,7 @@ class TorchTaps:
         self.device = Device(streams, *parts, self._trouble)
         self.loader = Loader(streams[LOADS], modules, boundary, self._trouble)
         steps.samples = self.backward.samples
-        self.collectives = Collectives(streams[COLLECTIVES], log, current_eval)
+        self.collectives = Collectives(streams[COLLECTIVES], spans, log, current_eval)
         self._asked = False
         self.device.look()  # it takes a while; between the others a step could begin that they do not see as a whole
         self.device.open()
@@ -134,7 +135,7 @@ class TorchTaps:
 
     def states(self) -> dict[str, str]:
         """on, or off and why, of each tap."""
-        waiting = "waiting for a boundary between two steps" if is_distributed() else "off: no process group"
+        waiting = "waiting for a boundary between two steps" if is_distributed() else wire.NO_GROUP
         marked = "on" if self._sampling.backward else "off: set backward=off"
         states = {
             "forward": self.forward.state,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from probe.errors import EndpointError, ProbeError, SilentError, UsageError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from probe.connection import Connection
     from probe.processes import Process
 
+_LOOK_S = 0.5  # a look at the processes takes some milliseconds
 # Programs that start ranks: they import torch too, and before their ranks are there look like one.
 LAUNCHER = re.compile(r"(\S+(\s-\S+)*\s)?(\S*/)?(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)(\s|$)")
 
@@ -63,20 +65,67 @@ def attach_each(ranks: Mapping[int, int | None], timeout: float, tell: Callable[
     A failure does not keep the others from being tried.  Raises the only failure as it is; of several
     ranks each failure has its line on stderr and the first one's code and exit status are raised.
     """
-    from probe.attach import attach
-
-    failures: list[ProbeError] = []
+    failures = []
     for pid, rank in ranks.items():
-        try:
-            tell(line(attach(pid, timeout=timeout)))
-        except ProbeError as error:
-            if len(ranks) == 1:
-                raise
-            failures.append(error)
-            say(f"failed    {who(rank, pid)}  [{error.code}] {error}")
+        error = _attach_one(pid, rank, timeout, tell, alone=len(ranks) == 1)
+        failures += [] if error is None else [error]
+    _raise_first(failures, len(ranks))
+
+
+def _raise_first(failures: Sequence[ProbeError], tried: int) -> None:
     if failures:
         first = failures[0]
-        raise type(first)(f"{len(failures)} of {len(ranks)} ranks could not be attached to.", code=first.code)
+        raise type(first)(f"{len(failures)} of {tried} ranks could not be attached to.", code=first.code)
+
+
+def _attach_one(
+    pid: int, rank: int | None, timeout: float, tell: Callable[[str], object], alone: bool = False
+) -> ProbeError | None:
+    """The failure, said on stderr already; raised instead where it is the only process."""
+    from probe.attach import attach
+
+    try:
+        tell(line(attach(pid, timeout=timeout)))
+    except ProbeError as error:
+        if alone:
+            raise
+        say(f"failed    {who(rank, pid)}  [{error.code}] {error}")
+        return error
+    return None
+
+
+def attach_as_they_come(pids: Sequence[int], timeout: float, tell: Callable[[str], object]) -> None:
+    """Attach to the ranks of these processes, and to those that come later, until all the processes have ended.
+
+    A rank that could not be attached to has its line on stderr and is not tried again; at the end the first failure's
+    code is raised.  Raises EndpointError if a process is not there at the beginning.
+    """
+    from probe.processes import start_ticks
+
+    began = {pid: start_ticks(pid) for pid in pids}
+    if gone := [pid for pid, ticks in began.items() if ticks is None]:
+        raise EndpointError(f"There is no process {gone[0]}.", "Run: probe list")
+    tried: dict[tuple[int, int | None], int | None] = {}  # process -> rank
+    failures = []
+    if not _ranks_now(pids):
+        say("No rank is there yet: waiting for one.")
+    while left := [pid for pid in pids if start_ticks(pid) == began[pid]]:
+        for pid, rank in _ranks_now(left).items():
+            process = pid, start_ticks(pid)
+            if process in tried or (rank is None and any(each is not None for each in tried.values())):
+                continue  # without its ranks a launcher looks like a job of its own
+            tried[process] = rank
+            error = _attach_one(pid, rank, timeout, tell)
+            failures += [] if error is None else [error]
+        time.sleep(_LOOK_S)
+    _raise_first(failures, len(tried))
+
+
+def _ranks_now(pids: Iterable[int]) -> dict[int, int | None]:
+    """Those there are; a launcher between two rounds has none."""
+    from probe.processes import ranks_below
+
+    return {each.pid: each.rank for pid in pids for each in ranks_below(pid) if not is_launcher(each)}
 
 
 def detach_all(connection: Connection, tell: Callable[[str], object]) -> None:

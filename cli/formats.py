@@ -43,7 +43,9 @@ def check(form: str | None, output: str | None) -> None:
         raise UsageError(f"{form} is binary and stdout is a terminal.", f"Give -o FILE.{form}, or a pipe.")
     if output is not None:
         folder = Path(output).parent
-        if Path(output).is_dir() or not os.access(folder, os.W_OK):
+        if Path(output).is_dir():
+            raise UsageError(f"Cannot write {output}: it is a folder.")
+        if not os.access(folder, os.W_OK):
             raise UsageError(f"Cannot write {output}: no such folder, or not writable.")
 
 

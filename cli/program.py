@@ -8,7 +8,21 @@ import click
 
 import probe
 
-VERBS = ("attach", "demo", "detach", "eval", "hang", "list", "query", "run", "set", "stack", "tables")
+VERBS = (
+    "attach",
+    "demo",
+    "detach",
+    "doctor",
+    "eval",
+    "hang",
+    "list",
+    "query",
+    "run",
+    "set",
+    "stack",
+    "stragglers",
+    "tables",
+)
 
 
 class Verbs(click.Group):

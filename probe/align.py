@@ -25,11 +25,11 @@ OWN = ("optimizer", "trainer", "scheduler")  # sources of the job's own number, 
 
 def align(client: Client, timeout: float) -> list[Link]:
     """Give ranks the offsets they lack; the ranks for which no common boundary has been found yet."""
-    links = [link for link in client.links if not link.silent]
+    links = [link for link in client.links if not link.gone]
     sources = {link.facts.get("step_source") for link in links}
     if len(links) < 2 or (len(sources) == 1 and sources <= set(OWN)):
         return []
-    unsettled = [link for link in links if not is_settled(link)]
+    unsettled = [link for link in links if not link.silent and not is_settled(link)]
     if unsettled:
         return unsettled
     deadline = time.monotonic() + timeout
@@ -43,7 +43,7 @@ def align(client: Client, timeout: float) -> list[Link]:
         if base is None:
             lost.append(link)
         elif base is not True and (base, GROUP_SEQ) != (link.facts["step_base"], link.facts["step_source"]):
-            calls.append(client.send(link, wire.ALIGN, base=base, source=GROUP_SEQ))
+            calls += [] if link.silent else [client.send(link, wire.ALIGN, base=base, source=GROUP_SEQ)]
             link.facts = {**link.facts, "step_base": base, "step_source": GROUP_SEQ}
     client.forget(client.wait(calls, deadline))
     return lost
@@ -75,14 +75,28 @@ def _base(reference: Link, known: dict[int, int], own: dict[int, int]) -> int | 
 
 def _boundaries(client: Client, links: Sequence[Link], deadline: float) -> dict[Link, dict[int, int]]:
     """Sequence number -> count of each rank's last boundaries; numbers that occur twice tell nothing."""
-    seen: dict[Call, list[tuple[int, int]]] = {client.send(link, wire.SCAN, b"", **_scan(link)): [] for link in links}
+    asked = [link for link in links if not link.silent]
+    seen: dict[Call, list[tuple[int, int]]] = {client.send(link, wire.SCAN, b"", **_scan(link)): [] for link in asked}
 
     def take(call: Call, header: Header, payload: Sequence[Any]) -> None:
         seen[call] += _rows(call.link, int(header["first"]), payload[1].bytes)
 
     client.wait(list(seen), deadline, take)
     client.forget(seen)
-    return {call.link: _once(pairs) for call, pairs in seen.items() if call.answer is not None}
+    told = {call.link: pairs for call, pairs in seen.items() if call.answer is not None}
+    stored = {link: _stored(link.pid) for link in links if link.silent}
+    return {link: _once(pairs) for link, pairs in {**told, **stored}.items() if pairs}
+
+
+def _stored(pid: int) -> list[tuple[int, int]]:
+    """Out of the memory of a rank that does not answer."""
+    from . import memfd
+
+    job = memfd.snapshot([pid])
+    rows = [raw.rows(STEPS) for raw in job.raws]
+    return [
+        pair for each in rows for pair in zip(*(each[slot].tolist() for slot in ("group_seq", "count")), strict=True)
+    ]
 
 
 def _scan(link: Link) -> Header:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,23 @@ def table_of(columns: Sequence[Column], values: Columns) -> Any:
     """An Arrow table of just these columns; a value that is a function is called here and only here."""
     arrays = [_array(values[column.name], ARROW_TYPES[column.type]) for column in columns]
     return pa.Table.from_arrays(arrays, schema=schema_of(columns))
+
+
+def stacked(columns: Sequence[Column], parts: Sequence[Columns]) -> Columns:
+    """The rows of one part below those of the other; NULL where a part does not have a column of the other."""
+    named = {column.name: column for column in columns}
+    rows = [len(part["start_ns"]) for part in parts]
+
+    def made(name: str) -> Any:
+        arrow_type, sql_type = ARROW_TYPES[named[name].type], named[name].type
+        arrays = [
+            _array(part[name], arrow_type) if name in part else nulls(count, sql_type)
+            for part, count in zip(parts, rows, strict=True)
+        ]
+        return pa.chunked_array(arrays, arrow_type)
+
+    lazy = {name: partial(made, name) for part in parts for name in part}
+    return {**lazy, "start_ns": np.concatenate([part["start_ns"] for part in parts])}
 
 
 def _array(value: Any | Callable[[], Any], arrow_type: Any) -> Any:

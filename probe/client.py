@@ -39,6 +39,7 @@ class Link:
         self.facts = facts
         self.rank = int(facts.get("rank") or 0)
         self.silent = ""  # why it does not answer, once that is known
+        self.gone = False  # and never will, nor can its memory be read: ended, not ours, of another version
         self.socket = context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RCVHWM, 0)  # credit bounds what comes
@@ -117,6 +118,11 @@ class Client:
             link.close()
         self.links.clear()
         self._context.term()
+
+    def forgive(self) -> None:
+        """Ranks that did not answer are asked again, but for those that never will."""
+        for link in self.links:
+            link.silent = link.silent if link.gone else ""
 
     def interrupt(self) -> None:
         """Whatever waits stops waiting, with Interrupted."""
@@ -229,7 +235,7 @@ class Client:
                 self._end(link, "ended", "gone")
 
     def _end(self, link: Link, why: str, code: str) -> None:
-        link.silent = why
+        link.silent, link.gone = why, True
         for call in self._calls.values():
             if call.link is link and not call.over:
                 call.error = SilentError(f"Rank {link.rank} (pid {link.pid}) {why}.", code=code)

@@ -5,21 +5,19 @@ Invariant: no call outlives its time-out, and who did not answer is named in `no
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import __version__
 from . import protocol as wire
 from .align import SETTLE_S, align, is_settled, may_change
-from .client import Call, Client, Link, nobody, why_silent
+from .client import Call, Client, Link, nobody
 from .endpoints import Resolved, address, resolve
 from .errors import EvalError, SilentError, UsageError
 from .evaluation import EvalResult, OnOutput, Snippet, evaluate
+from .greeting import greet, whoami
 from .interruptible import interruptibly
 from .settings import checked_settings
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from .fetch import Fetcher
     from .report import Report
     from .stacks import Thread
+    from .stragglers import Stragglers
 
 _DETACH_S = 15.0  # the target takes kernels out at a boundary; without one it says so in time
 
@@ -49,7 +48,7 @@ class Connection:
         try:
             for pid, facts in resolved.attached:
                 self._client.connect(pid, facts, address(pid, facts))
-            self._hello()
+            greet(self._client, self.timeout)
             self._align()
         except BaseException:
             self.close()
@@ -70,19 +69,6 @@ class Connection:
 
     def _answering(self) -> list[Link]:
         return sorted((link for link in self._client.links if not link.silent), key=lambda link: link.rank)
-
-    def _hello(self) -> None:
-        calls = self._client.ask(
-            wire.HELLO, time.monotonic() + self.timeout, protocol=wire.PROTOCOL, version=__version__, by=_by()
-        )
-        for call in calls:
-            if call.answer is not None:
-                call.link.facts = call.answer["facts"]
-                call.link.rank = int(call.link.facts.get("rank") or 0)
-            else:
-                call.link.silent = call.link.silent or why_silent(call.link.pid)
-        if not self._answering():
-            raise nobody(calls)
 
     def _begin(self) -> None:
         self.notes = []
@@ -136,7 +122,7 @@ class Connection:
         if together:
             self._same_steps(links)
         asked = None if ranks is None else [link.rank for link in links]
-        snippet = Snippet(code, filename, now, timeout, write, _by(), asked)
+        snippet = Snippet(code, filename, now, timeout, write, whoami(), asked)
         results = evaluate(self._client, links, snippet, together, self.timeout, on_output)
         self.notes += [
             f"rank {result.rank}: {result.dropped_bytes} bytes of output were dropped"
@@ -194,14 +180,12 @@ class Connection:
                 call.link.facts = call.answer["facts"]
 
     def stacks(self) -> dict[int, list[Thread]]:
-        """The Python stacks of all threads of each rank that answers, the main thread first."""
+        """The Python stacks of all threads of each rank that answers, the main thread first; see unreached."""
         self._begin()
         from .stacks import threads_of
 
         calls = self._client.ask(wire.STACKS, time.monotonic() + self.timeout)
         self._reached(calls)
-        if all(call.answer is None for call in calls):
-            raise nobody(calls)
         return {call.link.rank: threads_of(call.answer["threads"]) for call in calls if call.answer is not None}
 
     def hang(self, look_s: float = 1.0) -> Report:
@@ -210,7 +194,16 @@ class Connection:
         from .evidence import gather
         from .hang import judge
 
-        return judge(gather(self._client, self.endpoint, {}, min(self.timeout, 1.0), look_s))
+        report = judge(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
+        self._client.forgive()
+        return report
+
+    def stragglers(self, steps: int = 100) -> Stragglers:
+        """Which ranks the others wait for, over the last steps, and what they spend the time on."""
+        self._begin()
+        from .stragglers import stragglers
+
+        return stragglers(self, steps)
 
     def set(self, **settings: Any) -> list[dict[str, Any]]:
         """Change how steps are sampled on every rank; the settings of each that answers, with its rank.
@@ -220,7 +213,7 @@ class Connection:
         """
         self._begin()
         checked = checked_settings(settings)
-        calls = self._client.ask(wire.SET, time.monotonic() + self.timeout, self._answering(), settings=checked)
+        calls = self._client.ask(wire.SET, time.monotonic() + self.timeout, settings=checked)
         answered = [call for call in calls if call.answer is not None]
         if not answered:
             raise nobody(calls)
@@ -231,7 +224,7 @@ class Connection:
     def detach(self) -> list[str]:
         """Take every agent out; what had to stay, in words, each with its rank."""
         self._begin()
-        calls = self._client.ask(wire.DETACH, time.monotonic() + max(self.timeout, _DETACH_S), self._answering())
+        calls = self._client.ask(wire.DETACH, time.monotonic() + max(self.timeout, _DETACH_S))
         self._reached(calls)
         return [f"rank {call.link.rank}: {line}" for call in calls for line in (call.answer or {"left": []})["left"]]
 
@@ -254,12 +247,3 @@ class Connection:
 def connect(endpoint: str | None = None, *, timeout: float = 10.0) -> Connection:
     """A connection to the agents of an endpoint; without one, to the only attached job."""
     return Connection(resolve(endpoint), timeout)
-
-
-def _by() -> str:
-    """Who asks, for the others to read in probe.evals."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name
-        name = str(os.getuid())
-    return f"{name}, pid {os.getpid()}"

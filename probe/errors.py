@@ -147,6 +147,8 @@ CODES: dict[str, tuple[type[ProbeError], str]] = {
     "eval": (EvalError, "The snippet was not run."),
     "held": (EvalError, "Another snippet holds the job."),
     "no-step": (EvalError, "The job has no boundary between steps to run the snippet at."),
+    "one-rank": (UsageError, "The job has one rank, and what was asked is about several."),
+    "few-steps": (SilentError, "Too few steps have been recorded so far for what was asked."),
     "eval-timeout": (EvalError, "The snippet ran into its time-out and was cancelled, or could not be."),
     "eval-missed": (EvalError, "The ranks could not agree on a step to run the snippet at."),
     "snippet": (SnippetFailed, "The snippet raised; its traceback stands above."),

@@ -10,13 +10,20 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from . import memfd
 from . import protocol as wire
 from .client import Client, Header, Link
-from .flight import Entry, entries_of
+from .errors import SilentError
+from .fetch import Fetcher
+from .flight import Entry, Pending, entries_of
+from .issued import issued_of
+from .machines import machines_told
+from .pairs import pairs_of
 from .processes import has_ended, is_stopped, process, ranks_below
 from .stacks import Thread, threads_of
+from .streams import SAMPLES
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -37,9 +44,7 @@ class OfRank:
     running: float | None = None  # share of a core that the main thread used between the two looks
     threads: Sequence[Thread] = ()  # at the second look
     moved: bool = False  # the main thread stood elsewhere at the first look
-    entries: Sequence[Entry] = ()  # of the Flight Recorder
-    no_entries: str = ""  # why there are none
-    in_flight: Sequence[Mapping[str, object]] = ()  # rows of python.nccl_trace
+    entries: Sequence[Entry] = ()  # what it has issued
     workers: Sequence[str] = ()  # of its loaders, what is the matter with them
 
     @property
@@ -58,9 +63,8 @@ class Evidence:
     groups: Mapping[str, Sequence[int]]
     now_ns: int
     look_s: float
-
-    def of(self, rank: int) -> OfRank | None:
-        return next((each for each in self.ranks if each.rank == rank), None)
+    pairs: Sequence[Pending] = ()  # operations between two ranks
+    machines: Sequence[str] = ()  # what hosts and devices are at, in lines
 
 
 @dataclass
@@ -73,34 +77,76 @@ class _Look:
     cpu: dict[int, float]  # by pid: processor time of the main thread so far, in seconds
 
 
-def gather(client: Client, endpoint: str, in_flight: Mapping[int, Sequence[Mapping[str, object]]], patience: float,
-           look_s: float) -> Evidence:  # fmt: skip
-    """in_flight: operations by rank, out of their rows; patience: seconds for the answer to each look."""
+def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evidence:
+    """patience: seconds for the answer to each look.
+
+    A recorder's dump stops its process for some 40 ms: where rows come from every rank nobody is asked for it.
+    """
     others = _others(endpoint, {link.pid for link in client.links})
-    first = _look(client, patience, others)
+    first = _look(client, client.links, patience, others)
     time.sleep(max(0.0, first.at + look_s - time.monotonic()))
-    second = _look(client, patience, others)
-    told = {call.link: call.answer for call in client.ask(wire.FLIGHT, time.monotonic() + patience) if call.answer}
-    groups: dict[str, Sequence[int]] = {}
-    for answer in told.values():
-        groups.update({name: members for name, members in answer["groups"].items() if members})
-    ranks = [_of_rank(link, first, second, told.get(link), in_flight) for link in client.links]
+    second = _look(client, list(first.said), patience, others)
+    issued = _Issued()
+    if not all(_rows(link, first, second) for link in client.links):
+        issued = _issued(client, list(second.said), patience)
+    ranks = [_of_rank(link, first, second, issued.entries.get(link.rank, ())) for link in client.links]
     for rank, pid in others:
         condition = "stopped" if is_stopped(pid) else "unattached"
         ranks.append(OfRank(rank, pid, condition, running=_share(pid, first, second)))
     ranks.sort(key=lambda each: each.rank)
-    return Evidence(endpoint, ranks, _absent(endpoint, ranks), groups, time.time_ns(), second.at - first.at)
+    return Evidence(
+        endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.at - first.at, issued.pairs,
+        issued.machines,
+    )  # fmt: skip
 
 
-def _look(client: Client, patience: float, others: Sequence[tuple[int, int]]) -> _Look:
-    end = time.monotonic() + patience
-    said = {call.link: call.answer for call in client.ask(wire.SNAPSHOT, end) if call.answer is not None}
-    for link in client.links:
-        link.silent = link.silent or ("" if link in said else "does not answer")
+@dataclass
+class _Issued:
+    """What ranks have issued, and the members of their groups."""
+
+    entries: Mapping[int, Sequence[Entry]] = field(default_factory=dict)  # by rank
+    groups: dict[str, Sequence[int]] = field(default_factory=dict)
+    pairs: Sequence[Pending] = ()
+    machines: Sequence[str] = ()
+
+
+def _issued(client: Client, links: Sequence[Link], patience: float) -> _Issued:
+    """By torch's recorders, which know what was before the attach; by the rows since, where these tell nothing, or
+    where a rank does not answer and something is in flight: its rows lie in its memory."""
+    calls = client.ask(wire.FLIGHT, time.monotonic() + patience, links)
+    told = {call.link: call.answer for call in calls if call.answer is not None}
+    found = _Issued({link.rank: entries_of(answer["texts"]) for link, answer in told.items()})
+    for answer in told.values():
+        found.groups.update({name: members for name, members in answer["groups"].items() if members})
+    with contextlib.suppress(SilentError):
+        job = Fetcher(client, patience).snapshot(open_steps=True, newest=wire.ROWS_A_MESSAGE)
+        found.pairs, found.machines = pairs_of(job), machines_told(job)
+        untold = not any(found.entries.values())
+        if untold or job.read:
+            issued = issued_of(job)
+            found.entries = issued if untold or _waits(issued) else found.entries
+    return found
+
+
+def _waits(entries: Mapping[int, Sequence[Entry]]) -> bool:
+    return any(not entry.ended for of_rank in entries.values() for entry in of_rank)
+
+
+def _look(client: Client, links: Sequence[Link], patience: float, others: Sequence[tuple[int, int]]) -> _Look:
+    calls = client.ask(wire.SNAPSHOT, time.monotonic() + patience, links)
+    said = {call.link: call.answer for call in calls if call.answer is not None}
     told = client.ask(wire.STACKS, time.monotonic() + patience, list(said))
     threads = {call.link: threads_of(call.answer["threads"]) for call in told if call.answer is not None}
     pids = [*(link.pid for link in client.links), *(pid for _, pid in others)]
     return _Look(time.monotonic(), said, threads, {pid: _cpu_s(pid) for pid in pids})
+
+
+def _rows(link: Link, first: _Look, second: _Look) -> int:
+    """How many it has recorded of what the job does between the two looks."""
+    if link not in second.said:
+        return 0
+    earlier, later = first.said[link]["streams"], second.said[link]["streams"]
+    return sum(int(at) - int(earlier.get(name, at)) for name, at in later.items() if name != SAMPLES)
 
 
 def _share(pid: int, first: _Look, second: _Look) -> float:
@@ -108,18 +154,14 @@ def _share(pid: int, first: _Look, second: _Look) -> float:
     return (second.cpu[pid] - first.cpu[pid]) / max(second.at - first.at, 1e-3)
 
 
-def _of_rank(
-    link: Link, first: _Look, second: _Look, flight: Header | None,
-    in_flight: Mapping[int, Sequence[Mapping[str, object]]],
-) -> OfRank:  # fmt: skip
+def _of_rank(link: Link, first: _Look, second: _Look, entries: Sequence[Entry]) -> OfRank:
     running = _share(link.pid, first, second)
-    if link not in second.said:
+    said = second.said[link]["facts"] if link in second.said else None
+    facts = said or next((raw.facts for raw in memfd.raws([link.pid])), None)
+    if facts is None:
         return OfRank(link.rank, link.pid, _condition(link.pid), running=running)
-    before, header = first.said.get(link), second.said[link]
-    facts, threads = header["facts"], second.threads.get(link, [])
+    threads = second.threads.get(link, [])
     now, last = int(facts["monotonic_ns"]), facts.get("last_step_ns")
-    ours = {name: int(at) for name, at in header["streams"].items() if name not in ("samples",)}
-    earlier = before["streams"] if before else ours
     main = [
         next((each.frames for each in looked if each.is_main), None)
         for looked in (first.threads.get(link, []), threads)
@@ -127,18 +169,16 @@ def _of_rank(
     return OfRank(
         link.rank,
         link.pid,
-        "answers",
+        "answers" if said else _condition(link.pid),
         steps=int(facts.get("step_base") or 0) + int(facts.get("count") or 0),
         step_age_s=(now - int(last)) / 1e9 if last else None,
         usual_step_s=int(facts["step_ns"]) / 1e9 if facts.get("step_ns") else None,
         attached_s=(now - int(facts["attached_ns"])) / 1e9,
-        rows=sum(at - int(earlier.get(name, at)) for name, at in ours.items()),
+        rows=_rows(link, first, second),
         running=running,
         threads=threads,
         moved=main[0] != main[1],
-        entries=entries_of(str(flight["text"])) if flight else [],
-        no_entries=str(flight["why_not"]) if flight else "it did not answer",
-        in_flight=in_flight.get(link.rank, ()),
+        entries=entries,
         workers=_workers(link.pid),
     )
 

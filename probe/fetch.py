@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from . import memfd
 from . import protocol as wire
 from .arrow import template
 from .client import Call, Client, Header, Link, OnReply, nobody
@@ -32,24 +33,43 @@ class Fetcher:
         self._timeout = timeout
         self._logs: dict[Link, Log] = {}
 
-    def snapshot(self, open_steps: bool = False) -> Job:
-        """The job at this moment.  Raises SilentError if no rank answers."""
+    def snapshot(self, open_steps: bool = False, newest: int | None = None) -> Job:
+        """The job at this moment; newest: of each stream so many rows.  Raises SilentError if there is no rank.
+
+        Of ranks that do not answer the memory is read, where that can be done.
+        """
         calls = self._client.ask(wire.SNAPSHOT, time.monotonic() + self._timeout)
         answered = {call.link: call.result() for call in calls if call.error is None}
-        if not answered:
+        mute = [Silent(call.link.rank, call.link.pid, str(call.error)) for call in calls if call.error is not None]
+        stored = self._stored([call.link for call in calls if call.error is not None])
+        if not answered and not stored:
             raise nobody(calls)
-        silent = [Silent(call.link.rank, call.link.pid, str(call.error)) for call in calls if call.error is not None]
         raws = {link: self._raw(link, header) for link, header in answered.items()}
+        known = {raw.pid for raw in stored}
+
+        def fetch(stream: str, oldest: int | None = None) -> None:
+            self._rows(job, raws, stream, oldest, newest)
+            memfd.put_rows(stored, stream, oldest is not None)
+
         job = Job(
-            list(raws.values()),
-            lambda stream: self._rows(job, raws, stream),
-            silent,
+            [*raws.values(), *stored],
+            fetch,
+            [one for one in mute if one.pid not in known],
             open_steps,
-            lambda stream: self._rows(job, raws, stream, _OLDEST),
+            lambda stream: fetch(stream, _OLDEST),
             lambda kind: self._ask(job, raws, kind),
+            [one for one in mute if one.pid in known],
         )
         self._read_logs(job, raws, {link: int(header["log"]) for link, header in answered.items()})
         return job
+
+    def _stored(self, links: Sequence[Link]) -> list[Raw]:
+        """Ranks that do not answer, by their memory; how their steps are numbered this connection has found out."""
+        raws = memfd.raws(link.pid for link in links if not link.gone)
+        numbered = {link.pid: {name: link.facts.get(name) for name in ("step_base", "step_source")} for link in links}
+        for raw in raws:
+            raw.facts.update(numbered[raw.pid])
+        return raws
 
     def _raw(self, link: Link, header: Header) -> Raw:
         link.facts = header["facts"]
@@ -78,14 +98,16 @@ class Fetcher:
     def _log_call(self, link: Link, first: int, last: int) -> Call:
         return self._client.send(link, wire.LOG, first=first, last=last, credit=wire.CREDIT)
 
-    def _rows(self, job: Job, raws: dict[Link, Raw], stream: str, most: int | None = None) -> None:
-        """The rows of a stream, or at most so many of the oldest."""
+    def _rows(
+        self, job: Job, raws: dict[Link, Raw], stream: str, oldest: int | None = None, newest: int | None = None
+    ) -> None:
+        """The rows of a stream, or at most so many of the oldest or newest."""
         calls: dict[Call, Raw] = {}
         for link, raw in raws.items():
             if raw in job.raws and raw.has(stream):
-                calls[self._scan_call(link, raw, stream, most)] = raw
+                calls[self._scan_call(link, raw, stream, oldest, newest)] = raw
             elif raw in job.raws:
-                raw.put(stream, [], oldest=most is not None)
+                raw.put(stream, [], oldest=oldest is not None)
         pieces: dict[Call, list[Ints]] = {call: [] for call in calls}
 
         def take(call: Call, header: Header, payload: Sequence[Any]) -> None:
@@ -95,14 +117,14 @@ class Fetcher:
 
         self._stream(job, calls, take)
         for call, raw in calls.items():
-            raw.put(stream, pieces[call], oldest=most is not None)
+            raw.put(stream, pieces[call], oldest=oldest is not None)
 
-    def _scan_call(self, link: Link, raw: Raw, stream: str, most: int | None) -> Call:
+    def _scan_call(self, link: Link, raw: Raw, stream: str, oldest: int | None, newest: int | None) -> Call:
         header, patch = template(len(raw.slots(stream)))
         last = int(raw.last_seq.get(stream, 0))
         kept = int(raw.facts["streams"].get(stream, {}).get("chunks", 1)) * CHUNK_ROWS
-        first = max(1, last - kept + 1)
-        fields = {"stream": stream, "first": first, "last": last if most is None else min(last, first + most - 1)}
+        first = max(1, last - (kept if newest is None else min(kept, newest)) + 1)
+        fields = {"stream": stream, "first": first, "last": last if oldest is None else min(last, first + oldest - 1)}
         return self._client.send(link, wire.SCAN, header, patch=patch, credit=wire.CREDIT, **fields)
 
     def _stream(self, job: Job, calls: dict[Call, Raw], take: OnReply) -> None:

@@ -7,7 +7,7 @@ Invariant: pure; a rank that told nothing is never said to be missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ _TOLD = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
 
 @dataclass(frozen=True)
 class Entry:
-    """One collective as one rank issued it.  created_ns: wall clock."""
+    """One collective as one rank issued it.  created_ns: wall clock; backend: where a group has two, each counts."""
 
     group: str
     number: int  # of the group's collectives, the same on all its ranks
@@ -29,12 +29,16 @@ class Entry:
     dtypes: str
     created_ns: int
     ended: bool
+    backend: str = ""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A collective that is in flight on some rank.  missing: members that have not issued it; unknown: members that
-    told nothing; mismatch: what the ranks do not agree on; created_ns: of the first that issued it."""
+    """A collective that is in flight on some rank, or an operation between two ranks, whose number is -1.
+
+    missing: members that have not issued it; unknown: members that told nothing; mismatch: what the ranks do not agree
+    on; created_ns: of the first that issued it.
+    """
 
     group: str
     number: int
@@ -48,41 +52,57 @@ class Pending:
     created_ns: int
 
 
-def entries_of(text: str) -> list[Entry]:
-    """The collectives in a dump, oldest first; [] of an empty text."""
-    if not text:
-        return []
-    found = [_entry(each) for each in json.loads(text).get("entries", []) if not each.get("is_p2p")]
-    return sorted(found, key=lambda entry: entry.created_ns)
+def told_of(texts: Iterable[str]) -> list[Mapping[str, Any]]:
+    """The entries of dumps as torch tells them, oldest first."""
+    told = [each for text in texts for each in json.loads(text).get("entries") or []]
+    return sorted(told, key=lambda each: int(each["time_created_ns"]))
+
+
+def entries_of(texts: Iterable[str]) -> list[Entry]:
+    """The collectives in dumps, oldest first."""
+    return [_entry(each) for each in told_of(texts) if not each.get("is_p2p")]
+
+
+def has_ended(told: Mapping[str, Any]) -> bool:
+    """Whether an entry is of an operation that is over; gloo's recorder keeps the state as it was issued."""
+    return bool(told.get("retired")) or told.get("state") == "completed"
+
+
+def is_in_flight(told: Mapping[str, Any]) -> bool:
+    """Whether it is surely so: of one send or recv out of a batch the recorder never tells that it is over."""
+    return not has_ended(told) and (not told.get("is_p2p") or told.get("state") == "started")
 
 
 def _entry(told: Mapping[str, Any]) -> Entry:
+    backend, _, kind = str(told["profiling_name"]).partition(":")
     return Entry(
         str(told["process_group"][0]),
         int(told["collective_seq_id"]),
-        str(told["profiling_name"]).partition(":")[2],
+        kind,
         str(told.get("input_sizes") or ""),
         " ".join(map(str, told.get("input_dtypes") or [])).lower(),
         int(told["time_created_ns"]),
-        bool(told.get("retired")) or told.get("state") == "completed",
+        has_ended(told),
+        backend,
     )
 
 
 def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequence[int]]) -> list[Pending]:
     """Collectives in flight, those first that were issued first.  groups: name -> members, as ranks of the job."""
-    issued: dict[tuple[str, int], dict[int, Entry]] = {}
-    latest: dict[tuple[str, int], int] = {}
+    issued: dict[tuple[str, str, int], dict[int, Entry]] = {}
+    latest: dict[tuple[str, str, int], int] = {}
     for rank, entries in by_rank.items():
         for entry in entries:
-            issued.setdefault((entry.group, entry.number), {})[rank] = entry
-            latest[entry.group, rank] = max(latest.get((entry.group, rank), 0), entry.number)
+            issued.setdefault((entry.group, entry.backend, entry.number), {})[rank] = entry
+            of_rank = entry.group, entry.backend, rank
+            latest[of_rank] = max(latest.get(of_rank, 0), entry.number)
     found = []
-    for (group, number), ranks in issued.items():
+    for (group, backend, number), ranks in issued.items():
         waiting = tuple(sorted(rank for rank, entry in ranks.items() if not entry.ended))
         if not waiting:
             continue
         members = tuple(groups.get(group) or sorted(ranks))
-        came = [rank for rank in members if rank in ranks or latest.get((group, rank), 0) >= number]
+        came = [rank for rank in members if rank in ranks or latest.get((group, backend, rank), 0) >= number]
         rest = [rank for rank in members if rank not in came]
         found.append(
             Pending(

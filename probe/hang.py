@@ -13,24 +13,25 @@ from itertools import pairwise
 from .evidence import Evidence, OfRank
 from .flight import Pending, pending
 from .ranks import title
-from .report import BUSY, Report, called, does, next_of, ranks_told, seconds, waits_told
-from .stacks import Frame
+from .report import BUSY, Report, called, does, next_of, plural, ranks_told, seconds, stacks_told, together, waits_told
 
 QUIET = 5  # times as long as usual
 LEAST_QUIET_S = 3.0
 UNKNOWN_QUIET_S = 5.0  # where nothing is known of the usual
-_LOADER = ("torch/utils/data/dataloader.py",)
+_LOADER, _INNERMOST = "torch/utils/data/dataloader.py", 12  # frames
 
 
 def judge(evidence: Evidence) -> Report:
     """The first verdict that fits, by how sure it is."""
-    waits = pending({each.rank: each.entries for each in evidence.ranks if each.entries}, evidence.groups)
+    entries = {each.rank: each.entries for each in evidence.ranks if each.entries}
+    waits = sorted([*pending(entries, evidence.groups), *evidence.pairs], key=lambda each: each.created_ns)
     evidence = _with_unseen(evidence, waits)
     for fits in (_gone, _goes_on, _stopped, _mismatched, _deadlocked, _loader, _waiting, _silent, _stands):
         report = fits(evidence, waits)
         if report is not None:
-            why = [*report.why, *waits_told(evidence, waits), *ranks_told(evidence)]
-            return replace(report, why=why, next=report.next or next_of(evidence, report))
+            why = [*report.why, *waits_told(evidence, waits), *ranks_told(evidence), *evidence.machines]
+            stacks = stacks_told(evidence) if report.hung else []
+            return replace(report, why=why, stacks=stacks, next=report.next or next_of(evidence, report))
     raise AssertionError("_stands fits always")
 
 
@@ -113,13 +114,14 @@ def _deadlocked(evidence: Evidence, waits: Sequence[Pending]) -> Report | None:
     cycle = next((found for rank in of if (found := _cycle(rank, of))), None)
     if cycle is None:
         return None
-    told = [f"rank {rank} waits in {called(of[rank])}" for rank in cycle]
+    told = [f"rank {rank} waits in {called(of[rank])}" for rank in cycle if of[rank].number >= 0]
     groups = sorted({of[rank].group for rank in cycle})
     what = f"groups {', '.join(groups)}" if len(groups) > 1 else f"group {groups[0]}"
+    kinds = sorted({of[rank].kind.partition(" ")[0] for rank in cycle if of[rank].number < 0})
+    how = f"all in {' or '.join(kinds)}" if not told else f"{what} used in another order"
     return Report(
-        "deadlock", f"{title(cycle).capitalize()} wait for each other: {what} used in another order.", True,
-        tuple(sorted(cycle)), told,
-    )  # fmt: skip
+        "deadlock", f"{title(cycle).capitalize()} wait for each other: {how}.", True, tuple(sorted(cycle)), told
+    )
 
 
 def _cycle(start: int, of: dict[int, Pending]) -> list[int]:
@@ -138,7 +140,7 @@ def _cycle(start: int, of: dict[int, Pending]) -> list[int]:
 
 def _loader(evidence: Evidence, waits: Sequence[Pending]) -> Report | None:
     late = _late(evidence, waits)
-    stuck = [each for each in late if each.main and any(_in_loader(frame) for frame in each.main.frames[:12])]
+    stuck = [each for each in late if _loads(each)]
     if not stuck or len(stuck) < len(late):
         return None
     ranks = tuple(each.rank for each in stuck)
@@ -150,18 +152,20 @@ def _waiting(evidence: Evidence, waits: Sequence[Pending]) -> Report | None:
     late = _late(evidence, waits)
     if not waits or not late:
         return None
-    ranks = tuple(each.rank for each in late)
-    told = "; ".join(dict.fromkeys(does(each) for each in late))
-    return Report("waiting", f"Waiting for {title(ranks)}, which {told}.", True, ranks)
+    return _waiting_for(late)
 
 
 def _silent(evidence: Evidence, waits: Sequence[Pending]) -> Report | None:
     mute = [each for each in evidence.ranks if each.condition in ("silent", "unattached", "unseen")]
-    if not mute:
-        return None
-    ranks = tuple(each.rank for each in mute)
-    told = "; ".join(dict.fromkeys(does(each) for each in mute))
-    return Report("waiting", f"Waiting for {title(ranks)}, which {told}.", True, ranks)
+    return _waiting_for(mute) if mute else None
+
+
+def _waiting_for(late: Sequence[OfRank]) -> Report:
+    ranks = tuple(each.rank for each in late)
+    told = list(dict.fromkeys(does(each) for each in late))
+    if len(told) == 1:
+        return Report("waiting", f"Waiting for {title(ranks)}, which {_of(ranks, told[0])}.", True, ranks)
+    return Report("waiting", f"Waiting for {title(ranks)}: {'; '.join(together(late))}.", True, ranks)
 
 
 def _stands(evidence: Evidence, waits: Sequence[Pending]) -> Report:
@@ -173,7 +177,7 @@ def _stands(evidence: Evidence, waits: Sequence[Pending]) -> Report:
             "collective", f"All have come to {called(waits[0])}, and it does not end: the network, or the device.",
             True, ranks,
         )  # fmt: skip
-    told = "; ".join(dict.fromkeys(f"rank {each.rank} {does(each)}" for each in evidence.ranks))
+    told = "; ".join(together(evidence.ranks))
     if quiet_s(evidence) is None and (not still or _seen_s(evidence) < UNKNOWN_QUIET_S):
         return Report("unknown", f"Not known: no step and no collective has been seen yet; {told}.", False)
     if still:
@@ -194,7 +198,7 @@ def _late(evidence: Evidence, waits: Sequence[Pending]) -> list[OfRank]:
     wanted = [rank for rank in _waited_for(waits) if rank not in wait] or _waited_for(waits)
     found = [each for each in evidence.ranks if each.rank in wanted]
     if not waits and not found:
-        found = [each for each in evidence.ranks if each.main and any(_in_loader(f) for f in each.main.frames[:12])]
+        found = [each for each in evidence.ranks if _loads(each)]
     return found
 
 
@@ -202,8 +206,13 @@ def _waited_for(waits: Sequence[Pending]) -> list[int]:
     return sorted({rank for each in waits for rank in (*each.missing, *each.unknown)})
 
 
-def _in_loader(frame: Frame) -> bool:
-    return frame.file.endswith(_LOADER)
+def _loads(one: OfRank) -> bool:
+    """Whether the main thread is inside of torch's data loader, or of what that has called."""
+    return one.main is not None and any(frame.file.endswith(_LOADER) for frame in one.main.frames[:_INNERMOST])
+
+
+def _of(ranks: Sequence[int], told: str) -> str:
+    return told if len(ranks) == 1 else plural(told)
 
 
 def _is(ranks: Sequence[int]) -> str:

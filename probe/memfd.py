@@ -11,7 +11,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .processes import start_ticks
@@ -23,6 +23,7 @@ from .streams import (
     HEADER_MAGIC,
     HEADER_NAME,
     HEADER_VERSION,
+    STEPS,
 )
 
 if TYPE_CHECKING:
@@ -91,17 +92,31 @@ def _parsed(data: bytes) -> Facts | None:
     return said if isinstance(said, dict) else None
 
 
-def snapshot(pids: list[int], open_steps: bool = False) -> Job:
+def snapshot(pids: Iterable[int], open_steps: bool = False) -> Job:
     """The same Job as off the wire, of processes that need not run."""
     from .raw import Job
 
-    raws = [_raw(pid, said) for pid in pids if (said := facts(pid)) is not None]
+    found = raws(pids)
+    return Job(found, lambda stream: put_rows(found, stream), open_steps=open_steps)
 
-    def fetch(stream: str) -> None:
-        for raw in raws:
-            raw.put(stream, list(_pieces(raw, stream)))
 
-    return Job(raws, fetch, open_steps=open_steps)
+def raws(pids: Iterable[int]) -> list[Raw]:
+    """What is known of these processes; without those that have no agent, or end just now."""
+    found = []
+    for pid in pids:
+        said = facts(pid)
+        with contextlib.suppress(OSError, KeyError):
+            found += [] if said is None else [_raw(pid, said)]
+    return found
+
+
+def put_rows(found: Iterable[Raw], stream: str, oldest: bool = False) -> None:
+    """The rows of a stream as they lie there now; who asks for the oldest of them gets all."""
+    for raw in found:
+        try:
+            raw.put(stream, list(_pieces(raw, stream)), oldest)
+        except OSError:
+            raw.job.leave(raw, f"Rank {raw.rank} (pid {raw.pid}) ended.")
 
 
 def _raw(pid: int, said: Facts) -> Raw:
@@ -114,7 +129,12 @@ def _raw(pid: int, said: Facts) -> Raw:
         log.feed(_read(file.fileno(), log.end, committed))
     # the readings in the header may be old: the target may stand still, the clocks do not
     clocks = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
-    return Raw(pid, {**said, **clocks}, {}, log)
+    raw = Raw(pid, {**said, **clocks}, {}, log)
+    time_at, count_at = map(raw.slots(STEPS).index, ("time_ns", "count"))
+    for rows in _pieces(raw, STEPS):  # the header may also be behind the steps
+        if len(rows):
+            raw.facts.update(count=int(rows[-1, count_at]) + 1, last_step_ns=int(rows[-1, time_at]))
+    return raw
 
 
 def _pieces(raw: Raw, stream: str) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .ranks import title
 from .raw import Job
 from .schema import Table
 from .streams import COLLECTIVES, DEVICE, LOADS, MARKS, SAMPLES, SPANS
@@ -27,11 +28,13 @@ def notes_of(job: Job, scanned: Iterable[Table], endpoint: str) -> list[str]:
 
 
 def _silent(job: Job) -> list[str]:
-    if not job.silent:
+    read = [one.rank for one in job.read]
+    silent = sorted([*read, *(one.rank for one in job.silent)])
+    if not silent:
         return []
     total = len(job.raws) + len(job.silent)
-    who = ", ".join(str(one.rank) for one in job.silent)
-    return [f"answered {len(job.raws)}/{total} ranks, silent: {who}"]
+    told = f"answered {total - len(silent)}/{total} ranks, silent: {', '.join(map(str, silent))}"
+    return [f"{told}; read out of its memory: {title(read)}" if read else told]
 
 
 def _taps(job: Job, tables: Iterable[Table]) -> list[str]:

@@ -109,8 +109,11 @@ def _of_rank(raw: Raw, rows: Rows, place: Ints, clock: int) -> _OfRank:
 
 
 def _first_whole(raw: Raw, rows: Rows) -> int:
-    """The first step of which a rank has all operations; the one that the attach fell into is none."""
+    """The first step of which a rank has all operations: after the attach, and after the tap of collectives came."""
     first = raw.timeline.oldest(()) if raw.timeline.steps else raw.timeline.base
+    since = raw.facts.get("collectives_ns")
+    if since is not None and raw.timeline.steps:
+        first = max(first, int(raw.timeline.step(np.array([since]))[0]) + 1)
     overwritten = len(rows) > 0 and int(rows["seq"][0]) > 1
     return max(first, int(raw.timeline.step(rows["start_ns"][:1])[0]) + 1) if overwritten else first
 

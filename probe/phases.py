@@ -1,7 +1,8 @@
 """What a step's time went into: the outermost things that its thread did, one after the other.
 
 Called by step_trace.  Spans of one thread are nested or disjoint; where they are not (coroutines), the one that
-began first has the time that they share.  Invariant: no phase is negative, and phases never exceed their step.
+began first has the time that they share.  What waits for collectives takes its time from the phase around it.
+Invariant: no phase is negative, and phases never exceed their step.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .backward import covered
-from .nesting import Bools, Ints
+from .nesting import NONE, Bools, Ints
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,27 @@ class Intervals:
         begun = np.sort(self.start[self.kind == around])
         holds = np.searchsorted(begun, self.end) > np.searchsorted(begun, self.start)
         return self.of(~(holds & (self.kind == kind)))
+
+    def give_way(self, other: Intervals, but: int) -> Intervals:
+        """Both, where both are disjoint and sorted: other ones take their time from these, but from one kind of them.
+
+        What they share with that kind is its own.
+        """
+        cuts = np.unique(np.concatenate([self.start, self.end, other.start, other.end]))
+        begin, end = cuts[:-1], cuts[1:]
+        mine, its = _kind_at(begin, self), _kind_at(begin, other)
+        kind = np.where((its != NONE) & (mine != but), its, mine)
+        return Intervals(begin, end, kind).of(kind != NONE)
+
+
+def _kind_at(times: Ints, intervals: Intervals) -> Ints:
+    """Of the one around each moment, of disjoint and sorted ones; NONE outside."""
+    if not len(intervals.start):
+        return np.full(len(times), NONE, np.int64)
+    place = np.searchsorted(intervals.start, times, side="right") - 1
+    around = (place >= 0) & (times < intervals.end[place])
+    result: Ints = np.where(around, intervals.kind[place], NONE)
+    return result
 
 
 def phase_times(begin: Ints, end: Ints, outermost: Intervals, kinds: Sequence[int]) -> Ints:

@@ -13,7 +13,7 @@ Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries t
     next      credit (more for a running scan or log)           -
     cancel    of (a request id: scan, log or arm)               - (the cancelled request ends in error)
     stacks    -                                                 frames: threads (as agent/stacks.py has them)
-    flight    -                                                 entries: text (torch's Flight Recorder as JSON, empty
+    flight    -                                                 entries: texts (torch's Flight Recorders as JSON, none
                                                                 where there is none), why_not, groups (name: ranks)
     align     base, source (job step of count 0)                end
     set       settings: sample ("auto" or N), budget_pct,       settings: settings (those, every, cost_ns)
@@ -40,6 +40,7 @@ LOG_BYTES_A_MESSAGE = 256 << 10
 CREDIT = 16  # messages that may travel before the reader asks for more
 OUTPUT_LIMIT = 4 << 20  # bytes of output of one eval that the target keeps for a slow reader
 IDLE_SECONDS = 30.0  # a stream whose reader asks for nothing this long is dropped
+NO_GROUP = "off: no process group"  # state of the tap of collectives in a job that can have none
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, DETACH = "align", "set", "arm", "go", "detach"

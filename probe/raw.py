@@ -134,7 +134,8 @@ class Raw:
 
 class Job:
     """All ranks of one snapshot.  fetch(stream) puts the rows of a stream into every Raw, fetch_oldest(stream) the
-    first of them, where that is less work; ask(kind) gives what each rank answers to a request."""
+    first of them, where that is less work; ask(kind) gives what each rank answers to a request.  silent: ranks that
+    are not in it; read: those in it that do not answer, and whose memory was read."""
 
     def __init__(
         self,
@@ -144,9 +145,11 @@ class Job:
         open_steps: bool = False,
         fetch_oldest: Callable[[str], None] | None = None,
         ask: Callable[[str], dict[Raw, Any]] | None = None,
+        read: Sequence[Silent] = (),
     ) -> None:
         self.raws = sorted(raws, key=lambda raw: raw.rank)
         self.silent = sorted(silent, key=lambda one: one.rank)
+        self.read = sorted(read, key=lambda one: one.rank)
         self.open_steps = open_steps
         self._fetch = fetch
         self._fetch_oldest = fetch_oldest

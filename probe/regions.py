@@ -11,14 +11,16 @@ import numpy as np
 from .log import Log
 from .nesting import NONE, Bools, Ints, nearest, nest
 from .raw import Raw, Rows
-from .streams import COMPILED, FORWARD, KIND_MASK, MARKS, SPANS
+from .streams import COMPILED, FORWARD, KIND_MASK, MARKS, SPANS, WAIT
 
 _GRAPHS = {"GraphModule", "<lambda>"}  # classes of modules that torch.fx makes of a graph
 
 
 def spans(raw: Raw) -> Rows:
-    """The rows of the stream of spans: wrappers are the modules that they wrap, marked as compiled."""
+    """The rows of the stream of spans but waits: wrappers are the modules that they wrap, marked as compiled."""
     rows, compiled = raw.rows(SPANS), _compiled(raw.log)
+    waits = rows["flags"] & KIND_MASK == WAIT
+    rows = rows.of(~waits) if waits.any() else rows
     called = np.isin(rows["subject"], list(compiled)) & (rows["flags"] & KIND_MASK == FORWARD)
     if not called.any() and not (rows["flags"] & COMPILED).any():
         return rows

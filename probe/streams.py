@@ -51,6 +51,7 @@ ON_DEMAND = {DEVICE}  # streams that are made once there is something to record
 KIND_MASK = 0xFF
 FORWARD, OPTIMIZER, ENGINE, EVAL = range(1, 5)  # kinds of spans
 MARK = 5  # in DEVICE beside the kinds of spans: it is a mark that was timed
+WAIT = 6  # a span too: its thread waited for a collective operation
 BEGIN, BEGIN_SAME_NODE, END = range(1, 4)  # kinds of marks; SAME_NODE: a descendant began at this very node
 # flags, single bits
 FAILED = 1 << 8
@@ -59,6 +60,7 @@ ASYNC_OP = 1 << 10
 SAMPLED = 1 << 11  # steps: the taps on modules were in from its beginning to its end
 BARE = 1 << 12  # steps: all taps were out but the one that counts steps
 UNTIMED = 1 << 13  # steps: so short that the clocks around engine and optimizer were out
+BLOCKING = 1 << 14  # collectives: the thread that issued it waited for its end at once
 
 # What a sample counts, as the kernel or the driver gives it: numbers that only grow (the reader makes rates of two of
 # them) and levels.  By number; a new one goes to the end, an old one never changes.
@@ -92,7 +94,8 @@ PROCESS = 0  # the source of what is no device's
     GPU_PCIE_TX_BYTES,  # bytes; grows
     GPU_NVLINK_RX_KB,  # kB (2^10); grows
     GPU_NVLINK_TX_KB,  # kB (2^10); grows
-) = range(1, 29)
+    CORE_WAIT_NS,  # ns for which the main thread could have run and had no core; grows
+) = range(1, 30)
 
 # The log: an append-only memfd of records (kind u32, length u32, id u64, payload utf-8, padded to 8 bytes).
 # Its first 8 bytes are the number of bytes committed, themselves included; written last.

@@ -14,7 +14,7 @@ import numpy as np
 from .closing import Closings, closings
 from .nesting import Bools, Ints
 from .settings import BLOCK
-from .streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS, STEPS
+from .streams import COLLECTIVES, ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS, STEPS
 
 if TYPE_CHECKING:
     from .raw import Raw, Rows
@@ -23,6 +23,7 @@ STUCK = 5  # a rank that has been in a step for this many usual steps shows that
 _RECENT = 64  # steps that say what is usual
 # A row is packed a moment after its end was read; a preempted thread may take some milliseconds for it.
 _PACKING_NS = 50_000_000
+_WRITTEN = {MARKS: "time_ns", COLLECTIVES: "start_ns"}  # slot that says when a row was; of the others its end
 
 
 class Timeline:
@@ -151,7 +152,7 @@ class Timeline:
             rows = self._raw.rows(stream)
             if not self._lost(stream) or not len(rows):
                 continue
-            left = rows["time_ns" if stream == MARKS else "end_ns"][:1] + _PACKING_NS
+            left = rows[_WRITTEN.get(stream, "end_ns")][:1] + _PACKING_NS
             first = max(first, int(self.step(left)[0]) + 1)
         return first
 

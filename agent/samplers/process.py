@@ -11,6 +11,7 @@ from collections.abc import Callable
 from time import perf_counter_ns, process_time_ns, sleep
 
 from ...streams import (
+    CORE_WAIT_NS,
     CPU_NS,
     GIL_WAIT_NS,
     HOST_IDLE_TICKS,
@@ -102,6 +103,11 @@ def _stat(text: bytes) -> Readings:
     return (THREADS, int(fields[17])), (RSS_BYTES, int(fields[21]) * _PAGE)
 
 
+def _schedule(text: bytes) -> Readings:
+    """Of the main thread: time on a core, time it waited for one, and how often it got one."""
+    return ((CORE_WAIT_NS, int(text.split()[1])),)
+
+
 def _io(text: bytes) -> Readings:
     named = _named(text)
     return (READ_BYTES, named[b"read_bytes:"]), (WRITTEN_BYTES, named[b"write_bytes:"])
@@ -126,6 +132,7 @@ def _named(text: bytes) -> dict[bytes, int]:
 
 _FILES: dict[str, Callable[[bytes], Readings]] = {
     "/proc/self/stat": _stat,
+    "/proc/self/schedstat": _schedule,
     "/proc/self/io": _io,
     "/proc/stat": _host_stat,
     "/proc/meminfo": _host_memory,

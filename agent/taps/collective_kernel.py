@@ -16,15 +16,17 @@ from struct import Struct
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from ...streams import ASYNC_OP, COLLECTIVES, STREAMS
+from ...streams import ASYNC_OP, BLOCKING, COLLECTIVES, STREAMS
 from ..rows import Stream
 from .collective_groups import Group, Groups
 from .collective_ops import Operation, flat
 from .collective_sources import Sources
 from .collective_tensors import Tensors
 from .collective_works import Works
+from .dynamo import shielded_from_dynamo
 
-Begun = tuple[int, int, Group, Any, bool]  # the row's offset and seq, the group, the torch object of it, whether async
+# the row's offset and seq, the group, the torch object of it, whether it is waited for at once and ends in that wait
+Begun = tuple[int, int, Group, Any, bool]
 
 _SLOTS = STREAMS[COLLECTIVES]
 _SEQ_AT, _ISSUED_AT = 8 * _SLOTS.index("seq"), 8 * _SLOTS.index("issued_ns")
@@ -77,7 +79,7 @@ class Kernels:
                 tap.trouble(error)
             return result
 
-        return kernel
+        return shielded_from_dynamo(kernel)
 
     def _raised(self, begun: Begun) -> None:
         offset, seq = begun[:2]
@@ -107,11 +109,12 @@ class Kernels:
             # arguments that have their default are not passed on to us; async_op's is True
             told = async_at is not None and (len(args) <= async_at or args[async_at])
             peer = -1 if peer_at is None else args[peer_at]
-            flags, thread, source = ASYNC_OP if told else 0, get_ident(), source_of(native)
+            blocking = group.futures and async_at is not None and not told
+            flags, thread, source = ASYNC_OP if told else BLOCKING if blocking else 0, get_ident(), source_of(native)
             offset, seq = claim()
             start = perf_counter_ns()
             pack_into(buffer, offset, start, 0, 0, name, group.id, -1, peer, size, tensor, source, thread, flags, seq)
-            return offset, seq, group, process_group, told
+            return offset, seq, group, process_group, blocking
 
         return begin
 
@@ -121,12 +124,11 @@ class Kernels:
         buffer, told, ask, done = self._stream.buffer, self._works.told, self._works.ask, self._works.done
         read, pack = _SLOT.unpack_from, _AFTER_ISSUE.pack_into
         has_future = not operation.point_to_point
-        waits = operation.async_at is not None  # then its caller says whether it waits for it at once
 
         def end(begun: Begun, result: Any) -> None:
             nonlocal has_future
             issued = perf_counter_ns()
-            offset, seq, group, process_group, told_async = begun
+            offset, seq, group, process_group, blocking = begun
             number = group.number(process_group) if numbered else -1
             if read(buffer, offset + _SEQ_AT)[0] == seq:  # else it was issued for so long that the ring came round
                 pack(buffer, offset + _ISSUED_AT, issued, 0, name, group.id, number)
@@ -135,12 +137,12 @@ class Kernels:
                 return
             work = unbox(result[-1] if returns > 1 else result)
             # who waits at once does so by Work.wait in Python, which costs less to see than a future's callback
-            if group.futures and has_future and (told_async or not waits):
+            if group.futures and has_future and not blocking:
                 try:
                     work.get_future().add_done_callback(partial(told, offset, seq))
                     return
                 except RuntimeError:  # gloo has none for composed operations; to be told so costs 50 µs
                     has_future = False
-            ask(offset, seq, work, group.timed, group.futures)
+            ask(offset, seq, work, group.timed, group.futures, blocking)
 
         return end

@@ -1,7 +1,7 @@
 """When operations end: told by their future, or asked of their Work; written into their row in place.
 
-Fed by the tap of collectives.  The one invariant: a row is patched only while its place still holds it,
-and whatever a Work or a closed stream answers, nothing is raised into gloo's threads or the caller's.
+Fed by the tap of collectives and by its waits.  The one invariant: a row is patched only while its place still
+holds it, and whatever a Work or a closed stream answers, nothing is raised into gloo's threads or the caller's.
 
 Who waits at once does so by Work.wait in Python, so an operation that is not async ends there.  Of the others
 gloo's send, recv and reduce_scatter have no future.  The first two complete in wait() only, the last never
@@ -39,6 +39,7 @@ class _Asked:
     work: Any
     timed: bool  # it knows how long its device took
     ends_in_wait: bool
+    blocking: bool
 
 
 class Works:
@@ -50,9 +51,6 @@ class Works:
         self._asked: deque[_Asked] = deque(maxlen=_HELD)
         self._unproven: deque[tuple[int, int, Any]] = deque(maxlen=_UNPROVEN)
         self._told_last: dict[int, tuple[int, int]] = {}  # group -> seq and end of the latest row told done
-        self._work_class: Any = None
-        self._wait: Any = None  # what stood at Work.wait before us
-        self._our_wait: Any = None
 
     def done(self, offset: int, seq: int, at: int) -> None:
         if self._get(offset + _SEQ) == seq:  # else the ring came round
@@ -74,15 +72,13 @@ class Works:
         self.done(offset, seq, at)
         self._told_last[self._get(offset + _GROUP)] = (seq, at)
 
-    def ask(self, offset: int, seq: int, work: Any, timed: bool, ends_in_wait: bool) -> None:
+    def ask(self, offset: int, seq: int, work: Any, timed: bool, ends_in_wait: bool, blocking: bool) -> None:
         if timed and self._is_capturing():  # into a CUDA graph: it never completes and must not be asked
             self.done(offset, seq, perf_counter_ns())
             return
         while self._asked and self._ended(self._asked[0]):
             self._asked.popleft()  # so that few works of a device, which end in order, are ever held
-        self._asked.append(_Asked(offset, seq, work, timed, ends_in_wait))
-        if ends_in_wait and self._work_class is None:
-            self._see_waits(type(work))
+        self._asked.append(_Asked(offset, seq, work, timed, ends_in_wait, blocking))
 
     def poll(self) -> None:
         """See which of the asked works are done, and which of those told done have failed."""
@@ -99,13 +95,6 @@ class Works:
         """Let go of all works without asking them, as a forked child must."""
         self._asked.clear()
         self._unproven.clear()
-
-    def close(self) -> None:
-        """Put Work.wait back and let go of everything."""
-        self.forget()
-        work_class, self._work_class = self._work_class, None
-        if work_class is not None and work_class.__dict__.get("wait") is self._our_wait:
-            work_class.wait = self._wait
 
     def _get(self, at: int) -> int:
         value: int = _SLOT.unpack_from(self._buffer, at)[0]
@@ -139,35 +128,19 @@ class Works:
             return True
         return True
 
-    def _waited(self, work: Any, failed: bool) -> None:
-        """wait() of some work has just returned or raised."""
-        at = perf_counter_ns()
-        try:
-            for asked in list(self._asked):
-                if asked.work is work and asked.ends_in_wait:
+    def waited(self, work: Any, at: int, failed: bool) -> bool:
+        """wait() of some work has just returned or raised; whether from start to end is in the operation's own row."""
+        told = False
+        for asked in list(self._asked) if self._asked else ():
+            if asked.work is work and asked.ends_in_wait:
+                try:
                     self._asked.remove(asked)
-                    if failed:
-                        self.failed(asked.offset, asked.seq)
-                        self.done(asked.offset, asked.seq, at)
-                    else:
-                        self._succeeded(asked.offset, asked.seq, at)
-        except ValueError:  # another thread saw it first, or the stream was closed
-            pass
-
-    def _see_waits(self, work_class: Any) -> None:
-        work_class = next(each for each in work_class.__mro__ if "wait" in each.__dict__)
-        self._work_class, self._wait = work_class, work_class.__dict__["wait"]
-        wait_before_us, asked, waited = work_class.wait, self._asked, self._waited
-
-        def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                result = wait_before_us(self, *args, **kwargs)
-            except BaseException:
-                waited(self, failed=True)
-                raise
-            if asked:
-                waited(self, failed=False)
-            return result
-
-        wait.__doc__ = wait_before_us.__doc__
-        self._our_wait = work_class.wait = wait
+                except ValueError:  # another thread saw it first
+                    continue
+                if failed:
+                    self.failed(asked.offset, asked.seq)
+                    self.done(asked.offset, asked.seq, at)
+                else:
+                    self._succeeded(asked.offset, asked.seq, at)
+                told = told or asked.blocking
+        return told

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 from ...streams import LOG_GROUP
@@ -25,25 +26,29 @@ from .collective_kernel import Kernels
 from .collective_ops import Operation, described
 from .collective_sources import Sources
 from .collective_tensors import Tensors
+from .collective_waits import Waits
 from .collective_works import Works
 from .one_sided import Running, refusal
 
 _KEY = "BackendSelect"  # above the backends, below autograd and Python modes
+_WAIT = "_c10d_functional", "wait_tensor"
 _PATIENCE_S = 0.02  # the job stands still meanwhile
 
 
 class Collectives:
     """install() and remove() at a boundary on the training thread; all else from any thread."""
 
-    def __init__(self, stream: Stream, log: Log, current_eval: Callable[[int], Running | None]) -> None:
+    def __init__(self, stream: Stream, spans: Stream, log: Log, current_eval: Callable[[int], Running | None]) -> None:
         self.installed = False
         self.recording = False
+        self.since_ns: int | None = None  # when it was put in
         self.why_not = ""
         self.current_eval: Callable[[int], Running | None] = current_eval
         self._stream, self._log = stream, log
         self._works = Works(stream.buffer, self._is_capturing)
+        self._waits = Waits(spans, self, self._works.waited)
         self._group_ids: dict[str, int] = {}
-        self._library: Any = None
+        self._libraries: list[Any] = []
         self._codes: set[Any] = set()
         self._torch: Any = None
 
@@ -62,14 +67,15 @@ class Collectives:
             self.why_not = repr(error)
             return
         self.installed = self.recording = True
+        self.since_ns = perf_counter_ns()
 
     def remove(self) -> bool:
         """Take the kernels out; False if a thread stands in one of them: try again at a later boundary."""
         self.recording = False
-        if self._library is not None and not alone(self._library._destroy, self._codes.__contains__, _PATIENCE_S):
+        if self._libraries and not alone(self._destroy, self._codes.__contains__, _PATIENCE_S):
             return False
-        self._library = None
-        self._works.close()
+        self._waits.remove()
+        self._works.forget()
         self.installed = False
         return True
 
@@ -121,7 +127,7 @@ class Collectives:
         tensors = Tensors(self._log.string, torch)
         sources = Sources(self._log.string, torch)
         kernels = Kernels(self._stream, Groups(self._log_group), tensors, sources, self._works, c10d)
-        library = self._library = torch.library.Library("c10d", "IMPL")
+        library = self._library("c10d")
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         for full_name in torch._C._dispatch_get_all_op_names():
             space, _, name = full_name.partition("::")
@@ -133,8 +139,24 @@ class Collectives:
             if operation is not None:
                 name_id = self._log.string(f"c10d::{operation.name}")
                 kernel = kernels.kernel(self, operation, name_id, op._handle.redispatch_boxed, below)
-                self._codes.add(kernel.__code__)
-                library.impl(name, kernel, _KEY, with_keyset=True)
+                self._put(library, name, kernel)
+        space, name = _WAIT
+        op = getattr(torch.ops, space).wait_tensor.default
+        self._put(self._library(space), name, self._waits.kernel(op._handle.redispatch_boxed, below))
+        self._waits.install(c10d.Work)
+
+    def _library(self, space: str) -> Any:
+        library = self._torch.library.Library(space, "IMPL")
+        self._libraries.append(library)
+        return library
+
+    def _put(self, library: Any, name: str, kernel: Any) -> None:
+        self._codes.add(kernel.__code__)
+        library.impl(name, kernel, _KEY, with_keyset=True)
+
+    def _destroy(self) -> None:
+        while self._libraries:
+            self._libraries.pop()._destroy()
 
     def _log_group(self, record: dict[str, Any]) -> int:
         """The id of this record; a group met again, after its Python object was recreated, keeps its id."""

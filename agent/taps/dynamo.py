@@ -34,10 +34,10 @@ def shielded_from_dynamo(function: Any) -> Any:
 def _with_its_eyes_shut(function: Any, set_eval_frame: Any) -> Any:
     """Before torch 2.6 only a frame can be skipped, and not what it calls: there dynamo is off meanwhile."""
 
-    def shielded(*args: Any) -> Any:
+    def shielded(*args: Any, **kwargs: Any) -> Any:
         callback = set_eval_frame(None)
         try:
-            return function(*args)
+            return function(*args, **kwargs)
         finally:
             set_eval_frame(callback)
 

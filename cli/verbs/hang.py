@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,6 +20,10 @@ from ..session import connected
 
 if TYPE_CHECKING:
     from probe.report import Report
+
+
+_PROSE = ("Verdict", "Why")
+_PAUSE_S = 5.0  # a look at a job in which nothing moves costs each rank some 40 ms
 
 
 @click.command("hang", cls=Verb)
@@ -42,6 +49,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], watch: float | None,
         while watch is not None and not (report.hung and time.monotonic() - since >= watch):
             if not report.hung:
                 since = time.monotonic()
+            time.sleep(min(watch / 3, _PAUSE_S))
             report = connection.hang()
     _show(report, as_json)
     if watch is not None:
@@ -52,7 +60,16 @@ def _show(report: Report, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(report)))
         return
-    click.echo(f"Verdict  {report.verdict}")
-    for name, lines in (("Why", report.why), ("Next", report.next)):
+    parts = {"Verdict": [report.verdict], "Why": report.why, "Stacks": report.stacks, "Next": report.next}
+    for name, lines in parts.items():
         for place, line in enumerate(lines):
-            click.echo(f"{name if not place else '':<9}{line}")
+            for part, text in enumerate(_wrapped(line) if name in _PROSE else [line]):
+                click.echo(f"{'' if place or part else name:<9}{'  ' if part else ''}{text}")
+
+
+def _wrapped(line: str) -> list[str]:
+    """In a terminal no wider than that is; elsewhere as it is, for who searches."""
+    if not sys.stdout.isatty():
+        return [line]
+    width = max(40, shutil.get_terminal_size().columns)
+    return textwrap.wrap(line, width - 11, break_long_words=False, break_on_hyphens=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -33,7 +33,8 @@ def command(
     """Show where the Python threads of all ranks stand.
 
     Ranks that stand at the same place are one stack; the innermost frame comes first. With --format it is a row a
-    frame, as in python.stack. A rank that does not answer is named, with the tool that looks at it from outside.
+    frame, as in python.stack. Of a rank that does not answer the kernel tells what its threads wait in; the tool that
+    knows their Python from outside is named.
 
     \b
     Example:
@@ -49,7 +50,7 @@ def command(
     else:
         from probe.stacks import folded
 
-        for line in _lines(folded(stacks), len(stacks) + len(unreached) > 1):
+        for line in (*_lines(folded(stacks), len(stacks) + len(unreached) > 1), *_outside(unreached, bool(stacks))):
             click.echo(line)
     for pid, why in unreached.items():
         say(f"{why.rstrip('.')}: its stack from outside: py-spy dump --pid {pid}")
@@ -73,3 +74,15 @@ def _lines(found: Sequence[Folded], several: bool) -> Iterator[str]:
         yield from (f"  {frame}" for frame in one.thread.frames)
         if one.thread.cut:
             yield f"  … {one.thread.cut} more"
+
+
+def _outside(unreached: Iterable[int], below: bool) -> Iterator[str]:
+    """What can be known of those whose Python nobody can ask."""
+    from probe.native import native_threads, told_together
+
+    for pid in unreached:
+        if threads := told_together(native_threads(pid)):
+            yield from [""] * below
+            yield f"pid {pid}, as the kernel has its threads:"
+            yield from (f"  {line}" for line in threads)
+            below = True

@@ -19,6 +19,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import AttachError
+from ..native import native_threads
 from ..processes import has_ended
 from . import refusals
 from .bootstrap import bootstrap_text
@@ -86,11 +87,7 @@ def understand(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]
         raise refusals.ended(pid) if has_ended(pid) else _agent_failed(pid, "it said nothing")
     code, detail = json.loads(text)
     if code == "no-pyzmq":
-        raise AttachError(
-            f"Process {pid} cannot import pyzmq: {detail}.",
-            f"Install it there: {hello['executable']} -m pip install pyzmq",
-            code,
-        )
+        raise refusals.no_pyzmq(pid, detail, hello["executable"])
     if code == "main-thread-busy":
         raise _main_thread_busy(pid, detail)
     if code == "attach-running":
@@ -105,13 +102,13 @@ def _order(bundle: list[Part], hello: dict[str, Any], seconds: float, with_zmq: 
         "patience": max(0.1, seconds - ANSWER_SECONDS),
         "zmq": loan if with_zmq else None,
         "facts": {"version": __version__, "zmq_path": loan["path"] or None, "pynvml_path": pynvml_path()},
-        "modules": _modules(bundle, hello["magic"] == importlib.util.MAGIC_NUMBER.hex()),
+        "modules": modules(bundle, hello["magic"] == importlib.util.MAGIC_NUMBER.hex()),
     }
     text = json.dumps(order).encode()
     return len(text).to_bytes(8, "little") + text
 
 
-def _modules(bundle: list[Part], same_bytecode: bool) -> list[list[Any]]:
+def modules(bundle: list[Part], same_bytecode: bool) -> list[list[Any]]:
     """Name, whether it is a package, source, and bytecode where the target's interpreter takes ours: compiling
     would hold its GIL for some milliseconds a file."""
     if not same_bytecode:
@@ -130,8 +127,9 @@ def _no_hello(pid: int, planted: Planted, timeout: float) -> AttachError:
             "See whether it may read its Python installation, and write to /tmp.",
             "no-connection",
         )
+    main = next((f"; its main thread is {thread}" for thread in native_threads(pid)), "")
     return AttachError(
-        f"Process {pid} did not answer within {timeout:g} s: a thread of it holds the GIL in native code. "
+        f"Process {pid} did not answer within {timeout:g} s: a thread of it holds the GIL in native code{main}. "
         "The request is withdrawn.",
         f"Try again once that call has ended: probe attach {pid}",
         "gil-held",

@@ -87,6 +87,30 @@ def traced(pid: int, tracer: int) -> AttachError:
     return _error("traced", f"Process {pid} is traced by {name} (pid {tracer}).", f"End {name} or detach it first.")
 
 
+def no_pyzmq(pid: int, why: str, executable: str) -> AttachError:
+    return _error(
+        "no-pyzmq",
+        f"Process {pid} cannot import pyzmq: {why}.",
+        f"Install it there: {executable} -m pip install pyzmq",
+    )
+
+
+def no_ptrace() -> AttachError:
+    return _error(
+        "seccomp",
+        "A seccomp filter of this shell's container forbids ptrace, so nothing can be attached to.",
+        f"Attach from the host, or {IN_A_CONTAINER}.",
+    )
+
+
+def yama_off() -> AttachError:
+    return _error(
+        "yama-off",
+        "kernel.yama.ptrace_scope is 3: nobody may attach until the next reboot.",
+        "Call probe.start() in the job.",
+    )
+
+
 def old_kernel() -> AttachError:
     return _error(
         "old-kernel", f"Linux {os.uname().release} is too old.", "Linux 5.3 or newer is needed on the job's machine."
@@ -149,7 +173,7 @@ def permission(pid: int, status: Status, memory_opened: bool = False) -> AttachE
             my_uid=mine.uid,
             target_uid=status.uid,
             may_trace_all=bool(mine.effective & CAP_SYS_PTRACE),
-            yama=_yama(),
+            yama=yama(),
             same_user_namespace=_same_user_namespace(pid),
             dumpable=_owner(pid) == status.uid,
             target_has_more_capabilities=bool(status.permitted & ~mine.permitted),
@@ -169,11 +193,7 @@ def judge(access: Access) -> AttachError:
             f"Attach from the host, or {IN_A_CONTAINER}.",
         )
     if access.yama == 3:
-        return _error(
-            "yama-off",
-            "kernel.yama.ptrace_scope is 3: nobody may attach until the next reboot.",
-            "Call probe.start() in the job.",
-        )
+        return yama_off()
     if not access.same_user_namespace:
         return _error(
             "user-namespace",
@@ -232,7 +252,8 @@ def _name(pid: int) -> str:
         return "a process"
 
 
-def _yama() -> int:
+def yama() -> int:
+    """kernel.yama.ptrace_scope, 0 where there is none."""
     try:
         with open(YAMA) as file:
             return int(file.read())

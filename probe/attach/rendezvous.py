@@ -107,6 +107,13 @@ def _is_answered(directory: int, name: str) -> bool:
     return True
 
 
+def find_place(pid: int, status: Status) -> str:
+    """The path, as the target sees it, of a directory that serves.  Raises AttachError."""
+    descriptor, place = _open_place(pid, status)
+    os.close(descriptor)
+    return place
+
+
 def _open_place(pid: int, status: Status) -> tuple[int, str]:
     """A directory of the target in which we can make another: (descriptor, path as the target sees it)."""
     for place in (*_own_choice(pid), *PLACES):

@@ -41,7 +41,8 @@ def _of_raw(raw: Raw) -> dict[str, Any]:
 
 
 def derive(job: Job) -> Columns:
-    rows = [_of_raw(raw) for raw in job.raws]
+    silent = {one.pid: {"state": "silent", "why": one.why} for one in job.read}
+    rows = [{**_of_raw(raw), **silent.get(raw.pid, {})} for raw in job.raws]
     for one in job.silent:
         rows.append({"rank": one.rank, "pid": one.pid, "state": "silent", "why": one.why})
     import pyarrow as pa

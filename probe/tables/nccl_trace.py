@@ -1,33 +1,29 @@
 """python.nccl_trace: one row per collective or point-to-point operation, whatever the backend.
 
-Made of the rows that the tap on c10d leaves; names of groups and tensors come from the log.
+Made of the rows that the tap on c10d leaves, and of what torch's own recorder has from before the attach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
-import pyarrow as pa
-
-from ..arrow import choice, coded, nullable
-from ..nesting import Bools, Ints
-from ..operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once, operation_type
-from ..operation_types import FAILED as HAS_FAILED
+from ..arrow import stacked
+from ..history import columns, history_of
+from ..nesting import Ints
 from ..raw import Raw, Rows
+from ..recorded import Recorded
 from ..schema import COMMON, Column, Columns, Table
-from ..streams import ASYNC_OP, COLLECTIVES, FAILED
-
-_NOT_TOLD = ("send", "recv")  # c10d does not say whether the caller waits for these
+from ..streams import COLLECTIVES
 
 
 def derive(raw: Raw) -> Columns:
-    """Rows of the steps that may be seen, and every operation in flight."""
+    """Rows of the steps that may be seen, every operation in flight, and those from before the attach."""
     every = raw.rows(COLLECTIVES)
     step = raw.timeline.step(every["start_ns"])
     seen = (raw.timeline.visible(step) & (step >= _first_whole(raw, every, step))) | (every["done_ns"] == 0)
-    return _Operations(raw, Rows(every.slots, every.table[seen]), step[seen]).columns()
+    now = Recorded(raw, Rows(every.slots, every.table[seen]), step[seen]).columns()
+    past = columns(raw, history_of(raw))
+    return stacked(TABLE.columns, [past, now])
 
 
 def _first_whole(raw: Raw, rows: Rows, step: Ints) -> int:
@@ -36,84 +32,7 @@ def _first_whole(raw: Raw, rows: Rows, step: Ints) -> int:
     return int(step[0]) + 1 if overwritten else 0
 
 
-class _Operations:
-    """The visible operations of one rank; what several columns need is worked out here."""
-
-    def __init__(self, raw: Raw, rows: Rows, step: Ints) -> None:
-        self._raw, self._rows, self._step = raw, rows, step
-        self._types = {id: operation_type(name) for id, name in raw.log.strings.items() if name.startswith("c10d::")}
-        self._start, self._done = rows["start_ns"], rows["done_ns"]
-        self._ended: Bools = self._done > 0
-        self._failed: Bools = (rows["flags"] & FAILED) != 0
-        self._ns: Ints = self._done - self._start
-
-    def columns(self) -> Columns:
-        rows, in_flight = self._rows, ~self._ended
-        issued, number = rows["issued_ns"], rows["group_seq"]
-        return {
-            "start_ns": self._start,
-            "step": self._step,
-            "in_eval": self._raw.timeline.in_eval(self._start, rows["thread"]),
-            "seq": rows["seq"],
-            "operation_type": lambda: coded(rows["operation"], self._types),
-            "backend": lambda: self._of_group("backend", pa.string()).dictionary_encode(),
-            "group_name": lambda: self._of_group("name", pa.string()).dictionary_encode(),
-            "group_size": lambda: self._of_group("size", pa.int32()),
-            "group_rank": lambda: self._of_group("rank", pa.int32()),
-            "group_ranks": lambda: self._of_group("ranks", pa.list_(pa.int32())),
-            "group_seq": lambda: nullable(number, number >= 0),
-            "peer": self._peer,
-            "bytes": rows["bytes"],
-            "dtype": lambda: coded(rows["tensor"], self._tensors(0)),
-            "shape": lambda: coded(rows["tensor"], self._tensors(1)),
-            "async_op": lambda: nullable((rows["flags"] & ASYNC_OP) != 0, ~self._is(*_NOT_TOLD)),
-            "source": lambda: coded(rows["source"], self._raw.log.strings),
-            "issue_us": lambda: nullable((issued - self._start) / 1e3, issued > 0),
-            "duration_ms": lambda: nullable(self._ns / 1e6, self._ended),
-            "age_ms": lambda: nullable(np.maximum(self._raw.now_ns - self._start, 0) / 1e6, in_flight),
-            "algbw_gbps": lambda: self._bandwidth(once),
-            "busbw_gbps": lambda: self._bandwidth(None),
-            "state": lambda: choice(np.where(in_flight, IN_FLIGHT, np.where(self._failed, HAS_FAILED, DONE)), STATES),
-        }
-
-    def _is(self, *types: str) -> Bools:
-        return np.isin(self._rows["operation"], [id for id, name in self._types.items() if name in types])
-
-    def _of_group(self, what: str, arrow_type: Any) -> Any:
-        known, inverse = np.unique(self._rows["group"], return_inverse=True)
-        values = [self._raw.log.groups.get(id, {}).get(what) for id in known.tolist()]
-        return pa.array(values, arrow_type).take(pa.array(inverse.reshape(-1)))
-
-    def _tensors(self, part: int) -> dict[int, str]:
-        """dtype (0) or shape (1) of the tensors by log id, out of "float32 [8, 16] +1"."""
-        ids = np.unique(self._rows["tensor"]).tolist()
-        texts = {id: self._raw.log.strings[id] for id in ids if id in self._raw.log.strings}
-        return {id: text.partition(" ")[2 * part] for id, text in texts.items()}
-
-    def _peer(self) -> Any:
-        """The rank in the job of a rank in the group."""
-        pairs = np.stack([self._rows["group"], self._rows["peer"]], axis=1)
-        known, inverse = np.unique(pairs, axis=0, return_inverse=True)
-        peers = [self._rank(group, peer) for group, peer in known.tolist()]
-        return pa.array(peers, pa.int32()).take(pa.array(inverse.reshape(-1)))
-
-    def _rank(self, group: int, peer: int) -> int | None:
-        ranks = self._raw.log.groups.get(group, {}).get("ranks")
-        if not ranks:
-            return None
-        return int(ranks[peer]) if 0 <= peer < len(ranks) else None
-
-    def _bandwidth(self, factor: Callable[[Any], Any] | None) -> Any:
-        """Bytes a nanosecond; factor None: the one of each operation."""
-        size = np.maximum(np.asarray(self._of_group("size", pa.int64()).fill_null(1)), 1)
-        factors = np.zeros(len(size))
-        for name, of_type in BUS_FACTORS.items():
-            chosen = self._is(name)
-            factors[chosen] = (factor or of_type)(size[chosen])
-        valid = self._ended & ~self._failed & (self._ns > 0) & self._is(*BUS_FACTORS)
-        return nullable(self._rows["bytes"] / np.maximum(self._ns, 1) * factors, valid)
-
-
+_BEFORE = "Issued before the attach."
 _GROUP = "process group"
 _UNKNOWN_GROUP = "A group that the agent could not look into."
 _NO_TENSOR = "Barriers."
@@ -123,8 +42,8 @@ TABLE = Table(
     doc="One row per collective or point-to-point operation (NCCL, gloo, any backend), from its issue on; "
     "one that never ends stays in_flight.  Operations that overlap add up to work, not to wall time.",
     columns=(
-        *COMMON,
-        Column("seq", "BIGINT", "", "Order of issue in this process.", "number of the row"),
+        *(replace(column, null=_BEFORE) if column.name == "step" else column for column in COMMON),
+        Column("seq", "BIGINT", "", "Order of issue in this process.", "number of the row", _BEFORE),
         Column(
             "operation_type",
             "VARCHAR",
@@ -197,7 +116,7 @@ TABLE = Table(
             "",
             "Issued to be waited for later, as DDP and functional collectives do.",
             "arguments",
-            "send and recv, where c10d does not tell.",
+            "send and recv, where c10d does not tell; issued before the attach.",
         ),
         Column(
             "source",
@@ -206,6 +125,7 @@ TABLE = Table(
             "Who issued it: ddp (its reducer, hooks and buffers), fsdp, functional (functional collectives, DTensor, "
             "compiled code), zero, pipelining, … (the part of torch.distributed), or user.",
             "Python frames around it",
+            _BEFORE,
         ),
         Column(
             "issue_us",
@@ -213,7 +133,7 @@ TABLE = Table(
             "µs",
             "Time the host took to issue it.",
             "host's clock",
-            "Blocked or failed while it was issued.",
+            "Blocked or failed while it was issued, or issued before the attach.",
         ),
         Column(
             "duration_ms",
@@ -221,7 +141,7 @@ TABLE = Table(
             "ms",
             "From issue to completion; on NCCL the time on the device.",
             "future of the operation, or its own events",
-            "In flight.",
+            "In flight, or issued before the attach and not timed by the recorder.",
         ),
         Column(
             "age_ms",
@@ -237,7 +157,7 @@ TABLE = Table(
             "GB/s",
             "bytes / duration, as nccl-tests defines it (10^9 bytes).",
             "bytes and duration_ms",
-            "In flight, failed, barriers.",
+            "In flight, failed, barriers, no duration_ms.",
         ),
         Column(
             "busbw_gbps",
@@ -248,7 +168,23 @@ TABLE = Table(
             "algbw_gbps and group_size",
             "As algbw_gbps.",
         ),
-        Column("state", "VARCHAR", "", "done, in_flight or failed.", "future of the operation"),
+        Column(
+            "state",
+            "VARCHAR",
+            "",
+            "done, in_flight or failed.",
+            "future of the operation",
+            "Sends and receives of a batch that was issued before the attach: the recorder does not tell.",
+        ),
+        Column(
+            "from_flight_recorder",
+            "BOOLEAN",
+            "",
+            "Issued before the attach: what torch's own recorder has (TORCH_FR_BUFFER_SIZE, 2,000 operations), as long "
+            "as no step has ended since, as in a job that hangs.  It knows no step and no source; gloo's has no send "
+            "and recv, no durations, and calls a reduce_scatter an all_reduce.",
+            "torch's Flight Recorder",
+        ),
     ),
     streams=(COLLECTIVES,),
     derive=derive,

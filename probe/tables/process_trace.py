@@ -6,6 +6,7 @@ from ..raw import Raw
 from ..samples import Samples, common
 from ..schema import COMMON, Column, Columns, Table
 from ..streams import (
+    CORE_WAIT_NS,
     CPU_NS,
     GIL_WAIT_NS,
     HOST_IDLE_TICKS,
@@ -32,6 +33,7 @@ def derive(raw: Raw) -> Columns:
     return {
         **common(raw, samples.times),
         "cpu_pct": lambda: (rate(CPU_NS) * (100 / 1e9)).arrow(),
+        "core_wait_pct": lambda: (rate(CORE_WAIT_NS) * (100 / 1e9)).arrow(),
         "rss_mb": lambda: (level(RSS_BYTES) * (1 / _MB)).arrow(),
         "read_mb_s": lambda: (rate(READ_BYTES) * (1 / _MB)).arrow(),
         "write_mb_s": lambda: (rate(WRITTEN_BYTES) * (1 / _MB)).arrow(),
@@ -61,6 +63,14 @@ TABLE = Table(
             "CPU time of all threads of the process; 100 is one core.",
             "CLOCK_PROCESS_CPUTIME_ID",
             _FIRST,
+        ),
+        Column(
+            "core_wait_pct",
+            "DOUBLE",
+            "%",
+            "Share of the time in which the main thread could have run and waited for a core: other work is on it.",
+            "/proc/self/schedstat",
+            "The first second; the file cannot be read.",
         ),
         Column("rss_mb", "DOUBLE", "MB", "Memory the process holds (2^20 bytes).", "/proc/self/stat", _FILE),
         Column(

@@ -1,25 +1,44 @@
 """python.step_trace: one row per step, every step, with what its time went into.
 
 Made of the boundaries between steps and of what the thread that trains did between two of them; the reading of both
-is in probe.timeline and probe.phases.
+is in probe.timeline, probe.phases and probe.blocked.
 """
 
 from __future__ import annotations
 
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from ..arrow import nullable
+from ..backward import covered
+from ..blocked import blocked, on_host, under_way
 from ..nesting import Bools, Ints
 from ..phases import Intervals, phase_times
+from ..protocol import NO_GROUP
 from ..raw import Raw
 from ..schema import COMMON, Column, Columns, Table
-from ..streams import BARE, ENGINE, EVAL, FORWARD, KIND_MASK, LOADS, OPTIMIZER, SAMPLED, SPANS, UNTIMED
+from ..streams import (
+    BARE,
+    COLLECTIVES,
+    ENGINE,
+    EVAL,
+    FORWARD,
+    KIND_MASK,
+    LOADS,
+    OPTIMIZER,
+    SAMPLED,
+    SPANS,
+    UNTIMED,
+    WAIT,
+)
 
-_STREAMS = (SPANS, LOADS)
+_STREAMS = (SPANS, LOADS, COLLECTIVES)
 _LOAD = 0  # beside the kinds of spans
-_PHASES = {"data": _LOAD, "forward": FORWARD, "backward": ENGINE, "optimizer": OPTIMIZER, "eval": EVAL}
+_PHASES = {
+    "data": _LOAD, "forward": FORWARD, "backward": ENGINE, "optimizer": OPTIMIZER, "comm": WAIT, "eval": EVAL,
+}  # fmt: skip
 _MB = 1 << 20
 
 
@@ -30,7 +49,10 @@ def derive(raw: Raw) -> Columns:
 
 
 class _Steps:
-    """All steps of one rank, one element each: those that a boundary ended, then the open one."""
+    """All steps of one rank, one element each: those that a boundary ended, then the open one.
+
+    What the time of a step went into is worked out when a column asks for it.
+    """
 
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
@@ -46,7 +68,6 @@ class _Steps:
         self.sampled: Bools = ((flags & SAMPLED) != 0) & ~self.is_open
         # the row before is of the step before: not so at the attach, nor in the open step
         self.whole: Bools = np.append(now < 0, np.diff(self._rows["count"]) == 1)
-        self.split: Bools = self.whole & ((flags & (BARE | UNTIMED)) == 0) & (self.step >= timeline.oldest(_STREAMS))
         self.shown = self._rows["count"] >= 0
         self.shown[:1] = self._rows["count"][:1] == 0
         if len(rows) > 1 and not raw.job.open_steps:
@@ -57,28 +78,36 @@ class _Steps:
 
     def columns(self, rows: Ints) -> Columns:
         """Of the chosen steps."""
-        known = {"forward": self.split & self.sampled}
-        parts = {name: np.where(known.get(name, self.split), ns, 0) for name, ns in self._phases().items()}
-        duration = self.end - self.begin
-        other = duration - sum(parts.values())
-
-        def seconds(ns: Ints, valid: Bools) -> Any:
-            return nullable(ns[rows] / 1e9, valid[rows])
-
-        ended = self._rows["time_ns"][rows]
+        ended, samples, rss = self._rows["time_ns"][rows], self._rows["samples"], self._rows["rss_bytes"]
         in_eval = self._raw.timeline.in_eval(ended, self._rows["thread"][rows])
-        rss, samples = self._rows["rss_bytes"], self._rows["samples"]
         return {
             "start_ns": self.begin[rows],
             "step": self.step[rows],
             "in_eval": in_eval & ~self.is_open[rows],
-            "duration": seconds(duration, self.whole),
-            **{f"{name}_duration": seconds(ns, known.get(name, self.split)) for name, ns in parts.items()},
-            "other_duration": seconds(other, self.split),
+            "duration": nullable((self.end - self.begin)[rows] / 1e9, self.whole[rows]),
+            **{f"{name}_duration": partial(self._phase, name, rows) for name in (*_PHASES, "other")},
+            "comm_hidden_pct": partial(self._hidden, rows),
             "rss_mb": nullable(rss[rows] / _MB, ((rss > 0) & ~self.is_open)[rows]),
             "sampled": nullable(self.sampled[rows], ~self.is_open[rows]),
             "samples": nullable(samples[rows], ((samples > 0) & self.sampled & self.whole)[rows]),
         }
+
+    @cached_property
+    def known(self) -> dict[str, Bools]:
+        """The steps in which each phase is known."""
+        of_rows = (self._rows["flags"] & (BARE | UNTIMED)) == 0
+        split = self.whole & of_rows & (self.step >= self._raw.timeline.oldest(_STREAMS))
+        others = {"forward": split & self.sampled, "comm": split & self._collectives_known()}
+        return dict.fromkeys((*_PHASES, "other"), split) | others
+
+    @cached_property
+    def parts(self) -> dict[str, Ints]:
+        """Nanoseconds of each phase; they add up to the step."""
+        parts = {name: np.where(self.known[name], ns, 0) for name, ns in self._phases().items()}
+        return {**parts, "other": self.end - self.begin - sum(parts.values())}
+
+    def _phase(self, name: str, rows: Ints) -> Any:
+        return nullable(self.parts[name][rows] / 1e9, self.known[name][rows])
 
     def _phases(self) -> dict[str, Ints]:
         """Nanoseconds of each phase in each step, by what its own thread did."""
@@ -90,14 +119,36 @@ class _Steps:
             times[:, mine] = phase_times(self.begin[mine], self.end[mine], done, list(_PHASES.values()))
         return dict(zip(_PHASES, times, strict=True))
 
+    def _collectives_known(self) -> Bools:
+        """Steps in which every collective was recorded: since the tap is in, or where there can be none."""
+        facts = self._raw.facts
+        tap, since = facts.get("taps", {}).get("collectives"), facts.get("collectives_ns")
+        if tap != "on" or since is None:
+            return np.full(len(self.step), tap == NO_GROUP)
+        result: Bools = self.begin >= since
+        return result
+
+    def _hidden(self, rows: Ints) -> Any:
+        """Of the time in which an operation was under way, the part in which the thread that trains did not wait."""
+        intervals, waited = under_way(self._raw), self.parts["comm"]
+        busy = covered(self.end, *intervals) - covered(self.begin, *intervals)
+        valid = self.known["comm"] & (self.parts["eval"] == 0) & ~self.is_open & (busy > 0) & on_host(self._raw)
+        return nullable((100 * np.maximum(busy - waited, 0) / np.maximum(busy, 1))[rows], valid[rows])
+
 
 def _done_by(raw: Raw, thread: int) -> Intervals:
-    """The outermost things that a thread did.  A call that steps an optimizer is a whole step, not a forward."""
+    """The outermost things that a thread did, and in them its waits for collectives, but in an eval.
+
+    A call that steps an optimizer is a whole step, not a forward.
+    """
     spans, loads = raw.rows(SPANS), raw.rows(LOADS)
-    spans, loads = spans.of(spans["thread"] == thread), loads.of(loads["thread"] == thread)
+    spans = spans.of((spans["thread"] == thread) & (spans["flags"] & KIND_MASK != WAIT))
+    loads = loads.of(loads["thread"] == thread)
     start, end = (np.concatenate([spans[slot], loads[slot]]) for slot in ("start_ns", "end_ns"))
     kind = np.concatenate([spans["flags"] & KIND_MASK, np.full(len(loads), _LOAD)])
-    return Intervals(start, end, kind).without(FORWARD, around=OPTIMIZER).outermost()
+    done = Intervals(start, end, kind).without(FORWARD, around=OPTIMIZER).outermost()
+    begin, until = blocked(raw, thread)
+    return done.give_way(Intervals(begin, until, np.full(len(begin), WAIT)), but=EVAL)
 
 
 _OPEN = "The step of the attach, an open step."
@@ -136,8 +187,23 @@ TABLE = Table(
         ),
         _phase("backward", "Time in backward passes, forwards that they run again included.", "autograd's engine"),
         _phase("optimizer", "Time in Optimizer.step, with what its closure calls.", "optimizer steps"),
+        _phase(
+            "comm",
+            "Time for which the thread that trains was blocked by collectives, wherever that was: while it issued "
+            "them and while it waited for one.  On a device hardly any: there it is the device that waits.",
+            "python.nccl_trace, Work.wait, wait_tensor",
+            f"{_LOST[:-1]}, a step before collectives were recorded: it is then in the phases around.",
+        ),
         _phase("eval", "Time for which evals of probe held the training.", "probe.evals"),
         _phase("other", "The rest of duration.", "duration less the phases"),
+        Column(
+            "comm_hidden_pct",
+            "DOUBLE",
+            "%",
+            "Of the time in which any collective was under way, the part in which the thread that trains went on.",
+            "python.nccl_trace, comm_duration",
+            "As comm_duration; no collectives, or some of a backend that runs them on a device; an open step, an eval.",
+        ),
         Column(
             "rss_mb",
             "DOUBLE",
@@ -157,7 +223,8 @@ TABLE = Table(
         ),
     ),
     streams=_STREAMS,
+    taps=("forward", "optimizer", "loader"),
     derive=derive,
     example="SELECT AVG(data_duration), AVG(forward_duration), AVG(backward_duration), AVG(optimizer_duration), "
-    "AVG(other_duration), AVG(duration) FROM python.step_trace WHERE sampled",
+    "AVG(comm_duration), AVG(other_duration), AVG(duration) FROM python.step_trace WHERE sampled",
 )
