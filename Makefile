@@ -53,15 +53,16 @@ bench: $(INSTALLED) $(COMPARED)
 	$(BIN)/python tests/bench/step_time.py --python $(VENV)/bench/bin/python --write $(BENCH)
 	$(BIN)/python tests/bench/micro.py --write $(BENCH)
 
-# About two hours; puts other versions of torch, 6 GB each, into a temporary folder for as long as they run.
+# About four hours; puts other versions of torch, 6 GB each, into a temporary folder for as long as they run.
 soak: $(INSTALLED)
 	$(BIN)/python tests/bench/soak.py
 
 install: $(INSTALLED)
 
+# What is imported is compiled then; the most of torch never is.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]' $(TORCH)
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[dev]' $(TORCH)
 	touch $@
 
 $(COMPARED): $(INSTALLED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -34,6 +35,26 @@ def agent(text: str = AGENT) -> list[Part]:
 
 def put(target: Target | int, text: str = AGENT, timeout: float = 5.0, with_zmq: bool = False) -> Delivered:
     return deliver(target if isinstance(target, int) else target.pid, agent(text), timeout, with_zmq)
+
+
+def as_another_user(work: Callable[[], Any]) -> Any:
+    """What `work` returns in a process that is nobody's; only root can become somebody else."""
+
+    def nobody() -> Any:
+        os.setgid(65534)
+        os.setuid(65534)
+        return work()
+
+    return in_child(nobody)
+
+
+def states(pid: int) -> str:
+    """The kernel's letter for the state of each thread."""
+    letters = []
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):  # it ended
+            letters.append(Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2][1])
+    return "".join(letters)
 
 
 def interpreters() -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ from probe.endpoints import Resolved
 from probe.processes import start_ticks
 from probe.streams import (
     BEGIN,
+    COLLECTIVES,
     END,
     ENGINE,
     FORWARD,
@@ -66,6 +67,7 @@ class FakeAgent:
             "attached_ns": time.monotonic_ns(), "attached_wall_ns": time.time_ns(), "endpoint": f"ipc://{path}",
             "streams": {name: {"slots": list(s.slots), "chunks": s.chunks} for name, s in self.streams.items()},
             "step_base": 0, "step_source": "attach", "count": 0, "anchor": None, "step_ns": None, "last_step_ns": None,
+            "collectives_ns": 0,
             "taps": dict.fromkeys(
                 ("forward", "backward", "optimizer", "collectives", "loader", "process", "gpu"), "on"
             ),
@@ -124,6 +126,11 @@ class FakeAgent:
         self.streams[STEPS].append(at, count, group_seq, ADAM, rss_bytes, samples, THREAD, flags)
         self.facts["count"] += 1
         self.facts["anchor"], self.facts["last_step_ns"] = "AdamW", at
+
+    def operate(self, start: int, issued: int, done: int, flags: int = 0, by: str = "user") -> None:
+        """An all_reduce of the group that name_modules() has told of."""
+        kind, source = self.log.string("c10d::allreduce_"), self.log.string(by)
+        self.streams[COLLECTIVES].append(start, issued, done, kind, 1, 0, -1, 64, 0, source, THREAD, flags)
 
     def name_modules(self) -> None:
         self.put(LOG_MODULE, MODEL, name="Model", type="Model", parent=0, root=MODEL)

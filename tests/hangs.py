@@ -21,9 +21,15 @@ QUIET_S = 4.5  # more than a job may be quiet
 class Job:
     """The launcher and its two ranks."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, recorder: bool = True) -> None:
         command = [sys.executable, str(TARGETS / "launcher.py"), str(TARGETS / "hanging.py"), kind, "150"]
-        self.launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.launcher = subprocess.Popen(
+            command,
+            env=os.environ if recorder else os.environ | {"TORCH_FR_BUFFER_SIZE": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
 
     def wait_for(self, word: str) -> None:
         """Until both ranks have said it."""
@@ -55,9 +61,9 @@ class Job:
 
 
 @contextmanager
-def hanging(attached_before: Mapping[str, bool]) -> Iterator[dict[str, Job]]:
+def hanging(attached_before: Mapping[str, bool], without_recorder: str = "") -> Iterator[dict[str, Job]]:
     """Jobs by their kind, all at once, attached, that have hung for some seconds; "healthy_…" ones never hang."""
-    jobs = {kind: Job(kind) for kind in attached_before}
+    jobs = {kind: Job(kind, kind != without_recorder) for kind in attached_before}
     try:
         for kind, job in jobs.items():
             job.wait_for("trains")

@@ -2,13 +2,15 @@
 
     python tests/bench/soak.py
 
-On every Python that is found: 10,000 cancels at the edge of a snippet's end, 1,000 kills of an attach.  Then other
-versions (versions.py).
+On every Python that is found: 10,000 cancels at the edge of a snippet's end, 1,000 kills of an attach, 500 attaches to
+each kind of target.  Then jobs of several ranks (SCRIPTS), and other versions (versions.py).
 """
 
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -16,6 +18,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import versions
 from delivering import interpreters
 from runs import PYTEST, run
+
+SCRIPTS = {
+    "jobs that are attached to and left all the time, and how jobs end": "toggling.py",
+    "every kind of hang, three times": "hangs_of_all_kinds.py",
+    "slow ranks named, balanced jobs not": "late_ranks.py",
+}
 
 
 def main() -> int:
@@ -26,7 +34,23 @@ def main() -> int:
     ]
     kills = [*PYTEST, "tests/integration/test_attach.py", "-k", "killed"]
     good.append(run("1,000 kills of an attach", kills, PROBE_KILLS="1000"))
+    good.append(endurance())
+    sources = [*PYTEST, "tests/integration/test_collective_sources.py"]
+    good.append(run("the tap of collectives toggled at 200 boundaries", sources, BOUNDARIES="200"))
+    for name, script in SCRIPTS.items():
+        good.append(run(name, [sys.executable, f"tests/bench/{script}"]))
     return max(versions.main(), 0 if all(good) else 1)
+
+
+def endurance() -> bool:
+    """Attaches by the hundred, and what was measured meanwhile."""
+    with tempfile.NamedTemporaryFile() as figures:
+        files = [*PYTEST, "-o", "timeout=3600", "tests/integration/test_endurance.py"]
+        good = run("attaches by the hundred", files, ENDURANCE="10", PROBE_FIGURES=figures.name)
+        for line in Path(figures.name).read_text().splitlines():
+            told = json.loads(line)
+            print(f"       {told.pop('name')}: {', '.join(f'{name} {value}' for name, value in told.items())}")
+    return good
 
 
 if __name__ == "__main__":

@@ -122,6 +122,9 @@ def main() -> None:
     parser.add_argument("--probe", default=str(Path(sys.executable).with_name("probe")))
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    unknown = {*options.arms.split(",")} - {*ARMS} or {*options.only.split(",")} - {*SIZES}
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: arms are {', '.join(ARMS)}; workloads are {', '.join(SIZES)}")
     columns, results = [DEFAULT, *options.arms.split(",")], {}
     for name in options.only.split(","):
         results[name] = of_workload(name, SIZES[name], options)

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from delivering import AGENT, interpreters, put
+from delivering import AGENT, interpreters, put, states
 
 from probe.attach.plant import PENDING_CALL, THREAD
 from probe.attach.rendezvous import PREFIX
@@ -61,15 +61,6 @@ def start_python(tmp_path):
 
 def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
-
-
-def states(pid: int) -> str:
-    """One letter a thread."""
-    letters = []
-    for tid in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(OSError):  # it ended
-            letters.append(Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2][1])
-    return "".join(letters)
 
 
 def settle(condition, seconds: float = 3.0) -> None:

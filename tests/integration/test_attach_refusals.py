@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from delivering import put
+from delivering import as_another_user, put
 
 from probe.attach import attach, delivery
 from probe.errors import CODES, AttachError
@@ -100,18 +100,15 @@ def test_a_thread_of_the_kernel():
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_a_process_of_another_user(start: Start):
     target = start("waiting.py", "sleep")
-    child = os.fork()
-    if child == 0:
-        code = ""
+
+    def code() -> str:
         try:
-            os.setgid(65534)
-            os.setuid(65534)
             delivery.deliver(target.pid, [], 5.0)
         except AttachError as error:
-            code = error.code
-        finally:
-            os._exit(0 if code == "other-user" else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            return error.code
+        return "attached"
+
+    assert as_another_user(code) == "other-user"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach to somebody else")

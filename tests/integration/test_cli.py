@@ -148,3 +148,19 @@ def test_a_target_that_ended_is_named(job: Target, probe: Probe) -> None:
     probe("attach", job.pid)
     job.end()
     assert probe(job.pid, "query", SQL, status=3).stderr.startswith("probe: [endpoint] There is no process")
+
+
+def test_follow_attaches_to_ranks_that_a_restart_brings_up(start: Start) -> None:
+    job = start("restarting.py", ready="round 0", ranks=1, env={"PET_MAX_RESTARTS": "1"})
+    following = subprocess.Popen(
+        [str(PROBE), "attach", "--follow", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert following.stdout is not None
+    first = following.stdout.readline()
+    second_pid = job.wait_for("round 1").rpartition("round 1 pid ")[2].split()[0]
+    second = following.stdout.readline()
+    assert first.startswith("attached  rank 0") and second.startswith("attached  rank 0")
+    assert f"pid {second_pid} " in second and f"pid {second_pid} " not in first
+    job.end()
+    out, err = following.communicate(timeout=10)
+    assert (following.returncode, out, err) == (0, "", "")

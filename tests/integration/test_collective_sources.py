@@ -7,14 +7,12 @@ from itertools import pairwise
 import pytest
 from two_ranks import run_ranks
 
-pytestmark = pytest.mark.alone  # it looks at the clock
-
 pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    return run_ranks("collective_sources.py", tmp_path_factory.mktemp("sources"))
+    return run_ranks("collective_sources.py", tmp_path_factory.mktemp("sources"), timeout=300)
 
 
 def rows_of(result):
@@ -86,3 +84,9 @@ def test_what_the_job_calls_itself_is_the_users(ranks):
 
 def test_no_scenario_turned_the_tap_off(ranks):
     assert {name: result["why_not"] for name, result in ranks[0].items() if result.get("why_not")} == {}
+
+
+def test_everything_comes_out_the_same_with_the_tap_on_off_and_toggled(ranks):
+    for rank in ranks:
+        assert len({*rank["toggled"]["digests"]}) == 1
+        assert rank["toggled"]["nothing"], "something was recorded in pass-through"

@@ -8,8 +8,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from target import PROBE
 
 
@@ -49,15 +47,19 @@ def test_the_demo_shows_attach_three_queries_and_an_eval(short_folder: Path) -> 
     assert nothing_is_left(short_folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path, number: signal.Signals) -> None:
-    with demo(short_folder) as process:
-        assert process.stdout is not None
-        assert any("attached  rank 0" in line for line in process.stdout)
-        process.send_signal(number)
-        process.communicate(timeout=30)
-    if number == signal.SIGINT:
-        assert process.returncode == 130 and nothing_is_left(short_folder)
-    else:  # its files stay, no process does
-        nothing_is_left(short_folder, patience_s=3)
-        assert not [name for name in left(short_folder) if name.isdigit()]
+def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+    folders = {number: short_folder / str(int(number)) for number in numbers}
+    for folder in folders.values():
+        folder.mkdir()
+    demos = {number: demo(folders[number]) for number in numbers}  # at once: most of their time they start
+    for number, process in demos.items():
+        with process:
+            assert process.stdout is not None
+            assert any("attached  rank 0" in line for line in process.stdout)
+            process.send_signal(number)
+            process.communicate(timeout=30)
+    assert demos[signal.SIGINT].returncode == 130 and nothing_is_left(folders[signal.SIGINT])
+    for number in (signal.SIGTERM, signal.SIGKILL):  # its files stay, no process does
+        nothing_is_left(folders[number], patience_s=3)
+        assert not [name for name in left(folders[number]) if name.isdigit()]

@@ -13,11 +13,15 @@ pytestmark = pytest.mark.alone  # it looks at the clock
 pytest.importorskip("torch")
 
 QUERY = "SELECT DISTINCT state, arrived, missing, unknown FROM probe.collectives WHERE state = 'in_flight'"
+BEFORE = """SELECT rank, state, COUNT(*) AS n, LIST(DISTINCT operation_type ORDER BY operation_type) AS kinds,
+MAX(age_ms) / 1e3 AS age_s, MAX(group_seq) AS number, COUNT(step) + COUNT(source) + COUNT(issue_us) AS known
+FROM python.nccl_trace WHERE from_flight_recorder GROUP BY ALL"""
 
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[dict[str, Job]]:
-    with hanging({"sleeps": False, "healthy_fast": True}) as jobs:
+    kinds = {"sleeps": False, "no_send": True, "no_barrier": True, "healthy_fast": True}
+    with hanging(kinds, without_recorder="no_barrier") as jobs:
         yield jobs
 
 
@@ -27,6 +31,28 @@ def test_a_rank_that_sleeps_is_waited_for_also_by_who_comes_later(jobs: dict[str
     assert (report["code"], report["ranks"]) == ("waiting", [1])
     assert "stands in sleeps (hanging.py:" in report["verdict"] and "not come: 1" in report["why"][0]
     assert "rank 1, MainThread:\n  sleeps (hanging.py:" in stacks and "ranks 0-1, Thread-1:" in stacks
+
+
+def test_what_was_issued_before_the_attach_stands_in_the_table_of_collectives(jobs: dict[str, Job]) -> None:
+    told = json.loads(jobs["sleeps"].probe("query", "--format", "json", BEFORE).stdout)
+    before = {(row["rank"], row["state"]): row for row in told}
+    assert sorted(before) == [(0, "done"), (0, "in_flight"), (1, "done")]
+    assert before[0, "done"]["n"] >= before[1, "done"]["n"] > 10
+    waits = before[0, "in_flight"]
+    assert waits["kinds"] == ["all_reduce"] and waits["age_s"] > 3 and waits["known"] == 0
+    assert waits["number"] == before[1, "done"]["number"] + 1
+
+
+def test_a_rank_that_has_not_sent_is_waited_for(jobs: dict[str, Job]) -> None:
+    report = told(jobs["no_send"])
+    assert (report["code"], report["ranks"]) == ("waiting", [1])
+    assert report["why"][0].startswith("recv from rank 1 in group 0 is in flight on rank 0 for ")
+
+
+def test_where_torch_has_no_recorder_the_rows_tell_what_does_not_fit(jobs: dict[str, Job]) -> None:
+    report = told(jobs["no_barrier"])
+    assert (report["code"], report["ranks"]) == ("mismatch", [0, 1])
+    assert "operation: barrier on rank 0, all_gather on rank 1" in report["verdict"]
 
 
 def test_a_job_that_steps_is_not_hung_and_watching_it_ends_when_it_does(jobs: dict[str, Job]) -> None:
@@ -46,4 +72,5 @@ def test_of_a_rank_that_does_not_answer_the_tool_for_it_is_named(jobs: dict[str,
     assert stack.returncode == 8 and "rank 0, MainThread:" in stack.stdout
     assert f"py-spy dump --pid {job.ranks()[1]}" in stack.stderr
     rows = json.loads(job.probe("query", "--timeout", "1", "--format", "json", QUERY).stdout)
-    assert rows == [{"state": "in_flight", "arrived": [0], "missing": [], "unknown": [1]}]
+    assert len(rows) == 1 and rows[0]["state"] == "in_flight" and rows[0]["unknown"] == []
+    assert 0 in rows[0]["arrived"] and {*rows[0]["arrived"], *rows[0]["missing"]} == {0, 1}  # out of its memory

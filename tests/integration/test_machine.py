@@ -52,6 +52,7 @@ def test_the_table_says_what_the_job_uses(job: Target, probe: Probe) -> None:
     assert all(row["context_switches_s"] > 10 for row in whole)
     assert all(0 <= row["host_cpu_pct"] <= 100 and 0 < row["host_memory_used_pct"] < 100 for row in whole)
     assert all(row["gil_wait_us"] >= 0 for row in found)
+    assert all(0 <= row["core_wait_pct"] <= 100 for row in whole)
 
 
 def mean(found: list[dict[str, Any]], column: str) -> float:
@@ -85,8 +86,8 @@ def test_nothing_of_the_samplers_is_left_after_detach(job: Target, probe: Probe)
         return sorted(link for link in found if link.startswith("/proc/"))
 
     rows(probe, job, "SELECT COUNT(*) FROM host.process_trace")
-    mine = [f"/proc/{job.pid}/io", f"/proc/{job.pid}/stat", f"/proc/{job.pid}/statm", "/proc/meminfo", "/proc/stat"]
-    assert files() == sorted(mine)
+    own = [f"/proc/{job.pid}/{name}" for name in ("io", "schedstat", "stat", "statm")]
+    assert files() == sorted([*own, "/proc/meminfo", "/proc/stat"])
     probe(job.pid, "detach")
     end = time.monotonic() + 5
     while files():  # its thread ends a moment after it has said so

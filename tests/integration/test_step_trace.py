@@ -45,7 +45,7 @@ def test_phases_are_what_the_job_measures(start: Start, probe: Probe, tmp_path: 
         own = median(measured[row["step"]][phase] for row in found)
         assert seen == pytest.approx(own, rel=0.05, abs=20e-6), phase
     assert all(
-        sum(row[f"{phase}_duration"] for phase in (*PHASES, "eval", "other")) == pytest.approx(row["duration"])
+        sum(row[f"{phase}_duration"] for phase in (*PHASES, "comm", "eval", "other")) == pytest.approx(row["duration"])
         for row in found
     )
     if style != "--workers":  # which take the core away between two phases
@@ -85,3 +85,24 @@ def test_batches_and_the_waits_of_steps_are_the_same_time(start: Start, probe: P
     assert all(row["waited"] == pytest.approx(row["waits"]) for row in found)
     assert {(row["loader"], row["workers"], row["outstanding"]) for row in found} == {("train_loader", 2, 4)}
     assert max(row["ready"] for row in found) >= 3  # the step takes longer than two workers do for a batch
+
+
+BLOCKED = {"reducer": 20, "buffers": 20, "at once": 20, "later": 10, "functional": 20, "recv": 20, "coalesced": 20}
+
+
+def test_what_a_rank_waits_for_another_is_its_communication(start: Start, probe: Probe) -> None:
+    job = start("blocked.py", ranks=2)
+    watched(job, probe, 2 * 8 * len(BLOCKED))
+    found = rows(job, probe, "SELECT * FROM python.step_trace WHERE comm_duration IS NOT NULL")
+    assert all(
+        sum(row[f"{phase}_duration"] for phase in (*PHASES, "comm", "eval", "other")) == pytest.approx(row["duration"])
+        for row in found
+    )
+    early, late = ({row["step"]: row for row in found if row["rank"] == rank} for rank in (0, 1))
+    for place, (kind, expected) in enumerate(BLOCKED.items()):
+        steps = [step for step in early.keys() & late.keys() if step % len(BLOCKED) == place]
+        more = median(early[step]["comm_duration"] - late[step]["comm_duration"] for step in steps)
+        assert 1e3 * more == pytest.approx(expected, abs=3), kind
+        # each step has a barrier too, for which both wait
+        hidden = median(early[step]["comm_hidden_pct"] for step in steps)
+        assert 20 < hidden < 55 if kind == "later" else hidden < 10, kind

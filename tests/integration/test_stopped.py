@@ -1,31 +1,76 @@
-"""A job that is stopped is read from its memory into the rows that the wire gave."""
+"""A rank that stands still, or whose GIL is held, is read from its memory into the rows that the wire gave."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import time
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
-from probe import connect, memfd
-from probe.sql import Query
-from probe.tables import TABLES
-from target import Probe, Start
+import pytest
+
+from probe import connect
+from target import PROBE, Probe, Start, Target
 
 SQL = "SELECT * EXCLUDE (time) FROM python.torch_trace WHERE step <= {last} ORDER BY seq, stage, module, start_ns"
+HOLDS = "import ctypes; ctypes.PyDLL(None).sleep(60)"  # PyDLL does not let go of the GIL
 
 
-def test_a_stopped_job_gives_the_same_rows(start: Start, probe: Probe, tmp_path: Path) -> None:
-    job = start("witness.py", str(tmp_path / "state"))
+@pytest.fixture(scope="module")
+def attached(start_once: Start, probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    job = start_once("witness.py", str(tmp_path_factory.mktemp("witness") / "state"))
     probe("attach", job.pid)
     probe(job.pid, "set", "sample=1")
+    return job
+
+
+@pytest.fixture
+def job(attached: Target) -> Iterator[Target]:
+    yield attached
+    os.kill(attached.pid, signal.SIGCONT)
+
+
+def test_what_needs_the_agent_says_at_once_that_it_does_not_answer(job: Target, probe: Probe) -> None:
+    os.kill(job.pid, signal.SIGSTOP)
+    for words in (("eval", "1"), ("set", "sample=2"), ("detach",)):
+        began = time.monotonic()
+        done = probe(job.pid, *words, status=8)
+        assert time.monotonic() - began < 3
+        assert f"kill -CONT {job.pid}" in done.stderr
+
+
+@pytest.mark.parametrize("how", ["stopped", "gil"])
+def test_it_gives_the_same_rows(job: Target, probe: Probe, how: str) -> None:
     with connect(str(job.pid)) as connection:
         # two looks of the agent's thread at what is new: module names lie in the log
         time.sleep(2.5)
         last = connection.query("SELECT MAX(step) AS last FROM python.torch_trace").to_pylist()[0]["last"]
-        expected = connection.query(SQL.format(last=last))
-    os.kill(job.pid, signal.SIGSTOP)
-    query = Query(TABLES, memfd.snapshot([job.pid]))
-    found = query.run(SQL.format(last=last))
-    query.close()
-    assert expected.num_rows > 500 and found.equals(expected)
+        expected = connection.query(SQL.format(last=last)).to_pylist()
+    snippet = _stand_still(job, how)
+    began = time.monotonic()
+    done = probe(job.pid, "query", "--format", "json", SQL.format(last=last))
+    assert time.monotonic() - began < 6
+    assert len(expected) > 500 and json.loads(done.stdout) == expected
+    assert "answered 0/1 ranks, silent: 0; read out of its memory: rank 0" in done.stderr
+    agents = json.loads(probe(job.pid, "query", "--format", "json", "SELECT state, step FROM probe.agents").stdout)
+    assert [agent["state"] for agent in agents] == ["silent"] and agents[0]["step"] >= last
+    stack = probe(job.pid, "stack", "--timeout", "1", status=8)
+    assert f"py-spy dump --pid {job.pid}" in stack.stderr
+    assert f"pid {job.pid}, as the kernel has its threads:\n" in stack.stdout and f"({job.pid}): " in stack.stdout
+    if snippet is not None:
+        snippet.kill()
+        snippet.communicate()
+
+
+def _stand_still(job: Target, how: str) -> subprocess.Popen[Any] | None:
+    if how == "stopped":
+        os.kill(job.pid, signal.SIGSTOP)
+        return None
+    snippet = subprocess.Popen(
+        [PROBE, str(job.pid), "eval", "--now", HOLDS], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    time.sleep(5)  # the agent's last word is old by then
+    return snippet

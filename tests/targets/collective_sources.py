@@ -6,11 +6,13 @@ usage: as collectives.py
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
 import torch
 import torch.distributed as dist
-from collectives import SCENARIOS, main, network, scenario, train
+import torch.distributed._functional_collectives as functional_collectives
+from collectives import SCENARIOS, digest, main, network, scenario, sharded, train
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
@@ -18,6 +20,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 SCENARIOS.clear()
+BOUNDARIES = int(os.environ.get("BOUNDARIES", "20"))  # make soak has more
 
 
 def buckets(model):
@@ -104,12 +107,7 @@ def fsdp1(recorder):
 
 @scenario
 def fsdp2(recorder):
-    from torch.distributed.fsdp import fully_shard
-
-    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
-    mesh = init_device_mesh("cpu", (2,))
-    for layer in model:
-        fully_shard(layer, mesh=mesh)
+    model = sharded()
     position = recorder.stream.position()
     model(torch.ones(2, 64)).sum().backward()
     return {"from": position}
@@ -167,6 +165,74 @@ def of_the_user(recorder):
     dist.all_reduce(torch.ones(2))
     dist.all_gather_object([None, None], 1)
     dist.barrier()
+
+
+def sent(data, rank, mesh, pair):
+    """Something of every operation that a user may call, and what came of it."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    gathered, part, exchanged = torch.empty(16), torch.empty(4), torch.empty(8)
+    objects, got, two = [None, None], torch.empty(8), [torch.ones(3) * (rank + 1), data.clone()]
+    dist.all_gather_into_tensor(gathered, data)
+    dist.reduce_scatter_tensor(part, data.clone())
+    dist.all_to_all_single(exchanged, data)
+    dist.all_gather_object(objects, {"rank": rank})
+    dist.broadcast(summed := data.clone(), 1)
+    work = dist.all_reduce(summed, group=pair, async_op=True)
+    for each in dist.batch_isend_irecv([dist.P2POp(dist.isend, data, 1 - rank), dist.P2POp(dist.irecv, got, 1 - rank)]):
+        each.wait()
+    work.wait()
+    with dist._coalescing_manager():
+        for each in two:
+            dist.all_reduce(each)
+    dist.barrier()
+    functional = [torch.ones(1) * one["rank"] for one in objects]
+    functional.append(functional_collectives.all_reduce(data, "sum", dist.group.WORLD).wait())
+    functional.append(distribute_tensor(data, mesh, [Shard(0)]).redistribute(mesh, [Replicate()]).to_local())
+    return [gathered, part, exchanged, summed, got, *two, *functional]
+
+
+def every_kind(boundary):
+    """Steps of everything that sends, with boundary(step) after each; a digest of all that came out."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    rank, pair = dist.get_rank(), dist.new_group([0, 1])
+    hooked = DistributedDataParallel(network(), bucket_cap_mb=1, gradient_as_bucket_view=True, static_graph=True)
+    hooked.register_comm_hook(None, default_hooks.allreduce_hook)
+    models = [DistributedDataParallel(network(), bucket_cap_mb=1), hooked,
+              FullyShardedDataParallel(network(), device_id=torch.device("cpu")), network(), sharded()]  # fmt: skip
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
+    optimizers[3] = ZeroRedundancyOptimizer(models[3].parameters(), torch.optim.SGD, lr=0.01)
+    mesh, results = init_device_mesh("cpu", (2,)), []
+    for step in range(BOUNDARIES):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            model(torch.ones(2, 64 if model is models[-1] else 256) * (step + rank)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        results += sent(torch.arange(8.0) + rank + step, rank, mesh, pair)
+        boundary(step)
+    weights = [parameter for model in models for parameter in model.parameters()]
+    return digest(*results, *[getattr(weight, "_local_tensor", weight).detach() for weight in weights])
+
+
+@scenario
+def toggled(recorder):
+    tap = recorder.tap
+
+    def toggle(step):
+        (tap.resume if step % 2 else tap.pass_through)()
+        if step % 10 == 9:
+            assert tap.remove()
+            tap.install()
+
+    on = every_kind(lambda step: None)
+    tap.pass_through()
+    position = recorder.stream.position(), recorder.spans.position()
+    off = every_kind(lambda step: None)
+    nothing = (recorder.stream.position(), recorder.spans.position()) == position
+    between = every_kind(toggle)
+    tap.resume()
+    return {"digests": [on, off, between], "nothing": nothing}
 
 
 if __name__ == "__main__":

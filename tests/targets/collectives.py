@@ -25,6 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from probe import streams
+from probe.agent.flight import dumps
 from probe.agent.log import Log
 from probe.agent.rows import Stream
 from probe.agent.taps.collectives import Collectives
@@ -45,17 +46,21 @@ class Recorder:
         put = self.log.put
         self.log.put = lambda kind, id, payload: (self.records.__setitem__(id, payload), put(kind, id, payload))
         self.eval = None
-        self.tap = Collectives(self.stream, self.log, lambda thread: self.eval)
+        self.spans = Stream(streams.SPANS, streams.STREAMS[streams.SPANS], 4 << 20)
+        self.tap = Collectives(self.stream, self.spans, self.log, lambda thread: self.eval)
 
     def rows_since(self, position):
         self.settle(position)
-        rows = [self.row(seq) for seq in range(position + 1, self.stream.position() + 1)]
+        rows = self.rows_of(self.stream, position)
         names = ("operation", "group", "tensor", "source")
         return [row | {name: self.records.get(row[name]) for name in names} for row in rows]
 
     def row(self, seq):
-        at = (seq - 1) % self.stream.capacity * self.stream.row_bytes
-        return dict(zip(self.stream.slots, self.stream.struct.unpack_from(self.stream.buffer, at), strict=True))
+        return self.rows_of(self.stream, seq - 1)[0]
+
+    def rows_of(self, stream, position):
+        places = [number % stream.capacity * stream.row_bytes for number in range(position, stream.position())]
+        return [dict(zip(stream.slots, stream.struct.unpack_from(stream.buffer, at), strict=True)) for at in places]
 
     def settle(self, position):
         end = time.monotonic() + 1
@@ -120,6 +125,50 @@ def functional_compiled(recorder):
     return {"values": [torch.compile(doubled, backend="aot_eager")(torch.ones(10)).sum().item()]}
 
 
+def waits_later(x):
+    doubled = x * 2
+    work = dist.all_reduce(doubled, async_op=True)
+    other = x + 1
+    work.wait()
+    return doubled + other
+
+
+def waits_at_once(x):
+    doubled = x * 2
+    dist.all_reduce(doubled)
+    return doubled + 1
+
+
+def counted(function, toggle):
+    """What dynamo counts, breaks of graphs whatever it gives as reason, and what comes out."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    compiled, values = torch.compile(function, backend="eager"), []
+    for call in range(6):
+        toggle(call)
+        values.append(compiled(torch.ones(4 + call % 2)).sum().item())
+    counts = {name: dict(counters[name]) for name in ("frames", "stats", "recompiles")}
+    return [counts, sum(counters["graph_break"].values()), values]
+
+
+@scenario
+def compiled_around(recorder):
+    """Where a compiled function breaks at a collective, dynamo looks at what runs there; it must not be ours."""
+    found = {}
+    for function in (waits_later, waits_at_once):
+        position = recorder.stream.position()
+        found[function.__name__] = [
+            counted(function, lambda call: recorder.tap.install()),
+            counted(function, lambda call: recorder.tap.remove() if call % 2 else recorder.tap.install()),
+            recorder.stream.position() - position,
+            counted(function, lambda call: recorder.tap.remove()),
+        ]
+    recorder.tap.install()
+    return {"found": found}
+
+
 @scenario
 def inference_mode(recorder):
     with torch.inference_mode():
@@ -175,6 +224,7 @@ def every_operation(recorder):
     dist.barrier()
     dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (4,)))
     dist.monitored_barrier()
+    return {"texts": dumps()[0]}
 
 
 @scenario
@@ -185,8 +235,7 @@ def coalesced(recorder):
     manager.wait()
 
 
-@scenario
-def fsdp2(recorder):
+def sharded():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -194,7 +243,12 @@ def fsdp2(recorder):
     mesh = init_device_mesh("cpu", (2,))
     for layer in model:
         fully_shard(layer, mesh=mesh)
-    model(torch.ones(2, 64)).sum().backward()
+    return model
+
+
+@scenario
+def fsdp2(recorder):
+    sharded()(torch.ones(2, 64)).sum().backward()
 
 
 @scenario
@@ -215,6 +269,34 @@ def work_semantics(recorder):
     seen = {"type": type(work).__name__, "future": future.wait()[0].tolist() == [2.0] * 10, "waited": work.wait()}
     seen |= {"completed": work.is_completed(), "same": work.get_future().done()}
     return {"seen": seen, "refused": mistake(), "refused_untapped": untapped(recorder, mistake)}
+
+
+@scenario
+def waits(recorder):
+    """How many spans of waits each way to wait leaves, the longest in ms."""
+    rank, found = dist.get_rank(), {}
+
+    def spans(name, call):
+        position = recorder.spans.position()
+        call()
+        rows = recorder.rows_of(recorder.spans, position)
+        kinds = {row["flags"] & streams.KIND_MASK for row in rows}
+        longest = max((row["end_ns"] - row["start_ns"] for row in rows), default=0) / 1e6
+        found[name] = [len(rows), longest if kinds <= {streams.WAIT} else kinds]
+
+    def late(call):
+        dist.barrier()
+        time.sleep(0.03 * rank)
+        call()
+
+    data = torch.ones(4)
+    functional.all_reduce(data, "sum", dist.group.WORLD).wait()  # the first one imports for 0.2 s
+    spans("at once", lambda: dist.all_reduce(data))
+    spans("later", lambda: late(lambda: dist.all_reduce(data, async_op=True).wait()))
+    spans("functional", lambda: late(lambda: functional.all_reduce(data, "sum", dist.group.WORLD).wait()))
+    spans("recv", lambda: late(lambda: (dist.send if rank else dist.recv)(data, 1 - rank)))
+    spans("not recorded", lambda: untapped(recorder, lambda: dist.all_reduce(data, async_op=True).wait()))
+    return {"found": found}
 
 
 def mistake():
@@ -246,30 +328,6 @@ def timed_out(recorder):
             told = type(error).__name__
         recorder.settle(position)
     return {"told": told}
-
-
-@scenario
-def toggled(recorder):
-    def toggle(step):
-        (recorder.tap.resume if step % 2 else recorder.tap.pass_through)()
-
-    on = train(DistributedDataParallel(network(), bucket_cap_mb=1), 8)
-    recorder.tap.pass_through()
-    position = recorder.stream.position()
-    off = train(DistributedDataParallel(network(), bucket_cap_mb=1), 8)
-    nothing = recorder.stream.position() == position
-    between = train(DistributedDataParallel(network(), bucket_cap_mb=1), 8, toggle)
-    recorder.tap.resume()
-    return {"digests": [on, off, between], "nothing": nothing}
-
-
-@scenario
-def reinstalled(recorder):
-    def reinstall(step):
-        assert recorder.tap.remove()
-        recorder.tap.install()
-
-    return {"digest": train(DistributedDataParallel(network(), bucket_cap_mb=1), 8, reinstall)}
 
 
 @scenario
@@ -371,7 +429,8 @@ def modes_of_the_user(recorder):
 
 def registered():
     dump = torch._C._dispatch_dump
-    return {name: dump(name) for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")}
+    ours = ("c10d::", "_c10d_functional::")
+    return {name: dump(name) for name in torch._C._dispatch_get_all_op_names() if name.startswith(ours)}
 
 
 def main(out, names):
@@ -379,7 +438,7 @@ def main(out, names):
     before = (
         registered(),
         dist.Work.__dict__["wait"],
-        sorted(key for key in torch.library._impls if key.startswith("c10d/")),
+        sorted(key for key in torch.library._impls if "c10d" in key),
     )
     recorder, results = Recorder(), {}
     recorder.tap.install()
@@ -395,7 +454,7 @@ def main(out, names):
     after = (
         registered(),
         dist.Work.__dict__["wait"],
-        sorted(key for key in torch.library._impls if key.startswith("c10d/")),
+        sorted(key for key in torch.library._impls if "c10d" in key),
     )
     position = recorder.stream.position()
     dist.all_reduce(torch.ones(2))

@@ -5,6 +5,7 @@ backward.  At last the ranks keep to the clock on the wall, and one is late.
 """
 
 import json
+import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -54,7 +55,8 @@ def show(kind, clock, late=0):
             times[row["module"], row["module_type"], row["stage"]] += row["duration"] * 1e3
     spent = sum(ns for (_, stage), ns in naps.spent.items() if stage == "backward") / 1e6
     rows = [[*key, ms] for key, ms in times.items()]
-    print("times", json.dumps({"kind": kind, "late": late, "rows": rows, "naps": spent}), flush=True)
+    told = {"kind": kind, "late": late, "exact": isinstance(clock, Clock), "rows": rows, "naps": spent}
+    os.write(1, f"times {json.dumps(told)}\n".encode())  # at once and whole: two ranks write to the same file
 
 
 def main():

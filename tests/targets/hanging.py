@@ -112,6 +112,19 @@ def no_barrier(job):
 
 
 @kind
+def no_send(job):
+    """Stages of a pipeline, of which the first forgets to send."""
+    if job.rank == 0:
+        dist.recv(torch.ones(8), 1)
+    time.sleep(LAST_S)
+
+
+@kind
+def both_receive(job):
+    dist.recv(torch.ones(8), 1 - job.rank)
+
+
+@kind
 def loader(job):
     if job.rank == 1:
         next(iter(DataLoader(Data(0), num_workers=1)))

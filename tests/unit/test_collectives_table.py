@@ -28,7 +28,9 @@ def row(start, took=1.0, kind=ALL_REDUCE, group=1, size=16, tensor=FLOATS, numbe
     return [start, start + 1000, done, kind, group, number, -1, size, tensor, 0, 7, 0]
 
 
-def derived(ranks, *, boundaries=(10, 20, 30, 40), silent=(), flags=SAMPLED, hosts=("a", "a", "a"), skews=(0, 0, 0)):
+def derived(
+    ranks, *, boundaries=(10, 20, 30, 40), silent=(), flags=SAMPLED, hosts=("a", "a", "a"), skews=(0, 0, 0), since=()
+):
     """ranks: rank -> its rows; skews: how far the monotonic clock of each lags behind the first one's, in ms."""
     raws, rows = [], {}
     for rank, operations in ranks.items():
@@ -37,7 +39,7 @@ def derived(ranks, *, boundaries=(10, 20, 30, 40), silent=(), flags=SAMPLED, hos
         skew = skews[rank] * MS
         facts = {
             "rank": rank, "host": hosts[rank], "monotonic_ns": NOW - skew, "wall_ns": NOW, "step_base": 0,
-            "anchor": "SGD",
+            "anchor": "SGD", "collectives_ns": since[rank] * MS if rank < len(since) else None,
         }  # fmt: skip
         raw = Raw(4000 + rank, facts, {}, log)
         raws.append(raw)
@@ -75,6 +77,13 @@ def test_who_has_not_come_is_missing():
     (one,) = derived({0: [row(42, None)], 1: []})
     assert (one["state"], one["arrived"], one["missing"], one["unknown"]) == ("in_flight", [0], [1], [])
     assert (one["wait_ms"], one["duration_ms"]) == ([0.0, None], None)
+
+
+def test_before_the_tap_of_a_rank_came_it_is_not_known_whether_it_did():
+    found = derived({0: [row(12), row(22), row(32)], 1: [row(25), row(32)]}, since=(0, 24))
+    assert [(one["step"], one["arrived"], one["missing"], one["unknown"]) for one in found] == [
+        (1, [0], [], [1]), (2, [0], [], [1]), (3, [0, 1], [], []),
+    ]  # fmt: skip
 
 
 def test_of_who_did_not_answer_it_is_not_known():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from probe.flight import Entry, entries_of, pending
@@ -26,11 +27,11 @@ def test_a_dump_is_read_oldest_first_without_what_two_ranks_send_each_other() ->
     }  # fmt: skip
     earlier = told | {"collective_seq_id": 4, "time_created_ns": 8, "retired": True}
     text = json.dumps({"entries": [told, earlier, told | {"is_p2p": True}]})
-    assert entries_of(text) == [
-        Entry("0", 4, "all_reduce", "[[5]]", "float", 8, True),
-        Entry("0", 5, "all_reduce", "[[5]]", "float", 9, False),
+    assert entries_of([text]) == [
+        Entry("0", 4, "all_reduce", "[[5]]", "float", 8, True, "gloo"),
+        Entry("0", 5, "all_reduce", "[[5]]", "float", 9, False, "gloo"),
     ]
-    assert entries_of("") == []
+    assert entries_of([]) == []
 
 
 def test_who_has_not_come_is_missing_and_who_told_nothing_is_unknown() -> None:
@@ -42,6 +43,12 @@ def test_who_has_not_come_is_missing_and_who_told_nothing_is_unknown() -> None:
 def test_who_is_further_has_come_although_its_entry_is_overwritten() -> None:
     (one,) = pending({0: [entry(3)], 1: [entry(9, ended=True)], 2: [entry(3, ended=True)]}, GROUPS)
     assert one.missing == () and one.arrived == (0, 1, 2)
+
+
+def test_two_backends_of_a_group_count_each_for_itself() -> None:
+    ranks = {rank: [entry(5, "barrier", ended=True), replace(entry(5), backend="nccl")] for rank in (0, 2)}
+    (one,) = pending(ranks, {"0": [0, 2]})
+    assert (one.kind, one.waiting, one.mismatch) == ("all_reduce", (0, 2), "")
 
 
 def test_nothing_is_pending_where_all_has_ended() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from probe.evidence import Evidence, OfRank
-from probe.flight import Entry
+from probe.flight import Entry, Pending
 from probe.hang import judge
+from probe.report import plural
 from probe.stacks import Frame, Thread
 
 NOW = 1_000_000_000_000
@@ -50,6 +52,55 @@ def test_a_rank_that_has_not_come_is_waited_for() -> None:
     assert report.next == ["probe 3999 stack"]
 
 
+def test_ranks_that_do_the_same_are_one_line_and_one_stack() -> None:
+    late = {"entries": issued(29, 30, True), "threads": stack(("threading.py", "wait"), ("train.py", "validate"))}
+    waiting = [rank(number, entries=issued(30, 30, False), step_age_s=30.0 + number) for number in (0, 1)]
+    evidence = Evidence("3999", [*waiting, rank(2, **late), rank(3, **late)], (), {"0": [0, 1, 2, 3]}, NOW, 1.0)
+    report = judge(replace(evidence, machines=["host a: 9 % of its cores busy"]))
+    assert report.verdict == "Waiting for ranks 2-3, which stand in validate (train.py:7), in wait."
+    assert report.why[1:] == [
+        "ranks 0-1 stand in main (train.py:7), step 20, the last ended 30.0 s to 31.0 s ago (usually every 50 ms)",
+        "ranks 2-3 stand in validate (train.py:7), in wait, step 20, the last ended 30.0 s ago (usually every 50 ms)",
+        "host a: 9 % of its cores busy",
+    ]
+    told = ["ranks 0-1:", "  main (train.py:7)", "ranks 2-3:", "  wait (threading.py:7)", "  validate (train.py:7)"]
+    assert report.stacks == told
+
+
+def test_late_ranks_that_do_different_things_are_told_apart() -> None:
+    waits = rank(0, entries=issued(30, 30, False))
+    late = [rank(number, entries=issued(29, 30, True), running=float(number == 2)) for number in (1, 2)]
+    report = judge(Evidence("3999", [waits, *late], (), {"0": [0, 1, 2]}, NOW, 1.0))
+    here = "in main (train.py:7)"
+    assert report.verdict == f"Waiting for ranks 1-2: rank 1 stands {here}; rank 2 runs {here}."
+
+
+def test_a_stack_is_cut_where_it_is_long() -> None:
+    deep = stack(*((f"{depth}.py", "call") for depth in range(20)))
+    report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(29, 30, True), threads=deep))
+    assert report.stacks[-2:] == ["  call (7.py:7)", "  … 12 more"]
+
+
+def test_a_job_that_goes_on_is_told_without_stacks() -> None:
+    assert verdict(rank(0, step_age_s=0.1)).stacks == []
+
+
+@pytest.mark.parametrize(
+    ("one", "several"),
+    [
+        ("stands in has_is (a.py:1), in does", "stand in has_is (a.py:1), in does"),
+        (
+            "does not answer and computes: it may hold the GIL in C",
+            "do not answer and compute: they may hold the GIL in C",
+        ),
+        ("is not attached and sleeps", "are not attached and sleep"),
+        ("has no main thread in Python", "have no main thread in Python"),
+    ],
+)
+def test_what_one_does_several_do(one: str, several: str) -> None:
+    assert plural(one) == several
+
+
 def test_a_rank_that_computes_runs() -> None:
     report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(29, 30, True), running=1.0))
     assert report.verdict == "Waiting for rank 1, which runs in main (train.py:7)."
@@ -72,6 +123,23 @@ def test_a_rank_that_is_gone_or_stopped_is_named_first() -> None:
 def test_calls_that_do_not_fit() -> None:
     report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(30, 30, False, "barrier")))
     assert report.code == "mismatch" and "all_reduce on rank 0, barrier on rank 1" in report.verdict
+
+
+def between(kind: str, waiting: int, *missing: int) -> Pending:
+    return Pending("0", -1, kind, (0, 1), (waiting,), (waiting,), missing, (), "", NOW - 30 * 10**9)
+
+
+def test_a_rank_that_has_not_sent_is_waited_for() -> None:
+    waits = [between("recv from rank 1", 0, 1)]
+    report = judge(Evidence("3999", [rank(0), rank(1)], (), GROUPS, NOW, 1.0, waits))
+    assert (report.code, report.ranks) == ("waiting", (1,))
+    assert report.why[0] == "recv from rank 1 in group 0 is in flight on rank 0 for 30.0 s; not come: 1"
+
+
+def test_two_that_both_receive_wait_for_each_other() -> None:
+    waits = [between("recv from rank 1", 0, 1), between("recv from rank 0", 1, 0)]
+    report = judge(Evidence("3999", [rank(0), rank(1)], (), GROUPS, NOW, 1.0, waits))
+    assert (report.code, report.verdict) == ("deadlock", "Ranks 0-1 wait for each other: all in recv.")
 
 
 def test_groups_in_another_order() -> None:

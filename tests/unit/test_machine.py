@@ -22,6 +22,7 @@ from probe.agent.rows import Stream
 from probe.agent.samplers import Absent, process
 from probe.agent.samplers.process import Process
 from probe.streams import (
+    CORE_WAIT_NS,
     CPU_NS,
     GIL_WAIT_NS,
     HOST_IDLE_TICKS,
@@ -40,8 +41,8 @@ from probe.streams import (
 )
 
 OF_THE_PROCESS = {
-    CPU_NS, GIL_WAIT_NS, HOST_IDLE_TICKS, HOST_MEMORY_AVAILABLE_KB, HOST_MEMORY_KB, HOST_TICKS, INVOLUNTARY_SWITCHES,
-    MAJOR_FAULTS, READ_BYTES, RSS_BYTES, THREADS, VOLUNTARY_SWITCHES, WRITTEN_BYTES,
+    CORE_WAIT_NS, CPU_NS, GIL_WAIT_NS, HOST_IDLE_TICKS, HOST_MEMORY_AVAILABLE_KB, HOST_MEMORY_KB, HOST_TICKS,
+    INVOLUNTARY_SWITCHES, MAJOR_FAULTS, READ_BYTES, RSS_BYTES, THREADS, VOLUNTARY_SWITCHES, WRITTEN_BYTES,
 }  # fmt: skip
 
 
@@ -198,6 +199,8 @@ def test_the_counters_are_those_of_the_kernel(sampler: Process, samples: Stream)
     sampler.sample()
     found = readings(samples)
     assert found[CPU_NS] == pytest.approx((usage.ru_utime + usage.ru_stime) * 1e9, rel=0.05)
+    on_core, waited = map(int, Path("/proc/self/schedstat").read_text().split()[:2])
+    assert 0 < found[CORE_WAIT_NS] <= waited < on_core + found[CORE_WAIT_NS]
     assert found[VOLUNTARY_SWITCHES] >= usage.ru_nvcsw > 0
     assert found[THREADS] == len(os.listdir("/proc/self/task"))
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -213,7 +216,7 @@ def test_files_stay_open_are_not_inherited_and_go_with_the_sampler(samples: Stre
     sampler = Process(samples)
     sampler.sample()
     mine = {int(fd): path for fd, path in descriptors().items() if fd not in before}
-    assert sorted(path.split("/")[-1] for path in mine.values()) == ["io", "meminfo", "stat", "stat"]
+    assert sorted(path.split("/")[-1] for path in mine.values()) == ["io", "meminfo", "schedstat", "stat", "stat"]
     assert not any(os.get_inheritable(fd) for fd in mine)
     sampler.sample()
     sampler.close()
@@ -244,7 +247,7 @@ def test_a_file_that_says_what_we_do_not_understand_is_let_go(samples: Stream, m
     monkeypatch.undo()
     assert readings(samples).keys() == OF_THE_PROCESS - {HOST_MEMORY_KB, HOST_MEMORY_AVAILABLE_KB}
     assert sampler.state.startswith("on, without /proc/meminfo: ValueError")
-    assert len(descriptors()) == len(before) + 3
+    assert len(descriptors()) == len(before) + 4
     sampler.sample()
     sampler.close()
 

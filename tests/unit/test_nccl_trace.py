@@ -83,6 +83,7 @@ def test_an_operation_in_every_column():
         "algbw_gbps": pytest.approx(4000 / 2e-3 / 1e9),
         "busbw_gbps": pytest.approx(4000 / 2e-3 / 1e9 * 1.5),
         "state": "done",
+        "from_flight_recorder": False,
     }
 
 

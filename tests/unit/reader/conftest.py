@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fake_agent import FakeAgent, resolved
 
+from probe import memfd
 from probe.connection import Connection
 
 
@@ -27,8 +28,10 @@ def agent(short_folder: Path) -> Iterator[Callable[..., FakeAgent]]:
 
 
 @pytest.fixture
-def connected() -> Iterator[Callable[..., Connection]]:
-    """Connects to agents and closes the connections with the test."""
+def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Connection]]:
+    """Connects to agents and closes the connections with the test.  They share a process: what lies in its memory is
+    of no one of them, so none is read."""
+    monkeypatch.setattr(memfd, "facts", lambda pid: None)
     made: list[Connection] = []
 
     def make(*agents: FakeAgent, timeout: float = 5.0) -> Connection:

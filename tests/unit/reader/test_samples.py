@@ -10,6 +10,7 @@ from fake_agent import FakeAgent
 
 from probe.connection import Connection
 from probe.streams import (
+    CORE_WAIT_NS,
     CPU_NS,
     EVAL,
     GPU_MEMORY_USED_BYTES,
@@ -85,6 +86,14 @@ def test_a_counter_that_fell_gives_no_rate_and_the_next_one_counts_from_there(re
             one.sample(second * SECOND, (READ_BYTES, value))
 
     assert read(make, "read_mb_s") == [None, 4.0, None, 2.0]
+
+
+def test_waiting_for_a_core_is_a_share_of_the_time(read: Callable[..., Any]) -> None:
+    def make(one: FakeAgent) -> None:
+        one.sample(1 * SECOND, (CORE_WAIT_NS, 5))
+        one.sample(3 * SECOND, (CORE_WAIT_NS, 5 + SECOND // 2))
+
+    assert read(make, "core_wait_pct") == [None, 25.0]
 
 
 def test_switches_of_both_kinds_add_up(read: Callable[..., Any]) -> None:

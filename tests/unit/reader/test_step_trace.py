@@ -15,12 +15,28 @@ from hypothesis import strategies as st
 from probe.closing import closings
 from probe.connection import Connection
 from probe.phases import Intervals, phase_times
+from probe.protocol import NO_GROUP
 from probe.raw import Rows
-from probe.streams import BARE, ENGINE, EVAL, FAILED, FORWARD, OPTIMIZER, SAMPLED, SPANS, STREAMS, UNTIMED
+from probe.streams import (
+    BARE,
+    BLOCKING,
+    ENGINE,
+    EVAL,
+    FAILED,
+    FORWARD,
+    LOG_GROUP,
+    OPTIMIZER,
+    SAMPLED,
+    SPANS,
+    STREAMS,
+    UNTIMED,
+    WAIT,
+)
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
 PHASES = ("data", "forward", "backward", "optimizer", "eval", "other")
+COMM = "round(comm_duration * 1e9)::BIGINT"
 ALL = ", ".join(f"round({name}_duration * 1e9)::BIGINT" for name in PHASES)
 
 
@@ -87,6 +103,91 @@ def test_other_threads_are_in_no_phase(agent: Make, connected: Connect) -> None:
         one.span(start + 10, start + 700, MODEL, FORWARD, thread=99)
 
     assert split(connected(trained(agent, inside))) == (1000, 0, 0, 0, 100, 0, 900)
+
+
+def comm(connection: Connection) -> tuple[Any, ...]:
+    """(in collectives, hidden behind compute in %) of a step, then its other phases."""
+    sql = f"SELECT {COMM}, comm_hidden_pct FROM python.step_trace WHERE step = 1"
+    return *rows(connection, sql)[0], *split(connection)[1:]
+
+
+Operation = tuple[Any, ...]
+
+
+@pytest.mark.parametrize(
+    ("operations", "waits", "expected"),
+    [
+        ([], [], (0, None, 0, 300, 300, 100, 0, 300)),
+        # asynchronous ones block while they are issued, and from when they are waited for
+        ([(20, 30, 200)], [], (10, 1000 / 18 * 1.7, 0, 290, 300, 100, 0, 300)),
+        ([(20, 30, 200)], [(150, 200)], (60, 100 / 1.5, 0, 240, 300, 100, 0, 300)),
+        ([(20, 30, 200), (40, 50, 120)], [(60, 200)], (160, 100 / 9, 0, 140, 300, 100, 0, 300)),
+        # who waits at once is blocked for all of it
+        ([(720, 730, 790, BLOCKING)], [], (70, 0, 0, 300, 300, 100, 0, 230)),
+        ([(820, 830, 850, BLOCKING)], [], (30, 0, 0, 300, 300, 70, 0, 300)),
+        # DDP waits for its buffers in a forward, and at the end of a pass for what it has sent
+        ([(20, 30, 200, 0, "ddp")], [], (180, 0, 0, 120, 300, 100, 0, 300)),
+        ([(450, 460, 500, 0, "ddp"), (600, 610, 680, 0, "ddp")], [], (90, 400 / 13, 0, 300, 210, 100, 0, 300)),
+        ([(450, 460, 690, 0, "ddp"), (600, 610, 680, 0, "ddp")], [], (100, 100 * 14 / 24, 0, 300, 200, 100, 0, 300)),
+        ([(600, 610, 750, 0, "ddp")], [], (100, 100 / 3, 0, 300, 200, 100, 0, 300)),
+        ([(600, 610, 605, 0, "ddp")], [], (10, 0, 0, 300, 290, 100, 0, 300)),
+        # of one that is in flight it is not known when it ends; who waits for it is blocked all the same
+        ([(20, 30, 200), (740, 750, 780)], [(100, 200), (760, 780)], (140, 100 * 8 / 22, 0, 190, 300, 100, 0, 270)),
+    ],
+)
+def test_what_blocks_the_training_thread_is_taken_from_the_phase_around_it(
+    agent: Make, connected: Connect, operations: list[Operation], waits: list[Operation], expected: tuple[Any, ...]
+) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start, start + 300)
+        one.span(start + 400, start + 700, 0, ENGINE)
+        for begin, issued, done, *more in operations:
+            one.operate(start + begin, start + issued, start + done, *more)
+        for begin, end in waits:
+            one.span(start + begin, start + end, 0, WAIT)
+            one.span(start + begin + 100, start + end + 100, 0, WAIT, thread=99)
+
+    assert comm(connected(trained(agent, inside))) == pytest.approx(expected)
+
+
+def test_a_collective_in_an_eval_is_the_evals(agent: Make, connected: Connect) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 100, start + 200, 1, EVAL)
+        one.operate(start + 110, start + 120, start + 150, BLOCKING)
+
+    assert comm(connected(trained(agent, inside))) == (0, None, 0, 0, 0, 100, 100, 800)
+
+
+@pytest.mark.parametrize(
+    ("tap", "since", "expected"),
+    [
+        (NO_GROUP, None, 0),
+        ("off: KeyError('a')", 0, None),
+        ("waiting for a boundary between two steps", None, None),
+        ("on", 900, 0),
+        ("on", 901, None),
+    ],
+)
+def test_communication_is_null_where_collectives_were_not_recorded(
+    agent: Make, connected: Connect, tap: str, since: int | None, expected: int | None
+) -> None:
+    one = trained(lambda: agent(collectives_ns=since), lambda one, start: None)
+    one.facts["taps"]["collectives"] = tap
+    assert comm(connected(one)) == (expected, None, 0, 0, 0, 100, 0, 900)
+
+
+@pytest.mark.parametrize("by", ["user", "ddp"])
+def test_nobody_waits_for_what_a_device_runs_and_how_much_is_hidden_is_not_known(
+    agent: Make, connected: Connect, by: str
+) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 400, start + 700, 0, ENGINE)
+        one.operate(start + 10, start + 20, start + 300, by=by)
+        one.operate(start + 410, start + 420, start + 600, by=by)
+
+    one = trained(agent, inside)
+    one.put(LOG_GROUP, 1, name="0", backend="nccl", size=2, rank=0, ranks=[0, 1])
+    assert comm(connected(one))[:2] == (20, None)
 
 
 def test_the_forward_of_an_unsampled_step_is_null_and_inside_other(agent: Make, connected: Connect) -> None:

@@ -1,0 +1,183 @@
+"""Who is late, by how much, how sure that is, and what it is spent on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_agent import LINEAR, MODEL, FakeAgent
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe import protocol as wire
+from probe.connection import Connection
+from probe.errors import SilentError, UsageError
+from probe.lateness import by_chance, excess, lateness
+from probe.streams import CORE_WAIT_NS, ENGINE, EVAL, LOG_GROUP, OPTIMIZER, SAMPLED
+
+Make = Callable[..., FakeAgent]
+Connect = Callable[..., Connection]
+MS = 1_000_000
+ADAM = 1003
+
+
+def noise(*shape: int) -> Any:
+    return 1 + 0.02 * np.random.default_rng(0).standard_normal(shape)
+
+
+def test_who_does_more_than_the_others_is_late() -> None:
+    own = noise(4, 30)
+    own[2] += 0.05
+    first, *rest = lateness([4, 5, 6, 7], own, 1.0)
+    assert (first.rank, first.is_late) == (6, True)
+    assert first.late_pct == pytest.approx(5, abs=1.5) and first.late_s == pytest.approx(0.05, abs=0.015)
+    assert first.steps > 25 and first.confidence > 0.999
+    assert not any(each.is_late for each in rest)
+
+
+@given(st.integers(2, 8), st.integers(20, 60), st.integers(0, 1000))
+def test_of_equal_ranks_nobody_is_late(ranks: int, steps: int, seed: int) -> None:
+    own = 1 + 0.02 * np.random.default_rng(seed).standard_normal((ranks, steps))
+    assert not any(each.is_late for each in lateness(range(ranks), own, 1.0))
+
+
+def test_a_few_very_late_steps_make_no_late_rank() -> None:
+    own = noise(2, 30)
+    own[1, :5] += 5
+    assert not any(each.is_late for each in lateness([0, 1], own, 1.0))
+
+
+def test_two_late_ranks_are_both_named() -> None:
+    own = noise(8, 30)
+    own[[1, 6]] += 0.1
+    assert {each.rank for each in lateness(range(8), own, 1.0) if each.is_late} == {1, 6}
+
+
+def test_excess_is_over_the_median_of_the_others() -> None:
+    assert excess(np.array([[1.0], [2.0], [10.0]])).tolist() == [[-5.0], [-3.5], [8.5]]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1.0, 2, 3, 4, 5, 6, 7, 8], 0.00586),  # scipy.stats.wilcoxon(…, alternative="greater", method="approx")
+        ([-1.0, 2, 3, -4, 5, 6, 7, 8], 0.03435),
+        ([-1.0, 2, -3, 4, -5, 6, -7, 8], 0.38972),
+        ([-1.0, -2, -3, -4, -5, -6, -7, 800], 0.91929),
+    ],
+)
+def test_how_likely_it_is_by_chance(values: list[float], expected: float) -> None:
+    assert by_chance(np.array(values)) == pytest.approx(expected, abs=1e-5)
+
+
+def train(
+    make: Make,
+    rank: int,
+    late: str = "",
+    by: int = 20,
+    steps: int = 12,
+    backend: str = "gloo",
+    flags: int = SAMPLED,
+    **facts: Any,
+) -> FakeAgent:
+    """Steps of 100 ms of which `late` takes `by` ms longer: the others wait for that at the end of the pass."""
+    one = make(rank=rank, world_size=2, distributed=True, **facts)
+    one.name_modules()
+    one.put(LOG_GROUP, 1, name="0", backend=backend, size=2, rank=rank, ranks=[0, 1])
+    takes = dict.fromkeys(("loader", "forward", "backward", "optimizer"), 10)
+    takes[late or "nothing"] = 10 + by
+    at = MS
+    for _ in range(steps):
+        begin = at
+        one.load(at, at := at + takes["loader"] * MS)
+        one.span(at + MS, at + takes["forward"] * MS - MS, LINEAR)
+        one.span(at, at := at + takes["forward"] * MS, MODEL)
+        one.mark(at + MS, MODEL, 1)
+        one.mark(at + 2 * MS, LINEAR, 1)
+        one.mark(at + takes["backward"] * MS - MS, LINEAR, 3)
+        start, at = at, at + takes["backward"] * MS
+        end = begin + (70 if late == "optimizer" else 90) * MS
+        if backend == "gloo":
+            one.operate(at, at + MS // 10, end, by="ddp")
+        else:
+            one.operate(at, at + MS // 10, at + (end - at), by="ddp")
+        one.span(start, at := end, 0, ENGINE)
+        one.span(at, at := at + takes["optimizer"] * MS, ADAM, OPTIMIZER)
+        one.boundary(at - 1000, flags=flags)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("late", "told"),
+    [
+        ("loader", ["20.0 ms longer waiting for data, 20.0 ms of it for loader"]),
+        ("forward", ["20.0 ms longer in forward, 20.0 ms of it in module linear"]),
+        ("backward", ["20.0 ms longer in backward, 20.0 ms of it in module linear"]),
+        ("optimizer", ["20.0 ms longer in the optimizer"]),
+    ],
+)
+def test_what_the_late_rank_spends_its_time_on(agent: Make, connected: Connect, late: str, told: list[str]) -> None:
+    found = connected(train(agent, 0), train(agent, 1, late)).stragglers()
+    assert (found.steps, found.step_s) == (11, pytest.approx(0.1, abs=0.021))
+    (straggler,) = found.late
+    assert straggler.late.rank == 1
+    assert straggler.late.late_s == pytest.approx(0.02, abs=1e-5)
+    assert straggler.spends == told
+    assert straggler.last_pct == (100 if late != "optimizer" else straggler.last_pct)
+
+
+def test_operations_of_a_device_wait_there(agent: Make, connected: Connect) -> None:
+    found = connected(train(agent, 0, backend="nccl"), train(agent, 1, "forward", backend="nccl")).stragglers()
+    (straggler,) = found.late
+    assert straggler.late.rank == 1 and straggler.late.late_s == pytest.approx(0.02, abs=1e-5)
+
+
+def test_a_rank_that_waits_for_a_core_is_told(agent: Make, connected: Connect) -> None:
+    ranks = train(agent, 0), train(agent, 1, "forward")
+    for rank, one in enumerate(ranks):
+        for second in range(1, 10):
+            at = second * 100 * MS
+            one.sample(at, (CORE_WAIT_NS, at * (30 * rank + 1) // 100))
+    (straggler,) = connected(*ranks).stragglers().late
+    assert straggler.spends[1:] == ["31 % of the time waiting for a core, which other work has (the others 1 %)"]
+
+
+def test_only_the_last_steps_are_looked_at_and_those_with_evals_left_out(agent: Make, connected: Connect) -> None:
+    ranks = train(agent, 0, steps=40), train(agent, 1, steps=40)
+    ranks[1].span(3955 * MS, 3960 * MS, 1, EVAL)
+    assert connected(*ranks).stragglers(10).steps == 9
+
+
+def test_balanced_ranks_are_not_late(agent: Make, connected: Connect) -> None:
+    found = connected(train(agent, 0), train(agent, 1)).stragglers()
+    assert not found.late and [each.spends for each in found.ranks] == [[], []]
+
+
+def test_too_few_steps_are_told(agent: Make, connected: Connect) -> None:
+    with pytest.raises(SilentError, match="for only 3 steps, 8 are needed") as failure:
+        connected(train(agent, 0, steps=4), train(agent, 1, steps=4)).stragglers()
+    assert failure.value.code == "few-steps"
+    with pytest.raises(SilentError, match="for only 0 steps"):
+        connected(train(agent, 0, collectives_ns=None), train(agent, 1)).stragglers()
+    with pytest.raises(SilentError, match="for only 0 steps"):
+        connected(train(agent, 0), agent(rank=1, world_size=2, distributed=True)).stragglers()
+
+
+def test_one_rank_has_nobody_to_be_late_for(agent: Make, connected: Connect) -> None:
+    with pytest.raises(UsageError, match="Only one of 2 ranks is attached here"):
+        connected(train(agent, 0)).stragglers()
+    with pytest.raises(UsageError, match="The job has one rank") as failure:
+        connected(train(lambda **facts: agent(**facts | {"world_size": 1}), 0)).stragglers()
+    assert failure.value.code == "one-rank"
+    ranks = train(agent, 0), train(agent, 1)
+    ranks[1].deaf |= {wire.SNAPSHOT}
+    with pytest.raises(SilentError, match="Nobody to compare with: answered 1/2 ranks, silent: 1"):
+        connected(*ranks, timeout=0.5).stragglers()
+
+
+def test_where_few_steps_were_sampled_forward_is_not_told_from_the_rest(agent: Make, connected: Connect) -> None:
+    ranks = train(agent, 0, flags=0), train(agent, 1, "forward", flags=0)
+    (straggler,) = connected(*ranks).stragglers().late
+    assert straggler.spends == ["20.0 ms longer in forward or outside of all phases"]

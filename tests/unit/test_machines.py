@@ -1,0 +1,54 @@
+"""What hosts and devices are at, in lines, out of samples that were written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probe import machines
+from probe.log import Log
+from probe.machines import machines_told
+from probe.raw import Job, Raw
+from probe.schema import Table
+
+
+def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | None], list[list[float | None]]]]) -> Any:
+    """ranks: host, its busy cores second by second, and of each second its devices' load."""
+    raws = [Raw(number, {"rank": number, "host": host}, {}, Log()) for number, (host, _, _) in enumerate(ranks)]
+
+    def host(raw: Raw) -> Any:
+        busy = np.array(ranks[raw.rank][1], float)
+        return {"host_cpu_pct": busy, "host_memory_used_pct": busy / 2, "start_ns": np.arange(len(busy))}
+
+    def devices(raw: Raw) -> Any:
+        seconds = ranks[raw.rank][2]
+        rows = [(second, load) for second, loads in enumerate(seconds) for load in loads]
+        return {
+            "start_ns": np.array([second for second, _ in rows], np.int64),
+            "device": np.array([str(place) for place, _ in enumerate(rows)]),
+            "gpu_util_pct": np.array([load for _, load in rows], float),
+        }
+
+    for name, derive in (("PROCESS", host), ("GPU", devices)):
+        real: Table = getattr(machines, name)
+        monkeypatch.setattr(machines, name, Table(real.name, real.doc, real.columns, derive=derive))
+    return machines_told(Job(raws, lambda stream: None))
+
+
+def test_a_host_is_told_once_by_its_newest_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks: Any = [("a", [90.0, 10.0], []), ("a", [90.0, 20.0], []), ("b", [], []), ("b", [60.0], [])]
+    assert told(monkeypatch, ranks) == [
+        "host a: 10 % of its cores busy, 5 % of its memory used",
+        "host b: 60 % of its cores busy, 30 % of its memory used",
+    ]
+
+
+def test_ranks_whose_devices_are_equally_busy_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks: Any = [("a", [], [[0.0, 0.0], [100.0, 100.0]]), ("a", [], [[100.0]]), ("a", [], [[100.0], [0.0]])]
+    assert told(monkeypatch, ranks) == ["devices 100 % busy on ranks 0-1, 0 % busy on rank 2"]
+
+
+def test_nothing_is_told_of_what_nobody_has_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, [("a", [], [])]) == []

@@ -1,0 +1,69 @@
+"""Sends and receives that wait, out of rows that were written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probe.log import Log
+from probe.pairs import pairs_of
+from probe.raw import Job, Raw
+from probe.streams import COLLECTIVES, STREAMS
+
+SEND, RECV, ANY, ALL_REDUCE = 10, 11, 12, 13
+STRINGS = {
+    SEND: "c10d::send",
+    RECV: "c10d::recv_",
+    ANY: "c10d::recv_any_source_",
+    ALL_REDUCE: "c10d::allreduce_",
+}
+
+
+def row(kind: int, peer: int = -1, done: int = 0, start: int = 100) -> list[int]:
+    return [start, start + 1, done, kind, 1, -1, peer, 8, 0, 0, 7, 0]
+
+
+def pairs(ranks: dict[int, list[list[int]]]) -> list[tuple[Any, ...]]:
+    """(what, who waits, who has not come, of whom it is not known) of each, on ranks 4, 5, 6 of the job."""
+    raws = []
+    for rank in ranks:
+        log = Log()
+        log.strings, log.groups = dict(STRINGS), {1: {"name": "7", "ranks": [4, 5, 6], "size": 3, "rank": rank - 4}}
+        raws.append(Raw(4000 + rank, {"rank": rank, "monotonic_ns": 50, "wall_ns": 1050}, {}, log))
+
+    def fetch(stream: str) -> None:
+        for raw in raws:
+            table = [[*each, seq] for seq, each in enumerate(ranks[raw.rank], start=1)]
+            raw.put(stream, [np.array(table, np.int64).reshape(-1, len(STREAMS[COLLECTIVES]))])
+
+    found = pairs_of(Job(raws, fetch))
+    assert all(each.group == "7" and each.number == -1 and each.members == (4, 5, 6) for each in found)
+    return [(each.kind, each.waiting, each.missing, each.unknown, each.created_ns) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ({4: [row(RECV, 1, done=150)], 5: []}, []),
+        ({4: [row(ALL_REDUCE)], 5: []}, []),
+        ({4: [row(RECV, 1)], 5: []}, [("recv from rank 5", (4,), (5,), (), 1100)]),
+        ({4: [row(SEND, 2)]}, [("send to rank 6", (4,), (6,), (), 1100)]),
+        ({4: [row(ANY)], 5: []}, [("recv from any rank", (4,), (), (5, 6), 1100)]),
+        # the other half is there, and it does not end
+        (
+            {4: [row(SEND, 1)], 5: [row(RECV, 0, start=200)]},
+            [("send to rank 5", (4,), (), (), 1100), ("recv from rank 4", (5,), (), (), 1200)],
+        ),
+        # each waits for the other
+        (
+            {4: [row(RECV, 1)], 5: [row(RECV, 0)]},
+            [("recv from rank 5", (4,), (5,), (), 1100), ("recv from rank 4", (5,), (4,), (), 1100)],
+        ),
+        # of several to the same one the oldest
+        ({4: [row(SEND, 1), row(SEND, 1, start=300)]}, [("send to rank 5", (4,), (5,), (), 1100)]),
+    ],
+)
+def test_who_waits_for_whom(ranks: dict[int, list[list[int]]], expected: list[tuple[Any, ...]]) -> None:
+    assert pairs(ranks) == expected
