@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPARED := $(VENV)/bench/.installed
 
+# Each of the many processes would compile torch's sources and ours anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: test beside frameworks gpu lint demo docs bench soak install clean
 
 # Two processes share what may run side by side, the long files (not the ones with many tests) first, and ruff and mypy
@@ -59,7 +62,7 @@ soak: $(INSTALLED)
 
 install: $(INSTALLED)
 
-# What is imported is compiled then; the most of torch never is.
+# What is imported is compiled then, once; the most of torch never is.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[dev]' $(TORCH)

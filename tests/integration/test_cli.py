@@ -80,6 +80,7 @@ def test_run_attaches_to_the_ranks_as_they_appear(probe: Probe, start: Start, tm
                     tmp_path / "run.txt", {})  # fmt: skip
     try:
         target.wait_for("attached  rank 0")
+        target.wait_for("ready")  # the attach comes while torch is imported
         assert "Sequential" in probe(target.pid, "eval", "type(model)").stdout
     finally:
         target.end()
