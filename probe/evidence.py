@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from . import memfd
 from . import protocol as wire
+from .attach.gil import gil_told
 from .client import Client, Header, Link
 from .errors import SilentError
 from .fetch import Fetcher
@@ -46,6 +47,7 @@ class OfRank:
     moved: bool = False  # the main thread stood elsewhere at the first look
     entries: Sequence[Entry] = ()  # what it has issued
     workers: Sequence[str] = ()  # of its loaders, what is the matter with them
+    gil: str = ""  # of one that does not answer: who holds its GIL, in words
 
     @property
     def main(self) -> Thread | None:
@@ -92,7 +94,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     ranks = [_of_rank(link, first, second, issued.entries.get(link.rank, ())) for link in client.links]
     for rank, pid in others:
         condition = "stopped" if is_stopped(pid) else "unattached"
-        ranks.append(OfRank(rank, pid, condition, running=_share(pid, first, second)))
+        ranks.append(OfRank(rank, pid, condition, running=_share(pid, first, second), gil=gil_told(pid)))
     ranks.sort(key=lambda each: each.rank)
     return Evidence(
         endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.at - first.at, issued.pairs,
@@ -158,8 +160,10 @@ def _of_rank(link: Link, first: _Look, second: _Look, entries: Sequence[Entry]) 
     running = _share(link.pid, first, second)
     said = second.said[link]["facts"] if link in second.said else None
     facts = said or next((raw.facts for raw in memfd.raws([link.pid])), None)
+    condition = "answers" if said else _condition(link.pid)
+    gil = gil_told(link.pid) if condition == "silent" else ""
     if facts is None:
-        return OfRank(link.rank, link.pid, _condition(link.pid), running=running)
+        return OfRank(link.rank, link.pid, condition, running=running, gil=gil)
     threads = second.threads.get(link, [])
     now, last = int(facts["monotonic_ns"]), facts.get("last_step_ns")
     main = [
@@ -169,7 +173,7 @@ def _of_rank(link: Link, first: _Look, second: _Look, entries: Sequence[Entry]) 
     return OfRank(
         link.rank,
         link.pid,
-        "answers" if said else _condition(link.pid),
+        condition,
         steps=int(facts.get("step_base") or 0) + int(facts.get("count") or 0),
         step_age_s=(now - int(last)) / 1e9 if last else None,
         usual_step_s=int(facts["step_ns"]) / 1e9 if facts.get("step_ns") else None,
@@ -180,6 +184,7 @@ def _of_rank(link: Link, first: _Look, second: _Look, entries: Sequence[Entry]) 
         moved=main[0] != main[1],
         entries=entries,
         workers=_workers(link.pid),
+        gil=gil,
     )
 
 

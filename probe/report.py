@@ -39,7 +39,7 @@ def does(one: OfRank) -> str:
     """What a rank does instead, in words."""
     if one.condition != "answers":
         busy = (one.running or 0) >= BUSY
-        how = "and computes: it may hold the GIL in C" if busy else "and sleeps"
+        how = f"while {one.gil}" if one.gil else "and computes: it may hold the GIL in C" if busy else "and sleeps"
         told = {
             "silent": f"does not answer {how}",
             "unattached": f"is not attached {how}",

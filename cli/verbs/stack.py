@@ -78,6 +78,7 @@ def _lines(found: Sequence[Folded], several: bool) -> Iterator[str]:
 
 def _outside(unreached: Iterable[int], below: bool) -> Iterator[str]:
     """What can be known of those whose Python nobody can ask."""
+    from probe.attach.gil import gil_told
     from probe.native import native_threads, told_together
 
     for pid in unreached:
@@ -85,4 +86,6 @@ def _outside(unreached: Iterable[int], below: bool) -> Iterator[str]:
             yield from [""] * below
             yield f"pid {pid}, as the kernel has its threads:"
             yield from (f"  {line}" for line in threads)
+            if gil := gil_told(pid):
+                yield f"  {gil}"
             below = True

@@ -64,6 +64,9 @@ class Architecture(Protocol):
     def thread_block(self, registers: Registers) -> int:
         """The address of libc's descriptor of this thread (struct pthread)."""
 
+    def is_thread_block(self, address: int, first: bytes) -> bool:
+        """Whether such a descriptor may be there, of which the first 8 bytes are these."""
+
     def thread_id_offset(self, exported: int | None) -> int:
         """Where the thread id lies in it; exported: what libc itself says (since 2.34)."""
 

@@ -19,17 +19,18 @@ from typing import Any
 
 from .. import __version__
 from ..errors import AttachError
-from ..native import native_threads
+from ..native import native_threads, told_together
 from ..processes import has_ended
 from . import refusals
 from .bootstrap import bootstrap_text
 from .bundle import Part
+from .gil import told_of
 from .meeting import Meeting, TooLate
 from .plant import THREAD, Planted
 from .pynvml_loan import pynvml_path
 from .rendezvous import Rendezvous
 from .status import has_thread
-from .target import OLDEST_PYTHON, examine
+from .target import OLDEST_PYTHON, Target, examine
 from .tracer import plant_from_child
 from .zmq_loan import lend
 
@@ -60,7 +61,7 @@ def deliver(pid: int, bundle: list[Part], timeout: float, with_zmq: bool = True)
         try:
             hello = meeting.accept(rendezvous.listener, key)
         except TooLate:
-            raise _no_hello(pid, planted, timeout) from None
+            raise _no_hello(target, planted, timeout) from None
         check_interpreter(pid, hello)
         try:
             meeting.send(_order(bundle, hello, meeting.left_seconds, with_zmq))
@@ -117,7 +118,8 @@ def modules(bundle: list[Part], same_bytecode: bool) -> list[list[Any]]:
     return [[part.name, part.is_package, "", code] for part, code in zip(bundle, dumped, strict=True)]
 
 
-def _no_hello(pid: int, planted: Planted, timeout: float) -> AttachError:
+def _no_hello(target: Target, planted: Planted, timeout: float) -> AttachError:
+    pid = target.pid
     if planted.way != THREAD:
         return _main_thread_busy(pid, f"its main thread did not reach Python code within {timeout:g} s")
     if not has_thread(pid, planted.thread):
@@ -127,10 +129,10 @@ def _no_hello(pid: int, planted: Planted, timeout: float) -> AttachError:
             "See whether it may read its Python installation, and write to /tmp.",
             "no-connection",
         )
-    main = next((f"; its main thread is {thread}" for thread in native_threads(pid)), "")
+    threads = "; ".join(told_together(native_threads(pid)))
+    holds = told_of(target) or f"a thread of it holds the GIL: {threads}"
     return AttachError(
-        f"Process {pid} did not answer within {timeout:g} s: a thread of it holds the GIL in native code{main}. "
-        "The request is withdrawn.",
+        f"Process {pid} did not answer within {timeout:g} s: {holds}. The request is withdrawn.",
         f"Try again once that call has ended: probe attach {pid}",
         "gil-held",
     )

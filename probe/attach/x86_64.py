@@ -90,6 +90,9 @@ class X86_64:
     def thread_block(self, registers: Registers) -> int:
         return registers["fs_base"]
 
+    def is_thread_block(self, address: int, first: bytes) -> bool:
+        return int.from_bytes(first, "little") == address  # fs:0 holds fs itself
+
     def thread_id_offset(self, exported: int | None) -> int:
         return THREAD_ID_OFFSET if exported is None else exported
 

@@ -183,12 +183,20 @@ def test_with_the_gil_held_in_native_code_it_says_so_and_nothing_runs_later(star
     error = refusal(
         target.pid, timeout=1.0, text=f"def start(facts):\n    open({str(trace)!r}, 'w')\n    return {{}}\n"
     )
-    assert error.code == "gil-held"
+    assert error.code == "gil-held" and re.search(r": its main thread, asleep[^,]*, holds the GIL", error.message)
     assert time.monotonic() - began < 1.5
     target.wait_for("released")
     settle(lambda: threads(target.pid) == 1)
     assert not trace.exists()
     assert put(target).reply["pid"] == target.pid
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_the_thread_that_holds_the_gil_is_named(start_python, version):
+    target = start_python(interpreter(version), "waiting.py", "gil_held_by_a_thread", ready="held by")
+    holder = target.output.partition("held by ")[2].partition(".")[0]
+    error = refusal(target.pid, timeout=0.6)
+    assert error.code == "gil-held" and f": its thread {holder} (" in error.message
 
 
 def test_ctrl_c_ends_a_waiting_attach_at_once_and_removes_the_rendezvous(start: Start):

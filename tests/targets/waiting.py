@@ -77,6 +77,15 @@ def gil_held():
     time.sleep(1000)
 
 
+def gil_held_by_a_thread():
+    def hold():
+        os.write(1, b"held by %d.\n" % threading.get_native_id())  # as a whole
+        gil_held()
+
+    threading.Thread(target=hold).start()
+    spin()
+
+
 def no_executable_pages():
     """A seccomp filter answers EACCES to mmap of anonymous memory with PROT_EXEC, as SELinux without execmem does."""
 
