@@ -1,0 +1,62 @@
+"""What a process does in its life goes as it would without an agent inside: forks, exec, signals, its end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from probe.attach import attach
+from target import PYTHON, TARGETS, Probe, Target
+
+KINDS = (
+    "fork", "spawn", "execv", "exit_with_handlers", "exit_beside_daemons", "exit_by_an_exception_while_threads_go_on",
+    "faults", "handlers", "subinterpreters",
+)  # fmt: skip
+
+
+def outcome(kind: str, folder: Path, meanwhile: Callable[[int], object] = lambda pid: None) -> tuple[int, str]:
+    """How the target ends, and what it printed but for addresses, and for modules, where pyzmq is one more."""
+    folder.mkdir()
+    target = Target((PYTHON, str(TARGETS / "living.py"), kind, str(folder / "go")), folder / "output", {})
+    try:
+        target.wait_for("ready")
+        meanwhile(target.pid)
+        (folder / "go").touch()
+        status = target.process.wait(30)
+        return status, re.sub(r"0x[0-9a-f]+|\nExtension modules.*\n", "", target.output)
+    finally:
+        target.end()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_an_agent_inside_it_goes_as_without(kind: str, tmp_path: Path) -> None:
+    without = outcome(kind, tmp_path / "without")
+    assert outcome(kind, tmp_path / "with", attach) == without
+    assert without[1].startswith("ready\n") and "Error" not in without[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_detach_too(kind: str, tmp_path: Path, probe: Probe) -> None:
+    def visit(pid: int) -> None:
+        for _ in range(3):
+            attach(pid)
+            probe(pid, "detach")
+
+    assert outcome(kind, tmp_path / "with", visit) == outcome(kind, tmp_path / "without")
+
+
+def test_what_it_becomes_by_exec_is_attached_to_anew(tmp_path: Path, probe: Probe) -> None:
+    target = Target((PYTHON, str(TARGETS / "living.py"), "into_plain", str(tmp_path / "go")), tmp_path / "output", {})
+    try:
+        target.wait_for("ready")
+        assert not attach(target.pid).already
+        (tmp_path / "go").touch()
+        target.wait_for("ready", times=2)
+        assert not attach(target.pid).already
+        assert probe(target.pid, "eval", "--now", "os.getpid()").stdout == f"{target.pid}\n"
+        probe(target.pid, "detach")
+    finally:
+        target.end()
