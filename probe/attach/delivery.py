@@ -124,9 +124,9 @@ def _no_hello(target: Target, planted: Planted, timeout: float) -> AttachError:
         return _main_thread_busy(pid, f"its main thread did not reach Python code within {timeout:g} s")
     if not has_thread(pid, planted.thread):
         return AttachError(
-            f"The interpreter of process {pid} ran our code, but could not connect: its standard library or its "
-            "temporary directory is out of its reach.",
-            "See whether it may read its Python installation, and write to /tmp.",
+            f"The interpreter of process {pid} ran our code, but could not connect: its standard library, its "
+            "temporary directory or a new thread is out of its reach.",
+            "See whether it may read its Python installation, write to /tmp and start threads.",
             "no-connection",
         )
     threads = "; ".join(told_together(native_threads(pid)))

@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,20 @@ pytestmark = pytest.mark.alone  # it looks at the clock
 
 KILLS = int(os.environ.get("PROBE_KILLS", "100"))
 STRESS = 50  # attaches on each of the versions
+PTHREAD_CREATE = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+int pthread_create(pthread_t *id, const pthread_attr_t *attributes, void *(*begin)(void *), void *argument) {
+    int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+    if (getenv("CREATE")[0] == 'f') return EAGAIN;
+    usleep(400000);
+    return real(id, attributes, begin, argument);
+}
+"""
 
 
 def refusal(pid: int, timeout: float = 5.0, **more) -> AttachError:
@@ -241,6 +256,41 @@ def test_where_executable_pages_are_refused_the_main_thread_runs_it(start: Start
     assert put(target).planted.way == PENDING_CALL
     assert put(target).reply["already"]
     assert target.alive
+
+
+def test_where_no_page_may_become_executable_a_thread_runs_it(start: Start):
+    target = start("waiting.py", "memory_deny_write_execute", ready="denied")
+    if "denied: none" in target.output:
+        pytest.skip("this kernel has no PR_SET_MDWE (before 6.3)")
+    assert put(target).planted.way == THREAD
+    assert put(target).reply["already"]
+
+
+@pytest.fixture(scope="module")
+def pthread_create(tmp_path_factory) -> str:
+    """A library with one of its own, that is slow or fails: CREATE says which."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler (cc) on this machine")
+    source, library = (tmp_path_factory.mktemp("preload") / name for name in ("create.c", "create.so"))
+    source.write_text(PTHREAD_CREATE)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return str(library)
+
+
+def test_a_slow_pthread_create_costs_its_time_and_no_more(start: Start, pthread_create: str):
+    target = start("waiting.py", "nanosleep", env={"LD_PRELOAD": pthread_create, "CREATE": "slow"})
+    assert put(target).planted.stopped_ms < 400  # libc's own is called; the bootstrap's threads go by theirs
+    target.wait_for("slept", times=target.output.count("slept") + 2)
+    assert "broken" not in target.output
+
+
+def test_where_pthread_create_fails_it_says_so_and_nothing_stays(start: Start, pthread_create: str):
+    target = start("waiting.py", "nanosleep", env={"LD_PRELOAD": pthread_create, "CREATE": "fail"})
+    error = refusal(target.pid, timeout=1.0)
+    assert error.code == "no-connection" and "a new thread" in error.message
+    settle(lambda: threads(target.pid) == 1)
+    target.wait_for("slept", times=target.output.count("slept") + 2)
+    assert "broken" not in target.output and rendezvous_directories() == []
 
 
 def test_a_process_that_may_not_start_threads_is_refused(start: Start):

@@ -116,6 +116,13 @@ def no_executable_pages():
         time.sleep(0.01)
 
 
+def memory_deny_write_execute():
+    if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):  # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN
+        print("denied: none", flush=True)
+    print("denied", flush=True)
+    time.sleep(1000)
+
+
 def no_threads_left():
     import resource
 
