@@ -52,6 +52,7 @@ class Agent:
         self.taps: TorchTaps | None = None
         self.why_no_taps = NO_TORCH
         self.leaving = False
+        self._last_words: list[tuple[Key, list[str]]] = []  # who asked for the detach, and what had to stay
         self.facts = Facts(self, endpoint)
         self.on_stopped: Callable[[], None] = lambda: None
         self._threads: dict[int, str] = {}
@@ -89,6 +90,8 @@ class Agent:
             self.server.run()
         finally:
             self.header.close()  # first of all, or an attach that comes now takes this agent for one that stays
+            for key, left in self._last_words:
+                self.server.post(key, wire.DETACHED, left=left)
             self.server.close()
             self.on_stopped()
 
@@ -199,8 +202,7 @@ class Agent:
         sys.modules["_thread"].start_new_thread(self._stop_and_tell, (key,))
 
     def _stop_and_tell(self, key: Key) -> None:
-        left = self.take_out()
-        self.server.post(key, wire.DETACHED, left=left)
+        self._last_words.append((key, self.take_out()))
         self.server.stop()
 
     # ---- the end

@@ -11,7 +11,7 @@ from weakref import finalize
 
 from .agent import Agent
 from .facts import start_ticks
-from .fork import forget_modules
+from .fork import lay_by_modules
 
 _PATIENCE_S = 10.0  # a detach waits for a boundary between two steps
 
@@ -69,8 +69,8 @@ def _new_agent(uids: set[int], version: str, pynvml_path: str | None) -> Agent:
         global _agent
         at_exit()
         agent.release()
-        _agent = None
-        forget_modules()
+        lay_by_modules()
+        _agent = None  # last of all: an attach may be waiting for it
 
     agent.on_stopped = stopped
     at_exit = finalize(agent, remove_path)  # an exit handler of our own would leave its empty place behind

@@ -95,6 +95,7 @@ class Server:
 
     def close(self) -> None:
         """After run(): the last replies get half a second to leave."""
+        self._send_posted()
         self._running.clear()
         self._socket.close(linger=500)
         self._context.term()

@@ -7,9 +7,10 @@ else of ours.  The order follows from these imports.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
 
@@ -30,6 +31,11 @@ class Part:
     def code(self) -> CodeType:
         """As this interpreter compiles it; tracebacks in the target show no path of this machine."""
         return compile(self.source, f"<probe>/{self.name.replace('.', '/')}.py", "exec", dont_inherit=True)
+
+
+def digest(bundle: Iterable[Part]) -> str:
+    """By which the same code is known, whatever its version says."""
+    return hashlib.sha256(repr([(part.name, part.source) for part in bundle]).encode()).hexdigest()
 
 
 def agent_bundle() -> list[Part]:

@@ -23,7 +23,7 @@ from ..native import native_threads, told_together
 from ..processes import has_ended
 from . import refusals
 from .bootstrap import bootstrap_text
-from .bundle import Part
+from .bundle import Part, digest
 from .gil import told_of
 from .meeting import Meeting, TooLate
 from .plant import THREAD, Planted
@@ -32,6 +32,7 @@ from .rendezvous import Rendezvous
 from .status import has_thread
 from .target import OLDEST_PYTHON, Target, examine
 from .tracer import plant_from_child
+from .withdrawal import Withdrawal
 from .zmq_loan import lend
 
 PLANT_SECONDS = 3.0  # for finding a thread at a safe point
@@ -51,13 +52,14 @@ def deliver(pid: int, bundle: list[Part], timeout: float, with_zmq: bool = True)
     """Raises AttachError, after at most `timeout` seconds and a moment."""
     deadline = time.monotonic() + timeout
     with (
+        Withdrawal() as withdrawal,
         contextlib.closing(examine(pid)) as target,
         Rendezvous(pid, target.status) as rendezvous,
-        Meeting(pid, deadline) as meeting,
+        Meeting(pid, deadline, withdrawal) as meeting,
     ):
         key = os.urandom(16).hex()
         text = bootstrap_text(rendezvous.path, key)
-        planted = plant_from_child(target, text, min(deadline, time.monotonic() + PLANT_SECONDS))
+        planted = plant_from_child(target, text, min(deadline, time.monotonic() + PLANT_SECONDS), withdrawal)
         try:
             hello = meeting.accept(rendezvous.listener, key)
         except TooLate:
@@ -99,11 +101,13 @@ def understand(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]
 def _order(bundle: list[Part], hello: dict[str, Any], seconds: float, with_zmq: bool) -> bytes:
     """What the target needs to start the agent, with its length in front."""
     loan = {"path": "", "refused": ""} if hello["zmq"] else lend(hello["suffixes"], tuple(hello["version"]))
+    code = digest(bundle)
     order = {
         "patience": max(0.1, seconds - ANSWER_SECONDS),
         "zmq": loan if with_zmq else None,
         "facts": {"version": __version__, "zmq_path": loan["path"] or None, "pynvml_path": pynvml_path()},
-        "modules": modules(bundle, hello["magic"] == importlib.util.MAGIC_NUMBER.hex()),
+        "digest": code,
+        "modules": [] if hello["has"] == code else modules(bundle, hello["magic"] == importlib.util.MAGIC_NUMBER.hex()),
     }
     text = json.dumps(order).encode()
     return len(text).to_bytes(8, "little") + text

@@ -1,6 +1,7 @@
 """The target's connection to the command, from the moment at which the text was planted.
 
-Used by `delivery`.  Every wait ends at the deadline of the whole attach, or at once when the target ends.
+Used by `delivery`.  Every wait ends at the deadline of the whole attach, or at once when the
+target ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from . import refusals
+from .withdrawal import Withdrawal
 
 MAX_HELLO_BYTES = 65536
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -28,9 +30,10 @@ class TooLate(Exception):
 class Meeting:
     """A context manager; leaving it closes the connection, after which the target knows that nobody waits."""
 
-    def __init__(self, pid: int, deadline: float) -> None:
+    def __init__(self, pid: int, deadline: float, withdrawal: Withdrawal) -> None:
         """deadline: monotonic.  Raises AttachError when the target is gone."""
         self._pid = pid
+        self._withdrawal = withdrawal
         self._deadline = deadline
         self._connection: socket.socket | None = None
         try:
@@ -47,7 +50,7 @@ class Meeting:
         return max(0.0, self._deadline - time.monotonic())
 
     def accept(self, listener: socket.socket, key: str) -> dict[str, Any]:
-        """The target's hello; anybody else is turned away.  Raises TooLate or AttachError."""
+        """The target's hello; anybody else is turned away.  Raises TooLate, Withdrawn or AttachError."""
         while True:
             self._wait(listener, select.POLLIN)
             connection, _ = listener.accept()
@@ -96,7 +99,7 @@ class Meeting:
         poll = select.poll()
         poll.register(connection, event)
         poll.register(self._ended, select.POLLIN)
-        ready = dict(poll.poll(self.left_seconds * 1e3))
+        ready = dict(self._withdrawal.poll(poll, self._deadline))
         if connection.fileno() in ready:  # also what the target said right before its end
             return
         raise refusals.ended(self._pid) if ready else TooLate()

@@ -19,6 +19,7 @@ from .memory import mapping_at
 from .status import thread_status
 from .stopped import CannotStop, GroupStopped, StoppedThread
 from .target import Target
+from .withdrawal import ENDING, Withdrawn
 
 # Modules in whose code a thread may be holding such a lock.
 _LOCKING = re.compile(
@@ -31,10 +32,6 @@ HANDLER_TRIES = 25  # a signal handler is over by then; what is still blocked is
 PAUSE_SECONDS = 0.002
 STACK_ROOM = 16 << 10  # what pthread_create and mmap use of the stack, several times over
 _FRAME_ROOM = 4096  # the signal frame without the extended state, and rounding
-
-
-class Withdrawn(Exception):
-    """Whoever asked for the attach has given up."""
 
 
 def stop_safe_thread(target: Target, deadline: float, takes_locks: bool = True) -> StoppedThread:
@@ -180,5 +177,5 @@ def _in_handler(target: Target, thread: StoppedThread, masked: Counter[int]) -> 
 
 def _check_withdrawn() -> None:
     """The tracer blocks these signals, so that they wait until no thread is stopped."""
-    if signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}:
+    if signal.sigpending() & ENDING:
         raise Withdrawn

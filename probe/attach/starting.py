@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import __version__
 from .bootstrap import IN_THE_TARGET
-from .bundle import agent_bundle
+from .bundle import agent_bundle, digest
 from .delivery import modules
 from .pynvml_loan import pynvml_path
 
@@ -29,4 +29,6 @@ def start() -> None:
     scope: dict[str, Any] = {"__name__": "_probe_bootstrap"}
     exec(IN_THE_TARGET, scope)
     facts = {"uid": os.geteuid(), "version": __version__, "pynvml_path": pynvml_path()}
-    scope["_start"]({"patience": _PATIENCE_S, "facts": facts, "modules": modules(agent_bundle(), True)})
+    bundle = agent_bundle()
+    order = {"patience": _PATIENCE_S, "facts": facts, "digest": digest(bundle), "modules": modules(bundle, True)}
+    scope["_start"](order)

@@ -21,27 +21,25 @@ from typing import Any, NoReturn
 from ..errors import AttachError
 from . import refusals
 from .plant import Planted, plant
-from .safepoint import Withdrawn
 from .target import Target
+from .withdrawal import ENDING, Withdrawal, Withdrawn
 
 GRACE_SECONDS = 2.0  # after its deadline: a call may just have begun
 FAREWELL_SECONDS = 0.5  # for letting the thread go in order, once nobody waits for the answer
-_HELD_BACK = {
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE,
-}  # fmt: skip
+_HELD_BACK = {*ENDING, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGPIPE}
 LAST_DESCRIPTOR = 1 << 20
 HASTE = -20
 
 
-def plant_from_child(target: Target, text: bytes, deadline: float) -> Planted:
-    """`plant`, in a process of its own; deadline: monotonic.  Raises AttachError."""
+def plant_from_child(target: Target, text: bytes, deadline: float, withdrawal: Withdrawal) -> Planted:
+    """`plant`, in a process of its own; deadline: monotonic.  Raises AttachError, or Withdrawn."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         _run(target, text, deadline, writer)
     os.close(writer)
     try:
-        answer = _read(reader, deadline + GRACE_SECONDS)
+        answer = _read(reader, deadline + GRACE_SECONDS, withdrawal)
     finally:
         os.close(reader)
         _end(child)
@@ -83,12 +81,12 @@ def _close_all_but(*kept: int) -> None:
     os.closerange(start, LAST_DESCRIPTOR)
 
 
-def _read(reader: int, deadline: float) -> bytes:
+def _read(reader: int, deadline: float, withdrawal: Withdrawal) -> bytes:
     """What the child wrote before it ended, or before the deadline."""
     answer = b""
     poll = select.poll()
     poll.register(reader, select.POLLIN)
-    while poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
+    while withdrawal.poll(poll, deadline):
         part = os.read(reader, 65536)
         if not part:
             break
