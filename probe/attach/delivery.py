@@ -41,16 +41,18 @@ ANSWER_SECONDS = 0.5  # of the deadline, kept for the target's refusal to travel
 
 @dataclass(frozen=True)
 class Delivered:
-    """reply: what the agent's start() returned; python: the target's version."""
+    """reply: what the agent's start() returned; python: the target's version; hello_ms: until it ran our text."""
 
     reply: dict[str, Any]
     python: str
     planted: Planted
+    hello_ms: float
 
 
 def deliver(pid: int, bundle: list[Part], timeout: float, with_zmq: bool = True) -> Delivered:
     """Raises AttachError, after at most `timeout` seconds and a moment."""
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
+    deadline = began + timeout
     with (
         Withdrawal() as withdrawal,
         contextlib.closing(examine(pid)) as target,
@@ -64,13 +66,14 @@ def deliver(pid: int, bundle: list[Part], timeout: float, with_zmq: bool = True)
             hello = meeting.accept(rendezvous.listener, key)
         except TooLate:
             raise _no_hello(target, planted, timeout) from None
+        hello_ms = (time.monotonic() - began) * 1e3
         check_interpreter(pid, hello)
         try:
             meeting.send(_order(bundle, hello, meeting.left_seconds, with_zmq))
             answer = meeting.receive_all()
         except TooLate:
             raise _no_answer(pid, timeout) from None
-        return Delivered(understand(pid, answer, hello), ".".join(map(str, hello["version"])), planted)
+        return Delivered(understand(pid, answer, hello), ".".join(map(str, hello["version"])), planted, hello_ms)
 
 
 def check_interpreter(pid: int, hello: dict[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
     python tests/bench/soak.py
 
-On every Python that is found: 10,000 cancels at the edge of a snippet's end, 1,000 kills of an attach, 500 attaches to
-each kind of target.  Then jobs of several ranks (SCRIPTS), and other versions (versions.py).
+On every Python that is found: 10,000 cancels at the edge of a snippet's end; 500 attaches to each kind of target, 1,000
+of them killed.  Then jobs of several ranks (SCRIPTS), and other versions (versions.py).
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ def main() -> int:
         run(f"10,000 cancels at the edge of a snippet's end, Python {version}", [python, *cancels], CANCELS="10000")
         for version, python in interpreters()
     ]
-    kills = [*PYTEST, "tests/integration/test_attach.py", "-k", "killed"]
-    good.append(run("1,000 kills of an attach", kills, PROBE_KILLS="1000"))
     good.append(endurance())
     sources = [*PYTEST, "tests/integration/test_collective_sources.py"]
     good.append(run("the tap of collectives toggled at 200 boundaries", sources, BOUNDARIES="200"))

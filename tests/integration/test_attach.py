@@ -5,9 +5,7 @@ The agent delivered here is a few lines, so that nothing but the attach itself i
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import re
 import shutil
 import signal
@@ -26,7 +24,6 @@ from target import TARGETS, Start, Target
 
 pytestmark = pytest.mark.alone  # it looks at the clock
 
-KILLS = int(os.environ.get("PROBE_KILLS", "100"))
 STRESS = 50  # attaches on each of the versions
 PTHREAD_CREATE = """
 #define _GNU_SOURCE
@@ -312,27 +309,6 @@ def test_a_main_thread_that_would_have_to_import_threading_first_and_never_comes
     target = start_python(interpreter("3.11"), "without_threading.py", "long", ready="ready False")
     assert refusal(target.pid, timeout=1.5).code == "main-thread-busy"
     assert target.alive
-
-
-def test_a_killed_attach_leaves_the_target_running(start: Start):
-    target = start("busy.py")
-    moments = random.Random(1)
-    for _ in range(KILLS):
-        child = _in_child(lambda: [put(target) for _ in iter(int, 1)])
-        time.sleep(moments.uniform(0.003, 0.03))
-        family = [child, *map(int, Path(f"/proc/{child}/task/{child}/children").read_text().split())]
-        for pid in family:  # the tracing process too, where there is one just now
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        os.waitpid(child, 0)
-        assert target.alive
-    settle(lambda: not set(states(target.pid)) & {"t", "T"})
-    assert "broken" not in target.output
-    assert put(target).reply["pid"] == target.pid
-    for name in rendezvous_directories():
-        _age(f"/tmp/{name}")
-    put(target)
-    assert rendezvous_directories() == []
 
 
 def _age(directory: str) -> None:

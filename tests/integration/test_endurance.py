@@ -1,7 +1,7 @@
 """Attaching again and again, to targets that notice what is done to them.
 
-Part of `make soak`: ENDURANCE=10 is the whole of it, ENDURANCE=1 a tenth; PROBE_FIGURES=FILE gets the times, a JSON
-object a line.  Times are no test's business.
+A tenth of what `make soak` has with ENDURANCE=10; PROBE_FIGURES=FILE gets the times, a JSON object a line.  Times are
+no test's business.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ import pytest
 from delivering import interpreters, put, states
 
 from probe import connect
-from probe.attach import attach
+from probe.attach.bundle import agent_bundle
+from probe.attach.delivery import deliver
 from probe.attach.rendezvous import PREFIX
 from probe.errors import AttachError
 from target import TARGETS, Start, Target
 
-SIZE = int(os.environ.get("ENDURANCE", "0"))
-pytestmark = [
-    pytest.mark.alone,  # what it measures goes into the figures
-    pytest.mark.skipif(SIZE == 0, reason="a part of make soak: ENDURANCE=1 for a tenth of it"),
-]
+SIZE = int(os.environ.get("ENDURANCE", "1"))
+pytestmark = pytest.mark.alone  # what it measures goes into the figures
 
 
 def tell(name: str, **figures: Any) -> None:
@@ -56,7 +54,7 @@ def watched(pid: int) -> Iterator[list[int]]:
     stood, over = [0], threading.Event()
 
     def look() -> None:
-        while not over.wait(0.0005):
+        while not over.wait(0.003):
             with contextlib.suppress(OSError):
                 stood.append(states(pid).count("t"))
 
@@ -98,6 +96,15 @@ def test_under_stress_every_attach_succeeds_and_one_thread_stands_at_a_time(vers
 
 
 def left(pid: int) -> dict[str, int]:
+    """The least of each in two seconds: a training has its own comings and goings."""
+    looks = []
+    for _ in range(20):
+        looks.append(_left(pid))
+        time.sleep(0.1)
+    return {name: min(look[name] for look in looks) for name in looks[0]}
+
+
+def _left(pid: int) -> dict[str, int]:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return {
         "threads": len(os.listdir(f"/proc/{pid}/task")),
@@ -108,42 +115,66 @@ def left(pid: int) -> dict[str, int]:
     }
 
 
-def test_a_training_with_workers_keeps_nothing_of_them(start: Start, tmp_path: Path) -> None:
+def weights(job: Target) -> dict[int, str]:
+    """By step."""
+    lines = [line.split() for line in job.output.splitlines()]
+    return {int(words[1]): words[2] for words in lines if words[0] == "at" and len(words) == 3}
+
+
+def test_a_training_with_workers_keeps_nothing_of_them_but_its_weights(start: Start, tmp_path: Path) -> None:
     """Attach and detach of the whole agent, each time."""
     pytest.importorskip("torch")
-    job = start("phased.py", str(tmp_path / "times"), "--workers", "2")
-    times: list[float] = []
+    job = start("loading.py", str(tmp_path / "times"), ready="at 100 ")
+    hellos, code = [], agent_bundle()
 
     def cycle() -> None:
-        times.append(attach(job.pid).milliseconds)
+        hellos.append(deliver(job.pid, code, 10.0).hello_ms)
         with connect(str(job.pid)) as connection:
             assert connection.detach() == []
 
-    for _ in range(5):  # what stays of the first: modules, arenas
-        cycle()
+    cycle()  # what it leaves is left once
     before = left(job.pid)
-    for _ in range(20 * SIZE):
+    for _ in range(50 * SIZE):
         cycle()
-    time.sleep(1)
     after = left(job.pid)
+    told = weights(job)
+    job.end()
     grown = {name: after[name] - before[name] for name in after}
-    assert job.alive
     assert max(grown["threads"], grown["descriptors"], grown["directories"]) <= 0
     assert grown["maps"] < 30 and grown["rss_kb"] < 5 * 1024
-    tell("training with workers: attach", **spread(times))
-    tell("training with workers: grown after all of them", n=20 * SIZE, **grown)
+    last = max(told)
+    alone = start("loading.py", str(tmp_path / "again"), ready=f"at {last} ")
+    assert told == {step: digest for step, digest in weights(alone).items() if step <= last}
+    tell("training with workers: until hello", **spread(hellos))
+    tell("training with workers: grown after all of them", n=50 * SIZE, steps=last, **grown)
 
 
 @pytest.mark.parametrize("where", ["sleep", "lock", "epoll", "pipe", "vfork", "native_spin"])
 def test_a_process_that_is_stuck_is_reached(start: Start, where: str) -> None:
     target = start("waiting.py", where)
-    times = []
-    for _ in range(2 * SIZE):
-        began = time.monotonic()
-        put(target)
-        times.append((time.monotonic() - began) * 1e3)
+    times = [timed_put(target) for _ in range(2 * SIZE)]
     assert target.alive
     tell(f"stuck in {where}", **spread(times))
+
+
+def test_a_rank_that_waits_at_a_barrier_is_reached_and_passes_it_when_the_other_comes(
+    start: Start, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    job = start("barrier.py", str(tmp_path / "go"), ranks=2, ready="")
+    pid = int(job.wait_for("waits").partition("waits ")[2].split()[0])
+    time.sleep(0.5)
+    times = [timed_put(pid) for _ in range(2 * SIZE)]
+    assert job.alive and "passed" not in job.output
+    (tmp_path / "go").touch()
+    job.wait_for("passed", times=2)
+    tell("stuck in a barrier of gloo", **spread(times))
+
+
+def timed_put(target: Target | int) -> float:
+    began = time.monotonic()
+    put(target)
+    return (time.monotonic() - began) * 1e3
 
 
 @pytest.mark.parametrize("wait", ["nanosleep", "poll", "futex"])
@@ -203,10 +234,44 @@ def test_an_attach_that_is_interrupted_leaves_nothing(start: Start, script: str)
             os.kill(child, signal.SIGINT)
             time.sleep(0.05)
         assert target.alive
+    nobody_stands(target)
+    assert "broken" not in target.output
+    assert [name for name in os.listdir("/tmp") if name.startswith(PREFIX)] == []
+    tell(f"SIGINT, {script}: harmed", n=20 * SIZE, harmed=0)
+
+
+@pytest.mark.parametrize("script", ["busy.py", "loop.py"])
+def test_an_attach_that_is_killed_leaves_the_target_running(start: Start, script: str) -> None:
+    if script == "loop.py":
+        pytest.importorskip("torch")
+    target = start(script)
+    moments = random.Random(1)
+    for _ in range(100 * SIZE):
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                while True:
+                    put(target)
+            os._exit(99)
+        time.sleep(moments.uniform(0.003, 0.03))
+        family = [child, *map(int, Path(f"/proc/{child}/task/{child}/children").read_text().split())]
+        for pid in family:  # the tracing process too, where there is one just now
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert target.alive
+    nobody_stands(target)
+    assert "broken" not in target.output
+    assert put(target).reply["pid"] == target.pid
+    for directory in Path("/tmp").glob(f"{PREFIX}*"):
+        os.utime(directory, (time.time() - 1000, time.time() - 1000))
+    put(target)
+    assert list(Path("/tmp").glob(f"{PREFIX}*")) == []
+    tell(f"SIGKILL, {script}: harmed", n=100 * SIZE, harmed=0)
+
+
+def nobody_stands(target: Target) -> None:
     end = time.monotonic() + 3
     while set(states(target.pid)) & {"t", "T"}:
         assert time.monotonic() < end
         time.sleep(0.01)
-    assert "broken" not in target.output
-    assert [name for name in os.listdir("/tmp") if name.startswith(PREFIX)] == []
-    tell(f"SIGINT, {script}: harmed", n=20 * SIZE, harmed=0)
