@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import ptrace
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) \S+ \d+\s*(.*)")
 _DELETED = " (deleted)"
 
 
-@dataclass(frozen=True)
-class Mapping:
+class Mapping(NamedTuple):
     """One line of /proc/PID/maps; path is "" for anonymous memory."""
 
     start: int
@@ -37,12 +34,14 @@ class Mapping:
 def read_mappings(pid: int) -> list[Mapping]:
     """Raises PermissionError, or FileNotFoundError or ProcessLookupError when the process is gone."""
     with open(f"/proc/{pid}/maps", errors="surrogateescape") as lines:
-        matches = [match for line in lines if (match := _LINE.match(line.rstrip("\n")))]
-    return [_mapping(*match.groups()) for match in matches]
+        return [_mapping(line) for line in lines]
 
 
-def _mapping(start: str, end: str, permissions: str, offset: str, path: str) -> Mapping:
-    return Mapping(int(start, 16), int(end, 16), permissions, int(offset, 16), path)
+def _mapping(line: str) -> Mapping:
+    """Range, permissions, offset, device, inode, and the path, which may hold blanks or be left out."""
+    addresses, permissions, offset, _, _, *path = line.rstrip("\n").split(None, 5)
+    start, _, end = addresses.partition("-")
+    return Mapping(int(start, 16), int(end, 16), permissions, int(offset, 16), path[0] if path else "")
 
 
 def mapping_at(mappings: list[Mapping], address: int) -> Mapping | None:

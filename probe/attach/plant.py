@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ..errors import AttachError
 from .call import CallFailed, RemoteCalls
 from .memory import PAGE
+from .rehearsal import rehearse
 from .safepoint import stop_safe_thread
 from .target import Target
 
@@ -49,6 +50,7 @@ class _PageRefused(Exception):
 
 def plant(target: Target, text: bytes, deadline: float) -> Planted:
     """Have the target run the text, soon; deadline: monotonic.  Raises AttachError."""
+    rehearse(target)
     try:
         return _plant(target, text, deadline, THREAD, _start_thread)
     except _PageRefused:

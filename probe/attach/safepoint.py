@@ -71,7 +71,7 @@ class _Search:
         except PermissionError:
             self._denied()
             return None
-        unfit = _why_unfit(self._target, thread, self._takes_locks, self._masked)
+        unfit = why_unfit(self._target, thread, self._takes_locks, self._masked)
         if unfit is None:
             return thread
         self._reason = unfit
@@ -93,7 +93,7 @@ class _Search:
             raise refusals.permission(self._target.pid, self._target.status, memory_opened=True)
 
 
-def _why_unfit(target: Target, thread: StoppedThread, takes_locks: bool, masked: Counter[int]) -> str | None:
+def why_unfit(target: Target, thread: StoppedThread, takes_locks: bool, masked: Counter[int]) -> str | None:
     """None when the thread may call.  masked: how often a thread stood with a caught signal blocked."""
     try:
         reason = _no_pthread(target, thread) or _little_stack(target, thread)

@@ -144,7 +144,7 @@ def executable_of(pid: int) -> str:
 
 
 def _refuse_other_libcs(target: Target, loaded: dict[str, int]) -> None:
-    if any(os.path.basename(path).startswith(("ld-musl", "libc.musl")) for path in loaded):
+    if any(path.rpartition("/")[2].startswith(("ld-musl", "libc.musl")) for path in loaded):
         raise refusals.musl(target.pid)
 
 
@@ -161,7 +161,7 @@ def _refuse_unsupported_python(target: Target, loaded: dict[str, int], python: I
 
 
 def _named(loaded: dict[str, int], pattern: re.Pattern[str]) -> list[tuple[str, int]]:
-    return [(path, base) for path, base in loaded.items() if pattern.match(os.path.basename(path))]
+    return [(path, base) for path, base in loaded.items() if pattern.match(path.rpartition("/")[2])]
 
 
 def _first(target: Target, candidates: Iterable[tuple[str, int]], symbol: str) -> Image | None:

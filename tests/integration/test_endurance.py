@@ -14,6 +14,8 @@ import shutil
 import signal
 import statistics
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,9 +25,6 @@ from typing import Any
 import pytest
 from delivering import interpreters, put, states
 
-from probe import connect
-from probe.attach.bundle import agent_bundle
-from probe.attach.delivery import deliver
 from probe.attach.rendezvous import PREFIX
 from probe.errors import AttachError
 from target import TARGETS, Start, Target
@@ -115,6 +114,12 @@ def _left(pid: int) -> dict[str, int]:
     }
 
 
+def cycles(pid: int, count: int) -> list[float]:
+    """Milliseconds until the hello of each."""
+    command = [sys.executable, str(TARGETS.parent / "cycling.py"), str(pid), str(count)]
+    return list(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+
+
 def weights(job: Target) -> dict[int, str]:
     """By step."""
     lines = [line.split() for line in job.output.splitlines()]
@@ -125,17 +130,9 @@ def test_a_training_with_workers_keeps_nothing_of_them_but_its_weights(start: St
     """Attach and detach of the whole agent, each time."""
     pytest.importorskip("torch")
     job = start("loading.py", str(tmp_path / "times"), ready="at 100 ")
-    hellos, code = [], agent_bundle()
-
-    def cycle() -> None:
-        hellos.append(deliver(job.pid, code, 10.0).hello_ms)
-        with connect(str(job.pid)) as connection:
-            assert connection.detach() == []
-
-    cycle()  # what it leaves is left once
+    cycles(job.pid, 1)  # what it leaves is left once
     before = left(job.pid)
-    for _ in range(50 * SIZE):
-        cycle()
+    hellos = cycles(job.pid, 50 * SIZE)
     after = left(job.pid)
     told = weights(job)
     job.end()
