@@ -22,6 +22,7 @@ from . import ptrace, refusals
 from .architecture import this_machine
 from .memory import read_mappings
 from .rendezvous import find_place
+from .sites import executable, has_package, python_version
 from .status import Status, my_status, read_status
 from .target import examine
 from .zmq_loan import lend
@@ -32,8 +33,6 @@ _SCOPES = {
     2: "only root may trace",
     3: "nobody may trace until the next reboot",
 }
-_SITE = re.compile(r"^(.*/(?:site|dist)-packages)/")
-_VERSION = re.compile(r"python(\d)\.(\d+)")
 _TRIAL_S = 5.0  # a child to be traced ends by itself, should nobody end it
 _OLDEST_KERNEL = (5, 3)  # PTRACE_GET_SYSCALL_INFO
 
@@ -160,7 +159,7 @@ def _state(pid: int) -> str:
 
 def _interpreter(pid: int) -> str:
     with contextlib.closing(examine(pid)) as target:
-        version = _version(pid)
+        version = python_version(pid)
         name = ".".join(map(str, version)) if version else "of a version not known"
         return f"CPython {name} that can be called, {os.path.basename(target.place(target.symbols['mmap']))}"
 
@@ -178,35 +177,19 @@ def _place(pid: int) -> str:
 
 
 def _pyzmq(pid: int) -> str:
-    paths = {mapping.path for mapping in read_mappings(pid)}
-    if any("/zmq/backend/cython/" in path for path in paths):
+    if any("/zmq/backend/cython/" in mapping.path for mapping in read_mappings(pid)):
         return "loaded"
-    sites = sorted({match[1] for path in paths if (match := _SITE.match(path))})
-    if any(os.path.isdir(f"/proc/{pid}/root{site}/zmq") for site in sites):
+    if has_package(pid, "zmq"):
         return "installed"
-    version = _version(pid)
+    version = python_version(pid)
     if version is None:
         return "not known; that of this command is lent where it fits"
     loan = lend([f".cpython-3{version[1]}-{os.uname().machine}-linux-gnu.so", ".abi3.so", ".so"], version)
     if not loan["path"]:
-        raise refusals.no_pyzmq(pid, loan["refused"], _executable(pid))
+        raise refusals.no_pyzmq(pid, loan["refused"], executable(pid))
     return "that of this command is lent, should there be none"
 
 
 def _agent(pid: int) -> str:
     said = memfd.facts(pid)
     return "none yet" if said is None else f"there already, version {said.get('agent')}"
-
-
-def _version(pid: int) -> tuple[int, ...] | None:
-    """By the names of what is mapped."""
-    names = (os.path.basename(mapping.path) for mapping in read_mappings(pid))
-    found = [tuple(map(int, match.groups())) for name in names if (match := _VERSION.search(name))]
-    return max(found, default=None)
-
-
-def _executable(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        return "python"

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 
 from ..errors import AttachError
+from .sites import shares_our_files
 from .status import Status, my_status, read_status
 
 CAP_SYS_PTRACE = 1 << 19
@@ -88,10 +89,12 @@ def traced(pid: int, tracer: int) -> AttachError:
 
 
 def no_pyzmq(pid: int, why: str, executable: str) -> AttachError:
+    """executable: as the target has it."""
+    inside = "" if shares_our_files(pid) else f"nsenter -a -r -t {pid} "
     return _error(
         "no-pyzmq",
         f"Process {pid} cannot import pyzmq: {why}.",
-        f"Install it there: {executable} -m pip install pyzmq",
+        f"Install it there: {inside}{executable} -m pip install pyzmq",
     )
 
 

@@ -23,6 +23,7 @@ SCRIPTS = {
     "jobs that are attached to and left all the time, and how jobs end": "toggling.py",
     "every kind of hang, three times": "hangs_of_all_kinds.py",
     "slow ranks named, balanced jobs not": "late_ranks.py",
+    "what a training loses that is attached to once a second": "throughput.py",
 }
 
 
@@ -33,6 +34,9 @@ def main() -> int:
         for version, python in interpreters()
     ]
     good.append(endurance())
+    with tempfile.TemporaryDirectory() as roots:
+        containers = [*PYTEST, "tests/integration/test_container.py"]
+        good.append(run("containers, and systems of other releases", containers, PROBE_ROOTS=roots))
     sources = [*PYTEST, "tests/integration/test_collective_sources.py"]
     good.append(run("the tap of collectives toggled at 200 boundaries", sources, BOUNDARIES="200"))
     for name, script in SCRIPTS.items():

@@ -1,4 +1,7 @@
-"""Targets in namespaces of their own, as containers have them, and on files that are not there any more."""
+"""Targets in namespaces of their own, as containers have them, and on files that are not there any more.
+
+PROBE_ROOTS=FOLDER, as `make soak` sets it, adds other systems: some 300 MB each, made there by debootstrap.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from delivering import put
 
-from target import Probe, Target, descendants
+from probe.errors import AttachError
+from target import TARGETS, Probe, Target, descendants
 
 LOOP = 'exec "$PYTHON" -u -c "$CODE"'
 CODE = "import time; print('ready', flush=True)\nwhile True: time.sleep(0.01)"
@@ -80,6 +85,63 @@ def test_a_read_only_root_leaves_dev_shm(inside: Callable[[str], int], probe: Pr
     if places:
         pytest.skip(f"{', '.join(places)} are mounts of their own here")
     works(probe, pid, "/dev/shm")
+
+
+@pytest.fixture(scope="module", params=["trixie", "sid"])
+def system(request: pytest.FixtureRequest) -> Path:
+    """The root of another Debian, with the Python and the libc of that release, and a pyzmq."""
+    if "PROBE_ROOTS" not in os.environ:
+        pytest.skip("a part of make soak: PROBE_ROOTS names the folder for other systems")
+    if os.geteuid() != 0 or shutil.which("debootstrap") is None:
+        pytest.skip("only root with debootstrap can make another system")
+    root = Path(os.environ["PROBE_ROOTS"], request.param)
+    if not root.exists():
+        subprocess.run(["debootstrap", "--variant=minbase", "--include=python3", request.param, root], check=True)
+    version = next(root.glob("usr/bin/python3.*")).name.removeprefix("python")
+    packages = ["--target", root / "usr/lib/python3/dist-packages", "--python-version", version, "--upgrade"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:"]
+    subprocess.run([*pip, *packages, "pyzmq"], check=True)
+    for target in ("busy.py", "waiting.py"):
+        shutil.copy(TARGETS / target, root / "root")
+    return root
+
+
+@pytest.fixture
+def in_system(system: Path, tmp_path: Path) -> Iterator[Callable[..., tuple[Target, int]]]:
+    """Starts that system's Python in namespaces of its own; the target, and the Python's pid as seen here."""
+    made: list[Target] = []
+
+    def start(*words: str) -> tuple[Target, int]:
+        made.append(Target((*OWN, f"--root={system}", "/usr/bin/python3", "-u", *words), tmp_path / "output", {}))
+        made[-1].wait_for("ready")
+        return made[-1], next(pid for pid in descendants(made[-1].pid) if "/python3" in command(pid))
+
+    yield start
+    for each in made:
+        each.process.kill()
+        each.end()
+
+
+def test_another_system_with_another_python_works_as_this_one(
+    in_system: Callable[..., tuple[Target, int]], probe: Probe
+) -> None:
+    _, pid = in_system("-c", CODE)
+    works(probe, pid, "/tmp")
+
+
+def test_another_system_stays_whole_under_load(in_system: Callable[..., tuple[Target, int]]) -> None:
+    target, pid = in_system("/root/busy.py")
+    for _ in range(50):
+        assert put(pid).reply["pid"] == 1
+    assert "broken" not in target.output and target.alive
+
+
+def test_another_systems_holder_of_the_gil_is_named(in_system: Callable[..., tuple[Target, int]]) -> None:
+    target, pid = in_system("/root/waiting.py", "gil_held_by_a_thread")
+    target.wait_for("held by")
+    with pytest.raises(AttachError, match=r"its thread \d+ \(.+\), asleep[^,]*, holds the GIL") as caught:
+        put(pid, timeout=0.6)
+    assert caught.value.code == "gil-held"
 
 
 def test_an_interpreter_whose_files_are_deleted_is_attached_to(tmp_path: Path, probe: Probe) -> None:

@@ -59,7 +59,7 @@ def test_a_thread_that_may_be_in_a_signal_handler_is_given_time_to_leave_it(star
 def test_a_thread_with_little_stack_left_is_refused(start: Start):
     target = start("waiting.py", "sleep")
     short = [
-        dataclasses.replace(mapping, start=mapping.end - 4096) if mapping.path == "[stack]" else mapping
+        mapping._replace(start=mapping.end - 4096) if mapping.path == "[stack]" else mapping
         for mapping in read_mappings(target.pid)
     ]
     told = in_child(lambda: search(target.pid, seconds=0, mappings=short))
