@@ -1,4 +1,4 @@
-"""A long command as one line of a table: ok or FAIL, how long it took, what it was, and what it left out.
+"""A long command as one line of a table: ok or FAIL, how long it took, what it was; its figures, and what it left out.
 
 Called by soak.py and versions.py.  The one invariant: output is shown only of a command that failed.
 """
@@ -24,6 +24,6 @@ def run(name: str, command: list[str], **environment: str) -> bool:
     print(f"{outcome} {time.monotonic() - begin:7.1f} s  {passed[0]:>10}  {name}", flush=True)
     if done.returncode:
         print(done.stdout[-4000:] + done.stderr[-4000:])
-    for left_out in sorted(set(re.findall(r"not run: .*", done.stdout))):
-        print(f"{' ' * 28}{left_out}", flush=True)
+    for told in sorted(set(re.findall(r"(?:not run|figures): .*", done.stdout))):
+        print(f"{' ' * 28}{told}", flush=True)
     return done.returncode == 0

@@ -40,9 +40,10 @@ def main() -> int:
         finally:
             job.end()
     found = ratio_interval(pairs)
+    usual = median(quiet for _, quiet in pairs)
     print(
-        f"{len(pairs) * ROUNDS_A_WINDOW} attaches and detaches, one a second: {found.value:.3f} of the steps of quiet "
-        f"windows ({found.low:.3f} to {found.high:.3f}), {len(pairs)} pairs, {median(b for _, b in pairs):.0f} steps/s"
+        f"figures: {len(pairs) * ROUNDS_A_WINDOW} attaches and detaches, one a second: {found.value:.3f} of the steps "
+        f"of quiet windows ({found.low:.3f} to {found.high:.3f}), {len(pairs)} pairs, {usual:.0f} steps/s"
     )
     return 0
 
