@@ -244,4 +244,4 @@ def _name_thread(name: bytes) -> None:
     """So that top and py-spy show whose it is; ctypes is loaded in every job that has torch."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is not None:
-        ctypes.CDLL(None).prctl(15, name, 0, 0, 0)
+        ctypes.pythonapi["prctl"](15, name, 0, 0, 0)  # a CDLL of one's own brings a class, in a circle

@@ -12,6 +12,8 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
+from .frames import frames_of_others
+
 _at_it = allocate_lock()
 _LONG = 1.0  # a switch interval that no thread waits out during some microseconds
 
@@ -40,9 +42,8 @@ def alone(change: Callable[[], None], disturbs: Callable[[Any], bool], patience_
 
 
 def _any_frame(disturbs: Callable[[Any], bool]) -> bool:
-    me = sys.modules["_thread"].get_ident()
-    for thread, top in sys._current_frames().items():
-        frame: Any = top if thread != me else None
+    for top in frames_of_others().values():
+        frame: Any = top
         while frame is not None:
             if disturbs(frame.f_code):
                 return True

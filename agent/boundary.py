@@ -16,6 +16,7 @@ from time import perf_counter_ns
 from types import CodeType, FrameType
 
 from .driver import Driver
+from .frames import frames_of_others
 from .loops import loops_around
 from .turn import Turn
 
@@ -108,7 +109,7 @@ class Boundary:
             turn.over = turn.closed = True
             if turn.thread == get_ident():
                 turn.end(sys._getframe(1))
-        for frame in list(sys._current_frames().values()):
+        for frame in (*frames_of_others().values(), sys._getframe(1)):
             self._driver.unmark(frame)
 
     # ---- in the post-hook

@@ -18,6 +18,7 @@ from typing import Any
 from ..protocol import DONE
 from ..streams import EVAL, FAILED, LOG_EVAL, LOG_EVAL_DONE
 from .failure import told
+from .frames import frames_of_others
 from .interrupt import Interruptible
 from .log import Log
 from .namespace import Namespace
@@ -139,7 +140,8 @@ def _done(**known: Any) -> dict[str, Any]:
 
 
 def _frame_of(thread: int | None) -> FrameType | None:
-    frames, threading = sys._current_frames(), sys.modules.get("threading")
+    """Of a thread that is not this one."""
+    frames, threading = frames_of_others(), sys.modules.get("threading")
     if thread not in frames and threading is not None:
         thread = threading.main_thread().ident
     return None if thread is None else frames.get(thread)

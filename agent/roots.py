@@ -17,6 +17,7 @@ from typing import Any
 from . import frame_locals
 from .alone import alone
 from .driver import is_mark
+from .frames import frames_of_others
 from .holder import OWN_NAMES, outward, parts_of, variables
 from .namespace import PACKAGES, USERS, whose
 from .turn import in_a_trace
@@ -116,10 +117,10 @@ def _find(space: dict[str, Any], wanted: dict[int, int], found: Found) -> None:
 
 
 def _stacks() -> list[FrameType]:
-    """The innermost frames of the threads, the main one first."""
+    """The innermost frames of the other threads, the main one first."""
     threading: Any = sys.modules.get("threading")
     main = threading.main_thread().ident if threading is not None else None
-    frames = sys._current_frames()
+    frames = frames_of_others()
     return [frames[thread] for thread in sorted(frames, key=lambda thread: thread != main)[:_THREADS]]
 
 

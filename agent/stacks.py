@@ -7,9 +7,10 @@ kept alive by a look at it.
 from __future__ import annotations
 
 import sys
-from _thread import get_ident
 from types import FrameType
 from typing import Any
+
+from .frames import frames_of_others
 
 _OURS = __name__.partition(".")[0]
 _DEEPEST = 200  # frames of one thread; of a deeper one the innermost
@@ -21,12 +22,7 @@ def stacks() -> list[dict[str, Any]]:
     threading: Any = sys.modules.get("threading")
     named = dict(threading._active) if threading else {}
     main = threading.main_thread() if threading else None
-    own = get_ident()
-    return [
-        _of_thread(ident, frame, named.get(ident), main)
-        for ident, frame in sys._current_frames().items()
-        if ident != own
-    ]
+    return [_of_thread(ident, frame, named.get(ident), main) for ident, frame in frames_of_others().items()]
 
 
 def _of_thread(ident: int, frame: FrameType | None, thread: Any, main: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import re
 import sys
 import types
 from collections.abc import Callable
+from functools import lru_cache
 from time import perf_counter_ns
 from typing import Any
 
@@ -90,6 +91,7 @@ def _is_known(code: types.CodeType) -> bool:
     return (code.co_varnames, code.co_names) == _KNOWN
 
 
+@lru_cache(maxsize=1)  # which the process's next agent finds made
 def _compiled(original: types.CodeType) -> types.CodeType:
     """Our code under the original's file name, every instruction on its last line: `return self._call_impl(…)`."""
     last = max(line for _, _, line in original.co_lines() if line is not None)

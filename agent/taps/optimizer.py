@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from time import perf_counter_ns
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -103,6 +104,7 @@ def _wrapper(making: CodeType) -> CodeType | None:
     return None
 
 
+@lru_cache(maxsize=1)  # which the process's next agent finds made
 def _swapped(original: CodeType) -> CodeType:
     """Our code under the original's name; a traceback shows torch's file, at the line where the wrapper begins."""
     tree = ast.parse(_SOURCE)

@@ -27,6 +27,7 @@ def _meet(path, key):
         pass
     finally:
         connection.close()
+        globals().clear()  # these functions and their namespace hold each other; nobody needs them any more
 
 
 def _serve(connection, key):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
 from collections.abc import Callable
 
 from . import ptrace
@@ -36,7 +35,7 @@ def rehearse(target: Target) -> None:
         lambda: os.waitpid(thread.tid, ptrace.WAIT_ALL | os.WNOHANG),
         thread.get_registers,
         lambda: ptrace.get_regset(thread.tid, architecture.extended_regset),
-        lambda: why_unfit(target, thread, True, Counter()),
+        lambda: why_unfit(target, thread, True, {}),
         lambda: ptrace.get_signal_mask(thread.tid),
         lambda: architecture.signal_frame(registers, _EXTENDED, 0, (0, 0, 0)),
         lambda: target.memory.read(target.symbols["getpid"], 8),

@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import time
-from collections import Counter
 
 from ..errors import AttachError
 from . import refusals
@@ -28,8 +27,10 @@ _LOCKING = re.compile(
     re.IGNORECASE,
 )
 DENIED_SECONDS = 0.5  # the kernel's rules deny for longer, other attaches that hold the same thread do not
-HANDLER_TRIES = 25  # a signal handler is over by then; what is still blocked is the thread's own mask
-PAUSE_SECONDS = 0.002
+HANDLER_SECONDS = 0.05  # a signal handler is over by then; what is still blocked is the thread's own mask
+PAUSE_SECONDS, SHORT_PAUSE_SECONDS = 0.002, 0.0002  # between two rounds; at first, while a moment may be enough
+HURRY_SECONDS = 0.5
+FRESH_SECONDS = 0.02  # for which the mappings count as known
 STACK_ROOM = 16 << 10  # what pthread_create and mmap use of the stack, several times over
 _FRAME_ROOM = 4096  # the signal frame without the extended state, and rounding
 
@@ -38,6 +39,7 @@ def stop_safe_thread(target: Target, deadline: float, takes_locks: bool = True) 
     """A thread stopped where it may call.  takes_locks: whether the call takes locks of libc.
     Raises AttachError when none was found until `deadline` (monotonic), or Withdrawn."""
     search = _Search(target, takes_locks)
+    began = refreshed = time.monotonic()
     while True:
         for tid in candidates(target):
             _check_withdrawn()
@@ -45,19 +47,22 @@ def stop_safe_thread(target: Target, deadline: float, takes_locks: bool = True) 
                 return thread
             if time.monotonic() > deadline:
                 raise search.failure()
-        time.sleep(PAUSE_SECONDS)
-        target.refresh()
+        now = time.monotonic()
+        time.sleep(SHORT_PAUSE_SECONDS if now - began < HURRY_SECONDS else PAUSE_SECONDS)
+        if now - refreshed > FRESH_SECONDS:
+            target.refresh()
+            refreshed = now
 
 
 class _Search:
-    """What was learnt from the threads tried so far.  masked: how often one stood with a caught signal blocked."""
+    """What was learnt from the threads tried so far.  masked: since when one stands with a caught signal blocked."""
 
     def __init__(self, target: Target, takes_locks: bool) -> None:
         self._target = target
         self._takes_locks = takes_locks
         self._reason = "none could be stopped"
         self._denied_since = 0.0
-        self._masked: Counter[int] = Counter()
+        self._masked: dict[int, float] = {}
 
     def stop(self, tid: int) -> StoppedThread | None:
         """The thread, stopped, if it is fit; else it runs on."""
@@ -93,8 +98,8 @@ class _Search:
             raise refusals.permission(self._target.pid, self._target.status, memory_opened=True)
 
 
-def why_unfit(target: Target, thread: StoppedThread, takes_locks: bool, masked: Counter[int]) -> str | None:
-    """None when the thread may call.  masked: how often a thread stood with a caught signal blocked."""
+def why_unfit(target: Target, thread: StoppedThread, takes_locks: bool, masked: dict[int, float]) -> str | None:
+    """None when the thread may call.  masked: since when a thread stands with a caught signal blocked."""
     try:
         reason = _no_pthread(target, thread) or _little_stack(target, thread)
         if reason or not takes_locks:
@@ -164,13 +169,13 @@ def _may_lock(target: Target, module: str) -> bool:
     return module == target.allocator or bool(_LOCKING.match(os.path.basename(module)))
 
 
-def _in_handler(target: Target, thread: StoppedThread, masked: Counter[int]) -> str | None:
+def _in_handler(target: Target, thread: StoppedThread, masked: dict[int, float]) -> str | None:
     """A signal handler may have interrupted malloc; while it runs, its signal is blocked."""
     status = thread_status(target.pid, thread.tid)
     if not status.blocked & status.caught:
         return None
-    masked[thread.tid] += 1
-    if masked[thread.tid] > HANDLER_TRIES:
+    now = time.monotonic()
+    if now - masked.setdefault(thread.tid, now) > HANDLER_SECONDS:
         return None
     return f"thread {thread.tid} may be running a signal handler"
 
