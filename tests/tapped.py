@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,7 +98,9 @@ class Taps:
 
     def raw(self) -> Raw:
         """What a reader would have of this moment; every step may be seen."""
-        self.modules.name()
+        naming = threading.Thread(target=self.modules.name)  # as the agent's: it looks at the others' variables
+        naming.start()
+        naming.join()
         self.log.write()
         log = ReadersLog()
         log.feed(bytes(self.log.read(START, self.log.committed)))
