@@ -25,12 +25,10 @@ from typing import Any
 import pytest
 from delivering import interpreters, put, states
 
-from probe.attach.rendezvous import PREFIX
 from probe.errors import AttachError
 from target import TARGETS, Start, Target
 
 SIZE = int(os.environ.get("ENDURANCE", "1"))
-pytestmark = pytest.mark.alone  # what it measures goes into the figures
 
 
 def tell(name: str, **figures: Any) -> None:
@@ -94,23 +92,23 @@ def test_under_stress_every_attach_succeeds_and_one_thread_stands_at_a_time(vers
         target.end()
 
 
-def left(pid: int) -> dict[str, int]:
+def left(pid: int, folder: Path) -> dict[str, int]:
     """The least of each in two seconds: a training has its own comings and goings."""
     looks = []
     for _ in range(20):
-        looks.append(_left(pid))
+        looks.append(_left(pid, folder))
         time.sleep(0.1)
     return {name: min(look[name] for look in looks) for name in looks[0]}
 
 
-def _left(pid: int) -> dict[str, int]:
+def _left(pid: int, folder: Path) -> dict[str, int]:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return {
         "threads": len(os.listdir(f"/proc/{pid}/task")),
         "descriptors": len([link for link in links(pid) if not link.startswith("/dev/shm/torch_")]),  # batches
         "maps": len(Path(f"/proc/{pid}/maps").read_text().splitlines()),
         "rss_kb": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
-        "directories": len([name for name in os.listdir("/tmp") if name.startswith((PREFIX, "probe-"))]),
+        "directories": len([name for name in os.listdir(folder) if name.startswith("probe-")]),
     }
 
 
@@ -134,14 +132,16 @@ def weights(job: Target) -> dict[int, str]:
     return {int(words[1]): words[2] for words in lines if words[0] == "at" and len(words) == 3}
 
 
-def test_a_training_with_workers_keeps_nothing_of_them_but_its_weights(start: Start, tmp_path: Path) -> None:
+def test_a_training_with_workers_keeps_nothing_of_them_but_its_weights(
+    short_folder: Path, start: Start, tmp_path: Path
+) -> None:
     """Attach and detach of the whole agent, each time."""
     pytest.importorskip("torch")
-    job = start("loading.py", str(tmp_path / "times"), ready="at 100 ")
+    job = start("loading.py", str(tmp_path / "times"), ready="at 100 ", env={"TMPDIR": str(short_folder)})
     cycles(job.pid, 1)  # what it leaves is left once
-    before = left(job.pid)
+    before = left(job.pid, short_folder)
     hellos = cycles(job.pid, 50 * SIZE)
-    after = left(job.pid)
+    after = left(job.pid, short_folder)
     told = weights(job)
     job.end()
     grown = {name: after[name] - before[name] for name in after}
@@ -223,8 +223,8 @@ def test_where_malloc_and_the_loader_are_always_held_it_succeeds_or_says_why_not
 
 
 @pytest.mark.parametrize("script", ["busy.py", "adversary.py"])
-def test_an_attach_that_is_interrupted_leaves_nothing(start: Start, script: str) -> None:
-    target = start(script)
+def test_an_attach_that_is_interrupted_leaves_nothing(short_folder: Path, start: Start, script: str) -> None:
+    target = start(script, env={"TMPDIR": str(short_folder)})
     moments = random.Random(2)
     for _ in range(20 * SIZE):
         child = attaching(target)
@@ -234,15 +234,15 @@ def test_an_attach_that_is_interrupted_leaves_nothing(start: Start, script: str)
         assert target.alive
     nobody_stands(target)
     assert "broken" not in target.output
-    assert [name for name in os.listdir("/tmp") if name.startswith(PREFIX)] == []
+    assert os.listdir(short_folder) == []
     tell(f"SIGINT, {script}: harmed", n=20 * SIZE, harmed=0)
 
 
 @pytest.mark.parametrize("script", ["busy.py", "loop.py"])
-def test_an_attach_that_is_killed_leaves_the_target_running(start: Start, script: str) -> None:
+def test_an_attach_that_is_killed_leaves_the_target_running(short_folder: Path, start: Start, script: str) -> None:
     if script == "loop.py":
         pytest.importorskip("torch")
-    target = start(script)
+    target = start(script, env={"TMPDIR": str(short_folder)})
     moments = random.Random(1)
     for _ in range(100 * SIZE):
         child = attaching(target)
@@ -256,20 +256,25 @@ def test_an_attach_that_is_killed_leaves_the_target_running(start: Start, script
     nobody_stands(target)
     assert "broken" not in target.output
     assert put(target).reply["pid"] == target.pid
-    for directory in Path("/tmp").glob(f"{PREFIX}*"):
+    for directory in short_folder.iterdir():
         os.utime(directory, (time.time() - 1000, time.time() - 1000))
     put(target)
-    assert list(Path("/tmp").glob(f"{PREFIX}*")) == []
+    assert os.listdir(short_folder) == []
     tell(f"SIGKILL, {script}: harmed", n=100 * SIZE, harmed=0)
 
 
 def attaching(target: Target) -> int:
     """pid of a process that attaches again and again; it ends with 0 by SIGINT, with another status if it fails."""
+    reader, writer = os.pipe()
     if child := os.fork():
+        os.close(writer)
+        os.read(reader, 1)  # a signal that comes while Python makes itself at home in a forked process is lost
+        os.close(reader)
         return child
     status = 99
     with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.write(writer, b"!")
         status = 0
         while True:
             try:
