@@ -274,8 +274,8 @@ def attaching(target: Target) -> int:
     status = 99
     with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.write(writer, b"!")
         status = 0
+        os.write(writer, b"!")
         while True:
             try:
                 put(target)
