@@ -218,6 +218,8 @@ class Agent:
 
     def release(self) -> None:
         """After the thread's end: give the memory back."""
+        if self.taps is not None:
+            self.taps.release()
         self.modules.close()
         self.machine.close()
         for part in self._parts():

@@ -98,6 +98,10 @@ class TorchTaps:
         else:
             self.loader.remove()
 
+    def release(self) -> None:
+        """Once all is out: leave less to the collector.  A call still under way tells its trouble to nobody."""
+        self.backward.begun.clear()
+
     def _trouble(self, text: str) -> None:
         """From inside a tap, on any of the job's threads: out with it, at once."""
         tap = text.partition(":")[0]

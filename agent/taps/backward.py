@@ -66,7 +66,6 @@ class Backward:
 
     def remove(self) -> None:
         self.time_passes(False)
-        self.begun.clear()  # a call that is under way tells its trouble to nobody
         self.carriers.clear()
         self._behind.clear()
         self._spare.clear()

@@ -76,6 +76,7 @@ class _Search:
         except PermissionError:
             self._denied()
             return None
+        self._denied_since = 0.0  # a thread that is ending is denied too
         unfit = why_unfit(self._target, thread, self._takes_locks, self._masked)
         if unfit is None:
             return thread

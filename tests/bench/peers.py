@@ -2,8 +2,9 @@
 
     python tests/bench/peers.py [--rounds 3]        about ten minutes; memray wants gdb or lldb on the machine
 
-The others are installed into an environment of their own, in a temporary folder.  A tool has 25 seconds a time.  "ok":
-it did what it is for, the target lives, no thread of it stands; else what went wrong.
+The others are installed into an environment of their own, in a temporary folder; the targets run in it, since memray
+must be found there.  A tool has 25 seconds a time.  Good is: it did what it is for, the target lives, no thread of it
+stands; else what went wrong.
 """
 
 from __future__ import annotations
@@ -61,11 +62,12 @@ def installed(folder: Path) -> tuple[dict[str, Callable[[int], list[str]]], dict
 
 
 def outcome(command: Callable[[int], list[str]], state: str, rounds: int, folder: Path) -> str:
-    """`ok 3/3, 41 ms`, or how often and the first thing that went wrong."""
+    """`3/3, 41 ms`, or how often and the first thing that went wrong."""
     times, wrong = [], []
     for _ in range(rounds):
         words = (state,) if state.endswith(".py") else ("waiting.py", state)
-        target = Target((sys.executable, str(TARGETS / words[0]), *words[1:]), folder / "output", {})
+        python = str(folder / "peers" / "bin" / "python")
+        target = Target((python, str(TARGETS / words[0]), *words[1:]), folder / "output", {})
         try:
             target.wait_for("ready")
             time.sleep(0.2)
