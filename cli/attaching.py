@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +45,8 @@ def python_programs(pid: int) -> list[int]:
     """The Python processes at or below pid that no other of them has started."""
     from probe import processes
 
-    below = [process for each in processes.descendants(pid) if (process := processes.process(each)) is not None]
+    family = (each for each in processes.descendants(pid) if each != os.getpid())
+    below = [process for each in family if (process := processes.process(each)) is not None]
     inside: set[int] = set()
     programs = []
     for process in below:  # parents come before their children
@@ -100,18 +102,18 @@ def attach_as_they_come(pids: Sequence[int], timeout: float, tell: Callable[[str
     A rank that could not be attached to has its line on stderr and is not tried again; at the end the first failure's
     code is raised.  Raises EndpointError if a process is not there at the beginning.
     """
-    from probe.processes import start_ticks
+    from probe.processes import program, start_ticks
 
     began = {pid: start_ticks(pid) for pid in pids}
     if gone := [pid for pid, ticks in began.items() if ticks is None]:
         raise EndpointError(f"There is no process {gone[0]}.", "Run: probe list")
-    tried: dict[tuple[int, int | None], int | None] = {}  # process -> rank
+    tried: dict[tuple[int, tuple[int, int] | None], int | None] = {}  # process and what it executes -> rank
     failures = []
     if not _ranks_now(pids):
         say("No rank is there yet: waiting for one.")
     while left := [pid for pid in pids if start_ticks(pid) == began[pid]]:
         for pid, rank in _ranks_now(left).items():
-            process = pid, start_ticks(pid)
+            process = pid, program(pid)
             if process in tried or (rank is None and any(each is not None for each in tried.values())):
                 continue  # without its ranks a launcher looks like a job of its own
             tried[process] = rank

@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from . import memfd
 from . import protocol as wire
 from .align import SETTLE_S, align, is_settled, may_change
 from .client import Call, Client, Link, nobody
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .stacks import Thread
     from .stragglers import Stragglers
 
+_LAST_ACT_S = 1.0
 _DETACH_S = 15.0  # the target takes kernels out at a boundary; without one it says so in time
 
 
@@ -222,10 +224,11 @@ class Connection:
         return [{"rank": call.link.rank, **(call.answer or {})["settings"]} for call in answered]
 
     def detach(self) -> list[str]:
-        """Take every agent out; what had to stay, in words, each with its rank."""
+        """Take every agent out, and wait for its end; what had to stay, in words, each with its rank."""
         self._begin()
         calls = self._client.ask(wire.DETACH, time.monotonic() + max(self.timeout, _DETACH_S))
         self._reached(calls)
+        _wait_for_the_end(call.link.pid for call in calls if call.answer is not None)
         return [f"rank {call.link.rank}: {line}" for call in calls for line in (call.answer or {"left": []})["left"]]
 
     def _reached(self, calls: list[Call]) -> None:
@@ -242,6 +245,14 @@ class Connection:
 
     def close(self) -> None:
         self._client.close()
+
+
+def _wait_for_the_end(pids: Iterable[int]) -> None:
+    """Of agents that have said that they go: their last act is to give their memory back."""
+    end = time.monotonic() + _LAST_ACT_S
+    for pid in pids:
+        while memfd.descriptors(pid) and time.monotonic() < end:
+            time.sleep(0.001)
 
 
 def connect(endpoint: str | None = None, *, timeout: float = 10.0) -> Connection:

@@ -78,6 +78,18 @@ def start_ticks(pid: int) -> int | None:
         return None
 
 
+def program(pid: int) -> tuple[int, int] | None:
+    """By which a process is known until it ends or executes another program; None when there is no such process.
+
+    When it began, and where the kernel has laid its stack: 0 for one that we may not look into.
+    """
+    try:
+        fields = _stat(pid)[1]
+        return int(fields[19]), int(fields[25])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def is_stopped(pid: int) -> bool:
     """By a signal (SIGSTOP, Ctrl-Z) or a debugger."""
     try:
@@ -117,9 +129,12 @@ def ranks_below(pid: int) -> list[Process]:
 
     A rank is the topmost Python process for each RANK it was started with.  Without any RANK, the children that
     `multiprocessing.spawn` made and that have torch; without these, the topmost Python process.  Loader workers,
-    resource trackers and compile workers lie below a rank or are none.
+    resource trackers and compile workers lie below a rank or are none, and so is the process that asks, unless it has
+    a RANK itself.
     """
-    return choose_ranks([entry for each in descendants(pid) if (entry := process(each)) is not None])
+    tree = [entry for each in descendants(pid) if (entry := process(each)) is not None]
+    own = os.getpid()
+    return choose_ranks([entry for entry in tree if entry.pid == pid or entry.pid != own or entry.rank is not None])
 
 
 def choose_ranks(tree: list[Process]) -> list[Process]:

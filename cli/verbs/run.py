@@ -68,12 +68,13 @@ def attach_as_they_come(parent: int, ended: threading.Event) -> None:
     from probe import processes
     from probe.attach import attach
 
-    tried: set[tuple[int, int]] = set()
+    tried: set[tuple[int, object]] = set()
     while not ended.wait(LOOK_S):
         for rank in processes.ranks_below(parent):
-            if not rank.has_torch or is_launcher(rank) or (rank.pid, rank.start_ticks) in tried:
+            process = rank.pid, processes.program(rank.pid)
+            if not rank.has_torch or is_launcher(rank) or process in tried:
                 continue
-            tried.add((rank.pid, rank.start_ticks))
+            tried.add(process)
             try:
                 say(line(attach(rank.pid)))
             except ProbeError as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -149,6 +151,43 @@ def test_a_target_that_ended_is_named(job: Target, probe: Probe) -> None:
     probe("attach", job.pid)
     job.end()
     assert probe(job.pid, "query", SQL, status=3).stderr.startswith("probe: [endpoint] There is no process")
+
+
+@pytest.mark.parametrize("verb", ["attach", "doctor"])
+def test_the_command_is_no_rank_of_the_shell_that_runs_it(verb: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{PROBE} {verb} $$; exit $?"], capture_output=True, text=True)
+    assert done.returncode == 4 and "(bash) is not CPython" in done.stderr
+    assert "attached  rank" not in done.stdout
+
+
+def test_follow_attaches_again_where_a_process_executes_another_program(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    job = Target((sys.executable, str(TARGETS / "living.py"), "into_plain", str(go)), tmp_path / "job", {})
+    job.wait_for("ready")
+    following = subprocess.Popen([str(PROBE), "attach", "--follow", str(job.pid)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert following.stdout is not None
+        assert following.stdout.readline().startswith(f"attached  rank 0  pid {job.pid}")
+        go.touch()
+        job.wait_for("ready", times=2)
+        assert following.stdout.readline().startswith(f"attached  rank 0  pid {job.pid}")
+    finally:
+        job.end()
+        following.communicate(timeout=10)
+
+
+def test_when_a_detach_has_ended_so_has_the_agent(start: Start, probe: Probe) -> None:
+    plain = start("plain.py")
+    for _ in range(10):
+        probe("attach", plain.pid)
+        probe(plain.pid, "detach")
+        assert [fd for fd in os.listdir(f"/proc/{plain.pid}/fd") if "probe" in _link(plain.pid, fd)] == []
+
+
+def _link(pid: int, descriptor: str) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    return ""
 
 
 def test_follow_attaches_to_ranks_that_a_restart_brings_up(start: Start) -> None:
