@@ -95,7 +95,7 @@ def _digest_here():
     import os
     import sys
     root = sys.modules.get(PACKAGE) or getattr(os, LAID_BY, {}).get(PACKAGE)
-    return root.digest if root is not None and root.loaded else None
+    return getattr(root, "digest", None) if getattr(root, "loaded", False) else None  # an older one has no digest
 
 
 def _peer_uid(connection):

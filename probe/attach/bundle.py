@@ -33,9 +33,9 @@ class Part:
         return compile(self.source, f"<probe>/{self.name.replace('.', '/')}.py", "exec", dont_inherit=True)
 
 
-def digest(bundle: Iterable[Part]) -> str:
-    """By which the same code is known, whatever its version says."""
-    return hashlib.sha256(repr([(part.name, part.source) for part in bundle]).encode()).hexdigest()
+def digest(bundle: Iterable[Part], version: str) -> str:
+    """By which the same code of the same version is known."""
+    return hashlib.sha256(repr([version, *((part.name, part.source) for part in bundle)]).encode()).hexdigest()
 
 
 def agent_bundle() -> list[Part]:

@@ -104,7 +104,7 @@ def understand(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]
 def _order(bundle: list[Part], hello: dict[str, Any], seconds: float, with_zmq: bool) -> bytes:
     """What the target needs to start the agent, with its length in front."""
     loan = {"path": "", "refused": ""} if hello["zmq"] else lend(hello["suffixes"], tuple(hello["version"]))
-    code = digest(bundle)
+    code = digest(bundle, __version__)
     order = {
         "patience": max(0.1, seconds - ANSWER_SECONDS),
         "zmq": loan if with_zmq else None,

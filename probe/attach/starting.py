@@ -30,5 +30,5 @@ def start() -> None:
     exec(IN_THE_TARGET, scope)
     facts = {"uid": os.geteuid(), "version": __version__, "pynvml_path": pynvml_path()}
     bundle = agent_bundle()
-    order = {"patience": _PATIENCE_S, "facts": facts, "digest": digest(bundle), "modules": modules(bundle, True)}
-    scope["_start"](order)
+    code = digest(bundle, __version__)
+    scope["_start"]({"patience": _PATIENCE_S, "facts": facts, "digest": code, "modules": modules(bundle, True)})

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from delivering import AGENT, interpreters, put, states
 
+from probe.attach import delivery
 from probe.attach.plant import PENDING_CALL, THREAD
 from probe.attach.rendezvous import PREFIX
 from probe.errors import AttachError
@@ -163,6 +164,15 @@ def test_an_agent_of_another_version_is_stopped_and_replaced(start: Start):
     put(target, old + "def stop():\n    import sys\n    sys.stdout.write('stopped\\n'); sys.stdout.flush()\n")
     assert not put(target).reply["already"]
     assert target.output.count("stopped") == 1
+    assert put(target).reply["already"]
+
+
+def test_an_agent_of_the_same_code_in_another_version_is_replaced_at_once(start: Start, monkeypatch):
+    target = start("waiting.py", "sleep")
+    monkeypatch.setattr(delivery, "__version__", "0.0.1")
+    put(target)
+    monkeypatch.undo()
+    assert not put(target).reply["already"]
     assert put(target).reply["already"]
 
 
