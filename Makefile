@@ -12,7 +12,7 @@ COMPARED := $(VENV)/bench/.installed
 # Each of the many processes would compile torch's sources and ours anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test beside frameworks gpu lint demo docs bench soak install clean
+.PHONY: test beside frameworks gpu lint demo docs bench bench-query soak install clean
 
 # Two processes share what may run side by side, the long files (not the ones with many tests) first, and ruff and mypy
 # run beside them; then comes what may not.
@@ -55,6 +55,12 @@ bench: $(INSTALLED) $(COMPARED)
 	$(BIN)/python tests/bench/attach.py
 	$(BIN)/python tests/bench/step_time.py --python $(VENV)/bench/bin/python --write $(BENCH)
 	$(BIN)/python tests/bench/micro.py --write $(BENCH)
+
+# About five minutes, on a machine with nothing else to do: a million rows, 512 ranks, a training that is scanned.
+bench-query: $(INSTALLED)
+	$(BIN)/python tests/bench/query.py
+	$(BIN)/python tests/bench/fan.py
+	$(BIN)/python tests/bench/scan.py
 
 # About four hours; puts other versions of torch, 6 GB each, into a temporary folder for as long as they run.
 soak: $(INSTALLED)

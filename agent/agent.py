@@ -14,6 +14,7 @@ from .. import protocol as wire
 from ..streams import LOG_THREAD, ON_DEMAND, SAMPLES, SPANS, STEPS, STREAMS
 from . import fork
 from .boundary import Boundary
+from .doors import CannotListen
 from .evals import Evals
 from .facts import Facts
 from .flight import dumps, groups
@@ -21,13 +22,17 @@ from .header import Header
 from .log import Log
 from .machine import Machine
 from .modules import Modules
+from .peers import Peers
 from .resident import Resident
 from .rows import Stream
 from .sampling import Sampling
+from .scans import Scans
 from .server import Key, Refused, Server
 from .stacks import stacks
 from .step import Steps
 from .torch_taps import NO_TORCH, TorchTaps, torch_is_imported
+
+_STEPS = 1 << 53  # numbers of steps that make sense
 
 _KEPT: list[Any] = []  # in a forked child: sockets of the parent, never to be closed or collected
 
@@ -52,23 +57,27 @@ class Agent:
         self.taps: TorchTaps | None = None
         self.why_no_taps = NO_TORCH
         self.leaving = False
-        self._last_words: list[tuple[Key, list[str]]] = []  # who asked for the detach, and what had to stay
+        self._asked_to_leave: list[Key] = []
+        self._left: list[str] = []  # what had to stay
         self.facts = Facts(self, endpoint)
+        self.peers = Peers(self.server, self.facts.id)
         self.on_stopped: Callable[[], None] = lambda: None
         self._threads: dict[int, str] = {}
         self._wire_up()
 
     def _wire_up(self) -> None:
         server = self.server
+        scans = Scans(server, self.streams, self.log)
         server.on_tick, server.on_cancel = self._tick, self.evals.cancel
         server.handlers.update(
             {
                 wire.HELLO: self._hello,
                 wire.SNAPSHOT: self._snapshot,
-                wire.SCAN: self._scan,
-                wire.LOG: self._scan_log,
+                wire.SCAN: scans.rows,
+                wire.LOG: scans.log,
                 wire.STACKS: self._stacks,
                 wire.FLIGHT: self._flight,
+                wire.PEERS: self.peers.ask,
                 wire.ALIGN: self._align,
                 wire.SET: self._set,
                 wire.ARM: self.evals.arm,
@@ -84,14 +93,34 @@ class Agent:
         self._write_log()
         sys.modules["_thread"].start_new_thread(self._run, ())
 
+    def adopt(self, wanted: dict[str, Any]) -> None:
+        """What an attach may ask of an agent, new or found; before start(), then on the agent's thread.
+
+        name: of the job, where it is to have one; listen: a port for other hosts, see probe/attach/listening.py.
+        Raises CannotListen.
+        """
+        if wanted.get("listen"):
+            self._listen(wanted["listen"])
+        self.facts.name = wanted.get("name") or self.facts.name
+        self.header.write(self.facts.now())
+
+    def _listen(self, wanted: dict[str, Any]) -> None:
+        if self.server.doors.port is not None:
+            if self.facts.server_key != wanted["public"]:
+                raise CannotListen("other-key", f"listens at {self.facts.tcp} already, with another key")
+            return
+        self.server.doors.listen(wanted["address"], int(wanted["port"]), wanted["secret"], wanted["roles"])
+        self.peers.listening(wanted["host"], wanted["address"], wanted["public"])
+        self.facts.server_key, self.facts.tcp = wanted["public"], f"tcp://{wanted['host']}:{self.server.doors.port}"
+
     def _run(self) -> None:
         _name_thread(b"probe-agent")
         try:
             self.server.run()
         finally:
             self.header.close()  # first of all, or an attach that comes now takes this agent for one that stays
-            for key, left in self._last_words:
-                self.server.post(key, wire.DETACHED, left=left)
+            for key in self._asked_to_leave:
+                self.server.post(key, wire.DETACHED, left=self._left)
             self.server.close()
             self.on_stopped()
 
@@ -119,6 +148,7 @@ class Agent:
         """Once a second or sooner, on the agent's thread."""
         due = self.machine.tick()
         self._look_for_torch()
+        self.peers.tick()
         self._write_log()
         return min(due, self.evals.tick(), 1.0 if self.taps is None else self.taps.due_s)
 
@@ -143,7 +173,7 @@ class Agent:
     def _hello(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if request["protocol"] != wire.PROTOCOL:
             raise Refused("protocol", f"this agent speaks protocol {wire.PROTOCOL}, not {request['protocol']}")
-        self.server.reply(key, wire.WELCOME, facts=self.facts.now())
+        self.server.reply(key, wire.WELCOME, facts=self.facts.now(), role=request["role"])
 
     def _snapshot(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if self.taps is not None:
@@ -151,35 +181,6 @@ class Agent:
         self._write_log()
         at = {name: stream.position() for name, stream in self.streams.items()}
         self.server.reply(key, wire.AT, streams=at, log=self.log.committed, facts=self.facts.now())
-
-    def _scan(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        stream = self.streams.get(request["stream"])
-        if stream is None:
-            raise Refused("protocol", f"no stream {request['stream']!r}: there are {', '.join(self.streams)}")
-        template = bytearray(payload[0])
-        patch = [(int(offset), int(multiplier)) for offset, multiplier in request["patch"]]
-        if any(not 0 <= offset <= len(template) - 8 for offset, _ in patch):
-            raise Refused("protocol", "a patch lies outside its template")
-        first, last = int(request["first"]), min(int(request["last"]), stream.position())
-
-        def messages() -> Any:
-            for number, rows in stream.read(first, last, wire.ROWS_A_MESSAGE):
-                count = len(rows) // stream.row_bytes
-                for offset, multiplier in patch:
-                    template[offset : offset + 8] = (count * multiplier).to_bytes(8, "little")
-                yield count, [wire.encode(wire.ROWS, first=number, rows=count), bytes(template), rows]
-
-        self.server.stream(key, int(request["credit"]), messages())
-
-    def _scan_log(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        first, last = max(int(request["first"]), 8), min(int(request["last"]), self.log.committed)
-
-        def messages() -> Any:
-            for start in range(first, last, wire.LOG_BYTES_A_MESSAGE):
-                data = self.log.read(start, min(start + wire.LOG_BYTES_A_MESSAGE, last))
-                yield len(data), [wire.encode(wire.LOG, first=start), data]
-
-        self.server.stream(key, int(request["credit"]), messages())
 
     def _stacks(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.FRAMES, threads=stacks())
@@ -189,7 +190,10 @@ class Agent:
         self.server.reply(key, wire.ENTRIES, texts=texts, why_not=why_not, groups=groups())
 
     def _align(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        self.steps.align(int(request["base"]), str(request["source"]))
+        base, source = request["base"], request["source"]
+        if type(base) is not int or abs(base) > _STEPS or type(source) is not str or len(source) > 40:
+            raise Refused("protocol", "no step to count from")
+        self.steps.align(base, source)
         self.server.reply(key, wire.END, rows=0)
 
     def _set(self, key: Key, request: dict[str, Any], payload: Any) -> None:
@@ -198,11 +202,13 @@ class Agent:
         self.server.reply(key, wire.SETTINGS, settings=self.sampling.settings())
 
     def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        # Removal waits for the training thread, so it must not keep the server from posting what that sends.
-        sys.modules["_thread"].start_new_thread(self._stop_and_tell, (key,))
+        self._asked_to_leave.append(key)
+        if len(self._asked_to_leave) == 1:
+            # Removal waits for the training thread, so it must not keep the server from posting what that sends.
+            sys.modules["_thread"].start_new_thread(self._stop_and_tell, ())
 
-    def _stop_and_tell(self, key: Key) -> None:
-        self._last_words.append((key, self.take_out()))
+    def _stop_and_tell(self) -> None:
+        self._left = self.take_out()
         self.server.stop()
 
     # ---- the end
@@ -210,6 +216,7 @@ class Agent:
     def take_out(self) -> list[str]:
         """Take everything out of the job's way but the server; what had to stay, in words.  Not the agent's thread."""
         self.leaving = True
+        self.peers.remove()
         self.evals.close()
         left = self.taps.remove() if self.taps is not None else []
         self.boundary.close()
@@ -238,7 +245,7 @@ class Agent:
         for part in self._parts():
             with contextlib.suppress(BufferError):  # the server was sending from it: that thread is not here
                 part.close()
-        _KEPT.append(self.server.abandon())
+        _KEPT.append(self.server.doors.abandon())
         fork.forget_modules()
 
 

@@ -21,6 +21,8 @@ from .step import Steps
 _ARMED_SECONDS = 30.0  # a client that armed and went away
 _FLUSH_SECONDS = 0.1  # so that a progress line is seen while the next one is computed
 _AGAIN_SECONDS = 0.5  # a snippet that swallows an interrupt gets another
+_SESSIONS, _SESSIONS_A_CLIENT = 32, 4
+_BY = 200  # characters of who asks
 _WAITING_SECONDS = 3600.0  # a client that went away while its snippet waited for a boundary
 
 
@@ -63,17 +65,28 @@ class Evals:
             log=self._log,
             spans=self._spans,
             own=self._own,
-            by=str(request.get("by", "")),
+            by=str(request.get("by", ""))[:_BY],
             where=where,
             ranks=request.get("ranks"),
         )
         timeout = request.get("timeout")
+        self._make_room(key)
         steps, now, holder = self._steps, time.perf_counter_ns(), self.holder()
-        by = str(request.get("by", ""))
+        by = str(request.get("by", ""))[:_BY]
         self._sessions[key] = _Session(evaluation, where, None if timeout is None else float(timeout), by)
         waiting = None if steps.last_ns is None else (now - steps.last_ns) / 1e9
         fields = {"count": steps.count, "step_ns": steps.typical_ns(), "waiting": waiting, "holder": holder}
         self._server.reply(key, wire.ARMED, **fields)
+
+    def _make_room(self, key: Key) -> None:
+        """Clients may vanish between arm and go: of too many the one that was armed first goes."""
+        for other in [other for other, session in self._sessions.items() if session.evaluation.done]:
+            del self._sessions[other]
+        if key in self._sessions or sum(other[0] == key[0] for other in self._sessions) >= _SESSIONS_A_CLIENT:
+            raise Refused("held", "this client has armed too much already")
+        waiting = [other for other, session in self._sessions.items() if not session.begun]
+        if len(waiting) >= _SESSIONS:
+            self.cancel(waiting[0])
 
     def holder(self) -> str | None:
         """Whose snippet the training waits for."""
@@ -85,12 +98,14 @@ class Evals:
         session = self._sessions.get(armed)
         if session is None or session.begun or session.ticket is not None:
             raise Refused("protocol", "go for a snippet that is not armed")
+        count = int(request.get("count", -1))
+        if count < -1:
+            raise Refused("protocol", f"no boundary has the number {count}")
         session.expires = time.monotonic() + _WAITING_SECONDS
         if session.where == "now":
             self._begin(session)
             sys.modules["_thread"].start_new_thread(session.evaluation.run_now, (self._steps.training_thread,))
             return
-        count = int(request.get("count", -1))
 
         def run(frame: Any) -> None:
             self._begin(session)

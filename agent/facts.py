@@ -19,11 +19,14 @@ class Facts:
 
     def __init__(self, agent: Agent, endpoint: str) -> None:
         self._agent = agent
+        self.id = os.urandom(8).hex()  # no other agent has it, on whatever host
         self._fixed = {
             "agent": agent.version,
             "protocol": wire.PROTOCOL,
             "pid": os.getpid(),
             "start_ticks": start_ticks(),
+            "id": self.id,
+            "boot_id": _boot_id(),
             "uid": os.geteuid(),
             "host": os.uname().nodename,
             "python": sys.version.partition(" ")[0],
@@ -32,11 +35,18 @@ class Facts:
             "endpoint": endpoint,
         }
 
+        self.name = ""  # what whoever attached calls the job
+        self.tcp: str | None = None  # where other hosts may ask
+        self.server_key: str | None = None  # and by which public key they know us there
+
     def now(self) -> dict[str, Any]:
         steps, taps = self._agent.steps, self._agent.taps
         of_torch = taps.states() if taps is not None else dict.fromkeys(TAPS, self._agent.why_no_taps)
         return {
             **self._fixed,
+            "name": self.name,
+            "tcp": self.tcp,
+            "server_key": self.server_key,
             **_group(),
             **_torch(),
             "monotonic_ns": time.perf_counter_ns(),
@@ -55,7 +65,8 @@ class Facts:
             "sampling": self._agent.sampling.settings(),
             "collectives_ns": taps.collectives.since_ns if taps is not None else None,
             "taps": {**of_torch, **self._agent.machine.states()},
-            "trouble": self._agent.boundary.trouble,
+            "peers": self._agent.peers.state,
+            "trouble": self._agent.boundary.trouble or self._agent.server.trouble,
             "holder": self._agent.evals.holder(),
         }
 
@@ -85,6 +96,15 @@ def _torch() -> dict[str, Any]:
     version = getattr(torch, "__version__", None)
     cuda = getattr(getattr(torch, "version", None), "cuda", None)
     return {"torch": str(version) if version else None, "torch_cuda": cuda}
+
+
+def _boot_id() -> str | None:
+    """By which a reader knows whether this is its own machine."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:  # a sandbox without it: then its memory is never read from outside
+        return None
 
 
 def start_ticks() -> int:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import time
+from functools import partial
 from typing import Any
 from weakref import finalize
 
@@ -20,16 +21,18 @@ _lock = sys.modules["_thread"].allocate_lock()
 
 
 def start(facts: dict[str, Any]) -> dict[str, Any]:
-    """Start the agent, or find it running.  facts: uid of who attaches, version,
+    """Start the agent, or find it running.  facts: uid of who attaches, version, what Agent.adopt() takes,
     pynvml_path (where that one has nvidia-ml-py, if it has).  JSON-able reply for the CLI."""
     global _agent
     with _lock:
         _wait_for_one_that_leaves()
         already = _agent is not None
         if _agent is None:
-            _agent = _new_agent({os.geteuid(), int(facts["uid"])}, str(facts["version"]), facts.get("pynvml_path"))
+            _agent = _new_agent(facts)
+        else:
+            _agent.server.on_thread(partial(_agent.adopt, facts), _PATIENCE_S)
         told = _agent.facts.now()
-    names = ("agent", "pid", "rank", "python", "torch", "endpoint", "taps")
+    names = ("agent", "pid", "rank", "python", "torch", "endpoint", "tcp", "taps")
     return {**{name: told[name] for name in names}, "already": already}
 
 
@@ -46,16 +49,22 @@ def stop() -> list[str]:
 
 def _wait_for_one_that_leaves() -> None:
     end = time.monotonic() + _PATIENCE_S
-    while _agent is not None and _agent.leaving and time.monotonic() < end:
+    while (leaves := _is_leaving()) and time.monotonic() < end:
         time.sleep(0.001)
-    if _agent is not None and _agent.leaving:
+    if leaves:
         raise RuntimeError("the agent that is being detached has not ended yet; attach again")
 
 
-def _new_agent(uids: set[int], version: str, pynvml_path: str | None) -> Agent:
+def _is_leaving() -> bool:
+    agent = _agent  # read once: it may end in the midst of this
+    return agent is not None and agent.leaving
+
+
+def _new_agent(facts: dict[str, Any]) -> Agent:
+    uids, version = {os.geteuid(), int(facts["uid"])}, str(facts["version"])
     folder, owner = _folder(), os.getpid()
     path = f"{folder}/{owner}-{start_ticks()}.sock"
-    agent = Agent(f"ipc://{path}", uids, version, pynvml_path)
+    agent = Agent(f"ipc://{path}", uids, version, facts.get("pynvml_path"))
 
     def remove_path() -> None:
         if os.getpid() != owner:  # a forked child that runs its exit handlers
@@ -75,6 +84,7 @@ def _new_agent(uids: set[int], version: str, pynvml_path: str | None) -> Agent:
     agent.on_stopped = stopped
     at_exit = finalize(agent, remove_path)  # an exit handler of our own would leave its empty place behind
     try:
+        agent.adopt(facts)
         agent.start()
     except BaseException:
         agent.take_out()

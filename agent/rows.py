@@ -18,6 +18,7 @@ from typing import Any
 from ..streams import CHUNK_ROWS, RETENTION_BYTES
 from .memory import shared_memory
 
+_SLOT = Struct("<q")
 _NO_END = 1 << 62  # row numbers never run out
 
 
@@ -76,6 +77,24 @@ class Stream:
             count = min(rows, last - first + 1, self.capacity - place)
             yield first, memoryview(self.buffer)[place * self.row_bytes : (place + count) * self.row_bytes]
             first += count
+
+    def since(self, first: int, last: int, slot: str, value: int) -> int:
+        """The number of the row before the one from which on, about, this slot is no less: of rows that come in its
+        order, but for some.  Some twenty readings of one slot, whatever the length of the history.
+        """
+        place = 8 * self.slots.index(slot)
+        oldest = first = max(first, self.oldest())
+        while first < last:
+            middle = (first + last) // 2
+            offset = (middle - 1) % self.capacity * self.row_bytes
+            if _SLOT.unpack_from(self.buffer, offset + place)[0] < value and self._is(middle, offset):
+                first = middle + 1
+            else:  # also a place that is being written
+                last = middle
+        return max(oldest, first - 1)
+
+    def _is(self, seq: int, offset: int) -> bool:
+        return bool(_SLOT.unpack_from(self.buffer, offset + self.row_bytes - 8)[0] == seq)
 
     def close(self) -> None:
         """Give the memory back.  A tap in flight finds no number, or a closed buffer, and swallows either."""

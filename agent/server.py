@@ -1,13 +1,12 @@
-"""The one thread of the agent: a ROUTER socket that answers readers, and a tick once a second.
+"""The one thread of the agent: it answers readers at its doors, and ticks once a second.
 
 The one invariant: nothing here waits for a client.  Sends are NOBLOCK, streams travel on credit, and who
-is gone or stuck is dropped; so a stuck client neither delays another nor holds memory.
+is gone or stuck is dropped; so a stuck client neither delays another nor holds more than so much memory.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,9 +15,15 @@ from typing import Any
 import zmq
 
 from .. import protocol as wire
+from .doors import Door, Doors
 
-Key = tuple[bytes, bytes]  # identity of a client, its request id
+Key = tuple[tuple[Door, bytes], bytes]  # a client: its door and identity there; its request id
 Frames = list[Any]
+
+_STREAMS, _STREAMS_A_CLIENT = 64, 4  # that run at once; a reader of ours has one
+# A call that lets go of the GIL for microseconds gives it to nobody: who waits for it is not awake by then, and on a
+# busy machine has no core.  Who has much to send works for so long and sleeps for so long.
+_STRETCH_S, _REST_S = 200e-6, 1000e-6
 
 
 class Refused(Exception):
@@ -34,6 +39,29 @@ class _Running:
         self.touched = time.monotonic()
 
 
+class _Errand:
+    """Something to be done on the agent's thread, for which another one waits."""
+
+    def __init__(self, errand: Callable[[], None]) -> None:
+        self._errand = errand
+        self._error: Exception | None = None
+        self._done = sys.modules["_thread"].allocate_lock()
+        self._done.acquire()
+
+    def do(self) -> None:
+        try:
+            self._errand()
+        except Exception as error:
+            self._error = error
+        self._done.release()
+
+    def wait(self, patience_s: float) -> None:
+        if not self._done.acquire(timeout=patience_s):
+            raise TimeoutError("the agent's thread has no time")
+        if self._error is not None:
+            raise self._error
+
+
 class Server:
     """run() on the agent's thread until stop(); post() and wake() from any thread."""
 
@@ -45,21 +73,26 @@ class Server:
         }
         self.on_cancel: Callable[[Key], None] = lambda key: None
         self.on_tick: Callable[[], float] = lambda: 1.0  # returns seconds until it wants to be called again
+        self.trouble = ""  # the last fault of on_tick, in words
         self._running: dict[Key, _Running] = {}
         self._posted: deque[tuple[Key, bytes, Frames]] = deque()
+        self._errands: deque[_Errand] = deque()
         self._stopping = False
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._context = zmq.Context()
-        self._socket = _bound(self._context, endpoint, uids)
+        self.doors = Doors(endpoint, uids, self._take_requests)
+        self.wake = self.doors.wake
+        self._rested = time.monotonic()
 
     def post(self, key: Key, kind: str, /, *payload: Any, **fields: Any) -> None:
         """Send a reply from any thread, without waiting."""
         self._posted.append((key, wire.encode(kind, **fields), list(payload)))
         self.wake()
 
-    def wake(self) -> None:
-        with contextlib.suppress(OSError):  # closed, or 2^64 - 1 wakes ahead: it is awake
-            os.eventfd_write(self._wake, 1)
+    def on_thread(self, errand: Callable[[], None], patience_s: float) -> None:
+        """Have the agent's thread do this, from another one while run() runs; raises what it raises."""
+        waits = _Errand(errand)
+        self._errands.append(waits)
+        self.wake()
+        waits.wait(patience_s)
 
     def stop(self) -> None:
         """Any thread: run() returns soon."""
@@ -68,67 +101,80 @@ class Server:
 
     def stream(self, key: Key, credit: int, messages: Iterator[tuple[int, Frames]]) -> None:
         """Start to send; each message is (what it counts for in the closing total, frames)."""
-        if len(self._running) >= 64:
-            raise Refused("agent", "64 streams are running already")
-        self._running[key] = _Running(messages, credit)
+        self._running.pop(key, None)
+        if sum(other[0] == key[0] for other in self._running) >= _STREAMS_A_CLIENT:
+            raise Refused("agent", f"{_STREAMS_A_CLIENT} streams of this client are running already")
+        if len(self._running) >= _STREAMS:
+            self._drop(min(self._running, key=lambda other: self._running[other].touched), "others want to be served")
+        self._running[key] = _Running(messages, min(credit, 4 * wire.CREDIT))
 
     def run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wake, zmq.POLLIN)
         due = time.monotonic()
         while not self._stopping:
             now = time.monotonic()
             if now >= due:
-                due = now + self.on_tick()
-                self._drop_idle(now)
+                due = now + self._tick(now)
             ready = [key for key, running in self._running.items() if running.credit > 0]
             wait_ms = 0 if ready or self._posted else max(0, int((due - now) * 1000) + 1)
-            for source, _ in poller.poll(wait_ms):
-                if source is self._socket:
-                    self._take_requests()
-                else:
-                    self._drain_wake()
+            self.doors.wait(wait_ms)
+            if wait_ms:
+                self._rested = time.monotonic()
             self._send_posted()
+            while self._errands:
+                self._errands.popleft().do()
             for key in ready:
                 self._advance(key)
+                self._rest()
 
     def close(self) -> None:
         """After run(): the last replies get half a second to leave."""
         self._send_posted()
         self._running.clear()
-        self._socket.close(linger=500)
-        self._context.term()
-        os.close(self._wake)
-
-    def abandon(self) -> list[Any]:
-        """In a forked child: let go of the parent's descriptors; what is returned must never be collected."""
-        os.close(self._wake)
-        return [self._socket, self._context]
+        self.doors.close(linger_ms=500)
 
     # ---- the agent's thread
 
-    def _take_requests(self) -> None:
+    def _tick(self, now: float) -> float:
+        self._drop_idle(now)
+        self.doors.tend()
+        try:
+            return self.on_tick()
+        except Exception as error:  # a fault of ours must not end the thread that serves everybody
+            self.trouble = f"tick: {error!r}"
+            return 1.0
+
+    def _rest(self) -> None:
+        """After each piece of work: let somebody else have the GIL."""
+        if time.monotonic() - self._rested > _STRETCH_S:
+            time.sleep(_REST_S)
+            self._rested = time.monotonic()
+
+    def _take_requests(self, door: Door) -> None:
         for _ in range(64):  # then the streams get their turn
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                frames = door.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            if len(frames) >= 3 and len(frames[1]) <= 64:
-                self._handle((frames[0], frames[1]), frames[2], frames[3:])
+            role = door.role_of(frames[0])
+            if role and len(frames) >= 3 and len(frames[1]) <= 64:
+                identity, id, header, *payload = (frame.bytes for frame in frames)
+                self._handle(((door, identity), id), role, header, payload)
+                self._rest()
 
-    def _handle(self, key: Key, header: bytes, payload: Frames) -> None:
+    def _handle(self, key: Key, role: str, header: bytes, payload: Frames) -> None:
         try:
-            request = wire.decode(header)
+            request = {**wire.decode(header), "role": role}
             handler = self.handlers.get(request["kind"])
             if handler is None:
                 raise Refused("protocol", f"unknown request {request['kind'][:40]!r}")
+            if request["kind"] in wire.OF_CONTROL and role != wire.CONTROL:
+                raise Refused("read-only", f"this key may read, not control: {request['kind']} is refused")
             handler(key, request, payload)
         except Refused as refusal:
             self._fail(key, *refusal.args)
-        except (wire.WireError, LookupError, TypeError, ValueError) as error:
+        except (wire.WireError, AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             self._fail(key, "protocol", f"bad request: {type(error).__name__}: {error}")
-        except Exception as error:  # a fault of ours must not end the thread that serves everybody
+        except Exception as error:  # likewise
             self._fail(key, "agent", f"{type(error).__name__}: {error}")
 
     def reply(self, key: Key, kind: str, /, *payload: Any, **fields: Any) -> bool:
@@ -140,7 +186,8 @@ class Server:
 
     def _send(self, key: Key, header: bytes, payload: Frames) -> bool:
         try:
-            self._socket.send_multipart([*key, header, *payload], zmq.NOBLOCK)
+            (door, identity), id = key
+            door.socket.send_multipart([identity, id, header, *payload], zmq.NOBLOCK)
             return True
         except zmq.ZMQError:  # EHOSTUNREACH: gone; EAGAIN: does not read
             return False
@@ -182,24 +229,12 @@ class Server:
 
     def _drop_idle(self, now: float) -> None:
         for key in [key for key, running in self._running.items() if now - running.touched > wire.IDLE_SECONDS]:
-            del self._running[key]
+            self._drop(key, f"nothing was asked of it for {wire.IDLE_SECONDS:.0f} s")
 
-    def _drain_wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+    def _drop(self, key: Key, why: str) -> None:
+        del self._running[key]
+        self._fail(key, "agent", f"the stream was dropped: {why}")
 
 
 def _split(frames: Frames) -> tuple[bytes, Frames]:
     return frames[0], frames[1:]
-
-
-def _bound(context: zmq.Context[Any], endpoint: str, uids: set[int]) -> Any:
-    context.set(zmq.MAX_SOCKETS, 1024)
-    socket = context.socket(zmq.ROUTER)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    socket.setsockopt(zmq.MAXMSGSIZE, wire.MAX_REQUEST_BYTES)
-    for uid in sorted(uids):
-        socket.setsockopt(zmq.IPC_FILTER_UID, uid)
-    socket.bind(endpoint)
-    return socket

@@ -1,4 +1,4 @@
-"""An Arrow table as a Result.  Imports pyarrow: only query may import this file."""
+"""An Arrow table as a Result.  Imports pyarrow: only query and sql may import this file."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ class ArrowResult:
     def batches(self) -> Iterator[list[list[Any]]]:
         for batch in self.table.to_batches(max_chunksize=BATCH_ROWS):
             yield [_values(column) for column in batch.columns]
+
+    def first(self, rows: int) -> ArrowResult:
+        return ArrowResult(self.table.slice(0, rows))
 
     def arrow(self) -> pa.Table:
         return self.table.rename_columns(self.names)

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from probe.errors import EndpointError, ProbeError, SilentError, UsageError
@@ -14,6 +15,7 @@ from .session import say
 
 if TYPE_CHECKING:
     from probe.attach import Attached
+    from probe.attach.listening import Listen
     from probe.connection import Connection
     from probe.processes import Process
 
@@ -61,15 +63,30 @@ def is_launcher(process: Process) -> bool:
     return process.rank is None and bool(LAUNCHER.match(process.command))
 
 
-def attach_each(ranks: Mapping[int, int | None], timeout: float, tell: Callable[[str], object]) -> None:
+@dataclass(frozen=True)
+class Wanted:
+    """What an attach is asked for.  timeout: seconds that each process may take; name: of the job, or ""; listen: where
+    for other hosts, one port after the other for the processes of this one."""
+
+    timeout: float = 10.0
+    name: str = ""
+    listen: Listen | None = None
+
+    def attach(self, pid: int, place: int) -> Attached:
+        from probe.attach import attach
+
+        return attach(pid, self.timeout, self.name, self.listen.order(place) if self.listen else None)
+
+
+def attach_each(ranks: Mapping[int, int | None], wanted: Wanted, tell: Callable[[str], object]) -> None:
     """Attach to each pid, `tell` a line for each that has its agent.
 
     A failure does not keep the others from being tried.  Raises the only failure as it is; of several
     ranks each failure has its line on stderr and the first one's code and exit status are raised.
     """
     failures = []
-    for pid, rank in ranks.items():
-        error = _attach_one(pid, rank, timeout, tell, alone=len(ranks) == 1)
+    for place, (pid, rank) in enumerate(ranks.items()):
+        error = _attach_one(pid, rank, wanted, place, tell, alone=len(ranks) == 1)
         failures += [] if error is None else [error]
     _raise_first(failures, len(ranks))
 
@@ -81,13 +98,11 @@ def _raise_first(failures: Sequence[ProbeError], tried: int) -> None:
 
 
 def _attach_one(
-    pid: int, rank: int | None, timeout: float, tell: Callable[[str], object], alone: bool = False
+    pid: int, rank: int | None, wanted: Wanted, place: int, tell: Callable[[str], object], alone: bool = False
 ) -> ProbeError | None:
     """The failure, said on stderr already; raised instead where it is the only process."""
-    from probe.attach import attach
-
     try:
-        tell(line(attach(pid, timeout=timeout)))
+        tell(line(wanted.attach(pid, place)))
     except ProbeError as error:
         if alone:
             raise
@@ -96,7 +111,7 @@ def _attach_one(
     return None
 
 
-def attach_as_they_come(pids: Sequence[int], timeout: float, tell: Callable[[str], object]) -> None:
+def attach_as_they_come(pids: Sequence[int], wanted: Wanted, tell: Callable[[str], object]) -> None:
     """Attach to the ranks of these processes, and to those that come later, until all the processes have ended.
 
     A rank that could not be attached to has its line on stderr and is not tried again; at the end the first failure's
@@ -112,12 +127,12 @@ def attach_as_they_come(pids: Sequence[int], timeout: float, tell: Callable[[str
     if not _ranks_now(pids):
         say("No rank is there yet: waiting for one.")
     while left := [pid for pid in pids if start_ticks(pid) == began[pid]]:
-        for pid, rank in _ranks_now(left).items():
+        for place, (pid, rank) in enumerate(_ranks_now(left).items()):
             process = pid, program(pid)
             if process in tried or (rank is None and any(each is not None for each in tried.values())):
                 continue  # without its ranks a launcher looks like a job of its own
             tried[process] = rank
-            error = _attach_one(pid, rank, timeout, tell)
+            error = _attach_one(pid, rank, wanted, place, tell)
             failures += [] if error is None else [error]
         time.sleep(_LOOK_S)
     _raise_first(failures, len(tried))
@@ -138,12 +153,14 @@ def detach_all(connection: Connection, tell: Callable[[str], object]) -> None:
     agents = list(connection.agents)
     left = connection.detach()
     for facts in agents:
-        if facts["pid"] not in connection.unreached:
+        if (facts["rank"] or 0) not in {each.rank for each in connection.unreached}:
             tell(f"detached  {who(facts['rank'], facts['pid'])}")
     for what in left:
         say(what)
     if connection.unreached:
-        raise SilentError(f"Still attached: {'; '.join(connection.unreached.values())}.", "Run detach again later.")
+        raise SilentError(
+            f"Still attached: {'; '.join(each.why for each in connection.unreached)}.", "Run detach again later."
+        )
 
 
 def line(attached: Attached) -> str:
@@ -151,7 +168,8 @@ def line(attached: Attached) -> str:
     status = "already " if attached.already else "attached"
     took = "" if attached.already else f"{attached.milliseconds:.0f} ms"
     torch = f"torch {attached.torch.partition('+')[0]}" if attached.torch else "no torch: its tables stay empty"
-    return f"{status}  {who(attached.rank, attached.pid)}  {took:<6} python {attached.python}, {torch}"
+    listens = f", at {attached.tcp}" * bool(attached.tcp)
+    return f"{status}  {who(attached.rank, attached.pid)}  {took:<6} python {attached.python}, {torch}{listens}"
 
 
 def who(rank: int | None, pid: int) -> str:

@@ -1,28 +1,19 @@
-"""Where a `probe` command begins and ends.  Here alone errors are printed and the process exits.
-
-An error is one line: `probe: [code] what happened. What to do.`  A Python traceback of probe's own is never
-shown, but with PROBE_DEBUG=1.
-"""
+"""Where a `probe` command begins and ends.  Here alone the process exits; what went wrong is told by cli/telling.py."""
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
 import click
 
-from probe.errors import Interrupted, OutputError, ProbeError, UsageError
-
 from .program import VERBS, program
+from .telling import BUG_STATUS, PIPE_STATUS, not_written, tell
 from .words import arrange
 
-BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-PIPE_STATUS = 141  # what a shell shows for a program that SIGPIPE ended
+__all__ = ["BUG_STATUS", "PIPE_STATUS", "main", "run"]
 
 
 def main() -> NoReturn:
@@ -42,7 +33,7 @@ def main() -> NoReturn:
     except (BrokenPipeError, ValueError):  # ValueError: a writer has closed it after that
         status = status or PIPE_STATUS
     except OSError as error:
-        status = status or _told(_not_written(error))
+        status = status or tell(not_written(error))
     os._exit(status)
 
 
@@ -55,18 +46,8 @@ def run(argv: Sequence[str]) -> int:
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as exit:  # --help and --version
         return exit.exit_code
-    except ProbeError as error:
-        return _told(error)
-    except click.ClickException as error:
-        return _told(_from_click(error))
-    except (KeyboardInterrupt, click.Abort) as error:
-        return _told(Interrupted("Interrupted."), error)
-    except BrokenPipeError:
-        return PIPE_STATUS
-    except OSError as error:
-        return _told(_not_written(error)) if error.errno in _NO_ROOM else _bug(error)
-    except Exception as error:  # the last line of defence: a user never reads a traceback of ours
-        return _bug(error)
+    except (Exception, KeyboardInterrupt) as error:  # the last line of defence: a user never reads a traceback of ours
+        return tell(error)
 
 
 def _open_what_is_closed() -> None:
@@ -75,34 +56,3 @@ def _open_what_is_closed() -> None:
         if getattr(sys, name) is None:
             file = os.open(os.devnull, wrong)
             setattr(sys, name, open(file, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
-
-
-def _told(error: ProbeError, cause: BaseException | None = None) -> int:
-    _debug(cause or error)
-    separator = "\n" if "\n" in error.message else " "  # a hint never hangs at the end of DuckDB's caret line
-    line = separator.join(part for part in (error.message.rstrip(), error.hint) if part)
-    print(f"probe: [{error.code}] {line}", file=sys.stderr)
-    return error.exit_status
-
-
-def _from_click(error: click.ClickException) -> UsageError:
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context else "probe"
-    return UsageError(" ".join(error.format_message().split()), f"Run: {path} --help")
-
-
-def _not_written(error: OSError) -> OutputError:
-    return OutputError(f"The output could not be written: {error.strerror}.", "Make room, or choose another place.")
-
-
-def _bug(error: Exception) -> int:
-    _debug(error)
-    text = " ".join(str(error).split())
-    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    print(f"probe: [bug] {what}. This is a bug of probe. PROBE_DEBUG=1 shows where.", file=sys.stderr)
-    return BUG_STATUS
-
-
-def _debug(error: BaseException) -> None:
-    if os.environ.get("PROBE_DEBUG") == "1":
-        traceback.print_exception(error, file=sys.stderr)

@@ -58,6 +58,15 @@ def chosen(form: str | None, output: str | None) -> str:
 
 def show(result: Result, form: str | None = None, output: str | None = None, wrap_last: bool = False) -> None:
     """Write result to stdout or to the file `output`; the row count of a table or a file goes to stderr."""
+    write(result, form, output, wrap_last)
+    if output is not None:
+        print(f"{rows(result)} written to {output}", file=sys.stderr)
+    elif chosen(form, output) == "table":
+        print(f"({rows(result)})", file=sys.stderr)
+
+
+def write(result: Result, form: str | None = None, output: str | None = None, wrap_last: bool = False) -> None:
+    """The result and nothing else."""
     kind = chosen(form, output)
     with _sink(output) as sink:
         if kind == "table":
@@ -66,11 +75,10 @@ def show(result: Result, form: str | None = None, output: str | None = None, wra
             _write_arrow_file(result, sink)
         else:
             WRITERS[kind](result, sink)
-    rows = f"{result.count} row{'s' * (result.count != 1)}"
-    if output is not None:
-        print(f"{rows} written to {output}", file=sys.stderr)
-    elif kind == "table":
-        print(f"({rows})", file=sys.stderr)
+
+
+def rows(result: Result) -> str:
+    return f"{result.count} row{'s' * (result.count != 1)}"
 
 
 def _terminal_width(output: str | None) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -22,6 +23,14 @@ class Seconds(click.FloatRange):
         if not math.isfinite(seconds):
             self.fail(f"{value!r} is no number of seconds.", param, ctx)
         return seconds
+
+
+def size(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Callback of an option: bytes out of `500MB` or `4GB`, with units of a thousand."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B", value.strip(), re.IGNORECASE)
+    if match is None or not float(match[1]):
+        raise click.BadParameter(f"{value!r} is no size such as 500MB or 4GB.", ctx, param)
+    return float(match[1]) * 1000.0 ** " kmgt".index(match[2].lower() or " ")
 
 
 SECONDS = Seconds(min=0, min_open=True)
@@ -49,12 +58,26 @@ class TextCommand(Verb):
         return super().parse_args(ctx, settle(args, options))
 
 
+KEY = "probe.key"  # in the context's meta: the file given by --key
+
+
 def endpoint_option(function: Function) -> Function:
-    """-t ENDPOINT, as the list `endpoints`: one given twice is an error of `one_endpoint`, not click's last."""
-    return click.option(
-        "-t", "--endpoint", "endpoints", multiple=True, metavar="ENDPOINT",
-        help="Pid of an attached process, or of a parent of some.",
+    """-t ENDPOINT and --key FILE of a verb that connects; cli/session.py takes the key from the context."""
+    keyed = click.option(
+        "--key", metavar="FILE", expose_value=False, help="The key for tcp:// and job://. Default: $PROBE_KEY.",
+        callback=lambda context, parameter, value: context.meta.update({KEY: value}),
     )(function)  # fmt: skip
+    return _target("Which job: a pid, a name, tcp://HOST:PORT, …")(keyed)
+
+
+def process_option(function: Function) -> Function:
+    """-t of a verb that looks at processes, attached or not."""
+    return _target("The pid of a process, or of a parent of some.")(function)
+
+
+def _target(what: str) -> Callable[[Function], Function]:
+    """As the list `endpoints`: one given twice is an error of `one_endpoint`, not click's last."""
+    return click.option("-t", "--endpoint", "endpoints", multiple=True, metavar="ENDPOINT", help=what)
 
 
 def one_endpoint(options: Sequence[str], words: Sequence[str] = ()) -> str | None:

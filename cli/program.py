@@ -15,10 +15,12 @@ VERBS = (
     "doctor",
     "eval",
     "hang",
+    "key",
     "list",
     "query",
     "run",
     "set",
+    "sql",
     "stack",
     "stragglers",
     "tables",
@@ -49,7 +51,9 @@ def program() -> None:
       probe 4242 eval "print(model)"
       probe 4242 detach
 
-    An ENDPOINT is the pid of an attached process, or of a parent of some (torchrun): then it
-    stands for all its ranks. It may come before the verb, after it, or as -t ENDPOINT; where
-    exactly one job is attached it may be left out.
+    An ENDPOINT says which job. It is the pid of an attached process, or of a parent of some (torchrun):
+    then it stands for all its ranks; or a name that attach gave; or ipc://PATH, an agent's socket; or
+    tcp://HOST:PORT, an agent on another host; or job://HOST:PORT, one agent that knows all the others;
+    or several of these with commas. It may come before the verb, after it, or as -t ENDPOINT; where
+    exactly one job is attached here it may be left out.
     """

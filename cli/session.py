@@ -9,8 +9,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import click
+
 import probe
 from probe.errors import Interrupted, ProbeError
+
+from .options import KEY
 
 if TYPE_CHECKING:
     from probe.connection import Connection
@@ -24,13 +28,19 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def connect(endpoint: str | None, timeout: float) -> Connection:
+    """What every verb asks through; close it."""
+    context = click.get_current_context(silent=True)
+    return probe.connect(endpoint, timeout=timeout, key=context.meta.get(KEY) if context is not None else None)
+
+
 @contextmanager
 def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connection]:
     """The connection; without an endpoint the one attached job is used, and said so.
 
     The first Ctrl-C, SIGTERM or SIGHUP cancels what runs, so that its end is told in order; the second ends the wait.
     """
-    with probe.connect(endpoint, timeout=timeout) as connection, _cancelled_by_signals(connection):
+    with connect(endpoint, timeout) as connection, _cancelled_by_signals(connection):
         if endpoint is None:
             say(f"probe: using {connection.endpoint}, the only attached job")
         try:
@@ -63,5 +73,24 @@ def _cancelled_by_signals(connection: Connection) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if pressed:
+        raise Interrupted("Interrupted.")
+
+
+@contextmanager
+def ctrl_c_cancels(connection: Connection) -> Iterator[None]:
+    """Ctrl-C ends the call in it, by Interrupted, and nothing else; pressed again it does so again."""
+    pressed = False
+
+    def cancel(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        connection.cancel()
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
     if pressed:
         raise Interrupted("Interrupted.")

@@ -22,15 +22,16 @@ LEAST_WIDTH = 26  # a text column is never cut below this: times and most names 
 def render(result: Result, width: int | None = None, wrap_last: bool = False) -> Iterator[str]:
     """The lines of the table.
 
-    width: of the terminal, None for no limit.  wrap_last: break the last column's text into lines where it
-    would be cut (sentences of documentation).
+    width: of the terminal, None for no limit.  wrap_last: what would be cut of the last column's text (paragraphs
+    of documentation, one a line) goes on in the next line.
     """
     header = [plain(name) for name in result.names]
     widths = [text_width(name) for name in header]
     rows: list[tuple[str, ...]] = []
     for batch in result.batches():
-        columns = [[cell(value) for value in column] for column in batch]
-        widths = [max([width, *map(text_width, texts)]) for width, texts in zip(widths, columns, strict=True)]
+        columns = [[cell(value) for value in column] for column in batch[: len(batch) - wrap_last]]
+        columns += [[paragraphs(str(value), width) for value in column] for column in batch[len(columns) :]]
+        widths = [max([width, *map(_widest, texts)]) for width, texts in zip(widths, columns, strict=True)]
         rows += zip(*columns, strict=True)
     if width is not None:
         widths = fit(widths, result.numeric, width)
@@ -61,6 +62,11 @@ def cell(value: Any) -> str:
     return plain(str(value))
 
 
+def paragraphs(text: str, width: int | None) -> str:
+    """One a line; all in one line where nothing limits it."""
+    return ("\n" if width else " ").join(map(plain, text.split("\n")))
+
+
 def number(value: Any) -> str:
     """A float or Decimal: six significant digits, all before the point, and never a digit that is not there."""
     if not math.isfinite(value):
@@ -89,6 +95,10 @@ def text_width(text: str) -> int:
     return sum(map(_char_width, text))
 
 
+def _widest(text: str) -> int:
+    return text_width(text) if "\n" not in text else max(map(text_width, text.split("\n")))
+
+
 def _char_width(char: str) -> int:
     if unicodedata.combining(char):
         return 0
@@ -105,7 +115,7 @@ def upright(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     for number, row in enumerate(rows, 1):
         yield f"-- row {number} ".ljust(min(width, 2 * names), "-")
         for name, text in zip(header, row, strict=True):
-            yield cut(f"{name}{' ' * (names - text_width(name))}{GAP}{text}", width)
+            yield cut(f"{name}{' ' * (names - text_width(name))}{GAP}{text}".replace("\n", " "), width)
 
 
 def fit(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:
@@ -136,7 +146,7 @@ def cut(text: str, width: int) -> str:
 
 
 def _broken(row: Sequence[str], widths: Sequence[int]) -> list[Sequence[str]]:
-    parts = wrap(row[-1], widths[-1]) or [""]
+    parts = [part for line in row[-1].split("\n") for part in wrap(line, widths[-1])] or [""]
     blank = [""] * (len(row) - 1)
     return [[*row[:-1], parts[0]], *([*blank, part] for part in parts[1:])]
 

@@ -16,7 +16,7 @@ from probe.errors import UsageError
 LONG_OPTION = re.compile(r"--[A-Za-z][\w-]*(=.*)?", re.DOTALL)
 SHORT_OPTION = re.compile(r"-[A-Za-z]\w*")
 # `-t 4242` in one word, as a quoted "$ENDPOINT" that holds it gives.
-TARGET = re.compile(r"-t\s*=?\s*(\d\S*|\S+:\S+)\s*")
+TARGET = re.compile(r"-t(?:\s*=?\s*(?=\d|\S+:)|\s+)(\S+)\s*")
 
 
 def arrange(argv: Sequence[str], verbs: Collection[str]) -> list[str]:
@@ -48,10 +48,17 @@ def _endpoint(word: str, rest: list[str], verbs: Collection[str], before: list[s
         raise UsageError(f"No such option before a verb: {word}.", "Run: probe --help")
     if not word.strip():
         raise UsageError("The endpoint is empty.", "Is $ENDPOINT set? Run: probe list")
-    is_endpoint = not before and (word.isdigit() or bool(rest and rest[0] in verbs) or ":" in word)
+    is_endpoint = not before and (word.isdigit() or bool(rest and rest[0] in verbs) or bool({":", ","} & {*word}))
     if not is_endpoint:
-        raise UsageError(f"No such verb: {word}.", nearest(word, verbs) or "Run: probe --help")
+        hint = nearest(word, verbs) or _as_a_name(word, rest, verbs) or "Run: probe --help"
+        raise UsageError(f"No such verb: {word}.", hint)
     return word
+
+
+def _as_a_name(word: str, rest: list[str], verbs: Collection[str]) -> str:
+    """What was meant where it is the job's name, and the verb behind it is mistyped."""
+    close = difflib.get_close_matches(rest[0], verbs, n=1) if rest else []
+    return f"If it names a job: did you mean probe {word} {close[0]}?" if close else ""
 
 
 def nearest(word: str, known: Collection[str]) -> str:

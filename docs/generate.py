@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import click
 
 from probe.cli.entry import BUG_STATUS, PIPE_STATUS
 from probe.cli.program import VERBS, program
-from probe.cli.verbs.tables import SELF_TIME, meaning
+from probe.cli.verbs.tables import SELF_TIME, laid_out
 from probe.errors import CODES
+from probe.schema import COMMON, Column, Table
 from probe.tables import TABLES
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -19,12 +21,14 @@ WIDTH = 80
 
 def main() -> None:
     for name, text in pages().items():
+        (REFERENCE / name).parent.mkdir(exist_ok=True)
         (REFERENCE / name).write_text(text, encoding="utf-8")
 
 
 def pages() -> dict[str, str]:
     """File name -> text of every generated page."""
-    return {"commands.md": commands(), "errors.md": errors(), "tables.md": tables()}
+    every = {"commands.md": commands(), "errors.md": errors(), "tables.md": tables()}
+    return every | {f"tables/{entry.name}.md": of_table(entry) for entry in TABLES}
 
 
 def commands() -> str:
@@ -57,18 +61,32 @@ def errors() -> str:
 
 
 def tables() -> str:
-    parts = [
-        "# Tables",
-        f"{SELF_TIME} Absent values are NULL. Every SUM is true: rows are exclusive facts that add up, and what "
-        "includes its children is called `total_…`.",
-    ]
-    for entry in sorted(TABLES, key=lambda entry: entry.name):
-        parts += [f"## {entry.name}", entry.doc]
-        if entry.example:
-            parts.append(fenced(entry.example, "sql"))
-        rows = [(f"`{column.name}`", column.type, column.unit, meaning(column)) for column in entry.columns]
-        parts.append(table(("column", "type", "unit", "meaning"), rows))
-    return page(parts)
+    rows = [(f"[{entry.name}](tables/{entry.name}.md)", entry.doc) for entry in sorted(TABLES, key=attrgetter("name"))]
+    return page(
+        [
+            "# Tables",
+            "`probe tables` prints this list, `probe tables NAME` what there is to say of one; `--format json` has all "
+            "of it. In SQL it stands in `probe.tables` and `probe.columns`, and as comments in DuckDB's own catalogue "
+            "(`duckdb_columns()`, `duckdb_views()`). Queries for every day: [the cookbook](../cookbook.md).",
+            table(("table", "a row is"), rows),
+            f"{SELF_TIME} Absent values are NULL, never 0 or -1. Every SUM is true: rows are exclusive facts that add "
+            "up, and what includes its children is called `total_…`. Units stand in the names of columns; a time "
+            "without one is in seconds.",
+            "What tables of rows have in common, and can be joined on:",
+            columns(COMMON),
+        ]
+    )
+
+
+def of_table(entry: Table) -> str:
+    made = [f"The raw streams it is made of: {', '.join(map('`{}`'.format, entry.streams))}."] if entry.streams else []
+    example = [entry.question, fenced(laid_out(entry.example), "sql")]
+    return page([f"# {entry.name}", entry.doc, *example, columns(entry.columns), *made, "[All tables](../tables.md)"])
+
+
+def columns(every: Sequence[Column]) -> str:
+    rows = [(f"`{each.name}`", each.type, each.unit, " <br> ".join([each.doc, *each.remarks])) for each in every]
+    return table(("column", "type", "unit", "meaning"), rows)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

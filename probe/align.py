@@ -7,10 +7,11 @@ first keeps its numbers, unless another one knows the optimizer's own.
 
 from __future__ import annotations
 
-import struct
 import time
+from array import array
 from collections import Counter
 from collections.abc import Sequence
+from operator import sub
 from typing import Any
 
 from . import protocol as wire
@@ -19,8 +20,11 @@ from .streams import STEPS, STREAMS
 
 _RECENT = 1024  # boundaries compared; ranks are at most some steps apart
 GROUP_SEQ = "group_seq"
+_TWICE = -1  # instead of a count
 SETTLE_S = 5.0  # rows of a job whose first steps take longer are seen only later
 OWN = ("optimizer", "trainer", "scheduler")  # sources of the job's own number, best first
+
+Boundaries = dict[int, int]  # sequence number of the default group -> count of the rank's boundaries
 
 
 def align(client: Client, timeout: float) -> list[Link]:
@@ -43,8 +47,12 @@ def align(client: Client, timeout: float) -> list[Link]:
         if base is None:
             lost.append(link)
         elif base is not True and (base, GROUP_SEQ) != (link.facts["step_base"], link.facts["step_source"]):
-            calls += [] if link.silent else [client.send(link, wire.ALIGN, base=base, source=GROUP_SEQ)]
-            link.facts = {**link.facts, "step_base": base, "step_source": GROUP_SEQ}
+            asked = not link.silent and link.role == wire.CONTROL
+            calls += [client.send(link, wire.ALIGN, base=base, source=GROUP_SEQ)] if asked else []
+            if link.role == wire.CONTROL:
+                link.facts = {**link.facts, "step_base": base, "step_source": GROUP_SEQ}
+            else:
+                link.number_steps(base, GROUP_SEQ)
     client.forget(client.wait(calls, deadline))
     return lost
 
@@ -66,37 +74,40 @@ def _precedence(link: Link) -> tuple[int, int]:
     return known, int(link.facts.get("attached_wall_ns") or 0)
 
 
-def _base(reference: Link, known: dict[int, int], own: dict[int, int]) -> int | None:
+def _base(reference: Link, known: Boundaries, own: Boundaries) -> int | None:
     """The job's number of a rank's count 0, by majority of the boundaries both have."""
     first = int(reference.facts.get("step_base") or 0)
-    votes = Counter(first + known[number] - count for number, count in own.items() if number in known)
-    return votes.most_common(1)[0][0] if votes else None
+    common = own.keys() & known.keys()
+    votes = Counter(map(sub, map(known.__getitem__, common), map(own.__getitem__, common)))
+    return first + votes.most_common(1)[0][0] if votes else None
 
 
-def _boundaries(client: Client, links: Sequence[Link], deadline: float) -> dict[Link, dict[int, int]]:
+def _boundaries(client: Client, links: Sequence[Link], deadline: float) -> dict[Link, Boundaries]:
     """Sequence number -> count of each rank's last boundaries; numbers that occur twice tell nothing."""
     asked = [link for link in links if not link.silent]
-    seen: dict[Call, list[tuple[int, int]]] = {client.send(link, wire.SCAN, b"", **_scan(link)): [] for link in asked}
+    seen: dict[Call, Boundaries] = {client.send(link, wire.SCAN, b"", **_scan(link)): {} for link in asked}
 
     def take(call: Call, header: Header, payload: Sequence[Any]) -> None:
-        seen[call] += _rows(call.link, int(header["first"]), payload[1].bytes)
+        _add(seen[call], *_rows(call.link, int(header["first"]), payload[1].bytes))
 
     client.wait(list(seen), deadline, take)
     client.forget(seen)
-    told = {call.link: pairs for call, pairs in seen.items() if call.answer is not None}
-    stored = {link: _stored(link.pid) for link in links if link.silent}
-    return {link: _once(pairs) for link, pairs in {**told, **stored}.items() if pairs}
+    told = {call.link: found for call, found in seen.items() if call.answer is not None}
+    stored = {link: _stored(link.pid) for link in links if link.silent and link.here}
+    known = {link: {number: count for number, count in found.items() if number >= 0 and count != _TWICE}
+             for link, found in {**told, **stored}.items()}  # fmt: skip
+    return {link: found for link, found in known.items() if found}
 
 
-def _stored(pid: int) -> list[tuple[int, int]]:
+def _stored(pid: int) -> Boundaries:
     """Out of the memory of a rank that does not answer."""
     from . import memfd
 
-    job = memfd.snapshot([pid])
-    rows = [raw.rows(STEPS) for raw in job.raws]
-    return [
-        pair for each in rows for pair in zip(*(each[slot].tolist() for slot in ("group_seq", "count")), strict=True)
-    ]
+    found: Boundaries = {}
+    for raw in memfd.snapshot([pid]).raws:
+        rows = raw.rows(STEPS)
+        _add(found, rows["group_seq"].tolist(), rows["count"].tolist())
+    return found
 
 
 def _scan(link: Link) -> Header:
@@ -104,14 +115,22 @@ def _scan(link: Link) -> Header:
     return {"stream": STEPS, "first": first, "last": 1 << 62, "credit": wire.CREDIT, "patch": []}
 
 
-def _rows(link: Link, first: int, data: bytes) -> list[tuple[int, int]]:
+def _rows(link: Link, first: int, data: bytes) -> tuple[Sequence[int], Sequence[int]]:
+    """(group_seq, count) of the rows that are complete; without numpy, which eval does not need otherwise."""
     described = link.facts.get("streams", {}).get(STEPS)
     slots = list(described["slots"] if described else STREAMS[STEPS])
-    number, count = slots.index("group_seq"), slots.index("count")
-    rows = struct.iter_unpack(f"<{len(slots)}q", data)
-    return [(row[number], row[count]) for place, row in enumerate(rows, first) if row[-1] == place]
+    values = array("q", data)
+    number, count = (values[slots.index(name) :: len(slots)] for name in ("group_seq", "count"))
+    if values[len(slots) - 1 :: len(slots)] == array("q", range(first, first + len(number))):
+        return number, count
+    whole = [i for i, place in enumerate(values[len(slots) - 1 :: len(slots)]) if place == first + i]
+    return [number[i] for i in whole], [count[i] for i in whole]
 
 
-def _once(pairs: list[tuple[int, int]]) -> dict[int, int]:
-    times = Counter(number for number, _ in pairs)
-    return {number: count for number, count in pairs if number >= 0 and times[number] == 1}
+def _add(found: Boundaries, numbers: Sequence[int], counts: Sequence[int]) -> None:
+    """Boundaries to those that were found; a number that comes twice is marked."""
+    new = dict(zip(numbers, counts, strict=True))
+    if len(new) < len(numbers):
+        new |= {number: _TWICE for number, times in Counter(numbers).items() if times > 1}
+    new |= dict.fromkeys(new.keys() & found.keys(), _TWICE)
+    found |= new

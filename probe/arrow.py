@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from .distinct import distinct, places
 from .nesting import Bools, Ints
 from .schema import Column, Columns
 
@@ -60,7 +61,8 @@ def _header(rows: int, slots: int) -> bytes:
 
 def coded(ids: Ints, names: Mapping[int, str]) -> Any:
     """A dictionary array of the names of these ids, NULL where an id has none."""
-    known, inverse = np.unique(ids, return_inverse=True)
+    known = distinct(ids)
+    inverse = places(ids, known)
     values = list(dict.fromkeys(names[i] for i in known.tolist() if i in names))
     place = {name: code for code, name in enumerate(values)}
     codes = np.array([place[names[i]] if i in names else -1 for i in known.tolist()], np.int32)

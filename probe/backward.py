@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .distinct import distinct
 from .nesting import NONE, Bools, Ints
 from .streams import BEGIN, BEGIN_SAME_NODE, END
 from .tree import Tree
@@ -78,7 +79,8 @@ def place_marks(time: Ints, thread: Ints, passes: Passes) -> Ints:
     latest = np.searchsorted(passes.start, time, side="right") - 1
     around = (latest >= 0) & (time <= passes.end[latest])
     found[around] = latest[around]
-    for ident in np.unique(passes.thread):
+    threads = distinct(passes.thread)
+    for ident in threads if len(threads) > 1 else ():  # else it is the same
         own = np.flatnonzero(passes.thread == ident)
         mine = np.flatnonzero(thread == ident)
         at = np.searchsorted(passes.start[own], time[mine], side="right") - 1
@@ -215,7 +217,7 @@ def resolve(
     begun = Begun(marks, len(tree.parent), calls)
     parts = _of_modules(passes, marks, tree, begun, recomputed)
     number, _ = begun.split(parts.key)
-    own = _lengths(passes.start, passes.end, recomputed)
+    own = lengths(passes.start, passes.end, recomputed)
     own -= np.bincount(number, weights=parts.own, minlength=len(own)).astype(np.int64)
     parts = _of_passes(passes, roots, own, begun).plus(parts)
     depth = tree.depth[begun.split(parts.key)[1]]
@@ -254,10 +256,11 @@ def _owned(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Ints:
     until = passes.end[marks.number]
     same = ~_fresh(marks.number)[1:]
     until[:-1][same] = marks.time[1:][same]
-    return _lengths(marks.time, until, recomputed)
+    return lengths(marks.time, until, recomputed)
 
 
-def _lengths(start: Ints, end: Ints, recomputed: tuple[Ints, Ints]) -> Ints:
+def lengths(start: Ints, end: Ints, recomputed: tuple[Ints, Ints]) -> Ints:
+    """Of these stretches of time, without the forwards that checkpointing ran in them."""
     if not len(recomputed[0]):
         return end - start
     return (end - start) - (covered(end, *recomputed) - covered(start, *recomputed))

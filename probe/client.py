@@ -7,68 +7,31 @@ or is gone; nothing here waits longer than its deadline.  No pyarrow, no duckdb.
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from . import protocol as wire
-from .errors import CODES, AgentError, Interrupted, ProbeError, SilentError
-from .processes import is_stopped
+from . import shapes
+from .clocks import Clocks
+from .descriptors import WATCHED
+from .endpoints import Address
+from .errors import CODES, AgentError, EndpointError, Interrupted, ProbeError, SilentError
+from .keys import VARIABLE, Key, given, read
+from .link import Header as Header
+from .link import Link as Link
+from .link import Loss
+from .received import Expected
 
-Header = dict[str, Any]
 OnReply = Callable[["Call", Header, Sequence[Any]], None]
 
 _LOOK_SECONDS = 0.1  # how often a wait looks for Ctrl-C and for targets that died
-_REFUSALS = 2  # connections lost before a greeting; the first may be a target that is just starting
-
-
-def why_silent(pid: int) -> str:
-    """What it does instead of answering, as far as that can be seen from outside."""
-    return f"is stopped (to let it go on: kill -CONT {pid})" if is_stopped(pid) else "does not answer"
-
-
-class Link:
-    """The connection to one agent.  pid and start_ticks: as this machine sees the process."""
-
-    def __init__(self, context: zmq.Context[Any], pid: int, facts: Header, address: str) -> None:
-        self.pid = pid
-        self.facts = facts
-        self.rank = int(facts.get("rank") or 0)
-        self.silent = ""  # why it does not answer, once that is known
-        self.gone = False  # and never will, nor can its memory be read: ended, not ours, of another version
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.RCVHWM, 0)  # credit bounds what comes
-        self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self.monitor = self.socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        )
-        self.greeted = False
-        self._refusals = 0
-        try:
-            self.socket.connect(address)
-        except zmq.ZMQError as error:  # a path that is too long for a socket
-            self.close()
-            raise SilentError(f"pid {pid} cannot be reached at {address}: {error.strerror}.") from error
-
-    def refused(self) -> bool:
-        """Take the monitor's news; whether the agent keeps closing the door before any greeting."""
-        while self.monitor.get(zmq.EVENTS) & zmq.POLLIN:
-            event = recv_monitor_message(self.monitor)["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.greeted = True
-            elif not self.greeted:
-                self._refusals += 1
-        return not self.greeted and self._refusals >= _REFUSALS
-
-    def close(self) -> None:
-        self.socket.disable_monitor()
-        self.monitor.close(linger=0)
-        self.socket.close(linger=0)
+_AT_ONCE = 256  # messages of one agent, before the others and the deadline get their turn
 
 
 class Call:
@@ -76,8 +39,10 @@ class Call:
 
     def __init__(self, link: Link, id: bytes, kind: str) -> None:
         self.link, self.id, self.kind = link, id, kind
+        self.sent_ns = time.time_ns()
         self.answer: Header | None = None
         self.error: ProbeError | None = None
+        self.expected: Expected | None = None  # of a stream
         self.received = 0
 
     @property
@@ -95,25 +60,59 @@ class Call:
 class Client:
     """Sockets to all agents of an endpoint.  One thread at a time; interrupt() also from a signal handler."""
 
-    def __init__(self) -> None:
+    def __init__(self, key_file: str | None = None) -> None:
+        self._key_file = key_file
+        self._key: Key | None = None
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 8192)
-        self._poller = zmq.Poller()
+        # zmq's own poller asks each socket each time: with 512 of them that took most of the time of a query
+        self._epoll = select.epoll()
+        self._by_fd: dict[int, Link] = {}
+        self._unread: set[Link] = set()  # sockets that may have something of which the descriptor tells nothing
         self._ids = count(1)
-        self._calls: dict[tuple[Any, bytes], Call] = {}
+        self._calls: dict[tuple[Link, bytes], Call] = {}
         self.links: list[Link] = []
-        self._of_monitor: dict[Any, Link] = {}
+        self._watched: dict[int, Link] = {}  # by the monitor's descriptor
+        self.clocks = Clocks()
         self.interrupted = False
 
-    def connect(self, pid: int, facts: Header, address: str) -> Link:
-        link = Link(self._context, pid, facts, address)
+    def connect(self, address: Address) -> Link:
+        link = Link(self._context, address, self._key_for(address))
         self.links.append(link)
-        self._of_monitor[link.monitor] = link
-        self._poller.register(link.socket, zmq.POLLIN)
-        self._poller.register(link.monitor, zmq.POLLIN)
+        if link.socket is not None:
+            fd = link.socket.get(zmq.FD)
+            self._by_fd[fd] = link
+            self._epoll.register(fd, select.EPOLLIN)
+            if link.monitor is not None:
+                self._listen(link)
         return link
 
+    def _key_for(self, address: Address) -> Key | None:
+        """Read once it is needed: a key file that is no good keeps nobody from the agents of this machine."""
+        if not address.url.startswith("tcp://"):
+            return None
+        if self._key is None:
+            path = given(self._key_file)
+            if path is None:
+                hint = (
+                    f"Give the file that it was attached with, or a part shared of it: --key FILE, or {VARIABLE}=FILE"
+                )
+                raise EndpointError(f"{address.url} asks for a key.", hint, "no-key")
+            self._key = read(path)
+        return self._key
+
+    def drop(self, link: Link) -> None:
+        """It is asked nothing any more."""
+        self.links.remove(link)
+        self._unread.discard(link)
+        for known in (self._by_fd, self._watched):
+            for fd in [fd for fd, other in known.items() if other is link]:
+                self._epoll.unregister(fd)
+                del known[fd]
+        link.close()
+
     def close(self) -> None:
+        self._epoll.close()
         for link in self.links:
             link.close()
         self.links.clear()
@@ -131,13 +130,20 @@ class Client:
     def send(self, link: Link, kind: str, *payload: bytes, **fields: Any) -> Call:
         """Ask; the reply is taken by wait()."""
         call = Call(link, str(next(self._ids)).encode(), kind)
+        call.expected = Expected(fields, link.facts) if kind in (wire.SCAN, wire.LOG) else None
         if wire.REPLIES[kind]:
-            self._calls[link.socket, call.id] = call
+            self._calls[link, call.id] = call
         if link.silent:
-            call.error = SilentError(f"Rank {link.rank} (pid {link.pid}) {link.silent}.")
+            call.error = link.silence()
         else:
-            link.socket.send_multipart([call.id, wire.encode(kind, **fields), *payload])
+            self._send(link, [call.id, wire.encode(kind, **fields), *payload])
         return call
+
+    def _send(self, link: Link, frames: list[bytes]) -> None:
+        """Without waiting: to one who has refused us zmq would wait for ever.  Why nothing comes is looked into."""
+        with suppress(zmq.Again):
+            link.socket.send_multipart(frames, zmq.NOBLOCK)
+        self._unread.add(link)  # sending takes zmq's notices of what has come
 
     def cancel(self, calls: Iterable[Call]) -> None:
         """Ask the agents to end these requests; each still ends by a reply."""
@@ -148,7 +154,7 @@ class Client:
     def forget(self, calls: Iterable[Call]) -> None:
         """Late replies to these are dropped."""
         for call in calls:
-            self._calls.pop((call.link.socket, call.id), None)
+            self._calls.pop((call.link, call.id), None)
 
     def wait(
         self,
@@ -162,8 +168,12 @@ class Client:
         Returns the calls that are not over.  on_reply gets what comes before a terminal reply.
         Raises Interrupted after interrupt().
         """
-        looked = time.monotonic()
-        while not (all(call.over for call in calls) or (until is not None and until())):
+        looked, over = time.monotonic(), 0
+        while True:
+            while over < len(calls) and calls[over].over:
+                over += 1
+            if over == len(calls) or (until is not None and until()):
+                break
             if self.interrupted:
                 self.interrupted = False
                 raise Interrupted("Interrupted.")
@@ -171,50 +181,84 @@ class Client:
             if deadline is not None and now >= deadline:
                 break
             wait = _LOOK_SECONDS if deadline is None else min(_LOOK_SECONDS, deadline - now)
-            for socket, _ in self._poller.poll(max(1, int(wait * 1000))):
-                self._take(socket, on_reply)
+            for link in self._ready(wait):
+                self._take(link, on_reply)
             if time.monotonic() - looked >= _LOOK_SECONDS:
                 looked = time.monotonic()
-                self._bury(calls)
+                self._look(calls)
         return [call for call in calls if not call.over]
 
     def ask(self, kind: str, deadline: float, links: Sequence[Link] | None = None, **fields: Any) -> list[Call]:
         """The same request to every agent (or these); all replies, or silence marked as an error."""
         calls = [self.send(link, kind, **fields) for link in (self.links if links is None else links)]
         for call in self.wait(calls, deadline):
-            call.error = SilentError(f"Rank {call.link.rank} (pid {call.link.pid}) {why_silent(call.link.pid)}.")
+            call.error = call.link.silence()
         self.forget(calls)
         return calls
 
-    def _take(self, socket: Any, on_reply: OnReply | None) -> None:
-        """All that has come on one socket."""
-        if socket in self._of_monitor:
-            self._hear(self._of_monitor[socket])
-            return
-        while True:
+    def _ready(self, wait_s: float) -> set[Link]:
+        """The links that something may have come on."""
+        found, self._unread = self._unread, set()
+        for fd, _ in self._epoll.poll(0 if found else wait_s):
+            if fd in self._by_fd:
+                found.add(self._by_fd[fd])
+            else:
+                self._hear(fd, self._watched[fd])
+        return found
+
+    def _take(self, link: Link, on_reply: OnReply | None) -> None:
+        """What has come of one agent."""
+        for _ in range(_AT_ONCE):
             try:
-                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = link.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            call = self._calls.get((socket, frames[0].bytes)) if len(frames) >= 2 else None
+            link.greeted = True
+            call = self._calls.get((link, frames[0].bytes)) if len(frames) >= 2 else None
             if call is not None and not call.over:
                 self._sort(call, frames, on_reply)
+        self._unread.add(link)
 
-    def _hear(self, link: Link) -> None:
-        if link.refused():
-            self._end(link, "refuses this user: it belongs to another one", "")
+    def _hear(self, fd: int, link: Link) -> None:
+        """News of an agent that has not answered, or is asked at a port."""
+        if (refusal := link.refusal()) is not None:
+            self._end(link, refusal)
+        if not link.at_port and (link.greeted or link.gone):
+            self._unwatch(fd)
+
+    def _watch(self, link: Link) -> None:
+        link.watch()
+        self._listen(link)
+
+    def _listen(self, link: Link) -> None:
+        fd = link.monitor.get(zmq.FD)
+        self._watched[fd] = link
+        self._epoll.register(fd, select.EPOLLIN)
+        self._hear(fd, link)  # a descriptor tells of what comes after everything has been read
+
+    def _unwatch(self, fd: int) -> None:
+        self._epoll.unregister(fd)
+        self._watched.pop(fd).unwatch()
 
     def _sort(self, call: Call, frames: list[Any], on_reply: OnReply | None) -> None:
         try:
             header = wire.decode(frames[1].bytes)
+            kind = header["kind"]
+            shapes.check(header, len(frames) - 2)
+            if call.expected is not None and kind == wire.END:
+                call.expected.end(header["rows"])
+            elif call.expected is not None and kind in wire.REPLIES[call.kind]:
+                call.expected.take(header, frames[2:])
+            if "facts" in header:
+                header["facts"] = self.clocks.corrected(header["facts"], call.sent_ns, time.time_ns())
         except wire.WireError as error:
-            call.error = AgentError(f"Rank {call.link.rank} sent a message that is none: {error}.", code="protocol")
+            call.error = AgentError(f"{call.link.name} sent a message that is none: {error}.", code="protocol")
+            self.cancel([call])
             return
-        kind = header["kind"]
         if kind == wire.ERROR:
             call.error = agent_error(call.link, header)
         elif kind not in wire.REPLIES[call.kind]:
-            call.error = AgentError(f"Rank {call.link.rank} answered {call.kind} by {kind}.", code="protocol")
+            call.error = AgentError(f"{call.link.name} answered {call.kind} by {kind[:40]!r}.", code="protocol")
         elif kind in wire.TERMINAL:
             call.answer = header
         else:
@@ -226,30 +270,23 @@ class Client:
         """Half of what may travel has come: ask for as much again."""
         call.received += 1
         if call.kind in (wire.SCAN, wire.LOG) and call.received % (wire.CREDIT // 2) == 0:
-            header = wire.encode(wire.NEXT, credit=wire.CREDIT // 2)
-            call.link.socket.send_multipart([call.id, header])
+            self._send(call.link, [call.id, wire.encode(wire.NEXT, credit=wire.CREDIT // 2)])
 
-    def _bury(self, calls: Sequence[Call]) -> None:
+    def _look(self, calls: Sequence[Call]) -> None:
+        """At those who let us wait: have they ended, or do they refuse us?"""
+        for fd in [fd for fd, link in self._watched.items() if link.greeted and not link.at_port]:
+            self._unwatch(fd)
         for link in {call.link for call in calls if not call.over}:
-            if not alive(link):
-                self._end(link, "ended", "gone")
+            if (loss := link.loss()) is not None:
+                self._end(link, loss)
+            elif link.socket is not None and not link.greeted and link.monitor is None and len(self._watched) < WATCHED:
+                self._watch(link)
 
-    def _end(self, link: Link, why: str, code: str) -> None:
-        link.silent, link.gone = why, True
+    def _end(self, link: Link, loss: Loss) -> None:
+        link.silent, link.gone, link.ended = loss.why, loss.for_good, loss.error.code == "gone"
         for call in self._calls.values():
             if call.link is link and not call.over:
-                call.error = SilentError(f"Rank {link.rank} (pid {link.pid}) {why}.", code=code)
-
-
-def alive(link: Link) -> bool:
-    """Whether the very process still exists (a zombie does not)."""
-    try:
-        with open(f"/proc/{link.pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    same = "start_ticks" not in link.facts or int(fields[19]) == int(link.facts["start_ticks"])
-    return same and fields[0] not in (b"Z", b"X")
+                call.error = loss.error
 
 
 def nobody(calls: Sequence[Call]) -> ProbeError:
@@ -265,5 +302,5 @@ def agent_error(link: Link, header: Header) -> ProbeError:
     code = str(header.get("code", "agent"))
     kind = CODES[code][0] if code in CODES else AgentError
     message = f"Rank {link.rank}: {header.get('message', '')}"
-    hint = f"Run: probe attach {link.pid}" if code == "protocol" else ""
+    hint = f"Run: probe attach {link.pid}" if code == "protocol" and link.here else ""
     return kind(message, hint, code if code in CODES else "agent")

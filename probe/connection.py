@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,41 +16,61 @@ from . import memfd
 from . import protocol as wire
 from .align import SETTLE_S, align, is_settled, may_change
 from .client import Call, Client, Link, nobody
-from .endpoints import Resolved, address, resolve
-from .errors import EvalError, SilentError, UsageError
+from .descriptors import make_room
+from .endpoints import Resolved, resolve
+from .errors import AgentError, EvalError, SilentError, UsageError
 from .evaluation import EvalResult, OnOutput, Snippet, evaluate
 from .greeting import greet, whoami
 from .interruptible import interruptibly
+from .reach import look
 from .settings import checked_settings
 
 if TYPE_CHECKING:
     from .fetch import Fetcher
+    from .notes import Answered
+    from .raw import Job
     from .report import Report
+    from .sql import Database
     from .stacks import Thread
     from .stragglers import Stragglers
 
+MAX_FETCH = 1e9  # bytes
 _LAST_ACT_S = 1.0
 _DETACH_S = 15.0  # the target takes kernels out at a boundary; without one it says so in time
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A rank that a request did not come to, and why; host: "" for this machine, whose pid it then is."""
+
+    rank: int
+    pid: int
+    host: str
+    why: str
 
 
 class Connection:
     """Agents of one endpoint.  Use as a context manager; one thread at a time, cancel() from anywhere.
 
-    notes: what the user should know of the last call (who was silent, what is not recorded).  unreached: pid -> why of
-    the ranks that the last stacks(), set() or detach() did not come to.
+    notes: what the user should know of the last call (who was silent, what is not recorded).  answered: how many ranks
+    did to the last query(), and when.  unreached: the ranks that the last stacks(), set() or detach() did not come to.
     """
 
-    def __init__(self, resolved: Resolved, timeout: float = 10.0) -> None:
+    def __init__(self, resolved: Resolved, timeout: float = 10.0, key: str | None = None) -> None:
         self.endpoint = resolved.endpoint
         self.timeout = timeout
         self.notes: list[str] = []
-        self.unreached: dict[int, str] = {}
-        self._client = Client()
+        self.answered: Answered | None = None
+        self.unreached: list[Unreached] = []
+        self.explanation: list[str] = []
+        make_room(len(resolved.addresses))
+        self._client = Client(key)
         self._fetcher: Fetcher | None = None
+        self._database: Database | None = None
         self._unaligned: list[Link] = []
         try:
-            for pid, facts in resolved.attached:
-                self._client.connect(pid, facts, address(pid, facts))
+            for address in resolved.addresses:
+                self._client.connect(look(address, timeout))
             greet(self._client, self.timeout)
             self._align()
         except BaseException:
@@ -66,39 +87,57 @@ class Connection:
 
     @property
     def agents(self) -> list[dict[str, Any]]:
-        """The facts of every agent that answers, by rank; pid as this machine sees it."""
+        """The facts of every agent that answers, by rank; pid as this machine sees it, if it is on it."""
         return [{**link.facts, "pid": link.pid} for link in self._answering()]
 
     def _answering(self) -> list[Link]:
         return sorted((link for link in self._client.links if not link.silent), key=lambda link: link.rank)
 
     def _begin(self) -> None:
-        self.notes = []
+        self.notes, self.answered = [], None
         self._client.interrupted = False
 
     def _align(self) -> None:
         self._unaligned = align(self._client, self.timeout)
 
-    def query(self, sql: str, *, open_steps: bool = False) -> Any:
-        """The result of this SQL over all ranks, a pyarrow.Table.  open_steps: the step that still runs, too."""
+    def query(
+        self, sql: str, *, open_steps: bool = False, min_ranks: int = 1, max_fetch: float | None = MAX_FETCH
+    ) -> Any:
+        """The result of this SQL over all ranks, a pyarrow.Table.  open_steps: the step that still runs, too.
+
+        max_fetch: bytes that may travel for it.  What did is in `explanation` afterwards.  Raises QueryError, and
+        SilentError where it would be the result of fewer than min_ranks.
+        """
         self._begin()  # before the imports: Ctrl-C may come in their midst
+        begun = time.monotonic()
+        from .explain import explained
         from .fetch import Fetcher
-        from .notes import notes_of
-        from .sql import Query
+        from .notes import answered_of, notes_of
+        from .sql import Database
         from .tables import TABLES
 
-        self._settle()
-        if self._unaligned or not self._fetcher:
+        if self._settle() or self._unaligned:
             self._align()
         self._fetcher = self._fetcher or Fetcher(self._client, self.timeout)
+        scans = self._fetcher.scans
+        scans.begin(max_fetch)
         job = self._fetcher.snapshot(open_steps)
-        query = Query(TABLES, job)
-        try:
-            result = interruptibly(partial(query.run, sql), query.interrupt, lambda: self._client.interrupted)
-            self.notes += notes_of(job, query.scanned, self.endpoint)
-        finally:
-            query.close()
+        self._enough(job, begun, min_ranks)
+        self._database = database = self._database or Database(TABLES)
+        result = interruptibly(partial(database.run, sql, job), database.interrupt, lambda: self._client.interrupted)
+        notes = notes_of(job, database.scanned, self.endpoint)
+        self.answered = answered_of(job, time.monotonic() - begun)
+        self.notes += [str(self.answered), *notes] if self.answered.silent else notes
+        self.explanation = explained(scans.account, scans.seconds, database.seconds, time.monotonic() - begun)
+        self._enough(job, begun, min_ranks)
         return result
+
+    def _enough(self, job: Job, begun: float, min_ranks: int) -> None:
+        from .notes import answered_of
+
+        answered = answered_of(job, time.monotonic() - begun)
+        if answered.seen < min_ranks:
+            raise SilentError(f"Fewer than {min_ranks} ranks: {answered}.", f"Why: probe {self.endpoint} hang")
 
     def eval(
         self,
@@ -118,6 +157,7 @@ class Connection:
         """
         self._begin()
         links = self._chosen(ranks)
+        self._must_control("eval")
         if not now:
             self._settle()
         together = not now and len(links) > 1 and any(link.facts.get("distributed") for link in links)
@@ -144,7 +184,7 @@ class Connection:
             links = [link for link in links if link.rank in wanted]
         silent = [link for link in links if link.silent]
         if silent:
-            raise SilentError(f"Rank {silent[0].rank} (pid {silent[0].pid}) {silent[0].silent}: nothing was run.")
+            raise SilentError(f"{silent[0].name} {silent[0].silent}: nothing was run.")
         return links
 
     def _same_steps(self, links: Sequence[Link]) -> None:
@@ -165,14 +205,19 @@ class Connection:
             time.sleep(0.1)
         self._refresh()
 
-    def _settle(self) -> None:
-        """Wait until numbers are final: a trainer's or scheduler's takes some steps to be believed."""
-        end = time.monotonic() + min(self.timeout, SETTLE_S)
+    def _settle(self) -> bool:
+        """Wait until numbers are final: a trainer's or scheduler's takes some steps to be believed.
+
+        Whether anything may have changed.
+        """
+        asked, end = False, time.monotonic() + min(self.timeout, SETTLE_S)
         while any(map(may_change, self._answering())):
             self._refresh()
+            asked = True
             if all(map(is_settled, self._answering())) or time.monotonic() > end:
-                return
+                break
             time.sleep(0.05)
+        return asked
 
     def _refresh(self) -> None:
         for call in self._client.ask(
@@ -215,46 +260,59 @@ class Connection:
         """
         self._begin()
         checked = checked_settings(settings)
+        self._must_control("set")
         calls = self._client.ask(wire.SET, time.monotonic() + self.timeout, settings=checked)
         answered = [call for call in calls if call.answer is not None]
         if not answered:
             raise nobody(calls)
         self._reached(calls)
-        self.notes += self.unreached.values()
+        self.notes += [each.why for each in self.unreached]
         return [{"rank": call.link.rank, **(call.answer or {})["settings"]} for call in answered]
 
     def detach(self) -> list[str]:
         """Take every agent out, and wait for its end; what had to stay, in words, each with its rank."""
         self._begin()
+        self._must_control("detach")
         calls = self._client.ask(wire.DETACH, time.monotonic() + max(self.timeout, _DETACH_S))
         self._reached(calls)
-        _wait_for_the_end(call.link.pid for call in calls if call.answer is not None)
+        _wait_for_the_end(call.link for call in calls if call.answer is not None)
         return [f"rank {call.link.rank}: {line}" for call in calls for line in (call.answer or {"left": []})["left"]]
+
+    def _must_control(self, what: str) -> None:
+        """The agents refuse it too; so it is said in words of what was asked, and before any of them has begun."""
+        barred = next((link for link in self._client.links if link.role != wire.CONTROL), None)
+        if barred is not None:
+            hint = "That takes the whole key, as probe key create made it."
+            raise AgentError(f"{barred.name}: this key may read, not control: no {what}.", hint, "read-only")
 
     def _reached(self, calls: list[Call]) -> None:
         """Of those that gave no answer, why: they were silent from the beginning, or have become so."""
-        silent = {
-            link.pid: f"Rank {link.rank} (pid {link.pid}) {link.silent}" for link in self._client.links if link.silent
-        }
-        failed = {call.link.pid: str(call.error).rstrip(".") for call in calls if call.answer is None}
-        self.unreached = silent | failed
+        why = {link: f"{link.name} {link.silent}" for link in self._client.links if link.silent}
+        why |= {call.link: str(call.error).rstrip(".") for call in calls if call.answer is None}
+        self.unreached = [Unreached(link.rank, link.pid, link.host, told) for link, told in why.items()]
 
     def cancel(self) -> None:
         """End the call that runs, with Interrupted.  From a signal handler or another thread."""
         self._client.interrupt()
 
     def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
         self._client.close()
 
 
-def _wait_for_the_end(pids: Iterable[int]) -> None:
+def _wait_for_the_end(links: Iterable[Link]) -> None:
     """Of agents that have said that they go: their last act is to give their memory back."""
     end = time.monotonic() + _LAST_ACT_S
-    for pid in pids:
-        while memfd.descriptors(pid) and time.monotonic() < end:
+    for link in links:
+        while link.here and memfd.descriptors(link.pid) and time.monotonic() < end:
             time.sleep(0.001)
 
 
-def connect(endpoint: str | None = None, *, timeout: float = 10.0) -> Connection:
-    """A connection to the agents of an endpoint; without one, to the only attached job."""
-    return Connection(resolve(endpoint), timeout)
+def connect(endpoint: str | None = None, *, timeout: float = 10.0, key: str | None = None) -> Connection:
+    """A connection to the agents of an endpoint; without one, to the only attached job of this machine.
+
+    key: the file for agents at a port (tcp://, job://); without one, what PROBE_KEY names.
+    """
+    return Connection(resolve(endpoint), timeout, key)

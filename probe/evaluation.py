@@ -95,10 +95,13 @@ def _ended_by_us(error: BaseException) -> bool:
 
 
 def _stuck(snippet: Snippet, links: Sequence[Link]) -> EvalError:
-    ranks = ", ".join(f"{link.rank} (pid {link.pid})" for link in links)
     waits = "" if snippet.now else "; the job waits for it"
-    message = f"The snippet does not react to the cancel on rank {ranks}: it is blocked in C{waits}."
+    message = f"The snippet does not react to the cancel on rank {_named(links)}: it is blocked in C{waits}."
     return EvalError(message, "It ends when that call returns.", "eval-timeout")
+
+
+def _named(links: Sequence[Link]) -> str:
+    return ", ".join(link.number for link in links)
 
 
 class _Run:
@@ -123,8 +126,7 @@ class _Run:
         self._wait(begun + self._patience, lambda: len(self._armed) == len(self._calls))
         late = [call.link for call in self._calls if call not in self._armed]
         if late:
-            ranks = ", ".join(f"{link.rank} (pid {link.pid})" for link in late)
-            raise SilentError(f"Rank {ranks} does not answer: nothing was run.")
+            raise SilentError(f"Rank {_named(late)} does not answer: nothing was run.")
         self._round_trip = time.monotonic() - begun
 
     def go(self, together: bool, attempt: int) -> None:

@@ -48,6 +48,7 @@ class OfRank:
     entries: Sequence[Entry] = ()  # what it has issued
     workers: Sequence[str] = ()  # of its loaders, what is the matter with them
     gil: str = ""  # of one that does not answer: who holds its GIL, in words
+    host: str = ""  # that its process is on, where it is another one than this
 
     @property
     def main(self) -> Thread | None:
@@ -84,7 +85,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
 
     A recorder's dump stops its process for some 40 ms: where rows come from every rank nobody is asked for it.
     """
-    others = _others(endpoint, {link.pid for link in client.links})
+    others = _others(endpoint, {link.pid for link in client.links if link.here})
     first = _look(client, client.links, patience, others)
     time.sleep(max(0.0, first.at + look_s - time.monotonic()))
     second = _look(client, list(first.said), patience, others)
@@ -139,7 +140,7 @@ def _look(client: Client, links: Sequence[Link], patience: float, others: Sequen
     said = {call.link: call.answer for call in calls if call.answer is not None}
     told = client.ask(wire.STACKS, time.monotonic() + patience, list(said))
     threads = {call.link: threads_of(call.answer["threads"]) for call in told if call.answer is not None}
-    pids = [*(link.pid for link in client.links), *(pid for _, pid in others)]
+    pids = [*(link.pid for link in client.links if link.here), *(pid for _, pid in others)]
     return _Look(time.monotonic(), said, threads, {pid: _cpu_s(pid) for pid in pids})
 
 
@@ -152,18 +153,18 @@ def _rows(link: Link, first: _Look, second: _Look) -> int:
 
 
 def _share(pid: int, first: _Look, second: _Look) -> float:
-    """Of a core that the main thread used between two looks."""
+    """Of a core that the main thread of a process of this machine used between two looks."""
     return (second.cpu[pid] - first.cpu[pid]) / max(second.at - first.at, 1e-3)
 
 
 def _of_rank(link: Link, first: _Look, second: _Look, entries: Sequence[Entry]) -> OfRank:
-    running = _share(link.pid, first, second)
+    running = _share(link.pid, first, second) if link.here else None
     said = second.said[link]["facts"] if link in second.said else None
-    facts = said or next((raw.facts for raw in memfd.raws([link.pid])), None)
-    condition = "answers" if said else _condition(link.pid)
-    gil = gil_told(link.pid) if condition == "silent" else ""
+    facts = said or next((raw.facts for raw in memfd.raws([link.pid] if link.here else [])), None)
+    condition = "answers" if said else _condition(link)
+    gil = gil_told(link.pid) if condition == "silent" and link.here else ""
     if facts is None:
-        return OfRank(link.rank, link.pid, condition, running=running, gil=gil)
+        return OfRank(link.rank, link.pid, condition, running=running, gil=gil, host=link.host)
     threads = second.threads.get(link, [])
     now, last = int(facts["monotonic_ns"]), facts.get("last_step_ns")
     main = [
@@ -183,15 +184,18 @@ def _of_rank(link: Link, first: _Look, second: _Look, entries: Sequence[Entry]) 
         threads=threads,
         moved=main[0] != main[1],
         entries=entries,
-        workers=_workers(link.pid),
+        workers=_workers(link.pid) if link.here else (),
         gil=gil,
+        host=link.host,
     )
 
 
-def _condition(pid: int) -> str:
-    if has_ended(pid):
+def _condition(link: Link) -> str:
+    if link.ended or (link.here and has_ended(link.pid)):
         return "ended"
-    return "stopped" if is_stopped(pid) else "silent"
+    if link.stopped:
+        return "stopped"
+    return "silent" if link.socket is not None else "unseen"
 
 
 def _others(endpoint: str, known: set[int]) -> list[tuple[int, int]]:
@@ -204,9 +208,9 @@ def _others(endpoint: str, known: set[int]) -> list[tuple[int, int]]:
 
 def _absent(endpoint: str, ranks: Sequence[OfRank]) -> tuple[int, ...]:
     """Ranks of a launcher that has all of its job on this machine and is asked about as a whole."""
-    if endpoint in {str(each.pid) for each in ranks}:
+    if not endpoint.isdecimal() or endpoint in {str(each.pid) for each in ranks}:
         return ()
-    known = [found for each in ranks if (found := process(each.pid)) is not None]
+    known = [found for each in ranks if not each.host and (found := process(each.pid)) is not None]
     sizes = {(found.world_size, found.local_world_size) for found in known}
     if len(sizes) != 1:
         return ()

@@ -15,6 +15,7 @@ from .ranks import title
 
 _UNEVEN = ("to_all", "toall", "gather", "scatter")  # in kinds to which ranks may give unequal parts
 
+_NUMBERS = ("time_created_ns", "collective_seq_id")
 _TOLD = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
 
 
@@ -54,8 +55,25 @@ class Pending:
 
 def told_of(texts: Iterable[str]) -> list[Mapping[str, Any]]:
     """The entries of dumps as torch tells them, oldest first."""
-    told = [each for text in texts for each in json.loads(text).get("entries") or []]
+    told = [each for text in texts for each in _readable(text)]
     return sorted(told, key=lambda each: int(each["time_created_ns"]))
+
+
+def _readable(text: str) -> list[Mapping[str, Any]]:
+    """The entries of one dump that have what is needed of them; none of what is no dump."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    entries = told.get("entries") if isinstance(told, dict) else None
+    return [each for each in entries if _is_entry(each)] if isinstance(entries, list) else []
+
+
+def _is_entry(told: Any) -> bool:
+    if not isinstance(told, dict) or any(type(told.get(name)) is not int for name in _NUMBERS):
+        return False
+    group = told.get("process_group")
+    return isinstance(group, list) and bool(group) and isinstance(told.get("input_dtypes") or [], list)
 
 
 def entries_of(texts: Iterable[str]) -> list[Entry]:
@@ -74,7 +92,7 @@ def is_in_flight(told: Mapping[str, Any]) -> bool:
 
 
 def _entry(told: Mapping[str, Any]) -> Entry:
-    backend, _, kind = str(told["profiling_name"]).partition(":")
+    backend, _, kind = str(told.get("profiling_name") or "").partition(":")
     return Entry(
         str(told["process_group"][0]),
         int(told["collective_seq_id"]),

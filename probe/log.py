@@ -7,9 +7,11 @@ and id replaces an earlier one.  Stdlib only, so that it serves readers without 
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from struct import Struct
 from typing import Any
 
+from . import shapes
 from .streams import (
     LOG_DEVICE,
     LOG_EVAL,
@@ -34,6 +36,7 @@ class Log:
 
     def __init__(self) -> None:
         self.end = START
+        self.renamed = 0  # how many records have given names to what rows are about
         self.strings: dict[int, str] = {}
         self.modules: Objects = {}
         self.optimizers: Objects = {}
@@ -72,9 +75,17 @@ class Log:
         if kind == LOG_STRING:
             self.strings[id] = text
         elif kind in self._kinds:
-            try:
-                value = json.loads(text)
-            except ValueError:
-                return
-            if isinstance(value, dict):
+            value = _read(kind, text)
+            if value is not None:
                 self._kinds[kind][id] = value
+                self.renamed += kind not in (LOG_EVAL, LOG_EVAL_DONE)
+
+
+@lru_cache(maxsize=1 << 16)
+def _read(kind: int, text: str) -> dict[str, Any] | None:
+    """What a record says, without what cannot be; None if it is none.  Ranks of a job say the same: it is read once."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return shapes.fitting(value, kind) if isinstance(value, dict) else None

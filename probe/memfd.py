@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from .clocks import boot
 from .processes import start_ticks
 from .streams import (
     HEADER_BYTES,
@@ -27,7 +28,7 @@ from .streams import (
 )
 
 if TYPE_CHECKING:
-    from .raw import Job, Raw
+    from .raw import Job, Raw, Recent
 
 Facts = dict[str, Any]
 _PREFIX = "/memfd:probe-"
@@ -50,6 +51,15 @@ def descriptors(pid: int) -> dict[str, str]:
     return found
 
 
+def is_alone(pid: int) -> bool:
+    """Whether there is but one agent in this process: several would have memory of the same names."""
+    try:
+        links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        return False
+    return sum(link.startswith(f"/memfd:{HEADER_NAME}") for link in links) == 1
+
+
 def facts(pid: int) -> Facts | None:
     """What the agent in this process says about itself, None if there is no agent."""
     path = descriptors(pid).get(HEADER_NAME.removeprefix("probe-"))
@@ -65,6 +75,19 @@ def attached() -> Iterator[tuple[int, Facts]]:
             said = facts(int(name))
             if said is not None:
                 yield int(name), said
+
+
+def here(said: Facts) -> int | None:
+    """The process that says this of itself, as this machine sees it; None if it is elsewhere or hidden.
+
+    Its own pid need not be the one that it has here: it may live in another pid namespace.
+    """
+    if not said.get("id") or said.get("boot_id") != boot():
+        return None
+    own = int(said["pid"])
+    if (facts(own) or {}).get("id") == said["id"]:
+        return own
+    return next((pid for pid, other in attached() if other.get("id") == said["id"]), None)
 
 
 def _header(path: str) -> Facts | None:
@@ -117,6 +140,14 @@ def put_rows(found: Iterable[Raw], stream: str, oldest: bool = False) -> None:
             raw.put(stream, list(_pieces(raw, stream)), oldest)
         except OSError:
             raw.job.leave(raw, f"Rank {raw.rank} (pid {raw.pid}) ended.")
+
+
+def put_recent(found: Iterable[Recent], stream: str) -> None:
+    """The same of ranks of which only the newest rows are wanted."""
+    for recent in found:
+        put_rows([recent.whole], stream)
+        if recent.whole.has_rows(stream):
+            recent.cut(stream, recent.whole.rows(stream).table)
 
 
 def _raw(pid: int, said: Facts) -> Raw:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .backward import Calls, Instances, Marks, Passes, place_marks, resolve
+from .alike import resolve
+from .backward import Calls, Instances, Marks, Passes, place_marks
 from .device_times import DeviceTimes, Timed
+from .distinct import distinct, first_places
 from .nesting import NONE, Ints, depth_below
 from .places import Places, settle
 from .raw import Raw
@@ -24,12 +26,13 @@ from .tree import Tree
 def places_of(raw: Raw, spans: Spans) -> Places:
     """Callers as the calls themselves show them, else as the agent noted them."""
     parents = noted_parents(raw.log)
-    for subject in np.union1d(recorded_marks(raw)["subject"], spans.subject[spans.kind == FORWARD]).tolist():
-        parents.setdefault(subject, 0)
+    for subjects in (recorded_marks(raw)["subject"], spans.subject[spans.kind == FORWARD]):
+        for subject in distinct(subjects).tolist():
+            parents.setdefault(subject, 0)
     # a call whose caller was under way at the attach, or is at this moment, seems to have none
     shown = (spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval
     calls = np.flatnonzero(shown & (spans.caller != NONE))
-    subjects, first = np.unique(spans.subject[calls], return_index=True)
+    subjects, first = first_places(spans.subject[calls])
     parents.update(zip(subjects.tolist(), spans.subject[spans.caller[calls[first]]].tolist(), strict=True))
     return Places.of(spans, shown, parents)
 
@@ -43,12 +46,17 @@ def passes_of(spans: Spans) -> tuple[Ints, Passes]:
 
 def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Calls) -> Marks:
     marks = recorded_marks(raw)
-    number = place_marks(marks["time_ns"], marks["thread"], passes)
-    kept = np.flatnonzero(number != NONE)
-    order = kept[np.lexsort((marks["time_ns"][kept], number[kept]))]
+    time, thread = (np.ascontiguousarray(marks[slot]) for slot in ("time_ns", "thread"))
+    number = place_marks(time, thread, passes)
+    rising = bool((number[1:] >= number[:-1]).all() and (time[1:] >= time[:-1]).all())
+    if rising and (not len(number) or number[0] != NONE):  # as one thread leaves them
+        order: Ints | slice = slice(None)
+    else:
+        kept = np.flatnonzero(number != NONE)
+        order = kept[np.lexsort((time[kept], number[kept]))]
     kind, number = marks["flags"][order] & KIND_MASK, number[order]
     module = settle(number, kind, tree.index(marks["subject"][order]), tree, calls)
-    return Marks(marks["time_ns"][order], marks["thread"][order], kind, number, module)
+    return Marks(time[order], thread[order], kind, number, module)
 
 
 def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:

@@ -34,8 +34,11 @@ def nest(start: Ints, end: Ints, thread: Ints) -> Nesting:
     level = np.zeros(len(start), np.int64)
     generations: list[list[Ints]] = []
     for rows in _of_each_thread(thread):
+        closings = np.maximum(end[rows], start[rows] + 1)[::-1]
+        if not (closings[1:] >= closings[:-1]).all():
+            closings = np.sort(closings)
         rows = rows[np.argsort(start[rows], kind="stable")]
-        _nest_thread(rows, start[rows], end[rows], parent, level, generations)
+        _nest_thread(rows, start[rows], closings, parent, level, generations)
     return Nesting(parent, level, [np.concatenate(parts) for parts in generations])
 
 
@@ -49,8 +52,11 @@ def _of_each_thread(thread: Ints) -> list[Ints]:
     return np.split(backwards, cuts)
 
 
-def _nest_thread(rows: Ints, start: Ints, end: Ints, parent: Ints, level: Ints, generations: list[list[Ints]]) -> None:
-    closed = np.searchsorted(np.sort(np.maximum(end, start + 1)), start, side="right")
+def _nest_thread(
+    rows: Ints, start: Ints, closings: Ints, parent: Ints, level: Ints, generations: list[list[Ints]]
+) -> None:
+    """rows: by start; closings: when one after the other ends."""
+    closed = np.searchsorted(closings, start, side="right")
     depth = np.arange(len(rows)) - closed
     level[rows] = depth
     by_depth = np.argsort(depth, kind="stable")

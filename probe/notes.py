@@ -6,8 +6,9 @@ Called by Connection.query.  Invariant: a result that lacks something is never w
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from .ranks import title
+from .ranks import some, title
 from .raw import Job
 from .schema import Table
 from .streams import COLLECTIVES, DEVICE, LOADS, MARKS, SAMPLES, SPANS
@@ -21,20 +22,36 @@ _TAPS = {
 }
 
 
+@dataclass(frozen=True)
+class Answered:
+    """Who answered a query, in how many seconds.  read: those of the silent ones whose memory was read."""
+
+    total: int
+    silent: tuple[int, ...]
+    read: tuple[int, ...]
+    seconds: float
+
+    @property
+    def seen(self) -> int:
+        """How many ranks the result has rows of."""
+        return self.total - len(self.silent) + len(self.read)
+
+    def __str__(self) -> str:
+        told = f"answered {self.total - len(self.silent)}/{self.total} ranks in {self.seconds:.1f} s"
+        told += f", silent: {some(self.silent)}" if self.silent else ""
+        return f"{told}; read out of its memory: {title(self.read)}" if self.read else told
+
+
+def answered_of(job: Job, seconds: float) -> Answered:
+    read = tuple(one.rank for one in job.read)
+    silent = sorted([*read, *(one.rank for one in job.silent)])
+    return Answered(len(job.raws) + len(job.silent), tuple(silent), read, seconds)
+
+
 def notes_of(job: Job, scanned: Iterable[Table], endpoint: str) -> list[str]:
     """One line each.  endpoint: of the job, for the commands in them."""
     tables = [table for table in scanned if table.derive is not None]
-    return [*_silent(job), *_taps(job, tables), *_no_steps(job, tables), *_unsampled(job, tables, endpoint)]
-
-
-def _silent(job: Job) -> list[str]:
-    read = [one.rank for one in job.read]
-    silent = sorted([*read, *(one.rank for one in job.silent)])
-    if not silent:
-        return []
-    total = len(job.raws) + len(job.silent)
-    told = f"answered {total - len(silent)}/{total} ranks, silent: {', '.join(map(str, silent))}"
-    return [f"{told}; read out of its memory: {title(read)}" if read else told]
+    return [*_taps(job, tables), *_no_steps(job, tables), *_unsampled(job, tables, endpoint)]
 
 
 def _taps(job: Job, tables: Iterable[Table]) -> list[str]:
@@ -45,7 +62,7 @@ def _taps(job: Job, tables: Iterable[Table]) -> list[str]:
             state = str(raw.facts.get("taps", {}).get(name, "on"))
             if state != "on":
                 why.setdefault((name, state), []).append(raw.rank)
-    return [f"rank {', '.join(map(str, ranks))}: {name} is {state}" for (name, state), ranks in why.items()]
+    return [f"rank {some(ranks)}: {name} is {state}" for (name, state), ranks in why.items()]
 
 
 def _of_streams(table: Table) -> list[str]:
@@ -58,7 +75,7 @@ def _no_steps(job: Job, tables: Iterable[Table]) -> list[str]:
     late = [raw.rank for raw in stepping if raw.timeline.completed is None]
     if not late:
         return []
-    return [f"rank {', '.join(map(str, late))}: no whole step since the attach yet (--open shows the one that runs)"]
+    return [f"rank {some(late)}: no whole step since the attach yet (--open shows the one that runs)"]
 
 
 def _unsampled(job: Job, tables: Iterable[Table], endpoint: str) -> list[str]:

@@ -92,7 +92,7 @@ def _by_group(raw: Raw, rows: Rows) -> Iterator[tuple[Key, Ints]]:
     for id in np.unique(groups).tolist():
         group = raw.log.groups.get(id, {})
         if group.get("ranks"):
-            ids.setdefault((str(group["name"]), tuple(group["ranks"])), []).append(id)
+            ids.setdefault((str(group.get("name")), tuple(group["ranks"])), []).append(id)
     for key, mine in ids.items():
         yield key, place[np.isin(groups, mine)]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .backward import Calls
+from .distinct import distinct
 from .nesting import NONE, Bools, Ints
 from .spans import Spans
 from .streams import BEGIN_SAME_NODE, END
@@ -36,7 +37,7 @@ class Places:
         rows = np.flatnonzero(calls & (spans.caller != NONE))
         callers = spans.subject[spans.caller[rows]]
         most = int(spans.subject.max(initial=0)) + 1
-        pairs = np.unique(spans.subject[rows] * most + callers)
+        pairs = distinct(spans.subject[rows] * most + callers)
         if len(np.unique(pairs // most)) == len(pairs):
             return first
         found = cls(spans.subject.copy(), dict(parents), {})

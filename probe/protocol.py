@@ -5,9 +5,10 @@ and strips the identity.  Every request ends in exactly one terminal reply: its 
 Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries this file.
 
     request   header                                            terminal reply
-    hello     protocol, version, by                             welcome: facts
+    hello     protocol, version, by                             welcome: facts, role (what this client may do)
     snapshot  -                                                 at: streams (last seq of each), log (bytes), facts
     scan      stream, first, last, credit, patch; template      rows* then end: rows
+              (since, where it is given: [slot, value]: from the row before the first one, about, that is no less)
               (template: an Arrow record-batch header; patch: [[offset, multiplier], ...] of its integers)
     log       first, last (byte offsets), credit                log* then end: rows (bytes)
     next      credit (more for a running scan or log)           -
@@ -15,6 +16,8 @@ Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries t
     stacks    -                                                 frames: threads (as agent/stacks.py has them)
     flight    -                                                 entries: texts (torch's Flight Recorders as JSON, none
                                                                 where there is none), why_not, groups (name: ranks)
+    peers     -                                                 known: ranks (what each rank has left of where it is
+                                                                asked: endpoint, server_key, host, pid; or null)
     align     base, source (job step of count 0)                end
     set       settings: sample ("auto" or N), budget_pct,       settings: settings (those, every, cost_ns)
               backward; none is changed that is not given
@@ -35,6 +38,7 @@ from typing import Any
 PROTOCOL = 1
 # What an agent takes in one frame; a snippet is text, a template some hundred bytes.
 MAX_REQUEST_BYTES = 4 << 20
+MAX_REPLY_BYTES = 256 << 20  # what a reader takes: the recorder of a large job has stacks
 ROWS_A_MESSAGE = 2048  # some 100 kB: the copy into zmq holds the GIL for about 20 µs
 LOG_BYTES_A_MESSAGE = 256 << 10
 CREDIT = 16  # messages that may travel before the reader asks for more
@@ -44,10 +48,10 @@ NO_GROUP = "off: no process group"  # state of the tap of collectives in a job t
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, DETACH = "align", "set", "arm", "go", "detach"
-STACKS, FLIGHT = "stacks", "flight"
+STACKS, FLIGHT, PEERS = "stacks", "flight", "peers"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, OUT, DONE, DETACHED = "armed", "out", "done", "detached"
-FRAMES, ENTRIES = "frames", "entries"
+FRAMES, ENTRIES, KNOWN = "frames", "entries", "known"
 
 # request kind -> kinds that may answer it, the terminal ones (besides `error`) last
 REPLIES: dict[str, tuple[str, ...]] = {
@@ -59,13 +63,18 @@ REPLIES: dict[str, tuple[str, ...]] = {
     CANCEL: (),
     STACKS: (FRAMES,),
     FLIGHT: (ENTRIES,),
+    PEERS: (KNOWN,),
     ALIGN: (END,),
     SET: (SETTINGS,),
     ARM: (ARMED, OUT, DONE),
     GO: (),
     DETACH: (DETACHED,),
 }
-TERMINAL = {WELCOME, AT, END, SETTINGS, DONE, DETACHED, FRAMES, ENTRIES, ERROR}
+# What who asks may do; an agent's own socket file gives control, a port what the key is for.
+READ, CONTROL = "read", "control"
+OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, DETACH})  # requests that need it: they change something
+
+TERMINAL = {WELCOME, AT, END, SETTINGS, DONE, DETACHED, FRAMES, ENTRIES, KNOWN, ERROR}
 
 
 class WireError(ValueError):
@@ -77,10 +86,24 @@ def encode(kind: str, **fields: Any) -> bytes:
     return json.dumps({"kind": kind, **fields}, separators=(",", ":")).encode()
 
 
+def _integer(text: str) -> int:
+    """Slots have 8 bytes; and long digits would take some versions minutes."""
+    if len(text) > 20 or not -(1 << 63) <= int(text) < 1 << 63:
+        raise ValueError(f"{text[:24]} is too large a number")
+    return int(text)
+
+
+def _constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer, parse_constant=_constant)
+
+
 def decode(frame: bytes) -> dict[str, Any]:
-    """The header of a message, a dict with a string under "kind".  Raises WireError."""
+    """The header of a message, a dict with a string under "kind"; its integers have 64 bits.  Raises WireError."""
     try:
-        header = json.loads(frame)
+        header = _DECODER.decode(frame.decode())
     except (ValueError, RecursionError) as error:
         raise WireError(f"header is not JSON: {error}") from None
     if not isinstance(header, dict) or not isinstance(header.get("kind"), str):

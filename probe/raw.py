@@ -1,12 +1,13 @@
 """One snapshot of a job as the tables see it: raw rows, log, facts and steps of every rank that answered.
 
 Made by probe.fetch (off the wire) or probe.memfd (out of a process's memory), read by the tables.
-Invariant: everything read through one Job belongs to one moment, and no stream is fetched twice.
+Invariant: everything read through one Job belongs to one moment, and no row travels twice.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ import numpy as np
 from .arrow import nullable
 from .log import Log
 from .nesting import Bools, Ints
-from .streams import STREAMS
+from .streams import PACKING_NS, STEPS, STREAMS, WRITTEN
 from .timeline import Timeline
 
 
@@ -34,9 +35,14 @@ class Rows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def of(self, chosen: Ints | Bools) -> Rows:
+    def of(self, chosen: Ints | Bools | slice) -> Rows:
         """The chosen rows, in that order."""
         return Rows(self.slots, self.table[chosen])
+
+    def since(self, slot: str, value: int) -> Rows:
+        """As an agent cuts them (agent/rows.py): from the row before the first one, about, of which this is no less."""
+        times = self[slot]
+        return self.of(slice(max(0, bisect_left(times, value) - 1), None))
 
 
 def complete(table: Ints, first: int) -> Ints:
@@ -70,6 +76,7 @@ class Raw:
         self.log = log
         self.now_ns = int(facts.get("monotonic_ns") or time.monotonic_ns())
         self.job: Job
+        self.shelves: dict[str, Any] = {}  # of a connection: table -> what it has made of this rank before
         self._rows: dict[str, Rows] = {}
         self._oldest: dict[str, Rows] = {}
 
@@ -103,7 +110,12 @@ class Raw:
         """For the fetchers: the complete rows of a stream, or just its oldest ones, in pieces."""
         slots = self.slots(stream)
         empty = np.zeros((0, len(slots)), np.int64)
-        (self._oldest if oldest else self._rows)[stream] = Rows(slots, np.concatenate([empty, *pieces]))
+        whole = pieces[0] if len(pieces) == 1 else np.concatenate([empty, *pieces])
+        (self._oldest if oldest else self._rows)[stream] = Rows(slots, whole)
+
+    def has_rows(self, stream: str) -> bool:
+        """Whether rows() has nothing to fetch."""
+        return stream in self._rows
 
     def has(self, stream: str) -> bool:
         """Whether the agent records this stream; one of them it makes only where there is a CUDA device."""
@@ -132,6 +144,36 @@ class Raw:
         return nullable(ids, ids != 0)
 
 
+class Recent(Raw):
+    """The same rank, of whose streams only that is read, about, which was recorded from a moment on; but all steps.
+
+    since_ns: None for everything.  others: those of the other ranks, of which the same stream will be wanted.
+    """
+
+    def __init__(self, whole: Raw, since_ns: int | None, others: Sequence[Recent]) -> None:
+        super().__init__(whole.pid, whole.facts, whole.last_seq, whole.log)
+        self.whole, self.since_ns, self.others = whole, since_ns, others
+        self.now_ns, self.job = whole.now_ns, whole.job
+
+    def rows(self, stream: str) -> Rows:
+        if stream == STEPS:
+            return self.whole.rows(stream)
+        if stream not in self._rows:
+            self.job.fetch_recent(stream, [each for each in self.others if each.whole in self.job.raws])
+        if self.whole not in self.job.raws:
+            raise Left
+        return self._rows[stream]
+
+    def cut(self, stream: str, table: Ints) -> None:
+        """For the fetchers: these are the rows, and maybe some before them."""
+        rows = Rows(self.slots(stream), table)
+        if self.since_ns is None:
+            self.whole.put(stream, [table])
+        else:
+            rows = rows.since(WRITTEN[stream], self.since_ns - 2 * PACKING_NS)
+        self._rows[stream] = rows
+
+
 class Job:
     """All ranks of one snapshot.  fetch(stream) puts the rows of a stream into every Raw, fetch_oldest(stream) the
     first of them, where that is less work; ask(kind) gives what each rank answers to a request.  silent: ranks that
@@ -146,6 +188,7 @@ class Job:
         fetch_oldest: Callable[[str], None] | None = None,
         ask: Callable[[str], dict[Raw, Any]] | None = None,
         read: Sequence[Silent] = (),
+        fetch_recent: Callable[[str, Sequence[Recent]], None] | None = None,
     ) -> None:
         self.raws = sorted(raws, key=lambda raw: raw.rank)
         self.silent = sorted(silent, key=lambda one: one.rank)
@@ -154,6 +197,7 @@ class Job:
         self._fetch = fetch
         self._fetch_oldest = fetch_oldest
         self._ask = ask
+        self._fetch_recent = fetch_recent
         self._answers: dict[str, dict[Raw, Any]] = {}
         self._fetched: set[str] = set()
         self._oldest_fetched: set[str] = set()
@@ -173,6 +217,23 @@ class Job:
         elif stream not in self._fetched | self._oldest_fetched:
             self._fetch_oldest(stream)
             self._oldest_fetched.add(stream)
+
+    def recent(self, since_ns: Mapping[Raw, int | None]) -> list[Recent]:
+        """These ranks, each from its moment on."""
+        found: list[Recent] = []
+        found += [Recent(raw, moment, found) for raw, moment in since_ns.items()]
+        return found
+
+    def fetch_recent(self, stream: str, ranks: Sequence[Recent]) -> None:
+        """Have what these ranks have recorded of a stream since their moments."""
+        here = [each for each in ranks if self._fetch_recent is None or each.whole.has_rows(stream)]
+        if here:
+            self.fetch_once(stream)
+        for each in here:
+            if each.whole in self.raws:
+                each.cut(stream, each.whole.rows(stream).table)
+        if self._fetch_recent is not None:
+            self._fetch_recent(stream, [each for each in ranks if each not in here])
 
     def ask(self, kind: str) -> dict[Raw, Any]:
         """What each rank answers to a request without fields, asked once; {} of ranks that are read, not asked."""

@@ -39,10 +39,11 @@ def does(one: OfRank) -> str:
     """What a rank does instead, in words."""
     if one.condition != "answers":
         busy = (one.running or 0) >= BUSY
-        how = f"while {one.gil}" if one.gil else "and computes: it may hold the GIL in C" if busy else "and sleeps"
+        how = f" while {one.gil}" if one.gil else " and computes: it may hold the GIL in C" if busy else " and sleeps"
+        how = "" if one.running is None else how  # on another host nobody can see
         told = {
-            "silent": f"does not answer {how}",
-            "unattached": f"is not attached {how}",
+            "silent": f"does not answer{how}",
+            "unattached": f"is not attached{how}",
             "stopped": "is stopped",
             "ended": "is gone",
         }
@@ -107,8 +108,10 @@ def ranks_told(evidence: Evidence) -> list[str]:
 
 
 def _who(ranks: Sequence[OfRank]) -> str:
-    pid = f" (pid {ranks[0].pid})" if len(ranks) == 1 and ranks[0].pid else ""
-    return title([each.rank for each in ranks]) + pid
+    if len(ranks) > 1 or not ranks[0].pid:
+        return title([each.rank for each in ranks])
+    host = f"{ranks[0].host}, " * bool(ranks[0].host)
+    return f"{title([ranks[0].rank])} ({host}pid {ranks[0].pid})"
 
 
 def _far(ranks: Sequence[OfRank]) -> str:
@@ -142,7 +145,9 @@ def next_of(evidence: Evidence, report: Report) -> list[str]:
     silent = [
         each for each in evidence.ranks if each.rank in report.ranks and each.condition in ("silent", "unattached")
     ]
-    looks = [f"py-spy dump --pid {each.pid}" for each in silent[:_LOOKS]]
+    looks = [
+        f"py-spy dump --pid {each.pid}{f' (on {each.host})' * bool(each.host)}" for each in silent[:_LOOKS] if each.pid
+    ]
     return [*looks, f"probe {evidence.endpoint} stack"]
 
 

@@ -33,6 +33,12 @@ class Column:
     null: str = ""
     joins: str = ""
 
+    @property
+    def remarks(self) -> list[str]:
+        """What is to say of it beside unit and doc, a sentence each."""
+        said = {"NULL": self.null, "From": self.source, "Joins": self.joins}
+        return [f"{word}: {text.rstrip('.')}." for word, text in said.items() if text]
+
 
 @dataclass(frozen=True)
 class Table:
@@ -44,6 +50,8 @@ class Table:
     derive_job: called once with all ranks; returns every column.
     streams: the raw streams it is made of, beside the steps, which every table may use.
     taps: what fills it, by the names in probe.agents, where its streams do not tell.
+    by_step: the rows of a step come of what was recorded from some steps before it on, and of nothing earlier.
+    question: what the example answers.
     """
 
     name: str
@@ -52,8 +60,10 @@ class Table:
     streams: tuple[str, ...] = ()
     derive: Callable[[Raw], Columns] | None = None
     derive_job: Callable[[Job], Columns] | None = None
+    question: str = ""
     example: str = ""
     taps: tuple[str, ...] = ()
+    by_step: bool = False
 
     @property
     def schema(self) -> str:
@@ -76,8 +86,22 @@ COMMON = (
     ),
     Column("host", "VARCHAR", "", "Name of the machine.", "gethostname", joins="host everywhere"),
     Column("pid", "INTEGER", "", "Process id as the reader's machine sees it.", "/proc", joins="pid everywhere"),
-    Column("time", "TIMESTAMP", "", "Wall clock of the start, UTC.", "start_ns and a pair of clock readings"),
-    Column("start_ns", "BIGINT", "ns", "Start on the host's monotonic clock.", "CLOCK_MONOTONIC"),
+    Column(
+        "time",
+        "TIMESTAMP",
+        "",
+        "Wall clock of the start, UTC.",
+        "start_ns and a pair of clock readings",
+        joins="time everywhere, by ASOF JOIN",
+    ),
+    Column(
+        "start_ns",
+        "BIGINT",
+        "ns",
+        "Start on the host's monotonic clock.",
+        "CLOCK_MONOTONIC",
+        joins="start_ns of rows of the same host",
+    ),
     Column(
         "step",
         "BIGINT",

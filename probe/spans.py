@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .distinct import distinct
 from .nesting import Bools, Ints, Nesting, ancestors_with, nearest, nest
 from .raw import Raw, Rows
 from .regions import spans
@@ -75,7 +76,7 @@ def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:
 
 def _on_autograd_threads(raw: Raw, start: Ints, thread: Ints, kind: Ints, begins: Ints, ends: Ints) -> Bools:
     """Spans that run during a pass on a thread that belongs to autograd: one with marks and no pass of its own."""
-    autograd = np.setdiff1d(np.unique(raw.rows(MARKS)["thread"]), np.unique(thread[kind == ENGINE]))
+    autograd = np.setdiff1d(distinct(raw.rows(MARKS)["thread"]), distinct(thread[kind == ENGINE]))
     if not len(autograd) or not len(begins):
         return np.zeros(len(start), np.bool_)
     order = np.argsort(begins, kind="stable")

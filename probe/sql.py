@@ -1,29 +1,34 @@
 """SQL over a job: DuckDB runs here, and asks each table for just the columns and rows that a query needs.
 
-Called by probe.connection.  Invariant: one query sees one snapshot, and derives a table once however often
-it is scanned.
+Called by probe.connection.  Invariant: one query sees one snapshot.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from .arrow import ARROW_TYPES, repeated, schema_of, table_of
+from .arrow import schema_of
+from .comments import comment
+from .derived import Derived
 from .errors import Interrupted, ProbeError, QueryError
 from .fold import fold
-from .raw import Job, Left, Raw
-from .schema import Columns, Table
+from .newest import Newest
+from .raw import Job
+from .schema import Table
 
 SCHEMAS = ("host", "probe", "python")
+_PATH = f"main,{','.join(SCHEMAS)}"  # for SHOW TABLES, and to write less
+_CATALOGUE = ("information_schema", "duckdb_", "pg_", "pragma", "show", "describe")  # of statements about all tables
 _UNKNOWN_TABLE = re.compile(r"Table with name (\S+) does not exist")
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:not )?found|does not have a column named "([^"]+)"')
 
@@ -42,105 +47,67 @@ class _Lazy(ds.InMemoryDataset):  # type: ignore[misc]
         return self._fetch(columns, filter)
 
 
-class _Derived:
-    """One table of one snapshot; may be scanned from several threads of DuckDB."""
+class Database:
+    """The tables of a job in DuckDB, for any number of queries.  interrupt() from any thread or signal handler."""
 
-    def __init__(self, table: Table, job: Job) -> None:
-        self.table, self._job = table, job
-        self.scanned = False
-        self._values: list[tuple[Raw | None, Columns]] | None = None
-        self._made: dict[str, Any] = {}
-
-    def scan(self, columns: list[str] | None, filter: Any) -> Any:
-        self.scanned = True
-        wanted = set([column.name for column in self.table.columns] if columns is None else columns)
-        if filter is not None:
-            text = str(filter)
-            wanted |= {column.name for column in self.table.columns if column.name in text}
-        return ds.dataset(self._arrow(wanted)).scanner(columns=columns, filter=filter)
-
-    def _arrow(self, names: Iterable[str]) -> Any:
-        declared = [column for column in self.table.columns if column.name in names] or [self.table.columns[0]]
-        if self._values is None:
-            self._values = self._derive()
-        for column in declared:
-            if column.name not in self._made:
-                pieces = [table_of([column], values).column(0) for _, values in self._values]
-                chunks = [chunk for piece in pieces for chunk in piece.chunks]
-                self._made[column.name] = pa.chunked_array(chunks, ARROW_TYPES[column.type])
-        return pa.table([self._made[column.name] for column in declared], schema=schema_of(declared))
-
-    def _derive(self) -> list[tuple[Raw | None, Columns]]:
-        if self.table.derive_job is not None:
-            return [(None, self.table.derive_job(self._job))]
-        assert self.table.derive is not None
-        for stream in self.table.streams:  # first of all, so that a rank that falls silent is in no result
-            self._job.fetch_once(stream)
-        values: list[tuple[Raw | None, Columns]] = []
-        for raw in list(self._job.raws):
-            try:
-                values.append((raw, _with_common(raw, self.table.derive(raw))))
-            except Left:
-                continue
-        return [(raw, columns) for raw, columns in values if raw in self._job.raws]
-
-
-def _with_common(raw: Raw, values: Columns) -> Columns:
-    rows = len(values["start_ns"])
-    return {
-        "rank": lambda: repeated(raw.rank, rows, "INTEGER"),
-        "host": lambda: repeated(raw.host, rows, "VARCHAR"),
-        "pid": lambda: repeated(raw.pid, rows, "INTEGER"),
-        "time": lambda: pc.cast(pa.array(raw.wall_us(values["start_ns"])), pa.timestamp("us")),
-        **values,
-    }
-
-
-class Query:
-    """One SQL text over one snapshot.  interrupt() from any thread or signal handler."""
-
-    def __init__(self, tables: Iterable[Table], job: Job) -> None:
+    def __init__(self, tables: Iterable[Table]) -> None:
         self._tables = {table.name: table for table in tables}
+        self._by_step = [table.name for table in self._tables.values() if table.by_step]
+        self._derived: dict[str, Derived] = {}
+        self.seconds: dict[str, float] = {}  # that making each table took for the last query
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
         self._connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
         self._connection.execute("SET enable_progress_bar = false")
         for schema in SCHEMAS:
             self._connection.execute(f"CREATE SCHEMA {schema}")
-        self._derived = [_Derived(table, job) for table in self._tables.values()]
-        for derived in self._derived:
-            self._add(derived.table, derived)
-        self._connection.execute(f"SET search_path = 'main,{','.join(SCHEMAS)}'")  # for SHOW TABLES, and to write less
+        self._connection.execute(f"SET search_path = '{_PATH}'")
+        self._added: set[str] = set()
 
     @property
     def scanned(self) -> list[Table]:
-        """The tables that were asked for anything."""
-        return [derived.table for derived in self._derived if derived.scanned]
+        """The tables that the last query has asked for anything."""
+        return [derived.table for derived in self._derived.values() if derived.scanned]
 
-    def _add(self, table: Table, derived: _Derived) -> None:
-        self._connection.execute(f"USE {table.schema}")
-        lazy = _Lazy(schema_of(table.columns), self._guarded(derived))
-        self._connection.from_arrow(lazy).create_view(table.short_name)
+    def _add(self, sql: str) -> None:
+        """The tables that the query may name; each takes a millisecond."""
+        text = sql.lower()
+        every = any(word in text for word in _CATALOGUE)
+        missing = [table for name, table in self._tables.items() if name not in self._added]
+        wanted = [table for table in missing if every or table.short_name in text]
+        for table in wanted:
+            lazy = _Lazy(schema_of(table.columns), partial(self._fetch, table.name))
+            self._connection.execute(f"USE {table.schema}")
+            self._connection.from_arrow(lazy).create_view(table.short_name)
+            self._added.add(table.name)
+        if wanted:
+            self._connection.execute(f"SET search_path = '{_PATH}'")
 
-    def _guarded(self, derived: _Derived) -> Callable[[list[str] | None, Any], Any]:
+    def _fetch(self, table: str, columns: list[str] | None, filter: Any) -> Any:
         """Errors of ours cross DuckDB as text only: the exception itself is kept for run()."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            began = time.monotonic()
+            try:
+                return self._derived[table].scan(columns, filter)
+            except BaseException as error:
+                self._failure = error
+                raise
+            finally:
+                self.seconds[table] = self.seconds.get(table, 0.0) + time.monotonic() - began
 
-        def fetch(columns: list[str] | None, filter: Any) -> Any:
-            with self._lock:
-                if self._failure is not None:
-                    raise self._failure
-                try:
-                    return derived.scan(columns, filter)
-                except BaseException as error:
-                    self._failure = error
-                    raise
+    def run(self, sql: str, job: Job, pruned: bool = True) -> Any:
+        """The result over this snapshot, a pyarrow Table; an empty one for a statement without a result.
 
-        return fetch
-
-    def run(self, sql: str) -> Any:
-        """The result as a pyarrow Table; an empty one for a statement without a result.  Raises QueryError."""
+        pruned: False fetches and derives everything and folds nothing; the result is the same.  Raises QueryError.
+        """
+        self._failure = None
+        self.seconds = {}
+        self._derived = {name: Derived(table, job, pruned) for name, table in self._tables.items()}
         try:
-            return self._execute(sql)
+            self._add(sql)
+            return self._execute(sql, job if pruned else None)
         except duckdb.Error as error:
             if self._failure is not None:
                 raise self._failure from None
@@ -148,14 +115,21 @@ class Query:
                 raise Interrupted("Interrupted.") from None
             raise self._told(self._with_caret(sql, error)) from None
 
-    def _execute(self, sql: str) -> Any:
+    def _execute(self, sql: str, job: Job | None) -> Any:
         if not self._connection.extract_statements(sql):
             raise QueryError("There is no statement in the SQL.", 'For example: "SELECT * FROM probe.agents"')
-        folded = fold(self._connection, sql)
+        comment(self._connection, self._tables.values(), sql)
+        folded = fold(self._connection, sql, self._newest(sql, job)) if job is not None else sql
         if self._failure is not None:  # met inside a subquery
             raise self._failure
         result = self._connection.sql(folded)
         return pa.table({}) if result is None else result.to_arrow_table()
+
+    def _newest(self, sql: str, job: Job) -> Newest | None:
+        tables = [name for name in self._by_step if self._tables[name].short_name in sql.lower()]
+        if not tables or job.open_steps or job.completed is None:
+            return None
+        return Newest(job.completed, frozenset(tables))
 
     def _with_caret(self, sql: str, error: duckdb.Error) -> duckdb.Error:
         """The error as DuckDB tells it of the very text of the user; sql() leaves the place out."""

@@ -45,6 +45,13 @@ STREAMS: dict[str, tuple[str, ...]] = {
         "reserved", "flags", "seq",
     ),
 }  # fmt: skip
+# The slot that says when a row was written: rows come in its order, but for threads that were held up meanwhile.
+WRITTEN = {
+    SPANS: "end_ns", MARKS: "time_ns", STEPS: "time_ns", COLLECTIVES: "start_ns", LOADS: "end_ns", SAMPLES: "time_ns",
+    DEVICE: "end_ns",
+}  # fmt: skip
+# A row is packed a moment after that time was read; a preempted thread may take some milliseconds for it.
+PACKING_NS = 50_000_000
 ON_DEMAND = {DEVICE}  # streams that are made once there is something to record
 
 # flags, bits 0-7: the kind of row

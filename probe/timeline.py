@@ -14,16 +14,13 @@ import numpy as np
 from .closing import Closings, closings
 from .nesting import Bools, Ints
 from .settings import BLOCK
-from .streams import COLLECTIVES, ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SAMPLED, SPANS, STEPS
+from .streams import ENGINE, EVAL, FORWARD, KIND_MASK, OPTIMIZER, PACKING_NS, SAMPLED, SPANS, STEPS, WRITTEN
 
 if TYPE_CHECKING:
     from .raw import Raw, Rows
 
 STUCK = 5  # a rank that has been in a step for this many usual steps shows that step
 _RECENT = 64  # steps that say what is usual
-# A row is packed a moment after its end was read; a preempted thread may take some milliseconds for it.
-_PACKING_NS = 50_000_000
-_WRITTEN = {MARKS: "time_ns", COLLECTIVES: "start_ns"}  # slot that says when a row was; of the others its end
 
 
 class Timeline:
@@ -89,16 +86,29 @@ class Timeline:
         counts = np.append(self._counts, self._counts[-1] + 1)
         return self.base + counts[self._index(times_ns)]
 
+    def counted(self, times_ns: Ints) -> Ints:
+        """The step of each moment by the boundaries alone: that moment's or, in the midst of an optimizer, the next."""
+        counts = np.append(self._counts, self._counts[-1] + 1)
+        result: Ints = self.base + counts[np.searchsorted(self._ends, times_ns, side="right")]
+        return result
+
     def since(self, times_ns: Ints) -> Ints:
         """When the step of each moment began; the beginning of time in the first."""
         begins = np.concatenate([[np.iinfo(np.int64).min], self.closings.time])
         result: Ints = begins[self._index(times_ns)]
         return result
 
+    def time_before(self, step: int, steps: int) -> int | None:
+        """A moment so many steps before this one began; None where there is no such moment, or steps are but calls."""
+        place = int(np.searchsorted(self._counts, step - self.base - steps))
+        return int(self._ends[place - 1]) if self.incomplete and place > 0 else None
+
     def flags(self, steps: Ints) -> Ints:
         """SAMPLED or BARE of these steps, 0 for neither; one that has not ended yet shows what it has."""
-        place = np.searchsorted(self._counts, steps - self.base)
-        place = np.minimum(place, len(self._counts) - 1)
+        if len(self._counts) and int(self._counts[-1] - self._counts[0]) == len(self._counts) - 1:
+            place = np.clip(steps - (self.base + self._counts[0]), 0, len(self._counts) - 1)
+        else:
+            place = np.minimum(np.searchsorted(self._counts, steps - self.base), len(self._counts) - 1)
         known = len(self._counts) > 0 and self._counts[place] == steps - self.base
         result: Ints = (
             np.where(known, self._flags[place], SAMPLED) if len(self._flags) else np.full(len(steps), SAMPLED)
@@ -152,7 +162,7 @@ class Timeline:
             rows = self._raw.rows(stream)
             if not self._lost(stream) or not len(rows):
                 continue
-            left = rows[_WRITTEN.get(stream, "end_ns")][:1] + _PACKING_NS
+            left = rows[WRITTEN[stream]][:1] + PACKING_NS
             first = max(first, int(self.step(left)[0]) + 1)
         return first
 

@@ -14,6 +14,8 @@ import numpy as np
 
 from .nesting import Bools, Ints
 
+_WIDE = 1 << 22  # serial numbers between the first and the last module
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -46,9 +48,14 @@ class Tree:
         """Index of each place, or first place of a subject; 0 for one that is not in the tree."""
         if not len(self.places):
             return np.zeros(len(subjects), np.int64)
-        place = np.minimum(np.searchsorted(self.places, subjects), len(self.places) - 1)
-        found: Ints = np.where(self.places[place] == subjects, place + 1, 0)
-        return found
+        low, high = int(self.places[0]), int(self.places[-1])
+        if high - low > _WIDE:
+            place = np.minimum(np.searchsorted(self.places, subjects), len(self.places) - 1)
+            found: Ints = np.where(self.places[place] == subjects, place + 1, 0)
+            return found
+        indices = np.zeros(high - low + 3, np.int64)  # with a 0 on either side
+        indices[self.places - low + 1] = np.arange(1, len(self.places) + 1)
+        return indices[np.clip(subjects - low + 1, 0, len(indices) - 1)]
 
     def shared(self) -> dict[int, Ints]:
         """Index of the first place -> indices of all places, of subjects that have several, outer ones first."""

@@ -67,7 +67,7 @@ def probe() -> Probe:
     """Runs the `probe` command (see Probe) with its output captured."""
 
     def probe(
-        *words: str | int, status: int | None = 0, input: str = "", timeout: float = 60
+        *words: str | int | Path, status: int | None = 0, input: str = "", timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [str(PROBE), *map(str, words)], input=input, capture_output=True, text=True, timeout=timeout

@@ -17,9 +17,10 @@ from probe.agent.header import Header
 from probe.agent.log import Log
 from probe.agent.rows import Stream
 from probe.agent.sampling import Sampling
-from probe.agent.server import Refused, Server
+from probe.agent.server import Key, Refused, Server
 from probe.agent.stacks import stacks
-from probe.endpoints import Resolved
+from probe.clocks import boot
+from probe.endpoints import Address, Resolved
 from probe.processes import start_ticks
 from probe.streams import (
     BEGIN,
@@ -44,7 +45,6 @@ from probe.streams import (
     STREAMS,
 )
 
-Key = tuple[bytes, bytes]
 THREAD = 7
 LINEAR, MODEL, ADAM, LOADER = 1001, 1002, 1003, 1004
 
@@ -52,13 +52,23 @@ LINEAR, MODEL, ADAM, LOADER = 1001, 1002, 1003, 1004
 class FakeAgent:
     """One rank; close() it.  spans(), marks(), … append rows as a tap would."""
 
-    def __init__(self, folder: Path, rank: int = 0, world_size: int = 1, uid: int | None = None, **facts: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rank: int = 0,
+        world_size: int = 1,
+        uid: int | None = None,
+        ring_bytes: int = 1 << 20,
+        **facts: Any,
+    ) -> None:
         self.rank, self.deaf = rank, set[str]()
         self.armed: Key | None = None
         self.ran_at: list[int] = []
         self.on_go: Callable[[FakeAgent, Key, int], None] = run_snippet
         self.requests: list[dict[str, Any]] = []
-        self.streams = {name: Stream(name, slots, 1 << 20) for name, slots in STREAMS.items() if name not in ON_DEMAND}
+        self.streams = {
+            name: Stream(name, slots, ring_bytes) for name, slots in STREAMS.items() if name not in ON_DEMAND
+        }
         self.log, self.header = Log(), Header()
         path = folder / f"{rank}-{time.monotonic_ns()}.sock"
         self.facts: dict[str, Any] = {
@@ -71,7 +81,7 @@ class FakeAgent:
             "taps": dict.fromkeys(
                 ("forward", "backward", "optimizer", "collectives", "loader", "process", "gpu"), "on"
             ),
-            "sampling": Sampling().settings(), **facts,
+            "boot_id": boot(), "id": os.urandom(8).hex(), "sampling": Sampling().settings(), **facts,
         }  # fmt: skip
         self.server = Server(f"ipc://{path}", {os.getuid() if uid is None else uid})
         self.handlers = {
@@ -169,7 +179,7 @@ class FakeAgent:
     def _hello(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if request["protocol"] != self.facts["protocol"]:
             raise Refused("protocol", f"this agent speaks protocol {self.facts['protocol']}")
-        self.server.reply(key, wire.WELCOME, facts=self.now())
+        self.server.reply(key, wire.WELCOME, facts=self.now(), role=request["role"])
 
     def _snapshot(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.publish()
@@ -180,12 +190,13 @@ class FakeAgent:
         stream, template = self.streams[request["stream"]], bytearray(payload[0])
 
         def messages() -> Any:
-            last = min(request["last"], stream.position())
-            for first, rows in stream.read(request["first"], last, wire.ROWS_A_MESSAGE):
+            first, last = request["first"], min(request["last"], stream.position())
+            first = stream.since(first, last, *request["since"]) if request.get("since") else first
+            for number, rows in stream.read(first, last, wire.ROWS_A_MESSAGE):
                 count = len(rows) // stream.row_bytes
                 for offset, multiplier in request["patch"]:
                     template[offset : offset + 8] = (count * multiplier).to_bytes(8, "little")
-                yield count, [wire.encode(wire.ROWS, first=first, rows=count), bytes(template), bytes(rows)]
+                yield count, [wire.encode(wire.ROWS, first=number, rows=count), bytes(template), bytes(rows)]
 
         self.server.stream(key, request["credit"], messages())
 
@@ -233,4 +244,4 @@ def run_snippet(agent: FakeAgent, key: Key, count: int) -> None:
 
 
 def resolved(*agents: FakeAgent) -> Resolved:
-    return Resolved("fake", [(os.getpid(), agent.now()) for agent in agents])
+    return Resolved("fake", [Address(agent.server.endpoint, os.getpid(), agent.now()) for agent in agents])

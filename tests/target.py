@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -82,7 +83,7 @@ class Probe(Protocol):
     """probe(4242, "query", "SELECT 1"): the command as users run it; its exit status must be `status` (None: any)."""
 
     def __call__(
-        self, *words: str | int, status: int | None = ..., input: str = ..., timeout: float = ...
+        self, *words: str | int | Path, status: int | None = ..., input: str = ..., timeout: float = ...
     ) -> subprocess.CompletedProcess[str]: ...
 
 
@@ -104,9 +105,10 @@ def descendants(pid: int) -> dict[int, str]:
 
 def remove_socket(pid: int) -> None:
     """What the agent of a process leaves that was killed: its socket, in a folder of its own."""
-    for socket in Path("/tmp").glob(f"probe-*/{pid}-*.sock"):
-        socket.unlink()
-        socket.parent.rmdir()
+    with contextlib.suppress(FileNotFoundError):  # folders of other agents come and go while it looks
+        for socket in Path("/tmp").glob(f"probe-*/{pid}-*.sock"):
+            socket.unlink()
+            socket.parent.rmdir()
 
 
 def start_time(pid: int) -> str | None:

@@ -19,7 +19,7 @@ import click
 
 from probe.errors import EndpointError, UsageError
 
-from ..attaching import attach_each, detach_all, ranks_of
+from ..attaching import Wanted, attach_each, detach_all, ranks_of
 from ..evaluating import evaluate
 from ..formats import show
 from ..session import connected, say
@@ -32,7 +32,6 @@ RANKS = 2
 START_S = 120.0  # torch alone takes seconds to import, more on a busy machine
 END_S = 10.0
 STEPS = 20  # rows of so many steps make the demo's averages
-ATTACH_S = 10.0
 PR_SET_PDEATHSIG = 1  # prctl(2)
 LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be imported
 
@@ -81,7 +80,7 @@ def show_all(pid: int) -> None:
     from ..arrow_result import ArrowResult
 
     prompt("attach", str(pid))
-    attach_each(ranks_of([pid]), ATTACH_S, click.echo)
+    attach_each(ranks_of([pid]), Wanted(), click.echo)
     with connected(str(pid)) as connection:
         wait_for_steps(connection)
         for question, sql in QUERIES:

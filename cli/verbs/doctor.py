@@ -9,7 +9,7 @@ import click
 
 from ..attaching import pid_of, ranks_of, who
 from ..formats import check, format_options, show
-from ..options import endpoint_option, one_endpoint
+from ..options import one_endpoint, process_option
 from ..result import Records
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ COLUMNS = ("rank", "pid", "condition", "holds", "told", "remedy", "code")
 
 @click.command("doctor")
 @click.argument("words", nargs=-1, metavar="[PID]")
-@endpoint_option
+@process_option
 @format_options
 def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, output: str | None) -> None:
     """Say what stands between you and attaching, and its remedy.

@@ -13,25 +13,26 @@ from probe.errors import EndpointError
 
 from ..attaching import pid_of
 from ..formats import check, format_options, show
-from ..options import endpoint_option, one_endpoint
+from ..options import one_endpoint, process_option
 from ..result import Records
 from ..session import say
 
 if TYPE_CHECKING:
     from probe.processes import Process
 
-COLUMNS = ("pid", "rank", "job", "attached", "command")
+COLUMNS = ("pid", "rank", "job", "attached", "name", "listens", "command")
 
 
 @click.command("list")
 @click.argument("words", nargs=-1, metavar="[PID]")
-@endpoint_option
+@process_option
 @format_options
 def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, output: str | None) -> None:
     """Show who can be attached to, and who is.
 
     These are the Python processes of this user. `job` is the pid that stands for a rank and those beside it:
-    attach to that one. With a PID only the processes below it are shown.
+    attach to that one. name and listens (tcp://HOST:PORT) are endpoints too, where an attach was told to give them.
+    With a PID only the processes below it are shown.
 
     \b
     Example:
@@ -44,7 +45,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
 
     below = None if endpoint is None else set(processes.descendants(existing(pid_of(endpoint))))
     found = [p for p in processes.python_processes() if p.pid != os.getpid() and (below is None or p.pid in below)]
-    attached = {pid: facts for each in known.jobs() for pid, facts in each.attached}
+    attached = {address.pid: address.facts for each in known.jobs() for address in each.addresses}
     show(records(found, attached), form, output)
     if not found:
         say("No Python process of yours is running.")
@@ -61,8 +62,13 @@ def existing(pid: int) -> int:
 def records(found: Sequence[Process], attached: Mapping[int, Mapping[str, Any]]) -> Records:
     python = {process.pid: process for process in found}
     shown = [process for process in found if not is_worker(process, python.get(process.ppid))]
-    rows = [(p.pid, p.rank, job(p, python), since(attached.get(p.pid)), p.command) for p in shown]
-    return Records(COLUMNS, rows)
+    return Records(COLUMNS, [row(process, python, attached.get(process.pid)) for process in shown])
+
+
+def row(process: Process, python: Mapping[int, Process], facts: Mapping[str, Any] | None) -> tuple[object, ...]:
+    said = facts or {}
+    told = since(facts), said.get("name") or None, said.get("tcp")
+    return process.pid, process.rank, job(process, python), *told, process.command
 
 
 def is_worker(process: Process, parent: Process | None) -> bool:

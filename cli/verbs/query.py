@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 
 from ..formats import check, format_options, show
-from ..options import SECONDS, TextCommand, endpoint_and_text, endpoint_option
-from ..session import connected
+from ..options import SECONDS, TextCommand, endpoint_and_text, endpoint_option, size
+from ..session import connected, say
 
 
 @click.command("query", cls=TextCommand)
@@ -18,10 +18,15 @@ from ..session import connected
 @click.option("--open", "open_steps", is_flag=True, help="Show the step that is still running, too.")
 @click.option("--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True,
               help="Seconds to wait for a silent rank.")  # fmt: skip
+@click.option("--min-ranks", type=click.IntRange(min=1), metavar="N", default=1, show_default=True,
+              help="Fail with status 8 where fewer ranks answer.")  # fmt: skip
+@click.option("--max-fetch", "max_fetch", callback=size, metavar="SIZE", default="1GB", show_default=True,
+              help="Refuse to fetch more than this: 500MB, 4GB.")  # fmt: skip
+@click.option("--explain-fetch", "explain", is_flag=True, help="Tell what each rank sent, and what took how long.")
 @format_options
 def command(
     words: Sequence[str], endpoints: Sequence[str], file: str | None, open_steps: bool, timeout: float,
-    form: str | None, output: str | None,
+    min_ranks: int, max_fetch: float, explain: bool, form: str | None, output: str | None,
 ) -> None:  # fmt: skip
     """Run DuckDB SQL over the rows of all ranks.
 
@@ -33,11 +38,18 @@ def command(
       probe 4242 query "SELECT module, stage, AVG(duration) FROM python.torch_trace
                         GROUP BY ALL ORDER BY 3 DESC LIMIT 5"
       probe 4242 query --format csv -f slow.sql
+      probe 4242 query --timeout 3 --min-ranks 500 "SELECT rank, MAX(step) FROM python.step_trace GROUP BY rank"
     """
     check(form, output)
     endpoint, sql = endpoint_and_text(endpoints, words, file, "SQL")
     with connected(endpoint, timeout) as connection:
-        table = connection.query(sql, open_steps=open_steps)
+        table = connection.query(sql, open_steps=open_steps, min_ranks=min_ranks, max_fetch=max_fetch)
+        for line in connection.explanation if explain else ():
+            say(line)
+        answered = connection.answered
+        connection.notes = [note for note in connection.notes if note != str(answered)]
     from ..arrow_result import ArrowResult
 
     show(ArrowResult(table), form, output)
+    if answered is not None and (answered.total > 1 or answered.silent):
+        say(str(answered))

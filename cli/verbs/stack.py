@@ -16,6 +16,7 @@ from ..result import Records
 from ..session import connected, say
 
 if TYPE_CHECKING:
+    from probe.connection import Unreached
     from probe.stacks import Folded, Thread
 
 COLUMNS = ("rank", "thread", "native_id", "is_main", "depth", "function", "file", "line")
@@ -52,8 +53,10 @@ def command(
 
         for line in (*_lines(folded(stacks), len(stacks) + len(unreached) > 1), *_outside(unreached, bool(stacks))):
             click.echo(line)
-    for pid, why in unreached.items():
-        say(f"{why.rstrip('.')}: its stack from outside: py-spy dump --pid {pid}")
+    for each in unreached:
+        where = f" on {each.host}" * bool(each.host)
+        look = f": its stack from outside: py-spy dump --pid {each.pid}{where}" * bool(each.pid)
+        say(f"{each.why.rstrip('.')}{look}")
     if unreached:
         raise SilentError(f"{len(unreached)} of {len(stacks) + len(unreached)} ranks did not answer.")
 
@@ -76,12 +79,12 @@ def _lines(found: Sequence[Folded], several: bool) -> Iterator[str]:
             yield f"  … {one.thread.cut} more"
 
 
-def _outside(unreached: Iterable[int], below: bool) -> Iterator[str]:
+def _outside(unreached: Iterable[Unreached], below: bool) -> Iterator[str]:
     """What can be known of those whose Python nobody can ask."""
     from probe.attach.gil import gil_told
     from probe.native import native_threads, told_together
 
-    for pid in unreached:
+    for pid in (each.pid for each in unreached if not each.host):
         if threads := told_together(native_threads(pid)):
             yield from [""] * below
             yield f"pid {pid}, as the kernel has its threads:"

@@ -215,7 +215,8 @@ def _load_and_start(root, order):
         _take_up(root)  # the agent that start() waited for has laid them by
         return reply
     except BaseException:
-        _forget()
+        if getattr(sys.modules.get(PACKAGE + ".agent.main"), "_agent", None) is None:  # else it runs, and goes on
+            _forget()
         raise
 
 

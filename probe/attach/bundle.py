@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import CodeType
 
 SHARED = ("protocol", "streams")  # files of `probe` itself that the agent uses too
@@ -35,14 +36,19 @@ class Part:
 
 def digest(bundle: Iterable[Part], version: str) -> str:
     """By which the same code of the same version is known."""
-    return hashlib.sha256(repr([version, *((part.name, part.source) for part in bundle)]).encode()).hexdigest()
+    known = hashlib.sha256(version.encode())
+    for part in bundle:
+        known.update(f"\0{part.name}\0{part.source}".encode())
+    return known.hexdigest()
 
 
-def agent_bundle() -> list[Part]:
+@cache
+def agent_bundle() -> tuple[Part, ...]:
+    """Read and put in order once: many ranks are attached to by one command."""
     package = os.path.dirname(os.path.dirname(__file__))
     files = {name: os.path.join(package, f"{name}.py") for name in SHARED}
     files.update(_below(os.path.join(package, AGENT), AGENT))
-    return bundle_of({name: _read(path) for name, path in files.items()})
+    return tuple(bundle_of({name: _read(path) for name, path in files.items()}))
 
 
 def bundle_of(sources: Mapping[str, str]) -> list[Part]:

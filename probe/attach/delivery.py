@@ -14,6 +14,7 @@ import marshal
 import os
 import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from .. import __version__
 from ..errors import AttachError
 from ..native import native_threads, told_together
 from ..processes import has_ended
-from . import refusals
+from . import listening, refusals
 from .bootstrap import bootstrap_text
 from .bundle import Part, digest
 from .gil import told_of
@@ -36,6 +37,7 @@ from .withdrawal import Withdrawal
 from .zmq_loan import lend
 
 PLANT_SECONDS = 3.0  # for finding a thread at a safe point
+_NOTHING: Mapping[str, Any] = {}
 ANSWER_SECONDS = 0.5  # of the deadline, kept for the target's refusal to travel
 
 
@@ -49,8 +51,10 @@ class Delivered:
     hello_ms: float
 
 
-def deliver(pid: int, bundle: list[Part], timeout: float, with_zmq: bool = True) -> Delivered:
-    """Raises AttachError, after at most `timeout` seconds and a moment."""
+def deliver(
+    pid: int, bundle: Sequence[Part], timeout: float, with_zmq: bool = True, wanted: Mapping[str, Any] = _NOTHING
+) -> Delivered:
+    """wanted: of the agent's start().  Raises AttachError, after at most `timeout` seconds and a moment."""
     began = time.monotonic()
     deadline = began + timeout
     with (
@@ -69,7 +73,7 @@ def deliver(pid: int, bundle: list[Part], timeout: float, with_zmq: bool = True)
         hello_ms = (time.monotonic() - began) * 1e3
         check_interpreter(pid, hello)
         try:
-            meeting.send(_order(bundle, hello, meeting.left_seconds, with_zmq))
+            meeting.send(_order(bundle, hello, meeting.left_seconds, with_zmq, wanted))
             answer = meeting.receive_all()
         except TooLate:
             raise _no_answer(pid, timeout) from None
@@ -96,19 +100,23 @@ def understand(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]
         raise refusals.no_pyzmq(pid, detail, hello["executable"])
     if code == "main-thread-busy":
         raise _main_thread_busy(pid, detail)
+    if code in ("port-in-use", "cannot-listen", "other-key"):
+        raise listening.refused(pid, code, detail)
     if code == "attach-running":
         raise AttachError(f"In process {pid} {detail}.", f"Wait for it, then: probe attach {pid}", code)
     raise _agent_failed(pid, _last_words(detail))
 
 
-def _order(bundle: list[Part], hello: dict[str, Any], seconds: float, with_zmq: bool) -> bytes:
+def _order(
+    bundle: Sequence[Part], hello: dict[str, Any], seconds: float, with_zmq: bool, wanted: Mapping[str, Any]
+) -> bytes:
     """What the target needs to start the agent, with its length in front."""
     loan = {"path": "", "refused": ""} if hello["zmq"] else lend(hello["suffixes"], tuple(hello["version"]))
     code = digest(bundle, __version__)
     order = {
         "patience": max(0.1, seconds - ANSWER_SECONDS),
         "zmq": loan if with_zmq else None,
-        "facts": {"version": __version__, "zmq_path": loan["path"] or None, "pynvml_path": pynvml_path()},
+        "facts": {**wanted, "version": __version__, "zmq_path": loan["path"] or None, "pynvml_path": pynvml_path()},
         "digest": code,
         "modules": [] if hello["has"] == code else modules(bundle, hello["magic"] == importlib.util.MAGIC_NUMBER.hex()),
     }
@@ -116,7 +124,7 @@ def _order(bundle: list[Part], hello: dict[str, Any], seconds: float, with_zmq: 
     return len(text).to_bytes(8, "little") + text
 
 
-def modules(bundle: list[Part], same_bytecode: bool) -> list[list[Any]]:
+def modules(bundle: Sequence[Part], same_bytecode: bool) -> list[list[Any]]:
     """Name, whether it is a package, source, and bytecode where the target's interpreter takes ours: compiling
     would hold its GIL for some milliseconds a file."""
     if not same_bytecode:

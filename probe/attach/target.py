@@ -125,7 +125,8 @@ def _find_everything(target: Target) -> None:
 
 def _find_python(target: Target, loaded: dict[str, int]) -> Image:
     executable = executable_of(target.pid)
-    likely = [*_named(loaded, _LIBPYTHON), *((executable, loaded[executable]),) * (executable in loaded)]
+    of_program = [(executable, loaded[executable])] if executable in loaded else []  # it may execute another just now
+    likely = [*_named(loaded, _LIBPYTHON), *of_program]
     python = _first(target, likely, "PyGILState_Ensure") or _first(target, loaded.items(), "PyGILState_Ensure")
     if python is not None:
         return python

@@ -26,6 +26,8 @@ def _of_raw(raw: Raw) -> dict[str, Any]:
         "state": "answers",
         "why": facts.get("trouble") or None,
         "attached_at": attached_us,
+        "clock_offset_us": _us(facts.get("clock_offset_ns")),
+        "clock_error_us": _us(facts.get("clock_error_ns")),
         "step": int(facts.get("step_base") or 0) + int(facts.get("count") or 0),
         "step_source": facts.get("step_source"),
         "optimizer": facts.get("anchor"),
@@ -40,11 +42,15 @@ def _of_raw(raw: Raw) -> dict[str, Any]:
     }
 
 
+def _us(ns: Any) -> float | None:
+    return None if ns is None else int(ns) / 1000
+
+
 def derive(job: Job) -> Columns:
-    silent = {one.pid: {"state": "silent", "why": one.why} for one in job.read}
-    rows = [{**_of_raw(raw), **silent.get(raw.pid, {})} for raw in job.raws]
+    silent = {one.rank: {"state": "silent", "why": one.why} for one in job.read}
+    rows = [{**_of_raw(raw), **silent.get(raw.rank, {})} for raw in job.raws]
     for one in job.silent:
-        rows.append({"rank": one.rank, "pid": one.pid, "state": "silent", "why": one.why})
+        rows.append({"rank": one.rank, "pid": one.pid or None, "state": "silent", "why": one.why})
     import pyarrow as pa
 
     from ..arrow import ARROW_TYPES
@@ -66,11 +72,28 @@ TABLE = Table(
         _RANK,
         Column("host", "VARCHAR", "", "Name of the machine.", "gethostname", _SILENT, "host everywhere"),
         _PID,
-        Column("state", "VARCHAR", "", "answers or silent."),
+        Column("state", "VARCHAR", "", "answers or silent.", "answer of the agent"),
         Column(
             "why", "VARCHAR", "", "Why it is silent, or the last fault of the agent itself.", "agent", "All is well."
         ),
         Column("attached_at", "TIMESTAMP", "", "When the agent was attached, UTC.", "facts of the agent", _SILENT),
+        Column(
+            "clock_offset_us",
+            "DOUBLE",
+            "µs",
+            "How far its host's clock is ahead of the reader's; `time` is corrected by it, if it is more than "
+            "clock_error_us. 0 on the reader's own host.",
+            "the clock read between request and reply",
+            _SILENT,
+        ),
+        Column(
+            "clock_error_us",
+            "DOUBLE",
+            "µs",
+            "By how much clock_offset_us may be off: half of the quickest round trip to that host.",
+            "the reader's clock",
+            _SILENT,
+        ),
         Column("step", "BIGINT", "", "The step the rank is in now.", "boundaries", _SILENT, "step everywhere"),
         Column(
             "step_source",
@@ -130,5 +153,6 @@ TABLE = Table(
         Column("endpoint", "VARCHAR", "", "The agent's socket as the target sees it.", "agent", _SILENT),
     ),
     derive_job=derive,
-    example="SELECT rank, pid, state, step, step_source, torch FROM probe.agents",
+    question="Who answers, at which step, and where does the step's number come from?",
+    example="SELECT rank, pid, state, step, step_source, torch FROM probe.agents ORDER BY rank",
 )

@@ -167,7 +167,14 @@ TABLE = Table(
         Column("step", "BIGINT", "", "The job's step.", "boundaries between steps", joins="step everywhere"),
         Column("index_in_step", "BIGINT", "", "Operations of the group in this step before it.", "order of issue"),
         Column("operation_type", "VARCHAR", "", "As in python.nccl_trace, of the first rank.", "operation of c10d"),
-        Column("group_name", "VARCHAR", "", "torch's name of the process group.", "process group", joins="group_name"),
+        Column(
+            "group_name",
+            "VARCHAR",
+            "",
+            "torch's name of the process group.",
+            "process group",
+            joins="group_name of python.nccl_trace",
+        ),
         Column("group_size", "INTEGER", "", "Ranks in the group.", "process group"),
         Column("group_ranks", "INTEGER[]", "", "Its members as ranks of the job.", "process group", joins="rank"),
         Column(
@@ -222,6 +229,7 @@ TABLE = Table(
     ),
     streams=(COLLECTIVES,),
     derive_job=derive,
+    question="Which rank comes last to the collectives, how often, and how long do the others wait?",
     example="SELECT last_rank, COUNT(*) AS n, AVG(spread_ms) AS spread_ms FROM probe.collectives "
     "GROUP BY last_rank ORDER BY n DESC",
 )

@@ -38,5 +38,6 @@ TABLE = Table(
         Column("joins_with", "VARCHAR", "", "Columns elsewhere that mean the same.", "declaration", "There are none."),
     ),
     derive_job=derive,
+    question="What does each column of a table mean, and in which unit is it?",
     example="SELECT column_name, type, unit, description FROM probe.columns WHERE table_name = 'python.torch_trace'",
 )

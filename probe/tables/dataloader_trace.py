@@ -98,11 +98,13 @@ TABLE = Table(
             "Native id of the thread that took it.",
             "threading.get_native_id()",
             "A thread that ended before it was noted.",
+            "thread of python.torch_trace, native_id of python.stack",
         ),
         Column("failed", "BOOLEAN", "", "The loader raised instead; the end of an epoch is no row.", "exceptions"),
     ),
     streams=_STREAMS,
     derive=derive,
-    example="SELECT loader, COUNT(*) AS batches, AVG(wait_duration), AVG(ready) FROM python.dataloader_trace "
-    "GROUP BY loader",
+    question="How long does a batch keep the job waiting, and how many lie ready when one is asked for?",
+    example="SELECT rank, loader, COUNT(*) AS batches, AVG(wait_duration) * 1e3 AS avg_ms, "
+    "MAX(wait_duration) * 1e3 AS max_ms, AVG(ready) AS ready FROM python.dataloader_trace GROUP BY ALL ORDER BY ALL",
 )

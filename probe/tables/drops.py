@@ -68,5 +68,6 @@ TABLE = Table(
         Column("retention_mb", "DOUBLE", "MB", "The most that the stream keeps (2^20 bytes).", "size of the ring"),
     ),
     derive_job=derive,
-    example="SELECT rank, stream, dropped, kept, oldest_time FROM probe.drops WHERE dropped > 0",
+    question="How far back do the rows of each stream reach, and how many are gone?",
+    example="SELECT rank, stream, kept, dropped, oldest_time FROM probe.drops ORDER BY rank, dropped DESC, stream",
 )

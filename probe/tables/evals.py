@@ -75,5 +75,6 @@ TABLE = Table(
     ),
     streams=(SPANS,),
     derive=derive,
-    example='SELECT time, rank, "by", code, ok, error FROM probe.evals ORDER BY time',
+    question="Who ran what in the job, and did it work?",
+    example='SELECT time, rank, "by", code, ok, error FROM probe.evals ORDER BY time, rank',
 )

@@ -137,6 +137,7 @@ TABLE = Table(
             "The device as the process numbers it; on a host of unequal devices that is sure only with "
             "CUDA_DEVICE_ORDER=PCI_BUS_ID.",
             "CUDA_VISIBLE_DEVICES",
+            joins="device of python.torch_trace of the same rank",
         ),
         _column("uuid", "VARCHAR", "", "Its UUID, the same for every process.", "UUID"),
         _column("name", "VARCHAR", "", "Its model.", "Name"),
@@ -171,6 +172,7 @@ TABLE = Table(
     streams=(SAMPLES,),
     derive=derive,
     taps=("gpu",),
-    example="SELECT device, AVG(gpu_util_pct) AS util, MAX(memory_used_mb) AS used, MAX(power_w) AS power "
-    "FROM host.gpu_trace GROUP BY device ORDER BY device",
+    question="How busy is each device, and how full?",
+    example="SELECT host, device, AVG(gpu_util_pct) AS util, MAX(memory_used_mb) AS used, MAX(power_w) AS power "
+    "FROM host.gpu_trace GROUP BY ALL ORDER BY ALL",
 )

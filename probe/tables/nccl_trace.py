@@ -61,7 +61,7 @@ TABLE = Table(
             "torch's name of the process group, the same on all its ranks.",
             _GROUP,
             _UNKNOWN_GROUP,
-            "group_name of other ranks",
+            "group_name of other ranks and of probe.collectives",
         ),
         Column("group_size", "INTEGER", "", "Ranks in the group.", _GROUP, _UNKNOWN_GROUP),
         Column("group_rank", "INTEGER", "", "This process's rank in the group.", _GROUP, _UNKNOWN_GROUP),
@@ -188,6 +188,7 @@ TABLE = Table(
     ),
     streams=(COLLECTIVES,),
     derive=derive,
-    example="SELECT step, operation_type, COUNT(*) AS n, SUM(bytes) / 1e6 AS mb, AVG(busbw_gbps) AS busbw "
-    "FROM python.nccl_trace GROUP BY ALL ORDER BY step DESC LIMIT 10",
+    question="What does each step send, in how many operations, and how fast?",
+    example="SELECT rank, step, operation_type, COUNT(*) AS n, SUM(bytes) / 1e6 AS mb, AVG(busbw_gbps) AS busbw "
+    "FROM python.nccl_trace GROUP BY ALL ORDER BY step DESC, rank, mb DESC LIMIT 10",
 )

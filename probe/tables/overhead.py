@@ -78,8 +78,20 @@ TABLE = Table(
     doc="Three rows per rank: the usual time of steps that were sampled, that were not, and that had no tap at all.",
     columns=(
         *COMMON[:3],
-        Column("steps_of", "VARCHAR", "", "sampled, unsampled or bare (no tap in but the one that counts steps)."),
-        Column("steps", "BIGINT", "", "Steps compared: whole ones without an eval, not the first after a change."),
+        Column(
+            "steps_of",
+            "VARCHAR",
+            "",
+            "sampled, unsampled or bare (no tap in but the one that counts steps).",
+            "flags of the step",
+        ),
+        Column(
+            "steps",
+            "BIGINT",
+            "",
+            "Steps compared: whole ones without an eval, not the first after a change.",
+            "boundaries between steps",
+        ),
         Column("median_duration", "DOUBLE", "s", "Median time of such a step.", "boundaries between steps", _FEW),
         Column(
             "over_bare",
@@ -95,5 +107,6 @@ TABLE = Table(
     ),
     derive_job=derive,
     streams=(),
-    example="SELECT rank, steps_of, steps, median_duration, over_bare FROM probe.overhead",
+    question="How much longer is a step that is recorded than one that is not?",
+    example="SELECT rank, steps_of, steps, median_duration, over_bare FROM probe.overhead ORDER BY ALL",
 )

@@ -127,6 +127,7 @@ TABLE = Table(
     streams=(SAMPLES,),
     derive=derive,
     taps=("process",),
-    example="SELECT rank, AVG(cpu_pct) AS cpu, MAX(rss_mb) AS rss, AVG(gil_wait_us) AS gil FROM host.process_trace "
-    "GROUP BY rank ORDER BY rank",
+    question="Does the process wait for a core, for the GIL, or for memory?",
+    example="SELECT rank, AVG(cpu_pct) AS cpu_pct, AVG(core_wait_pct) AS core_wait_pct, "
+    "AVG(gil_wait_us) AS gil_wait_us, MAX(rss_mb) AS rss_mb FROM host.process_trace GROUP BY rank ORDER BY rank",
 )

@@ -58,6 +58,7 @@ TABLE = Table(
             "The kernel's number of the thread.",
             "threading",
             "A thread that Python did not start.",
+            "thread of python.torch_trace",
         ),
         Column("thread_name", "VARCHAR", "", "Its name.", "threading", "A thread that Python did not start."),
         Column("is_main", "BOOLEAN", "", "Whether it is the main thread.", "threading"),
@@ -67,5 +68,6 @@ TABLE = Table(
         Column("line", "INTEGER", "", "The line it is at.", "frame"),
     ),
     derive_job=derive,
+    question="Where does the main thread of each rank stand?",
     example="SELECT rank, function, file, line FROM python.stack WHERE is_main AND depth < 3 ORDER BY rank, depth",
 )

@@ -156,10 +156,11 @@ _LOST = (
     f"{_OPEN[:-1]}, a step whose rows have been overwritten; of steps that are not sampled the bare ones "
     "(probe.overhead) and those too short to be timed within the budget."
 )
+_AS_DATA = "As data_duration."
 _CLOCK = "host's clock"
 
 
-def _phase(name: str, doc: str, source: str, null: str = _LOST) -> Column:
+def _phase(name: str, doc: str, source: str, null: str = _AS_DATA) -> Column:
     return Column(f"{name}_duration", "DOUBLE", "s", doc, source, null)
 
 
@@ -177,7 +178,7 @@ TABLE = Table(
             _CLOCK,
             _OPEN,
         ),
-        _phase("data", "Time in __next__ of torch's DataLoaders.", "python.dataloader_trace"),
+        _phase("data", "Time in __next__ of torch's DataLoaders.", "python.dataloader_trace", _LOST),
         _phase(
             "forward",
             "Time in module calls, outside the other phases.",
@@ -192,7 +193,7 @@ TABLE = Table(
             "Time for which the thread that trains was blocked by collectives, wherever that was: while it issued "
             "them and while it waited for one.  On a device hardly any: there it is the device that waits.",
             "python.nccl_trace, Work.wait, wait_tensor",
-            f"{_LOST[:-1]}, a step before collectives were recorded: it is then in the phases around.",
+            f"{_AS_DATA[:-1]}, and a step before collectives were recorded: it is then in the phases around.",
         ),
         _phase("eval", "Time for which evals of probe held the training.", "probe.evals"),
         _phase("other", "The rest of duration.", "duration less the phases"),
@@ -225,6 +226,9 @@ TABLE = Table(
     streams=_STREAMS,
     taps=("forward", "optimizer", "loader"),
     derive=derive,
-    example="SELECT AVG(data_duration), AVG(forward_duration), AVG(backward_duration), AVG(optimizer_duration), "
-    "AVG(comm_duration), AVG(other_duration), AVG(duration) FROM python.step_trace WHERE sampled",
+    question="What does the time of a step go into, in seconds?",
+    example="SELECT rank, AVG(data_duration) AS data, AVG(forward_duration) AS forward, "
+    "AVG(backward_duration) AS backward, AVG(optimizer_duration) AS optimizer, AVG(comm_duration) AS comm, "
+    "AVG(eval_duration) AS eval, AVG(other_duration) AS other, AVG(duration) AS step "
+    "FROM python.step_trace WHERE sampled GROUP BY rank ORDER BY rank",
 )

@@ -16,6 +16,7 @@ def derive(job: Job) -> Columns:
         "description": pa.array([table.doc for table in TABLES]),
         "column_count": pa.array([len(table.columns) for table in TABLES]),
         "streams": pa.array([list(table.streams) for table in TABLES], pa.list_(pa.string())),
+        "question": pa.array([table.question for table in TABLES]),
         "example": pa.array([table.example for table in TABLES]),
     }
 
@@ -28,8 +29,10 @@ TABLE = Table(
         Column("description", "VARCHAR", "", "What one row is.", "declaration"),
         Column("column_count", "INTEGER", "", "How many columns it has.", "declaration"),
         Column("streams", "VARCHAR[]", "", "The raw streams it is made of.", "declaration"),
+        Column("question", "VARCHAR", "", "What the example answers.", "declaration"),
         Column("example", "VARCHAR", "", "A query to begin with.", "declaration"),
     ),
     derive_job=derive,
+    question="What tables are there?",
     example="SELECT table_name, description FROM probe.tables",
 )

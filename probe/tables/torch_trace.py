@@ -40,19 +40,31 @@ def derive(raw: Raw) -> Columns:
     seen = [np.flatnonzero(_seen(raw, step)) for step in steps]
     rows, bound = rows[seen[0]], seen[1]
     both = _Both(len(rows), len(bound))
-    total = spans.end - spans.start
-    optimizer = spans.kind[rows] == OPTIMIZER
-    caller = np.where(spans.caller[rows] == NONE, 0, spans.subject[spans.caller[rows]])
-    again = spans.recompute[rows] & (caller == 0)
-    caller = np.where(again, tree.subject(tree.parent[tree.index(spans.subject[rows])]), caller)
-    subject = both.join(spans.subject[rows], tree.subject(back.module[bound]))
-    own = both.join(self_time(spans.nesting, total)[rows], back.own[bound])
-    whole = both.join(total[rows], back.total[bound])
+    whole_spans = spans.end - spans.start
     began = both.join(spans.start[rows], back.start[bound])
     flags, number = spans.rows["flags"], back.number[bound]
     compiled = (flags & COMPILED) != 0
     names, types = _names(raw, "name"), _names(raw, "type")
     backs = np.zeros(len(bound), np.bool_)
+
+    @cache
+    def subject() -> Any:
+        return both.join(spans.subject[rows], tree.subject(back.module[bound]))
+
+    @cache
+    def caller() -> Any:
+        found = np.where(spans.caller[rows] == NONE, 0, spans.subject[spans.caller[rows]])
+        again = spans.recompute[rows] & (found == 0)
+        found = np.where(again, tree.subject(tree.parent[tree.index(spans.subject[rows])]), found)
+        return both.join(found, tree.subject(tree.parent[back.module[bound]]))
+
+    @cache
+    def own() -> Any:
+        return both.join(self_time(spans.nesting, whole_spans)[rows], back.own[bound])
+
+    @cache
+    def whole() -> Any:
+        return both.join(whole_spans[rows], back.total[bound])
 
     @cache
     def timed() -> Timed:
@@ -61,27 +73,29 @@ def derive(raw: Raw) -> Columns:
     return {
         "start_ns": began,
         "step": both.join(steps[0][seen[0]], steps[1][bound]),
-        "in_eval": both.join(spans.in_eval[rows], spans.in_eval[engines][number]),
+        "in_eval": lambda: both.join(spans.in_eval[rows], spans.in_eval[engines][number]),
         "seq": lambda: both.join(spans.rows["seq"][rows], spans.rows["seq"][engines][number]),
         "micro_step": lambda: (
             _micro_step(raw, passes, both.join(spans.start[rows], passes.start[number]))
             - both.join(spans.recompute[rows], backs)
         ),
-        "module": lambda: coded(subject, names),
-        "module_type": lambda: coded(subject, types),
-        "parent": lambda: coded(both.join(caller, tree.subject(tree.parent[back.module[bound]])), names),
-        "root": lambda: coded(subject, _models(raw)),
+        "module": lambda: coded(subject(), names),
+        "module_type": lambda: coded(subject(), types),
+        "parent": lambda: coded(caller(), names),
+        "root": lambda: coded(subject(), _models(raw)),
         "depth": lambda: both.join(depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
-        "stage": lambda: choice(both.join(np.where(optimizer, 2, 0), np.ones(len(bound), np.int64)), STAGES),
-        "duration": lambda: devices.seconds(subject, own, lambda: (timed().own, timed().own_known)),
-        "total_duration": lambda: devices.seconds(subject, whole, lambda: (timed().total, timed().total_known)),
-        "host_duration": own / 1e9,
-        "total_host_duration": whole / 1e9,
+        "stage": lambda: choice(
+            both.join(np.where(spans.kind[rows] == OPTIMIZER, 2, 0), np.ones(len(bound), np.int64)), STAGES
+        ),
+        "duration": lambda: devices.seconds(subject(), own(), lambda: (timed().own, timed().own_known)),
+        "total_duration": lambda: devices.seconds(subject(), whole(), lambda: (timed().total, timed().total_known)),
+        "host_duration": lambda: own() / 1e9,
+        "total_host_duration": lambda: whole() / 1e9,
         **devices.memory(rows, len(bound)),
-        "device": lambda: coded(subject, devices.devices),
+        "device": lambda: coded(subject(), devices.devices),
         "thread": lambda: raw.native_threads(both.join(spans.rows["thread"][rows], back.thread[bound])),
         "recompute": lambda: both.join(spans.recompute[rows], backs),
-        "compiled": lambda: both.join(compiled[rows], np.isin(subject[len(rows) :], spans.subject[compiled])),
+        "compiled": lambda: both.join(compiled[rows], np.isin(subject()[len(rows) :], spans.subject[compiled])),
         "failed": lambda: both.join((flags[rows] & FAILED) != 0, (flags[engines][number] & FAILED) != 0),
     }
 
@@ -163,6 +177,7 @@ TABLE = Table(
             "class name.",
             "named_modules()",
             "A backward pass of no known module.",
+            "module of other ranks and steps, parent",
         ),
         Column("module_type", "VARCHAR", "", "Class name.", "type()", "As module."),
         Column(
@@ -172,6 +187,7 @@ TABLE = Table(
             "Module whose call this one ran in.",
             "nesting of calls",
             "Outermost calls, optimizer steps.",
+            "module of the same rank, step and root",
         ),
         Column(
             "root",
@@ -215,6 +231,7 @@ TABLE = Table(
             "arguments: cpu, cuda:0, ...",
             "parameters, when the module was named",
             "Several devices, offloaded, not named yet, or no parameters anywhere and no arguments on cuda.",
+            "device of host.gpu_trace of the same rank",
         ),
         Column(
             "thread",
@@ -223,6 +240,7 @@ TABLE = Table(
             "Native id of the thread.",
             "threading.get_native_id()",
             "A thread that ended before it was noted.",
+            "thread of python.dataloader_trace, native_id of python.stack",
         ),
         Column(
             "recompute",
@@ -238,5 +256,7 @@ TABLE = Table(
     ),
     streams=(*_STREAMS, DEVICE),
     derive=derive,
+    by_step=True,
+    question="Which modules take longest, a call?",
     example="SELECT module, stage, AVG(duration) FROM python.torch_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 5",
 )

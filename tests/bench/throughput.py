@@ -1,69 +1,82 @@
-"""What a training loses that is attached to and left once a second: steps in windows with and without it, in turns.
+"""What a training loses by being attached to and left: its steps in quarters of a second with and without, in turns.
 
-    python tests/bench/throughput.py [--rounds 500]        about 17 minutes
+    python tests/bench/throughput.py [--rounds 1000]        about 12 minutes
 
-A window is ten seconds of tests/targets/loading.py, which has two DataLoader workers.  Attaching has a process of its
-own, as the command has.
+The training is tests/targets/loading.py, which has two DataLoader workers.  A window is long enough for a whole round
+and for the loader to come to itself, and short beside the machine's wander, which is what hides one per cent of longer
+ones.  What attaches is imported before the first round, as in `attach --follow`.
 """
 
 from __future__ import annotations
 
 import argparse
 import struct
-import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect_right
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from statistics_of_pairs import ratio_interval
+from cycling import cycle
+from statistics_of_pairs import interval
 
 from target import TARGETS, Target
 
-WINDOW_S, ROUNDS_A_WINDOW = 10.0, 10
-CYCLING = Path(__file__).resolve().parent.parent / "cycling.py"
+WINDOW_S, BETWEEN_S = 0.25, 0.1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=1000)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
         times = Path(folder, "times")
         job = Target((sys.executable, str(TARGETS / "loading.py"), str(times)), Path(folder, "output"), {})
         try:
             job.wait_for("at 200 ")
-            pairs = [pair(job.pid, times, turn) for turn in range(max(1, rounds // ROUNDS_A_WINDOW))]
+            windows = [pair(job.pid, turn) for turn in range(rounds)]
         finally:
             job.end()
-    found = ratio_interval(pairs)
-    usual = median(quiet for _, quiet in pairs)
+        data = times.read_bytes()
+    ends = struct.unpack(f"<{len(data) // 8}d", data[: len(data) // 8 * 8])
+    pairs = [(steps(ends, *attached), steps(ends, *quiet)) for attached, quiet in windows]
+    lost = interval([(1 - attached / quiet) * WINDOW_S * 1e3 for attached, quiet in pairs])
     print(
-        f"figures: {len(pairs) * ROUNDS_A_WINDOW} attaches and detaches, one a second: {found.value:.3f} of the steps "
-        f"of quiet windows ({found.low:.3f} to {found.high:.3f}), {len(pairs)} pairs, {usual:.0f} steps/s"
+        f"figures: {rounds} attaches and detaches: {lost.value:.1f} ms of the training's time each ({lost.low:.1f} to "
+        f"{lost.high:.1f}); one a second leaves {1 - lost.value / 1e3:.4f} of its steps ({1 - lost.high / 1e3:.4f} to "
+        f"{1 - lost.low / 1e3:.4f}), {median(quiet for _, quiet in pairs):.0f} steps/s"
     )
     return 0
 
 
-def pair(pid: int, times: Path, turn: int) -> tuple[float, float]:
-    """Steps a second with and without attaches; every other time the other way round."""
-    first, second = (window(pid, times, attached) for attached in ((True, False) if turn % 2 else (False, True)))
+def pair(pid: int, turn: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Begin and end of a window with a round and of one without; every other time the other way round."""
+    first, second = (window(pid, attached) for attached in ((True, False) if turn % 2 else (False, True)))
     return (first, second) if turn % 2 else (second, first)
 
 
-def window(pid: int, times: Path, attached: bool) -> float:
+def window(pid: int, attached: bool) -> tuple[float, float]:
     begin = time.perf_counter()
     if attached:
-        command = [sys.executable, CYCLING, str(pid), str(ROUNDS_A_WINDOW), str(WINDOW_S / ROUNDS_A_WINDOW - 0.2)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        cycle(pid)
     time.sleep(max(0.0, begin + WINDOW_S - time.perf_counter()))
     end = time.perf_counter()
-    data = times.read_bytes()
-    ends = struct.unpack(f"<{len(data) // 8}d", data[: len(data) // 8 * 8])
-    return sum(begin < each <= end for each in ends) / (end - begin)
+    time.sleep(BETWEEN_S)
+    return begin, end
+
+
+def steps(ends: tuple[float, ...], begin: float, end: float) -> float:
+    """Steps a second between two moments, the broken ones at both borders by their part."""
+    return (progress(ends, end) - progress(ends, begin)) / (end - begin)
+
+
+def progress(ends: tuple[float, ...], moment: float) -> float:
+    done = bisect_right(ends, moment)
+    before, after = ends[done - 1], ends[done]
+    return done + (moment - before) / (after - before)
 
 
 if __name__ == "__main__":

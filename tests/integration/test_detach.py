@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from target import Probe, Start, Target
+from probe import keys, memfd
+from target import Probe, Start, Target, descendants
 
 # What one attach leaves, once: imported modules of the standard library and zmq (with the exit handler that zmq
 # registers when it is imported), inert globals, a fork callback.
@@ -35,6 +36,36 @@ def compared(state: dict[str, Any], stays: set[str]) -> dict[str, Any]:
 def target(request: pytest.FixtureRequest, short_folder: Path, start: Start, tmp_path: Path) -> Target:
     gloo = ["--gloo"] if request.param else []
     return start("witness.py", str(tmp_path / "state"), *gloo, ranks=request.param, env={"TMPDIR": str(short_folder)})
+
+
+def test_nothing_is_left_of_an_agent_that_has_listened_and_told_the_others_where(
+    short_folder: Path, start: Start, tmp_path: Path, probe: Probe
+) -> None:
+    file, key = tmp_path / "state", tmp_path / "job.key"
+    target = start("witness.py", str(file), "--gloo", ranks=2, env={"TMPDIR": str(short_folder)})
+    keys.create(str(key))
+    attach = ("attach", "--listen", "127.0.0.1", "--key", key, target.pid)
+    probe("attach", target.pid)
+    probe(target.pid, "detach")
+    before = state(file)  # what any attach leaves is there
+    for _ in range(4):
+        probe(*attach)
+        ranks = [facts for pid in descendants(target.pid) if (facts := memfd.facts(pid)) is not None]
+        first = next(facts for facts in ranks if facts["rank"] == 0)
+        while (memfd.facts(first["pid"]) or {})["peers"] != "on":
+            time.sleep(0.05)
+        place = first["tcp"].replace("tcp", "job")
+        assert probe(place, "query", "--key", key, "SELECT 1", status=None).returncode == 0
+        probe(place, "detach", "--key", key)
+        while any(memfd.facts(facts["pid"]) for facts in ranks):
+            probe(target.pid, "detach", status=None)  # the other one, if it had not left its record yet
+    after = state(file)
+    varies = {"maps", "rss_pages", "step", "modules"}
+    assert compared(after, varies) == compared(before, varies)
+    assert {name.split(".")[0] for name in set(after["modules"]) - set(before["modules"])} <= set(
+        sys.stdlib_module_names
+    )
+    assert after["maps"] - before["maps"] < 30
 
 
 def test_nothing_is_left_after_detach_and_twenty_rounds_leave_no_more_than_one(

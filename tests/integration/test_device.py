@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from probe import memfd
-from probe.sql import Query
+from probe.sql import Database
 from probe.streams import DEVICE
 from probe.tables import TABLES
 from target import Probe, Start, Target
@@ -44,8 +44,8 @@ def job(start: Start, probe: Probe) -> Target:
 def test_each_module_has_the_time_of_its_kernels(job: Target, probe: Probe) -> None:
     are_true(rows(probe, job, SQL))
     os.kill(job.pid, signal.SIGSTOP)
-    query = Query(TABLES, memfd.snapshot([job.pid]))
-    are_true(query.run(SQL).to_pylist())
+    query = Database(TABLES)
+    are_true(query.run(SQL, memfd.snapshot([job.pid])).to_pylist())
     query.close()
 
 

@@ -259,7 +259,7 @@ def test_an_attach_that_is_killed_leaves_the_target_running(short_folder: Path, 
     for directory in short_folder.iterdir():
         os.utime(directory, (time.time() - 1000, time.time() - 1000))
     put(target)
-    assert os.listdir(short_folder) == []
+    assert [name for name in os.listdir(short_folder) if not name.startswith("torchinductor_")] == []  # torch's own
     tell(f"SIGKILL, {script}: harmed", n=100 * SIZE, harmed=0)
 
 

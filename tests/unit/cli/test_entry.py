@@ -122,13 +122,13 @@ def test_every_verb_has_a_first_line_that_fits_the_list(capsys: pytest.CaptureFi
     assert "..." not in listing and [line.split()[0] for line in listing.split("\n") if line] == sorted(VERBS)
 
 
-@pytest.mark.parametrize("verb", ["attach", "eval", "list", "--help"])
+@pytest.mark.parametrize("verb", ["attach", "eval", "list", "sql", "--help"])
 def test_quick_verbs_import_neither_pyarrow_nor_duckdb(verb: str) -> None:
     script = (
         "import sys; from probe.cli.entry import run; run(sys.argv[1:]);"
-        "assert not {'pyarrow', 'duckdb', 'numpy'} & set(sys.modules)"
+        "assert not {'pyarrow', 'duckdb', 'numpy', 'prompt_toolkit'} & set(sys.modules)"
     )
-    words = {"attach": ["attach", NOBODY], "eval": [NOBODY, "eval", "1"]}.get(verb, [verb])
+    words = {"attach": ["attach", NOBODY], "eval": [NOBODY, "eval", "1"], "sql": ["sql", "--help"]}.get(verb, [verb])
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -17,11 +17,13 @@ import pytest
 
 import probe
 from probe.attach import Attached
-from probe.cli.attaching import attach_each, is_launcher, line
+from probe.cli.attaching import Wanted, attach_each, is_launcher, line
 from probe.cli.entry import run
 from probe.cli.verbs.eval import parse_ranks
 from probe.cli.verbs.list import records
+from probe.connection import Unreached
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
+from probe.notes import Answered
 from probe.processes import Process
 
 FACTS = ({"rank": 0, "pid": 4250}, {"rank": 1, "pid": 4251})
@@ -52,9 +54,10 @@ class Job:
     fails: Callable[[], object] | None = None
     asked: dict[str, Any] = field(default_factory=dict)
     cancelled: int = 0
-    unreached: dict[int, str] = field(default_factory=dict)
+    unreached: list[Unreached] = field(default_factory=list)
+    answered: Answered | None = None
 
-    def connect(self, endpoint: str, *, timeout: float = 10.0) -> Job:
+    def connect(self, endpoint: str, *, timeout: float = 10.0, key: str | None = None) -> Job:
         self.asked.update(endpoint=endpoint, patience=timeout)
         return self
 
@@ -63,8 +66,10 @@ class Job:
 
     def __exit__(self, *exception: object) -> None: ...
 
-    def query(self, sql: str, *, open_steps: bool = False) -> pa.Table:
-        self.asked.update(sql=sql, open_steps=open_steps)
+    def query(
+        self, sql: str, *, open_steps: bool = False, min_ranks: int = 1, max_fetch: float | None = None
+    ) -> pa.Table:
+        self.asked.update(sql=sql, open_steps=open_steps, min_ranks=min_ranks)
         if self.fails is not None:
             self.fails()
         return self.table
@@ -122,12 +127,37 @@ def test_the_endpoint_may_stand_anywhere(words: list[str], play: Play) -> None:
 
 
 def test_query_writes_rows_to_stdout_and_notes_to_stderr(play: Play, capfd: Captured) -> None:
-    job = play(notes=["answered 1/2, silent: 1"])
-    assert run(["4242", "query", "--open", "--timeout", "3", "SELECT 1"]) == 0
-    assert job.asked == {"endpoint": "4242", "patience": 3.0, "sql": "SELECT 1", "open_steps": True}
+    answered = Answered(2, (1,), (), 0.84)
+    job = play(notes=[str(answered), "rank 0: forward is off"], answered=answered)
+    assert run(["4242", "query", "--open", "--timeout", "3", "--min-ranks", "1", "SELECT 1"]) == 0
+    assert job.asked == {"endpoint": "4242", "patience": 3.0, "sql": "SELECT 1", "open_steps": True, "min_ranks": 1}
     out, err = capfd.readouterr()
     assert out == "module  seconds\n------  -------\nh.0        0.25\n"
-    assert err == "answered 1/2, silent: 1\n(1 row)\n"
+    assert job.notes == ["rank 0: forward is off"]
+    assert err == "rank 0: forward is off\n(1 row)\nanswered 1/2 ranks in 0.8 s, silent: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("answered", "last"),
+    [
+        (Answered(1, (), (), 0.2), "(1 row)"),
+        (Answered(4, (), (), 0.2), "answered 4/4 ranks in 0.2 s"),
+        (Answered(512, (17, 301), (), 0.84), "answered 510/512 ranks in 0.8 s, silent: 17, 301"),
+        (Answered(1, (0,), (0,), 5.0), "answered 0/1 ranks in 5.0 s, silent: 0; read out of its memory: rank 0"),
+    ],
+)
+def test_the_last_line_says_who_answered_where_there_are_several(
+    answered: Answered, last: str, play: Play, capfd: Captured
+) -> None:
+    play(answered=answered)
+    assert run(["4242", "query", "SELECT 1"]) == 0
+    assert capfd.readouterr().err.splitlines()[-1] == last
+
+
+def test_many_silent_ranks_are_shortened() -> None:
+    silent = (*range(0, 40, 2), *range(400, 411))
+    told = str(Answered(512, silent, (), 1.0))
+    assert told.endswith("silent: 0, 2, 4, 6, 8, 10, 12, 14 and 23 more")
 
 
 def test_sql_comes_from_a_file_or_stdin_too(play: Play, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +255,7 @@ def test_detach_names_what_stays(play: Play, capfd: Captured) -> None:
 
 
 def test_a_rank_that_was_not_reached_is_a_failure(play: Play, capfd: Captured) -> None:
-    play(unreached={4251: "Rank 1 (pid 4251) is stopped (to let it go on: kill -CONT 4251)"})
+    play(unreached=[Unreached(1, 4251, "", "Rank 1 (pid 4251) is stopped (to let it go on: kill -CONT 4251)")])
     assert run(["4242", "detach"]) == 8
     out, err = capfd.readouterr()
     assert out == "detached  rank 0  pid 4250\n"
@@ -259,7 +289,7 @@ def test_each_attached_rank_has_its_line() -> None:
 
 
 def test_one_rank_that_fails_does_not_keep_the_others_out(monkeypatch: pytest.MonkeyPatch, capfd: Captured) -> None:
-    def attach(pid: int, timeout: float) -> Attached:
+    def attach(pid: int, timeout: float, name: str, listen: object) -> Attached:
         if pid == 4251:
             raise AttachError("A debugger traces 4251 already.", "End it first.", code="traced")
         return attached(pid)
@@ -267,7 +297,7 @@ def test_one_rank_that_fails_does_not_keep_the_others_out(monkeypatch: pytest.Mo
     monkeypatch.setattr("probe.attach.attach", attach)
     told: list[str] = []
     with pytest.raises(AttachError, match="1 of 3 ranks") as caught:
-        attach_each({4250: 0, 4251: 1, 4252: 2}, 10.0, told.append)
+        attach_each({4250: 0, 4251: 1, 4252: 2}, Wanted(), told.append)
     assert (caught.value.code, len(told)) == ("traced", 2)
     assert capfd.readouterr().err.startswith("failed    rank 1  pid 4251  [traced] A debugger")
 

@@ -26,6 +26,9 @@ QUERY = {"-t": True, "--endpoint": True, "-f": True, "--file": True, "--format":
         (["--endpoint=4242", "list"], ["list", "-t", "4242"]),
         (["host:4242", "eval", "list"], ["eval", "-t", "host:4242", "list"]),
         (["query", "query"], ["query", "query"]),
+        (["exp7", "list"], ["list", "-t", "exp7"]),
+        (["-t exp7", "query", "SELECT 1"], ["query", "-t", "exp7", "SELECT 1"]),
+        (["4242,tcp://node1:1", "list"], ["list", "-t", "4242,tcp://node1:1"]),
         (["somewhere", "query", "SELECT 1"], ["query", "-t", "somewhere", "SELECT 1"]),
     ],
 )
@@ -37,6 +40,9 @@ def test_the_verb_comes_first_and_the_endpoint_behind_t(line: list[str], arrange
     ("line", "said"),
     [
         (["4242"], "What about 4242? Give a verb"),
+        (["4242,4243"], "What about 4242,4243? Give a verb"),
+        (["exp7", "qery", "SELECT 1"], "No such verb: exp7."),
+        (["exp7", "qery", "SELECT 1"], "No such verb: exp7. If it names a job: did you mean probe exp7 query?"),
         (["4242", "qery", "SELECT 1"], "No such verb: qery. Did you mean query?"),
         (["qery", "SELECT 1"], "No such verb: qery. Did you mean query?"),
         (["xyzzy"], "No such verb: xyzzy. Run: probe --help"),
@@ -66,6 +72,10 @@ def test_a_line_without_a_verb_says_what_is_missing(line: list[str], said: str) 
         (["-t 4242", "SELECT 1"], ["-t", "4242", "--", "SELECT 1"]),
         (["-t", "4242", "-"], ["-t", "4242", "--", "-"]),
         (["--", "--now"], ["--", "--now"]),
+        (["-t exp7", "SELECT 1"], ["-t", "exp7", "--", "SELECT 1"]),
+        (["-t=1"], ["-t", "1", "--"]),
+        (["-tx"], ["--", "-tx"]),
+        (["-t - x"], ["--", "-t - x"]),
         (["-f", "slow.sql", "4242"], ["-f", "slow.sql", "--", "4242"]),
     ],
 )

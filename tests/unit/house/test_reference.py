@@ -8,8 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from probe.tables import TABLES
+
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = ("commands.md", "errors.md", "tables.md")
+PAGES = ("commands.md", "errors.md", "tables.md", *(f"tables/{table.name}.md" for table in TABLES))
 
 
 @pytest.fixture(scope="module")
@@ -28,4 +30,5 @@ def test_the_page_is_what_the_code_declares(name: str, generate: ModuleType) -> 
 
 
 def test_every_reference_page_is_generated(generate: ModuleType) -> None:
-    assert {path.name for path in (DOCS / "reference").iterdir()} == set(generate.pages()) == set(PAGES)
+    written = {str(path.relative_to(DOCS / "reference")) for path in (DOCS / "reference").rglob("*.md")}
+    assert written == set(generate.pages()) == set(PAGES)

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probe import alike
 from probe.backward import Calls, Marks, Passes, covered, resolve
 from probe.nesting import NONE, ancestors_with, nearest, nest, self_time
 from probe.streams import BEGIN, BEGIN_SAME_NODE, END
@@ -205,3 +207,41 @@ def test_backward_equals_the_plain_reading(programs: list, gaps: list, calls: di
     assert found == sorted((n, m, own, total, start) for (n, m, _), (own, total, start) in expected.items())
     for number, (begin, end, _) in enumerate(passes):
         assert got.own[got.number == number].sum() == free(begin, end, recomputed)
+
+
+@given(
+    st.lists(st.lists(mark, max_size=10), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 3)), max_size=40),
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 6)), max_size=5),
+    st.dictionaries(st.tuples(st.integers(0, 40), st.integers(1, 7)), st.integers(1, 2), max_size=6),
+)
+@settings(max_examples=300, deadline=None)
+def test_passes_of_one_shape_are_as_each_by_itself(programs: list, order: list, gaps: list, calls: dict) -> None:
+    passes, marks, at = [], [], 0
+    for number, (which, slow, thread) in enumerate(order):
+        begin, at = at + 3, at + 5
+        for place, (gap, kind, module) in enumerate(possible(programs[which % len(programs)])):
+            at += gap * slow
+            marks.append((at, thread + place % 2, kind, number, module))
+        passes.append((begin, at + slow, thread))
+        at += slow + 4
+    starts = np.cumsum([gap + length for gap, length in gaps], dtype=np.int64)
+    recomputed = (starts, starts + np.array([length for _, length in gaps], np.int64) // 2)
+    tree = Tree.of(PARENTS)
+    array = np.array(marks, np.int64).reshape(-1, 5)
+    roots = tree.index(np.array([programs[which % len(programs)][0][2] if programs[which % len(programs)] else 0
+                                 for which, _, _ in order], np.int64))  # fmt: skip
+    asked = (
+        Passes(*(np.array([each[i] for each in passes], np.int64) for i in range(3))),
+        Marks(*(array[:, i] for i in range(4)), tree.index(array[:, 4])),
+        tree,
+        tree.chain[roots, 0],
+        recomputed,
+        Calls(*(np.array([key[i] for key, n in calls.items() for _ in range(n) if key[0] <= len(passes)], np.int64)
+                for i in range(2))),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alike, "_LEAST", 2)
+        together, single = (sorted(zip(*(values.tolist() for values in vars(found).values()), strict=True))
+                            for found in (alike.resolve(*asked), resolve(*asked)))  # fmt: skip
+    assert together == single

@@ -11,7 +11,7 @@ from fake_agent import FakeAgent
 
 from probe import memfd
 from probe.connection import Connection
-from probe.sql import Query
+from probe.sql import Database
 from probe.streams import ON_DEMAND, SPANS, STREAMS
 from probe.tables import TABLES
 
@@ -69,7 +69,8 @@ def test_a_process_that_does_not_answer_shows_its_drops_too(agent: Make) -> None
     for at in range(one.streams[SPANS].capacity + 7):
         one.span(at, at + 1)
     one.publish()
-    query = Query(TABLES, memfd.snapshot([os.getpid()]))
-    (row,) = query.run("SELECT dropped, oldest_time FROM probe.drops WHERE stream = 'spans'").to_pylist()
+    job = memfd.snapshot([os.getpid()])
+    query = Database(TABLES)
+    (row,) = query.run("SELECT dropped, oldest_time FROM probe.drops WHERE stream = 'spans'", job).to_pylist()
     query.close()
     assert row["dropped"] == 7 and row["oldest_time"] is not None

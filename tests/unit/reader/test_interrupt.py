@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from fake_agent import FakeAgent
 
+from probe import notes
 from probe.connection import Connection
 from probe.errors import Interrupted
 from probe.interruptible import interruptibly
-from probe.sql import Query
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -91,14 +91,13 @@ def test_it_is_repeated_until_the_call_is_over(raising: bool) -> None:
 
 def test_when_the_query_is_over_there_is_nothing_to_cancel(agent: Make, connected: Connect) -> None:
     connection = connected(agent())
-    closing = Query.close
 
-    def close(query: Query) -> None:
-        closing(query)
+    def cancel(*_: object) -> list[str]:
         connection.cancel()
+        return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Query, "close", close)
+        patch.setattr(notes, "notes_of", cancel)
         assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
     assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 

@@ -16,7 +16,8 @@ from fake_agent import FakeAgent
 from probe import connect, endpoints, memfd
 from probe.errors import EndpointError
 from probe.processes import descendants
-from probe.sql import Query
+from probe.shared import Shared
+from probe.sql import Database
 from probe.streams import MARKS, SPANS, STEPS
 from probe.tables import TABLES
 
@@ -79,10 +80,25 @@ def test_a_stopped_process_gives_the_same_rows_as_the_wire(one: int) -> None:
     with connect(str(one)) as connection:
         expected = connection.query(sql, open_steps=True)
     os.kill(one, signal.SIGSTOP)
-    query = Query(TABLES, memfd.snapshot([one], open_steps=True))
-    assert query.run(sql).equals(expected)
+    job = memfd.snapshot([one], open_steps=True)
+    query = Database(TABLES)
+    assert query.run(sql, job).equals(expected)
     query.close()
     assert expected.num_rows > 10_000
+
+
+def test_what_is_read_beside_a_process_that_runs_is_what_it_would_send(one: int) -> None:
+    sql = "SELECT * EXCLUDE (time) FROM python.torch_trace WHERE step < 100 ORDER BY ALL"
+    with connect(str(one)) as connection:
+        beside = connection.query(sql)
+        assert connection._fetcher is not None
+        assert {scan.stream: scan.is_read for scan in connection._fetcher.scans.account} == dict.fromkeys(
+            ("steps", "spans", "marks"), True
+        )
+    with pytest.MonkeyPatch.context() as patch, connect(str(one)) as connection:
+        patch.setattr(Shared, "of", lambda *_: None)
+        assert connection.query(sql).equals(beside) and beside.num_rows == 495
+        assert connection._fetcher is not None and not any(scan.is_read for scan in connection._fetcher.scans.account)
 
 
 def test_reading_does_not_make_the_targets_memory_grow(one: int) -> None:
@@ -104,9 +120,11 @@ def test_after_a_lap_of_the_ring_the_last_rows_are_there(agent: Callable[..., Fa
 def test_steps_of_which_rows_were_overwritten_are_not_shown(agent: Callable[..., FakeAgent]) -> None:
     mine = agent()
     mine.train(mine.streams[MARKS].capacity, unit=1000)
-    query = Query(TABLES, memfd.snapshot([os.getpid()]))
+    job = memfd.snapshot([os.getpid()])
+    query = Database(TABLES)
     (row,) = query.run(
-        "SELECT min(n) low, max(n) high FROM (SELECT count(*) n FROM python.torch_trace GROUP BY step)"
+        "SELECT min(n) low, max(n) high FROM (SELECT count(*) n FROM python.torch_trace GROUP BY step)",
+        job,
     ).to_pylist()
     query.close()
     assert row == {"low": 5, "high": 5}
@@ -114,15 +132,15 @@ def test_steps_of_which_rows_were_overwritten_are_not_shown(agent: Callable[...,
 
 def test_the_pid_of_a_process_is_its_endpoint(one: int) -> None:
     resolved = endpoints.resolve(str(one))
-    assert [(pid, facts["rank"]) for pid, facts in resolved.attached] == [(one, 0)]
+    assert [(address.pid, address.facts["rank"]) for address in resolved.addresses] == [(one, 0)]
 
 
 def test_the_pid_of_the_launcher_stands_for_all_its_ranks(job: int) -> None:
     resolved = endpoints.resolve(str(job))
-    assert [facts["rank"] for _, facts in resolved.attached] == [0, 1]
+    assert [address.facts["rank"] for address in resolved.addresses] == [0, 1]
     with connect(str(job)) as connection:
         got = connection.query("SELECT rank, pid FROM probe.agents ORDER BY rank").to_pylist()
-    assert got == [{"rank": rank, "pid": pid} for rank, (pid, _) in enumerate(resolved.attached)]
+    assert got == [{"rank": rank, "pid": address.pid} for rank, address in enumerate(resolved.addresses)]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from fake_agent import ADAM, LINEAR, THREAD, FakeAgent
 
 from probe import protocol as wire
-from probe.connection import Connection
+from probe.connection import Connection, Unreached
 from probe.errors import AgentError, QueryError, SilentError
 from probe.streams import BARE, ENGINE, FORWARD, OPTIMIZER, SAMPLED, SPANS
 from probe.tables import TABLES
@@ -208,7 +209,7 @@ def test_a_silent_rank_is_named_and_does_not_hold_up_the_others(agent: Make, con
     begun = time.monotonic()
     assert rows(connection, "SELECT DISTINCT rank FROM python.torch_trace") == [{"rank": 0}]
     assert time.monotonic() - begun < 1.5
-    assert connection.notes == ["answered 1/2 ranks, silent: 1"]
+    assert re.fullmatch(r"answered 1/2 ranks in \d\.\d s, silent: 1", *connection.notes)
     agents = rows(connection, "SELECT rank, state FROM probe.agents ORDER BY rank")
     assert agents == [{"rank": 0, "state": "answers"}, {"rank": 1, "state": "silent"}]
 
@@ -220,7 +221,7 @@ def test_a_rank_that_falls_silent_on_the_way_is_left_out_whole(agent: Make, conn
     connection = connected(*ranks, timeout=0.5)
     ranks[1].deaf.add("scan")
     assert rows(connection, "SELECT DISTINCT rank FROM python.torch_trace") == [{"rank": 0}]
-    assert connection.notes == ["answered 1/2 ranks, silent: 1"]
+    assert re.fullmatch(r"answered 1/2 ranks in \d\.\d s, silent: 1", *connection.notes)
 
 
 def test_nobody_answers(agent: Make, connected: Connect) -> None:
@@ -310,9 +311,9 @@ def test_ranks_that_set_and_detach_do_not_come_to_are_named(agent: Make, connect
     ranks[1].deaf.add("hello")
     connection = connected(*ranks, timeout=0.5)
     pid = next(link.pid for link in connection._client.links if link.rank == 1)
-    unreached = {pid: f"Rank 1 (pid {pid}) does not answer"}
+    unreached = [Unreached(1, pid, "", f"Rank 1 (pid {pid}) does not answer")]
     assert [each["rank"] for each in connection.set(sample=5)] == [0]
-    assert connection.unreached == unreached and set(unreached.values()) <= set(connection.notes)
+    assert connection.unreached == unreached and unreached[0].why in connection.notes
     assert connection.detach() == ["rank 0: a callback"]
     assert connection.unreached == unreached
 
@@ -322,7 +323,35 @@ def test_a_rank_that_falls_silent_before_it_is_set_is_named(agent: Make, connect
     connection = connected(*ranks, timeout=0.5)
     ranks[1].deaf.add("set")
     assert [each["rank"] for each in connection.set(sample=5)] == [0]
-    assert [why[:8] for why in connection.unreached.values()] == ["Rank 1 ("]
+    assert [each.why[:8] for each in connection.unreached] == ["Rank 1 ("]
     ranks[1].deaf.clear()
     assert [each["rank"] for each in connection.set(sample=5)] == [0, 1]
-    assert connection.unreached == {}
+    assert connection.unreached == []
+
+
+def test_a_query_that_too_few_ranks_answer_fails_and_names_the_silent_ones(agent: Make, connected: Connect) -> None:
+    ranks = [agent(rank, world_size=3) for rank in range(3)]
+    connection = connected(*ranks, timeout=0.3)
+    ranks[1].deaf.add("snapshot")
+    assert len(rows(connection, "SELECT 1 FROM probe.agents WHERE state = 'answers'", min_ranks=2)) == 2
+    with pytest.raises(SilentError, match=r"Fewer than 3 ranks: answered 2/3 ranks in .* s, silent: 1\.") as caught:
+        connection.query("SELECT 1", min_ranks=3)
+    assert caught.value.exit_status == 8
+
+
+def test_ranks_that_fall_silent_on_the_way_count_too(agent: Make, connected: Connect) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    for one in ranks:
+        one.train(3, group_seq=0)
+    connection = connected(*ranks, timeout=0.3)
+    ranks[1].deaf.add("scan")
+    with pytest.raises(SilentError, match=r"Fewer than 2 ranks"):
+        connection.query("SELECT * FROM python.torch_trace", min_ranks=2)
+
+
+def test_the_steps_are_aligned_once_for_a_connection_and_its_first_query(agent: Make, connected: Connect) -> None:
+    ranks = [agent(rank, world_size=2) for rank in range(2)]
+    for one in ranks:
+        one.train(3, group_seq=0)
+    connected(*ranks).query("SELECT 1")
+    assert [request["kind"] for request in ranks[0].requests].count("scan") == 1

@@ -50,8 +50,8 @@ def test_a_rank_that_is_stuck_shows_the_step_it_is_stuck_in(agent: Make, connect
     now = time.monotonic_ns()
     for one in ranks:
         one.name_modules()
-        one.train(10, start=now - 60 * MS, group_seq=0, unit=1000)
-        one.span(now - 45 * MS, now - 44 * MS, LINEAR)
+        one.train(10, start=now - 6000 * MS, group_seq=0, unit=MS // 10)  # steps of 100 ms
+        one.span(now - 4500 * MS, now - 4400 * MS, LINEAR)
     connection = connected(*ranks)
     sql = "SELECT rank, count(*) FROM python.torch_trace WHERE step = 10 GROUP BY rank ORDER BY rank"
     assert rows(connection, sql) == [(0, 1), (1, 1)]

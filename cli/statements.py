@@ -1,0 +1,90 @@
+"""SQL text cut into tokens and statements by DuckDB's own tokenizer, so that a `;` in a string or comment ends nothing.
+
+Called by the shell for what was typed so far.  Pure functions; duckdb is imported when the first is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+from probe.errors import QueryError
+
+# Types of statements whose whole effect would be gone with the snapshot that they ran on.
+_LEAVE_NOTHING = frozenset(
+    ("ALTER", "ATTACH", "CREATE", "DELETE", "DETACH", "DROP", "EXECUTE", "INSERT", "MERGE_INTO", "PREPARE", "SET",
+     "TRANSACTION", "UPDATE")
+)  # fmt: skip
+
+
+class Token(NamedTuple):
+    """kind: DuckDB's own word for it: keyword, identifier, operator, numeric_const, string_const, comment."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def tokens(text: str) -> list[Token]:
+    """The tokens by their places in the text, each up to the next one; DuckDB 1 leaves comments out."""
+    import duckdb
+
+    clean = text.encode("utf-8", "replace").decode()  # bytes that are no text arrive as lone surrogates
+    found = [(offset, kind.name) for offset, kind in duckdb.tokenize(clean)]
+    if not clean.isascii():  # DuckDB counts bytes
+        place = {byte: char for char, byte in enumerate(accumulate((len(c.encode()) for c in clean), initial=0))}
+        found = [(place[offset], kind) for offset, kind in found]
+    ends = [*(offset for offset, _ in found), len(text)][1:]
+    return [Token(start, end, kind) for (start, kind), end in zip(found, ends, strict=True)]
+
+
+def is_complete(text: str) -> bool:
+    """Whether the last statement has its `;`, or there is none at all."""
+    said = [token for token in tokens(text) if token.kind != "comment"]
+    if not said:
+        return text.count("/*") <= text.count("*/")
+    return _is_end(text, said[-1])
+
+
+def split(text: str) -> list[str]:
+    """The statements without their `;`; what holds comments only is none."""
+    return [piece for start, end in _bounds(text) if (piece := text[start:end].strip()) and _says_something(piece)]
+
+
+def statement_at(text: str, place: int) -> tuple[int, int]:
+    """Where the statement that holds this place begins and ends."""
+    return next((start, end) for start, end in _bounds(text) if place <= end)
+
+
+def check(statement: str) -> None:
+    """Raises QueryError for one that would do nothing that anybody could see."""
+    import duckdb
+
+    try:
+        kinds = [each.type.name for each in duckdb.extract_statements(statement)]
+    except duckdb.Error:  # which the query itself tells better
+        return
+    if kinds and kinds[-1] in _LEAVE_NOTHING:  # DuckDB 1 makes a CREATE and a SELECT of PIVOT
+        what = kinds[-1].replace("_", " ")
+        raise QueryError(
+            f"{what} leaves nothing behind: each statement sees a fresh snapshot of the job and nothing else.",
+            "Put it into one statement: WITH name AS (SELECT …) SELECT …",
+        )
+
+
+def _bounds(text: str) -> Iterator[tuple[int, int]]:
+    start = 0
+    for token in tokens(text):
+        if _is_end(text, token):
+            yield start, token.start
+            start = token.start + 1
+    yield start, len(text)
+
+
+def _is_end(text: str, token: Token) -> bool:
+    return token.kind == "operator" and text[token.start] == ";"
+
+
+def _says_something(text: str) -> bool:
+    return any(token.kind != "comment" for token in tokens(text)) or not is_complete(text)

@@ -1,0 +1,44 @@
+"""`probe key create FILE`, `probe key share FILE READER_FILE`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from probe.errors import UsageError
+
+from ..session import say
+
+_FILES = {"create": 1, "share": 2}
+
+
+@click.command("key")
+@click.argument("action", metavar="create|share", default="")
+@click.argument("files", nargs=-1, metavar="FILE [READER_FILE]")
+def command(action: str, files: Sequence[str]) -> None:
+    """Make the key with which a job is asked from other hosts.
+
+    create writes FILE, for who attaches and for who may do everything. share writes out of FILE the part for
+    readers: query, stack, hang and stragglers work with it, eval, set and detach do not. Both files are for
+    their owner alone (mode 0600), and no file is ever overwritten. Pass them on as you would an ssh key.
+
+    \b
+    Example:
+      probe key create job.key
+      probe key share job.key reader.key
+      probe attach --listen 0.0.0.0 --key job.key 4242
+      probe tcp://node1:29600 query --key reader.key "SELECT * FROM probe.agents"
+    """
+    from probe import keys
+
+    if len(files) != _FILES.get(action):
+        raise UsageError("Make which key?", "probe key create FILE, or probe key share FILE READER_FILE")
+    if action == "create":
+        keys.create(*files)
+        say(f"{files[0]} lets its owner do everything. Next, on each host of the job:")
+        say(f"  probe attach --listen 0.0.0.0 --key {files[0]} PID")
+    else:
+        keys.share(*files)
+        say(f"{files[1]} lets its owner read. Next, wherever it has been copied to:")
+        say(f'  probe tcp://HOST:PORT query --key {files[1]} "SELECT * FROM probe.agents"')

@@ -1,0 +1,63 @@
+"""The recipes of docs/cookbook.md: read by the tests, and run on a job to write their output into the page.
+
+    python docs/cookbook.py ENDPOINT
+
+Invariant: what a run writes are the blocks of output alone.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import probe
+from probe.cli.arrow_result import ArrowResult
+from probe.cli.table import render
+
+PAGE = Path(__file__).with_suffix(".md")
+_RECIPE = re.compile(
+    r"(?P<title>.+)\n\n(?P<text>.+?)\n\n```sql\n(?P<sql>.+?)\n```\n(?:\n```text\n(?P<output>.*?)\n```\n)?\n*", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One question: what it is called, how to read the answer, the SQL, and what a run has printed."""
+
+    title: str
+    text: str
+    sql: str
+    output: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.title}\n\n{self.text}\n\n```sql\n{self.sql}\n```\n\n```text\n{self.output}\n```\n"
+
+
+def read() -> tuple[str, list[Recipe]]:
+    """What stands before the first recipe, and the recipes.  Raises ValueError for one that is not whole."""
+    intro, *parts = PAGE.read_text(encoding="utf-8").split("\n## ")
+    found = []
+    for part in parts:
+        match = _RECIPE.fullmatch(part)
+        if match is None:
+            raise ValueError(f"not a recipe: {part[:60]!r}")
+        found.append(Recipe(**{name: text or "" for name, text in match.groupdict().items()}))
+    return intro, found
+
+
+def main(endpoint: str) -> None:
+    intro, recipes = read()
+    with probe.connect(endpoint) as job:
+        made = [replace(each, output=printed(job.query(each.sql))) for each in recipes]
+    PAGE.write_text("\n## ".join([intro, *map(str, made)]), encoding="utf-8")
+
+
+def printed(result: Any) -> str:
+    return "\n".join(render(ArrowResult(result)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

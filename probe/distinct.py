@@ -1,0 +1,46 @@
+"""Which values there are among many: serial numbers and threads, of which there are few.
+
+Called by what derives tables.  As numpy's unique(), but without sorting a million of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .nesting import Ints
+
+_WIDE = 1 << 20  # the range of values for which a count of each is no burden
+
+
+def distinct(values: Ints) -> Ints:
+    """The values that occur, rising."""
+    if not len(values):
+        return np.zeros(0, np.int64)
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return np.array([low], np.int64)
+    if high - low > _WIDE + len(values):
+        found: Ints = np.unique(values)
+        return found
+    return np.flatnonzero(np.bincount(values - low)) + low
+
+
+def first_places(values: Ints) -> tuple[Ints, Ints]:
+    """The values that occur, rising, and where each occurs first."""
+    known = distinct(values)
+    if not len(known) or int(known[-1] - known[0]) > _WIDE + len(values):
+        return np.unique(values, return_index=True)
+    first = np.zeros(int(known[-1] - known[0]) + 1, np.int64)
+    first[values[::-1] - known[0]] = np.arange(len(values) - 1, -1, -1)  # of several the last one assigned stays
+    return known, first[known - known[0]]
+
+
+def places(values: Ints, known: Ints) -> Ints:
+    """The place of each value among `known`, which are the distinct ones."""
+    if not len(known) or int(known[-1] - known[0]) > _WIDE + len(values):
+        found: Ints = np.searchsorted(known, values)
+        return found
+    place = np.zeros(int(known[-1] - known[0]) + 1, np.int64)
+    place[known - known[0]] = np.arange(len(known))
+    result: Ints = place[values - known[0]]
+    return result

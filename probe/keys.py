@@ -1,0 +1,126 @@
+"""The file with a job's keys: who has it may ask an agent over the network.
+
+Made by the verb `key`, read by attach (the agent's part) and by who connects (the reader's).  It holds the agent's pair
+of CURVE keys and one pair for each role, as JSON; the file for readers has the agent's public key and the pair for
+`read` alone.  Invariant: a file that others than its owner may read is neither made nor used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import UsageError
+from .protocol import CONTROL, READ
+
+FORMAT = 1
+VARIABLE = "PROBE_KEY"
+_MODES = (0o600, 0o400)
+_KEY_LENGTH = 40  # of 32 bytes in Z85
+_MOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Pair:
+    public: str
+    secret: str
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a file holds.  server_secret: "" in a file for readers; roles: role -> the pair that proves it."""
+
+    path: str
+    server_public: str
+    server_secret: str
+    roles: dict[str, Pair]
+
+    @property
+    def client(self) -> Pair:
+        """The pair to ask with: of all that there are, the one that may do the most."""
+        return self.roles.get(CONTROL) or self.roles[READ]
+
+    def of_agent(self) -> dict[str, Any]:
+        """What an agent needs to listen: its own pair, and public key (hex) -> role of who may come.
+
+        Raises UsageError.
+        """
+        if not self.server_secret:
+            raise UsageError(f"{self.path} is a key for readers: no agent can listen with it.",
+                             "Take the file that it was shared from.", "key-file")  # fmt: skip
+        from zmq.utils import z85
+
+        known = {z85.decode(pair.public).hex(): role for role, pair in self.roles.items()}
+        return {"public": self.server_public, "secret": self.server_secret, "roles": known}
+
+
+def create(path: str) -> None:
+    """A new key in a new file.  Raises UsageError."""
+    import zmq
+
+    pairs = {name: zmq.curve_keypair() for name in ("server", CONTROL, READ)}
+    _write(path, {name: {"public": public.decode(), "secret": secret.decode()}
+                  for name, (public, secret) in pairs.items()})  # fmt: skip
+
+
+def share(path: str, reader_path: str) -> None:
+    """The part of a key with which one may read, in a new file.  Raises UsageError."""
+    key = read(path)
+    pair = key.roles[READ]
+    reader = {"server": {"public": key.server_public}, READ: {"public": pair.public, "secret": pair.secret}}
+    _write(reader_path, reader)
+
+
+def given(path: str | None) -> str | None:
+    """The key file that is meant: this one, else what the environment names."""
+    return path or os.environ.get(VARIABLE) or None
+
+
+def read(path: str) -> Key:
+    """Raises UsageError for a file that is not a key, or that others may read."""
+    try:
+        with open(path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode not in _MODES:
+                raise _wrong(f"{path} has mode {mode:04o}: others may have read this key.", f"Run: chmod 600 {path}")
+            return _parsed(path, file.read(_MOST_BYTES))
+    except OSError as error:
+        raise _wrong(f"The key {path} cannot be read: {error.strerror}.", "Make one: probe key create FILE") from error
+
+
+def _parsed(path: str, text: bytes) -> Key:
+    try:
+        said = json.loads(text)
+        if said["probe_key"] != FORMAT:
+            raise ValueError
+        roles = {role: Pair(_z85(said[role]["public"]), _z85(said[role]["secret"])) for role in (CONTROL, READ)
+                 if role == READ or role in said}  # fmt: skip
+        server = said["server"]
+        return Key(path, _z85(server["public"]), _z85(server["secret"]) if "secret" in server else "", roles)
+    except (ValueError, LookupError, TypeError):
+        raise _wrong(f"{path} is not a key of probe.", "Make one: probe key create FILE") from None
+
+
+def _z85(text: Any) -> str:
+    if not isinstance(text, str) or len(text) != _KEY_LENGTH or not text.isascii():
+        raise ValueError
+    return text
+
+
+def _write(path: str, pairs: dict[str, Any]) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise _wrong(f"{path} exists already and stays as it is.", "Choose another name, or delete it first.") from None
+    except OSError as error:
+        raise _wrong(f"The key cannot be written to {path}: {error.strerror}.", "Choose another place.") from error
+    with open(descriptor, "w", encoding="ascii") as file:
+        os.fchmod(descriptor, 0o600)  # whatever the umask is
+        file.write(json.dumps({"probe_key": FORMAT, **pairs}, indent=2) + "\n")
+
+
+def _wrong(message: str, hint: str) -> UsageError:
+    return UsageError(message, hint, "key-file")

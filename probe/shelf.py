@@ -1,0 +1,141 @@
+"""Rows of a table that a connection has made before, for its next query: of steps that are long over.
+
+Called by probe.derived.  Invariant: they are the rows that would be made anew; where something came late that belongs
+to their steps, or their names have changed, there is nothing on the shelf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .arrow import ARROW_TYPES, table_of
+from .nesting import Bools, Ints
+from .raw import Raw
+from .schema import Column, Columns, Table
+from .streams import DEVICE, PACKING_NS, WRITTEN
+
+_BACK = 2  # steps before the newest one: some of their rows may still come
+_WORTH = 1 << 15  # rows: fewer are made anew each time
+_AT_ONCE = 1 << 16  # rows that go together, when the agent's memory has lost the oldest of them
+_MOST = 1 << 22  # rows of a rank's table; what they are made of is held too
+
+
+class Piece:
+    """Rows of one table, of a rank or of all; a column is made when it is asked for, once."""
+
+    def __init__(self, values: Columns) -> None:
+        self._values = values
+        self._made: dict[str, list[Any]] = {}
+
+    def chunks(self, column: Column) -> list[Any]:
+        if column.name not in self._made:
+            self._made[column.name] = self._make(column)
+        return self._made[column.name]
+
+    def _make(self, column: Column) -> list[Any]:
+        return list(table_of([column], self._values).column(0).chunks)
+
+    def of(self, rows: Ints | Bools) -> Piece:
+        """The chosen rows."""
+        return _Some(self, np.arange(len(rows))[rows] if rows.dtype == np.bool_ else np.asarray(rows, np.int64))
+
+
+class _Some(Piece):
+    def __init__(self, whole: Piece, rows: Ints) -> None:
+        super().__init__({})
+        self._whole, self._rows = whole, rows
+
+    def _make(self, column: Column) -> list[Any]:
+        whole = pa.chunked_array(self._whole.chunks(column), ARROW_TYPES[column.type])
+        return [whole.combine_chunks().take(pa.array(self._rows))]
+
+
+@dataclass
+class Shelf:
+    """upto: the first step that is not on it; seen: number of the last row of each stream when it was filled."""
+
+    known: tuple[Any, ...]
+    upto: int
+    seen: dict[str, int] = field(default_factory=dict)
+    pieces: list[tuple[Ints, Piece]] = field(default_factory=list)  # with the step of each row, which rise
+    rows: int = 0
+
+    def since(self, step: int) -> list[Piece]:
+        """Those with rows of this step or later ones; maybe earlier ones too."""
+        return [piece for steps, piece in self.pieces if steps[-1] >= step]
+
+    def forget(self, before: int) -> None:
+        """Rows of earlier steps are not seen any more."""
+        self.pieces = [(steps, piece) for steps, piece in self.pieces if steps[-1] >= before]
+        if self.pieces and self.pieces[0][0][0] < before:
+            steps, piece = self.pieces[0]
+            self.pieces[0] = steps[steps >= before], piece.of(steps >= before)
+
+    def add(self, values: Columns, rows: Ints) -> None:
+        """rows: by step."""
+        piece, steps = Piece(values), values["step"][rows]
+        cuts = np.unique(np.searchsorted(steps, steps[_AT_ONCE - 1 :: _AT_ONCE], side="right"))
+        for each in np.split(np.arange(len(rows)), cuts[cuts < len(rows)]):
+            self.pieces.append((steps[each], piece.of(rows[each])))
+        self.rows += len(rows)
+
+
+def shelf_of(raw: Raw, table: Table) -> Shelf | None:
+    """What is there, as long as it is true.  Raises Left."""
+    shelf: Shelf | None = raw.shelves.get(table.name)
+    if shelf is None:
+        return None
+    if shelf.known != _known(raw) or any(_came_late(raw, stream, shelf) for stream in table.streams):
+        del raw.shelves[table.name]
+        return None
+    shelf.forget(_oldest(raw, table))
+    return shelf if shelf.pieces else None
+
+
+def lay_by(raw: Raw, table: Table, values: Columns, shelf: Shelf | None) -> None:
+    """Keep what is final of these rows; shelf: what was there before them.  Raises Left."""
+    step, begin = values["step"], shelf.upto if shelf else np.iinfo(np.int64).min
+    upto = _final(raw, table)
+    rows = np.flatnonzero((step >= begin) & (step < upto))
+    if len(rows) < _WORTH or len(rows) + (shelf.rows if shelf else 0) > _MOST:
+        return
+    shelf = shelf or Shelf(_known(raw), upto)
+    shelf.add(values, rows[np.argsort(step[rows], kind="stable")])
+    shelf.upto, shelf.seen = upto, {stream: raw.recorded(stream) for stream in table.streams}
+    raw.shelves[table.name] = shelf
+
+
+def _known(raw: Raw) -> tuple[Any, ...]:
+    return raw.facts.get("step_base"), raw.facts.get("step_source"), raw.log.renamed
+
+
+def _final(raw: Raw, table: Table) -> int:
+    """The first step of which something may still come."""
+    completed = raw.job.completed
+    if completed is None or not raw.timeline.incomplete:
+        return np.iinfo(np.int64).min
+    last = min(completed + 1, raw.timeline.unfinished)
+    if DEVICE in table.streams and len(timed := raw.rows(DEVICE)):
+        last = min(last, int(raw.timeline.counted(timed["host_ns"][-1:])[0]))
+    return int(last) - _BACK
+
+
+def _came_late(raw: Raw, stream: str, shelf: Shelf) -> bool:
+    """Whether a row that is new belongs to a step on the shelf, or runs around one."""
+    rows = raw.rows(stream)
+    begin = rows["host_ns" if stream == DEVICE else rows.slots[0]]
+    new = int(np.searchsorted(rows["seq"], shelf.seen.get(stream, 0), side="right"))
+    border = raw.timeline.time_before(shelf.upto, 0)
+    return border is None or bool((begin[new:] < border).any())
+
+
+def _oldest(raw: Raw, table: Table) -> int:
+    """The first step of which every row is still in the agent's memory."""
+    lost = [
+        rows[WRITTEN[stream]][:1] for stream in table.streams if len(rows := raw.rows(stream)) and rows["seq"][0] > 1
+    ]
+    return max((int(raw.timeline.counted(time + PACKING_NS)[0]) + 1 for time in lost), default=0)

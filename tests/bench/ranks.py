@@ -1,0 +1,44 @@
+"""A process that holds simulated ranks: real servers, streams and logs of the agent, with small rings and no job.
+
+    python tests/bench/ranks.py FOLDER FIRST COUNT OF ROWS
+
+Run by fan.py.  Prints the facts of each rank as JSON, a line each, then serves until its input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from fake_agent import FakeAgent
+
+ROWS_A_STEP = 5  # of python.torch_trace, as FakeAgent.train makes them
+UNIT_NS = 1000
+
+
+def filled(folder: Path, rank: int, of: int, rows: int) -> FakeAgent:
+    """So many rows of python.torch_trace, of steps that all ranks share; the last one has just ended."""
+    steps = rows // ROWS_A_STEP
+    one = FakeAgent(folder, rank, of, distributed=True)
+    one.name_modules()
+    one.train(steps + 1, time.monotonic_ns() - (steps + 1) * 1000 * UNIT_NS, group_seq=0, unit=UNIT_NS)
+    one.publish()
+    return one
+
+
+def main() -> None:
+    folder, (first, count, of, rows) = Path(sys.argv[1]), map(int, sys.argv[2:])
+    ranks = [filled(folder, rank, of, rows) for rank in range(first, first + count)]
+    for one in ranks:
+        print(json.dumps(one.now()), flush=True)
+    sys.stdin.read()
+    os._exit(0)  # hundreds of servers need not be closed one by one
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Every recipe of the cookbook and every table's example, run on a real job of two ranks; and whether what they say of
+it is so."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import probe as library
+from probe.connection import Connection
+from probe.schema import Table
+from probe.tables import TABLES
+from target import Probe, Start
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.timeout(240)  # the first of them waits for the job to have been recorded
+
+DOCS = Path(__file__).parents[2] / "docs"
+STEPS = 50  # that all ranks have sampled
+NEEDS_A_DEVICE = ("host.gpu_trace",)
+
+
+def module(name: str) -> ModuleType:
+    """docs/<name>.py, which is no part of a package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    made = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+RECIPES = {recipe.title: recipe for recipe in module("cookbook").read()[1]}
+
+
+@pytest.fixture(scope="module")
+def recorded(start_once: Start, probe: Probe) -> Iterator[Connection]:
+    """A connection to a job that has steps of all kinds, sampled and not, one with an eval among them."""
+    job = start_once("varied.py", ranks=2)
+    probe("attach", job.pid)
+    probe(job.pid, "set", "sample=5")
+    with library.connect(str(job.pid)) as connection:
+        until(connection, "SELECT COUNT(*) FILTER (NOT sampled) >= 10 AS enough FROM python.step_trace")
+        probe(job.pid, "eval", "MICRO_STEPS")
+        probe(job.pid, "set", "sample=1")
+        until(connection, f"SELECT COUNT(DISTINCT step) >= {STEPS} AS enough FROM python.torch_trace")
+        until(connection, "SELECT COUNT(core_wait_pct) >= 6 AS enough FROM host.process_trace")
+        yield connection
+
+
+def until(connection: Connection, sql: str) -> None:
+    end = time.monotonic() + 90
+    while not rows(connection, sql)[0]["enough"]:
+        assert time.monotonic() < end, sql
+        time.sleep(0.3)
+
+
+def rows(connection: Connection, sql: str) -> list[dict[str, Any]]:
+    return list(connection.query(sql).to_pylist())
+
+
+def test_there_are_twenty_five_recipes_and_each_has_its_output() -> None:
+    page = (DOCS / "cookbook.md").read_text(encoding="utf-8")
+    assert len(RECIPES) == page.count("\n## ") == page.count("```sql") == 25
+    assert all(each.output and title.endswith("?") for title, each in RECIPES.items())
+
+
+@pytest.mark.parametrize("title", RECIPES)
+def test_a_recipe_answers_in_the_columns_that_are_shown(title: str, recorded: Connection) -> None:
+    result = recorded.query(RECIPES[title].sql)
+    assert result.num_rows > 0 and not [note for note in recorded.notes if "silent" in note]
+    assert RECIPES[title].output.splitlines()[0].split() == result.column_names
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_the_example_of_a_table_answers(table: Table, recorded: Connection) -> None:
+    result = recorded.query(table.example)
+    assert result.num_rows > 0 or table.name in NEEDS_A_DEVICE
+    assert recorded.query(f"SELECT * FROM {table.name} LIMIT 0").column_names == [each.name for each in table.columns]
+
+
+def recipe(beginning: str) -> str:
+    """The SQL of the one whose title begins so, all of its rows."""
+    (found,) = [each.sql for title, each in RECIPES.items() if title.startswith(beginning)]
+    return found.replace("\nLIMIT 10", "")
+
+
+def answer(recorded: Connection, beginning: str) -> list[dict[str, Any]]:
+    return rows(recorded, recipe(beginning))
+
+
+def test_the_shares_of_a_step_are_all_of_it(recorded: Connection) -> None:
+    for row in answer(recorded, "What fraction of a step"):
+        assert sum(value for name, value in row.items() if name.endswith("_pct")) == pytest.approx(100)
+
+
+def test_what_modules_take_is_what_the_phases_of_the_steps_are(recorded: Connection) -> None:
+    (last,) = rows(recorded, "SELECT MAX(step) AS step FROM python.torch_trace")
+    some = f"step <= {last['step']} AND comm_duration IS NOT NULL"
+    phases = "forward_duration + backward_duration + optimizer_duration"
+    (known,) = rows(
+        recorded,
+        f"SELECT AVG({phases}) * 1e3 AS least, AVG({phases} + comm_duration) * 1e3 AS most, MIN(step) AS first "
+        f"FROM python.step_trace WHERE sampled AND {some}",
+    )
+    table = "(SELECT t.* FROM python.torch_trace t JOIN (SELECT rank, step, comm_duration FROM python.step_trace) s "
+    table += f"USING (rank, step) WHERE {some})"
+    found = rows(recorded, recipe("Which module is slow").replace("python.torch_trace", table))
+    assert sum(row["pct"] for row in found) == pytest.approx(100)
+    assert known["least"] * 0.999 <= sum(row["ms_a_step"] for row in found) <= known["most"] * 1.001
+
+
+def test_the_block_that_has_most_to_do_is_the_slow_one(recorded: Connection) -> None:
+    first, *others = answer(recorded, "How much longer is backward")
+    assert first["module"] == "h.2" and {"h.0", "h.1", "h.3", "wte", "lm_head"} <= {row["module"] for row in others}
+    blocks = {row["module"]: row for row in answer(recorded, "Is a block slow itself")}
+    assert blocks["h.2.mlp.0"]["self_pct"] == 100 > 50 > blocks["h.2"]["self_pct"]
+
+
+def test_the_rank_without_a_loader_worker_is_late_with_its_data(recorded: Connection) -> None:
+    late, other = answer(recorded, "Which rank is late")
+    assert (late["rank"], other["rank"]) == (1, 0) and late["late_ms"] > 0 > other["late_ms"]
+    assert late["data_ms"] > other["data_ms"] and late["waits_ms"] < other["waits_ms"]
+    first, second = answer(recorded, "Does the loader run dry")
+    assert (first["rank"], first["num_workers"], first["none_ready_pct"]) == (1, 0, None)
+    assert first["loader"] == second["loader"] == "train_loader"
+    assert (second["rank"], second["num_workers"]) == (0, 1) and 0 <= second["none_ready_pct"] <= 100
+
+
+def test_gradients_are_waited_for_in_the_last_micro_step(recorded: Connection) -> None:
+    found = answer(recorded, "What does each micro step")
+    assert [(row["rank"], row["micro_step"]) for row in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert found[0]["backward_ms"] < found[1]["backward_ms"]
+
+
+def test_each_optimizer_steps_once_a_step(recorded: Connection) -> None:
+    found = answer(recorded, "How long does each optimizer")
+    assert {(row["optimizer"], row["calls_a_step"]) for row in found} == {("AdamW", 1), ("SGD", 1)}
+
+
+def test_two_rows_are_one_collective_as_the_table_of_collectives_has_it(recorded: Connection) -> None:
+    found = answer(recorded, "What did one collective")
+    known = {(row["step"], row["group_seq"]): row for row in rows(recorded, "SELECT * FROM probe.collectives")}
+    assert len(found) == 8
+    for row in found:
+        same = known[row["step"], row["group_seq"]]
+        assert (same["operation_type"], same["bytes"]) == (row["operation_type"], row["bytes"])
+        assert same["spread_ms"] == pytest.approx(abs(row["rank_1_later_ms"]), abs=0.01)
+
+
+def test_memory_grows_by_what_the_job_keeps(recorded: Connection) -> None:
+    for row in answer(recorded, "Does memory grow"):
+        assert row["mb_per_1000_steps"] > 200  # it keeps 250
+
+
+def test_a_step_is_joined_with_the_sample_after_it(recorded: Connection) -> None:
+    steps, rest = recipe("Are slow steps slow").split("\nSELECT s.rank")
+    join = rest[rest.index("FROM steps s") : rest.index("\nGROUP BY")]
+    between = "SELECT * FROM host.process_trace q WHERE q.rank = s.rank AND q.time >= s.time AND q.time < p.time"
+    (found,) = rows(
+        recorded,
+        f"{steps}\nSELECT COUNT(*) AS n, BOOL_AND(p.rank = s.rank AND p.time >= s.time) AS after, "
+        f"BOOL_OR(EXISTS ({between})) AS beyond {join}",
+    )
+    assert found["n"] > STEPS and found["after"] and not found["beyond"]

@@ -1,0 +1,338 @@
+"""Ten thousand requests that are none, or nearly one, to the agent of a real training.
+
+What is held: each is answered in order or dropped with its connection, and the training neither stops nor learns other
+weights, nor keeps memory, threads or descriptors of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import socket as sockets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from probe import memfd
+from probe import protocol as wire
+from probe.agent.guard import CLIENTS
+from probe.streams import STREAMS
+from target import Probe, Start, Target
+
+pytest.importorskip("torch")
+
+REQUESTS = int(os.environ.get("FUZZ", "10000"))
+SEED = int(os.environ.get("SEED", "1"))
+# What a well-meaning reader asks; detach is left out, for it is obeyed whatever stands beside it.
+VALID: list[tuple[dict[str, Any], list[bytes]]] = [
+    ({"kind": "hello", "protocol": wire.PROTOCOL, "version": "0", "by": "fuzz"}, []),
+    ({"kind": "snapshot"}, []),
+    *(
+        ({"kind": "scan", "stream": stream, "first": 1, "last": 1 << 40, "credit": 16, "patch": [[0, 8]]}, [bytes(64)])
+        for stream in STREAMS
+    ),
+    ({"kind": "log", "first": 8, "last": 1 << 40, "credit": 16}, []),
+    ({"kind": "next", "credit": 8}, []),
+    ({"kind": "cancel", "of": "1"}, []),
+    ({"kind": "stacks"}, []),
+    ({"kind": "align", "base": 0, "source": "attach"}, []),
+    ({"kind": "set", "settings": {"budget_pct": 1.0}}, []),
+    (
+        {
+            "kind": "arm", "code": "1 + 1", "by": "fuzz", "ranks": None, "where": "now", "timeout": 1.0, "write": False,
+            "filename": "<fuzz>",
+        },
+        [],
+    ),
+    ({"kind": "go", "of": "1", "count": -1}, []),
+]  # fmt: skip
+ODD: list[Any] = [
+    None, True, -1, 0, 1, 2**31, 2**63 - 1, -(2**63), 2**64, 10**400, 1e308, float("nan"), float("inf"), "", "x",
+    "\ud800", "\0" * 40, "9" * 5000, [], [[]], [[-1, 8]], [[0, -1]], [[0, 1 << 62]], [[0, 8]] * 500, [1, "a", None], {},
+    {"kind": "hello"}, {"sample": 10**9}, {"backward": 2}, {"": {}},
+]  # fmt: skip
+
+
+class Fuzz:
+    """Makes requests; the same seed makes the same ones."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self._id = 0
+        self._kinds = [self.any_bytes, self.mutated, self.wrong_field, self.missing_field, self.valid, self.frames]
+
+    def request(self) -> list[bytes]:
+        return self.chance.choice(self._kinds)()
+
+    def any_bytes(self) -> list[bytes]:
+        sizes = (0, 1, 9, 200)
+        return [self.chance.randbytes(self.chance.choice(sizes)) for _ in range(self.chance.randrange(1, 6))]
+
+    def mutated(self) -> list[bytes]:
+        frames = self.valid()
+        header = bytearray(frames[1])
+        for _ in range(self.chance.randrange(1, 6)):
+            header[self.chance.randrange(len(header))] = self.chance.randrange(256)
+        return self._safe([frames[0], bytes(header), *frames[2:]])
+
+    def wrong_field(self) -> list[bytes]:
+        header, payload = self.chance.choice(VALID)
+        name = self.chance.choice(list(header))
+        return self._frames({**header, name: self.chance.choice(ODD)}, payload)
+
+    def missing_field(self) -> list[bytes]:
+        header, payload = self.chance.choice(VALID)
+        name = self.chance.choice(list(header))
+        left = {key: value for key, value in header.items() if key != name}
+        return self._frames(left, payload if self.chance.random() < 0.5 else [])
+
+    def valid(self) -> list[bytes]:
+        return self._frames(*self.chance.choice(VALID))
+
+    def frames(self) -> list[bytes]:
+        """Too few, too many, empty ones, and a template that is larger than any."""
+        frames = self.valid()
+        extra = [b"", self.chance.randbytes(100), bytes(8192)]
+        return [*frames[: self.chance.randrange(1, len(frames) + 1)], *(self.chance.choice(extra) for _ in range(8))]
+
+    def _frames(self, header: dict[str, Any], payload: list[bytes]) -> list[bytes]:
+        self._id = (self._id + 1) % 50  # ids come again, some while their request runs
+        id = self.chance.choice([str(self._id).encode()] * 8 + [b"", b"x" * 64, b"x" * 65])
+        return [id, json.dumps(header).encode(), *payload]
+
+    def _safe(self, frames: list[bytes]) -> list[bytes]:
+        """A mutated snippet must not be one that does something."""
+        return frames if b"arm" not in frames[1] or b'"1 + 1"' in frames[1] else self.any_bytes()
+
+
+class Clients:
+    """Connections to one agent: polite ones, such as never read, and such as vanish."""
+
+    def __init__(self, pid: int) -> None:
+        self.context = zmq.Context()
+        self.path = str(memfd.facts(pid)["endpoint"])  # type: ignore[index]
+
+    def connect(self, **options: int) -> Any:
+        made = self.context.socket(zmq.DEALER)
+        made.linger, made.rcvtimeo, made.sndtimeo = 0, 10_000, 10_000
+        for name, value in options.items():
+            setattr(made, name, value)
+        made.connect(self.path)
+        return made
+
+    def answers(self) -> None:
+        """A reader that has just come is served."""
+        one = self.connect()
+        one.send_multipart([b"q", wire.encode(wire.HELLO, protocol=wire.PROTOCOL, version="0", by="test")])
+        assert wire.decode(one.recv_multipart()[1])["kind"] == wire.WELCOME
+        one.close()
+
+    def close(self) -> None:
+        self.context.destroy(0)
+
+
+@pytest.fixture(scope="module")
+def job(start_once: Start, probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    made = start_once("loading.py", str(tmp_path_factory.mktemp("fuzz") / "times"), ready="at 100 ")
+    probe("attach", made.pid)
+    return made
+
+
+@pytest.fixture
+def clients(job: Target) -> Iterator[Clients]:
+    made = Clients(job.pid)
+    yield made
+    made.close()
+
+
+def stuff(pid: int) -> dict[str, int]:
+    """The least of each over a second: a training has comings and goings of its own.
+
+    rss_kb: without what is shared, which holds the rows that go on being recorded.
+    """
+    looks = []
+    for _ in range(20):
+        links = [os.path.join(f"/proc/{pid}/fd", fd) for fd in os.listdir(f"/proc/{pid}/fd")]
+        looks.append(
+            {
+                "rss_kb": int(re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]),
+                "threads": len(os.listdir(f"/proc/{pid}/task")),
+                "descriptors": sum("torch_" not in link_of(link) for link in links),
+            }
+        )
+        time.sleep(0.05)
+    return {name: min(look[name] for look in looks) for name in looks[0]}
+
+
+def link_of(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return "torch_"
+
+
+def steps(job: Target) -> int:
+    return job.output.count("at ")
+
+
+def weights(job: Target) -> dict[int, str]:
+    lines = [line.split() for line in job.output.splitlines()]
+    return {int(words[1]): words[2] for words in lines if words[0] == "at" and len(words) == 3}
+
+
+def storm(clients: Clients, fuzz: Fuzz, requests: int) -> None:
+    """Requests over connections that are left in all ways."""
+    open_: list[Any] = []
+    for number in range(requests):
+        if number % 100 == 0:
+            # hardly any room: what comes to one that does not read stays with the agent
+            open_.append(clients.connect(**({"rcvhwm": 1, "rcvbuf": 4096} if number % 300 == 0 else {})))
+        while len(open_) > 8:
+            open_.pop(fuzz.chance.randrange(len(open_))).close()  # with whatever it has not read
+        one = fuzz.chance.choice(open_)
+        one.send_multipart(fuzz.request())
+        while fuzz.chance.random() < 0.5 and one.poll(0):
+            one.recv_multipart()
+    for one in open_:
+        one.close()
+
+
+def settled(look: Callable[[], bool], timeout: float = 45.0) -> bool:
+    end = time.monotonic() + timeout
+    while not look():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+@pytest.mark.timeout(600)
+def test_ten_thousand_requests_leave_a_training_and_its_agent_as_they_were(
+    job: Target, clients: Clients, start: Start, tmp_path: Path
+) -> None:
+    storm(clients, Fuzz(SEED), REQUESTS // 5)  # what is kept once
+    clients.answers()
+    assert settled(lambda: stuff(job.pid)["descriptors"] < 1000)
+    time.sleep(1.5)  # the agent counts who is gone once a second
+    before, trained = stuff(job.pid), steps(job)
+    held = []
+    for part in range(6):
+        storm(clients, Fuzz(SEED + 1 + part), REQUESTS // 6)
+        clients.answers()
+        held.append(stuff(job.pid)["rss_kb"])
+    assert settled(lambda: steps(job) > trained)
+    assert settled(lambda: stuff(job.pid)["descriptors"] <= before["descriptors"])
+    after = stuff(job.pid)
+    grown = {name: after[name] - before[name] for name in after}
+    assert grown["threads"] <= 0 and grown["descriptors"] <= 0, grown
+    # what waits for clients comes and goes, by 10 MB; what stays would rise from the first half to the second
+    assert min(held[3:]) - min(held[:3]) < 6 * 1024, held
+    told = weights(job)
+    job_alone = start("loading.py", str(tmp_path / "alone"), ready=f"at {max(told)} ")
+    alone = weights(job_alone)
+    assert told == {step: digest for step, digest in alone.items() if step in told}
+
+
+def test_a_frame_that_is_too_large_costs_its_sender_the_connection(job: Target, clients: Clients) -> None:
+    one = clients.connect(rcvtimeo=2000)
+    one.send_multipart([b"1", wire.encode(wire.HELLO, protocol=1, by="x" * (wire.MAX_REQUEST_BYTES + 1))])
+    with pytest.raises(zmq.Again):
+        one.recv_multipart()
+    clients.answers()
+    assert job.alive
+
+
+@pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b"\xff" + bytes(9)])
+def test_what_is_not_zeromq_is_cut_off(job: Target, clients: Clients, says: bytes) -> None:
+    with sockets.socket(sockets.AF_UNIX) as raw:
+        raw.connect(clients.path.removeprefix("ipc://"))
+        raw.sendall(says)
+        clients.answers()
+
+
+def test_more_clients_than_there_is_room_for_are_refused_and_the_others_served(
+    job: Target, clients: Clients, probe: Probe
+) -> None:
+    before = stuff(job.pid)["descriptors"]
+    crowd = [clients.connect() for _ in range(150)]
+    for one in crowd:
+        with contextlib.suppress(zmq.Again):  # who is refused already has nobody to send to
+            one.send_multipart([b"1", wire.encode(wire.HELLO, protocol=wire.PROTOCOL)], zmq.NOBLOCK)
+    assert settled(lambda: sum(bool(one.poll(0)) for one in crowd) == CLIENTS)
+    inside = [one for one in crowd if one.poll(0)]
+    outside = [one for one in crowd if one not in inside]
+    assert settled(lambda: stuff(job.pid)["descriptors"] - before <= CLIENTS)
+    said = probe(job.pid, "query", "SELECT 1", status=8).stderr
+    assert "has as many readers as it takes" in said
+    for one in inside:
+        one.recv_multipart()
+        one.send_multipart([b"2", wire.encode(wire.HELLO, protocol=wire.PROTOCOL)])
+        assert wire.decode(one.recv_multipart()[1])["kind"] == wire.WELCOME
+        one.close()
+    assert settled(lambda: stuff(job.pid)["descriptors"] <= before)
+    clients.answers()
+    for one in outside:
+        one.close()
+
+
+def test_a_client_that_never_reads_holds_so_many_messages_and_no_more(job: Target, clients: Clients) -> None:
+    stuck = [clients.connect(rcvhwm=1, rcvbuf=4096) for _ in range(5)]
+    before = stuff(job.pid)["rss_kb"]
+    for one in stuck:
+        for number in range(40):
+            header = {"stream": "spans", "first": 1, "last": 1 << 40, "credit": 1 << 40, "patch": []}
+            one.send_multipart([b"%d" % number, wire.encode(wire.SCAN, **header), b""])
+        for _ in range(200):
+            one.send_multipart([b"0", wire.encode(wire.NEXT, credit=1 << 40)])
+            one.send_multipart([b"s", wire.encode(wire.STACKS)])
+    clients.answers()
+    assert stuff(job.pid)["rss_kb"] - before < 5 * 16 * 1024
+    for one in stuck:
+        one.close()
+    clients.answers()
+
+
+def test_armed_snippets_of_clients_that_vanished_hold_nobody_up(job: Target, clients: Clients) -> None:
+    for _ in range(60):
+        one = clients.connect()
+        arm = {"code": "1", "by": "x" * 100_000, "ranks": None, "where": "boundary", "timeout": None}
+        one.send_multipart([b"1", wire.encode(wire.ARM, **arm)])
+        assert wire.decode(one.recv_multipart()[1])["kind"] == wire.ARMED
+        one.send_multipart([b"2", wire.encode(wire.GO, of="1", count=1 << 60)])
+        one.close()
+    one = clients.connect()
+    one.send_multipart([b"1", wire.encode(wire.ARM, code="6 * 7", where="boundary", write=False)])
+    assert wire.decode(one.recv_multipart()[1])["kind"] == wire.ARMED
+    one.send_multipart([b"2", wire.encode(wire.GO, of="1", count=-1)])
+    done = wire.decode(one.recv_multipart()[1])
+    assert (done["kind"], done["echo"]) == (wire.DONE, "42")
+    one.close()
+
+
+def test_a_client_gets_so_many_streams_and_is_told_when_one_is_dropped(job: Target, clients: Clients) -> None:
+    one = clients.connect()
+    for number in range(6):
+        fields = {"stream": "spans", "first": 1, "last": 1 << 40, "credit": 0, "patch": []}
+        one.send_multipart([b"%d" % number, wire.encode(wire.SCAN, **fields), b""])
+    refused = [wire.decode(one.recv_multipart()[1]) for _ in range(2)]
+    assert [each["message"] for each in refused] == ["4 streams of this client are running already"] * 2
+    others = []
+    for _ in range(16):
+        others.append(clients.connect())
+        for number in range(4):
+            others[-1].send_multipart([b"%d" % number, wire.encode(wire.SCAN, **fields), b""])
+    ids = set()
+    for _ in range(4):
+        id, header = one.recv_multipart()
+        ids.add(id)
+        assert "dropped: others" in wire.decode(header)["message"]
+    assert ids == {b"0", b"1", b"2", b"3"}
+    for each in [one, *others]:
+        each.close()

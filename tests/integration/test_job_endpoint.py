@@ -1,0 +1,236 @@
+"""job://: one agent of a job over several hosts tells where all the others are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from two_hosts import STORE_PORT, Host, two_hosts
+
+from probe import keys, memfd
+from target import PYTHON, TARGETS, Probe, Start, Target, descendants
+
+RANKS = "SELECT rank, state, why, pid FROM probe.agents ORDER BY rank"
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("keys") / "job.key"
+    keys.create(str(made))
+    return made
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    with two_hosts() as made:
+        yield made
+
+
+def published(pid: int) -> None:
+    """Returns once the agent has left its record."""
+    until(lambda: (memfd.facts(pid) or {}).get("peers") == "on")
+
+
+def until(holds: Callable[[], object], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def port(pid: int) -> int:
+    return int((memfd.facts(pid) or {})["tcp"].rpartition(":")[2])
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
+
+
+def test_ranks_on_two_hosts_find_each_other(hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path) -> None:
+    outputs: list[str] = []
+    reader_key = tmp_path / "reader.key"
+    keys.share(str(key), str(reader_key))
+    ranks = [host.rank(number, hosts[0].address, tmp_path / f"rank-{number}.txt") for number, host in enumerate(hosts)]
+    try:
+        for number, rank in enumerate(ranks):
+            outputs.append(rank.wait_for("ready"))
+            listening = ("--listen", hosts[number].address if number else "0.0.0.0", "--key", key)
+            probe("attach", *listening, rank.pid)  # "ip netns exec" becomes the rank
+            published(rank.pid)
+        job = f"job://{hosts[0].address}:{port(ranks[0].pid)}"
+        on_second = hosts[1].probe(job, "query", "--key", reader_key, "--format", "json", RANKS)
+        assert [(row["rank"], row["state"]) for row in rows(on_second.stdout)] == [(0, "answers"), (1, "answers")]
+        steps = "SELECT rank, MAX(step) AS step FROM python.step_trace GROUP BY 1 ORDER BY 1"
+        first, second = rows(hosts[0].probe(job, "query", "--key", reader_key, "--format", "json", steps).stdout)
+        assert first["step"] == second["step"] > 0  # for who may only read, too, steps are one for the whole job
+        done = hosts[1].probe(job, "eval", "--key", key, "print(dist.get_world_size())")
+        assert done.stdout == "ranks 0-1:\n2\n"
+        assert "Not hung" in hosts[1].probe(job, "hang", "--key", reader_key).stdout
+        from_the_other = f"job://{hosts[1].address}:{port(ranks[1].pid)}"
+        detached = hosts[0].probe(from_the_other, "detach", "--key", key).stdout
+        assert re.findall(r"detached  rank (\d)", detached) == ["0", "1"]
+        assert [memfd.facts(rank.pid) for rank in ranks] == [None, None]
+        assert [rank.output for rank in ranks] == outputs and all(rank.alive for rank in ranks)
+    finally:
+        for rank in ranks:
+            rank.end()
+
+
+def test_a_rank_that_is_not_there_is_named_with_its_reason(
+    hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path
+) -> None:
+    ranks = [host.rank(number, hosts[0].address, tmp_path / f"rank-{number}.txt") for number, host in enumerate(hosts)]
+    try:
+        for rank in ranks:
+            rank.wait_for("ready")
+        probe("attach", "--listen", hosts[0].address, "--key", key, ranks[0].pid)
+        published(ranks[0].pid)
+        job = f"job://{hosts[0].address}:{port(ranks[0].pid)}"
+        asked = ("query", "--key", key, "--format", "json", "--timeout", "5", RANKS)
+        done = hosts[1].probe(job, *asked)
+        assert [row["state"] for row in rows(done.stdout)] == ["answers", "silent"]
+        assert "Rank 1 has told nobody where it is asked" in rows(done.stdout)[1]["why"]
+        assert re.search(r"answered 1/2 ranks in .* s, silent: 1", done.stderr)
+        stacks = hosts[1].probe(job, "stack", "--key", key, status=8)
+        assert "loop.py" in stacks.stdout and "pid 0" not in stacks.stderr
+        assert "Rank 1 has told nobody where it is asked" in stacks.stderr
+        hang = hosts[1].probe(job, "hang", "--key", key)
+        assert "rank 1" in hang.stdout and "pid 0" not in hang.stdout
+        probe("attach", "--listen", hosts[1].address, "--key", key, ranks[1].pid)
+        published(ranks[1].pid)
+        assert [row["state"] for row in rows(hosts[1].probe(job, *asked).stdout)] == ["answers", "answers"]
+        os.kill(ranks[1].pid, 19)  # SIGSTOP
+        stopped = hosts[1].probe(job, *asked)
+        os.kill(ranks[1].pid, 18)
+        row = rows(stopped.stdout)[1]
+        assert (row["state"], row["pid"]) == ("silent", ranks[1].pid)
+        assert f"pid {ranks[1].pid}) does not answer" in row["why"] and os.uname().nodename in row["why"]
+    finally:
+        for rank in ranks:
+            rank.end()
+
+
+@pytest.fixture
+def torchrun(start: Start) -> Target:
+    return start("loop.py", "--sleep", "0.02", ranks=2)
+
+
+def ranks_of(torchrun: Target) -> list[int]:
+    """Their pids, by rank."""
+    known = {pid: facts for pid in descendants(torchrun.pid) if (facts := memfd.facts(pid)) is not None}
+    return sorted(known, key=lambda pid: int(known[pid]["rank"]))
+
+
+def store_of(torchrun: Target) -> tuple[Any, list[str]]:
+    """The job's own, and the names of what its ranks leave in it."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    rank = next(pid for pid in descendants(torchrun.pid) if b"\0RANK=" in environ(pid))
+    said = dict(entry.split("=", 1) for entry in environ(rank).decode().split("\0") if "=" in entry)
+    patience = timedelta(seconds=20)
+    place = said["MASTER_ADDR"], int(said["MASTER_PORT"])
+    made = TCPStore(*place, is_master=False, wait_for_workers=False, timeout=patience)
+    return made, [f"probe/{said['TORCHELASTIC_RUN_ID']}/2/{rank}" for rank in range(2)]
+
+
+def environ(pid: int) -> bytes:
+    return b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_ranks_of_one_host_take_one_port_after_the_other_and_leave_no_record(
+    torchrun: Target, probe: Probe, key: Path
+) -> None:
+    made, names = store_of(torchrun)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    probe("attach", "--listen", f"127.0.0.1:{free}", "--key", key, torchrun.pid)
+    pids = ranks_of(torchrun)
+    assert [port(pid) for pid in pids] == [free, free + 1]
+    for pid in pids:
+        published(pid)
+    assert probe(f"job://127.0.0.1:{free + 1}", "eval", "--key", key, "print(1)").stdout == "ranks 0-1:\n1\n"
+    assert [json.loads(made.get(name))["pid"] for name in names] == pids
+    made.set(names[1], json.dumps({"id": "of another"}))  # a rank that came after it, say
+    probe(torchrun.pid, "detach")
+    assert [made.check([name]) for name in names] == [False, True]
+
+
+@pytest.mark.parametrize("now", ["nothing", "another"])
+def test_a_record_that_was_left_behind_is_that_of_a_rank_that_ended(
+    torchrun: Target, probe: Probe, key: Path, now: str
+) -> None:
+    made, names = store_of(torchrun)
+    probe("attach", torchrun.pid)
+    first, second = ranks_of(torchrun)
+    probe("attach", "--listen", "127.0.0.1", "--key", key, first)
+    published(first)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    left = f"tcp://127.0.0.1:{free if now == 'nothing' else port(first)}"
+    record = {"rank": 1, "endpoint": left, "server_key": "", "host": "far", "pid": second, "id": "old"}
+    made.set(names[1], json.dumps(record))
+    words = ("query", "--key", key, "--format", "json", "--timeout", "60", RANKS)
+    found = rows(probe(f"job://127.0.0.1:{port(first)}", *words, timeout=30).stdout)
+    assert [(row["rank"], row["state"]) for row in found] == [(0, "answers"), (1, "silent")]
+    why = f"nothing listens at {left}" if now == "nothing" else f"rank 0 is at {left} now"
+    assert found[1]["why"] == f"Rank 1 (far, pid {second}) has ended: {why}."
+
+
+def test_an_agent_that_knows_no_others_says_why(start: Start, probe: Probe, key: Path) -> None:
+    plain = start("plain.py")
+    probe("attach", "--listen", "127.0.0.1", "--key", key, plain.pid)
+    done = probe(f"job://127.0.0.1:{port(plain.pid)}", "query", "--key", key, "SELECT 1", status=3)
+    assert "[no-peers] Rank 0: knows no other rank: the job has no process group." in done.stderr
+    assert "tcp://HOST:PORT,tcp://HOST:PORT" in done.stderr
+    until(lambda: (memfd.facts(plain.pid) or {}).get("peers") == "off: the job has no process group")
+
+
+def test_a_store_that_is_gone_is_said(hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path) -> None:
+    """The cable is cut to who comes anew to the store; what is connected goes on."""
+    ranks = [host.rank(number, hosts[0].address, tmp_path / f"rank-{number}.txt") for number, host in enumerate(hosts)]
+    try:
+        for rank in ranks:
+            rank.wait_for("ready")
+        probe("attach", "--listen", hosts[1].address, "--key", key, ranks[1].pid)
+        published(ranks[1].pid)
+        job = f"job://{hosts[1].address}:{port(ranks[1].pid)}"
+        cut = (*hosts[1].inside, "ip", "route", "add", "unreachable", f"{hosts[0].address}/32", "table", "local")
+        if subprocess.run(cut, capture_output=True).returncode:
+            pytest.skip("this machine has no unreachable routes")
+        done = hosts[1].probe(job, "query", "--key", key, "SELECT 1", status=3)
+        place = f"{hosts[0].address}:{STORE_PORT}"
+        assert f"[no-peers] Rank 1: knows no other rank: the store at {place}: No route to host." in done.stderr
+    finally:
+        for rank in ranks:
+            rank.end()
+
+
+def test_where_the_cable_breaks_a_snippet_is_not_waited_for(
+    hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path
+) -> None:
+    plain = Target((*hosts[0].inside, PYTHON, str(TARGETS / "plain.py")), tmp_path / "plain.txt", {})
+    try:
+        plain.wait_for("ready")
+        probe("attach", "--listen", hosts[0].address, "--key", key, plain.pid)
+        place = f"tcp://{hosts[0].address}:{port(plain.pid)}"
+        asked = hosts[1].start(place, "eval", "--key", key, "--now", "print('in'); time.sleep(600)")
+        try:
+            assert asked.stdout is not None and asked.stdout.readline() == "in\n"
+            hosts[0].cut()
+            _, told = asked.communicate(timeout=60)
+        finally:
+            asked.kill()
+        assert asked.returncode == 8
+        assert f"[silent] Rank 0 ({os.uname().nodename}, pid {plain.pid}) is out of reach" in told
+    finally:
+        plain.end()

@@ -1,0 +1,214 @@
+"""What a line does in the shell, with a connection that only plays one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import probe
+from probe.cli.arrow_result import ArrowResult
+from probe.cli.dot_commands import COMMANDS, FORMS, offered
+from probe.cli.entry import run
+from probe.cli.shell import Answer, Shell, how_to_go_on
+from probe.cli.watch import frame
+from probe.errors import EndpointError, QueryError, UsageError
+
+
+class Played:
+    """Plays a Connection: `asked` are the statements, each answered by its number."""
+
+    def __init__(self, endpoint: str = "4242") -> None:
+        self.endpoint, self.agents, self.notes = (
+            endpoint,
+            [{"rank": 0, "pid": 4242, "attached_ns": 5}],
+            ["rank 0: backward is off"],
+        )
+        self.asked: list[tuple[str, bool]] = []
+        self.closed = False
+
+    def query(self, sql: str, *, open_steps: bool = False) -> Any:
+        self.asked.append((sql, open_steps))
+        if "wrong" in sql:
+            raise QueryError("It is wrong.")
+        return pa.table({"n": range(len(self.asked))} if "nothing" not in sql else {})
+
+    def close(self) -> None:
+        self.closed = True
+
+
+Captured = pytest.CaptureFixture[str]
+Make = Callable[..., Shell]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
+    """The connections that were made."""
+    connections: list[Played] = []
+
+    def connect(endpoint: str, *, timeout: float, key: str | None = None) -> Played:
+        if endpoint == "99":
+            raise EndpointError("There is no process 99.", "Run: probe list")
+        connections.append(Played(endpoint))
+        return connections[-1]
+
+    monkeypatch.setattr(probe, "connect", connect, raising=False)
+    return connections
+
+
+@pytest.fixture
+def shell(made: list[Played]) -> Shell:
+    return Shell("4242", 10.0, "csv", False, at_terminal=False)
+
+
+def test_statements_run_one_after_the_other_on_one_connection(
+    shell: Shell, made: list[Played], capfd: Captured
+) -> None:
+    shell.run("SELECT 1; SELECT 'a;b'\n;")
+    shell.run("SELECT 3;")
+    assert [sql for sql, _ in made[0].asked] == ["SELECT 1", "SELECT 'a;b'", "SELECT 3"] and len(made) == 1
+    out, err = capfd.readouterr()
+    assert out == "n\n0\nn\n0\n1\nn\n0\n1\n2\n"
+    assert [line.split(",")[0] for line in err.splitlines()[::2]] == ["rank 0: backward is off"] * 3
+    assert [line.split(",")[0] for line in err.splitlines()[1::2]] == ["(1 row", "(2 rows", "(3 rows"]
+
+
+def test_the_first_that_fails_is_the_last(shell: Shell, made: list[Played]) -> None:
+    with pytest.raises(QueryError):
+        shell.run("SELECT 1; SELECT wrong; SELECT 3;")
+    assert len(made[0].asked) == 2
+
+
+def test_a_statement_without_a_result_says_so(shell: Shell, capfd: Captured) -> None:
+    shell.run("PRAGMA nothing;")
+    out, err = capfd.readouterr()
+    assert out == "" and "(no result, " in err
+
+
+def test_what_leaves_nothing_behind_is_never_asked(shell: Shell, made: list[Played]) -> None:
+    with pytest.raises(QueryError, match="CREATE leaves nothing behind"):
+        shell.run("CREATE TABLE mine AS SELECT 1;")
+    assert made[0].asked == []
+
+
+def test_bytes_that_are_no_text_are_an_error_of_the_user(shell: Shell) -> None:
+    with pytest.raises(UsageError, match="not UTF-8"):
+        shell.run("SELECT '\udcff';")
+
+
+def test_settings_hold_for_what_is_asked_later(shell: Shell, made: list[Played], capfd: Captured) -> None:
+    shell.run(".open on")
+    shell.run(".format ndjson;")
+    shell.run("SELECT 1;")
+    assert made[0].asked == [("SELECT 1", True)]
+    assert capfd.readouterr().out == '{"n": 0}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (".opne on", "No such command: .opne. Did you mean .open?"),
+        (".open maybe", "'maybe' is not one of on, off."),
+        (".format parquet", "'parquet' is not one of table, csv, json, ndjson."),
+        (".rows few", "'few' is no number of rows."),
+        (".watch", "'' is no number of seconds."),
+        (".watch nan SELECT 1", "'nan' is no number of seconds."),
+        (".watch 1", "Nothing has been asked yet."),
+        (".watch 1 SELECT 1; SELECT 2", "One statement at a time can be watched."),
+        (".schema python.torch", "No table named python.torch. Did you mean"),
+    ],
+)
+def test_each_slip_has_its_answer(shell: Shell, line: str, said: str) -> None:
+    with pytest.raises((UsageError, QueryError)) as caught:
+        shell.run(line)
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (".sc", [".schema"]),
+        (".format ", list(FORMS)),
+        (".open of", ["off"]),
+        (".schema torch", ["python.torch_trace"]),
+        (".schema host.g", ["host.gpu_trace"]),
+        (".help ", []),
+        (".nonsense x", []),
+    ],
+)
+def test_commands_are_completed_too(line: str, words: list[str]) -> None:
+    assert [each.text for each in offered(line)] == words
+
+
+@pytest.mark.parametrize("line", [".quit", "quit", "exit;", " .quit "])
+def test_there_are_several_ways_to_leave(shell: Shell, line: str) -> None:
+    shell.run(line)
+    assert shell.ended
+
+
+def test_help_names_every_command(shell: Shell, capfd: Captured) -> None:
+    shell.run(".help")
+    out = capfd.readouterr().out
+    assert all(f"{command.usage} " in out for command in COMMANDS.values())
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert all(form in COMMANDS[".format"].words for form in FORMS)
+
+
+def test_tables_and_their_columns_are_shown(shell: Shell, capfd: Captured) -> None:
+    for line, words in ((".tables", []), (".schema torch_trace", ["torch_trace"])):
+        shell.run(line)
+        shown = capfd.readouterr()
+        assert run(["tables", "--format", "csv", *words]) == 0
+        assert capfd.readouterr() == shown
+    shell.run(".schema")
+    assert "\nprobe.drops,kept,BIGINT,\n" in capfd.readouterr().out
+
+
+def test_connect_takes_another_job_only_if_it_can(shell: Shell, made: list[Played]) -> None:
+    with pytest.raises(EndpointError):
+        shell.run(".connect 99")
+    assert shell.connection is made[0] and not made[0].closed
+    shell.run(".connect 4300")
+    assert shell.connection is made[1] and made[0].closed and made[1].endpoint == "4300"
+    shell.run(".connect")
+    assert made[2].endpoint == "4300"
+
+
+def test_who_is_gone_is_looked_for_anew(shell: Shell, made: list[Played]) -> None:
+    assert list(how_to_go_on(shell)) == [] and shell.connection is made[0] and made[1].closed
+    made[0].agents[0]["attached_ns"] = 6
+    assert list(how_to_go_on(shell)) == ["There are other agents now: 4242, 1 rank. Ask again."]
+    assert shell.connection is made[2] and made[0].closed and not made[2].closed
+    made[2].endpoint = "99"
+    assert list(how_to_go_on(shell)) == [
+        "There is no process 99. Run: probe list",
+        "Then ask again; .connect PID asks another job.",
+    ]
+
+
+def test_whoever_is_there_by_then_is_asked_next(shell: Shell, made: list[Played]) -> None:
+    made[0].endpoint = "99"
+    list(how_to_go_on(shell))
+    with pytest.raises(EndpointError):
+        shell.run("SELECT 1;")
+    made[0].endpoint, made[0].agents = "4242", []
+    shell.run("SELECT 2;")
+    assert made[0].asked == [] and [sql for sql, _ in made[1].asked] == ["SELECT 2"]
+    shell.run("SELECT 3;")
+    assert len(made) == 2
+
+
+def answer(columns: dict[str, Any], *notes: str) -> Answer:
+    return Answer(ArrowResult(pa.table(columns)), 0.02, list(notes))
+
+
+def test_what_is_watched_fits_the_screen() -> None:
+    long = answer({"step": range(1000), "text": ["x" * 200] * 1000}, "n" * 100)
+    wide = answer({f"column_{number}": [number] for number in range(40)})
+    for each in (long, wide):
+        lines = frame(each, "every 2 s: SELECT" * 10, columns=60, lines=12)
+        assert len(lines) == 12 and max(map(len, lines)) <= 60 and "…" in lines
+    assert frame(answer({"step": [7]}), "title", 60, 12) == ["title", "", "step", "----", "   7"]
+    assert len(frame(long, "title", 60, 2)) == 2

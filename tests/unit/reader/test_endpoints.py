@@ -1,0 +1,143 @@
+"""What is written as an endpoint, and where its agents are asked; agents of this machine and of others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from fake_agent import FakeAgent
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe import endpoints, keys, memfd
+from probe.cli.words import arrange
+from probe.clocks import boot
+from probe.connection import Connection
+from probe.endpoints import FORMS, Address, Resolved, host_and_port, is_name
+from probe.errors import EndpointError
+
+Make = Callable[..., FakeAgent]
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("tcp://node1:29600", [Address("tcp://node1:29600")]),
+        ("tcp://[::1]:29600", [Address("tcp://[::1]:29600")]),
+        ("job://node1:29600", [Address("tcp://node1:29600", whole_job=True)]),
+        ("ipc:///tmp/a.sock", [Address("ipc:///tmp/a.sock")]),
+        ("tcp://a:1, tcp://b:1,tcp://a:1", [Address("tcp://a:1"), Address("tcp://b:1")]),
+    ],
+)
+def test_each_form_says_where_to_ask(text: str, addresses: list[Address]) -> None:
+    assert endpoints.resolve(text).addresses == addresses
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["http://a:1", "tcp://", "tcp://a", "tcp://a:", "tcp://a:0", "tcp://a:65536", "tcp://a:b", "tcp://a b:1", "ipc://",
+     "job://a", "a:1", "0", "99999999999", "1,,2", "a/b", "tcp://a:1,foo://b", "-x"],
+)  # fmt: skip
+def test_what_is_no_form_is_told_all_forms_in_one_line(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memfd, "facts", lambda pid: {"rank": 0, "endpoint": "ipc:///x"})
+    with pytest.raises(EndpointError, match="is no endpoint") as caught:
+        endpoints.resolve(text)
+    assert str(caught.value).endswith(f"An endpoint is {FORMS}.") and "\n" not in str(caught.value)
+    assert caught.value.code == "endpoint"
+
+
+@given(st.text(min_size=1, max_size=12))
+def test_a_name_is_never_another_form_nor_lost_on_a_command_line(name: str) -> None:
+    if is_name(name):
+        assert not name.isdigit() and host_and_port(name) is None and "://" not in name and "," not in name
+        assert arrange([name, "query", "SELECT 1"], ["query"]) == ["query", "-t", name, "SELECT 1"] or name == "query"
+
+
+def test_a_name_that_nothing_bears_is_told_the_names_there_are(agent: Make) -> None:
+    name = f"exp-{os.getpid()}"
+    agent(name=name)
+    with pytest.raises(EndpointError, match=rf"'{name}-b' is no endpoint: .* Named are: .*{name}"):
+        endpoints.resolve(f"{name}-b")
+    (address,) = endpoints.resolve(name).addresses
+    assert address.pid == os.getpid()
+
+
+@pytest.fixture
+def connect() -> Any:
+    made: list[Connection] = []
+
+    def connect(*addresses: Address, timeout: float = 2.0, key: str | None = None) -> Connection:
+        made.append(Connection(Resolved("these", list(addresses)), timeout, key))
+        return made[-1]
+
+    yield connect
+    for each in made:
+        each.close()
+
+
+def here(id: str) -> dict[str, Any]:
+    return {"id": id, "boot_id": boot()}
+
+
+def test_an_agent_asked_at_its_socket_is_known_by_the_pid_it_has_here(agent: Make, connect: Any) -> None:
+    one = agent(3, **{**here("ours"), "pid": 1})  # as in a pid namespace of its own
+    (facts,) = connect(Address(one.server.endpoint)).agents
+    assert (facts["rank"], facts["pid"]) == (3, os.getpid())
+
+
+@pytest.mark.parametrize("elsewhere", [{"boot_id": "another kernel"}, {"id": "another agent"}, {"id": None}])
+def test_into_a_process_of_another_host_nobody_looks_whatever_its_pid(
+    agent: Make, connect: Any, elsewhere: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = agent(1, **{**here("ours"), **elsewhere, "host": "far", "start_ticks": 1})
+    if elsewhere == {"id": "another agent"}:
+        monkeypatch.setattr(memfd, "facts", lambda pid: {"id": "ours"})
+    connection = connect(Address(one.server.endpoint))
+    link = connection._client.links[0]
+    assert (link.here, link.readable, link.pid) == (False, False, os.getpid())
+    monkeypatch.setattr(memfd, "raws", lambda pids: pytest.fail("its memory was read") if list(pids) else [])
+    one.deaf |= {"snapshot", "stacks"}
+    assert connection.stacks() == {}
+    (silent,) = connection.unreached
+    assert (silent.rank, silent.host) == (1, "far") and f"Rank 1 (far, pid {os.getpid()})" in silent.why
+    told = " ".join(connection.hang(look_s=0.1).why)
+    assert f"rank 1 (far, pid {os.getpid()}) does not answer" in told and "sleeps" not in told
+
+
+def test_agents_named_twice_count_once_and_ranks_of_two_jobs_collide(agent: Make, connect: Any) -> None:
+    zero, one = agent(0, **here("a"), world_size=2), agent(1, **here("b"), world_size=2)
+    places = [Address(one.server.endpoint), Address(zero.server.endpoint)]
+    twice = Address(f"ipc:///proc/self/root{one.server.endpoint.removeprefix('ipc://')}")
+    assert [facts["rank"] for facts in connect(*places, twice).agents] == [0, 1]
+    with pytest.raises(EndpointError, match=r"not of one job: Rank 0 .* and Rank 0 ") as caught:
+        connect(*places, Address(agent(0, **here("c")).server.endpoint))
+    assert caught.value.code == "rank-twice"
+
+
+def test_an_agent_of_which_nothing_is_known_must_answer(agent: Make, connect: Any) -> None:
+    zero, mute = agent(0, **here("a")), agent(1, **here("b"))
+    mute.deaf.add("hello")
+    with pytest.raises(Exception, match=f"{mute.server.endpoint} does not answer") as caught:
+        connect(Address(zero.server.endpoint), Address(mute.server.endpoint), timeout=0.3)
+    assert caught.value.code == "silent"
+
+
+def test_who_may_only_read_has_steps_of_one_number_all_the_same(agent: Make, connect: Any, tmp_path: Any) -> None:
+    keys.create(str(tmp_path / "job.key"))
+    keys.share(str(tmp_path / "job.key"), str(tmp_path / "reader.key"))
+    mine = keys.read(str(tmp_path / "job.key")).of_agent()
+    ranks = [agent(rank, **here(str(rank)), world_size=2) for rank in range(2)]
+    for rank, started in zip(ranks, (0, 7), strict=True):
+        rank.name_modules()
+        rank.train(20, group_seq=started)
+        rank.server.on_thread(partial(rank.server.doors.listen, "127.0.0.1", 0, mine["secret"], mine["roles"]), 10)
+    places = [Address(f"tcp://127.0.0.1:{rank.server.doors.port}") for rank in ranks]
+    lasts = "SELECT rank, MAX(step) AS step FROM python.step_trace GROUP BY 1 ORDER BY 1"
+    told = connect(*places, key=str(tmp_path / "reader.key")).query(lasts, open_steps=True).to_pylist()
+    assert [rank.facts["step_source"] for rank in ranks] == ["attach", "attach"]  # nothing was told to them
+    assert told == connect(*places, key=str(tmp_path / "job.key")).query(lasts, open_steps=True).to_pylist()
+    assert [rank.facts["step_source"] for rank in ranks] == ["attach", "group_seq"]
+    assert told[0]["step"] + 7 == told[1]["step"]

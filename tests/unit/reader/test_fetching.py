@@ -1,0 +1,87 @@
+"""What a query asks of whom: the ranks and steps that may pass its filters, and no more than is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fake_agent import FakeAgent
+
+from probe.connection import Connection
+from probe.errors import QueryError
+
+MS = 1_000_000
+Make = Callable[..., FakeAgent]
+Connect = Callable[..., Connection]
+
+
+def trained(agent: FakeAgent, steps: int = 3000) -> FakeAgent:
+    agent.name_modules()
+    at, agent.facts["attached_ns"] = agent.train(steps, unit=MS // 10), 0
+    agent.now = lambda: {**agent.facts, "monotonic_ns": at, "wall_ns": 10**18}  # type: ignore[method-assign]
+    return agent
+
+
+def sent(connection: Connection) -> dict[tuple[int, str], int]:
+    assert connection._fetcher is not None
+    return {(scan.raw.rank, scan.stream): scan.rows for scan in connection._fetcher.scans.account}
+
+
+def value(connection: Connection, sql: str, **options: Any) -> Any:
+    (row,) = connection.query(sql, **options).to_pylist()
+    return next(iter(row.values()))
+
+
+def test_the_last_steps_are_all_that_travels_for_a_question_about_them(agent: Make, connected: Connect) -> None:
+    connection = connected(trained(agent()))
+    last = "SELECT max(step) FROM python.torch_trace"
+    assert value(connection, f"SELECT count(*) FROM torch_trace WHERE step > ({last}) - 10") == 50
+    assert sent(connection)[0, "spans"] < 200 and sent(connection)[0, "marks"] < 150
+
+
+def test_a_query_with_a_step_in_the_past_fetches_from_there_on(agent: Make, connected: Connect) -> None:
+    connection = connected(trained(agent()))
+    assert value(connection, "SELECT count(*) FROM torch_trace WHERE step >= 2900 AND step < 2910") == 50
+    assert sent(connection)[0, "spans"] < 600
+
+
+def test_ranks_that_a_filter_refuses_are_not_asked(agent: Make, connected: Connect) -> None:
+    connection = connected(*(trained(agent(rank), 50) for rank in range(4)))
+    assert value(connection, "SELECT count(DISTINCT rank) FROM torch_trace WHERE rank IN (1, 3)") == 2
+    assert {rank for rank, stream in sent(connection) if stream == "spans"} == {1, 3}
+    assert value(connection, "SELECT count(*) FROM dataloader_trace WHERE rank = 2") == 0
+    assert {rank for rank, stream in sent(connection) if stream == "loads"} <= {2}
+
+
+def test_what_has_been_fetched_does_not_travel_again(agent: Make, connected: Connect) -> None:
+    one = trained(agent(), 100)
+    connection = connected(one)
+    for _ in range(2):
+        assert value(connection, "SELECT count(*) FROM torch_trace") == 495
+    assert sent(connection) == {}
+    assert value(connection, "SELECT count(*) FROM step_trace") == 99
+
+
+def test_more_than_is_allowed_is_refused_before_it_travels(agent: Make, connected: Connect) -> None:
+    ranks = [trained(agent(rank), 1000) for rank in range(2)]
+    connection = connected(*ranks)
+    with pytest.raises(QueryError) as refused:
+        connection.query("SELECT count(*) FROM torch_trace", max_fetch=300_000)
+    assert refused.value.code == "max-fetch"
+    assert str(refused.value).startswith("The query would fetch about 0.5 MB from 2 ranks, more than 0.3 MB.")
+    assert "--max-fetch 1GB" in refused.value.hint
+    assert {scan["stream"] for one in ranks for scan in one.requests if scan["kind"] == "scan"} == {"steps"}
+    assert value(connection, "SELECT count(*) FROM torch_trace WHERE step > 990", max_fetch=300_000) == 90
+    assert value(connection, "SELECT count(*) FROM torch_trace", max_fetch=None) == 9990
+
+
+def test_an_explanation_names_every_rank_and_what_it_sent(agent: Make, connected: Connect) -> None:
+    connection = connected(*(trained(agent(rank), 10) for rank in range(2)))
+    connection.query("SELECT count(*) FROM torch_trace")
+    lines = [line.split() for line in connection.explanation]
+    assert lines[0] == ["rank", "stream", "rows", "MB", "ms"]
+    assert [line[:3] for line in lines[1:7]] == [
+        [rank, stream, rows] for rank in "01" for stream, rows in (("marks", "30"), ("spans", "40"), ("steps", "10"))
+    ]
+    assert lines[7][:2] == ["fetched", "160"] and "python.torch_trace" in connection.explanation[8]

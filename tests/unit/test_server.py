@@ -1,0 +1,81 @@
+"""The agent's thread: it lets go of the GIL while it has much to send, and no fault of a tick ends it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from probe import protocol as wire
+from probe.agent import server as of_server
+from probe.agent.server import Server
+
+
+@pytest.fixture
+def server(short_folder: Path) -> Iterator[Server]:
+    import os
+
+    made = Server(f"ipc://{short_folder}/s", {os.getuid()})
+    yield made
+    made.stop()
+    for thread in threading.enumerate():
+        if thread.name == "server":
+            thread.join()
+    made.close()
+
+
+@pytest.fixture
+def socket(server: Server) -> Iterator[Any]:
+    context = zmq.Context()
+    made = context.socket(zmq.DEALER)
+    made.linger, made.rcvtimeo = 0, 10_000
+    made.connect(server.endpoint)
+    yield made
+    context.destroy(0)
+
+
+def run(server: Server) -> None:
+    threading.Thread(target=server.run, name="server").start()
+
+
+def test_it_sleeps_after_each_stretch_of_work(server: Server, socket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, slept = [0.0], []
+    sleep = of_server.time.sleep
+
+    def rest(seconds: float) -> None:
+        slept.append(clock[0])
+        sleep(0)
+
+    def messages() -> Iterator[Any]:
+        for _ in range(40):
+            clock[0] += 2**-13  # 122 µs, and exact
+            yield 1, [wire.encode(wire.ROWS, first=1, rows=1), b"", b""]
+
+    server.handlers["work"] = lambda key, request, payload: server.stream(key, 64, messages())
+    monkeypatch.setattr(of_server.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(of_server.time, "sleep", rest)
+    run(server)
+    socket.send_multipart([b"1", wire.encode("work")])
+    while wire.decode(socket.recv_multipart()[1])["kind"] == wire.ROWS:
+        pass
+    assert len(slept) == 20  # after each second piece: one is shorter than a stretch
+
+
+def test_a_tick_that_raises_is_told_and_the_next_one_comes(server: Server, socket: Any) -> None:
+    ticks = threading.Semaphore(0)
+
+    def tick() -> float:
+        ticks.release()
+        raise RuntimeError("a clock that is broken")
+
+    server.on_tick = tick
+    server.handlers["ask"] = lambda key, request, payload: server.reply(key, wire.END, rows=0) and None
+    run(server)
+    assert ticks.acquire(timeout=10) and ticks.acquire(timeout=10)
+    socket.send_multipart([b"1", wire.encode("ask")])
+    assert wire.decode(socket.recv_multipart()[1])["kind"] == wire.END
+    assert "a clock that is broken" in server.trouble
