@@ -227,6 +227,8 @@ class Agent:
         """After the thread's end: give the memory back."""
         if self.taps is not None:
             self.taps.release()
+        self.steps.release()
+        self.evals.release()
         self.modules.close()
         self.machine.close()
         for part in self._parts():

@@ -116,6 +116,7 @@ class Doors:
         for socket in self._sockets():
             socket.close(linger=linger_ms)
         self._hear.clear()
+        self._take = _nobody
         self._context.term()
         os.close(self._wake)
 
@@ -145,6 +146,10 @@ class Doors:
         socket.setsockopt(zmq.SNDHWM, _QUEUED)
         socket.setsockopt(zmq.RCVHWM, _QUEUED)
         return socket
+
+
+def _nobody(door: Door) -> None:
+    pass
 
 
 class _Port:

@@ -81,7 +81,7 @@ class Evals:
     def _make_room(self, key: Key) -> None:
         """Clients may vanish between arm and go: of too many the one that was armed first goes."""
         for other in [other for other, session in self._sessions.items() if session.evaluation.done]:
-            del self._sessions[other]
+            self._drop(other)
         if key in self._sessions or sum(other[0] == key[0] for other in self._sessions) >= _SESSIONS_A_CLIENT:
             raise Refused("held", "this client has armed too much already")
         waiting = [other for other, session in self._sessions.items() if not session.begun]
@@ -112,7 +112,7 @@ class Evals:
             session.evaluation.run_at(frame, self._steps.count)
 
         def missed() -> None:
-            self._sessions.pop(armed, None)
+            self._drop(armed)
             message = f"the step is past: {self._steps.count} boundaries are done, {count} were asked for"
             self._server.post(armed, wire.ERROR, code="eval-missed", message=message)
 
@@ -137,7 +137,7 @@ class Evals:
         if session is None:
             return
         if not session.begun and (session.ticket is None or session.ticket.cancel()):
-            del self._sessions[key]
+            self._drop(key)
             self._server.post(key, wire.ERROR, code="interrupted", message="cancelled before it ran")
         else:
             session.expires = time.monotonic() + _AGAIN_SECONDS
@@ -151,12 +151,22 @@ class Evals:
                 session.evaluation.flush()
                 soon = min(soon, _FLUSH_SECONDS)
             if session.evaluation.done:
-                del self._sessions[key]
+                self._drop(key)
             elif session.expires is not None and now >= session.expires:
                 self.cancel(key)
             elif session.expires is not None:
                 soon = min(soon, session.expires - now)
         return max(0.01, soon)
+
+    def _drop(self, key: Key) -> None:
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            session.ticket = None  # whose run() holds the session: nothing is to be left to the collector
+
+    def release(self) -> None:
+        """After the agent's thread: those that nobody asks about any more."""
+        for key in list(self._sessions):
+            self._drop(key)
 
     def close(self) -> None:
         for key in list(self._sessions):

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 from .. import protocol as wire
 from .torch_taps import TAPS, is_distributed
@@ -18,7 +19,7 @@ class Facts:
     """now() on the agent's thread: plain data, as probe/streams.py and the header carry it."""
 
     def __init__(self, agent: Agent, endpoint: str) -> None:
-        self._agent = agent
+        self._agent: Agent = proxy(agent)  # which holds this
         self.id = os.urandom(8).hex()  # no other agent has it, on whatever host
         self._fixed = {
             "agent": agent.version,

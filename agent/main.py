@@ -31,7 +31,8 @@ def start(facts: dict[str, Any]) -> dict[str, Any]:
             _agent = _new_agent(facts)
         else:
             _agent.server.on_thread(partial(_agent.adopt, facts), _PATIENCE_S)
-        told = _agent.facts.now()
+        agent = _agent
+        told = agent.facts.now()
     names = ("agent", "pid", "rank", "python", "torch", "endpoint", "tcp", "taps")
     return {**{name: told[name] for name in names}, "already": already}
 
@@ -78,6 +79,7 @@ def _new_agent(facts: dict[str, Any]) -> Agent:
         global _agent
         at_exit()
         agent.release()
+        agent.on_stopped = _nothing  # this very function, which holds the agent
         lay_by_modules()
         _agent = None  # last of all: an attach may be waiting for it
 
@@ -92,6 +94,10 @@ def _new_agent(facts: dict[str, Any]) -> Agent:
         stopped()
         raise
     return agent
+
+
+def _nothing() -> None:
+    pass
 
 
 def _folder() -> str:

@@ -92,6 +92,10 @@ class Sampling:
         self.backward = checked.get("backward", self.backward)
         self._choose(step_ns)
 
+    def close(self) -> None:
+        """There are no taps any more."""
+        self.gate = _nothing
+
     def settings(self) -> dict[str, Any]:
         sample = "auto" if self.sample is None else self.sample
         return {

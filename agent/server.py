@@ -71,8 +71,8 @@ class Server:
             wire.NEXT: self._next,
             wire.CANCEL: self._cancel,
         }
-        self.on_cancel: Callable[[Key], None] = lambda key: None
-        self.on_tick: Callable[[], float] = lambda: 1.0  # returns seconds until it wants to be called again
+        self.on_cancel: Callable[[Key], None] = _nobody
+        self.on_tick: Callable[[], float] = _never  # returns seconds until it wants to be called again
         self.trouble = ""  # the last fault of on_tick, in words
         self._running: dict[Key, _Running] = {}
         self._posted: deque[tuple[Key, bytes, Frames]] = deque()
@@ -131,6 +131,8 @@ class Server:
         self._send_posted()
         self._running.clear()
         self.doors.close(linger_ms=500)
+        self.handlers.clear()  # here everything points at everything: nothing is to be left to the collector
+        self.on_cancel, self.on_tick = _nobody, _never
 
     # ---- the agent's thread
 
@@ -234,6 +236,14 @@ class Server:
     def _drop(self, key: Key, why: str) -> None:
         del self._running[key]
         self._fail(key, "agent", f"the stream was dropped: {why}")
+
+
+def _nobody(key: Key) -> None:
+    pass
+
+
+def _never() -> float:
+    return 1.0
 
 
 def _split(frames: Frames) -> tuple[bytes, Frames]:

@@ -46,7 +46,7 @@ class Steps:
         self.anchor = 0  # serial
         self.anchor_name: str | None = None
         self._others, self._others_at = 0, 0
-        self.stepped = _stepped(self, stream)
+        self.stepped: Callable[[Any, int, int], None] = _stepped(self, stream)
 
     def known(self, now: int, thread: int) -> tuple[int, int, int]:
         """group_seq, rss_bytes and samples of the step that ends."""
@@ -119,6 +119,10 @@ class Steps:
         """The job's number of the step whose count is 0, as worked out over all ranks."""
         self.base, self.source = base, source
 
+    def release(self) -> None:
+        """Once the optimizers' tap is out: leave nothing to the collector."""
+        self.stepped = _not_counted
+
     @property
     def last_ns(self) -> int | None:
         """When the last step ended; any thread."""
@@ -172,6 +176,10 @@ def _stepped(steps: Steps, stream: Stream) -> Callable[[Any, int, int], None]:
             steps.turned(count, thread)
 
     return stepped
+
+
+def _not_counted(optimizer: Any, serial: int, now: int) -> None:
+    pass
 
 
 def _not_read(now: int) -> int:

@@ -26,6 +26,7 @@ from .taps.device import Device
 from .taps.forward import forward_tap
 from .taps.loader import Loader
 from .taps.optimizer import optimizer_tap
+from .troubles import Troubles
 
 TAPS = ("forward", "backward", "optimizer", "collectives", "loader")
 NO_TORCH = "off: the process has not imported torch"
@@ -48,15 +49,18 @@ class TorchTaps:
     ) -> None:
         spans = streams[SPANS]
         self._boundary, self._steps, self._sampling = boundary, steps, sampling
-        self._troubles: dict[str, str] = {}
-        self.backward = Backward(streams[MARKS], spans, modules, self._trouble)
-        self.forward = forward_tap(spans, self.backward, self._trouble)
-        self.optimizer = optimizer_tap(spans, modules, steps, self._trouble)
+        troubles = self._troubles = Troubles()
+        self.backward = Backward(streams[MARKS], spans, modules, troubles.tell)
+        self.forward = forward_tap(spans, self.backward, troubles.tell)
+        self.optimizer = optimizer_tap(spans, modules, steps, troubles.tell)
         parts = modules, self.forward, self.backward, self.optimizer
-        self.device = Device(streams, *parts, self._trouble)
-        self.loader = Loader(streams[LOADS], modules, boundary, self._trouble)
+        self.device = Device(streams, *parts, troubles.tell)
+        self.loader = Loader(streams[LOADS], modules, boundary, troubles.tell)
         steps.samples = self.backward.samples
         self.collectives = Collectives(streams[COLLECTIVES], spans, log, current_eval)
+        ways_out = (self.forward.remove, self.forward.remove, self.loader.remove, self.device.close)
+        for tap, way_out in zip(("forward", "backward", "loader", "device"), ways_out, strict=True):
+            troubles.way_out(tap, way_out)
         self._asked = False
         self.device.look()  # it takes a while; between the others a step could begin that they do not see as a whole
         self.device.open()
@@ -78,8 +82,8 @@ class TorchTaps:
                 self._out = flags & (BARE | UNTIMED)
                 self._time_phases(not self._out)
                 self._time_loads(not flags & BARE)
-            if flags & SAMPLED and not {"forward", "backward"} & self._troubles.keys():
-                if "device" not in self._troubles:
+            if flags & SAMPLED and not {"forward", "backward"} & self._troubles.of.keys():
+                if "device" not in self._troubles.of:
                     self.device.open()
                 self.forward.install(self._sampling.backward, self._sampling.spend if measured else None)
             else:
@@ -93,26 +97,17 @@ class TorchTaps:
         self.optimizer.time_steps(wanted)
 
     def _time_loads(self, wanted: bool) -> None:
-        if wanted and "loader" not in self._troubles:
+        if wanted and "loader" not in self._troubles.of:
             self.loader.install()
         else:
             self.loader.remove()
 
     def release(self) -> None:
-        """Once all is out: leave less to the collector.  A call still under way tells its trouble to nobody."""
-        self.backward.begun.clear()
-
-    def _trouble(self, text: str) -> None:
-        """From inside a tap, on any of the job's threads: out with it, at once."""
-        tap = text.partition(":")[0]
-        if tap not in self._troubles:
-            self._troubles[tap] = text
-            if tap in ("forward", "backward"):
-                self.forward.remove()
-            elif tap == "loader":
-                self.loader.remove()
-            elif tap == "device":
-                self.device.close()
+        """Once all is out: leave nothing to the collector.  A call still under way tells its trouble to nobody."""
+        self._troubles.clear()
+        self._sampling.close()
+        self.backward.release()
+        self.collectives.release()
 
     def tend(self) -> None:
         """What could not be done at once: hooks while the job stood in them, kernels without a boundary."""
@@ -129,13 +124,13 @@ class TorchTaps:
         """Bring to the streams what is known by now."""
         if self.collectives.installed:
             self.collectives.drain()
-        if "device" not in self._troubles:
+        if "device" not in self._troubles.of:
             self.device.tend()
 
     @property
     def due_s(self) -> float:
         """When tend() is wanted again."""
-        return _SOON_S if self.device.waits and "device" not in self._troubles else 1.0
+        return _SOON_S if self.device.waits and "device" not in self._troubles.of else 1.0
 
     def states(self) -> dict[str, str]:
         """on, or off and why, of each tap."""
@@ -154,7 +149,7 @@ class TorchTaps:
             states["device"] = self.device.state
         if self.collectives.why_not:
             states["collectives"] = f"off: {self.collectives.why_not}"
-        return states | {tap: f"off: {why}" for tap, why in self._troubles.items()}
+        return states | {tap: f"off: {why}" for tap, why in self._troubles.of.items()}
 
     def remove(self) -> list[str]:
         """Take everything out; what had to stay, in words."""

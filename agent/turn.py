@@ -75,9 +75,8 @@ class Turn:
         self._copies: dict[int, Any] = {}
         self._old = sys.gettrace()
         _hide_from_dynamo()
-        self._ours = self._called
         self._trace(frame, self._first)
-        sys.settrace(self._ours)
+        sys.settrace(self._called)
 
     def _trace(self, frame: FrameType, place: _Place) -> None:
         self._places[id(frame)] = place
@@ -174,7 +173,7 @@ class Turn:
             return self._code, first.offset, first.turned
         while frame is not None and id(frame) != self._frame_id:
             frame = frame.f_back
-        if self.over or frame is None or not self._stands(frame) or sys.gettrace() is not self._ours:
+        if self.over or frame is None or not self._stands(frame) or not self._is_traced():
             return None
         number = first.left if first.moved else -1  # it never moved on: the loop is in C
         return None if number >= len(first.loops) else (self._code, first.offset, number)
@@ -184,11 +183,15 @@ class Turn:
     def end(self, frame: FrameType | None) -> None:
         """Put everything back, from this frame outward; on the thread that is traced."""
         self.over = True
-        if sys.gettrace() is self._ours:
+        if self._is_traced():
             sys.settrace(self._old)
         while frame is not None:
             self._restore(frame)
             frame = frame.f_back
+
+    def _is_traced(self) -> bool:
+        """Is it this that the thread calls?  The method is not kept: it and this would hold each other."""
+        return getattr(sys.gettrace(), "__self__", None) is self
 
     def empty_copies(self) -> None:
         """Outside any trace function only: the interpreter would write an empty copy back."""

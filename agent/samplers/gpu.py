@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from time import perf_counter_ns
@@ -192,7 +193,8 @@ _READINGS: tuple[Reading, ...] = (
 
 def _pynvml(path: str | None) -> Any:
     """nvidia-ml-py out of the command's packages, whose version is known, else out of the process's own."""
-    _open_library()
+    if not _has_library():
+        raise Absent("no NVML library")
     found = PathFinder.find_spec("pynvml", [*([path] if path else []), *sys.path])
     spec = spec_from_file_location(_PRIVATE, found.origin) if found is not None and found.origin else None
     if spec is None or spec.loader is None:
@@ -202,11 +204,13 @@ def _pynvml(path: str | None) -> Any:
     return module
 
 
-def _open_library() -> None:
-    """Before nvidia-ml-py, which takes some ten milliseconds to import, for nothing where there is no driver."""
+@lru_cache(maxsize=1)  # each CDLL brings a class of its own, a circle; the process's next agent finds this one
+def _has_library() -> bool:
+    """Asked before nvidia-ml-py, which takes some ten milliseconds to import, for nothing where there is no driver."""
     try:
         import ctypes
 
         ctypes.CDLL(_LIBRARY)
     except (ImportError, OSError):
-        raise Absent("no NVML library") from None
+        return False
+    return True

@@ -70,6 +70,11 @@ class Backward:
         self._behind.clear()
         self._spare.clear()
 
+    def release(self) -> None:
+        """Leave nothing to the collector; a call under way finds no number and swallows that."""
+        self.begun.clear()
+        self.writer, self._wrapped_engine = _no_writer, self._engine
+
     def time_passes(self, wanted: bool) -> None:
         """Put the clock around the engine, or take it out; any thread."""
         now, then = (self._engine, self._wrapped_engine) if wanted else (self._wrapped_engine, self._engine)
@@ -174,6 +179,15 @@ class Backward:
 
         unseen(_engine_run_backward)
         return _engine_run_backward
+
+
+def _no_writer(serial: int, kind: int) -> Callable[[Any], None]:
+    """What a call under way is given for a module that it meets once the tap is out."""
+    return _write_nothing
+
+
+def _write_nothing(gradient: Any) -> None:
+    pass
 
 
 def _writing(writers: dict[int, Callable[[Any], None]]) -> Callable[[Any, Any], None]:

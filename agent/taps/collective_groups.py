@@ -64,6 +64,10 @@ class Groups:
             group = known.by_device[device.type] = self._learn(process_group, device)
         return group
 
+    def forget(self) -> None:
+        """Each has a callback of ours, which holds this."""
+        self._known.clear()
+
     def _meet(self, process_group: Any, forget: Callable[[Any], Any]) -> _Known:
         reference = weakref.ref(process_group, forget)
         backends = {id(process_group._get_backend(device)) for device in process_group._device_types}

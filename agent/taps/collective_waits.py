@@ -59,6 +59,7 @@ class Waits:
         work_class, self._class = self._class, None
         if work_class is not None and work_class.__dict__.get("wait") is self._ours:
             work_class.wait = self._before_us
+        self._ours = None  # it holds this
 
     def kernel(self, redispatch: Callable[..., Any], below: Any) -> Any:
         over, clock = self._over, perf_counter_ns

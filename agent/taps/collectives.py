@@ -47,6 +47,7 @@ class Collectives:
         self._stream, self._log = stream, log
         self._works = Works(stream.buffer, self._is_capturing)
         self._waits = Waits(spans, self, self._works.waited)
+        self._groups = Groups(self._log_group)
         self._group_ids: dict[str, int] = {}
         self._libraries: list[Any] = []
         self._codes: set[Any] = set()
@@ -96,6 +97,14 @@ class Collectives:
         self.current_eval = _no_eval
         self._works.forget()
 
+    def release(self) -> None:
+        """Leave nothing to the collector.  The kernels have their own of what they need: torch keeps a reference to the
+        last one of each operation for good."""
+        self.current_eval = _no_eval
+        self._works.forget()
+        self._groups.forget()
+        del self._works, self._waits, self._groups
+
     def trouble(self, error: BaseException) -> None:
         """A kernel failed in our own part: no more of that."""
         self.recording = False
@@ -126,7 +135,7 @@ class Collectives:
         c10d = torch._C._distributed_c10d
         tensors = Tensors(self._log.string, torch)
         sources = Sources(self._log.string, torch)
-        kernels = Kernels(self._stream, Groups(self._log_group), tensors, sources, self._works, c10d)
+        kernels = Kernels(self._stream, self._groups, tensors, sources, self._works, c10d)
         library = self._library("c10d")
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         for full_name in torch._C._dispatch_get_all_op_names():

@@ -104,10 +104,10 @@ def _peer_uid(connection):
     return struct.unpack("3i", connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))[1]
 
 
-class _Refusal(Exception):
-    def __init__(self, code, text):
-        Exception.__init__(self, text)
-        self.probe_code = code
+def _refusal(code, text):  # a class of our own would be a circle, left to the collector
+    refusal = RuntimeError(text)
+    refusal.probe_code = code
+    return refusal
 
 
 def _import_threading(patience):
@@ -125,13 +125,13 @@ def _import_threading(patience):
         api.Py_IncRef(ctypes.py_object(text))  # it may be executed long after we gave up
         api.Py_AddPendingCall(api.PyRun_SimpleString, ctypes.c_char_p(text))
     except ImportError as error:
-        raise _Refusal("main-thread-busy", "has no ctypes (%s)" % error)
+        raise _refusal("main-thread-busy", "has no ctypes (%s)" % error)
     deadline = time.monotonic() + (min(patience, 0.2) if harmless else patience)
     while not hasattr(sys.modules.get("threading"), "_main_thread"):
         if time.monotonic() > deadline:
             if harmless:
                 return
-            raise _Refusal("main-thread-busy", "its main thread stays in native code")
+            raise _refusal("main-thread-busy", "its main thread stays in native code")
         time.sleep(0.001)
 
 
@@ -146,13 +146,13 @@ def _import_zmq(loan):
     except ImportError as error:
         reason = str(error)
     if not loan["path"]:
-        raise _Refusal("no-pyzmq", "%s; %s" % (reason, loan["refused"]))
+        raise _refusal("no-pyzmq", "%s; %s" % (reason, loan["refused"]))
     import importlib.machinery
     import importlib.util
     import sys
     spec = importlib.machinery.PathFinder.find_spec("zmq", [loan["path"]])
     if spec is None:
-        raise _Refusal("no-pyzmq", "%s; it cannot read %s" % (reason, loan["path"]))
+        raise _refusal("no-pyzmq", "%s; it cannot read %s" % (reason, loan["path"]))
     module = importlib.util.module_from_spec(spec)
     sys.modules["zmq"] = module
     try:
@@ -160,7 +160,7 @@ def _import_zmq(loan):
     except BaseException as error:
         for name in [name for name in sys.modules if name == "zmq" or name.startswith("zmq.")]:
             del sys.modules[name]
-        raise _Refusal("no-pyzmq", "%s; the one in %s failed: %r" % (reason, loan["path"], error))
+        raise _refusal("no-pyzmq", "%s; the one in %s failed: %r" % (reason, loan["path"], error))
 
 
 PACKAGE = "_probe_agent"
@@ -179,7 +179,7 @@ def _start(order):
         # a child forked from under the lock must not wait for it
         lock = root.attaching.setdefault(os.getpid(), _thread.allocate_lock())
         if not lock.acquire(True, order["patience"]):
-            raise _Refusal("attach-running", "another attach to it has not ended")
+            raise _refusal("attach-running", "another attach to it has not ended")
         try:
             if sys.modules.get(PACKAGE) is not root:
                 continue
@@ -247,7 +247,7 @@ def _load(modules):
     import sys
     import time
     if not modules:
-        raise _Refusal("attach-running", "another attach has just ended, or a detach")
+        raise _refusal("attach-running", "another attach has just ended, or a detach")
     for name, is_package, source, code in modules:
         module = _module(PACKAGE + "." + name, is_package)
         parent, _, child = module.__name__.rpartition(".")

@@ -1,6 +1,6 @@
 """A small training that keeps a record of what its own process looks like: target of tests that nothing is left.
 
-    python witness.py STATE_FILE [--gloo]
+    python witness.py STATE_FILE [--gloo] [--uncollected]
 
 STATE_FILE is replaced every few steps by a JSON object of everything that an attach could leave behind.
 """
@@ -24,7 +24,8 @@ def state(step: int) -> dict:
     import torch.optim.optimizer as optimizer_py
     import torch.utils.data.dataloader as loader_py
 
-    gc.collect()
+    if "--uncollected" not in sys.argv:
+        gc.collect()
     descriptors = {}
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -53,6 +54,7 @@ def state(step: int) -> dict:
         "streams": [id(sys.stdout), id(sys.stderr)],
         "switch_interval": sys.getswitchinterval(),
         "collector": [gc.isenabled(), gc.get_threshold(), len(gc.callbacks)],
+        "of_an_agent": sum(str(type(thing).__module__).startswith("_probe_agent") for thing in gc.get_objects()),
         "temporary": sorted(os.listdir(os.environ["TMPDIR"])) if "TMPDIR" in os.environ else [],
         "maps": sum(1 for _ in open("/proc/self/maps")),
         "rss_pages": int(open("/proc/self/statm").read().split()[1]),
@@ -61,6 +63,8 @@ def state(step: int) -> dict:
 
 def main() -> None:
     torch.set_num_threads(1)
+    if "--uncollected" in sys.argv:
+        gc.disable()
     if "--gloo" in sys.argv:
         dist.init_process_group("gloo")
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
