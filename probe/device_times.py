@@ -14,6 +14,7 @@ import numpy as np
 
 from .arrow import nullable, nulls
 from .backward import Instances, Marks, Passes
+from .distinct import distinct
 from .nesting import NONE, Bools, Ints, nearest
 from .raw import Raw, Rows
 from .spans import Spans, united
@@ -116,7 +117,7 @@ class DeviceTimes:
     def _unclear(self, passes: Passes) -> Bools:
         """Passes in which checkpointing ran forwards again that were not timed, or on several devices."""
         spans, again = self._spans, self._spans.recompute
-        several = len(np.unique(self._stamps.device[again & self._stamps.known])) > 1
+        several = len(distinct(self._stamps.device[again & self._stamps.known])) > 1
         rows = np.flatnonzero(again if several else again & self._unknown())
         unclear = np.zeros(len(passes.start), np.bool_)
         number = np.searchsorted(passes.start, spans.start[rows], side="right") - 1
@@ -154,7 +155,7 @@ def _find(rows: Rows, host_ns: Ints, thread: Ints) -> Ints:
     """The row of the device's stream that is of each moment of a thread, NONE where there is none."""
     if not len(rows) or not len(host_ns):
         return np.full(len(host_ns), NONE, np.int64)
-    threads = np.unique(rows["thread"])
+    threads = distinct(rows["thread"])
     least, most = int(rows["host_ns"].min()), int(rows["host_ns"].max())
 
     def keys(ns: Ints, of: Ints) -> Ints:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .distinct import distinct
 from .nesting import NONE, Bools, Ints
 from .raw import Job, Left, Raw, Rows
 from .streams import BARE, COLLECTIVES
@@ -89,7 +90,7 @@ def _by_group(raw: Raw, rows: Rows) -> Iterator[tuple[Key, Ints]]:
     place = np.flatnonzero(~np.isin(rows["operation"], pairwise))
     groups = rows["group"][place]
     ids: dict[Key, list[int]] = {}
-    for id in np.unique(groups).tolist():
+    for id in distinct(groups).tolist():
         group = raw.log.groups.get(id, {})
         if group.get("ranks"):
             ids.setdefault((str(group.get("name")), tuple(group["ranks"])), []).append(id)
@@ -119,7 +120,7 @@ def _first_whole(raw: Raw, rows: Rows) -> int:
 
 
 def _of_group(name: str, members: tuple[int, ...], ranks: dict[int, _OfRank], answering: dict[int, Raw]) -> Operations:
-    code = np.unique(np.concatenate([of.code for of in ranks.values()]))
+    code = distinct(np.concatenate([of.code for of in ranks.values()]))
     step = code // _MOST
     place = np.full((len(code), len(members)), NONE, np.int64)
     time = np.zeros(place.shape, np.int64)

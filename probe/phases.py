@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .backward import covered
+from .distinct import distinct
 from .nesting import NONE, Bools, Ints
 
 
@@ -46,7 +47,7 @@ class Intervals:
 
         What they share with that kind is its own.
         """
-        cuts = np.unique(np.concatenate([self.start, self.end, other.start, other.end]))
+        cuts = distinct(np.concatenate([self.start, self.end, other.start, other.end]))
         begin, end = cuts[:-1], cuts[1:]
         mine, its = _kind_at(begin, self), _kind_at(begin, other)
         kind = np.where((its != NONE) & (mine != but), its, mine)

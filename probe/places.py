@@ -38,7 +38,7 @@ class Places:
         callers = spans.subject[spans.caller[rows]]
         most = int(spans.subject.max(initial=0)) + 1
         pairs = distinct(spans.subject[rows] * most + callers)
-        if len(np.unique(pairs // most)) == len(pairs):
+        if len(distinct(pairs // most)) == len(pairs):
             return first
         found = cls(spans.subject.copy(), dict(parents), {})
         for generation in spans.nesting.generations[1:]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from .arrow import choice, coded, nullable
+from .distinct import distinct
 from .nesting import Bools, Ints
 from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once, operation_type
 from .operation_types import FAILED as HAS_FAILED
@@ -74,7 +75,7 @@ class Recorded:
 
     def _tensors(self, part: int) -> dict[int, str]:
         """dtype (0) or shape (1) of the tensors by log id, out of "float32 [8, 16] +1"."""
-        ids = np.unique(self._rows["tensor"]).tolist()
+        ids = distinct(self._rows["tensor"]).tolist()
         texts = {id: self._raw.log.strings[id] for id in ids if id in self._raw.log.strings}
         return {id: text.partition(" ")[2 * part] for id, text in texts.items()}
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .arrow import nullable
+from .distinct import distinct
 from .nesting import Bools, Ints
 from .raw import Raw
 from .schema import Columns
@@ -50,7 +51,7 @@ class Samples:
         rows = raw.rows(SAMPLES)
         own = rows["source"] == source
         self._time, self._counter, self._value = rows["time_ns"][own], rows["counter"][own], rows["value"][own]
-        self.times: Ints = np.unique(self._time)
+        self.times: Ints = distinct(self._time)
         cut = len(rows) > 0 and int(rows["seq"][0]) > 1 and bool(own[0])
         if cut:  # the ring may have overwritten a part of what was read at that moment
             self.times = self.times[1:]

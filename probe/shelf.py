@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from .arrow import ARROW_TYPES, table_of
+from .distinct import distinct
 from .nesting import Bools, Ints
 from .raw import Raw
 from .schema import Column, Columns, Table
@@ -78,7 +79,7 @@ class Shelf:
     def add(self, values: Columns, rows: Ints) -> None:
         """rows: by step."""
         piece, steps = Piece(values), values["step"][rows]
-        cuts = np.unique(np.searchsorted(steps, steps[_AT_ONCE - 1 :: _AT_ONCE], side="right"))
+        cuts = distinct(np.searchsorted(steps, steps[_AT_ONCE - 1 :: _AT_ONCE], side="right"))
         for each in np.split(np.arange(len(rows)), cuts[cuts < len(rows)]):
             self.pieces.append((steps[each], piece.of(rows[each])))
         self.rows += len(rows)

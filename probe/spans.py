@@ -76,7 +76,8 @@ def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:
 
 def _on_autograd_threads(raw: Raw, start: Ints, thread: Ints, kind: Ints, begins: Ints, ends: Ints) -> Bools:
     """Spans that run during a pass on a thread that belongs to autograd: one with marks and no pass of its own."""
-    autograd = np.setdiff1d(distinct(raw.rows(MARKS)["thread"]), distinct(thread[kind == ENGINE]))
+    marked, own = distinct(raw.rows(MARKS)["thread"]), distinct(thread[kind == ENGINE])
+    autograd = marked[~np.isin(marked, own)]
     if not len(autograd) or not len(begins):
         return np.zeros(len(start), np.bool_)
     order = np.argsort(begins, kind="stable")

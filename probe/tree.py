@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from .distinct import distinct
 from .nesting import Bools, Ints
 
 _WIDE = 1 << 22  # serial numbers between the first and the last module
@@ -61,7 +62,7 @@ class Tree:
         """Index of the first place -> indices of all places, of subjects that have several, outer ones first."""
         others = np.flatnonzero(self.places != self.subjects)
         first = self.index(self.subjects[others])
-        order = np.unique(first)
+        order = distinct(first)
         order = order[np.argsort(self.depth[order], kind="stable")]
         return {each: np.append(each, others[first == each] + 1) for each in order.tolist()}
 

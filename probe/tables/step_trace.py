@@ -14,6 +14,7 @@ import numpy as np
 from ..arrow import nullable
 from ..backward import covered
 from ..blocked import blocked, on_host, under_way
+from ..distinct import distinct
 from ..nesting import Bools, Ints
 from ..phases import Intervals, phase_times
 from ..protocol import NO_GROUP
@@ -113,7 +114,7 @@ class _Steps:
         """Nanoseconds of each phase in each step, by what its own thread did."""
         of_steps = self._rows["thread"]
         times = np.zeros((len(_PHASES), len(self.step)), np.int64)
-        for thread in np.unique(of_steps).tolist():
+        for thread in distinct(of_steps).tolist():
             mine = np.flatnonzero(of_steps == thread)
             done = _done_by(self._raw, thread)
             times[:, mine] = phase_times(self.begin[mine], self.end[mine], done, list(_PHASES.values()))
