@@ -8,7 +8,7 @@ nothing: its memory is read (probe.shared).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,7 @@ class Scans:
             scans[link] = _scan(raw, stream, *_range(raw, stream, newest, kept.get(link)))
         for link, scan in self._run(job, scans).items():
             scan.raw.put(stream, [self._taken(kept[link], scan) if link in kept else scan.table])
+        self._fit(kept.values())
 
     def oldest(self, job: Job, raws: dict[Link, Raw], stream: str, rows: int) -> None:
         """At most so many of the oldest rows."""
@@ -113,6 +114,7 @@ class Scans:
         scans = {link: self._since(link, wanted[raw], stream) for link, raw in _answering(job, chosen)}
         for link, scan in self._run(job, scans).items():
             wanted[scan.raw].cut(stream, self._taken(self._kept[link, stream], scan))
+        self._fit(self._kept[link, stream] for link in scans)
 
     def _since(self, link: Link, recent: Recent, stream: str) -> Scan:
         raw, kept = recent.whole, self._keeping(link, recent.whole, stream, recent.since_ns is None)
@@ -137,10 +139,16 @@ class Scans:
     def _taken(self, kept: Kept, scan: Scan) -> Ints:
         if "since" in scan.asked:
             kept.begin(scan.first, scan.first == scan.asked["first"])
-        table = kept.take(scan.table, scan.first, scan.asked["last"])
-        if sum(each.bytes for each in self._kept.values()) > _ROOM:
+        return kept.take(scan.table, scan.first, scan.asked["last"])
+
+    def _fit(self, new: Iterable[Kept]) -> None:
+        """Keep no more than there is room for: what has come last goes."""
+        size = sum(each.bytes for each in self._kept.values())
+        for kept in new if size > _ROOM else ():
+            size -= kept.bytes
             kept.begin(1, False)
-        return table
+            if size <= _ROOM:
+                return
 
     def _run(self, job: Job, scans: dict[Link, Scan]) -> dict[Link, Scan]:
         """Ask for all of them, and take them to their ends; without the ranks that have left."""
