@@ -80,12 +80,15 @@ def place_marks(time: Ints, thread: Ints, passes: Passes) -> Ints:
     around = (latest >= 0) & (time <= passes.end[latest])
     found[around] = latest[around]
     threads = distinct(passes.thread)
-    for ident in threads if len(threads) > 1 else ():  # else it is the same
-        own = np.flatnonzero(passes.thread == ident)
-        mine = np.flatnonzero(thread == ident)
-        at = np.searchsorted(passes.start[own], time[mine], side="right") - 1
-        inside = (at >= 0) & (time[mine] <= passes.end[own][at])
-        found[mine[inside]] = own[at[inside]]
+    if len(threads) > 1:  # else it is the same
+        most = len(passes.start) + 1
+        keys = np.searchsorted(threads, passes.thread) * most + np.arange(len(passes.start))
+        order = np.argsort(keys, kind="stable")
+        code = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
+        at = np.searchsorted(keys[order], code * most + latest, side="right") - 1
+        own = order[np.maximum(at, 0)]
+        inside = (at >= 0) & (passes.thread[own] == thread) & (time <= passes.end[own])
+        found[inside] = own[inside]
     return found
 
 

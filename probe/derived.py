@@ -6,6 +6,7 @@ Called by probe.sql.  Invariant: however it is cut, what a filter lets through i
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from .bounds import first_step, possible_ranks
 from .raw import Job, Left, Raw
 from .schema import Columns, Table
 from .shelf import Piece, Shelf, lay_by, shelf_of
+from .together import Group, Share, Together, groups_of
 
 _BEFORE = 3  # steps before the first one wanted: what runs across a boundary is whole in the steps after it
 
@@ -59,7 +61,7 @@ class Derived:
         chosen = [raw for raw in self._job.raws if raw.rank in ranks]
         first = self._first_step(filter)
         self._derive([raw for raw in chosen if not self._reaches(raw, first)], first)
-        return [piece for raw in chosen if raw in self._job.raws for piece in self._of_ranks[raw][1]]
+        return _whole_groups([piece for raw in chosen if raw in self._job.raws for piece in self._of_ranks[raw][1]])
 
     @property
     def _by_step(self) -> bool:
@@ -86,9 +88,28 @@ class Derived:
         for part in parts:  # first of all, so that a rank that falls silent is in no result
             for stream in self.table.streams:
                 _have(part, stream)
-        for raw, part in zip(raws, parts, strict=True):
+        alone = dict(zip(raws, parts, strict=True))
+        for raw in self._put_together({raw: part for raw, part in alone.items() if shelves[raw] is None}, first, since):
+            del alone[raw]
+        for raw, part in alone.items():
             with contextlib.suppress(Left):
                 self._put(raw, _with_common(part, self.table.derive(part)), first, since[raw], shelves[raw])
+
+    def _put_together(self, parts: Mapping[Raw, Raw], first: int | None, since: Mapping[Raw, int | None]) -> list[Raw]:
+        """Take those that can be derived as one; the ranks of which that was done."""
+        if not self._by_step:
+            return []
+        assert self.table.derive is not None
+        of_parts = {part: raw for raw, part in parts.items() if raw in self._job.raws}
+        done = list[Raw]()
+        for members in groups_of(list(of_parts), self.table.streams):
+            together = Together(members, self.table.streams)
+            group = Group(together, self.table.derive(together))
+            for part, share in zip(members, group.shares, strict=True):
+                raw = of_parts[part]
+                self._of_ranks[raw] = None if since[raw] is None else first, [share]
+                done.append(raw)
+        return done
 
     def _put(self, raw: Raw, values: Columns, first: int | None, since: int | None, shelf: Shelf | None) -> None:
         """Take these rows, which begin at that moment, and what is on the shelf before them."""
@@ -113,6 +134,14 @@ class Derived:
         if len(since) == len(self._job.raws) and not any(moment is not None for moment in since.values()):
             return list(since)
         return self._job.recent(since)
+
+
+def _whole_groups(pieces: Sequence[Piece]) -> list[Piece]:
+    """With the piece of a whole group in the place of all its shares."""
+    shares = Counter(piece.group for piece in pieces if isinstance(piece, Share))
+    whole = {group for group, count in shares.items() if count == len(group.shares)}
+    others = [piece for piece in pieces if not isinstance(piece, Share) or piece.group not in whole]
+    return [*(group.piece for group in whole), *others]
 
 
 def _have(raw: Raw, stream: str) -> None:

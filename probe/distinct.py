@@ -6,9 +6,12 @@ imports numpy.ma, which takes longer than most queries.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from .nesting import Ints
+if TYPE_CHECKING:
+    from .nesting import Ints
 
 _WIDE = 1 << 20  # the range of values for which a count of each is no burden
 

@@ -59,18 +59,19 @@ def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Calls) -> Marks:
     return Marks(time[order], thread[order], kind, number, module)
 
 
-def _roots(spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
+def _roots(raw: Raw, spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
     """The outermost module of each pass: of its first mark, else of the last call before it; 0 for none."""
     roots = np.zeros(len(passes.start), np.int64)
     calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute)
     calls = calls[np.argsort(spans.start[calls], kind="stable")]
     if len(calls):
         before = np.searchsorted(spans.start[calls], passes.start) - 1
-        called = before >= 0
+        called = (before >= 0) & (raw.run_of(passes.start) == raw.run_of(spans.start[calls])[before])
         roots[called] = tree.index(spans.subject[calls[before[called]]])
     known = marks.module > 0
-    number, first = np.unique(marks.number[known], return_index=True)
-    roots[number] = tree.chain[marks.module[known][first], 0]
+    number = marks.number[known]
+    first = np.flatnonzero(np.append(True, number[1:] != number[:-1])[: len(number)])
+    roots[number[first]] = tree.chain[marks.module[known][first], 0]
     return roots
 
 
@@ -80,9 +81,12 @@ def backwards(
     """By the host's clock, and when asked for by the devices'."""
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
+    if len(passes.start):
+        here = raw.run_of(passes.start)[np.minimum(before, len(passes.start) - 1)] == raw.run_of(spans.start[calls])
+        before = np.where(here, before, len(passes.start))
     made = Calls(before, tree.index(places.of_calls[calls]))
     marks = _marks(raw, passes, tree, made)
-    roots = _roots(spans, passes, marks, tree)
+    roots = _roots(raw, spans, passes, marks, tree)
 
     def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:
         return resolve(passes, marks, tree, roots, recomputed, made)

@@ -20,7 +20,7 @@ from .schema import Column, Columns, Table
 from .streams import DEVICE, PACKING_NS, WRITTEN
 
 _BACK = 2  # steps before the newest one: some of their rows may still come
-_WORTH = 1 << 15  # rows: fewer are made anew each time
+WORTH = 1 << 15  # rows: fewer are made anew each time
 _AT_ONCE = 1 << 16  # rows that go together, when the agent's memory has lost the oldest of them
 _MOST = 1 << 22  # rows of a rank's table; what they are made of is held too
 
@@ -102,7 +102,7 @@ def lay_by(raw: Raw, table: Table, values: Columns, shelf: Shelf | None) -> None
     step, begin = values["step"], shelf.upto if shelf else np.iinfo(np.int64).min
     upto = _final(raw, table)
     rows = np.flatnonzero((step >= begin) & (step < upto))
-    if len(rows) < _WORTH or len(rows) + (shelf.rows if shelf else 0) > _MOST:
+    if len(rows) < WORTH or len(rows) + (shelf.rows if shelf else 0) > _MOST:
         return
     shelf = shelf or Shelf(_known(raw), upto)
     shelf.add(values, rows[np.argsort(step[rows], kind="stable")])

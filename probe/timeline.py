@@ -129,6 +129,11 @@ class Timeline:
         run = int(np.argmin(latest[::-1])) if not latest.all() else 0
         return last - run + 1 if run else far
 
+    def finished(self, steps: Ints) -> Bools:
+        """Which of these are no such steps."""
+        result: Bools = steps < self.unfinished
+        return result
+
     @property
     def unsampled(self) -> tuple[int, int]:
         """How many of the whole steps were not sampled, and how many there are."""

@@ -105,7 +105,7 @@ def _seen(raw: Raw, steps: Ints) -> Bools:
     timeline = raw.timeline
     sampled: Bools = (timeline.flags(steps) & SAMPLED) != 0
     if not raw.job.open_steps:
-        sampled &= steps < timeline.unfinished
+        sampled &= timeline.finished(steps)
     return sampled & timeline.visible(steps, _STREAMS)
 
 

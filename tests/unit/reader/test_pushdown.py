@@ -14,7 +14,7 @@ import pytest
 from fake_agent import ADAM, LINEAR, MODEL, FakeAgent, resolved
 from varied import QUERIES
 
-from probe import memfd
+from probe import memfd, together
 from probe.connection import Connection
 from probe.raw import Job
 from probe.sql import SCHEMAS, Database
@@ -92,6 +92,7 @@ def connect(agents: list[FakeAgent], request: pytest.FixtureRequest) -> Iterator
     """Makes new connections, which have fetched nothing yet."""
     patch = pytest.MonkeyPatch()
     patch.setattr(memfd, "facts", lambda pid: None)
+    patch.setattr(together, "_LEAST", 2)  # as of many ranks
     chosen = agents[: request.param]
     yield lambda: Connection(resolved(*chosen))
     patch.undo()
