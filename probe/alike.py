@@ -9,6 +9,7 @@ Invariant: the instances are those of resolve(), in an order of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from .tree import Tree
 _LEAST = 8  # passes of a shape: for fewer it is not worth asking
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
+Times = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.uint64]
 
 
@@ -37,10 +39,13 @@ def resolve(
     rest = np.flatnonzero(left)
     if len(rest) or not done:
         done.append(_some(rest, passes, marks, tree, roots, recomputed, calls))
-    return Instances(*(np.concatenate([getattr(each, name) for each in done]) for name in _FIELDS))
+    if len(done) == 1:
+        return done[0]
 
+    def joined(name: str) -> Ints:
+        return np.concatenate([getattr(each, name) for each in done])
 
-_FIELDS = tuple(Instances.__dataclass_fields__)
+    return Instances(joined("number"), joined("module"), joined)
 
 
 def _shapes(marks: Marks, first: Ints, roots: Ints, calls: Calls) -> list[Ints]:
@@ -61,8 +66,11 @@ def _shapes(marks: Marks, first: Ints, roots: Ints, calls: Calls) -> list[Ints]:
 def _hashes(marks: Marks, first: Ints, roots: Ints, calls: Calls) -> Numbers:
     """A number a pass; equal ones are of one shape (64 bits: that others meet is not to be expected)."""
     place = np.arange(len(marks.time)) - first[marks.number]
-    code = (marks.module * 8 + marks.kind).astype(np.uint64) * _MIX[0] + place.astype(np.uint64)
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mixed(code))])
+    codes = np.arange(8 * (int(marks.module.max(initial=0)) + 1), dtype=np.uint64)
+    at = np.arange(int(place.max(initial=0)) + 1, dtype=np.uint64)
+    of_code, of_place = _mixed(codes * _MIX[0] + np.uint64(1)), _mixed(at * _MIX[1] + np.uint64(3))
+    sums = np.zeros(len(marks.time) + 1, np.uint64)
+    np.cumsum(of_code[marks.module * 8 + marks.kind] * (of_place | np.uint64(1))[place], out=sums[1:])
     found: Numbers = sums[first[1:]] - sums[first[:-1]]
     called = np.zeros(len(roots) + 1, np.uint64)
     np.add.at(called, calls.number, _mixed(calls.module.astype(np.uint64) * _MIX[1] + np.uint64(1)))
@@ -85,8 +93,8 @@ class _Shape:
     module: Ints
     start: Ints
     thread: Ints
-    own: npt.NDArray[np.float64]
-    total: npt.NDArray[np.float64]
+    own: Times
+    total: Times
 
     @classmethod
     def of(cls, one: int, marks: Marks, first: Ints, tree: Tree, roots: Ints, calls: Calls) -> _Shape:
@@ -120,19 +128,27 @@ class _Shape:
         self, members: Ints, passes: Passes, marks: Marks, first: Ints, recomputed: tuple[Ints, Ints]
     ) -> Instances:
         rows = first[members][:, None] + np.arange(self.own.shape[1] - 1)
-        times = np.column_stack([passes.start[members], marks.time[rows], passes.end[members]])
-        threads = np.column_stack([passes.thread[members], marks.thread[rows]])
-        stretches = lengths(times[:, :-1].reshape(-1), times[:, 1:].reshape(-1), recomputed).reshape(len(members), -1)
-        parts = stretches.astype(np.float64)  # a pass of three months is still exact
-        own, total = (np.rint(parts @ each.T).astype(np.int64).reshape(-1) for each in (self.own, self.total))
-        return Instances(
-            np.repeat(members, len(self.module)),
-            np.tile(self.module, len(members)),
-            times[:, self.start].reshape(-1),
-            threads[:, self.thread].reshape(-1),
-            own,
-            total,
-        )
+
+        @cache
+        def times() -> Ints:
+            return np.column_stack([passes.start[members], marks.time[rows], passes.end[members]])
+
+        @cache
+        def stretches() -> Times:
+            begins, ends = times()[:, :-1].reshape(-1), times()[:, 1:].reshape(-1)
+            # as floats: a pass of three months is still exact
+            return lengths(begins, ends, recomputed).reshape(len(members), -1).astype(np.float64)
+
+        def make(name: str) -> Ints:
+            if name == "start":
+                return times()[:, self.start].reshape(-1)
+            if name == "thread":
+                return np.column_stack([passes.thread[members], marks.thread[rows]])[:, self.thread].reshape(-1)
+            each = self.own if name == "own" else self.total
+            found: Ints = np.rint(stretches() @ each.T).astype(np.int64)
+            return found.reshape(-1)
+
+        return Instances(np.repeat(members, len(self.module)), np.tile(self.module, len(members)), make)
 
 
 def _some(
@@ -153,4 +169,4 @@ def _some(
         recomputed,
         Calls(place[calls.number[called]], calls.module[called]),
     )
-    return Instances(rest[found.number], found.module, found.start, found.thread, found.own, found.total)
+    return Instances(rest[found.number], found.module, partial(getattr, found))

@@ -106,7 +106,7 @@ def stacked(columns: Sequence[Column], parts: Sequence[Columns]) -> Columns:
     named = {column.name: column for column in columns}
     rows = [len(part["start_ns"]) for part in parts]
 
-    def made(name: str) -> Any:
+    def column(name: str) -> Any:
         arrow_type, sql_type = ARROW_TYPES[named[name].type], named[name].type
         arrays = [
             _array(part[name], arrow_type) if name in part else nulls(count, sql_type)
@@ -114,16 +114,21 @@ def stacked(columns: Sequence[Column], parts: Sequence[Columns]) -> Columns:
         ]
         return pa.chunked_array(arrays, arrow_type)
 
-    lazy = {name: partial(made, name) for part in parts for name in part}
+    lazy = {name: partial(column, name) for part in parts for name in part}
     return {**lazy, "start_ns": np.concatenate([part["start_ns"] for part in parts])}
 
 
+def made(value: Any | Callable[[], Any]) -> Any:
+    """A column's values, where they are not there yet."""
+    return value() if callable(value) else value
+
+
 def _array(value: Any | Callable[[], Any], arrow_type: Any) -> Any:
-    made = value() if callable(value) else value
-    if not isinstance(made, (pa.Array, pa.ChunkedArray)):
-        made = pa.array(made)
-    if made.type == arrow_type:
-        return made
-    if pa.types.is_dictionary(arrow_type) and not pa.types.is_dictionary(made.type):
-        return made.cast(pa.string()).dictionary_encode().cast(arrow_type)
-    return made.cast(arrow_type)
+    array = made(value)
+    if not isinstance(array, (pa.Array, pa.ChunkedArray)):
+        array = pa.array(array)
+    if array.type == arrow_type:
+        return array
+    if pa.types.is_dictionary(arrow_type) and not pa.types.is_dictionary(array.type):
+        return array.cast(pa.string()).dictionary_encode().cast(arrow_type)
+    return array.cast(arrow_type)

@@ -7,7 +7,9 @@ modules of a pass own adds up to the pass, less the forward that checkpointing r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -47,16 +49,31 @@ class Calls:
     module: Ints
 
 
-@dataclass(frozen=True)
 class Instances:
-    """One backward of one module in one pass: times in ns; `own` excludes what children and recomputation took."""
+    """One backward of one module in one pass: times in ns; `own` excludes what children and recomputation took.
 
-    number: Ints  # of the pass
-    module: Ints  # index in the tree, 0: a pass without any module
-    start: Ints
-    thread: Ints
-    own: Ints
-    total: Ints
+    number: of the pass; module: index in the tree, 0: a pass without any module.  What else there is, is made when it
+    is asked for, by its name.
+    """
+
+    def __init__(self, number: Ints, module: Ints, make: Callable[[str], Ints]) -> None:
+        self.number, self.module, self._make = number, module, make
+
+    @cached_property
+    def start(self) -> Ints:
+        return self._make("start")
+
+    @cached_property
+    def thread(self) -> Ints:
+        return self._make("thread")
+
+    @cached_property
+    def own(self) -> Ints:
+        return self._make("own")
+
+    @cached_property
+    def total(self) -> Ints:
+        return self._make("total")
 
 
 def covered(times: Ints, start: Ints, end: Ints) -> Ints:
@@ -76,7 +93,7 @@ def place_marks(time: Ints, thread: Ints, passes: Passes) -> Ints:
     found = np.full(len(time), NONE, np.int64)
     if not len(passes.start):
         return found
-    latest = np.searchsorted(passes.start, time, side="right") - 1
+    latest = _latest(passes.start, time)
     around = (latest >= 0) & (time <= passes.end[latest])
     found[around] = latest[around]
     threads = distinct(passes.thread)
@@ -90,6 +107,15 @@ def place_marks(time: Ints, thread: Ints, passes: Passes) -> Ints:
         inside = (at >= 0) & (passes.thread[own] == thread) & (time <= passes.end[own])
         found[inside] = own[inside]
     return found
+
+
+def _latest(starts: Ints, time: Ints) -> Ints:
+    """The place of the last start up to each moment, NONE before the first; by way of the fewer, where both rise."""
+    if not (time[1:] >= time[:-1]).all():
+        found: Ints = np.searchsorted(starts, time, side="right") - 1
+        return found
+    bounds = np.searchsorted(time, starts, side="left")
+    return np.repeat(np.arange(-1, len(starts)), np.diff(bounds, prepend=0, append=len(time)))
 
 
 def owners(number: Ints, kind: Ints, module: Ints, tree: Tree) -> Ints:
@@ -284,4 +310,5 @@ def _to_callers(parts: _Parts, tree: Tree, begun: Begun) -> _Parts:
 def _instances(done: list[_Parts], begun: Begun) -> Instances:
     parts = done[0].plus(*done[1:])
     number, module = begun.split(parts.key)
-    return Instances(number, module, parts.start, parts.thread, parts.own, parts.own + parts.inner)
+    made = {"start": parts.start, "thread": parts.thread, "own": parts.own, "total": parts.own + parts.inner}
+    return Instances(number, module, made.__getitem__)

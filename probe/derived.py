@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from .arrow import ARROW_TYPES, repeated, schema_of
+from .arrow import ARROW_TYPES, made, repeated, schema_of
 from .bounds import first_step, possible_ranks
 from .raw import Job, Left, Raw
 from .schema import Columns, Table
@@ -152,11 +151,11 @@ def _have(raw: Raw, stream: str) -> None:
 
 
 def _with_common(raw: Raw, values: Columns) -> Columns:
-    rows = len(values["start_ns"])
+    rows = next(len(values[name]) for name in ("step", "start_ns") if not callable(values[name]))
     return {
         "rank": lambda: repeated(raw.rank, rows, "INTEGER"),
         "host": lambda: repeated(raw.host, rows, "VARCHAR"),
         "pid": lambda: repeated(raw.pid, rows, "INTEGER"),
-        "time": lambda: pc.cast(pa.array(raw.wall_us(values["start_ns"])), pa.timestamp("us")),
+        "time": lambda: pa.array(raw.wall_us(made(values["start_ns"]))).cast(pa.timestamp("us")),
         **values,
     }

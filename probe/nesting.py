@@ -80,8 +80,9 @@ def _nest_thread(
     closed = np.searchsorted(closings, start, side="right")
     depth = np.arange(len(rows)) - closed
     level[rows] = depth
-    by_depth = np.argsort(depth, kind="stable")
-    bounds = np.searchsorted(depth[by_depth], np.arange(depth.max() + 2))
+    deepest = int(depth.max())
+    by_depth = np.argsort(depth.astype(np.int16) if deepest < 1 << 15 else depth, kind="stable")  # short: by counting
+    bounds = np.searchsorted(depth[by_depth], np.arange(deepest + 2))
     above: Ints = by_depth[:0]
     for generation, (low, high) in enumerate(pairwise(bounds)):
         here = by_depth[low:high]

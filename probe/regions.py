@@ -21,6 +21,8 @@ def spans(raw: Raw) -> Rows:
     rows, compiled = raw.rows(SPANS), _compiled(raw.log)
     waits = rows["flags"] & KIND_MASK == WAIT
     rows = rows.of(~waits) if waits.any() else rows
+    if not compiled and not (rows["flags"] & COMPILED).any():
+        return rows
     called = np.isin(rows["subject"], list(compiled)) & (rows["flags"] & KIND_MASK == FORWARD)
     if not called.any() and not (rows["flags"] & COMPILED).any():
         return rows

@@ -45,12 +45,13 @@ class Table:
     """One table.  Exactly one of `derive` and `derive_job` is given.
 
     derive: called once for each rank that answered; returns its own columns and `step`, `in_eval`,
-    `start_ns`, all of one length and only rows that may be seen (Raw.timeline.visible); `rank`, `host`,
-    `pid` and `time` are added by the reader.
+    `start_ns`, all of one length and only rows that may be seen (Raw.timeline.visible), `step` or
+    `start_ns` as an array; `rank`, `host`, `pid` and `time` are added by the reader.
     derive_job: called once with all ranks; returns every column.
     streams: the raw streams it is made of, beside the steps, which every table may use.
     taps: what fills it, by the names in probe.agents, where its streams do not tell.
-    by_step: the rows of a step come of what was recorded from some steps before it on, and of nothing earlier.
+    by_step: the rows of a step come of what was recorded from some steps before it on, and of nothing earlier; several
+    ranks with few rows may be derived as one (probe.together).
     question: what the example answers.
     """
 

@@ -6,7 +6,9 @@ to their steps, or their names have changed, there is nothing on the shelf.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,27 +89,30 @@ class Shelf:
 
 def shelf_of(raw: Raw, table: Table) -> Shelf | None:
     """What is there, as long as it is true.  Raises Left."""
-    shelf: Shelf | None = raw.shelves.get(table.name)
-    if shelf is None:
+    lay: Callable[[], Shelf | None] = raw.shelves.pop(table.name, lambda: None)
+    shelf = lay()
+    if shelf is None or shelf.known != _known(raw) or any(_came_late(raw, each, shelf) for each in table.streams):
         return None
-    if shelf.known != _known(raw) or any(_came_late(raw, stream, shelf) for stream in table.streams):
-        del raw.shelves[table.name]
-        return None
+    raw.shelves[table.name] = lambda: shelf
     shelf.forget(_oldest(raw, table))
     return shelf if shelf.pieces else None
 
 
 def lay_by(raw: Raw, table: Table, values: Columns, shelf: Shelf | None) -> None:
-    """Keep what is final of these rows; shelf: what was there before them.  Raises Left."""
-    step, begin = values["step"], shelf.upto if shelf else np.iinfo(np.int64).min
-    upto = _final(raw, table)
-    rows = np.flatnonzero((step >= begin) & (step < upto))
-    if len(rows) < WORTH or len(rows) + (shelf.rows if shelf else 0) > _MOST:
-        return
-    shelf = shelf or Shelf(_known(raw), upto)
+    """Have what is final of these rows kept, once a query comes; shelf: what was there before them.  Raises Left."""
+    new = Shelf(_known(raw), _final(raw, table), {stream: raw.recorded(stream) for stream in table.streams})
+    raw.shelves[table.name] = partial(_laid_by, new, values, shelf)
+
+
+def _laid_by(new: Shelf, values: Columns, old: Shelf | None) -> Shelf | None:
+    step, begin = values["step"], old.upto if old else np.iinfo(np.int64).min
+    rows = np.flatnonzero((step >= begin) & (step < new.upto))
+    if len(rows) < WORTH or len(rows) + (old.rows if old else 0) > _MOST:
+        return old
+    shelf = old or new
     shelf.add(values, rows[np.argsort(step[rows], kind="stable")])
-    shelf.upto, shelf.seen = upto, {stream: raw.recorded(stream) for stream in table.streams}
-    raw.shelves[table.name] = shelf
+    shelf.upto, shelf.seen = new.upto, new.seen
+    return shelf
 
 
 def _known(raw: Raw) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .arrow import choice, nullable
+from .arrow import choice, made, nullable
 from .distinct import distinct
 from .nesting import Bools, Ints
 from .raw import Raw, Rows
@@ -76,11 +76,11 @@ class Together(Raw):
         ends["time_ns"][:], ends["thread"][:], ends["flags"][:] = self._ends, -1, SAMPLED
         ends["count"][:] += 1
         order = np.argsort(np.append(whose, np.arange(len(self.members))), kind="stable")
-        made = Rows(rows.slots, np.concatenate([rows.table, ends.table])[order])
+        found = Rows(rows.slots, np.concatenate([rows.table, ends.table])[order])
         base = np.array([raw.timeline.base for raw in self.members])
         owner = np.append(whose, np.arange(len(self.members)))[order]
-        made["count"][:] += base[owner] + (owner + 1 << _APART)
-        return made
+        found["count"][:] += base[owner] + (owner + 1 << _APART)
+        return found
 
     def run_of(self, times_ns: Ints) -> Ints:
         found: Ints = np.minimum(np.searchsorted(self._ends, times_ns), len(self.members) - 1)
@@ -93,7 +93,10 @@ class Together(Raw):
     def told_apart(self, values: Columns) -> Columns:
         """What was derived of this, as the rows of its members, with what all tables have of their ranks."""
         whose = owner_of(values["step"])
-        step, start = values["step"] - (whose + 1 << _APART), values["start_ns"] - self.shift[whose]
+        step = values["step"] - (whose + 1 << _APART)
+
+        def start() -> Ints:
+            return made(values["start_ns"]) - self.shift[whose]  # type: ignore[no-any-return]
 
         def each(of: str) -> Ints:
             return np.array([getattr(raw, of) for raw in self.members], np.int64)[whose]
@@ -104,7 +107,7 @@ class Together(Raw):
 
         def time() -> Any:
             offset = np.array([int(raw.facts["wall_ns"]) - int(raw.facts["monotonic_ns"]) for raw in self.members])
-            return pa.array((start + offset[whose]) // 1000).cast(pa.timestamp("us"))
+            return pa.array((start() + offset[whose]) // 1000).cast(pa.timestamp("us"))
 
         common = {"rank": lambda: each("rank"), "host": host, "pid": lambda: each("pid"), "time": time}
         return {**common, **values, "start_ns": start, "step": step}

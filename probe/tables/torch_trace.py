@@ -41,7 +41,6 @@ def derive(raw: Raw) -> Columns:
     rows, bound = rows[seen[0]], seen[1]
     both = _Both(len(rows), len(bound))
     whole_spans = spans.end - spans.start
-    began = both.join(spans.start[rows], back.start[bound])
     flags, number = spans.rows["flags"], back.number[bound]
     compiled = (flags & COMPILED) != 0
     names, types = _names(raw, "name"), _names(raw, "type")
@@ -71,7 +70,7 @@ def derive(raw: Raw) -> Columns:
         return devices.timed().of(rows).followed_by(back_on_device().of(bound))
 
     return {
-        "start_ns": began,
+        "start_ns": lambda: both.join(spans.start[rows], back.start[bound]),
         "step": both.join(steps[0][seen[0]], steps[1][bound]),
         "in_eval": lambda: both.join(spans.in_eval[rows], spans.in_eval[engines][number]),
         "seq": lambda: both.join(spans.rows["seq"][rows], spans.rows["seq"][engines][number]),

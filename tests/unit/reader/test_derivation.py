@@ -242,6 +242,7 @@ def test_passes_of_one_shape_are_as_each_by_itself(programs: list, order: list, 
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alike, "_LEAST", 2)
-        together, single = (sorted(zip(*(values.tolist() for values in vars(found).values()), strict=True))
+        fields = ("number", "module", "start", "thread", "own", "total")
+        together, single = (sorted(zip(*(getattr(found, field).tolist() for field in fields), strict=True))
                             for found in (alike.resolve(*asked), resolve(*asked)))  # fmt: skip
     assert together == single

@@ -22,7 +22,7 @@ ALL = "SELECT * EXCLUDE (time) FROM python.torch_trace ORDER BY ALL"
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few rows are worth to be kept."""
-    monkeypatch.setattr(shelf, "_WORTH", 10)
+    monkeypatch.setattr(shelf, "WORTH", 10)
     monkeypatch.setattr(shelf, "_AT_ONCE", 25)
 
 
@@ -43,10 +43,13 @@ def rows(connection: Connection, sql: str = ALL) -> list[dict[str, Any]]:
     return found
 
 
-def shelves(connection: Connection) -> dict[str, Any]:
+def kept(connection: Connection) -> Any:
+    """As the next query finds it."""
     assert connection._fetcher is not None
     (found,) = connection._fetcher._shelves.values()
-    return found
+    laid_by = found["python.torch_trace"]()
+    found["python.torch_trace"] = lambda: laid_by
+    return laid_by
 
 
 def test_a_job_that_goes_on(agent: Make, connected: Connect) -> None:
@@ -59,7 +62,7 @@ def test_a_job_that_goes_on(agent: Make, connected: Connect) -> None:
             f"SELECT step, count(*) FROM python.torch_trace WHERE step > {chance.randint(0, 200)} GROUP BY 1 ORDER BY 1"
         )
         assert rows(living, some) == rows(connected(one.agent), some)
-    assert len(shelves(living)["python.torch_trace"].pieces) > 5
+    assert len(kept(living).pieces) > 5
 
 
 def test_rows_from_the_shelf_are_not_fetched_and_not_made_again(agent: Make, connected: Connect) -> None:
@@ -67,11 +70,11 @@ def test_rows_from_the_shelf_are_not_fetched_and_not_made_again(agent: Make, con
     one.train(200)
     living = connected(one.agent)
     rows(living)
-    laid_by = shelves(living)["python.torch_trace"].pieces[0][1]
+    laid_by = kept(living).pieces[0][1]
     before = living._fetcher.scans.account[-1].asked["last"]  # type: ignore[union-attr]
     one.train(3)
     rows(living)
-    assert shelves(living)["python.torch_trace"].pieces[0][1] is laid_by
+    assert kept(living).pieces[0][1] is laid_by
     asked = [scan["first"] for scan in one.agent.requests if scan["kind"] == "scan" and scan["stream"] == "marks"]
     assert asked == [1, before + 1]
 
