@@ -3,46 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-from naps import MS, Clock, Naps, napping  # noqa: E402
-from played_cuda import PlayedCuda, played_cuda, to_cuda  # noqa: E402
-from tapped import Taps, tapped  # noqa: E402
+from on_a_device import on_a_device  # noqa: E402
+from played_cuda import PlayedCuda, to_cuda  # noqa: E402
+from tapped import Taps  # noqa: E402
 from zoo import ZOO  # noqa: E402
 
 SLACK_NS = 10_000  # of a clock that goes on by 1 ns a reading
-TIMES = 3  # what a nap on the host takes on the device
-BEHIND_NS = 1000 * MS  # what the device has to do when the test begins
 
 Rows = list[dict[str, Any]]
-
-
-@contextmanager
-def on_a_device(**options: Any) -> Iterator[tuple[PlayedCuda, Taps]]:
-    """Every nap issues a kernel that takes longer: the device falls behind and is never idle."""
-    nap = Naps.nap
-
-    def launching(self: Naps, module: Any, stage: str, ms: float) -> None:
-        nap(self, module, stage, ms)
-        played.launch(module, stage, int(TIMES * ms * MS))
-
-    clock = Clock()
-    with (
-        napping(clock),
-        played_cuda(clock) as played,
-        patch.object(Naps, "nap", launching),
-        tapped(**options) as taps,
-    ):
-        played.busy_until = clock.now + BEHIND_NS
-        yield played, taps
 
 
 def table(played: PlayedCuda, taps: Taps) -> Rows:

@@ -1,0 +1,134 @@
+"""Ranks that are derived as one have the rows that each of them has by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from naps import MS, Clock, napping  # noqa: E402
+from on_a_device import on_a_device  # noqa: E402
+from played_cuda import to_cuda  # noqa: E402
+from tapped import tapped  # noqa: E402
+from zoo import ZOO  # noqa: E402
+
+from probe.arrow import table_of  # noqa: E402
+from probe.derived import _with_common  # noqa: E402
+from probe.log import Log  # noqa: E402
+from probe.nesting import Ints  # noqa: E402
+from probe.raw import Job, Raw  # noqa: E402
+from probe.streams import DEVICE, ENGINE, FORWARD, MARKS, SAMPLED, SPANS, STEPS  # noqa: E402
+from probe.tables.torch_trace import TABLE  # noqa: E402
+from probe.together import Group, Together, groups_of  # noqa: E402
+
+STREAMS = TABLE.streams
+assert TABLE.derive is not None
+derive: Callable[[Raw], Any] = TABLE.derive
+
+
+def job(one: Raw, ends: list[int], ranks: int) -> Job:
+    """Ranks that did the same at other times, on hosts with other clocks, with steps of other numbers."""
+    tables = {stream: one.rows(stream).table for stream in STREAMS}
+    steps = np.array([[end, count, -1, 0, 0, 0, 7, SAMPLED, count + 1] for count, end in enumerate(ends)], np.int64)
+    raws = []
+    for rank in range(ranks):
+        shift = (rank % 3) * 10**12 + rank * 77
+        facts = {**one.facts, "rank": rank, "host": f"host{rank % 2}", "step_base": rank % 2,
+                 "monotonic_ns": ends[-1] + shift + MS, "wall_ns": 10**18 + rank}  # fmt: skip
+        raws.append(Raw(one.pid + rank, facts, {}, one.log))
+
+        def moved(table: Ints, slots: tuple[str, ...], shift: int = shift) -> Ints:
+            made = table.copy()
+            for place, slot in enumerate(slots):
+                made[:, place] += shift * slot.endswith("_ns")
+            return made
+
+        for stream, table in {**tables, STEPS: steps}.items():
+            raws[-1].put(stream, [moved(table, raws[-1].slots(stream))])
+    return Job(raws, lambda stream: None)
+
+
+def rows(values: Any) -> list[str]:
+    return sorted(map(repr, table_of(TABLE.columns, values).to_pylist()))
+
+
+def check(job: Job) -> None:
+    alone = [rows(_with_common(raw, derive(raw))) for raw in job.raws]
+    (members,) = groups_of(job.raws, STREAMS)
+    assert members == job.raws
+    together = Together(members, STREAMS)
+    group = Group(together, derive(together))
+    assert all(alone)
+    assert [rows_of(share) for share in group.shares] == alone
+    assert rows_of(group.piece) == sorted(row for each in alone for row in each)
+
+
+def rows_of(piece: Any) -> list[str]:
+    columns = {column.name: [value for chunk in piece.chunks(column) for value in chunk.to_pylist()]
+               for column in TABLE.columns}  # fmt: skip
+    return sorted(repr(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_on_the_cpu(name: str) -> None:
+    clock = Clock()
+    with napping(clock), tapped() as taps:
+        _, run = ZOO[name]()
+        ends = []
+        for _ in range(3):
+            run()
+            ends.append(clock.now)
+        run()  # a step that has only begun
+        check(job(taps.raw(), ends, 5))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_on_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(torch.utils.checkpoint._allowed_determinism_checks_to_fns, "default", lambda tensor: None)
+    with on_a_device() as (played, taps):
+        model, run = ZOO[name]()
+        to_cuda(model)
+        run()
+        taps.modules.name()
+        taps.device.open()
+        ends = [played.clock.now]
+        for _ in range(2):
+            run()
+            ends.append(played.clock.now)
+        played.catch_up()
+        taps.device.tend()
+        raw = taps.raw()
+        check(job(raw, ends, 4))
+        ranks = job(raw, ends, 10)
+        for rank in range(1, 10, 2):
+            ranks.raws[rank].rows(DEVICE)["device"][:] += 1
+        assert list(groups_of(ranks.raws, STREAMS)) == [ranks.raws[::2], ranks.raws[1::2]]
+
+
+def test_what_one_rank_did_last_is_nothing_to_the_next_ones_first_pass() -> None:
+    """A pass without a module, after a step without any; behind it calls that have no pass yet."""
+    log = Log()
+    log.modules[1001] = {"name": "Model", "type": "Model", "parent": 0, "root": 1001}
+    one = Raw(1, {"streams": {}}, {}, log)
+    Job([one], lambda stream: one.put(stream, [tables.get(stream, np.zeros((0, 11), np.int64))]))
+    spans = [[30, 40, 0, 7, ENGINE, 1], [70, 80, 1001, 7, FORWARD, 2], [81, 90, 1001, 7, FORWARD, 3]]
+    tables = {SPANS: np.array(spans, np.int64), MARKS: np.zeros((0, 5), np.int64)}
+    check(job(one, [20, 60], 4))
+
+
+def test_who_is_not_like_the_others_stays_alone() -> None:
+    with napping(Clock()), tapped() as taps:
+        _, run = ZOO["chain"]()
+        run()
+        ranks = job(taps.raw(), [taps.raw().rows(STREAMS[0]).table[:, 1].max()], 9)
+    others, far = ranks.raws[3], ranks.raws[5]
+    others.log = type(others.log)()
+    others.log.modules.update({serial: dict(module) for serial, module in far.log.modules.items()})
+    far.rows(STREAMS[0]).table[0, 0] -= 1 << 60
+    (members,) = groups_of(ranks.raws, STREAMS)
+    assert members == [raw for raw in ranks.raws if raw not in (others, far)]
+    assert list(groups_of(ranks.raws[:3], STREAMS)) == []
