@@ -28,6 +28,7 @@ class Fetcher:
         self._timeout = timeout
         self._logs: dict[Link, Log] = {}
         self._shelves: dict[Link, dict[str, Any]] = {}
+        self._agents: dict[Link, Any] = {}  # by their ids
         self.scans = Scans(client, timeout)
 
     def snapshot(self, open_steps: bool = False, newest: int | None = None) -> Job:
@@ -82,9 +83,18 @@ class Fetcher:
 
     def _raw(self, link: Link, header: Header) -> Raw:
         link.facts = header["facts"]
+        if self._agents.setdefault(link, link.facts.get("id")) != link.facts.get("id"):
+            self._forget(link)
         raw = Raw(link.pid, link.facts, header["streams"], self._logs.setdefault(link, Log()))
         raw.shelves = self._shelves.setdefault(link, {})
         return raw
+
+    def _forget(self, link: Link) -> None:
+        """Another agent listens at that port now: the job was detached and attached again."""
+        self._agents[link] = link.facts.get("id")
+        self._logs.pop(link, None)
+        self._shelves.pop(link, None)
+        self.scans.forget(link)
 
     def _ask(self, job: Job, raws: dict[Link, Raw], kind: str) -> dict[Raw, Header]:
         calls = self._client.ask(

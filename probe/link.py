@@ -7,6 +7,7 @@ Invariant: pid is that of a process here only where `here` holds; nothing looks 
 from __future__ import annotations
 
 import math
+import os
 import time
 from typing import Any, NamedTuple
 
@@ -108,13 +109,13 @@ class Link:
     @facts.setter
     def facts(self, said: Header) -> None:
         self._said = said
-        still = said.get("step_source") == self._numbered_over
+        still = _numbers(said) == self._numbered_over
         self._facts = {**said, **self._numbering} if still else said
 
     def number_steps(self, base: int, source: str) -> None:
         """Its steps count so for this connection, until it numbers them otherwise itself: a key for reading tells an
         agent nothing."""
-        self._numbered_over = self._said.get("step_source")
+        self._numbered_over = _numbers(self._said)
         self._numbering = {"step_base": base, "step_source": source}
         self.facts = self._said
 
@@ -222,12 +223,21 @@ class Link:
         if self.here:
             began = self.facts.get("start_ticks")
             ended = has_ended(self.pid) or (began is not None and start_ticks(self.pid) != began)
-            return self._lost("ended", "gone") if ended else None
+            return self._lost("ended", "gone") if ended else self._detached()
         if time.monotonic() - self._lost_at < _LOST_S:
             return None
         if self._closed >= _CLOSED:
             return self._lost("ended: nothing listens there any more", "gone")
         return self._lost("is out of reach: the connection to it broke off", for_good=False)
+
+    def _detached(self) -> Loss | None:
+        """Whether the process goes on without the agent that was spoken to; that takes its socket with it."""
+        if not self.greeted or os.path.exists(self.address.url.removeprefix("ipc://")):
+            return None
+        now = (memfd.facts(self.pid) or {}).get("id")
+        if now == self.facts.get("id"):
+            return None
+        return self._lost("was detached, and attached again since: connect again" if now else "was detached")
 
     def close(self) -> None:
         self.unwatch()
@@ -236,3 +246,8 @@ class Link:
             self.monitor.close(linger=0)
         if self.socket is not None:
             self.socket.close(linger=0)
+
+
+def _numbers(said: Header) -> tuple[Any, ...]:
+    """Whose steps they are, and where that one has their numbers from."""
+    return said.get("id"), said.get("step_source")

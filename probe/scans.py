@@ -87,6 +87,11 @@ class Scans:
         self.account: list[Scan] = []
         self.seconds = 0.0
 
+    def forget(self, link: Link) -> None:
+        """What has been read of this agent."""
+        self._shared.pop(link, None)
+        self._kept = {key: kept for key, kept in self._kept.items() if key[0] is not link}
+
     def whole(self, job: Job, raws: dict[Link, Raw], stream: str, newest: int | None = None) -> None:
         """All rows of a stream, or so many of the newest."""
         scans, kept = {}, {}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from probe import connect
 from probe.attach import attach
-from target import PYTHON, TARGETS, Probe, Target
+from probe.errors import SilentError
+from target import PYTHON, TARGETS, Probe, Start, Target
 
 KINDS = (
     "fork", "spawn", "execv", "exit_with_handlers", "exit_beside_daemons", "exit_by_an_exception_while_threads_go_on",
@@ -60,3 +63,21 @@ def test_what_it_becomes_by_exec_is_attached_to_anew(tmp_path: Path, probe: Prob
         probe(target.pid, "detach")
     finally:
         target.end()
+
+
+def test_a_connection_that_outlives_a_detach_says_so_at_once(start: Start, probe: Probe) -> None:
+    job = start("loop.py", "--sleep", "0.02")
+    attach(job.pid)
+    with connect(str(job.pid), timeout=30) as connection:
+        connection.query("SELECT 1")
+        probe(job.pid, "detach")
+        began = time.monotonic()
+        with pytest.raises(SilentError, match=rf"Rank 0 \(pid {job.pid}\) was detached\.$"):
+            connection.query("SELECT 1")
+        assert time.monotonic() - began < 10
+    attach(job.pid)
+    with connect(str(job.pid), timeout=30) as connection:
+        probe(job.pid, "detach")
+        attach(job.pid)
+        with pytest.raises(SilentError, match="was detached, and attached again since: connect again"):
+            connection.query("SELECT 1")

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from fake_agent import FakeAgent
 
+from probe import protocol as wire
 from probe.connection import Connection
 from probe.errors import QueryError
+from probe.log import START
+from probe.streams import SPANS, STEPS
 
 MS = 1_000_000
 Make = Callable[..., FakeAgent]
@@ -85,3 +88,15 @@ def test_an_explanation_names_every_rank_and_what_it_sent(agent: Make, connected
         [rank, stream, rows] for rank in "01" for stream, rows in (("marks", "30"), ("spans", "40"), ("steps", "10"))
     ]
     assert lines[7][:2] == ["fetched", "160"] and "python.torch_trace" in connection.explanation[8]
+
+
+def test_another_agent_at_the_same_address_is_read_from_its_beginning(agent: Make, connected: Connect) -> None:
+    """A job that was detached, and attached again at the same port."""
+    one = trained(agent(), 100)
+    connection = connected(one)
+    value(connection, "SELECT count(*) FROM torch_trace")
+    one.requests.clear()
+    one.facts["id"] = "another"
+    value(connection, "SELECT count(*) FROM torch_trace")
+    asked = {(each["kind"], each.get("stream")): each["first"] for each in one.requests if "first" in each}
+    assert asked[wire.SCAN, SPANS] == asked[wire.SCAN, STEPS] == 1 and asked[wire.LOG, None] == START
