@@ -18,7 +18,7 @@ from . import protocol as wire
 from .client import Call, Client, Header, Link
 from .streams import STEPS, STREAMS
 
-_RECENT = 1024  # boundaries compared; ranks are at most some steps apart
+_FEW, _RECENT = 64, 1024  # boundaries compared, the second if the first do not do: ranks are some steps apart
 GROUP_SEQ = "group_seq"
 _TWICE = -1  # instead of a count
 SETTLE_S = 5.0  # rows of a job whose first steps take longer are seen only later
@@ -37,7 +37,13 @@ def align(client: Client, timeout: float) -> list[Link]:
     if unsettled:
         return unsettled
     deadline = time.monotonic() + timeout
-    boundaries = _boundaries(client, links, deadline)
+    lost = _align(client, links, deadline, _FEW)
+    return _align(client, links, deadline, _RECENT) if lost else []
+
+
+def _align(client: Client, links: Sequence[Link], deadline: float, recent: int) -> list[Link]:
+    """By so many boundaries of each rank; those that have none in common."""
+    boundaries = _boundaries(client, links, deadline, recent)
     reference = min(boundaries, key=_precedence, default=None)
     if reference is None:
         return []
@@ -82,10 +88,10 @@ def _base(reference: Link, known: Boundaries, own: Boundaries) -> int | None:
     return first + votes.most_common(1)[0][0] if votes else None
 
 
-def _boundaries(client: Client, links: Sequence[Link], deadline: float) -> dict[Link, Boundaries]:
+def _boundaries(client: Client, links: Sequence[Link], deadline: float, recent: int) -> dict[Link, Boundaries]:
     """Sequence number -> count of each rank's last boundaries; numbers that occur twice tell nothing."""
     asked = [link for link in links if not link.silent]
-    seen: dict[Call, Boundaries] = {client.send(link, wire.SCAN, b"", **_scan(link)): {} for link in asked}
+    seen: dict[Call, Boundaries] = {client.send(link, wire.SCAN, b"", **_scan(link, recent)): {} for link in asked}
 
     def take(call: Call, header: Header, payload: Sequence[Any]) -> None:
         _add(seen[call], *_rows(call.link, int(header["first"]), payload[1].bytes))
@@ -110,8 +116,8 @@ def _stored(pid: int) -> Boundaries:
     return found
 
 
-def _scan(link: Link) -> Header:
-    first = max(1, int(link.facts.get("count") or 0) - _RECENT)
+def _scan(link: Link, recent: int) -> Header:
+    first = max(1, int(link.facts.get("count") or 0) - recent)
     return {"stream": STEPS, "first": first, "last": 1 << 62, "credit": wire.CREDIT, "patch": []}
 
 
