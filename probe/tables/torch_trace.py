@@ -6,14 +6,15 @@ of both is in probe.module_rows.
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..arrow import choice, coded
-from ..backward import Passes
 from ..device_times import DeviceTimes, Timed
+from ..distinct import distinct
 from ..module_rows import backwards, depths, passes_of, places_of
 from ..nesting import NONE, Bools, Ints, self_time
 from ..raw import Raw
@@ -28,75 +29,105 @@ _STREAMS = (SPANS, MARKS)  # what a row cannot do without; its times on a device
 
 def derive(raw: Raw) -> Columns:
     """Forward and step rows by their spans, then the backwards."""
-    spans = Spans.of(raw)
-    places = places_of(raw, spans)
-    tree = Tree.of(places.parents, places.subjects)
-    engines, passes = passes_of(spans)
-    devices = DeviceTimes(raw, spans)
-    back, back_on_device = backwards(raw, spans, places, tree, passes, engines, devices)
-    rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
-    pass_step = raw.timeline.step(passes.start)
-    steps = (raw.timeline.step(spans.start[rows]), pass_step[back.number])
-    seen = [np.flatnonzero(_seen(raw, step)) for step in steps]
-    rows, bound = rows[seen[0]], seen[1]
-    both = _Both(len(rows), len(bound))
-    whole_spans = spans.end - spans.start
-    flags, number = spans.rows["flags"], back.number[bound]
-    compiled = (flags & COMPILED) != 0
-    names, types = _names(raw, "name"), _names(raw, "type")
-    backs = np.zeros(len(bound), np.bool_)
+    return _Trace(raw).columns()
 
-    @cache
-    def subject() -> Any:
-        return both.join(spans.subject[rows], tree.subject(back.module[bound]))
 
-    @cache
-    def caller() -> Any:
+class _Trace:
+    """What the columns are made of; what only some of them need is made when the first one asks for it."""
+
+    def __init__(self, raw: Raw) -> None:
+        self._raw, spans = raw, Spans.of(raw)
+        places = places_of(raw, spans)
+        self._spans, self._tree = spans, Tree.of(places.parents, places.subjects)
+        self._engines, self._passes = passes_of(spans)
+        self._devices = DeviceTimes(raw, spans)
+        back, self._back_on_device = backwards(
+            raw, spans, places, self._tree, self._passes, self._engines, self._devices
+        )
+        rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
+        steps = raw.timeline.step(spans.start[rows]), raw.timeline.step(self._passes.start)[back.number]
+        seen, self._bound = (np.flatnonzero(_seen(raw, step)) for step in steps)
+        self._rows, self._back = rows[seen], back
+        self._number = back.number[self._bound]
+        self._steps = self._join(steps[0][seen], steps[1][self._bound])
+        self._flags = spans.rows["flags"]
+
+    def columns(self) -> Columns:
+        spans, tree, rows, back, bound = self._spans, self._tree, self._rows, self._back, self._bound
+        engines, flags, join = self._engines[self._number], self._flags, self._join
+        names, types = _names(self._raw, "name"), _names(self._raw, "type")
+        return {
+            "start_ns": lambda: join(spans.start[rows], back.start[bound]),
+            "step": self._steps,
+            "in_eval": lambda: join(spans.in_eval[rows], spans.in_eval[engines]),
+            "seq": lambda: join(spans.rows["seq"][rows], spans.rows["seq"][engines]),
+            "micro_step": self._micro_step,
+            "module": lambda: coded(self._subject, names),
+            "module_type": lambda: coded(self._subject, types),
+            "parent": lambda: coded(self._caller, names),
+            "root": lambda: coded(self._subject, _models(self._raw)),
+            "depth": lambda: join(depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
+            "stage": self._stage,
+            "duration": lambda: self._seconds(self._own, lambda: (self._timed.own, self._timed.own_known)),
+            "total_duration": lambda: self._seconds(self._whole, lambda: (self._timed.total, self._timed.total_known)),
+            "host_duration": lambda: self._own / 1e9,
+            "total_host_duration": lambda: self._whole / 1e9,
+            **self._devices.memory(rows, len(bound)),
+            "device": lambda: coded(self._subject, self._devices.devices),
+            "thread": lambda: self._raw.native_threads(join(spans.rows["thread"][rows], back.thread[bound])),
+            "recompute": lambda: join(spans.recompute[rows], np.zeros(len(bound), np.bool_)),
+            "compiled": self._compiled,
+            "failed": lambda: join((flags[rows] & FAILED) != 0, (flags[engines] & FAILED) != 0),
+        }
+
+    def _join(self, of_spans: Any, of_backwards: Any) -> Any:
+        return np.concatenate([of_spans, of_backwards])
+
+    def _seconds(self, host: Ints, on_device: Callable[[], tuple[Ints, Bools]]) -> Any:
+        return self._devices.seconds(self._subject, host, on_device)
+
+    @cached_property
+    def _subject(self) -> Any:
+        return self._join(self._spans.subject[self._rows], self._tree.subject(self._back.module[self._bound]))
+
+    @cached_property
+    def _caller(self) -> Any:
+        spans, tree, rows = self._spans, self._tree, self._rows
         found = np.where(spans.caller[rows] == NONE, 0, spans.subject[spans.caller[rows]])
         again = spans.recompute[rows] & (found == 0)
         found = np.where(again, tree.subject(tree.parent[tree.index(spans.subject[rows])]), found)
-        return both.join(found, tree.subject(tree.parent[back.module[bound]]))
+        return self._join(found, tree.subject(tree.parent[self._back.module[self._bound]]))
 
-    @cache
-    def own() -> Any:
-        return both.join(self_time(spans.nesting, whole_spans)[rows], back.own[bound])
+    @cached_property
+    def _own(self) -> Any:
+        spans = self._spans
+        return self._join(self_time(spans.nesting, spans.end - spans.start)[self._rows], self._back.own[self._bound])
 
-    @cache
-    def whole() -> Any:
-        return both.join(whole_spans[rows], back.total[bound])
+    @cached_property
+    def _whole(self) -> Any:
+        spans, rows = self._spans, self._rows
+        return self._join(spans.end[rows] - spans.start[rows], self._back.total[self._bound])
 
-    @cache
-    def timed() -> Timed:
-        return devices.timed().of(rows).followed_by(back_on_device().of(bound))
+    @cached_property
+    def _timed(self) -> Timed:
+        return self._devices.timed().of(self._rows).followed_by(self._back_on_device().of(self._bound))
 
-    return {
-        "start_ns": lambda: both.join(spans.start[rows], back.start[bound]),
-        "step": both.join(steps[0][seen[0]], steps[1][bound]),
-        "in_eval": lambda: both.join(spans.in_eval[rows], spans.in_eval[engines][number]),
-        "seq": lambda: both.join(spans.rows["seq"][rows], spans.rows["seq"][engines][number]),
-        "micro_step": lambda: (
-            _micro_step(raw, passes, both.join(spans.start[rows], passes.start[number]))
-            - both.join(spans.recompute[rows], backs)
-        ),
-        "module": lambda: coded(subject(), names),
-        "module_type": lambda: coded(subject(), types),
-        "parent": lambda: coded(caller(), names),
-        "root": lambda: coded(subject(), _models(raw)),
-        "depth": lambda: both.join(depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
-        "stage": lambda: choice(
-            both.join(np.where(spans.kind[rows] == OPTIMIZER, 2, 0), np.ones(len(bound), np.int64)), STAGES
-        ),
-        "duration": lambda: devices.seconds(subject(), own(), lambda: (timed().own, timed().own_known)),
-        "total_duration": lambda: devices.seconds(subject(), whole(), lambda: (timed().total, timed().total_known)),
-        "host_duration": lambda: own() / 1e9,
-        "total_host_duration": lambda: whole() / 1e9,
-        **devices.memory(rows, len(bound)),
-        "device": lambda: coded(subject(), devices.devices),
-        "thread": lambda: raw.native_threads(both.join(spans.rows["thread"][rows], back.thread[bound])),
-        "recompute": lambda: both.join(spans.recompute[rows], backs),
-        "compiled": lambda: both.join(compiled[rows], np.isin(subject()[len(rows) :], spans.subject[compiled])),
-        "failed": lambda: both.join((flags[rows] & FAILED) != 0, (flags[engines][number] & FAILED) != 0),
-    }
+    def _micro_step(self) -> Ints:
+        """Backward passes begun in the step before each row; what runs inside a pass belongs with the pass."""
+        starts = self._passes.start
+        times = self._join(self._spans.start[self._rows], starts[self._number])
+        before: Ints = np.searchsorted(starts, times) - np.searchsorted(starts, self._raw.timeline.since(times))
+        before[: len(self._rows)] -= self._spans.recompute[self._rows]
+        return before
+
+    def _stage(self) -> Any:
+        optimizers = self._spans.kind[self._rows] == OPTIMIZER
+        return choice(self._join(np.where(optimizers, 2, 0), np.ones(len(self._bound), np.int64)), STAGES)
+
+    def _compiled(self) -> Any:
+        compiled = (self._flags & COMPILED) != 0
+        subjects = distinct(self._spans.subject[compiled])
+        return self._join(compiled[self._rows], np.isin(self._subject[len(self._rows) :], subjects))
 
 
 def _seen(raw: Raw, steps: Ints) -> Bools:
@@ -106,23 +137,6 @@ def _seen(raw: Raw, steps: Ints) -> Bools:
     if not raw.job.open_steps:
         sampled &= timeline.finished(steps)
     return sampled & timeline.visible(steps, _STREAMS)
-
-
-class _Both:
-    """Rows of spans followed by rows of backwards."""
-
-    def __init__(self, spans: int, backwards: int) -> None:
-        self.length = spans + backwards
-
-    def join(self, of_spans: Any, of_backwards: Any) -> Any:
-        return np.concatenate([of_spans, of_backwards])
-
-
-def _micro_step(raw: Raw, passes: Passes, times: Ints) -> Ints:
-    """Backward passes begun in the step before each moment; what runs inside a pass belongs with the pass."""
-    before = np.searchsorted(passes.start, times)
-    result: Ints = before - np.searchsorted(passes.start, raw.timeline.since(times))
-    return result
 
 
 def _names(raw: Raw, what: str) -> dict[int, str]:
