@@ -18,7 +18,7 @@ from .bounds import first_step, possible_ranks
 from .raw import Job, Left, Raw
 from .schema import Columns, Table
 from .shelf import Piece, Shelf, lay_by, shelf_of
-from .together import Group, Share, Together, groups_of
+from .together import Group, Share, groups_of
 
 _BEFORE = 3  # steps before the first one wanted: what runs across a boundary is whole in the steps after it
 
@@ -44,6 +44,7 @@ class Derived:
     def _arrow(self, declared: Sequence[Any], pieces: Iterable[Piece]) -> Any:
         chunks: list[list[Any]] = [[] for _ in declared]
         for piece in pieces:
+            piece.have(declared)
             for all_of_column, column in zip(chunks, declared, strict=True):
                 all_of_column += piece.chunks(column)
         arrays = [
@@ -102,8 +103,7 @@ class Derived:
         of_parts = {part: raw for raw, part in parts.items() if raw in self._job.raws}
         done = list[Raw]()
         for members in groups_of(list(of_parts), self.table.streams):
-            together = Together(members, self.table.streams)
-            group = Group(together, self.table.derive(together))
+            group = Group(members, self.table.streams, self.table.derive)
             for part, share in zip(members, group.shares, strict=True):
                 raw = of_parts[part]
                 self._of_ranks[raw] = None if since[raw] is None else first, [share]

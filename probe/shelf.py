@@ -6,7 +6,7 @@ to their steps, or their names have changed, there is nothing on the shelf.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,6 +33,9 @@ class Piece:
     def __init__(self, values: Columns) -> None:
         self._values = values
         self._made: dict[str, list[Any]] = {}
+
+    def have(self, columns: Sequence[Column]) -> None:
+        """These will be asked for: where that is less work than one by one, they are made now."""
 
     def chunks(self, column: Column) -> list[Any]:
         if column.name not in self._made:

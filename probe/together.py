@@ -6,7 +6,7 @@ A moment, a step and a thread say whose they are here.  Invariant: each rank's r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -162,15 +162,39 @@ class _Timeline(Timeline):
 
 
 class Group:
-    """One piece of the rows of several ranks."""
+    """One piece of the rows of several ranks.  Only columns are kept: what they are made of is large, and memory that
+    was used before is quicker than new."""
 
-    def __init__(self, raw: Together, values: Columns) -> None:
+    def __init__(self, members: Sequence[Raw], streams: Sequence[str], derive: Callable[[Raw], Columns]) -> None:
+        self._members, self._streams, self._derive = members, streams, derive
+        self.piece = _Whole(self)
+        self.shares = [Share(self, place) for place in range(len(members))]
+        self._whose: Ints = np.zeros(0, np.int64)
+
+    def make(self, columns: Sequence[Column]) -> dict[str, list[Any]]:
+        raw = Together(self._members, self._streams)
+        values = self._derive(raw)
         self._whose = owner_of(values["step"])
-        self.piece = Piece(raw.told_apart(values))
-        self.shares = [Share(self, place) for place in range(len(raw.members))]
+        piece = Piece(raw.told_apart(values))
+        return {column.name: piece.chunks(column) for column in columns}
 
     def rows_of(self, place: int) -> Ints:
+        """Once something has been made."""
         return np.flatnonzero(self._whose == place)
+
+
+class _Whole(Piece):
+    def __init__(self, group: Group) -> None:
+        super().__init__({})
+        self._group = group
+
+    def have(self, columns: Sequence[Column]) -> None:
+        missing = [column for column in columns if column.name not in self._made]
+        if missing:
+            self._made |= self._group.make(missing)
+
+    def _make(self, column: Column) -> list[Any]:
+        return self._group.make([column])[column.name]
 
 
 class Share(Piece):
@@ -180,7 +204,11 @@ class Share(Piece):
         super().__init__({})
         self.group, self._place = group, place
 
+    def have(self, columns: Sequence[Column]) -> None:
+        self.group.piece.have(columns)
+
     def _make(self, column: Column) -> list[Any]:
+        self.have([column])
         return self.group.piece.of(self.group.rows_of(self._place)).chunks(column)
 
 

@@ -23,7 +23,7 @@ from probe.nesting import Ints  # noqa: E402
 from probe.raw import Job, Raw  # noqa: E402
 from probe.streams import DEVICE, ENGINE, FORWARD, MARKS, SAMPLED, SPANS, STEPS  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
-from probe.together import Group, Together, groups_of  # noqa: E402
+from probe.together import Group, groups_of  # noqa: E402
 
 STREAMS = TABLE.streams
 assert TABLE.derive is not None
@@ -60,8 +60,7 @@ def check(job: Job) -> None:
     alone = [rows(_with_common(raw, derive(raw))) for raw in job.raws]
     (members,) = groups_of(job.raws, STREAMS)
     assert members == job.raws
-    together = Together(members, STREAMS)
-    group = Group(together, derive(together))
+    group = Group(members, STREAMS, derive)
     assert all(alone)
     assert [rows_of(share) for share in group.shares] == alone
     assert rows_of(group.piece) == sorted(row for each in alone for row in each)
