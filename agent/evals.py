@@ -117,6 +117,8 @@ class Evals:
             self._server.post(armed, wire.ERROR, code="eval-missed", message=message)
 
         session.ticket = self._boundary.request(run, count, missed)
+        if armed not in self._sessions:  # it was missed at once
+            session.ticket = None
 
     def _begin(self, session: _Session) -> None:
         """The time-out counts from the moment the snippet starts; on the thread that runs it, or just before."""
@@ -136,7 +138,8 @@ class Evals:
         session = self._sessions.get(key)
         if session is None:
             return
-        if not session.begun and (session.ticket is None or session.ticket.cancel()):
+        ticket = session.ticket  # which goes where the boundary is missed, on another thread
+        if not session.begun and (ticket is None or ticket.cancel()):
             self._drop(key)
             self._server.post(key, wire.ERROR, code="interrupted", message="cancelled before it ran")
         else:

@@ -26,12 +26,12 @@ def start(facts: dict[str, Any]) -> dict[str, Any]:
     global _agent
     with _lock:
         _wait_for_one_that_leaves()
-        already = _agent is not None
-        if _agent is None:
-            _agent = _new_agent(facts)
+        agent = _agent  # read once: it may end in the midst of this
+        already = agent is not None
+        if agent is None:
+            agent = _agent = _new_agent(facts)
         else:
-            _agent.server.on_thread(partial(_agent.adopt, facts), _PATIENCE_S)
-        agent = _agent
+            agent.server.on_thread(partial(agent.adopt, facts), _PATIENCE_S)
         told = agent.facts.now()
     names = ("agent", "pid", "rank", "python", "torch", "endpoint", "tcp", "taps")
     return {**{name: told[name] for name in names}, "already": already}

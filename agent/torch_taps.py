@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import protocol as wire
 from ..streams import BARE, COLLECTIVES, LOADS, MARKS, SAMPLED, SPANS, UNTIMED
-from .boundary import Boundary
+from .boundary import Boundary, Ticket
 from .evaluate import Evaluation
 from .log import Log
 from .modules import Modules
@@ -61,7 +61,7 @@ class TorchTaps:
         ways_out = (self.forward.remove, self.forward.remove, self.loader.remove, self.device.close)
         for tap, way_out in zip(("forward", "backward", "loader", "device"), ways_out, strict=True):
             troubles.way_out(tap, way_out)
-        self._asked = False
+        self._installing: Ticket | None = None  # of the kernels on c10d
         self.device.look()  # it takes a while; between the others a step could begin that they do not see as a whole
         self.device.open()
         self.optimizer.install()
@@ -106,6 +106,7 @@ class TorchTaps:
         """Once all is out: leave nothing to the collector.  A call still under way tells its trouble to nobody."""
         self._troubles.clear()
         self._sampling.close()
+        self._installing = None
         self.backward.release()
         self.collectives.release()
 
@@ -115,9 +116,8 @@ class TorchTaps:
             self.optimizer.install(patience_s=0.01)
         self.backward.stock()
         self.device.look()
-        if not self._asked and not self.collectives.installed and is_distributed():
-            self._asked = True
-            self._boundary.request(lambda frame: self.collectives.install())
+        if self._installing is None and not self.collectives.installed and is_distributed():
+            self._installing = self._boundary.request(lambda frame: self.collectives.install())
         self.drain()
 
     def drain(self) -> None:
@@ -158,12 +158,21 @@ class TorchTaps:
         self.backward.remove()
         self.loader.remove()
         left = []
+        self._have_installed()
         if self.collectives.installed and not self._remove_collectives():
             left.append("pass-through kernels on c10d: no boundary between two steps came in time")
         if not self.optimizer.remove():
             left.append("inert optimizer hooks: the job stands inside optimizer.step")
         self.device.remove()
         return left
+
+    def _have_installed(self) -> None:
+        """Kernels that are being put in just now are in, and none are from here on."""
+        if self._installing is None or self._installing.cancel():
+            return
+        end = time.monotonic() + _PATIENCE_S
+        while not self.collectives.installed and not self.collectives.why_not and time.monotonic() < end:
+            time.sleep(0.002)
 
     def _remove_collectives(self) -> bool:
         """At the next boundary, or the one after it if a thread stands in a kernel; False if none came in time."""

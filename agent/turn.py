@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType, FrameType, MethodType
 from typing import Any
 
 from .driver import is_mark
@@ -191,7 +191,8 @@ class Turn:
 
     def _is_traced(self) -> bool:
         """Is it this that the thread calls?  The method is not kept: it and this would hold each other."""
-        return getattr(sys.gettrace(), "__self__", None) is self
+        now = sys.gettrace()
+        return type(now) is MethodType and now.__self__ is self
 
     def empty_copies(self) -> None:
         """Outside any trace function only: the interpreter would write an empty copy back."""

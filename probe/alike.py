@@ -70,7 +70,7 @@ def _hashes(marks: Marks, first: Ints, roots: Ints, calls: Calls) -> Numbers:
     at = np.arange(int(place.max(initial=0)) + 1, dtype=np.uint64)
     of_code, of_place = _mixed(codes * _MIX[0] + np.uint64(1)), _mixed(at * _MIX[1] + np.uint64(3))
     sums = np.zeros(len(marks.time) + 1, np.uint64)
-    np.cumsum(of_code[marks.module * 8 + marks.kind] * (of_place | np.uint64(1))[place], out=sums[1:])
+    np.cumsum(of_code[marks.module * 8 + np.minimum(marks.kind, 7)] * (of_place | np.uint64(1))[place], out=sums[1:])
     found: Numbers = sums[first[1:]] - sums[first[:-1]]
     called = np.zeros(len(roots) + 1, np.uint64)
     np.add.at(called, calls.number, _mixed(calls.module.astype(np.uint64) * _MIX[1] + np.uint64(1)))

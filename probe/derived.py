@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from .arrow import ARROW_TYPES, made, repeated, schema_of
+from .arrow import ARROW_TYPES, schema_of
 from .bounds import first_step, possible_ranks
+from .common import with_common
 from .raw import Job, Left, Raw
 from .schema import Columns, Table
 from .shelf import Piece, Shelf, lay_by, shelf_of
@@ -61,7 +62,7 @@ class Derived:
         chosen = [raw for raw in self._job.raws if raw.rank in ranks]
         first = self._first_step(filter)
         self._derive([raw for raw in chosen if not self._reaches(raw, first)], first)
-        return _whole_groups([piece for raw in chosen if raw in self._job.raws for piece in self._of_ranks[raw][1]])
+        return _whole_groups([piece for raw in chosen if not raw.left for piece in self._of_ranks[raw][1]])
 
     @property
     def _by_step(self) -> bool:
@@ -93,14 +94,14 @@ class Derived:
             del alone[raw]
         for raw, part in alone.items():
             with contextlib.suppress(Left):
-                self._put(raw, _with_common(part, self.table.derive(part)), first, since[raw], shelves[raw])
+                self._put(raw, with_common(part, self.table.derive(part)), first, since[raw], shelves[raw])
 
     def _put_together(self, parts: Mapping[Raw, Raw], first: int | None, since: Mapping[Raw, int | None]) -> list[Raw]:
         """Take those that can be derived as one; the ranks of which that was done."""
         if not self._by_step:
             return []
         assert self.table.derive is not None
-        of_parts = {part: raw for raw, part in parts.items() if raw in self._job.raws}
+        of_parts = {part: raw for raw, part in parts.items() if not raw.left}
         done = list[Raw]()
         for members in groups_of(list(of_parts), self.table.streams):
             group = Group(members, self.table.streams, self.table.derive)
@@ -148,14 +149,3 @@ def _have(raw: Raw, stream: str) -> None:
         raw.rows(stream)
     except Left:
         return
-
-
-def _with_common(raw: Raw, values: Columns) -> Columns:
-    rows = next(len(values[name]) for name in ("step", "start_ns") if not callable(values[name]))
-    return {
-        "rank": lambda: repeated(raw.rank, rows, "INTEGER"),
-        "host": lambda: repeated(raw.host, rows, "VARCHAR"),
-        "pid": lambda: repeated(raw.pid, rows, "INTEGER"),
-        "time": lambda: pa.array(raw.wall_us(made(values["start_ns"]))).cast(pa.timestamp("us")),
-        **values,
-    }

@@ -68,6 +68,7 @@ class DeviceTimes:
         self._spans = spans
         self._place = _find(self._rows, spans.start, spans.rows["thread"])
         self._stamps = _stamps(self._rows, self._place)
+        raw.agree(spans.start[self._stamps.known], spans.subject[self._stamps.known])
         told = {**raw.log.modules, **raw.log.optimizers}
         self.devices = {serial: str(thing["device"]) for serial, thing in told.items() if thing.get("device")}
         measured, first = np.unique(spans.subject[self._stamps.known], return_index=True)

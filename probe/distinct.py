@@ -33,19 +33,19 @@ def distinct(values: Ints) -> Ints:
 def first_places(values: Ints) -> tuple[Ints, Ints]:
     """The values that occur, rising, and where each occurs first."""
     known = distinct(values)
-    if not len(known) or int(known[-1] - known[0]) > _WIDE + len(values):
+    if not len(known) or int(known[-1]) - int(known[0]) > _WIDE + len(values):
         return np.unique(values, return_index=True)
-    first = np.zeros(int(known[-1] - known[0]) + 1, np.int64)
+    first = np.zeros(int(known[-1]) - int(known[0]) + 1, np.int64)
     first[values[::-1] - known[0]] = np.arange(len(values) - 1, -1, -1)  # of several the last one assigned stays
     return known, first[known - known[0]]
 
 
 def places(values: Ints, known: Ints) -> Ints:
     """The place of each value among `known`, which are the distinct ones."""
-    if not len(known) or int(known[-1] - known[0]) > _WIDE + len(values):
+    if not len(known) or int(known[-1]) - int(known[0]) > _WIDE + len(values):
         found: Ints = np.searchsorted(known, values)
         return found
-    place = np.zeros(int(known[-1] - known[0]) + 1, np.int64)
+    place = np.zeros(int(known[-1]) - int(known[0]) + 1, np.int64)
     place[known - known[0]] = np.arange(len(known))
     result: Ints = place[values - known[0]]
     return result

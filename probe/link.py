@@ -27,6 +27,7 @@ _REFUSALS = 2  # pieces of bad news before a greeting; the first may be a target
 _REFUSALS_AT_PORT = 3  # failed handshakes: of one that is just ending there is one
 _CLOSED = 5  # connections that nothing took, a quarter of a second long
 _LOST_S = 1.0  # without its connection, before an agent of another host counts as lost; libzmq tries every 50 ms
+_LAST_S = 0.5  # an agent's last reply may be on its way when it is gone
 _HEARTBEAT_MS = 2000  # libzmq's own thread answers, whatever holds the GIL there; three are lost before it says so
 _NEWS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -59,6 +60,7 @@ class Link:
         self.silent, self.gone, self.ended = "", False, False
         self.greeted, self._is_full = False, False
         self._refusals, self._closed, self._lost_at = 0, 0, math.inf
+        self._missed_at = math.inf
         self.role = CONTROL
         self._key = key if address.url.startswith("tcp://") else None
         self._context = context
@@ -232,10 +234,11 @@ class Link:
 
     def _detached(self) -> Loss | None:
         """Whether the process goes on without the agent that was spoken to; that takes its socket with it."""
-        if not self.greeted or os.path.exists(self.address.url.removeprefix("ipc://")):
+        if self.at_port or not self.greeted or os.path.exists(self.address.url.removeprefix("ipc://")):
             return None
+        self._missed_at = min(self._missed_at, time.monotonic())
         now = (memfd.facts(self.pid) or {}).get("id")
-        if now == self.facts.get("id"):
+        if now == self.facts.get("id") or time.monotonic() - self._missed_at < _LAST_S:
             return None
         return self._lost("was detached, and attached again since: connect again" if now else "was detached")
 

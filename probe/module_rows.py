@@ -32,8 +32,10 @@ def places_of(raw: Raw, spans: Spans) -> Places:
     # a call whose caller was under way at the attach, or is at this moment, seems to have none
     shown = (spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval
     calls = np.flatnonzero(shown & (spans.caller != NONE))
+    callers = spans.subject[spans.caller[calls]]
+    raw.agree(spans.start[calls], spans.subject[calls] * (int(callers.max(initial=0)) + 1) + callers)
     subjects, first = first_places(spans.subject[calls])
-    parents.update(zip(subjects.tolist(), spans.subject[spans.caller[calls[first]]].tolist(), strict=True))
+    parents.update(zip(subjects.tolist(), callers[first].tolist(), strict=True))
     return Places.of(spans, shown, parents)
 
 

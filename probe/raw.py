@@ -76,6 +76,7 @@ class Raw:
         self.log = log
         self.now_ns = int(facts.get("monotonic_ns") or time.monotonic_ns())
         self.job: Job
+        self.left = False  # the job: it fell silent while it was read
         self.shelves: dict[str, Any] = {}  # of a connection: table -> what it has made of this rank before
         self._rows: dict[str, Rows] = {}
         self._oldest: dict[str, Rows] = {}
@@ -86,7 +87,7 @@ class Raw:
         Raises Left if this very rank fell silent meanwhile.
         """
         self.job.fetch_once(stream)
-        if self not in self.job.raws:
+        if self.left:
             raise Left
         return self._rows[stream]
 
@@ -95,7 +96,7 @@ class Raw:
         if stream in self._rows:
             return self.rows(stream)
         self.job.fetch_oldest_once(stream)
-        if self not in self.job.raws:
+        if self.left:
             raise Left
         return self._oldest[stream] if stream in self._oldest else self.rows(stream)
 
@@ -140,6 +141,9 @@ class Raw:
         """Which rank's moments these are, where several are taken together (probe.together)."""
         return np.zeros(len(times_ns), np.int64)
 
+    def agree(self, times_ns: Ints, seen: Ints) -> None:
+        """For several ranks taken together: what was seen at these moments must be the same of each."""
+
     def native_threads(self, threads: Ints) -> Any:
         """Native thread ids, NULL where the log does not know the thread."""
         known, inverse = np.unique(threads, return_inverse=True)
@@ -163,8 +167,8 @@ class Recent(Raw):
         if stream == STEPS:
             return self.whole.rows(stream)
         if stream not in self._rows:
-            self.job.fetch_recent(stream, [each for each in self.others if each.whole in self.job.raws])
-        if self.whole not in self.job.raws:
+            self.job.fetch_recent(stream, [each for each in self.others if not each.whole.left])
+        if self.whole.left:
             raise Left
         return self._rows[stream]
 
@@ -234,10 +238,11 @@ class Job:
         if here:
             self.fetch_once(stream)
         for each in here:
-            if each.whole in self.raws:
+            if not each.whole.left:
                 each.cut(stream, each.whole.rows(stream).table)
         if self._fetch_recent is not None:
-            self._fetch_recent(stream, [each for each in ranks if each not in here])
+            known = set(here)
+            self._fetch_recent(stream, [each for each in ranks if each not in known])
 
     def ask(self, kind: str) -> dict[Raw, Any]:
         """What each rank answers to a request without fields, asked once; {} of ranks that are read, not asked."""
@@ -247,7 +252,8 @@ class Job:
 
     def leave(self, raw: Raw, why: str) -> None:
         """This rank does not answer any more; nothing of it is seen from here on."""
-        if raw in self.raws:
+        if not raw.left:
+            raw.left = True
             self.raws.remove(raw)
             self.silent.append(Silent(raw.rank, raw.pid, why))
 

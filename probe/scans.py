@@ -169,7 +169,7 @@ class Scans:
 
         self.stream(job, {call: scan.raw for call, scan in calls.items()}, take)
         self.account += calls.values()
-        return {link: scan for link, scan in scans.items() if scan.raw in job.raws}
+        return {link: scan for link, scan in scans.items() if not scan.raw.left}
 
     def _read(self, link: Link, scan: Scan) -> bool:
         """Without the agent, where that can be done.  What is changed in place only the agent can show whole."""
@@ -230,7 +230,7 @@ class Scans:
 def _answering(job: Job, raws: dict[Link, Raw]) -> Iterator[tuple[Link, Raw]]:
     """The ranks that answer."""
     for link, raw in raws.items():
-        if raw in job.raws:
+        if not raw.left:
             yield link, raw
 
 

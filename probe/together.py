@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from .arrow import choice, made, nullable
-from .distinct import distinct
+from .common import length, with_common
+from .distinct import distinct, places
 from .nesting import Bools, Ints
 from .raw import Raw, Rows
 from .schema import Column, Columns
@@ -28,6 +29,10 @@ _LONGEST_NS = 1 << 50  # of a rank's history: two weeks
 _APART = 40  # bits of a step
 _PAUSE_NS = 1000  # between one rank's time and the next one's
 _AHEAD = np.iinfo(np.int64).max
+
+
+class Unlike(Exception):
+    """These ranks did not do the same."""
 
 
 class Together(Raw):
@@ -85,6 +90,12 @@ class Together(Raw):
     def run_of(self, times_ns: Ints) -> Ints:
         found: Ints = np.minimum(np.searchsorted(self._ends, times_ns), len(self.members) - 1)
         return found
+
+    def agree(self, times_ns: Ints, seen: Ints) -> None:
+        """Raises Unlike: there is one tree of modules here, and one device a module."""
+        known = distinct(seen)
+        if len(distinct(self.run_of(times_ns) * len(known) + places(seen, known))) < len(known) * len(self.members):
+            raise Unlike
 
     def native_threads(self, threads: Ints) -> Any:
         known = np.array([native is not None for native in self._natives])
@@ -173,10 +184,19 @@ class Group:
 
     def make(self, columns: Sequence[Column]) -> dict[str, list[Any]]:
         raw = Together(self._members, self._streams)
-        values = self._derive(raw)
+        try:
+            values = self._derive(raw)
+        except Unlike:
+            return self._make_each(columns)
         self._whose = owner_of(values["step"])
         piece = Piece(raw.told_apart(values))
         return {column.name: piece.chunks(column) for column in columns}
+
+    def _make_each(self, columns: Sequence[Column]) -> dict[str, list[Any]]:
+        values = [with_common(raw, self._derive(raw)) for raw in self._members]
+        self._whose = np.repeat(np.arange(len(values)), list(map(length, values)))
+        pieces = list(map(Piece, values))
+        return {column.name: [chunk for piece in pieces for chunk in piece.chunks(column)] for column in columns}
 
     def rows_of(self, place: int) -> Ints:
         """Once something has been made."""
@@ -222,7 +242,7 @@ def groups_of(raws: Sequence[Raw], streams: Sequence[str]) -> Iterator[list[Raw]
         size, members = 0, list[Raw]()
         for raw in group:
             members.append(raw)
-            size += sum(len(raw.rows(stream)) for stream in streams)
+            size += _size(raw, streams)
             if size >= _MOST:
                 yield members
                 size, members = 0, []
@@ -235,12 +255,16 @@ def _is_simple(raw: Raw, streams: Sequence[str]) -> bool:
     timeline, rows = raw.timeline, [raw.rows(stream) for stream in streams]
     if not timeline.incomplete or not timeline.steps or not len(timeline.boundaries):
         return False
-    if sum(map(len, rows)) >= WORTH or abs(timeline.base) >> _APART - 2:
+    if _size(raw, streams) >= WORTH or abs(timeline.base) >> _APART - 2:
         return False
     times = [table[:, place] for table, place in _times([timeline.boundaries, *rows])]
     least, most = min(int(each.min()) for each in times), max(int(each.max()) for each in times)
     counts = timeline.boundaries["count"]
     return least >= 0 and most - least < _LONGEST_NS and 0 <= int(counts[0]) <= int(counts[-1]) < 1 << _APART - 2
+
+
+def _size(raw: Raw, streams: Sequence[str]) -> int:
+    return len(raw.timeline.boundaries) + sum(len(raw.rows(stream)) for stream in streams)
 
 
 def _times(rows: Sequence[Rows]) -> Iterator[tuple[Ints, int]]:

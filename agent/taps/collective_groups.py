@@ -65,8 +65,9 @@ class Groups:
         return group
 
     def forget(self) -> None:
-        """Each has a callback of ours, which holds this."""
+        """At the end: each has a callback of ours, which holds this, and the log's end of it its owner."""
         self._known.clear()
+        self._log = _untold
 
     def _meet(self, process_group: Any, forget: Callable[[Any], Any]) -> _Known:
         reference = weakref.ref(process_group, forget)
@@ -95,6 +96,10 @@ class Groups:
             device=device,
             numbers=_keeps_numbers(owner),
         )
+
+
+def _untold(record: dict[str, Any]) -> int:
+    return 0
 
 
 def ranks_of(process_group: Any) -> tuple[int, ...] | None:

@@ -25,6 +25,13 @@ class Tap(Protocol):
     def trouble(self, error: Exception) -> None: ...
 
 
+class _Nobody:
+    recording = False
+
+    def trouble(self, error: Exception) -> None:
+        pass
+
+
 class Waits:
     """install() and remove() Work.wait; kernel() is one for wait_tensor.
 
@@ -32,7 +39,8 @@ class Waits:
     """
 
     def __init__(self, spans: Stream, tap: Tap, ended: Callable[[Any, int, bool], bool]) -> None:
-        self._append, self._tap, self._ended = spans.append, tap, ended
+        self._append, self._ended = spans.append, ended
+        self._tap: Tap = tap
         self._class: Any = None
         self._before_us: Any = None  # what stood at Work.wait
         self._ours: Any = None
@@ -60,6 +68,10 @@ class Waits:
         if work_class is not None and work_class.__dict__.get("wait") is self._ours:
             work_class.wait = self._before_us
         self._ours = None  # it holds this
+
+    def let_go(self) -> None:
+        """At the end: of the tap, which holds this.  Nothing more is written."""
+        self._tap = _Nobody()
 
     def kernel(self, redispatch: Callable[..., Any], below: Any) -> Any:
         over, clock = self._over, perf_counter_ns

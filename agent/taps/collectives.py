@@ -45,7 +45,7 @@ class Collectives:
         self.why_not = ""
         self.current_eval: Callable[[int], Running | None] = current_eval
         self._stream, self._log = stream, log
-        self._works = Works(stream.buffer, self._is_capturing)
+        self._works = Works(stream.buffer, _is_capturing)
         self._waits = Waits(spans, self, self._works.waited)
         self._groups = Groups(self._log_group)
         self._group_ids: dict[str, int] = {}
@@ -103,7 +103,8 @@ class Collectives:
         self.current_eval = _no_eval
         self._works.forget()
         self._groups.forget()
-        del self._works, self._waits, self._groups
+        self._waits.remove()
+        self._waits.let_go()
 
     def trouble(self, error: BaseException) -> None:
         """A kernel failed in our own part: no more of that."""
@@ -176,8 +177,10 @@ class Collectives:
             self._log.put(LOG_GROUP, known, record)
         return known
 
-    def _is_capturing(self) -> bool:
-        return bool(self._torch.cuda.is_current_stream_capturing())
+
+def _is_capturing() -> bool:
+    torch: Any = sys.modules["torch"]
+    return bool(torch.cuda.is_current_stream_capturing())
 
 
 def _no_eval(thread: int) -> None:

@@ -17,11 +17,11 @@ from tapped import tapped  # noqa: E402
 from zoo import ZOO  # noqa: E402
 
 from probe.arrow import table_of  # noqa: E402
-from probe.derived import _with_common  # noqa: E402
+from probe.common import with_common  # noqa: E402
 from probe.log import Log  # noqa: E402
 from probe.nesting import Ints  # noqa: E402
 from probe.raw import Job, Raw  # noqa: E402
-from probe.streams import DEVICE, ENGINE, FORWARD, MARKS, SAMPLED, SPANS, STEPS  # noqa: E402
+from probe.streams import BEGIN, DEVICE, END, ENGINE, FORWARD, MARKS, SAMPLED, SPANS, STEPS  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
 from probe.together import Group, groups_of  # noqa: E402
 
@@ -57,7 +57,7 @@ def rows(values: Any) -> list[str]:
 
 
 def check(job: Job) -> None:
-    alone = [rows(_with_common(raw, derive(raw))) for raw in job.raws]
+    alone = [rows(with_common(raw, derive(raw))) for raw in job.raws]
     (members,) = groups_of(job.raws, STREAMS)
     assert members == job.raws
     group = Group(members, STREAMS, derive)
@@ -117,6 +117,38 @@ def test_what_one_rank_did_last_is_nothing_to_the_next_ones_first_pass() -> None
     spans = [[30, 40, 0, 7, ENGINE, 1], [70, 80, 1001, 7, FORWARD, 2], [81, 90, 1001, 7, FORWARD, 3]]
     tables = {SPANS: np.array(spans, np.int64), MARKS: np.zeros((0, 5), np.int64)}
     check(job(one, [20, 60], 4))
+
+
+def test_a_rank_that_calls_a_module_from_elsewhere_changes_nothing_of_the_others() -> None:
+    """In the third one the outer block has no part in the inner one, which is called before it."""
+    log = Log()
+    for serial, name in ((1001, "Model"), (1002, "outer"), (1003, "inner")):
+        log.modules[serial] = {"name": name, "type": "Module", "parent": 0, "root": 1001}
+
+    def tables(inner: tuple[int, int], outer: tuple[int, int], order: str) -> dict[str, Ints]:
+        spans, marks = [], []
+        for at in (0, 1000, 2000):
+            calls = sorted([(*inner, 1003, FORWARD), (*outer, 1002, FORWARD)], key=lambda call: call[1])
+            spans += [(at + start, at + end, serial, 7, kind) for start, end, serial, kind in calls]
+            spans += [(at + 100, at + 190, 1001, 7, FORWARD), (at + 200, at + 290, 0, 7, ENGINE)]
+            modules = {"o": 1002, "i": 1003}
+            marks += [(at + 205, 1001, 7, BEGIN)]
+            marks += [(at + 210 + 10 * place, modules[each.lower()], 7, BEGIN if each.isupper() else END)
+                      for place, each in enumerate(order)]  # fmt: skip
+        return {stream: np.array([(*row, number + 1) for number, row in enumerate(rows)], np.int64)
+                for stream, rows in ((SPANS, spans), (MARKS, marks))}  # fmt: skip
+
+    one = Raw(1, {"streams": {}}, {}, log)
+    usual, other = tables((115, 130), (110, 140), "OIio"), tables((110, 120), (130, 140), "OoIi")
+    Job([one], lambda stream: one.put(stream, [usual.get(stream, np.zeros((0, 11), np.int64))]))
+    ranks = job(one, [900, 1900, 2900], 5)
+    for stream, table in other.items():
+        rows = ranks.raws[2].rows(stream)
+        moved = [place for place, slot in enumerate(rows.slots) if slot.endswith("_ns")]
+        shift = rows.table[0, moved[0]] - usual[stream][0, moved[0]]
+        table[:, moved] += shift
+        ranks.raws[2].put(stream, [table])
+    check(ranks)
 
 
 def test_who_is_not_like_the_others_stays_alone() -> None:

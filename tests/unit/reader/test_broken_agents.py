@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_agent import FakeAgent
+from fake_agent import MODEL, FakeAgent
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +17,7 @@ from probe import shapes
 from probe.connection import Connection
 from probe.errors import ProbeError
 from probe.log import Log
+from probe.streams import EVAL
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -269,3 +270,18 @@ def test_a_log_of_any_bytes_is_read_as_far_as_it_is_one(records: list[tuple[int,
     )
     log.feed(data + rest)
     assert log.end <= 8 + len(data) + len(rest)
+
+
+def test_marks_of_a_kind_that_nobody_knows_and_threads_with_any_number(agent: Make, connected: Connect) -> None:
+    one, plain = agent(), agent()
+    for each in (one, plain):
+        each.name_modules()
+    for step in range(40):
+        start = step * 1000
+        for place, odd in enumerate((1 << 62, -(1 << 62), 0, 1, 2, 3, 4, 5)):
+            one.span(start + 901 + place, start + 902 + place, 0, EVAL, thread=odd)
+        one.mark(start + 450, MODEL, 250)
+        for each in (one, plain):
+            each.train(1, start)
+    sql = "SELECT step, module, stage, SUM(duration) FROM python.torch_trace GROUP BY ALL ORDER BY ALL"
+    assert connected(one).query(sql) == connected(plain).query(sql)
