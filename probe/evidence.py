@@ -178,7 +178,7 @@ def _of_rank(link: Link, first: _Look, second: _Look, entries: Sequence[Entry]) 
         steps=int(facts.get("step_base") or 0) + int(facts.get("count") or 0),
         step_age_s=(now - int(last)) / 1e9 if last else None,
         usual_step_s=int(facts["step_ns"]) / 1e9 if facts.get("step_ns") else None,
-        attached_s=(now - int(facts["attached_ns"])) / 1e9,
+        attached_s=(now - int(facts["attached_ns"])) / 1e9 if facts.get("attached_ns") else None,
         rows=_rows(link, first, second),
         running=running,
         threads=threads,

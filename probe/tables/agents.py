@@ -36,10 +36,14 @@ def _of_raw(raw: Raw) -> dict[str, Any]:
         "python": facts.get("python"),
         "torch": facts.get("torch"),
         "cuda": facts.get("torch_cuda"),
-        "untested": not is_tested(facts["python"], facts["torch"]) if facts.get("torch") else None,
+        "untested": _is_untested(facts.get("python"), facts.get("torch")),
         **{f"{name}_tap": _tap(raw, name) for name in _TAPS},
         "endpoint": facts.get("endpoint"),
     }
+
+
+def _is_untested(python: str | None, torch: str | None) -> bool | None:
+    return not is_tested(python, torch) if python and torch else None
 
 
 def _us(ns: Any) -> float | None:

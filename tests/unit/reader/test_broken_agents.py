@@ -129,6 +129,19 @@ def test_facts_of_any_type(broken: FakeAgent, name: str, value: Any, answer: str
     survives(broken, wire.HELLO if answer == wire.WELCOME else wire.SNAPSHOT, [header])
 
 
+@pytest.mark.parametrize("answer", [wire.WELCOME, wire.AT])
+@pytest.mark.parametrize("said", [{}, dict.fromkeys(name.rstrip("?") for name in shapes.FACTS if name.endswith("?"))])
+def test_facts_that_tell_nothing(broken: FakeAgent, answer: str, said: dict[str, None]) -> None:
+    """What may be missing is missing, or null; all of it, and one by one what has been read as if it were there."""
+    optional = {name.rstrip("?") for name in shapes.FACTS if name.endswith("?")}
+    at = {name: stream.position() for name, stream in broken.streams.items()}
+    for gone in (optional, {"python"}, {"attached_ns"}):
+        facts = {name: value for name, value in broken.now().items() if name not in gone}
+        facts |= {name: value for name, value in said.items() if name in gone}
+        header = wire.encode(answer, facts=facts, streams=at, log=broken.log.committed)
+        survives(broken, wire.HELLO if answer == wire.WELCOME else wire.SNAPSHOT, [header])
+
+
 @SLOW
 @given(st.integers(-5, 1 << 63), st.integers(0, 1 << 63), st.integers(0, 400), st.integers(0, 1 << 63))
 def test_rows_that_cannot_be(broken: FakeAgent, first: int, rows: int, size: int, end: int) -> None:
