@@ -237,10 +237,10 @@ class Link:
         if self.at_port or not self.greeted or os.path.exists(self.address.url.removeprefix("ipc://")):
             return None
         self._missed_at = min(self._missed_at, time.monotonic())
-        now = (memfd.facts(self.pid) or {}).get("id")
-        if now == self.facts.get("id") or time.monotonic() - self._missed_at < _LAST_S:
+        still = (memfd.facts(self.pid) or {}).get("id") == self.facts.get("id")
+        if still or time.monotonic() - self._missed_at < _LAST_S:
             return None
-        return self._lost("was detached, and attached again since: connect again" if now else "was detached")
+        return self._lost("was detached (connect again once it is attached)")
 
     def close(self) -> None:
         self.unwatch()

@@ -72,12 +72,12 @@ def test_a_connection_that_outlives_a_detach_says_so_at_once(start: Start, probe
         connection.query("SELECT 1")
         probe(job.pid, "detach")
         began = time.monotonic()
-        with pytest.raises(SilentError, match=rf"Rank 0 \(pid {job.pid}\) was detached\.$"):
+        with pytest.raises(SilentError, match=rf"Rank 0 \(pid {job.pid}\) was detached \(connect again"):
             connection.query("SELECT 1")
         assert time.monotonic() - began < 10
     attach(job.pid)
     with connect(str(job.pid), timeout=30) as connection:
         probe(job.pid, "detach")
         attach(job.pid)
-        with pytest.raises(SilentError, match="was detached, and attached again since: connect again"):
+        with pytest.raises(SilentError, match="was detached .connect again once it is attached"):
             connection.query("SELECT 1")
