@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from .driver import Driver
 from .frames import frames_of_others
 from .loops import loops_around
+from .nothing import nothing
 from .turn import Turn
 
 _NEVER = 1 << 62
@@ -52,7 +53,7 @@ class Boundary:
     """request() and close() from any thread; stepped() and loading() on the thread that trains."""
 
     def __init__(self) -> None:
-        self.wake: Callable[[], None] = _nobody  # has stepped() called at the next step
+        self.wake: Callable[[], None] = nothing  # has stepped() called at the next step
         self.steps: Callable[[], int] = lambda: self._count  # that are complete, if stepped() is not always told
         self.trouble = ""  # the last fault of our own, in words
         self._requests: list[Ticket] = []
@@ -102,7 +103,7 @@ class Boundary:
         """Nothing runs any more.  A trace that waits on another thread takes itself out at its next event."""
         self._closed = True
         self._look_at = _NEVER
-        self.wake, self.steps = _nobody, lambda: 0
+        self.wake, self.steps = nothing, lambda: 0
         while self._requests:
             self._requests.pop().claim("cancelled")
         turn, self._turn = self._turn, None
@@ -224,10 +225,6 @@ class Boundary:
             ticket.run(frame)
         except Exception as error:  # the user's loop is next on the stack, or another request
             self._note(error)
-
-
-def _nobody() -> None:
-    """Who is to be told, while and once nobody is."""
 
 
 def _called_from(frame: FrameType | None, loop: FrameType) -> CodeType | None:

@@ -19,6 +19,7 @@ import zmq
 
 from .. import protocol as wire
 from .guard import DOMAIN, Guard, Room
+from .nothing import nothing
 
 # Who has not proved in this time who he is, is dropped: a scanner's connections hold a descriptor each.  The answer to
 # his proof takes the GIL, so it must not be short.
@@ -116,7 +117,7 @@ class Doors:
         for socket in self._sockets():
             socket.close(linger=linger_ms)
         self._hear.clear()
-        self._take = _nobody
+        self._take = nothing
         self._context.term()
         os.close(self._wake)
 
@@ -146,10 +147,6 @@ class Doors:
         socket.setsockopt(zmq.SNDHWM, _QUEUED)
         socket.setsockopt(zmq.RCVHWM, _QUEUED)
         return socket
-
-
-def _nobody(door: Door) -> None:
-    pass
 
 
 class _Port:

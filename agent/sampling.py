@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..streams import BARE, SAMPLED, UNTIMED
+from .nothing import nothing
 
 BLOCK = 10
 EVERY = (1, 2, 5, 10, 20, 50, 100)
@@ -26,10 +27,6 @@ _ALWAYS = 10  # steps 100 to 109 are sampled whatever N is: people like to look 
 _BARE_OF, _BARE_AT = 50, 27  # this block of each 50 is the control, without any tap; no N samples it
 
 
-def _nothing(flags: int, measured: bool) -> None:
-    """The gate while there are no taps."""
-
-
 class Sampling:
     """turn() on the training thread; set() and settings() on the agent's, and take effect at the next turn."""
 
@@ -42,7 +39,7 @@ class Sampling:
         self.spent_ns = 0  # added up by the taps that time themselves
         self.cost_ns: int | None = None  # of one sampled step
         self._costs: deque[int] = deque(maxlen=4)
-        self.gate: Callable[[int, bool], None] = _nothing
+        self.gate: Callable[[int, bool], None] = nothing
         self._measuring = False
 
     def turn(self, step: int, since_attach: int, step_ns: Callable[[], int | None]) -> tuple[int, int]:
@@ -94,7 +91,7 @@ class Sampling:
 
     def close(self) -> None:
         """There are no taps any more."""
-        self.gate = _nothing
+        self.gate = nothing
 
     def settings(self) -> dict[str, Any]:
         sample = "auto" if self.sample is None else self.sample

@@ -16,6 +16,7 @@ import zmq
 
 from .. import protocol as wire
 from .doors import Door, Doors
+from .nothing import nothing
 
 Key = tuple[tuple[Door, bytes], bytes]  # a client: its door and identity there; its request id
 Frames = list[Any]
@@ -71,7 +72,7 @@ class Server:
             wire.NEXT: self._next,
             wire.CANCEL: self._cancel,
         }
-        self.on_cancel: Callable[[Key], None] = _nobody
+        self.on_cancel: Callable[[Key], None] = nothing
         self.on_tick: Callable[[], float] = _never  # returns seconds until it wants to be called again
         self.trouble = ""  # the last fault of on_tick, in words
         self._running: dict[Key, _Running] = {}
@@ -132,7 +133,7 @@ class Server:
         self._running.clear()
         self.doors.close(linger_ms=500)
         self.handlers.clear()  # here everything points at everything: nothing is to be left to the collector
-        self.on_cancel, self.on_tick = _nobody, _never
+        self.on_cancel, self.on_tick = nothing, _never
 
     # ---- the agent's thread
 
@@ -236,10 +237,6 @@ class Server:
     def _drop(self, key: Key, why: str) -> None:
         del self._running[key]
         self._fail(key, "agent", f"the stream was dropped: {why}")
-
-
-def _nobody(key: Key) -> None:
-    pass
 
 
 def _never() -> float:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..streams import SAMPLED, STEPS, STREAMS
+from .nothing import nothing
 from .own_number import OwnNumber
 from .rows import Stream
 from .samples import Samples
@@ -121,7 +122,7 @@ class Steps:
 
     def release(self) -> None:
         """Once the optimizers' tap is out: leave nothing to the collector."""
-        self.stepped = _not_counted
+        self.stepped = nothing
 
     @property
     def last_ns(self) -> int | None:
@@ -176,10 +177,6 @@ def _stepped(steps: Steps, stream: Stream) -> Callable[[Any, int, int], None]:
             steps.turned(count, thread)
 
     return stepped
-
-
-def _not_counted(optimizer: Any, serial: int, now: int) -> None:
-    pass
 
 
 def _not_read(now: int) -> int:

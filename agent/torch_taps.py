@@ -58,9 +58,8 @@ class TorchTaps:
         self.loader = Loader(streams[LOADS], modules, boundary, troubles.tell)
         steps.samples = self.backward.samples
         self.collectives = Collectives(streams[COLLECTIVES], spans, log, current_eval)
-        ways_out = (self.forward.remove, self.forward.remove, self.loader.remove, self.device.close)
-        for tap, way_out in zip(("forward", "backward", "loader", "device"), ways_out, strict=True):
-            troubles.way_out(tap, way_out)
+        forward, loader, device = self.forward.remove, self.loader.remove, self.device.close
+        troubles.ways_out.update(forward=forward, backward=forward, loader=loader, device=device)
         self._installing: Ticket | None = None  # of the kernels on c10d
         self.device.look()  # it takes a while; between the others a step could begin that they do not see as a whole
         self.device.open()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .nothing import nothing
+
 
 class Troubles:
     """tell() on any of the job's threads.
@@ -18,21 +20,14 @@ class Troubles:
 
     def __init__(self) -> None:
         self.of: dict[str, str] = {}  # the first of each tap
-        self._ways_out: dict[str, Callable[[], None]] = {}
-
-    def way_out(self, tap: str, take_out: Callable[[], None]) -> None:
-        self._ways_out[tap] = take_out
+        self.ways_out: dict[str, Callable[[], None]] = {}  # a tap without one stays, harmless
 
     def tell(self, text: str) -> None:
         """`tap: what`; the tap goes out at once."""
         tap = text.partition(":")[0]
         if tap not in self.of:
             self.of[tap] = text
-            self._ways_out.get(tap, _nothing)()
+            self.ways_out.get(tap, nothing)()
 
     def clear(self) -> None:
-        self._ways_out.clear()
-
-
-def _nothing() -> None:
-    """A tap that stays, harmless."""
+        self.ways_out.clear()

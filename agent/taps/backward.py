@@ -15,6 +15,7 @@ from typing import Any
 
 from ...streams import BEGIN, BEGIN_SAME_NODE, END, ENGINE
 from ..modules import Modules
+from ..nothing import nothing
 from ..rows import Stream
 from ..samples import Samples
 from .dynamo import unseen
@@ -183,11 +184,7 @@ class Backward:
 
 def _no_writer(serial: int, kind: int) -> Callable[[Any], None]:
     """What a call under way is given for a module that it meets once the tap is out."""
-    return _write_nothing
-
-
-def _write_nothing(gradient: Any) -> None:
-    pass
+    return nothing
 
 
 def _writing(writers: dict[int, Callable[[Any], None]]) -> Callable[[Any, Any], None]:

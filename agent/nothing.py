@@ -1,0 +1,9 @@
+"""What stands where a part of the agent has not come yet, or has left: a call under way may still reach for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def nothing(*_: Any) -> None:
+    """Takes anything."""
