@@ -82,6 +82,8 @@ class Agent:
                 wire.SET: self._set,
                 wire.ARM: self.evals.arm,
                 wire.GO: self.evals.go,
+                wire.STAY: self.evals.stay,
+                wire.RUN: self.evals.run,
                 wire.DETACH: self._detach,
             }
         )

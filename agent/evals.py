@@ -1,7 +1,9 @@
-"""Evals in two phases: a client arms a snippet, every rank says where it stands, then `go` names one step.
+"""Evals in three phases: a client arms a snippet, every rank says where it stands; `go` names one step, at which each
+rank stops and says so; then comes the word to `run`.
 
 Lives on the agent's thread; the snippets run elsewhere.  The one invariant: whatever becomes of a client,
-an armed snippet expires and a running one is cancelled at its time-out.
+an armed snippet expires and a running one is cancelled at its time-out; and none runs unless all ranks stand
+at the step, for a collective in it would meet one of the training, which ends the job.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from .log import Log
 from .rows import Stream
 from .server import Key, Refused, Server
 from .step import Steps
+from .word import WORD_SECONDS, Word
 
 _ARMED_SECONDS = 30.0  # a client that armed and went away
 _FLUSH_SECONDS = 0.1  # so that a progress line is seen while the next one is computed
@@ -31,6 +34,7 @@ class _Session:
         self.evaluation, self.where, self.by = evaluation, where, by
         self.timeout = timeout
         self.ticket: Ticket | None = None
+        self.word = Word()
         self.begun = False
         self.expires: float | None = time.monotonic() + _ARMED_SECONDS
 
@@ -75,7 +79,13 @@ class Evals:
         by = str(request.get("by", ""))[:_BY]
         self._sessions[key] = _Session(evaluation, where, None if timeout is None else float(timeout), by)
         waiting = None if steps.last_ns is None else (now - steps.last_ns) / 1e9
-        fields = {"count": steps.count, "step_ns": steps.typical_ns(), "waiting": waiting, "holder": holder}
+        fields = {
+            "count": steps.count,
+            "base": steps.base,
+            "step_ns": steps.typical_ns(),
+            "waiting": waiting,
+            "holder": holder,
+        }
         self._server.reply(key, wire.ARMED, **fields)
 
     def _make_room(self, key: Key) -> None:
@@ -101,24 +111,59 @@ class Evals:
         count = int(request.get("count", -1))
         if count < -1:
             raise Refused("protocol", f"no boundary has the number {count}")
-        session.expires = time.monotonic() + _WAITING_SECONDS
         if session.where == "now":
             self._begin(session)
             sys.modules["_thread"].start_new_thread(session.evaluation.run_now, (self._steps.training_thread,))
-            return
+        elif count == -1:
+            self._may_run(session)
+            self._request(armed, session, count)
+        else:
+            session.expires = time.monotonic() + WORD_SECONDS
+            self._request(armed, session, count)
+
+    def stay(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        session = self._sessions.get((key[0], str(request["of"]).encode()))
+        if session is not None and not session.begun and session.ticket is not None:
+            session.expires = time.monotonic() + WORD_SECONDS
+            session.word.extend()
+
+    def run(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        session = self._sessions.get((key[0], str(request["of"]).encode()))
+        if session is None or session.ticket is None:
+            raise Refused("protocol", "run for a snippet that is not ready")
+        self._may_run(session)
+
+    def _may_run(self, session: _Session) -> None:
+        if not session.begun:
+            session.expires = time.monotonic() + _WAITING_SECONDS
+        session.word.give(True)
+
+    def _request(self, armed: Key, session: _Session, count: int) -> None:
 
         def run(frame: Any) -> None:
-            self._begin(session)
-            session.evaluation.run_at(frame, self._steps.count)
+            told, since = False, time.perf_counter_ns()
+            if count >= 0:
+                self._server.post(armed, wire.READY)
+            try:
+                told = session.word.wait()
+            finally:
+                if not told:
+                    self._miss(armed, "the word to run did not come")
+            if told:
+                self._begin(session)
+                session.evaluation.run_at(frame, self._steps.count, since)
 
         def missed() -> None:
-            self._drop(armed)
-            message = f"the step is past: {self._steps.count} boundaries are done, {count} were asked for"
-            self._server.post(armed, wire.ERROR, code="eval-missed", message=message)
+            self._miss(armed, f"the step is past: {self._steps.count} boundaries are done, {count} were asked for")
 
         session.ticket = self._boundary.request(run, count, missed)
         if armed not in self._sessions:  # it was missed at once
             session.ticket = None
+
+    def _miss(self, key: Key, why: str) -> None:
+        """On whichever thread notices."""
+        self._drop(key)
+        self._server.post(key, wire.ERROR, code="eval-missed", message=why)
 
     def _begin(self, session: _Session) -> None:
         """The time-out counts from the moment the snippet starts; on the thread that runs it, or just before."""
@@ -145,6 +190,7 @@ class Evals:
         else:
             session.expires = time.monotonic() + _AGAIN_SECONDS
             session.evaluation.cancel()
+            session.word.give(False)
 
     def tick(self) -> float:
         """Expire and interrupt; seconds until the next call is wanted."""

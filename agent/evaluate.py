@@ -54,13 +54,13 @@ class Evaluation:
         self._compiled: list[CodeType] = []
         self._imported: frozenset[str] = frozenset()
 
-    def run_at(self, frame: FrameType, count: int) -> None:
-        """At a boundary, with the frame whose loop turned; `count` steps are complete."""
-        self._run(lambda: frame, count)
+    def run_at(self, frame: FrameType, count: int, since: int) -> None:
+        """At a boundary, with the frame whose loop turned; `count` steps are complete.  since: the job is held."""
+        self._run(lambda: frame, count, since)
 
     def run_now(self, training: int | None) -> None:
         """On a thread of its own: sees the frames of the training thread, if that is known, else of the main one."""
-        self._run(partial(_frame_of, training), None)
+        self._run(partial(_frame_of, training), None, perf_counter_ns())
 
     def cancel(self) -> None:
         """Interrupt the snippet, or keep it from starting.  Call again for one that goes on."""
@@ -72,8 +72,8 @@ class Evaluation:
 
     # ---- around the snippet
 
-    def _run(self, frame: Callable[[], FrameType | None], count: int | None) -> None:
-        id, start = self._log.next_id(), perf_counter_ns()
+    def _run(self, frame: Callable[[], FrameType | None], count: int | None, start: int) -> None:
+        id = self._log.next_id()
         self._log.put(LOG_EVAL, id, {"by": self._by, "code": self._code, "where": self.where, "ranks": self.ranks})
         self.thread, self.running = get_ident(), True
         done = _done(error="interrupted by a signal of the job")

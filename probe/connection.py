@@ -190,20 +190,19 @@ class Connection:
     def _same_steps(self, links: Sequence[Link]) -> None:
         """Ranks whose steps are not known to be the same cannot run anything at the same one."""
         end = time.monotonic() + self.timeout
-        while self._unaligned:
+        while True:
             self._refresh()
             self._align()
-            if not set(self._unaligned) & set(links):
+            unknown = [link for link in links if may_change(link)]
+            lost = unknown or [link for link in links if link in self._unaligned]
+            if not lost:
                 return
             if time.monotonic() > end:
-                ranks = ", ".join(str(link.rank) for link in self._unaligned)
-                raise EvalError(
-                    f"The steps of rank {ranks} cannot be matched to those of the others.",
-                    "Run it with --now.",
-                    "no-step",
-                )
-            time.sleep(0.1)
-        self._refresh()
+                ranks = ", ".join(str(link.rank) for link in lost)
+                why = f"The steps of rank {ranks} cannot be matched to those of the others."
+                why = f"No step since the attach on rank {ranks}." if unknown else why
+                raise EvalError(why, "Run it with --now.", "no-step")
+            time.sleep(0.02)
 
     def _settle(self) -> bool:
         """Wait until numbers are final: a trainer's or scheduler's takes some steps to be believed.

@@ -1,8 +1,9 @@
 """An eval as the reader drives it: armed on every rank, then run by all at one step of the job.
 
-Called by Connection.eval.  Two phases: every rank says where it stands, then `go` names a step that none of
-them has reached.  Invariant: whatever happens, no rank is left armed, and the caller hears within half a
-second after the time-out or Ctrl-C, if need be which rank does not answer.
+Called by Connection.eval.  Three phases: every rank says where it stands; `go` names a step that none of them has
+reached, as far as is known; once all have stopped at it they are told to `run`, else none is.  Invariant: whatever
+happens, no rank is left armed, and the caller hears within half a second after the time-out or Ctrl-C, if need be
+which rank does not answer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ OnOutput = Callable[[list[int], str, str], None]
 
 _GRACE_S = 0.4  # for the answers to a cancel: with what else it takes, half a second
 _ATTEMPTS = 4
+_STAYING_S = 2.0  # after the last `stay` an agent is sure to wait for the word this long
 _MARGIN = 2  # boundaries: one rank may be past the first before it hears of it
 _SENDING_S = 0.02  # a busy machine's delay of a message
 _PATIENCE = 10  # usual steps, and at least
@@ -114,6 +116,9 @@ class _Run:
         self._patience, self._on_output = patience, on_output
         self._calls: list[Call] = []
         self._armed: dict[Call, Header] = {}
+        self._ready: set[Call] = set()
+        self._released = False
+        self._stayed = time.monotonic()  # when the ranks were last told to
         self._output: dict[Call, list[str]] = {}
         self._target: dict[Call, int] = {}
         self._round_trip = 0.0
@@ -135,6 +140,8 @@ class _Run:
             for call in self._calls:
                 self._must_step(call, self._armed[call].get("waiting"))
         if together:
+            if any(_base(call.link) != self._armed[call]["base"] for call in self._calls):
+                raise EvalError("the numbers of the steps have just changed.", "", "eval-missed")
             completed = max(_base(call.link) + int(self._armed[call]["count"]) for call in self._calls)
             step = completed + self._margin() * 4**attempt
             self._target = {call: step - _base(call.link) for call in self._calls}
@@ -155,12 +162,35 @@ class _Run:
         """Wait for the end of all.  Raises EvalError at the time-out, or when the job does not step any more."""
         timeout = self._snippet.timeout
         end = math.inf if timeout is None else time.monotonic() + timeout
-        while not all(call.over for call in self._calls):
+        if self._target:
+            self._until(end, lambda: len(self._ready) == len(self._calls))
+            self._release()
+        self._until(end, lambda: all(call.over for call in self._calls))
+
+    def _until(self, end: float, done: Callable[[], bool]) -> None:
+        while not done():
             if time.monotonic() >= end:
+                timeout = self._snippet.timeout
                 raise EvalError(f"Cancelled after {timeout:g} s.", "Give it more: --timeout", "eval-timeout")
-            self._wait(min(end, time.monotonic() + _PATIENCE_S), lambda: all(call.over for call in self._calls))
-            if not self._snippet.now:
+            if self._target and not self._released:
+                self._stay()
+            self._wait(min(end, time.monotonic() + _PATIENCE_S), done)
+            if not self._snippet.now and not done():
                 self._look_for_steps(min(end, time.monotonic() + self._patience))
+
+    def _stay(self) -> None:
+        """Tell the ranks that the word is still to come."""
+        self._stayed = time.monotonic()
+        for call in self._target:
+            self._client.send(call.link, wire.STAY, of=call.id.decode())
+
+    def _release(self) -> None:
+        """All stand at the step.  A collective of some of them, while the others go on, would end the job."""
+        if time.monotonic() > self._stayed + _STAYING_S:  # this process was stopped: they may have gone on
+            raise EvalError("the ranks were not told in time.", "", "eval-missed")
+        for call in self._calls:
+            self._client.send(call.link, wire.RUN, of=call.id.decode())
+        self._released = True
 
     def _wait(self, deadline: float, until: Callable[[], bool]) -> None:
         """Until the deadline or `until`; the first error of any rank ends it and is raised."""
@@ -178,6 +208,8 @@ class _Run:
             return
         if header["kind"] == wire.ARMED:
             self._armed[call] = header
+        elif header["kind"] == wire.READY:
+            self._ready.add(call)
         elif header["kind"] == wire.OUT:
             self._output[call].append(str(header["text"]))
             if self._on_output is not None:
@@ -185,7 +217,8 @@ class _Run:
 
     def _look_for_steps(self, deadline: float) -> None:
         """A rank that still waits for its boundary must be stepping; one that runs the snippet need not."""
-        waiting = [call for call in self._calls if not call.over]
+        stand = set() if self._released else self._ready
+        waiting = [call for call in self._calls if not call.over and call not in stand]
         asked = {call: self._client.send(call.link, wire.HELLO, protocol=wire.PROTOCOL) for call in waiting}
         self._client.wait(list(asked.values()), deadline, self._take, lambda: all(call.over for call in self._calls))
         self._client.forget(asked.values())

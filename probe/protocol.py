@@ -21,8 +21,12 @@ Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries t
     align     base, source (job step of count 0)                end
     set       settings: sample ("auto" or N), budget_pct,       settings: settings (those, every, cost_ns)
               backward; none is changed that is not given
-    arm       code, by, ranks, where, timeout, write, filename  armed: count, step_ns, waiting (s), holder
-    go        of, count (run at this boundary; -1: the next)    - (out* then done end the arm request)
+    arm       code, by, ranks, where, timeout, write, filename  armed: count, base, step_ns, waiting (s), holder
+    go        of, count (run at this boundary; -1: the next)    - (out* then done end the arm request; before them,
+                                                                if a boundary was named, ready: the training stands
+                                                                there and waits, at most 5 s from the last stay)
+    stay      of (there will be a run)                          -
+    run       of (that is ready)                                -
     detach    -                                                 detached: left (what could not be taken out)
 
     rows           first, rows; payload: batch header, then the rows themselves
@@ -35,7 +39,7 @@ Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries t
 import json
 from typing import Any
 
-PROTOCOL = 1
+PROTOCOL = 2
 # What an agent takes in one frame; a snippet is text, a template some hundred bytes.
 MAX_REQUEST_BYTES = 4 << 20
 MAX_REPLY_BYTES = 256 << 20  # what a reader takes: the recorder of a large job has stacks
@@ -47,10 +51,10 @@ IDLE_SECONDS = 30.0  # a stream whose reader asks for nothing this long is dropp
 NO_GROUP = "off: no process group"  # state of the tap of collectives in a job that can have none
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
-ALIGN, SET, ARM, GO, DETACH = "align", "set", "arm", "go", "detach"
+ALIGN, SET, ARM, GO, STAY, RUN, DETACH = "align", "set", "arm", "go", "stay", "run", "detach"
 STACKS, FLIGHT, PEERS = "stacks", "flight", "peers"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
-ARMED, OUT, DONE, DETACHED = "armed", "out", "done", "detached"
+ARMED, READY, OUT, DONE, DETACHED = "armed", "ready", "out", "done", "detached"
 FRAMES, ENTRIES, KNOWN = "frames", "entries", "known"
 
 # request kind -> kinds that may answer it, the terminal ones (besides `error`) last
@@ -66,13 +70,15 @@ REPLIES: dict[str, tuple[str, ...]] = {
     PEERS: (KNOWN,),
     ALIGN: (END,),
     SET: (SETTINGS,),
-    ARM: (ARMED, OUT, DONE),
+    ARM: (ARMED, READY, OUT, DONE),
     GO: (),
+    STAY: (),
+    RUN: (),
     DETACH: (DETACHED,),
 }
 # What who asks may do; an agent's own socket file gives control, a port what the key is for.
 READ, CONTROL = "read", "control"
-OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, DETACH})  # requests that need it: they change something
+OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, DETACH})  # requests that need it: they change something
 
 TERMINAL = {WELCOME, AT, END, SETTINGS, DONE, DETACHED, FRAMES, ENTRIES, KNOWN, ERROR}
 

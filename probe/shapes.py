@@ -74,7 +74,8 @@ REPLIES: dict[str, dict[str, Any]] = {
     },
     wire.KNOWN: {"ranks": [({"endpoint": str, "server_key": str, "host?": TEXT, "pid?": SMALL, "id?": TEXT}, None)]},
     wire.ENTRIES: {"texts": [str], "groups": Each(([Whole()], None))},
-    wire.ARMED: {"count": Whole(0), "step_ns?": TIME, "waiting?": (int, float, None), "holder?": TEXT},
+    wire.ARMED: {"count": Whole(0), "base": NUMBER, "step_ns?": TIME, "waiting?": (int, float, None), "holder?": TEXT},
+    wire.READY: {},
     wire.OUT: {"stream": str, "text": str},
     wire.DONE: {
         "ok": bool, "echo?": TEXT, "error?": TEXT, "traceback?": TEXT, "count?": (NUMBER, None), "held_ns?": TIME,

@@ -64,7 +64,9 @@ class FakeAgent:
         self.rank, self.deaf = rank, set[str]()
         self.armed: Key | None = None
         self.ran_at: list[int] = []
-        self.on_go: Callable[[FakeAgent, Key, int], None] = run_snippet
+        self.on_go: Callable[[FakeAgent, Key, int], None] = is_ready
+        self.on_run: Callable[[FakeAgent, Key, int], None] = run_snippet
+        self.target = -1
         self.requests: list[dict[str, Any]] = []
         self.streams = {
             name: Stream(name, slots, ring_bytes) for name, slots in STREAMS.items() if name not in ON_DEMAND
@@ -87,7 +89,7 @@ class FakeAgent:
         self.handlers = {
             wire.HELLO: self._hello, wire.SNAPSHOT: self._snapshot, wire.SCAN: self._scan, wire.LOG: self._log,
             wire.ALIGN: self._align, wire.DETACH: self._detach, wire.ARM: self._arm, wire.GO: self._go,
-            wire.SET: self._set, wire.STACKS: self._stacks,
+            wire.RUN: self._run, wire.STAY: lambda *request: None, wire.SET: self._set, wire.STACKS: self._stacks,
         }  # fmt: skip
         self.server.on_cancel = self._cancelled
         self.handlers[wire.CANCEL] = self.server.handlers[wire.CANCEL]
@@ -221,16 +223,27 @@ class FakeAgent:
         self.armed = key
         last = self.facts["last_step_ns"]
         waiting = None if last is None else (time.monotonic_ns() - last) / 1e9
-        self.server.reply(key, wire.ARMED, count=self.facts["count"], step_ns=self.facts["step_ns"], waiting=waiting)
+        fields = {"count": self.facts["count"], "base": self.facts["step_base"], "step_ns": self.facts["step_ns"]}
+        self.server.reply(key, wire.ARMED, **fields, waiting=waiting)
 
     def _go(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         assert self.armed == (key[0], request["of"].encode())
-        self.on_go(self, self.armed, request["count"])
+        self.target = request["count"]
+        (self.on_run if self.target < 0 else self.on_go)(self, self.armed, self.target)
+
+    def _run(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        assert self.armed == (key[0], request["of"].encode())
+        self.on_run(self, self.armed, self.target)
 
     def _cancelled(self, key: Key) -> None:
         if self.armed == key and wire.CANCEL not in self.deaf:
             self.armed = None
             self.server.reply(key, wire.ERROR, code="interrupted", message="cancelled before it ran")
+
+
+def is_ready(agent: FakeAgent, key: Key, count: int) -> None:
+    """As if the boundary had come at once."""
+    agent.server.reply(key, wire.READY)
 
 
 def run_snippet(agent: FakeAgent, key: Key, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from target import PROBE, Probe, Start, Target
 
+ALL_REDUCE = "import torch.distributed as dist\nt = torch.ones(3)\ndist.all_reduce(t)\nprint(t.tolist())"
 JOB = Path(__file__).parent.parent / "acceptance" / "document" / "job.py"
 
 
@@ -143,8 +145,7 @@ def test_a_target_that_dies_in_the_middle_of_a_query_is_named(start: Start, prob
 
 
 def test_all_ranks_run_it_at_the_same_step_and_equal_output_is_printed_once(ranks: Target, probe: Probe) -> None:
-    code = "import torch.distributed as dist\nt = torch.ones(3)\ndist.all_reduce(t)\nprint(t.tolist())"
-    done = probe(ranks.pid, "eval", code)
+    done = probe(ranks.pid, "eval", ALL_REDUCE)
     assert done.stdout == "ranks 0-1:\n[2.0, 2.0, 2.0]\n"
     sql = "SELECT COUNT(DISTINCT step) AS steps, COUNT(DISTINCT rank) AS ranks FROM probe.evals"
     assert json.loads(probe(ranks.pid, "query", "--format", "json", sql).stdout) == [{"steps": 1, "ranks": 2}]
@@ -158,3 +159,19 @@ def test_a_one_sided_collective_is_refused_and_the_job_goes_on(ranks: Target, pr
     done = probe(ranks.pid, "eval", "--now", code, status=1)
     assert "without --now" in done.stderr
     steps_on(ranks, probe)
+
+
+def test_a_rank_attached_just_now_runs_it_at_the_step_of_the_others(start: Start, probe: Probe) -> None:
+    """It has not seen a step yet: which one the job has come to is known only with the next."""
+    job = start(JOB, "--sleep", "1", ranks=2)
+    pids = dict(re.findall(r"ready (\d+) rank=(\d)", job.output))
+    first = next(pid for pid, rank in pids.items() if rank == "0")
+    probe("attach", first)
+    steps = "SELECT COUNT(DISTINCT step) FROM python.torch_trace"
+    until = time.monotonic() + 30
+    while not int(probe(first, "query", "--format", "csv", steps).stdout.split()[-1]):
+        assert time.monotonic() < until
+    probe("attach", job.pid)
+    done = probe(job.pid, "eval", ALL_REDUCE)
+    assert done.stdout == "ranks 0-1:\n[2.0, 2.0, 2.0]\n"
+    steps_on(job, probe)

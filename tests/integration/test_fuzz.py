@@ -52,6 +52,7 @@ VALID: list[tuple[dict[str, Any], list[bytes]]] = [
         [],
     ),
     ({"kind": "go", "of": "1", "count": -1}, []),
+    ({"kind": "run", "of": "1"}, []),
 ]  # fmt: skip
 ODD: list[Any] = [
     None, True, -1, 0, 1, 2**31, 2**63 - 1, -(2**63), 2**64, 10**400, 1e308, float("nan"), float("inf"), "", "x",
@@ -129,10 +130,22 @@ class Clients:
 
     def answers(self) -> None:
         """A reader that has just come is served."""
+        self.steps()
+
+    def steps(self) -> int:
+        """Of the job, so far."""
         one = self.connect()
         one.send_multipart([b"q", wire.encode(wire.HELLO, protocol=wire.PROTOCOL, version="0", by="test")])
-        assert wire.decode(one.recv_multipart()[1])["kind"] == wire.WELCOME
+        answer = wire.decode(one.recv_multipart()[1])
         one.close()
+        assert answer["kind"] == wire.WELCOME
+        return int(answer["facts"]["count"])
+
+    def stands(self) -> bool:
+        """Does the job not step?"""
+        before = self.steps()
+        time.sleep(0.3)
+        return self.steps() == before
 
     def close(self) -> None:
         self.context.destroy(0)
@@ -314,6 +327,51 @@ def test_armed_snippets_of_clients_that_vanished_hold_nobody_up(job: Target, cli
     done = wire.decode(one.recv_multipart()[1])
     assert (done["kind"], done["echo"]) == (wire.DONE, "42")
     one.close()
+
+
+def ready(one: Any, after: int) -> None:
+    """A snippet is to run at a boundary soon to come, once the word for it is given."""
+    one.send_multipart([b"1", wire.encode(wire.ARM, code="6 * 7", where="boundary", write=False)])
+    count = wire.decode(one.recv_multipart()[1])["count"]
+    one.send_multipart([b"2", wire.encode(wire.GO, of="1", count=count + after)])
+    assert wire.decode(one.recv_multipart()[1])["kind"] == wire.READY
+
+
+def until(happens: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not happens():
+        assert time.monotonic() < end
+
+
+def test_a_step_agreed_upon_is_held_until_the_word_to_run_comes(job: Target, clients: Clients) -> None:
+    one = clients.connect()
+    ready(one, after=20)
+    until(clients.stands)
+    assert not one.poll(0)  # nothing has run
+    one.send_multipart([b"3", wire.encode(wire.RUN, of="1")])
+    done = wire.decode(one.recv_multipart()[1])
+    assert (done["kind"], done["echo"]) == (wire.DONE, "42") and done["held_ns"] > 3 * 10**8
+    assert not clients.stands()
+    one.close()
+
+
+def test_a_step_that_was_held_is_let_go_if_the_client_takes_it_back(job: Target, clients: Clients) -> None:
+    one = clients.connect()
+    ready(one, after=20)
+    until(clients.stands)
+    one.send_multipart([b"3", wire.encode(wire.CANCEL, of="1")])
+    error = wire.decode(one.recv_multipart()[1])
+    assert (error["kind"], error["code"]) == (wire.ERROR, "eval-missed")
+    assert not clients.stands()
+    one.close()
+
+
+def test_a_step_is_not_held_for_ever_if_the_word_does_not_come(job: Target, clients: Clients) -> None:
+    one = clients.connect()
+    ready(one, after=20)
+    until(clients.stands)
+    one.close()
+    until(lambda: not clients.stands())
 
 
 def test_a_client_gets_so_many_streams_and_is_told_when_one_is_dropped(job: Target, clients: Clients) -> None:

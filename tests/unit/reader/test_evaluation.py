@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from fake_agent import FakeAgent, Key, run_snippet
+from fake_agent import FakeAgent, Key, is_ready
 
+from probe import evaluation
 from probe import protocol as wire
 from probe.connection import Connection
 from probe.errors import EvalError, Interrupted, SilentError, UsageError
@@ -75,17 +77,91 @@ def test_a_rank_that_does_not_exist(ranks: list[FakeAgent], connected: Connect) 
         connected(*ranks).eval("1", ranks=[7])
 
 
-def test_a_missed_step_is_tried_again_later(ranks: list[FakeAgent], connected: Connect) -> None:
-    def miss(agent: FakeAgent, key: Key, count: int) -> None:
-        agent.ran_at.append(count)
-        agent.server.reply(key, wire.ERROR, code="eval-missed", message="the step is past")
-        agent.on_go = run_snippet
+def test_a_step_that_one_rank_has_passed_is_run_by_none_and_a_later_one_by_all(
+    ranks: list[FakeAgent], connected: Connect
+) -> None:
+    asked: list[int] = []
 
-    ranks[1].on_go, ranks[0].on_go = miss, lambda agent, key, count: setattr(agent, "on_go", run_snippet)
+    def miss(agent: FakeAgent, key: Key, count: int) -> None:
+        asked.append(count)
+        time.sleep(0.2)  # rank 0 has long been ready
+        agent.on_go = is_ready
+        agent.server.reply(key, wire.ERROR, code="eval-missed", message="the step is past")
+
+    ranks[1].on_go = miss
     results = connected(*ranks).eval("1")
     assert [result.ok for result in results] == [True, True]
-    assert ranks[1].ran_at[1] > ranks[1].ran_at[0]
-    assert "cancel" in [request["kind"] for request in ranks[0].requests] or ranks[0].armed is None
+    assert len(ranks[0].ran_at) == len(ranks[1].ran_at) == len(asked) == 1
+    assert [request["kind"] for request in ranks[0].requests].count("run") == 1
+
+
+def test_no_rank_runs_before_all_stand_at_the_step(ranks: list[FakeAgent], connected: Connect) -> None:
+    def later(agent: FakeAgent, key: Key, count: int) -> None:
+        assert ranks[0].ran_at == []
+        agent.facts["last_step_ns"] = time.monotonic_ns()
+        threading.Timer(1.5, lambda: agent.server.post(key, wire.READY)).start()
+
+    for one in ranks:
+        one.facts["step_ns"] = 10**9
+    ranks[1].on_go = later
+    assert [result.ok for result in connected(*ranks).eval("1")] == [True, True]
+    assert [request["kind"] for request in ranks[0].requests].count(
+        "stay"
+    ) >= 2  # it waits no longer than it is told to
+
+
+def test_a_rank_that_does_not_come_to_the_step_keeps_all_from_it(ranks: list[FakeAgent], connected: Connect) -> None:
+    ranks[1].on_go = lambda agent, key, count: None
+    with pytest.raises(EvalError, match=r"No step for \d s .* on rank 1"):
+        connected(*ranks).eval("1")
+    assert ranks[0].ran_at == ranks[1].ran_at == [] and ranks[0].armed is ranks[1].armed is None
+
+
+def test_ranks_that_may_have_gone_on_are_not_told_to_run(
+    ranks: list[FakeAgent], connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "_STAYING_S", -1.0)
+    with pytest.raises(EvalError, match=r"did not agree on a step: the ranks were not told in time") as caught:
+        connected(*ranks).eval("1")
+    assert caught.value.code == "eval-missed" and ranks[0].ran_at == ranks[1].ran_at == []
+
+
+def test_ranks_whose_numbers_change_meanwhile_run_nothing(ranks: list[FakeAgent], connected: Connect) -> None:
+    connection = connected(*ranks)
+    arm = ranks[1].server.handlers[wire.ARM]
+
+    def renumbered(key: Key, request: dict[str, Any], payload: Any) -> None:
+        ranks[1].facts["step_base"] += 1
+        arm(key, request, payload)
+
+    ranks[1].server.handlers[wire.ARM] = renumbered
+    with pytest.raises(EvalError, match="numbers of the steps have just changed") as caught:
+        connection.eval("1")
+    assert caught.value.code == "eval-missed" and ranks[0].ran_at == ranks[1].ran_at == []
+
+
+def test_a_rank_without_a_step_since_its_attach_is_waited_for(agent: Make, connected: Connect) -> None:
+    """Until its first one it does not know what number the job has come to."""
+    made = [agent(rank, world_size=2, distributed=True, step_ns=10_000_000) for rank in (0, 1)]
+    for step in range(5):
+        made[0].boundary(0, step)
+    made[0].facts.update(step_base=100, step_source="optimizer", last_step_ns=time.monotonic_ns())
+
+    def first_step() -> None:
+        made[1].boundary(0, 4)
+        made[1].facts.update(step_base=104, step_source="optimizer", last_step_ns=time.monotonic_ns())
+
+    threading.Timer(0.5, first_step).start()
+    results = connected(*made).eval("1")
+    assert results[0].step == results[1].step and made[0].ran_at[0] == made[1].ran_at[0] + 4
+
+
+def test_ranks_that_do_not_step_since_their_attach_are_named(agent: Make, connected: Connect) -> None:
+    made = [agent(rank, world_size=2, distributed=True) for rank in (0, 1)]
+    made[0].boundary(0, 4)
+    with pytest.raises(EvalError, match=r"No step since the attach on rank 1\.") as caught:
+        connected(*made, timeout=0.5).eval("1")
+    assert (caught.value.code, made[0].ran_at) == ("no-step", [])
 
 
 def test_a_step_that_only_some_ranks_ran_is_an_error(ranks: list[FakeAgent], connected: Connect) -> None:
@@ -93,7 +169,7 @@ def test_a_step_that_only_some_ranks_ran_is_an_error(ranks: list[FakeAgent], con
         time.sleep(0.1)
         agent.server.reply(key, wire.ERROR, code="eval-missed", message="the step is past")
 
-    ranks[1].on_go = late
+    ranks[1].on_run = late
     with pytest.raises(EvalError) as caught:
         connected(*ranks).eval("1")
     assert caught.value.code == "eval-missed"
@@ -110,7 +186,7 @@ def test_a_job_that_does_not_step_is_told_so_at_once(ranks: list[FakeAgent], con
 
 
 def test_a_job_that_stops_stepping_after_go_is_noticed(ranks: list[FakeAgent], connected: Connect) -> None:
-    ranks[0].on_go = ranks[1].on_go = lambda agent, key, count: None
+    ranks[0].on_run = ranks[1].on_run = lambda agent, key, count: None
     with pytest.raises(EvalError) as caught:
         connected(*ranks).eval("1")
     assert caught.value.code == "no-step"
@@ -122,7 +198,7 @@ def test_a_loop_that_does_not_turn_after_its_last_step_is_noticed(ranks: list[Fa
         one.facts["count"] = max(one.facts["count"], count)
 
     for one in ranks:
-        one.on_go = last_step
+        one.on_run = last_step
         one.facts["holder"] = None
     with pytest.raises(EvalError, match=r"No step for \d s \(usually 0.01 s\)"):
         connected(*ranks).eval("1")
@@ -133,12 +209,12 @@ def test_a_long_snippet_is_not_a_job_that_does_not_step(ranks: list[FakeAgent], 
         agent.facts["count"] = count
         threading.Timer(2.5, lambda: agent.server.post(key, wire.DONE, ok=True, count=count)).start()
 
-    ranks[0].on_go = ranks[1].on_go = slowly
+    ranks[0].on_run = ranks[1].on_run = slowly
     assert [result.ok for result in connected(*ranks).eval("1")] == [True, True]
 
 
 def test_a_timeout_cancels_all_ranks(ranks: list[FakeAgent], connected: Connect) -> None:
-    ranks[1].on_go = lambda agent, key, count: None
+    ranks[1].on_run = lambda agent, key, count: None
     begun = time.monotonic()
     with pytest.raises(EvalError, match=r"Cancelled after 0.5 s") as caught:
         connected(*ranks).eval("1", timeout=0.5)
@@ -148,7 +224,7 @@ def test_a_timeout_cancels_all_ranks(ranks: list[FakeAgent], connected: Connect)
 
 
 def test_a_rank_that_is_stuck_in_c_is_named_within_half_a_second(ranks: list[FakeAgent], connected: Connect) -> None:
-    ranks[1].on_go = lambda agent, key, count: None
+    ranks[1].on_run = lambda agent, key, count: None
     ranks[1].deaf.add("cancel")
     begun = time.monotonic()
     with pytest.raises(EvalError, match=r"rank 1 \(pid \d+\): it is blocked in C; the job waits for it") as caught:
@@ -158,7 +234,7 @@ def test_a_rank_that_is_stuck_in_c_is_named_within_half_a_second(ranks: list[Fak
 
 
 def test_ctrl_c_cancels_all_ranks(ranks: list[FakeAgent], connected: Connect) -> None:
-    ranks[1].on_go = lambda agent, key, count: None
+    ranks[1].on_run = lambda agent, key, count: None
     connection = connected(*ranks)
     threading.Timer(0.3, connection.cancel).start()
     with pytest.raises(Interrupted):
@@ -177,6 +253,6 @@ def test_an_error_of_the_agent_keeps_its_code(ranks: list[FakeAgent], connected:
     def refuse(agent: FakeAgent, key: Key, count: int) -> None:
         agent.server.reply(key, wire.ERROR, code="eval", message="a snippet is running already")
 
-    ranks[0].on_go = refuse
+    ranks[0].on_run = refuse
     with pytest.raises(EvalError, match="Rank 0: a snippet is running already"):
         connected(*ranks).eval("1")
