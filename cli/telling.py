@@ -37,7 +37,8 @@ def line(error: ProbeError) -> str:
 
 
 def not_written(error: OSError) -> OutputError:
-    return OutputError(f"The output could not be written: {error.strerror}.", "Make room, or choose another place.")
+    way = "Open it for writing." if error.errno == errno.EBADF else "Make room, or choose another place."
+    return OutputError(f"The output could not be written: {error.strerror}.", way)
 
 
 def _known(error: BaseException) -> ProbeError | None:

@@ -68,6 +68,7 @@ class Connection:
         self._fetcher: Fetcher | None = None
         self._database: Database | None = None
         self._unaligned: list[Link] = []
+        self._closed = False
         try:
             for address in resolved.addresses:
                 self._client.connect(look(address, timeout))
@@ -94,6 +95,8 @@ class Connection:
         return sorted((link for link in self._client.links if not link.silent), key=lambda link: link.rank)
 
     def _begin(self) -> None:
+        if self._closed:
+            raise UsageError("This connection is closed.", f'Make another one: probe.connect("{self.endpoint}")')
         self.notes, self.answered = [], None
         self._client.interrupted = False
 
@@ -295,6 +298,7 @@ class Connection:
         self._client.interrupt()
 
     def close(self) -> None:
+        self._closed = True
         if self._database is not None:
             self._database.close()
             self._database = None

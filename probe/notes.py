@@ -79,7 +79,7 @@ def _no_steps(job: Job, tables: Iterable[Table]) -> list[str]:
 
 
 def _unsampled(job: Job, tables: Iterable[Table], endpoint: str) -> list[str]:
-    """Named for the rank that lacks most."""
+    """Named for the rank that lacks most, and that which lacks least if those are not as many."""
     if not any(MARKS in table.streams for table in tables):
         return []
     missing = {raw: raw.timeline.unsampled[0] for raw in job.raws}
@@ -88,6 +88,9 @@ def _unsampled(job: Job, tables: Iterable[Table], endpoint: str) -> list[str]:
         return []
     whole, settings = most.timeline.unsampled[1], most.facts["sampling"]
     said = f"{missing[most]} of {whole} steps were not sampled"
+    least = min(missing, key=missing.__getitem__)
+    if missing[least] != missing[most]:
+        said += f" on rank {most.rank}, {missing[least]} on rank {least.rank}: sums by rank are not of the same steps"
     if settings["sample"] == 1:
         return [f"{said} (they were before sample=1)"]
     how = f"sample={settings['sample']}, now one block of ten steps in {settings['every']}"

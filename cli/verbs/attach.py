@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 @click.option("--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True,
               help="Seconds that each process may take.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Stay until these PIDs end, and attach to ranks that they start later.")
-@click.option("--name", metavar="NAME", default="", help="Call the job so: probe NAME query …")
+@click.option("--name", metavar="NAME", help="Call the job so: probe NAME query …")
 @click.option(
     "--listen", "place", metavar="HOST[:PORT]", help="Let other hosts ask, too, at PORT or any free one. Needs a key."
 )
 @click.option("--key", metavar="FILE", help="Who has this key may ask. Default: $PROBE_KEY.")
 def command(
-    words: Sequence[str], endpoints: Sequence[str], timeout: float, follow: bool, name: str, place: str | None,
+    words: Sequence[str], endpoints: Sequence[str], timeout: float, follow: bool, name: str | None, place: str | None,
     key: str | None,
 ) -> None:  # fmt: skip
     """Put an agent into a running job: each rank below each PID.
@@ -68,11 +68,12 @@ def listen_at(place: str | None, key: str | None) -> Listen | None:
     return listen(place, key)
 
 
-def checked_name(name: str) -> str:
-    """A name that stands for nothing else on a command line.  Raises UsageError."""
+def checked_name(name: str | None) -> str:
+    """A name that stands for nothing else on a command line, "" for none.  Raises UsageError."""
     from probe.endpoints import is_name
 
-    if name in VERBS or (name and not is_name(name)):
-        what = "a verb" if name in VERBS else "not one"
-        raise UsageError(f"{name!r} cannot be a name: it is {what}.", "Take letters, digits and dashes: --name exp7")
-    return name
+    if name is None or (name not in VERBS and is_name(name)):
+        return name or ""
+    what = "is a verb" if name in VERBS else "would be a pid" if name.isdigit() else "is empty, has one of : / , or " \
+        "a blank, or begins with a dash"  # fmt: skip
+    raise UsageError(f"{name!r} cannot be a name: it {what}.", "Take letters, digits and dashes: --name exp7")

@@ -457,7 +457,7 @@ def test_a_name_stands_for_every_rank_of_the_attach(start: Start, probe: Probe) 
     assert "is no endpoint" in probe(name, "query", "SELECT 1", status=3).stderr
 
 
-@pytest.mark.parametrize("name", ["query", "4242", "a:b", "a/b", "a,b", "a b", "-a", "key"])
+@pytest.mark.parametrize("name", ["query", "4242", "a:b", "a/b", "a,b", "a b", "-a", "key", ""])
 def test_a_name_that_could_mean_something_else_is_refused(plain: Target, probe: Probe, name: str) -> None:
     done = probe("attach", f"--name={name}", plain.pid, status=2)
     assert f"{name!r} cannot be a name" in done.stderr and memfd.facts(plain.pid) is None

@@ -74,7 +74,7 @@ def test_a_full_disk_is_no_bug_of_ours() -> None:
 @pytest.mark.parametrize(
     ("closed", "words", "status", "told"),
     [
-        (1, ["tables"], 9, b"could not be written: Bad file descriptor"),
+        (1, ["tables"], 9, b"could not be written: Bad file descriptor. Open it for writing."),
         (2, ["tables"], 0, b""),
         (0, ["query", "-"], 2, b"Cannot read the SQL from -: Bad file descriptor"),
     ],

@@ -12,7 +12,7 @@ from fake_agent import ADAM, LINEAR, THREAD, FakeAgent
 
 from probe import protocol as wire
 from probe.connection import Connection, Unreached
-from probe.errors import AgentError, QueryError, SilentError
+from probe.errors import AgentError, QueryError, SilentError, UsageError
 from probe.streams import BARE, ENGINE, FORWARD, OPTIMIZER, SAMPLED, SPANS
 from probe.tables import TABLES
 
@@ -92,6 +92,28 @@ def test_steps_from_before_all_were_sampled_are_said_to_be(agent: Make, connecte
     connection = connected(one)
     rows(connection, "SELECT count(*) FROM python.torch_trace")
     assert connection.notes == ["1 of 3 steps were not sampled (they were before sample=1)"]
+
+
+def test_ranks_that_sampled_different_steps_are_told_apart(agent: Make, connected: Connect) -> None:
+    made = [agent(rank, world_size=2) for rank in (0, 1)]
+    for rank, one in enumerate(made):
+        one.train(3)
+        for flags in (0, 0 if rank else SAMPLED):
+            one.boundary(time.monotonic_ns(), flags=flags)
+    connection = connected(*made)
+    rows(connection, "SELECT count(*) FROM python.torch_trace")
+    assert connection.notes[0].startswith(
+        "2 of 4 steps were not sampled on rank 1, 1 on rank 0: sums by rank are not of the same steps (sample=auto"
+    )
+
+
+def test_a_connection_that_was_closed_says_so(agent: Make, connected: Connect) -> None:
+    connection = connected(agent())
+    connection.close()
+    connection.close()
+    for call in (lambda: connection.query("SELECT 1"), lambda: connection.eval("1"), connection.stacks):
+        with pytest.raises(UsageError, match=r"connection is closed.*probe\.connect"):
+            call()
 
 
 def test_a_sampled_block_is_seen_once_it_is_whole(agent: Make, connected: Connect) -> None:
