@@ -117,8 +117,8 @@ class Connection:
         from .fetch import Fetcher
         from .notes import answered_of, notes_of
         from .sql import Database
-        from .tables import TABLES
 
+        self._database = database = self._database or Database()
         if self._settle() or self._unaligned:
             self._align()
         self._fetcher = self._fetcher or Fetcher(self._client, self.timeout)
@@ -126,7 +126,6 @@ class Connection:
         scans.begin(max_fetch)
         job = self._fetcher.snapshot(open_steps)
         self._enough(job, begun, min_ranks)
-        self._database = database = self._database or Database(TABLES)
         result = interruptibly(partial(database.run, sql, job), database.interrupt, lambda: self._client.interrupted)
         notes = notes_of(job, database.scanned, self.endpoint)
         self.answered = answered_of(job, time.monotonic() - begun)

@@ -14,21 +14,22 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from .arrow import ARROW_TYPES, schema_of
+from .blocks import BEFORE, blocks_of
 from .bounds import first_step, possible_ranks
 from .common import with_common
+from .helper import Helper
+from .pieces import Piece
 from .raw import Job, Left, Raw
-from .schema import Columns, Table
-from .shelf import Piece, Shelf, lay_by, shelf_of
+from .schema import Table
+from .shelf import Shelf, lay_by, shelf_of
 from .together import Group, Share, groups_of
-
-_BEFORE = 3  # steps before the first one wanted: what runs across a boundary is whole in the steps after it
 
 
 class Derived:
     """scan() may be called several times in a query, by one thread at a time."""
 
-    def __init__(self, table: Table, job: Job, pruned: bool = True) -> None:
-        self.table, self._job, self._pruned = table, job, pruned
+    def __init__(self, table: Table, job: Job, helper: Helper, pruned: bool = True) -> None:
+        self.table, self._job, self._helper, self._pruned = table, job, helper, pruned
         self.scanned = False
         self._of_job: Piece | None = None
         self._of_ranks: dict[Raw, tuple[int | None, list[Piece]]] = {}  # with the first step that is whole in it
@@ -82,9 +83,7 @@ class Derived:
         assert self.table.derive is not None
         shelves = {raw: self._shelf(raw, first) for raw in raws}
         begins = {raw: first if shelf is None else shelf.upto for raw, shelf in shelves.items()}
-        since = {
-            raw: None if (step := begins[raw]) is None else raw.timeline.time_before(step, _BEFORE) for raw in raws
-        }
+        since = {raw: None if (step := begins[raw]) is None else raw.timeline.time_before(step, BEFORE) for raw in raws}
         parts = self._parts(since)
         for part in parts:  # first of all, so that a rank that falls silent is in no result
             for stream in self.table.streams:
@@ -94,7 +93,12 @@ class Derived:
             del alone[raw]
         for raw, part in alone.items():
             with contextlib.suppress(Left):
-                self._put(raw, with_common(part, self.table.derive(part)), first, since[raw], shelves[raw])
+                self._put(raw, self._piece(part), first, since[raw], shelves[raw])
+
+    def _piece(self, part: Raw) -> Piece:
+        assert self.table.derive is not None
+        blocks = blocks_of(part, self.table.derive, self._helper) if self._by_step and self.table.in_blocks else None
+        return blocks or Piece(with_common(part, self.table.derive(part)))
 
     def _put_together(self, parts: Mapping[Raw, Raw], first: int | None, since: Mapping[Raw, int | None]) -> list[Raw]:
         """Take those that can be derived as one; the ranks of which that was done."""
@@ -111,16 +115,16 @@ class Derived:
                 done.append(raw)
         return done
 
-    def _put(self, raw: Raw, values: Columns, first: int | None, since: int | None, shelf: Shelf | None) -> None:
+    def _put(self, raw: Raw, piece: Piece, first: int | None, since: int | None, shelf: Shelf | None) -> None:
         """Take these rows, which begin at that moment, and what is on the shelf before them."""
         if shelf is None:
-            pieces, begin = [Piece(values)], None if since is None else first
+            pieces, begin = [piece], None if since is None else first
         else:
             before = -1 if first is None else first
-            pieces, begin = [*shelf.since(before), Piece(values).of(values["step"] >= shelf.upto)], first
+            pieces, begin = [*shelf.since(before), piece.of(piece.steps >= shelf.upto)], first
         self._of_ranks[raw] = begin, pieces
         if self._by_step and (since is None or shelf is not None):
-            lay_by(raw, self.table, values, shelf)
+            lay_by(raw, self.table, piece, shelf)
 
     def _shelf(self, raw: Raw, first: int | None) -> Shelf | None:
         """Of use to what is wanted."""

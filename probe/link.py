@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from typing import Any, NamedTuple
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from . import memfd
 from .endpoints import Address
@@ -182,7 +182,7 @@ class Link:
     def refusal(self) -> Loss | None:
         """Take the socket's news; why, if the agent keeps closing the door before any greeting, and as an error."""
         while self.monitor.get(zmq.EVENTS) & zmq.POLLIN:
-            event = recv_monitor_message(self.monitor)["event"]
+            event = int.from_bytes(self.monitor.recv_multipart()[0][:2], sys.byteorder)  # libzmq's own form of it
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.greeted, self._lost_at = True, math.inf
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:

@@ -52,6 +52,8 @@ class Table:
     taps: what fills it, by the names in probe.agents, where its streams do not tell.
     by_step: the rows of a step come of what was recorded from some steps before it on, and of nothing earlier; several
     ranks with few rows may be derived as one (probe.together).
+    in_blocks: and of nothing later than the end of all that began in the step, so that a long history may be derived
+    in parts (probe.blocks).
     question: what the example answers.
     """
 
@@ -65,6 +67,7 @@ class Table:
     example: str = ""
     taps: tuple[str, ...] = ()
     by_step: bool = False
+    in_blocks: bool = False
 
     @property
     def schema(self) -> str:

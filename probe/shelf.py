@@ -6,58 +6,24 @@ to their steps, or their names have changed, there is nothing on the shelf.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from .arrow import ARROW_TYPES, table_of
 from .distinct import distinct
-from .nesting import Bools, Ints
+from .nesting import Ints
+from .pieces import Piece
 from .raw import Raw
-from .schema import Column, Columns, Table
+from .schema import Table
 from .streams import DEVICE, PACKING_NS, WRITTEN
 
 _BACK = 2  # steps before the newest one: some of their rows may still come
 WORTH = 1 << 15  # rows: fewer are made anew each time
 _AT_ONCE = 1 << 16  # rows that go together, when the agent's memory has lost the oldest of them
 _MOST = 1 << 22  # rows of a rank's table; what they are made of is held too
-
-
-class Piece:
-    """Rows of one table, of a rank or of all; a column is made when it is asked for, once."""
-
-    def __init__(self, values: Columns) -> None:
-        self._values = values
-        self._made: dict[str, list[Any]] = {}
-
-    def have(self, columns: Sequence[Column]) -> None:
-        """These will be asked for: where that is less work than one by one, they are made now."""
-
-    def chunks(self, column: Column) -> list[Any]:
-        if column.name not in self._made:
-            self._made[column.name] = self._make(column)
-        return self._made[column.name]
-
-    def _make(self, column: Column) -> list[Any]:
-        return list(table_of([column], self._values).column(0).chunks)
-
-    def of(self, rows: Ints | Bools) -> Piece:
-        """The chosen rows."""
-        return _Some(self, np.arange(len(rows))[rows] if rows.dtype == np.bool_ else np.asarray(rows, np.int64))
-
-
-class _Some(Piece):
-    def __init__(self, whole: Piece, rows: Ints) -> None:
-        super().__init__({})
-        self._whole, self._rows = whole, rows
-
-    def _make(self, column: Column) -> list[Any]:
-        whole = pa.chunked_array(self._whole.chunks(column), ARROW_TYPES[column.type])
-        return [whole.combine_chunks().take(pa.array(self._rows))]
 
 
 @dataclass
@@ -81,9 +47,9 @@ class Shelf:
             steps, piece = self.pieces[0]
             self.pieces[0] = steps[steps >= before], piece.of(steps >= before)
 
-    def add(self, values: Columns, rows: Ints) -> None:
+    def add(self, piece: Piece, rows: Ints) -> None:
         """rows: by step."""
-        piece, steps = Piece(values), values["step"][rows]
+        steps = piece.steps[rows]
         cuts = distinct(np.searchsorted(steps, steps[_AT_ONCE - 1 :: _AT_ONCE], side="right"))
         for each in np.split(np.arange(len(rows)), cuts[cuts < len(rows)]):
             self.pieces.append((steps[each], piece.of(rows[each])))
@@ -101,19 +67,19 @@ def shelf_of(raw: Raw, table: Table) -> Shelf | None:
     return shelf if shelf.pieces else None
 
 
-def lay_by(raw: Raw, table: Table, values: Columns, shelf: Shelf | None) -> None:
+def lay_by(raw: Raw, table: Table, piece: Piece, shelf: Shelf | None) -> None:
     """Have what is final of these rows kept, once a query comes; shelf: what was there before them.  Raises Left."""
     new = Shelf(_known(raw), _final(raw, table), {stream: raw.recorded(stream) for stream in table.streams})
-    raw.shelves[table.name] = partial(_laid_by, new, values, shelf)
+    raw.shelves[table.name] = partial(_laid_by, new, piece, shelf)
 
 
-def _laid_by(new: Shelf, values: Columns, old: Shelf | None) -> Shelf | None:
-    step, begin = values["step"], old.upto if old else np.iinfo(np.int64).min
+def _laid_by(new: Shelf, piece: Piece, old: Shelf | None) -> Shelf | None:
+    step, begin = piece.steps, old.upto if old else np.iinfo(np.int64).min
     rows = np.flatnonzero((step >= begin) & (step < new.upto))
     if len(rows) < WORTH or len(rows) + (old.rows if old else 0) > _MOST:
         return old
     shelf = old or new
-    shelf.add(values, rows[np.argsort(step[rows], kind="stable")])
+    shelf.add(piece, rows[np.argsort(step[rows], kind="stable")])
     shelf.upto, shelf.seen = new.upto, new.seen
     return shelf
 

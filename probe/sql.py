@@ -22,6 +22,7 @@ from .comments import comment
 from .derived import Derived
 from .errors import Interrupted, ProbeError, QueryError
 from .fold import fold
+from .helper import Helper
 from .newest import Newest
 from .raw import Job
 from .schema import Table
@@ -47,22 +48,35 @@ class _Lazy(ds.InMemoryDataset):  # type: ignore[misc]
         return self._fetch(columns, filter)
 
 
+def _opened() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
+    connection.execute("SET enable_progress_bar = false")
+    for schema in SCHEMAS:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    connection.execute(f"SET search_path = '{_PATH}'")
+    return connection
+
+
 class Database:
     """The tables of a job in DuckDB, for any number of queries.  interrupt() from any thread or signal handler."""
 
-    def __init__(self, tables: Iterable[Table]) -> None:
-        self._tables = {table.name: table for table in tables}
+    def __init__(self, tables: Iterable[Table] | None = None) -> None:
+        """tables: all there are, if none are given."""
+        self._helper = Helper()
+        self._opening = self._helper.begin(_opened)
+        from .tables import TABLES  # which takes as long as to open DuckDB
+
+        self._tables = {table.name: table for table in tables or TABLES}
         self._by_step = [table.name for table in self._tables.values() if table.by_step]
         self._derived: dict[str, Derived] = {}
         self.seconds: dict[str, float] = {}  # that making each table took for the last query
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
-        self._connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
-        self._connection.execute("SET enable_progress_bar = false")
-        for schema in SCHEMAS:
-            self._connection.execute(f"CREATE SCHEMA {schema}")
-        self._connection.execute(f"SET search_path = '{_PATH}'")
         self._added: set[str] = set()
+
+    @property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        return self._opening.result()
 
     @property
     def scanned(self) -> list[Table]:
@@ -104,7 +118,7 @@ class Database:
         """
         self._failure = None
         self.seconds = {}
-        self._derived = {name: Derived(table, job, pruned) for name, table in self._tables.items()}
+        self._derived = {name: Derived(table, job, self._helper, pruned) for name, table in self._tables.items()}
         try:
             self._add(sql)
             return self._execute(sql, job if pruned else None)
@@ -146,7 +160,8 @@ class Database:
 
     def close(self) -> None:
         self._connection.close()
-        del self._connection  # an error's traceback holds on to this object, and DuckDB complains at exit
+        del self._opening  # an error's traceback holds on to this object, and DuckDB complains at exit
+        self._helper.close()
 
     def _told(self, error: duckdb.Error) -> ProbeError:
         """DuckDB's own message with its caret, and what there is instead of what was asked for."""

@@ -17,9 +17,10 @@ from .arrow import choice, made, nullable
 from .common import length, with_common
 from .distinct import distinct, places
 from .nesting import Bools, Ints
+from .pieces import Chunks, Made, Piece
 from .raw import Raw, Rows
 from .schema import Column, Columns
-from .shelf import WORTH, Piece
+from .shelf import WORTH
 from .streams import DEVICE, SAMPLED, STEPS
 from .timeline import Timeline
 
@@ -173,16 +174,15 @@ class _Timeline(Timeline):
 
 
 class Group:
-    """One piece of the rows of several ranks.  Only columns are kept: what they are made of is large, and memory that
-    was used before is quicker than new."""
+    """One piece of the rows of several ranks."""
 
     def __init__(self, members: Sequence[Raw], streams: Sequence[str], derive: Callable[[Raw], Columns]) -> None:
         self._members, self._streams, self._derive = members, streams, derive
-        self.piece = _Whole(self)
+        self.piece = Made(self.make)
         self.shares = [Share(self, place) for place in range(len(members))]
         self._whose: Ints = np.zeros(0, np.int64)
 
-    def make(self, columns: Sequence[Column]) -> dict[str, list[Any]]:
+    def make(self, columns: Sequence[Column]) -> Chunks:
         raw = Together(self._members, self._streams)
         try:
             values = self._derive(raw)
@@ -192,7 +192,7 @@ class Group:
         piece = Piece(raw.told_apart(values))
         return {column.name: piece.chunks(column) for column in columns}
 
-    def _make_each(self, columns: Sequence[Column]) -> dict[str, list[Any]]:
+    def _make_each(self, columns: Sequence[Column]) -> Chunks:
         values = [with_common(raw, self._derive(raw)) for raw in self._members]
         self._whose = np.repeat(np.arange(len(values)), list(map(length, values)))
         pieces = list(map(Piece, values))
@@ -201,20 +201,6 @@ class Group:
     def rows_of(self, place: int) -> Ints:
         """Once something has been made."""
         return np.flatnonzero(self._whose == place)
-
-
-class _Whole(Piece):
-    def __init__(self, group: Group) -> None:
-        super().__init__({})
-        self._group = group
-
-    def have(self, columns: Sequence[Column]) -> None:
-        missing = [column for column in columns if column.name not in self._made]
-        if missing:
-            self._made |= self._group.make(missing)
-
-    def _make(self, column: Column) -> list[Any]:
-        return self._group.make([column])[column.name]
 
 
 class Share(Piece):

@@ -270,6 +270,7 @@ TABLE = Table(
     streams=(*_STREAMS, DEVICE),
     derive=derive,
     by_step=True,
+    in_blocks=True,
     question="Which modules take longest, a call?",
     example="SELECT module, stage, AVG(duration) FROM python.torch_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 5",
 )

@@ -14,7 +14,7 @@ import pytest
 from fake_agent import ADAM, LINEAR, MODEL, FakeAgent, resolved
 from varied import QUERIES
 
-from probe import memfd, together
+from probe import blocks, memfd, together
 from probe.connection import Connection
 from probe.raw import Job
 from probe.sql import SCHEMAS, Database
@@ -87,13 +87,18 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[FakeAgent]
     folder.rmdir()
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["one rank", "three ranks"])
+@pytest.fixture(
+    scope="module", params=[(1, 1 << 18), (1, 100), (3, 1 << 18)], ids=["one rank", "blocks", "three ranks"]
+)
 def connect(agents: list[FakeAgent], request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Makes new connections, which have fetched nothing yet."""
     patch = pytest.MonkeyPatch()
     patch.setattr(memfd, "facts", lambda pid: None)
     patch.setattr(together, "_LEAST", 2)  # as of many ranks
-    chosen = agents[: request.param]
+    ranks, of_block = request.param
+    patch.setattr(blocks, "_ROWS", of_block)
+    patch.setattr(blocks, "_AT_ONCE", 8)
+    chosen = agents[:ranks]
     yield lambda: Connection(resolved(*chosen))
     patch.undo()
 
@@ -119,6 +124,7 @@ def tables(connect: Connect) -> Iterator[duckdb.DuckDBPyConnection]:
 def living(connect: Connect) -> Iterator[Connection]:
     """A connection that answers one query after the other, and keeps what it has read."""
     with connect() as connection:
+        connection.query("SELECT 1")  # its threads are there from now on
         yield connection
 
 

@@ -1,0 +1,175 @@
+"""A history that is derived in blocks of steps has the rows that it has as a whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from naps import MS, Clock, napping  # noqa: E402
+from tapped import tapped  # noqa: E402
+from zoo import ZOO  # noqa: E402
+
+from probe import blocks  # noqa: E402
+from probe.arrow import table_of  # noqa: E402
+from probe.common import with_common  # noqa: E402
+from probe.helper import Helper  # noqa: E402
+from probe.raw import Job, Raw  # noqa: E402
+from probe.streams import DEVICE, ENGINE, EVAL, FORWARD, MARKS, SAMPLED, SPANS, STEPS, WAIT  # noqa: E402
+from probe.tables.torch_trace import TABLE  # noqa: E402
+
+assert TABLE.derive is not None
+derive: Callable[[Raw], Any] = TABLE.derive
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_ROWS", 30)
+    monkeypatch.setattr(blocks, "_AT_ONCE", 4)
+    monkeypatch.setattr(blocks, "_MOST", 100)
+
+
+@pytest.fixture
+def helper() -> Iterator[Helper]:
+    made = Helper()
+    yield made
+    made.close()
+
+
+def history(name: str, steps: int) -> tuple[Raw, list[int]]:
+    """What the taps record of it, and when its steps end."""
+    clock, ends = Clock(), []
+    with napping(clock), tapped() as taps:
+        _, run = ZOO[name]()
+        for _ in range(steps):
+            run()
+            ends.append(clock.now)
+        run()  # a step that has only begun
+        found = taps.raw()
+        for stream in TABLE.streams:
+            found.put(stream, [found.rows(stream).table.copy()])
+        return found, ends
+
+
+def of_rank(one: Raw, ends: list[int], more: list[tuple[int, ...]], first: int = 1) -> Raw:
+    """With more spans, and numbers from `first` on."""
+    raw = Raw(one.pid, {**one.facts, "monotonic_ns": ends[-1] + MS, "wall_ns": 10**18}, {}, one.log)
+    spans = np.concatenate([one.rows(SPANS).table, np.array([(*each, 0) for each in more], np.int64).reshape(-1, 6)])
+    spans = spans[np.lexsort((-spans[:, 0], spans[:, 1]))]
+    steps = np.array([[end, count, -1, 0, 0, 0, 7, SAMPLED, 0] for count, end in enumerate(ends)], np.int64)
+    for stream, table in {SPANS: spans, MARKS: one.rows(MARKS).table.copy(), STEPS: steps}.items():
+        table[:, -1] = np.arange(len(table)) + (first if stream != STEPS else 1)
+        raw.put(stream, [table])
+    raw.put(DEVICE, [one.rows(DEVICE).table])
+    Job([raw], lambda stream: None)
+    return raw
+
+
+def rows(pieces: list[Any]) -> list[str]:
+    return sorted(repr(row) for piece in pieces for row in piece.to_pylist())
+
+
+def check(raw: Raw, helper: Helper) -> blocks.Blocks:
+    made = blocks.blocks_of(raw, derive, helper)
+    assert made is not None and len(made._blocks) > 2
+    made.have(TABLE.columns)
+    whole = table_of(TABLE.columns, with_common(raw, derive(raw)))
+    for column in TABLE.columns:  # named, should it differ
+        found: list[Any] = [value for chunk in made.chunks(column) for value in chunk.to_pylist()]
+        assert sorted(map(repr, found)) == sorted(map(repr, whole[column.name].to_pylist())), column.name
+    assert rows([whole]) == rows([_table(made)])
+    assert made.steps.tolist() == [step for chunk in made.chunks(_column("step")) for step in chunk.to_pylist()]
+    return made
+
+
+def _table(made: blocks.Blocks) -> Any:
+    import pyarrow as pa
+
+    return pa.table({column.name: made.joined(column) for column in TABLE.columns})
+
+
+def _column(name: str) -> Any:
+    return next(column for column in TABLE.columns if column.name == name)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_training_of_each_kind(name: str, helper: Helper) -> None:
+    one, ends = history(name, 16)
+    check(of_rank(one, ends, []), helper)
+    check(of_rank(one, ends, [], first=1000), helper)  # the oldest rows are lost
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_runs_across_the_ends_of_steps(seed: int, helper: Helper) -> None:
+    """A call around some steps after another; evals, passes and waits around parts of them, some on other threads."""
+    chance = random.Random(seed)
+    one, ends = history(chance.choice(list(ZOO)), 20)
+    if ends[-1] < 20 * MS:  # of steps that take no time
+        return
+    thread, more, at = int(one.rows(SPANS)["thread"][0]), list[tuple[int, ...]](), -1
+    one.log.modules[9001] = {"name": "trainer", "type": "Trainer", "parent": 0, "root": 9001}
+    trainer = chance.random() < 0.5
+    while trainer and at < len(ends) - 1:
+        last = min(len(ends) - 1, at + chance.randint(1, 4))
+        more.append((1 if at < 0 else ends[at] + 1, ends[last], 9001, thread, FORWARD))
+        at = last
+    for kind in (EVAL, ENGINE, WAIT, EVAL, ENGINE, WAIT):
+        begin = chance.randrange(len(ends) - 1)
+        end = min(len(ends) - 1, begin + (0 if kind == ENGINE else chance.randint(1, 4)))
+        start, stop = ends[begin] + chance.choice((-MS // 3, -1, 0, 1)), ends[end] + chance.choice((2, MS // 3))
+        more.append((start, stop, 0, thread if chance.random() < 0.5 else 99, kind))
+    more = [each for place, each in enumerate(more) if not _crosses(each, more[:place], one)]
+    check(of_rank(one, ends, more), helper)
+
+
+def _crosses(span: tuple[int, ...], others: list[tuple[int, ...]], one: Raw) -> bool:
+    """Whether it would overlap one of its thread without being in it or around it: no program does that."""
+    rows = one.rows(SPANS)
+    there = [*others, *zip(*(rows[slot].tolist() for slot in ("start_ns", "end_ns", "subject", "thread")), strict=True)]
+    return any(
+        other[3] == span[3] and (other[0] < span[0] < other[1] < span[1] or span[0] < other[0] < span[1] < other[1])
+        for other in there
+    )
+
+
+def test_a_call_around_everything_is_derived_as_a_whole(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_MOST", 2)
+    one, ends = history("chain", 16)
+    thread = int(one.rows(SPANS)["thread"][0])
+    assert blocks.blocks_of(of_rank(one, ends, []), derive, helper) is not None
+    assert blocks.blocks_of(of_rank(one, ends, [(0, ends[-1] + MS, 1, thread, FORWARD)]), derive, helper) is None
+
+
+def test_what_fails_in_a_block_fails_here(helper: Helper) -> None:
+    one, ends = history("chain", 16)
+    seen: list[Raw] = []
+
+    def fails(raw: Raw) -> Any:
+        seen.append(raw)
+        if len(seen) == 2:
+            raise MemoryError
+        return derive(raw)
+
+    made = blocks.blocks_of(of_rank(one, ends, []), fails, helper)
+    assert made is not None
+    with pytest.raises(MemoryError):
+        made.have(TABLE.columns)
+
+
+def test_the_helper_does_its_part_and_order_is_kept(helper: Helper) -> None:
+    import threading
+
+    both = threading.Barrier(2, timeout=10)
+
+    def work(part: int) -> tuple[int, int]:
+        if part < 2:
+            both.wait()
+        return part, threading.get_ident()
+
+    done: list[tuple[int, int]] = helper.share(work, range(9))
+    assert [part for part, _ in done] == list(range(9)) and len({thread for _, thread in done}) == 2
