@@ -19,15 +19,16 @@ from .client import Call, Client, Link, nobody
 from .descriptors import make_room
 from .endpoints import Resolved, resolve
 from .errors import AgentError, EvalError, SilentError, UsageError
-from .evaluation import EvalResult, OnOutput, Snippet, evaluate
 from .greeting import greet, whoami
 from .interruptible import interruptibly
 from .reach import look
 from .settings import checked_settings
 
 if TYPE_CHECKING:
+    from .evaluation import EvalResult, OnOutput
     from .fetch import Fetcher
     from .notes import Answered
+    from .opening import Opening
     from .raw import Job
     from .report import Report
     from .sql import Database
@@ -66,6 +67,7 @@ class Connection:
         make_room(len(resolved.addresses))
         self._client = Client(key)
         self._fetcher: Fetcher | None = None
+        self._opening: Opening | None = None
         self._database: Database | None = None
         self._unaligned: list[Link] = []
         self._closed = False
@@ -113,12 +115,16 @@ class Connection:
         """
         self._begin()  # before the imports: Ctrl-C may come in their midst
         begun = time.monotonic()
+        from .opening import Opening
+
+        self._opening = self._opening or Opening()
         from .explain import explained
         from .fetch import Fetcher
         from .notes import answered_of, notes_of
         from .sql import Database
+        from .tables import TABLES
 
-        self._database = database = self._database or Database()
+        self._database = database = self._database or Database(TABLES, self._opening)
         if self._settle() or self._unaligned:
             self._align()
         self._fetcher = self._fetcher or Fetcher(self._client, self.timeout)
@@ -158,6 +164,8 @@ class Connection:
         output as it comes.  Raises EvalError, SilentError, Interrupted.
         """
         self._begin()
+        from .evaluation import Snippet, evaluate
+
         links = self._chosen(ranks)
         self._must_control("eval")
         if not now:
@@ -298,9 +306,9 @@ class Connection:
 
     def close(self) -> None:
         self._closed = True
-        if self._database is not None:
-            self._database.close()
-            self._database = None
+        if self._opening is not None:
+            self._opening.close()
+            self._opening = self._database = None
         self._client.close()
 
 

@@ -22,13 +22,11 @@ from .comments import comment
 from .derived import Derived
 from .errors import Interrupted, ProbeError, QueryError
 from .fold import fold
-from .helper import Helper
 from .newest import Newest
+from .opening import PATH, Opening
 from .raw import Job
 from .schema import Table
 
-SCHEMAS = ("host", "probe", "python")
-_PATH = f"main,{','.join(SCHEMAS)}"  # for SHOW TABLES, and to write less
 _CATALOGUE = ("information_schema", "duckdb_", "pg_", "pragma", "show", "describe")  # of statements about all tables
 _UNKNOWN_TABLE = re.compile(r"Table with name (\S+) does not exist")
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:not )?found|does not have a column named "([^"]+)"')
@@ -48,25 +46,12 @@ class _Lazy(ds.InMemoryDataset):  # type: ignore[misc]
         return self._fetch(columns, filter)
 
 
-def _opened() -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
-    connection.execute("SET enable_progress_bar = false")
-    for schema in SCHEMAS:
-        connection.execute(f"CREATE SCHEMA {schema}")
-    connection.execute(f"SET search_path = '{_PATH}'")
-    return connection
-
-
 class Database:
     """The tables of a job in DuckDB, for any number of queries.  interrupt() from any thread or signal handler."""
 
-    def __init__(self, tables: Iterable[Table] | None = None) -> None:
-        """tables: all there are, if none are given."""
-        self._helper = Helper()
-        self._opening = self._helper.begin(_opened)
-        from .tables import TABLES  # which takes as long as to open DuckDB
-
-        self._tables = {table.name: table for table in tables or TABLES}
+    def __init__(self, tables: Iterable[Table], opening: Opening | None = None) -> None:
+        self._opening = opening or Opening()
+        self._tables = {table.name: table for table in tables}
         self._by_step = [table.name for table in self._tables.values() if table.by_step]
         self._derived: dict[str, Derived] = {}
         self.seconds: dict[str, float] = {}  # that making each table took for the last query
@@ -76,7 +61,7 @@ class Database:
 
     @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
-        return self._opening.result()
+        return self._opening.connection
 
     @property
     def scanned(self) -> list[Table]:
@@ -95,7 +80,7 @@ class Database:
             self._connection.from_arrow(lazy).create_view(table.short_name)
             self._added.add(table.name)
         if wanted:
-            self._connection.execute(f"SET search_path = '{_PATH}'")
+            self._connection.execute(f"SET search_path = '{PATH}'")
 
     def _fetch(self, table: str, columns: list[str] | None, filter: Any) -> Any:
         """Errors of ours cross DuckDB as text only: the exception itself is kept for run()."""
@@ -118,7 +103,9 @@ class Database:
         """
         self._failure = None
         self.seconds = {}
-        self._derived = {name: Derived(table, job, self._helper, pruned) for name, table in self._tables.items()}
+        self._derived = {
+            name: Derived(table, job, self._opening.helper, pruned) for name, table in self._tables.items()
+        }
         try:
             self._add(sql)
             return self._execute(sql, job if pruned else None)
@@ -159,9 +146,7 @@ class Database:
         self._connection.interrupt()
 
     def close(self) -> None:
-        self._connection.close()
-        del self._opening  # an error's traceback holds on to this object, and DuckDB complains at exit
-        self._helper.close()
+        self._opening.close()
 
     def _told(self, error: duckdb.Error) -> ProbeError:
         """DuckDB's own message with its caret, and what there is instead of what was asked for."""

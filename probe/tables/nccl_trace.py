@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..arrow import stacked
-from ..history import columns, history_of
 from ..nesting import Ints
 from ..raw import Raw, Rows
 from ..recorded import Recorded
@@ -18,6 +17,8 @@ from ..streams import COLLECTIVES
 
 def derive(raw: Raw) -> Columns:
     """Rows of the steps that may be seen, every operation in flight, and those from before the attach."""
+    from ..history import columns, history_of
+
     every = raw.rows(COLLECTIVES)
     step = raw.timeline.step(every["start_ns"])
     seen = (raw.timeline.visible(step) & (step >= _first_whole(raw, every, step))) | (every["done_ns"] == 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -10,10 +10,14 @@ from .. import protocol as wire
 from ..arrow import ARROW_TYPES
 from ..raw import Job, Raw
 from ..schema import COMMON, Column, Columns, Table
-from ..stacks import Thread, threads_of
+
+if TYPE_CHECKING:
+    from ..stacks import Thread
 
 
 def derive(job: Job) -> Columns:
+    from ..stacks import threads_of
+
     rows = [
         row
         for raw, answer in job.ask(wire.STACKS).items()

@@ -16,8 +16,9 @@ from varied import QUERIES
 
 from probe import blocks, memfd, together
 from probe.connection import Connection
+from probe.opening import SCHEMAS
 from probe.raw import Job
-from probe.sql import SCHEMAS, Database
+from probe.sql import Database
 from probe.streams import BEGIN, END, ENGINE, LOG_GROUP, LOG_MODULE, OPTIMIZER, SAMPLED
 from probe.tables import TABLES
 
