@@ -139,6 +139,7 @@ class Evals:
         session.word.give(True)
 
     def _request(self, armed: Key, session: _Session, count: int) -> None:
+        """Have it run at the boundary after `count` steps, once the word is given; at -1, the next one, it is."""
 
         def run(frame: Any) -> None:
             told, since = False, time.perf_counter_ns()
