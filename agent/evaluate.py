@@ -54,9 +54,9 @@ class Evaluation:
         self._compiled: list[CodeType] = []
         self._imported: frozenset[str] = frozenset()
 
-    def run_at(self, frame: FrameType, count: int, since: int) -> None:
-        """At a boundary, with the frame whose loop turned; `count` steps are complete.  since: the job is held."""
-        self._run(lambda: frame, count, since)
+    def run_at(self, frame: FrameType, count: int, since: int = 0) -> None:
+        """At a boundary, with the frame whose loop turned; `count` steps are complete.  since: the job is held, ns."""
+        self._run(lambda: frame, count, since or perf_counter_ns())
 
     def run_now(self, training: int | None) -> None:
         """On a thread of its own: sees the frames of the training thread, if that is known, else of the main one."""

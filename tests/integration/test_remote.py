@@ -17,9 +17,10 @@ import pytest
 import zmq
 
 from probe import keys, memfd
+from probe import protocol as wire
 from target import PROBE, PYTHON, Probe, Start, Target
 
-KINDS_OF_CONTROL = ("align", "set", "arm", "go", "detach")
+KINDS_OF_CONTROL = sorted(wire.OF_CONTROL)
 NOBODY = 65534
 DISTINCT = "SELECT COUNT(DISTINCT rank) AS n FROM probe.agents"
 
@@ -144,7 +145,7 @@ def test_the_agent_itself_refuses_it(
     asked.send_multipart([b"1", json.dumps({"kind": kind, **fields}).encode()])
     _, header = asked.recv_multipart()
     assert json.loads(header)["code"] == "read-only" and kind in json.loads(header)["message"]
-    asked.send_multipart([b"2", b'{"kind": "hello", "protocol": 1, "role": "control"}'])
+    asked.send_multipart([b"2", wire.encode(wire.HELLO, protocol=wire.PROTOCOL, role=wire.CONTROL)])
     assert json.loads(asked.recv_multipart()[1])["role"] == "read"
 
 

@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from probe import memfd
+from probe import protocol as wire
 from target import Probe, Start, Target
 
 
@@ -100,7 +101,7 @@ def test_a_bad_request_is_answered_and_the_agent_goes_on(socket: Any, header: by
     socket.send_multipart([b"x", header])
     told, _ = answer(socket)
     assert told["kind"] == "error" and says in told["message"]
-    ask(socket, b"y", "hello", protocol=1, version="0", by="test")
+    ask(socket, b"y", "hello", protocol=wire.PROTOCOL, version="0", by="test")
     assert answer(socket)[0]["kind"] == "welcome"
 
 
@@ -117,6 +118,6 @@ def test_a_client_that_does_not_read_does_not_hold_up_another(target: Target, so
     other.linger, other.rcvtimeo = 0, 2000
     other.connect(memfd.facts(target.pid)["endpoint"])
     for _ in range(20):
-        ask(other, b"1", "hello", protocol=1, version="0", by="test")
+        ask(other, b"1", "hello", protocol=wire.PROTOCOL, version="0", by="test")
         assert answer(other)[0]["kind"] == "welcome"
     context.destroy(0)
