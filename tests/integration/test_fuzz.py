@@ -23,6 +23,7 @@ import zmq
 from probe import memfd
 from probe import protocol as wire
 from probe.agent.guard import CLIENTS
+from probe.agent.word import WORD_SECONDS
 from probe.streams import STREAMS
 from target import Probe, Start, Target
 
@@ -329,48 +330,50 @@ def test_armed_snippets_of_clients_that_vanished_hold_nobody_up(job: Target, cli
     one.close()
 
 
-def ready(one: Any, after: int) -> None:
-    """A snippet is to run at a boundary soon to come, once the word for it is given."""
-    one.send_multipart([b"1", wire.encode(wire.ARM, code="6 * 7", where="boundary", write=False)])
-    count = wire.decode(one.recv_multipart()[1])["count"]
-    one.send_multipart([b"2", wire.encode(wire.GO, of="1", count=count + after)])
-    assert wire.decode(one.recv_multipart()[1])["kind"] == wire.READY
-
-
 def until(happens: Callable[[], bool]) -> None:
     end = time.monotonic() + 20
     while not happens():
         assert time.monotonic() < end
 
 
-def test_a_step_agreed_upon_is_held_until_the_word_to_run_comes(job: Target, clients: Clients) -> None:
+@pytest.fixture
+def standing(job: Target, clients: Clients) -> Any:
+    """A client for which the training stands at a step, until the word comes to run the snippet that is armed."""
     one = clients.connect()
-    ready(one, after=20)
+    one.send_multipart([b"1", wire.encode(wire.ARM, code="6 * 7", where="boundary", write=False)])
+    count = wire.decode(one.recv_multipart()[1])["count"]
+    one.send_multipart([b"2", wire.encode(wire.GO, of="1", count=count + 20)])
+    assert wire.decode(one.recv_multipart()[1])["kind"] == wire.READY
     until(clients.stands)
     assert not one.poll(0)  # nothing has run
-    one.send_multipart([b"3", wire.encode(wire.RUN, of="1")])
-    done = wire.decode(one.recv_multipart()[1])
+    return one
+
+
+def test_a_step_agreed_upon_is_held_until_the_word_to_run_comes(standing: Any, clients: Clients) -> None:
+    standing.send_multipart([b"3", wire.encode(wire.RUN, of="1")])
+    done = wire.decode(standing.recv_multipart()[1])
     assert (done["kind"], done["echo"]) == (wire.DONE, "42") and done["held_ns"] > 3 * 10**8
     assert not clients.stands()
-    one.close()
 
 
-def test_a_step_that_was_held_is_let_go_if_the_client_takes_it_back(job: Target, clients: Clients) -> None:
-    one = clients.connect()
-    ready(one, after=20)
-    until(clients.stands)
-    one.send_multipart([b"3", wire.encode(wire.CANCEL, of="1")])
-    error = wire.decode(one.recv_multipart()[1])
+def test_a_step_that_was_held_is_let_go_if_the_client_takes_it_back(standing: Any, clients: Clients) -> None:
+    standing.send_multipart([b"3", wire.encode(wire.CANCEL, of="1")])
+    error = wire.decode(standing.recv_multipart()[1])
     assert (error["kind"], error["code"]) == (wire.ERROR, "eval-missed")
     assert not clients.stands()
-    one.close()
 
 
-def test_a_step_is_not_held_for_ever_if_the_word_does_not_come(job: Target, clients: Clients) -> None:
-    one = clients.connect()
-    ready(one, after=20)
-    until(clients.stands)
-    one.close()
+def test_a_step_is_not_held_for_ever_if_the_word_does_not_come(standing: Any, clients: Clients) -> None:
+    standing.close()
+    until(lambda: not clients.stands())
+
+
+def test_a_step_is_held_as_long_as_the_client_says_so(standing: Any, clients: Clients) -> None:
+    end = time.monotonic() + WORD_SECONDS + 1
+    while time.monotonic() < end:
+        standing.send_multipart([b"3", wire.encode(wire.STAY, of="1")])
+        assert clients.stands()
+    standing.close()
     until(lambda: not clients.stands())
 
 
