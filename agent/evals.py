@@ -179,15 +179,15 @@ class Evals:
 
         return send
 
-    def cancel(self, key: Key) -> None:
-        """Take back an armed snippet, or interrupt a running one."""
+    def cancel(self, key: Key, code: str = "interrupted", why: str = "cancelled before it ran") -> None:
+        """Take back an armed snippet, and say why, or interrupt a running one."""
         session = self._sessions.get(key)
         if session is None:
             return
         ticket = session.ticket  # which goes where the boundary is missed, on another thread
         if not session.begun and (ticket is None or ticket.cancel()):
             self._drop(key)
-            self._server.post(key, wire.ERROR, code="interrupted", message="cancelled before it ran")
+            self._server.post(key, wire.ERROR, code=code, message=why)
         else:
             session.expires = time.monotonic() + _AGAIN_SECONDS
             session.evaluation.cancel()
@@ -203,7 +203,7 @@ class Evals:
             if session.evaluation.done:
                 self._drop(key)
             elif session.expires is not None and now >= session.expires:
-                self.cancel(key)
+                self.cancel(key, "eval-missed", "its command was not heard of for too long")
             elif session.expires is not None:
                 soon = min(soon, session.expires - now)
         return max(0.01, soon)

@@ -173,7 +173,9 @@ class Connection:
         together = not now and len(links) > 1 and any(link.facts.get("distributed") for link in links)
         if together:
             self._same_steps(links)
-        asked = None if ranks is None else [link.rank for link in links]
+        here = [link.rank for link in links]
+        everyone = set(here) >= set(range(max(int(link.facts.get("world_size") or 1) for link in links)))
+        asked = None if ranks is None and everyone else here  # an endpoint may be one rank of several
         snippet = Snippet(code, filename, now, timeout, write, whoami(), asked)
         results = evaluate(self._client, links, snippet, together, self.timeout, on_output)
         self.notes += [

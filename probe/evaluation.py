@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import protocol as wire
+from .align import may_change
 from .client import Call, Client, Header, Link
 from .errors import EvalError, Interrupted, ProbeError, SilentError
 
@@ -166,6 +167,14 @@ class _Run:
             self._until(end, lambda: len(self._ready) == len(self._calls))
             self._release()
         self._until(end, lambda: all(call.over for call in self._calls))
+        self._number()
+
+    def _number(self) -> None:
+        """Ranks that had not stepped since their attach know only now what step the job has come to."""
+        late = [call.link for call in self._calls if may_change(call.link)] if not self._snippet.now else []
+        for hello in self._client.ask(wire.HELLO, time.monotonic() + self._patience, late, protocol=wire.PROTOCOL):
+            if hello.answer is not None:
+                hello.link.facts = hello.answer["facts"]
 
     def _until(self, end: float, done: Callable[[], bool]) -> None:
         while not done():

@@ -156,6 +156,9 @@ def test_a_one_sided_collective_is_refused_and_the_job_goes_on(ranks: Target, pr
     code = "import torch.distributed as dist\ndist.all_reduce(torch.ones(3))"
     done = probe(ranks.pid, "eval", "--rank", "0", code, status=1)
     assert "rank 1" in done.stderr
+    first = next(pid for pid, rank in re.findall(r"ready (\d+) rank=(\d)", ranks.output) if rank == "0")
+    done = probe(first, "eval", code, status=1)
+    assert "rank 1" in done.stderr
     done = probe(ranks.pid, "eval", "--now", code, status=1)
     assert "without --now" in done.stderr
     steps_on(ranks, probe)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_agent import FakeAgent, Key, is_ready
+from fake_agent import FakeAgent, Key, is_ready, run_snippet
 
 from probe import evaluation
 from probe import protocol as wire
@@ -49,6 +49,28 @@ def test_one_rank_alone_runs_it_at_its_next_boundary(ranks: list[FakeAgent], con
     assert (result.rank, result.step, ranks[1].ran_at, ranks[0].ran_at) == (1, 99, [-1], [])
     arm = next(request for request in ranks[1].requests if request["kind"] == "arm")
     assert (arm["ranks"], arm["where"], arm["write"]) == ([1], "boundary", True)
+
+
+def test_an_endpoint_that_is_one_rank_of_several_is_not_the_whole_job(
+    ranks: list[FakeAgent], connected: Connect
+) -> None:
+    connected(ranks[1]).eval("1")
+    connected(*ranks).eval("1")
+    asked = [request["ranks"] for request in ranks[1].requests if request["kind"] == "arm"]
+    assert asked == [[1], None]  # by which a collective of both is refused, or not
+
+
+def test_a_step_is_told_by_the_number_that_became_known_with_it(agent: Make, connected: Connect) -> None:
+    one = agent()
+
+    def first_step(agent: FakeAgent, key: Key, count: int) -> None:
+        agent.boundary(0, 0)
+        agent.facts.update(step_base=40, step_source="optimizer")
+        run_snippet(agent, key, agent.facts["count"])
+
+    one.on_run = first_step
+    (result,) = connected(one).eval("1")
+    assert result.step == 40 + one.facts["count"]
 
 
 def test_ranks_that_are_not_coupled_run_it_each_at_the_next_boundary(
