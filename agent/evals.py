@@ -114,12 +114,12 @@ class Evals:
         if session.where == "now":
             self._begin(session)
             sys.modules["_thread"].start_new_thread(session.evaluation.run_now, (self._steps.training_thread,))
-        elif count == -1:
+            return
+        if count == -1:
             self._may_run(session)
-            self._request(armed, session, count)
         else:
             session.expires = time.monotonic() + WORD_SECONDS
-            self._request(armed, session, count)
+        self._request(armed, session, count)
 
     def stay(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         session = self._sessions.get((key[0], str(request["of"]).encode()))

@@ -15,13 +15,14 @@ class Word:
     """give() and extend() on the agent's thread, wait() on the training's."""
 
     def __init__(self) -> None:
-        self._run, self._extended = False, False
+        self._run: bool | None = None
+        self._extended = False
         self._given = allocate_lock()
         self._given.acquire()
 
     def give(self, run: bool) -> None:
         """The first one counts."""
-        if self._given.locked():
+        if self._run is None:
             self._run = run
             self._given.release()
 
@@ -35,4 +36,4 @@ class Word:
             if not self._extended:
                 return False
             self._extended = False
-        return self._run
+        return bool(self._run)

@@ -25,9 +25,11 @@ class Opening:
         return self._opened.result()
 
     def close(self) -> None:
-        self.connection.close()
-        del self._opened  # an error's traceback holds on to this object, and DuckDB complains at exit
-        self.helper.close()
+        try:
+            self.connection.close()
+        finally:
+            del self._opened  # an error's traceback holds on to this object, and DuckDB complains at exit
+            self.helper.close()
 
 
 def _opened() -> duckdb.DuckDBPyConnection:

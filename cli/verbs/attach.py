@@ -74,6 +74,10 @@ def checked_name(name: str | None) -> str:
 
     if name is None or (name not in VERBS and is_name(name)):
         return name or ""
-    what = "is a verb" if name in VERBS else "would be a pid" if name.isdigit() else "is empty, has one of : / , or " \
-        "a blank, or begins with a dash"  # fmt: skip
+    if name in VERBS:
+        what = "is a verb"
+    elif name.isdigit():
+        what = "would be a pid"
+    else:
+        what = "is empty, has one of : / , or a blank, or begins with a dash"
     raise UsageError(f"{name!r} cannot be a name: it {what}.", "Take letters, digits and dashes: --name exp7")

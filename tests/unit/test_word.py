@@ -1,0 +1,34 @@
+"""The word that the training waits for at a step."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from probe.agent import word
+from probe.agent.word import Word
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_first_word_counts(first: bool) -> None:
+    told = Word()
+    told.give(first)
+    told.give(not first)
+    assert told.wait() is first
+
+
+def test_it_may_come_while_it_is_waited_for() -> None:
+    told = Word()
+    threading.Timer(0.1, told.give, [True]).start()
+    assert told.wait() is True
+
+
+def test_the_wait_ends_without_a_word_unless_there_will_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word, "WORD_SECONDS", 0.1)
+    told = Word()
+    told.extend()
+    begun = time.monotonic()
+    assert told.wait() is False
+    assert time.monotonic() - begun >= 0.2
