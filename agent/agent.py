@@ -13,24 +13,24 @@ from typing import Any
 from .. import protocol as wire
 from ..streams import LOG_THREAD, ON_DEMAND, SAMPLES, SPANS, STEPS, STREAMS
 from . import fork
-from .boundary import Boundary
-from .doors import CannotListen
-from .evals import Evals
+from .boundary.boundary import Boundary
+from .evals.evals import Evals
 from .facts import Facts
-from .flight import dumps, groups
-from .header import Header
-from .log import Log
-from .machine import Machine
-from .modules import Modules
-from .peers import Peers
-from .resident import Resident
-from .rows import Stream
-from .sampling import Sampling
-from .scans import Scans
-from .server import Key, Refused, Server
-from .stacks import stacks
-from .step import Steps
-from .torch_taps import NO_TORCH, TorchTaps, torch_is_imported
+from .inspect.stacks import stacks
+from .names.modules import Modules
+from .samplers.sampler_loop import Machine
+from .serve.listeners import CannotListen
+from .serve.peers import Peers
+from .serve.scans import Scans
+from .serve.server import Key, Refused, Server
+from .steps.rss import Resident
+from .steps.sampling import Sampling
+from .steps.step_count import Steps
+from .storage.header import Header
+from .storage.log import Log
+from .storage.rows import Stream
+from .taps.collectives.flight_recorder import dumps, groups
+from .taps.torch_taps import NO_TORCH, TorchTaps, torch_is_imported
 
 _STEPS = 1 << 53  # numbers of steps that make sense
 

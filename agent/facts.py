@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 from .. import protocol as wire
-from .torch_taps import TAPS, is_distributed
+from .taps.torch_taps import TAPS, is_distributed
 
 if TYPE_CHECKING:
     from .agent import Agent

@@ -13,7 +13,7 @@ from weakref import finalize
 from .agent import Agent
 from .facts import start_ticks
 from .fork import lay_by_modules
-from .nothing import nothing
+from .noop import nothing
 
 _PATIENCE_S = 10.0  # a detach waits for a boundary between two steps
 

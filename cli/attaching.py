@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from probe.attach import Attached
     from probe.attach.listening import Listen
     from probe.connection import Connection
-    from probe.processes import Process
+    from probe.host.processes import Process
 
 _LOOK_S = 0.5  # a look at the processes takes some milliseconds
 # Programs that start ranks: they import torch too, and before their ranks are there look like one.
@@ -29,7 +29,7 @@ def ranks_of(pids: Iterable[int]) -> dict[int, int | None]:
 
     Where there is none the pid itself stands in: attaching to it tells why it cannot be one.
     """
-    from probe import processes
+    from probe.host import processes
 
     ranks: dict[int, int | None] = {}
     for pid in pids:
@@ -45,7 +45,7 @@ def ranks_of(pids: Iterable[int]) -> dict[int, int | None]:
 
 def python_programs(pid: int) -> list[int]:
     """The Python processes at or below pid that no other of them has started."""
-    from probe import processes
+    from probe.host import processes
 
     family = (each for each in processes.descendants(pid) if each != os.getpid())
     below = [process for each in family if (process := processes.process(each)) is not None]
@@ -117,7 +117,7 @@ def attach_as_they_come(pids: Sequence[int], wanted: Wanted, tell: Callable[[str
     A rank that could not be attached to has its line on stderr and is not tried again; at the end the first failure's
     code is raised.  Raises EndpointError if a process is not there at the beginning.
     """
-    from probe.processes import program, start_ticks
+    from probe.host.processes import program, start_ticks
 
     began = {pid: start_ticks(pid) for pid in pids}
     if gone := [pid for pid, ticks in began.items() if ticks is None]:
@@ -140,7 +140,7 @@ def attach_as_they_come(pids: Sequence[int], wanted: Wanted, tell: Callable[[str
 
 def _ranks_now(pids: Iterable[int]) -> dict[int, int | None]:
     """Those there are; a launcher between two rounds has none."""
-    from probe.processes import ranks_below
+    from probe.host.processes import ranks_below
 
     return {each.pid: each.rank for pid in pids for each in ranks_below(pid) if not is_launcher(each)}
 

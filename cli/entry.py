@@ -1,4 +1,5 @@
-"""Where a `probe` command begins and ends.  Here alone the process exits; what went wrong is told by cli/telling.py."""
+"""Where a `probe` command begins and ends.  Here alone the process exits; what went wrong is told by
+cli/error_output.py."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from typing import NoReturn
 
 import click
 
+from .argv import arrange
+from .error_output import BUG_STATUS, PIPE_STATUS, not_written, tell
 from .program import VERBS, program
-from .telling import BUG_STATUS, PIPE_STATUS, not_written, tell
-from .words import arrange
 
 __all__ = ["BUG_STATUS", "PIPE_STATUS", "main", "run"]
 

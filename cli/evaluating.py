@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from probe.errors import SnippetFailed
-from probe.ranks import span, title
+from probe.text import span, title
 
-from .merge import Merge
+from .output.rank_output import Merge
 from .session import say
 
 if TYPE_CHECKING:
     from probe.connection import Connection
-    from probe.evaluation import RankResult
+    from probe.evals.evaluation import RankResult
 
 
 def evaluate(

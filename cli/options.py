@@ -12,7 +12,7 @@ import click
 
 from probe.errors import UsageError
 
-from .words import settle
+from .argv import settle
 
 
 class Seconds(click.FloatRange):

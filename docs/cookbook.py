@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import probe
-from probe.cli.arrow_result import ArrowResult
-from probe.cli.table import render
+from probe.cli.output.arrow_result import ArrowResult
+from probe.cli.output.table import render
 
 PAGE = Path(__file__).with_suffix(".md")
 _RECIPE = re.compile(

@@ -12,28 +12,28 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import memfd
 from . import protocol as wire
-from .align import SETTLE_S, align, is_settled, may_change
-from .client import Call, Client, Link, nobody
-from .descriptors import make_room
-from .endpoints import Resolved, resolve
+from .client.client import Call, Client, Link, nobody
+from .client.endpoints import Resolved, resolve
+from .client.handshake import greet, whoami
+from .client.preflight import look
 from .errors import AgentError, EvalError, SilentError, UsageError
-from .greeting import greet, whoami
-from .interruptible import interruptibly
-from .reach import look
+from .host import agent_memory
+from .host.file_limits import make_room
+from .query.interruptible import interruptibly
 from .settings import checked_settings
+from .snapshot.align import SETTLE_S, align, is_settled, may_change
 
 if TYPE_CHECKING:
-    from .evaluation import EvalResult, OnOutput
-    from .fetch import Fetcher
-    from .notes import Answered
-    from .opening import Opening
-    from .raw import Job
-    from .report import Report
-    from .sql import Database
-    from .stacks import Thread
-    from .stragglers import Stragglers
+    from .diagnose.report import Report
+    from .diagnose.stragglers import Stragglers
+    from .evals.evaluation import EvalResult, OnOutput
+    from .query.database import Database
+    from .query.duckdb_session import Opening
+    from .query.notes import Answered
+    from .snapshot.snapshot import Job
+    from .snapshot.stacks import Thread
+    from .snapshot.wire_source import Fetcher
 
 MAX_FETCH = 1e9  # bytes
 _LAST_ACT_S = 1.0
@@ -115,13 +115,13 @@ class Connection:
         """
         self._begin()  # before the imports: Ctrl-C may come in their midst
         begun = time.monotonic()
-        from .opening import Opening
+        from .query.duckdb_session import Opening
 
         self._opening = self._opening or Opening()
-        from .explain import explained
-        from .fetch import Fetcher
-        from .notes import answered_of, notes_of
-        from .sql import Database
+        from .query.database import Database
+        from .query.fetch_report import explained
+        from .query.notes import answered_of, notes_of
+        from .snapshot.wire_source import Fetcher
         from .tables import TABLES
 
         self._database = database = self._database or Database(TABLES, self._opening)
@@ -141,7 +141,7 @@ class Connection:
         return result
 
     def _enough(self, job: Job, begun: float, min_ranks: int) -> None:
-        from .notes import answered_of
+        from .query.notes import answered_of
 
         answered = answered_of(job, time.monotonic() - begun)
         if answered.seen < min_ranks:
@@ -164,7 +164,7 @@ class Connection:
         output as it comes.  Raises EvalError, SilentError, Interrupted.
         """
         self._begin()
-        from .evaluation import Snippet, evaluate
+        from .evals.evaluation import Snippet, evaluate
 
         links = self._chosen(ranks)
         self._must_control("eval")
@@ -240,7 +240,7 @@ class Connection:
     def stacks(self) -> dict[int, list[Thread]]:
         """The Python stacks of all threads of each rank that answers, the main thread first; see unreached."""
         self._begin()
-        from .stacks import threads_of
+        from .snapshot.stacks import threads_of
 
         calls = self._client.ask(wire.STACKS, time.monotonic() + self.timeout)
         self._reached(calls)
@@ -249,8 +249,8 @@ class Connection:
     def hang(self, look_s: float = 1.0) -> Report:
         """Why the job does not go on, by two looks at every rank; takes 3 s at most."""
         self._begin()
-        from .evidence import gather
-        from .hang import judge
+        from .diagnose.evidence import gather
+        from .diagnose.hang import judge
 
         report = judge(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
         self._client.forgive()
@@ -259,7 +259,7 @@ class Connection:
     def stragglers(self, steps: int = 100) -> Stragglers:
         """Which ranks the others wait for, over the last steps, and what they spend the time on."""
         self._begin()
-        from .stragglers import stragglers
+        from .diagnose.stragglers import stragglers
 
         return stragglers(self, steps)
 
@@ -318,7 +318,7 @@ def _wait_for_the_end(links: Iterable[Link]) -> None:
     """Of agents that have said that they go: their last act is to give their memory back."""
     end = time.monotonic() + _LAST_ACT_S
     for link in links:
-        while link.here and memfd.descriptors(link.pid) and time.monotonic() < end:
+        while link.here and agent_memory.descriptors(link.pid) and time.monotonic() < end:
             time.sleep(0.001)
 
 

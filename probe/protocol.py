@@ -13,7 +13,7 @@ Nothing is ever unpickled.  Stdlib only, no imports of ours: the agent carries t
     log       first, last (byte offsets), credit                log* then end: rows (bytes)
     next      credit (more for a running scan or log)           -
     cancel    of (a request id: scan, log or arm)               - (the cancelled request ends in error)
-    stacks    -                                                 frames: threads (as agent/stacks.py has them)
+    stacks    -                                                 frames: threads (as agent/inspect/stacks.py has them)
     flight    -                                                 entries: texts (torch's Flight Recorders as JSON, none
                                                                 where there is none), why_not, groups (name: ranks)
     peers     -                                                 known: ranks (what each rank has left of where it is

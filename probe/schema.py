@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .raw import Job, Raw
+    from .snapshot.snapshot import Job, Raw
 
 # A column's values: a numpy or pyarrow array of the table's length, or a function that makes one when it is asked for.
 Columns = Mapping[str, Any]
 
-# SQL types a column may have, and with them the Arrow types of probe.arrow.ARROW_TYPES
+# SQL types a column may have, and with them the Arrow types of probe.arrays.arrow.ARROW_TYPES
 TYPES = ("BOOLEAN", "INTEGER", "BIGINT", "DOUBLE", "VARCHAR", "TIMESTAMP", "DOUBLE[]", "INTEGER[]", "VARCHAR[]")
 
 
@@ -51,9 +51,9 @@ class Table:
     streams: the raw streams it is made of, beside the steps, which every table may use.
     taps: what fills it, by the names in probe.agents, where its streams do not tell.
     by_step: the rows of a step come of what was recorded from some steps before it on, and of nothing earlier; several
-    ranks with few rows may be derived as one (probe.together).
+    ranks with few rows may be derived as one (probe.query.rank_batch).
     in_blocks: and of nothing later than the end of all that began in the step, so that a long history may be derived
-    in parts (probe.blocks).
+    in parts (probe.query.step_blocks).
     question: what the example answers.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .errors import UsageError
 
-EVERY = (1, 2, 5, 10, 20, 50, 100)  # as agent/sampling.py: a test compares
+EVERY = (1, 2, 5, 10, 20, 50, 100)  # as agent/steps/sampling.py: a test compares
 BLOCK = 10
 
 VALID = {

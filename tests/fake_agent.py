@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from probe import protocol as wire
-from probe.agent.header import Header
-from probe.agent.log import Log
-from probe.agent.rows import Stream
-from probe.agent.sampling import Sampling
-from probe.agent.server import Key, Refused, Server
-from probe.agent.stacks import stacks
-from probe.clocks import boot
-from probe.endpoints import Address, Resolved
-from probe.processes import start_ticks
+from probe.agent.inspect.stacks import stacks
+from probe.agent.serve.server import Key, Refused, Server
+from probe.agent.steps.sampling import Sampling
+from probe.agent.storage.header import Header
+from probe.agent.storage.log import Log
+from probe.agent.storage.rows import Stream
+from probe.client.clock_offsets import boot
+from probe.client.endpoints import Address, Resolved
+from probe.host.processes import start_ticks
 from probe.streams import (
     BEGIN,
     COLLECTIVES,

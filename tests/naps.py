@@ -16,7 +16,8 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from probe.agent.taps import backward, forward, module_calls, optimizer
+from probe.agent.taps import optimizer
+from probe.agent.taps.modules import backward, forward, module_calls
 
 MS = 1_000_000  # ns
 

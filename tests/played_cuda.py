@@ -20,7 +20,7 @@ import torch
 from naps import MS, Clock, RealClock
 from torch import nn
 
-from probe.agent.taps import device_calls, device_clock
+from probe.agent.taps.device import calls
 
 MB = 1 << 20
 
@@ -174,8 +174,8 @@ def played_cuda(clock: Clock | RealClock) -> Iterator[PlayedCuda]:
             (torch.cuda, "current_stream", lambda index: ("stream", index)),
             (torch.cuda, "is_current_stream_capturing", lambda: played.capturing),
             (ctypes, "CDLL", lambda name, *args: played if name == "libcuda.so.1" else library(name, *args)),
-            (device_calls, "perf_counter_ns", clock),
-            (device_clock, "perf_counter_ns", clock),
+            (calls, "perf_counter_ns", clock),
+            (clock, "perf_counter_ns", clock),
             *((torch._C, name, value) for name, value in core.items()),
         ):
             patches.enter_context(patch.object(home, name, value, create=True))

@@ -12,21 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from probe.agent.log import Log
-from probe.agent.modules import Modules
-from probe.agent.rows import Stream
-from probe.agent.sampling import Sampling
-from probe.agent.step import Steps
-from probe.agent.taps.backward import Backward
-from probe.agent.taps.device import Device
-from probe.agent.taps.forward import Forward
-from probe.agent.taps.forward_hooks import ForwardHooks
+from probe.agent.names.modules import Modules
+from probe.agent.steps.sampling import Sampling
+from probe.agent.steps.step_count import Steps
+from probe.agent.storage.log import Log
+from probe.agent.storage.rows import Stream
+from probe.agent.taps.device.tap import Device
+from probe.agent.taps.modules.backward import Backward
+from probe.agent.taps.modules.forward import Forward
+from probe.agent.taps.modules.forward_hooks import ForwardHooks
 from probe.agent.taps.optimizer import OptimizerStep
 from probe.agent.taps.optimizer_hooks import OptimizerHooks
-from probe.arrow import table_of
-from probe.log import START
-from probe.log import Log as ReadersLog
-from probe.raw import Job, Raw, complete
+from probe.arrays.arrow import table_of
+from probe.snapshot.log import START
+from probe.snapshot.log import Log as ReadersLog
+from probe.snapshot.snapshot import Job, Raw, complete
 from probe.streams import MARKS, ON_DEMAND, SPANS, STEPS, STREAMS
 from probe.tables.torch_trace import TABLE
 

@@ -1,4 +1,4 @@
-"""What reads the machine once a second; agent/machine.py calls them."""
+"""What reads the machine once a second; agent/samplers/sampler_loop.py calls them."""
 
 
 class Absent(Exception):

@@ -1,8 +1,8 @@
 """Counters of the devices that this process can see, asked of NVML through nvidia-ml-py's pure Python.
 
-Called by agent/machine.py, on the agent's thread, which no call here keeps for long: PCIe's throughput, for one, which
-the driver takes 20 ms to measure, is left to the counters of drivers that have them.  The one invariant: what a device
-does not support is asked once, and a device that is lost takes no other with it.
+Called by agent/samplers/sampler_loop.py, on the agent's thread, which no call here keeps for long: PCIe's throughput,
+for one, which the driver takes 20 ms to measure, is left to the counters of drivers that have them.  The one
+invariant: what a device does not support is asked once, and a device that is lost takes no other with it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from ...streams import (
     GPU_UTIL_PCT,
     LOG_DEVICE,
 )
-from ..log import Log
-from ..rows import Stream
+from ..storage.log import Log
+from ..storage.rows import Stream
 from . import Absent
-from .visible import visible_devices
+from .visible_devices import visible_devices
 
 _LIBRARY = "libnvidia-ml.so.1"
 # In the target it is known by this name alone: the job's own import of pynvml, or its lack, is not touched.

@@ -1,7 +1,7 @@
 """Counters of this process and its host out of /proc and getrusage, as the kernel gives them.
 
-Called by agent/machine.py, on the agent's thread.  The one invariant: what cannot be read gives no sample, and
-keeps nothing else from being read.
+Called by agent/samplers/sampler_loop.py, on the agent's thread.  The one invariant: what cannot be read gives no
+sample, and keeps nothing else from being read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...streams import (
     VOLUNTARY_SWITCHES,
     WRITTEN_BYTES,
 )
-from ..rows import Stream
+from ..storage.rows import Stream
 
 Readings = tuple[tuple[int, int], ...]  # (counter, value)
 

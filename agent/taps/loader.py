@@ -12,11 +12,11 @@ from time import perf_counter_ns
 from typing import Any
 
 from ...streams import FAILED
-from ..boundary import Boundary
-from ..holder import holder, readable
-from ..modules import Modules
-from ..namespace import attributes
-from ..rows import Stream
+from ..boundary.boundary import Boundary
+from ..names.modules import Modules
+from ..names.namespace import attributes
+from ..names.variable_names import holder, readable
+from ..storage.rows import Stream
 
 _TO_THE_JOB = 4  # frames from _name() to the one that takes the batch
 _SEARCHES = 64  # for names, at 0.1 ms; a job that makes loaders all the time has more of them than names

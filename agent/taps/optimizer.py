@@ -16,9 +16,9 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ...streams import OPTIMIZER
-from ..modules import Modules
-from ..rows import Stream
-from ..step import Steps
+from ..names.modules import Modules
+from ..steps.step_count import Steps
+from ..storage.rows import Stream
 from .dynamo import shielded_from_dynamo, skip
 from .optimizer_hooks import OptimizerHooks
 

@@ -13,10 +13,10 @@ from time import perf_counter_ns
 from typing import Any
 
 from ...streams import OPTIMIZER
-from ..alone import alone
-from ..modules import Modules
-from ..rows import Stream
-from ..step import Steps
+from ..inspect.exclusive import alone
+from ..names.modules import Modules
+from ..steps.step_count import Steps
+from ..storage.rows import Stream
 from .dynamo import shielded_from_dynamo
 
 

@@ -70,7 +70,7 @@ def listen_at(place: str | None, key: str | None) -> Listen | None:
 
 def checked_name(name: str | None) -> str:
     """A name that stands for nothing else on a command line, "" for none.  Raises UsageError."""
-    from probe.endpoints import is_name
+    from probe.client.endpoints import is_name
 
     if name is None or (name not in VERBS and is_name(name)):
         return name or ""

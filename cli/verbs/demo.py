@@ -21,7 +21,7 @@ from probe.errors import EndpointError, UsageError
 
 from ..attaching import Wanted, attach_each, detach_all, ranks_of
 from ..evaluating import evaluate
-from ..formats import show
+from ..output.formats import show
 from ..session import connected, say
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def command() -> None:
 
 def show_all(pid: int) -> None:
     """Attach to the job below pid, run each query and the eval behind the command that does the same, detach."""
-    from ..arrow_result import ArrowResult
+    from ..output.arrow_result import ArrowResult
 
     prompt("attach", str(pid))
     attach_each(ranks_of([pid]), Wanted(), click.echo)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..attaching import pid_of, ranks_of, who
-from ..formats import check, format_options, show
 from ..options import one_endpoint, process_option
-from ..result import Records
+from ..output.formats import check, format_options, show
+from ..output.result import Records
 
 if TYPE_CHECKING:
     from probe.attach.doctor import Finding

@@ -19,7 +19,7 @@ from ..options import SECONDS, Verb, endpoint_option, one_endpoint
 from ..session import connected
 
 if TYPE_CHECKING:
-    from probe.report import Report
+    from probe.diagnose.report import Report
 
 
 _PROSE = ("Verdict", "Why")

@@ -12,13 +12,13 @@ import click
 from probe.errors import EndpointError
 
 from ..attaching import pid_of
-from ..formats import check, format_options, show
 from ..options import one_endpoint, process_option
-from ..result import Records
+from ..output.formats import check, format_options, show
+from ..output.result import Records
 from ..session import say
 
 if TYPE_CHECKING:
-    from probe.processes import Process
+    from probe.host.processes import Process
 
 COLUMNS = ("pid", "rank", "job", "attached", "name", "listens", "command")
 
@@ -40,8 +40,8 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
     """
     check(form, output)
     endpoint = one_endpoint(endpoints, words)
-    from probe import endpoints as known
-    from probe import processes
+    from probe.client import endpoints as known
+    from probe.host import processes
 
     below = None if endpoint is None else set(processes.descendants(existing(pid_of(endpoint))))
     found = [p for p in processes.python_processes() if p.pid != os.getpid() and (below is None or p.pid in below)]
@@ -52,7 +52,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
 
 
 def existing(pid: int) -> int:
-    from probe.processes import start_ticks
+    from probe.host.processes import start_ticks
 
     if start_ticks(pid) is None:
         raise EndpointError(f"There is no process {pid}.", "Run: probe list")

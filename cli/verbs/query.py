@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from ..formats import check, format_options, show
 from ..options import SECONDS, TextCommand, endpoint_and_text, endpoint_option, size
+from ..output.formats import check, format_options, show
 from ..session import connected, say
 
 
@@ -48,7 +48,7 @@ def command(
             say(line)
         answered = connection.answered
         connection.notes = [note for note in connection.notes if note != str(answered)]
-    from ..arrow_result import ArrowResult
+    from ..output.arrow_result import ArrowResult
 
     show(ArrowResult(table), form, output)
     if answered is not None and (answered.total > 1 or answered.silent):

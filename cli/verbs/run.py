@@ -65,8 +65,8 @@ def watch(child: subprocess.Popen[bytes]) -> int:
 
 def attach_as_they_come(parent: int, ended: threading.Event) -> None:
     """Attach once to each rank below `parent` that has loaded torch, telling each on stderr."""
-    from probe import processes
     from probe.attach import attach
+    from probe.host import processes
 
     tried: set[tuple[int, object]] = set()
     while not ended.wait(LOOK_S):

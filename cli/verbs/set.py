@@ -10,9 +10,9 @@ import click
 from probe.errors import SilentError
 from probe.settings import from_words
 
-from ..formats import check, format_options, show
 from ..options import Verb, endpoint_option, one_endpoint
-from ..result import Records
+from ..output.formats import check, format_options, show
+from ..output.result import Records
 from ..session import connected, say
 
 COLUMNS = ("rank", "sample", "every", "budget_pct", "backward", "sampled_step_cost_us")

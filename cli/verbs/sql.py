@@ -12,10 +12,10 @@ import click
 
 from probe.errors import Interrupted, UsageError
 
-from ..dot_commands import FORMS, is_command
 from ..options import SECONDS, Verb, endpoint_option, one_endpoint
-from ..shell import Shell
-from ..statements import is_complete
+from ..shell.dot_commands import FORMS, is_command
+from ..shell.shell import Shell
+from ..shell.statements import is_complete
 
 
 @click.command("sql", cls=Verb)
@@ -43,7 +43,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], open_steps: bool, ti
     at_terminal = sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
     with closing(Shell(one_endpoint(endpoints, words), timeout, form, open_steps, at_terminal)) as shell, _ended():
         if at_terminal:
-            from ..prompt import interact
+            from ..shell.prompt import interact
 
             interact(shell)
         else:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from probe.errors import SilentError
-from probe.ranks import title
+from probe.text import title
 
-from ..formats import check, format_options, show
 from ..options import SECONDS, Verb, endpoint_option, one_endpoint
-from ..result import Records
+from ..output.formats import check, format_options, show
+from ..output.result import Records
 from ..session import connected, say
 
 if TYPE_CHECKING:
     from probe.connection import Unreached
-    from probe.stacks import Folded, Thread
+    from probe.snapshot.stacks import Folded, Thread
 
 COLUMNS = ("rank", "thread", "native_id", "is_main", "depth", "function", "file", "line")
 
@@ -49,7 +49,7 @@ def command(
     if form is not None or output is not None:
         show(Records(COLUMNS, list(_rows(stacks))), form, output)
     else:
-        from probe.stacks import folded
+        from probe.snapshot.stacks import folded
 
         for line in (*_lines(folded(stacks), len(stacks) + len(unreached) > 1), *_outside(unreached, bool(stacks))):
             click.echo(line)
@@ -82,7 +82,7 @@ def _lines(found: Sequence[Folded], several: bool) -> Iterator[str]:
 def _outside(unreached: Iterable[Unreached], below: bool) -> Iterator[str]:
     """What can be known of those whose Python nobody can ask."""
     from probe.attach.gil import gil_told
-    from probe.native import native_threads, told_together
+    from probe.host.kernel_threads import native_threads, told_together
 
     for pid in (each.pid for each in unreached if not each.host):
         if threads := told_together(native_threads(pid)):

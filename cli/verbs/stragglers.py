@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..formats import check, format_options, show
 from ..options import Verb, endpoint_option, one_endpoint
-from ..result import Records
+from ..output.formats import check, format_options, show
+from ..output.result import Records
 from ..session import connected
 
 if TYPE_CHECKING:
-    from probe.stragglers import Straggler, Stragglers
+    from probe.diagnose.stragglers import Straggler, Stragglers
 
 COLUMNS = ("rank", "late_ms", "late_pct", "late_steps", "steps", "last_pct", "confidence", "is_late", "spends")
 

@@ -12,11 +12,11 @@ import click
 
 from probe.errors import QueryError, UsageError
 
-from ..formats import check, chosen, format_options, show
+from ..argv import nearest
 from ..options import Verb, process_option
-from ..result import Records
+from ..output.formats import check, chosen, format_options, show
+from ..output.result import Records
 from ..session import say
-from ..words import nearest
 
 if TYPE_CHECKING:
     from probe.schema import Column, Table

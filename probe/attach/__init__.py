@@ -9,8 +9,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from .. import __version__, memfd
-from ..processes import has_ended
+from .. import __version__
+from ..host import agent_memory
+from ..host.processes import has_ended
 
 __all__ = ["Attached", "attach"]
 
@@ -37,7 +38,7 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, An
     Raises AttachError, each cause with its own code, after at most `timeout` seconds and a moment; the process then
     is as it was before."""
     began = time.monotonic()
-    facts = memfd.facts(pid)
+    facts = agent_memory.facts(pid)
     already = facts is not None and facts.get("agent") == __version__
     as_wanted = facts is not None and name in ("", facts.get("name"))
     as_wanted &= listen is None or (facts or {}).get("server_key") == listen["public"]

@@ -20,19 +20,19 @@ from typing import Any
 
 from .. import __version__
 from ..errors import AttachError
-from ..native import native_threads, told_together
-from ..processes import has_ended
+from ..host.kernel_threads import native_threads, told_together
+from ..host.process_status import has_thread
+from ..host.processes import has_ended
 from . import listening, refusals
 from .bootstrap import bootstrap_text
 from .bundle import Part, digest
 from .gil import told_of
+from .inject.plant import THREAD, Planted
+from .inject.target import OLDEST_PYTHON, Target, examine
+from .inject.tracer import plant_from_child
 from .meeting import Meeting, TooLate
-from .plant import THREAD, Planted
 from .pynvml_loan import pynvml_path
 from .rendezvous import Rendezvous
-from .status import has_thread
-from .target import OLDEST_PYTHON, Target, examine
-from .tracer import plant_from_child
 from .withdrawal import Withdrawal
 from .zmq_loan import lend
 

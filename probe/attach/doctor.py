@@ -15,16 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from .. import memfd
 from ..errors import AttachError
-from ..processes import has_ended
-from . import ptrace, refusals
-from .architecture import this_machine
-from .memory import read_mappings
+from ..host import agent_memory
+from ..host.process_status import Status, my_status, read_status
+from ..host.processes import has_ended
+from . import refusals
+from .inject import ptrace
+from .inject.architecture import this_machine
+from .inject.target import examine
+from .inject.target_memory import read_mappings
 from .rendezvous import find_place
 from .sites import executable, has_package, python_version
-from .status import Status, my_status, read_status
-from .target import examine
 from .zmq_loan import lend
 
 _SCOPES = {
@@ -191,5 +192,5 @@ def _pyzmq(pid: int) -> str:
 
 
 def _agent(pid: int) -> str:
-    said = memfd.facts(pid)
+    said = agent_memory.facts(pid)
     return "none yet" if said is None else f"there already, version {said.get('agent')}"

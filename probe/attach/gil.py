@@ -14,9 +14,9 @@ import struct
 import time
 
 from ..errors import AttachError
-from ..native import native_threads
-from .status import thread_status
-from .target import Target, examine
+from ..host.kernel_threads import native_threads
+from ..host.process_status import thread_status
+from .inject.target import Target, examine
 
 _BEFORE = 24  # bytes from last_holder over locked and switch_number to the condition variable (pycore_gil.h)
 _SIGNALS = (40, 32)  # where in pthread_cond_t one sleeps: __g_signals, until glibc 2.40 and since

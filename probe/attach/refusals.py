@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass
 
 from ..errors import AttachError
+from ..host.process_status import Status, my_status, read_status
 from .sites import shares_our_files
-from .status import Status, my_status, read_status
 
 CAP_SYS_PTRACE = 1 << 19
 IN_A_CONTAINER = "in a container add --cap-add=SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"

@@ -16,7 +16,7 @@ import time
 from types import TracebackType
 
 from ..errors import AttachError
-from .status import Status
+from ..host.process_status import Status
 
 PREFIX = "probe-attach-"
 SOCKET = "s"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..raw import Job, Raw
 from ..schema import COMMON, Column, Columns, Table
-from ..tested import is_tested
+from ..snapshot.snapshot import Job, Raw
+from ..tested_versions import is_tested
 
 _RANK, _HOST, _PID = COMMON[:3]
 
@@ -57,7 +57,7 @@ def derive(job: Job) -> Columns:
         rows.append({"rank": one.rank, "pid": one.pid or None, "state": "silent", "why": one.why})
     import pyarrow as pa
 
-    from ..arrow import ARROW_TYPES
+    from ..arrays.arrow import ARROW_TYPES
 
     def column(name: str, sql_type: str) -> Any:
         values = [row.get(name) for row in rows]

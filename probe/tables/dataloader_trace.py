@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrow import coded, nullable
-from ..raw import Raw
+from ..arrays.arrow import coded, nullable
 from ..schema import COMMON, Column, Columns, Table
+from ..snapshot.snapshot import Raw
 from ..streams import FAILED, LOADS
 
 _STREAMS = (LOADS,)

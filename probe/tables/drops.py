@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..arrow import ARROW_TYPES
-from ..raw import Job, Left, Raw
+from ..arrays.arrow import ARROW_TYPES
 from ..schema import COMMON, Column, Columns, Table
+from ..snapshot.snapshot import Job, Left, Raw
 from ..streams import CHUNK_ROWS
 
 

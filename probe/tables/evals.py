@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrow import nullable
-from ..raw import Raw
+from ..arrays.arrow import nullable
 from ..schema import COMMON, Column, Columns, Table
+from ..snapshot.snapshot import Raw
 from ..streams import EVAL, KIND_MASK, SPANS
 
 _COMMON = tuple(column for column in COMMON if column.name not in ("time", "start_ns", "step", "in_eval"))

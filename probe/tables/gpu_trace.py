@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrow import coded
-from ..raw import Raw
-from ..samples import Samples, Values, common
+from ..arrays.arrow import coded
+from ..derive.samples import Samples, Values, common
 from ..schema import COMMON, Column, Columns, Table
+from ..snapshot.snapshot import Raw
 from ..streams import (
     GPU_ECC_ERRORS,
     GPU_MEMORY_BYTES,

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..arrow import stacked
-from ..nesting import Ints
-from ..raw import Raw, Rows
-from ..recorded import Recorded
+from ..arrays.arrow import stacked
+from ..arrays.nesting import Ints
+from ..derive.collective_columns import Recorded
 from ..schema import COMMON, Column, Columns, Table
+from ..snapshot.snapshot import Raw, Rows
 from ..streams import COLLECTIVES
 
 
 def derive(raw: Raw) -> Columns:
     """Rows of the steps that may be seen, every operation in flight, and those from before the attach."""
-    from ..history import columns, history_of
+    from ..derive.flight_history import columns, history_of
 
     every = raw.rows(COLLECTIVES)
     step = raw.timeline.step(every["start_ns"])

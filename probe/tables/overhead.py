@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrow import ARROW_TYPES
-from ..nesting import Ints
-from ..raw import Job, Raw
+from ..arrays.arrow import ARROW_TYPES
+from ..arrays.nesting import Ints
 from ..schema import COMMON, Column, Columns, Table
+from ..snapshot.snapshot import Job, Raw
 from ..streams import BARE, SAMPLED, STEPS
 
 ENOUGH = 30  # steps of a kind below which a median says nothing

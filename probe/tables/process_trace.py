@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..raw import Raw
-from ..samples import Samples, common
+from ..derive.samples import Samples, common
 from ..schema import COMMON, Column, Columns, Table
+from ..snapshot.snapshot import Raw
 from ..streams import (
     CORE_WAIT_NS,
     CPU_NS,

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from .. import protocol as wire
-from ..arrow import ARROW_TYPES
-from ..raw import Job, Raw
+from ..arrays.arrow import ARROW_TYPES
 from ..schema import COMMON, Column, Columns, Table
+from ..snapshot.snapshot import Job, Raw
 
 if TYPE_CHECKING:
-    from ..stacks import Thread
+    from ..snapshot.stacks import Thread
 
 
 def derive(job: Job) -> Columns:
-    from ..stacks import threads_of
+    from ..snapshot.stacks import threads_of
 
     rows = [
         row

@@ -1,7 +1,7 @@
 """python.step_trace: one row per step, every step, with what its time went into.
 
 Made of the boundaries between steps and of what the thread that trains did between two of them; the reading of both
-is in probe.timeline, probe.phases and probe.blocked.
+is in probe.snapshot.timeline, probe.derive.phases and probe.derive.collective_blocking.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ..arrow import nullable
-from ..backward import covered
-from ..blocked import blocked, on_host, under_way
-from ..distinct import distinct
-from ..nesting import Bools, Ints
-from ..phases import Intervals, phase_times
+from ..arrays.arrow import nullable
+from ..arrays.distinct import distinct
+from ..arrays.nesting import Bools, Ints
+from ..derive.backward import covered
+from ..derive.collective_blocking import blocked, on_host, under_way
+from ..derive.phases import Intervals, phase_times
 from ..protocol import NO_GROUP
-from ..raw import Raw
 from ..schema import COMMON, Column, Columns, Table
+from ..snapshot.snapshot import Raw
 from ..streams import (
     BARE,
     COLLECTIVES,

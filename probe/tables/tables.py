@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..raw import Job
 from ..schema import Column, Columns, Table
+from ..snapshot.snapshot import Job
 
 
 def derive(job: Job) -> Columns:

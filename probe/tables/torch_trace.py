@@ -1,7 +1,7 @@
 """python.torch_trace: one row per module call, per backward of a module and per optimizer step.
 
 Made of spans (calls, engine passes, optimizer steps) and of the marks that autograd leaves; the reading
-of both is in probe.module_rows.
+of both is in probe.derive.module_rows.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ..arrow import choice, coded
-from ..device_times import DeviceTimes, Timed
-from ..distinct import distinct
-from ..module_rows import backwards, depths, passes_of, places_of
-from ..nesting import NONE, Bools, Ints, self_time
-from ..raw import Raw
+from ..arrays.arrow import choice, coded
+from ..arrays.distinct import distinct
+from ..arrays.nesting import NONE, Bools, Ints, self_time
+from ..derive.call_tree import Tree
+from ..derive.device_times import DeviceTimes, Timed
+from ..derive.module_rows import backwards, depths, passes_of, places_of
+from ..derive.spans import Spans
 from ..schema import COMMON, Column, Columns, Table
-from ..spans import Spans
+from ..snapshot.snapshot import Raw
 from ..streams import COMPILED, DEVICE, FAILED, FORWARD, MARKS, OPTIMIZER, SAMPLED, SPANS
-from ..tree import Tree
 
 STAGES = ("forward", "backward", "step")
 _STREAMS = (SPANS, MARKS)  # what a row cannot do without; its times on a device may be lost before it

@@ -58,9 +58,9 @@ def simulated(ranks: int, rows: int) -> Iterator[tuple[list[subprocess.Popen[str
 def reader(attached: str, kill: int, profiled: bool) -> dict[str, Any]:
     """One reader: what it saw and how long it took.  kill: a process to be killed once it has connected."""
     from probe import connection as of_connection
-    from probe import fetch, sql, tables  # noqa: F401  imports are not measured
+    from probe import tables  # noqa: F401  imports are not measured
+    from probe.client.endpoints import Address, Resolved
     from probe.connection import Connection
-    from probe.endpoints import Address, Resolved
 
     now = time.monotonic_ns()  # as an endpoint's facts are read when it is resolved
     known = [

@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import page
 import zmq
 
-from probe import memfd
 from probe import protocol as wire
+from probe.host import agent_memory
 from target import remove_socket
 
 HERE = Path(__file__).resolve().parent
@@ -42,7 +42,7 @@ class Readers:
 
     def __init__(self, pid: int, rows: int) -> None:
         self._context = zmq.Context()
-        facts = memfd.facts(pid)
+        facts = agent_memory.facts(pid)
         assert facts is not None
         self._path, self._rows = str(facts["endpoint"]), rows
         self.scanned = 0
@@ -63,7 +63,7 @@ class Readers:
         time.sleep(max(0.0, until - time.monotonic()))
 
     def scan(self, until: float) -> None:
-        """As probe.client does it: more is asked for when half of what may travel has come."""
+        """As probe.client.client does it: more is asked for when half of what may travel has come."""
         socket = self.connect(rcvhwm=0)
         while time.monotonic() < until:
             self.ask(socket, wire.CREDIT)

@@ -18,7 +18,7 @@ import pytest
 from delivering import AGENT, interpreters, put, states
 
 from probe.attach import delivery
-from probe.attach.plant import PENDING_CALL, THREAD
+from probe.attach.inject.plant import PENDING_CALL, THREAD
 from probe.attach.rendezvous import PREFIX
 from probe.errors import AttachError
 from target import TARGETS, Start, Target

@@ -71,7 +71,7 @@ def test_a_stopped_process_stays_stopped(start: Start):
 
 def test_a_process_that_a_debugger_holds(start: Start):
     target = start("waiting.py", "sleep")
-    hold = f"from probe.attach import ptrace; ptrace.seize({target.pid}); print('held', flush=True); input()"
+    hold = f"from probe.attach.inject import ptrace; ptrace.seize({target.pid}); print('held', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as debugger:

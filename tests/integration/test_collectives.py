@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from two_ranks import run_ranks
 
-from probe.flight import told_of
-from probe.history import columns
-from probe.log import Log
-from probe.raw import Job, Raw
+from probe.derive.flight_history import columns
+from probe.snapshot.flight_recorder import told_of
+from probe.snapshot.log import Log
+from probe.snapshot.snapshot import Job, Raw
 from probe.streams import ASYNC_OP, FAILED
 
 pytestmark = pytest.mark.alone  # it looks at the clock

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from probe import keys, memfd
+from probe import keys
+from probe.host import agent_memory
 from target import Probe, Start, Target, descendants
 
 # What one attach leaves, once: imported modules of the standard library and zmq (with the exit handler that zmq
@@ -50,14 +51,14 @@ def test_nothing_is_left_of_an_agent_that_has_listened_and_told_the_others_where
     before = state(file)  # what any attach leaves is there
     for _ in range(4):
         probe(*attach)
-        ranks = [facts for pid in descendants(target.pid) if (facts := memfd.facts(pid)) is not None]
+        ranks = [facts for pid in descendants(target.pid) if (facts := agent_memory.facts(pid)) is not None]
         first = next(facts for facts in ranks if facts["rank"] == 0)
-        while (memfd.facts(first["pid"]) or {})["peers"] != "on":
+        while (agent_memory.facts(first["pid"]) or {})["peers"] != "on":
             time.sleep(0.05)
         place = first["tcp"].replace("tcp", "job")
         assert probe(place, "query", "--key", key, "SELECT 1", status=None).returncode == 0
         probe(place, "detach", "--key", key)
-        while any(memfd.facts(facts["pid"]) for facts in ranks):
+        while any(agent_memory.facts(facts["pid"]) for facts in ranks):
             probe(target.pid, "detach", status=None)  # the other one, if it had not left its record yet
     after = state(file)
     varies = {"maps", "rss_pages", "step", "modules"}

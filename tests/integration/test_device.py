@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from probe import memfd
-from probe.sql import Database
+from probe.host import agent_memory
+from probe.query.database import Database
 from probe.streams import DEVICE
 from probe.tables import TABLES
 from target import Probe, Start, Target
@@ -45,7 +45,7 @@ def test_each_module_has_the_time_of_its_kernels(job: Target, probe: Probe) -> N
     are_true(rows(probe, job, SQL))
     os.kill(job.pid, signal.SIGSTOP)
     query = Database(TABLES)
-    are_true(query.run(SQL, memfd.snapshot([job.pid])).to_pylist())
+    are_true(query.run(SQL, agent_memory.snapshot([job.pid])).to_pylist())
     query.close()
 
 
@@ -62,10 +62,10 @@ def test_it_is_named_and_counted_and_gone_after_detach(job: Target, probe: Probe
     assert rows(probe, job, "SELECT device_tap FROM probe.agents") == [{"device_tap": "on"}]
     (drops,) = rows(probe, job, f"SELECT rows, dropped FROM probe.drops WHERE stream = '{DEVICE}'")
     assert drops["rows"] > 100 and drops["dropped"] == 0
-    assert DEVICE in memfd.descriptors(job.pid)
+    assert DEVICE in agent_memory.descriptors(job.pid)
     probe(job.pid, "detach")
     end = time.monotonic() + 5
-    while memfd.descriptors(job.pid):  # its thread ends a moment after it has said so
+    while agent_memory.descriptors(job.pid):  # its thread ends a moment after it has said so
         assert time.monotonic() < end
         time.sleep(0.02)
 
@@ -84,4 +84,4 @@ def test_a_job_on_the_cpu_has_no_stream_and_no_word_of_it(start: Start, probe: P
     assert rows(probe, job, "SELECT device_tap FROM probe.agents") == [{"device_tap": None}]
     assert rows(probe, job, f"SELECT COUNT(*) AS n FROM probe.drops WHERE stream = '{DEVICE}'") == [{"n": 0}]
     done = probe(job.pid, "query", "SELECT COUNT(*) FROM python.torch_trace WHERE duration IS NULL")
-    assert "device" not in done.stderr and DEVICE not in memfd.descriptors(job.pid)
+    assert "device" not in done.stderr and DEVICE not in agent_memory.descriptors(job.pid)

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 import zmq
 
-from probe import memfd
 from probe import protocol as wire
-from probe.agent.guard import CLIENTS
-from probe.agent.word import WORD_SECONDS
+from probe.agent.evals.run_gate import WORD_SECONDS
+from probe.agent.serve.authenticator import CLIENTS
+from probe.host import agent_memory
 from probe.streams import STREAMS
 from target import Probe, Start, Target
 
@@ -119,7 +119,7 @@ class Clients:
 
     def __init__(self, pid: int) -> None:
         self.context = zmq.Context()
-        self.path = str(memfd.facts(pid)["endpoint"])  # type: ignore[index]
+        self.path = str(agent_memory.facts(pid)["endpoint"])  # type: ignore[index]
 
     def connect(self, **options: int) -> Any:
         made = self.context.socket(zmq.DEALER)

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from two_hosts import STORE_PORT, Host, two_hosts
 
-from probe import keys, memfd
+from probe import keys
+from probe.host import agent_memory
 from target import PYTHON, TARGETS, Probe, Start, Target, descendants
 
 RANKS = "SELECT rank, state, why, pid FROM probe.agents ORDER BY rank"
@@ -37,7 +38,7 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 def published(pid: int) -> None:
     """Returns once the agent has left its record."""
-    until(lambda: (memfd.facts(pid) or {}).get("peers") == "on")
+    until(lambda: (agent_memory.facts(pid) or {}).get("peers") == "on")
 
 
 def until(holds: Callable[[], object], seconds: float = 60) -> None:
@@ -48,7 +49,7 @@ def until(holds: Callable[[], object], seconds: float = 60) -> None:
 
 
 def port(pid: int) -> int:
-    return int((memfd.facts(pid) or {})["tcp"].rpartition(":")[2])
+    return int((agent_memory.facts(pid) or {})["tcp"].rpartition(":")[2])
 
 
 def rows(text: str) -> list[dict[str, Any]]:
@@ -79,7 +80,7 @@ def test_ranks_on_two_hosts_find_each_other(hosts: tuple[Host, Host], probe: Pro
         from_the_other = f"job://{hosts[1].address}:{port(ranks[1].pid)}"
         detached = hosts[0].probe(from_the_other, "detach", "--key", key).stdout
         assert re.findall(r"detached  rank (\d)", detached) == ["0", "1"]
-        assert [memfd.facts(rank.pid) for rank in ranks] == [None, None]
+        assert [agent_memory.facts(rank.pid) for rank in ranks] == [None, None]
         assert [rank.output for rank in ranks] == outputs and all(rank.alive for rank in ranks)
     finally:
         for rank in ranks:
@@ -127,7 +128,7 @@ def torchrun(start: Start) -> Target:
 
 def ranks_of(torchrun: Target) -> list[int]:
     """Their pids, by rank."""
-    known = {pid: facts for pid in descendants(torchrun.pid) if (facts := memfd.facts(pid)) is not None}
+    known = {pid: facts for pid in descendants(torchrun.pid) if (facts := agent_memory.facts(pid)) is not None}
     return sorted(known, key=lambda pid: int(known[pid]["rank"]))
 
 
@@ -192,7 +193,7 @@ def test_an_agent_that_knows_no_others_says_why(start: Start, probe: Probe, key:
     done = probe(f"job://127.0.0.1:{port(plain.pid)}", "query", "--key", key, "SELECT 1", status=3)
     assert "[no-peers] Rank 0: knows no other rank: the job has no process group." in done.stderr
     assert "tcp://HOST:PORT,tcp://HOST:PORT" in done.stderr
-    until(lambda: (memfd.facts(plain.pid) or {}).get("peers") == "off: the job has no process group")
+    until(lambda: (agent_memory.facts(plain.pid) or {}).get("peers") == "off: the job has no process group")
 
 
 def test_a_store_that_is_gone_is_said(hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import zmq
 
-from probe import keys, memfd
+from probe import keys
 from probe import protocol as wire
+from probe.host import agent_memory
 from target import PROBE, PYTHON, Probe, Start, Target
 
 KINDS_OF_CONTROL = sorted(wire.OF_CONTROL)
@@ -51,7 +52,7 @@ def port(plain: Target, probe: Probe, folder: Path) -> Iterator[int]:
 
 
 def facts(target: Target) -> dict[str, Any]:
-    found = memfd.facts(target.pid)
+    found = agent_memory.facts(target.pid)
     assert found is not None
     return found
 
@@ -83,7 +84,7 @@ def test_with_the_key_one_asks_and_runs_code(port: int, plain: Target, probe: Pr
     listed = json.loads(probe("list", "--format", "json", plain.pid).stdout)
     assert [row["listens"] for row in listed] == [at]
     assert probe(at, "detach", "--key", folder / "job.key").stdout == f"detached  rank 0  pid {plain.pid}\n"
-    assert memfd.facts(plain.pid) is None
+    assert agent_memory.facts(plain.pid) is None
 
 
 def test_the_key_may_come_from_the_environment(port: int, folder: Path, plain: Target) -> None:
@@ -107,7 +108,7 @@ def test_a_key_for_reading_changes_nothing(
 ) -> None:
     done = probe(f"tcp://127.0.0.1:{port}", *words, "--key", folder / "reader.key", status=7)
     assert f"[read-only] Rank 0 (pid {plain.pid}): this key may read, not control: no {words[0]}." in done.stderr
-    assert done.stdout == "" and memfd.facts(plain.pid) is not None
+    assert done.stdout == "" and agent_memory.facts(plain.pid) is not None
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ def test_a_key_file_that_others_may_read_is_not_used(port: int, probe: Probe, fo
 @pytest.mark.parametrize("place", ["0.0.0.0", "127.0.0.1", "127.0.0.1:29600"])
 def test_nothing_listens_without_a_key(plain: Target, probe: Probe, place: str) -> None:
     done = probe("attach", "--listen", place, plain.pid, status=2)
-    assert f"[needs-key] --listen {place} asks for a key" in done.stderr and memfd.facts(plain.pid) is None
+    assert f"[needs-key] --listen {place} asks for a key" in done.stderr and agent_memory.facts(plain.pid) is None
 
 
 def test_nor_with_a_key_for_readers(plain: Target, probe: Probe, folder: Path) -> None:
@@ -212,7 +213,7 @@ def test_a_port_that_is_taken_is_said_and_nothing_stays(plain: Target, probe: Pr
         words = ("attach", "--listen", f"127.0.0.1:{number}", "--key", folder / "job.key", plain.pid)
         said = f"[port-in-use] Process {plain.pid} cannot listen at 127.0.0.1:{number}: Address already in use."
         assert said in probe(*words, status=4).stderr
-        assert memfd.facts(plain.pid) is None and sockets(plain.pid) == before
+        assert agent_memory.facts(plain.pid) is None and sockets(plain.pid) == before
         probe("attach", plain.pid)
         assert said in probe(*words, status=4).stderr
     assert probe(plain.pid, "eval", "--now", "1").stdout == "1\n"  # the agent that was there is as it was
@@ -224,7 +225,7 @@ def test_a_port_that_is_taken_is_said_and_nothing_stays(plain: Target, probe: Pr
 def test_an_address_of_another_machine_cannot_be_listened_at(plain: Target, probe: Probe, folder: Path) -> None:
     done = probe("attach", "--listen", "192.0.2.1", "--key", folder / "job.key", plain.pid, status=4)
     assert "[cannot-listen]" in done.stderr and "Cannot assign requested address" in done.stderr
-    assert memfd.facts(plain.pid) is None
+    assert agent_memory.facts(plain.pid) is None
     done = probe("attach", "--listen", "no-such-host.invalid", "--key", folder / "job.key", plain.pid, status=2)
     assert "no-such-host.invalid cannot be listened at" in done.stderr
 
@@ -461,7 +462,7 @@ def test_a_name_stands_for_every_rank_of_the_attach(start: Start, probe: Probe) 
 @pytest.mark.parametrize("name", ["query", "4242", "a:b", "a/b", "a,b", "a b", "-a", "key", ""])
 def test_a_name_that_could_mean_something_else_is_refused(plain: Target, probe: Probe, name: str) -> None:
     done = probe("attach", f"--name={name}", plain.pid, status=2)
-    assert f"{name!r} cannot be a name" in done.stderr and memfd.facts(plain.pid) is None
+    assert f"{name!r} cannot be a name" in done.stderr and agent_memory.facts(plain.pid) is None
 
 
 def test_a_list_joins_agents_and_counts_each_once(port: int, plain: Target, probe: Probe, folder: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from delivering import in_child
 
-from probe.attach.call import CallFailed, RemoteCalls
-from probe.attach.safepoint import stop_safe_thread
-from probe.attach.target import examine
+from probe.attach.inject.call import CallFailed, RemoteCalls
+from probe.attach.inject.safepoint import stop_safe_thread
+from probe.attach.inject.target import examine
 from target import Start
 
 

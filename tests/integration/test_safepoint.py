@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 from delivering import in_child
 
-from probe.attach import safepoint
-from probe.attach.candidates import candidates
-from probe.attach.memory import read_mappings
-from probe.attach.safepoint import HANDLER_SECONDS, stop_safe_thread
-from probe.attach.target import examine
+from probe.attach.inject import safepoint
+from probe.attach.inject.candidates import candidates
+from probe.attach.inject.safepoint import HANDLER_SECONDS, stop_safe_thread
+from probe.attach.inject.target import examine
+from probe.attach.inject.target_memory import read_mappings
 from probe.errors import AttachError
 from target import Start
 

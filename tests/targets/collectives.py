@@ -25,10 +25,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from probe import streams
-from probe.agent.flight import dumps
-from probe.agent.log import Log
-from probe.agent.rows import Stream
-from probe.agent.taps.collectives import Collectives
+from probe.agent.storage.log import Log
+from probe.agent.storage.rows import Stream
+from probe.agent.taps.collectives.flight_recorder import dumps
+from probe.agent.taps.collectives.tap import Collectives
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)

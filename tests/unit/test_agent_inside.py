@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from probe.agent.header import Header
+from probe.agent.storage.header import Header
 from probe.attach import attach
-from probe.memfd import facts as agent_inside
-from probe.processes import start_ticks
+from probe.host.agent_memory import facts as agent_inside
+from probe.host.processes import start_ticks
 from probe.streams import HEADER_BYTES, HEADER_HALVES, HEADER_LAYOUT, HEADER_MAGIC, HEADER_NAME, HEADER_VERSION
 
 

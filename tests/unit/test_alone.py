@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from probe.agent.alone import alone
+from probe.agent.inspect.exclusive import alone
 
 
 def test_two_changes_at_once_leave_the_switch_interval_as_it_was() -> None:

@@ -16,11 +16,11 @@ from naps import MS, Clock, napping  # noqa: E402
 from tapped import tapped  # noqa: E402
 from zoo import ZOO  # noqa: E402
 
-from probe import blocks  # noqa: E402
-from probe.arrow import table_of  # noqa: E402
-from probe.common import with_common  # noqa: E402
-from probe.helper import Helper  # noqa: E402
-from probe.raw import Job, Raw  # noqa: E402
+from probe.arrays.arrow import table_of  # noqa: E402
+from probe.query import step_blocks  # noqa: E402
+from probe.query.identity_columns import with_common  # noqa: E402
+from probe.query.worker import Helper  # noqa: E402
+from probe.snapshot.snapshot import Job, Raw  # noqa: E402
 from probe.streams import DEVICE, ENGINE, EVAL, FORWARD, MARKS, SAMPLED, SPANS, STEPS, WAIT  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
 
@@ -30,9 +30,9 @@ derive: Callable[[Raw], Any] = TABLE.derive
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_ROWS", 30)
-    monkeypatch.setattr(blocks, "_AT_ONCE", 4)
-    monkeypatch.setattr(blocks, "_MOST", 100)
+    monkeypatch.setattr(step_blocks, "_ROWS", 30)
+    monkeypatch.setattr(step_blocks, "_AT_ONCE", 4)
+    monkeypatch.setattr(step_blocks, "_MOST", 100)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def rows(table: Any) -> list[str]:
 
 
 def check(raw: Raw, helper: Helper) -> None:
-    made = blocks.blocks_of(raw, derive, helper)
+    made = step_blocks.blocks_of(raw, derive, helper)
     assert made is not None and len(made._blocks) > 2
     made.have(TABLE.columns)
     found = pa.table({column.name: made.joined(column) for column in TABLE.columns})
@@ -125,11 +125,11 @@ def _crosses(span: tuple[int, ...], others: list[tuple[int, ...]], one: Raw) -> 
 
 
 def test_a_call_around_everything_is_derived_as_a_whole(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_MOST", 2)
+    monkeypatch.setattr(step_blocks, "_MOST", 2)
     one, ends = history("chain", 16)
     thread = int(one.rows(SPANS)["thread"][0])
-    assert blocks.blocks_of(of_rank(one, ends, []), derive, helper) is not None
-    assert blocks.blocks_of(of_rank(one, ends, [(0, ends[-1] + MS, 1, thread, FORWARD)]), derive, helper) is None
+    assert step_blocks.blocks_of(of_rank(one, ends, []), derive, helper) is not None
+    assert step_blocks.blocks_of(of_rank(one, ends, [(0, ends[-1] + MS, 1, thread, FORWARD)]), derive, helper) is None
 
 
 def test_what_fails_in_a_block_fails_here(helper: Helper) -> None:
@@ -142,7 +142,7 @@ def test_what_fails_in_a_block_fails_here(helper: Helper) -> None:
             raise MemoryError
         return derive(raw)
 
-    made = blocks.blocks_of(of_rank(one, ends, []), fails, helper)
+    made = step_blocks.blocks_of(of_rank(one, ends, []), fails, helper)
     assert made is not None
     with pytest.raises(MemoryError):
         made.have(TABLE.columns)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from probe.agent.boundary import Boundary
-from probe.agent.turn import Turn
+from probe.agent.boundary.back_edge_trace import Turn
+from probe.agent.boundary.boundary import Boundary
 
 STEPS = 6
 ASKED = 3  # the iteration in which the request is made

@@ -15,11 +15,11 @@ import time
 from collections import Counter
 from typing import Any
 
-from probe.agent.boundary import Boundary
-from probe.agent.evaluate import Evaluation
-from probe.agent.interrupt import Cancelled, Interruptible
-from probe.agent.log import Log
-from probe.agent.rows import Stream
+from probe.agent.boundary.boundary import Boundary
+from probe.agent.evals.evaluation import Evaluation
+from probe.agent.evals.interrupt import Cancelled, Interruptible
+from probe.agent.storage.log import Log
+from probe.agent.storage.rows import Stream
 from probe.streams import SPANS, STREAMS
 
 AT_THE_EDGE = int(os.environ.get("CANCELS", "2500"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from probe.arrow import table_of
-from probe.log import Log
-from probe.raw import Job, Raw
+from probe.arrays.arrow import table_of
+from probe.snapshot.log import Log
+from probe.snapshot.snapshot import Job, Raw
 from probe.streams import BARE, COLLECTIVES, SAMPLED, STEPS, STREAMS
 from probe.tables.collectives import TABLE
 

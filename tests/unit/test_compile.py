@@ -16,7 +16,7 @@ nn = torch.nn
 from tapped import Taps, tapped  # noqa: E402
 
 from probe.agent.taps.dynamo import shielded_from_dynamo  # noqa: E402
-from probe.agent.taps.forward_hooks import ForwardHooks  # noqa: E402
+from probe.agent.taps.modules.forward_hooks import ForwardHooks  # noqa: E402
 from probe.streams import COMPILED, ENGINE, FORWARD, KIND_MASK, OPTIMIZER, SPANS  # noqa: E402
 
 STEPS = 12

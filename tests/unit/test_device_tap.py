@@ -19,9 +19,9 @@ from naps import MS, Clock, Nap, napping  # noqa: E402
 from played_cuda import Kernels, PlayedCuda, played_cuda, to_cuda  # noqa: E402
 from tapped import Taps, tapped  # noqa: E402
 
-from probe import memfd  # noqa: E402
-from probe.agent.taps import device_clocks  # noqa: E402
-from probe.agent.taps.forward_hooks import ForwardHooks  # noqa: E402
+from probe.agent.taps.device import clocks  # noqa: E402
+from probe.agent.taps.modules.forward_hooks import ForwardHooks  # noqa: E402
+from probe.host import agent_memory  # noqa: E402
 from probe.streams import DEVICE, MARKS, SPANS  # noqa: E402
 
 Rows = list[dict[str, Any]]
@@ -214,7 +214,7 @@ def test_a_mark_that_was_not_timed_spoils_what_lies_around_it_and_nothing_else(
 def test_without_an_event_to_be_had_a_row_has_no_device_time(
     played: PlayedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_clocks, "_EVENTS", 4)
+    monkeypatch.setattr(clocks, "_EVENTS", 4)
     with tapped() as taps:
         model = model_on(played)
         for _ in range(3):
@@ -230,7 +230,7 @@ def test_without_an_event_to_be_had_a_row_has_no_device_time(
 def test_a_device_that_never_ends_keeps_no_more_than_the_stock(
     played: PlayedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_clocks, "_EVENTS", 100)
+    monkeypatch.setattr(clocks, "_EVENTS", 100)
     with tapped() as taps:
         model, played.reached = model_on(played), 0
         for _ in range(200):
@@ -374,7 +374,7 @@ def test_weights_are_the_same_with_and_without_it(played: PlayedCuda) -> None:
 def test_a_job_without_cuda_has_no_stream_for_it_and_the_functions_of_before() -> None:
     with tapped() as taps:
         assert taps.device.state is None and DEVICE not in taps.streams
-        assert DEVICE not in memfd.descriptors(os.getpid())
+        assert DEVICE not in agent_memory.descriptors(os.getpid())
         functions = vars(torch.nn.modules.module)
         assert all(functions[name] is value for name, value in taps.forward._globals.items())
 

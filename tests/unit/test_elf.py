@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.attach.elf import Image, gnu_hash
-from probe.attach.memory import Memory, modules, read_mappings
+from probe.attach.inject.elf import Image, gnu_hash
+from probe.attach.inject.target_memory import Memory, modules, read_mappings
 
 
 @pytest.fixture

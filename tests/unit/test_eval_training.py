@@ -16,11 +16,11 @@ nn = torch.nn
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from probe.agent.boundary import Boundary  # noqa: E402
-from probe.agent.evaluate import Evaluation  # noqa: E402
-from probe.agent.log import Log  # noqa: E402
-from probe.agent.modules import Modules  # noqa: E402
-from probe.agent.rows import Stream  # noqa: E402
+from probe.agent.boundary.boundary import Boundary  # noqa: E402
+from probe.agent.evals.evaluation import Evaluation  # noqa: E402
+from probe.agent.names.modules import Modules  # noqa: E402
+from probe.agent.storage.log import Log  # noqa: E402
+from probe.agent.storage.rows import Stream  # noqa: E402
 from probe.agent.taps.loader import Loader  # noqa: E402
 from probe.streams import LOADS, SPANS, STREAMS  # noqa: E402
 

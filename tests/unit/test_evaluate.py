@@ -17,10 +17,10 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from probe.agent.boundary import Boundary
-from probe.agent.evaluate import Evaluation
-from probe.agent.log import Log
-from probe.agent.rows import Stream
+from probe.agent.boundary.boundary import Boundary
+from probe.agent.evals.evaluation import Evaluation
+from probe.agent.storage.log import Log
+from probe.agent.storage.rows import Stream
 from probe.protocol import OUTPUT_LIMIT
 from probe.streams import EVAL, FAILED, LOG_EVAL, LOG_EVAL_DONE, SPANS, STREAMS
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from probe.flight import Entry, entries_of, pending
+from probe.snapshot.flight_recorder import Entry, entries_of, pending
 
 GROUPS = {"0": [0, 1, 2], "1": [0, 2]}
 

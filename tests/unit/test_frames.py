@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from probe.agent import alone, evaluate, roots, stacks
-from probe.agent.boundary import Boundary
+from probe.agent.boundary.boundary import Boundary
+from probe.agent.evals import evaluation
+from probe.agent.inspect import exclusive, stacks
+from probe.agent.names import model_names
 
 
 class Thing:
@@ -29,9 +31,9 @@ def without_collector() -> Iterator[None]:
     "look",
     [
         stacks.stacks,
-        lambda: roots._search({}, {0: None}, {0: []}),
-        lambda: alone._any_frame(lambda code: False),
-        lambda: evaluate._frame_of(None),
+        lambda: model_names._search({}, {0: None}, {0: []}),
+        lambda: exclusive._any_frame(lambda code: False),
+        lambda: evaluation._frame_of(None),
         lambda: Boundary().close(),
     ],
     ids=["stacks", "roots", "alone", "evaluate", "boundary"],

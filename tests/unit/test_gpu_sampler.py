@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from played_nvml import LOST, NO_PERMISSION, NOT_SUPPORTED, TIMEOUT, Nvml
 
-from probe.agent.log import Log
-from probe.agent.rows import Stream
 from probe.agent.samplers import Absent, gpu
 from probe.agent.samplers.gpu import Gpu
+from probe.agent.storage.log import Log
+from probe.agent.storage.rows import Stream
 from probe.attach.pynvml_loan import pynvml_path
-from probe.log import Log as ReadLog
+from probe.snapshot.log import Log as ReadLog
 from probe.streams import (
     GPU_ECC_ERRORS,
     GPU_MEMORY_BYTES,

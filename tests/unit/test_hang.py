@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from probe.evidence import Evidence, OfRank
-from probe.flight import Entry, Pending
-from probe.hang import judge
-from probe.report import plural
-from probe.stacks import Frame, Thread
+from probe.diagnose.evidence import Evidence, OfRank
+from probe.diagnose.hang import judge
+from probe.diagnose.report import plural
+from probe.snapshot.flight_recorder import Entry, Pending
+from probe.snapshot.stacks import Frame, Thread
 
 NOW = 1_000_000_000_000
 STEP = 50_000_000  # ns

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from probe import protocol as wire
-from probe.history import columns, history_of, operation_type
-from probe.log import Log
-from probe.raw import Job, Raw
+from probe.derive.flight_history import columns, history_of, operation_type
+from probe.snapshot.log import Log
+from probe.snapshot.snapshot import Job, Raw
 
 MS, WALL_NS = 1_000_000, 1_700_000_000_000_000_000
 NOW_NS = 100 * MS

@@ -16,10 +16,10 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler  # noqa: E402
 
-from probe.agent.boundary import Boundary  # noqa: E402
-from probe.agent.log import Log  # noqa: E402
-from probe.agent.modules import Modules  # noqa: E402
-from probe.agent.rows import Stream  # noqa: E402
+from probe.agent.boundary.boundary import Boundary  # noqa: E402
+from probe.agent.names.modules import Modules  # noqa: E402
+from probe.agent.storage.log import Log  # noqa: E402
+from probe.agent.storage.rows import Stream  # noqa: E402
 from probe.agent.taps.loader import Loader  # noqa: E402
 from probe.streams import FAILED, LOADS, LOG_LOADER, STREAMS  # noqa: E402
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from probe.agent.log import Log
+from probe.agent.storage.log import Log
 from probe.streams import LOG_MODULE, LOG_RECORD, LOG_STRING
 
 

@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 from conftest import descriptors
 
-from probe.agent import machine
-from probe.agent.log import Log
-from probe.agent.machine import Machine
-from probe.agent.rows import Stream
-from probe.agent.samplers import Absent, process
+from probe.agent.samplers import Absent, process, sampler_loop
 from probe.agent.samplers.process import Process
+from probe.agent.samplers.sampler_loop import Machine
+from probe.agent.storage.log import Log
+from probe.agent.storage.rows import Stream
 from probe.streams import (
     CORE_WAIT_NS,
     CPU_NS,
@@ -106,7 +105,7 @@ class Counting:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(machine, "perf_counter_ns", made)
+    monkeypatch.setattr(sampler_loop, "perf_counter_ns", made)
     return made
 
 

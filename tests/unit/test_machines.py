@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probe import machines
-from probe.log import Log
-from probe.machines import machines_told
-from probe.raw import Job, Raw
+from probe.diagnose import machine_load
+from probe.diagnose.machine_load import machines_told
 from probe.schema import Table
+from probe.snapshot.log import Log
+from probe.snapshot.snapshot import Job, Raw
 
 
 def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | None], list[list[float | None]]]]) -> Any:
@@ -32,8 +32,8 @@ def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | No
         }
 
     for name, derive in (("PROCESS", host), ("GPU", devices)):
-        real: Table = getattr(machines, name)
-        monkeypatch.setattr(machines, name, Table(real.name, real.doc, real.columns, derive=derive))
+        real: Table = getattr(machine_load, name)
+        monkeypatch.setattr(machine_load, name, Table(real.name, real.doc, real.columns, derive=derive))
     return machines_told(Job(raws, lambda stream: None))
 
 

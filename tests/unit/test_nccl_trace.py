@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from probe.agent.taps import collective_ops
-from probe.arrow import table_of
-from probe.log import Log
-from probe.operation_types import BUS_FACTORS, OPERATION_TYPES, operation_type
-from probe.raw import Job, Raw
+from probe.agent.taps.collectives import operations
+from probe.arrays.arrow import table_of
+from probe.derive.operation_types import BUS_FACTORS, OPERATION_TYPES, operation_type
 from probe.schema import COMMON
+from probe.snapshot.log import Log
+from probe.snapshot.snapshot import Job, Raw
 from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SAMPLED, SPANS, STEPS, STREAMS
 from probe.tables.nccl_trace import TABLE
 
@@ -173,7 +173,7 @@ def test_no_operations_no_rows():
 
 
 def test_every_operation_that_the_tap_knows_has_a_type_and_every_type_but_barrier_a_bandwidth():
-    known = {*collective_ops._SIZED, *collective_ops._SIZELESS}
+    known = {*operations._SIZED, *operations._SIZELESS}
     assert {name.removeprefix("c10d::") for name in OPERATION_TYPES} == known
     assert set(OPERATION_TYPES.values()) - {"barrier"} == set(BUS_FACTORS)
 

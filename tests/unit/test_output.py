@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from probe.agent.output import Output, capture, release
+from probe.agent.evals.output import Output, capture, release
 
 PRINTING = """
 import sys, threading, time

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probe.log import Log
-from probe.pairs import pairs_of
-from probe.raw import Job, Raw
+from probe.diagnose.point_to_point import pairs_of
+from probe.snapshot.log import Log
+from probe.snapshot.snapshot import Job, Raw
 from probe.streams import COLLECTIVES, STREAMS
 
 SEND, RECV, ANY, ALL_REDUCE = 10, 11, 12, 13

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from probe.agent import peers
-from probe.agent.peers import Unknown, _place, _store, _towards
+from probe.agent.serve import peers
+from probe.agent.serve.peers import Unknown, _place, _store, _towards
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from probe.processes import Process, choose_ranks, descendants, process, python_processes, start_ticks
+from probe.host.processes import Process, choose_ranks, descendants, process, python_processes, start_ticks
 
 pytestmark = pytest.mark.alone  # it looks at the clock
 

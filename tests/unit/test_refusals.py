@@ -9,7 +9,7 @@ import pytest
 
 from probe.attach import refusals
 from probe.attach.refusals import Access, judge
-from probe.attach.status import my_status
+from probe.host.process_status import my_status
 
 FREE = Access(
     pid=4242,

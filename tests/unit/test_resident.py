@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from probe.agent.resident import _EVERY_NS, Resident
+from probe.agent.steps.rss import _EVERY_NS, Resident
 
 
 def test_it_is_what_the_kernel_says() -> None:

@@ -18,8 +18,8 @@ nn = torch.nn
 
 from tapped import Taps, tapped  # noqa: E402
 
-from probe.agent import roots as roots_py  # noqa: E402
-from probe.agent.roots import LOOKS, Roots  # noqa: E402
+from probe.agent.names import model_names as roots_py  # noqa: E402
+from probe.agent.names.model_names import LOOKS, Roots  # noqa: E402
 
 
 @pytest.fixture

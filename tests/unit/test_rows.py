@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.agent.rows import Stream
+from probe.agent.storage.rows import Stream
 from probe.streams import CHUNK_ROWS
 
 

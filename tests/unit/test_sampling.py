@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe import settings
-from probe.agent.sampling import BLOCK, EVERY, FIRST, Sampling
+from probe.agent.steps.sampling import BLOCK, EVERY, FIRST, Sampling
 from probe.errors import UsageError
 from probe.streams import BARE, SAMPLED, UNTIMED
 

@@ -11,8 +11,8 @@ import pytest
 import zmq
 
 from probe import protocol as wire
-from probe.agent import server as of_server
-from probe.agent.server import Server
+from probe.agent.serve import server as of_server
+from probe.agent.serve.server import Server
 
 
 @pytest.fixture

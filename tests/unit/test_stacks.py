@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from probe.agent.stacks import stacks
-from probe.stacks import Frame, Thread, folded, short, threads_of
+from probe.agent.inspect.stacks import stacks
+from probe.snapshot.stacks import Frame, Thread, folded, short, threads_of
 
 
 def deeper(depth: int, then: threading.Event, ready: threading.Event) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from probe.agent.rows import Stream
-from probe.agent.sampling import Sampling
-from probe.agent.step import Steps
+from probe.agent.steps.sampling import Sampling
+from probe.agent.steps.step_count import Steps
+from probe.agent.storage.rows import Stream
 from probe.streams import STEPS, STREAMS
 
 ANCHOR = 1

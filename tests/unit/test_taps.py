@@ -16,8 +16,8 @@ nn = torch.nn
 from tapped import Taps, tapped  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
-from probe.agent.taps.forward import Forward, forward_tap  # noqa: E402
-from probe.agent.taps.forward_hooks import ForwardHooks  # noqa: E402
+from probe.agent.taps.modules.forward import Forward, forward_tap  # noqa: E402
+from probe.agent.taps.modules.forward_hooks import ForwardHooks  # noqa: E402
 from probe.agent.taps.optimizer import OptimizerStep, optimizer_tap  # noqa: E402
 from probe.agent.taps.optimizer_hooks import OptimizerHooks  # noqa: E402
 from probe.streams import (  # noqa: E402
@@ -402,7 +402,7 @@ def test_another_threads_calls_are_no_samples(code_taps: Taps) -> None:
 
 
 def test_hooks_are_chosen_where_torchs_code_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.agent.taps.forward._is_known", lambda code: False)
+    monkeypatch.setattr("probe.agent.taps.modules.forward._is_known", lambda code: False)
     monkeypatch.setattr("probe.agent.taps.optimizer._wrapper", lambda code: None)
     with tapped(forward_tap, optimizer_tap) as taps:
         assert taps.forward.state == "on: hooks, this torch's _wrapped_call_impl is not known"

@@ -16,14 +16,14 @@ from played_cuda import to_cuda  # noqa: E402
 from tapped import tapped  # noqa: E402
 from zoo import ZOO  # noqa: E402
 
-from probe.arrow import table_of  # noqa: E402
-from probe.common import with_common  # noqa: E402
-from probe.log import Log  # noqa: E402
-from probe.nesting import Ints  # noqa: E402
-from probe.raw import Job, Raw  # noqa: E402
+from probe.arrays.arrow import table_of  # noqa: E402
+from probe.arrays.nesting import Ints  # noqa: E402
+from probe.query.identity_columns import with_common  # noqa: E402
+from probe.query.rank_batch import Group, groups_of  # noqa: E402
+from probe.snapshot.log import Log  # noqa: E402
+from probe.snapshot.snapshot import Job, Raw  # noqa: E402
 from probe.streams import BEGIN, DEVICE, END, ENGINE, FORWARD, MARKS, SAMPLED, SPANS, STEPS  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
-from probe.together import Group, groups_of  # noqa: E402
 
 STREAMS = TABLE.streams
 assert TABLE.derive is not None

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from probe.agent import word
-from probe.agent.word import Word
+from probe.agent.evals import run_gate
+from probe.agent.evals.run_gate import Word
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -26,7 +26,7 @@ def test_it_may_come_while_it_is_waited_for() -> None:
 
 
 def test_the_wait_ends_without_a_word_unless_there_will_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word, "WORD_SECONDS", 0.1)
+    monkeypatch.setattr(run_gate, "WORD_SECONDS", 0.1)
     told = Word()
     told.extend()
     begun = time.monotonic()

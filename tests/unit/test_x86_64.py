@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from probe.attach.x86_64 import NO_SYSCALL, RESTART_SYSCALL, WORD, X86_64
+from probe.attach.inject.x86_64 import NO_SYSCALL, RESTART_SYSCALL, WORD, X86_64
 
 MACHINE = X86_64()
 STATE = bytes(832)  # an extended state with AVX

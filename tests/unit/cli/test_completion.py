@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probe.cli.completion import Candidate, candidates
+from probe.cli.shell.completion import Candidate, candidates
 from probe.tables import TABLES
 
 OF_STEPS = {column.name for table in TABLES if table.name == "python.step_trace" for column in table.columns}

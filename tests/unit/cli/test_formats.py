@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from probe.cli.arrow_result import ArrowResult, interval, unique
-from probe.cli.formats import WRITERS, check, chosen, show
-from probe.cli.result import Records, Result
+from probe.cli.output.arrow_result import ArrowResult, interval, unique
+from probe.cli.output.formats import WRITERS, check, chosen, show
+from probe.cli.output.result import Records, Result
 from probe.errors import UsageError
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.cli.merge import PATIENCE_S, Merge
-from probe.ranks import span, title
+from probe.cli.output.rank_output import PATIENCE_S, Merge
+from probe.text import span, title
 
 
 class Screen:

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import probe
-from probe.cli.arrow_result import ArrowResult
-from probe.cli.dot_commands import COMMANDS, FORMS, offered
 from probe.cli.entry import run
-from probe.cli.shell import Answer, Shell, how_to_go_on
-from probe.cli.watch import frame
+from probe.cli.output.arrow_result import ArrowResult
+from probe.cli.shell.dot_commands import COMMANDS, FORMS, offered
+from probe.cli.shell.shell import Answer, Shell, how_to_go_on
+from probe.cli.shell.watch import frame
 from probe.errors import EndpointError, QueryError, UsageError
 
 

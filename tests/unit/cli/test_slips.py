@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from probe.cli import entry
-from probe.cli.arrow_result import ArrowResult
-from probe.cli.formats import show
+from probe.cli.output.arrow_result import ArrowResult
+from probe.cli.output.formats import show
 from probe.cli.verbs.eval import parse_ranks
 from probe.errors import UsageError
 

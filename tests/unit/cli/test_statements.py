@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.cli.statements import check, is_complete, split, statement_at, tokens
+from probe.cli.shell.statements import check, is_complete, split, statement_at, tokens
 from probe.errors import QueryError
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from probe.cli.result import Records
-from probe.cli.table import cell, cut, render, text_width
+from probe.cli.output.result import Records
+from probe.cli.output.table import cell, cut, render, text_width
 
 
 def lines(names: list[str], *rows: list[Any], width: int | None = None, wrap_last: bool = False) -> list[str]:

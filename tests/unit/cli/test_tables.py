@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from probe.cli.entry import run
-from probe.cli.table import render
+from probe.cli.output.table import render
 from probe.cli.verbs.tables import laid_out, of_all, of_table
 from probe.schema import Table
 from probe.tables import TABLES

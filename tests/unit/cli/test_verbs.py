@@ -23,8 +23,8 @@ from probe.cli.verbs.eval import parse_ranks
 from probe.cli.verbs.list import records
 from probe.connection import Unreached
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
-from probe.notes import Answered
-from probe.processes import Process
+from probe.host.processes import Process
+from probe.query.notes import Answered
 
 FACTS = ({"rank": 0, "pid": 4250}, {"rank": 1, "pid": 4251})
 

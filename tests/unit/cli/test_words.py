@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probe.cli.words import arrange, settle
+from probe.cli.argv import arrange, settle
 from probe.errors import UsageError
 
 VERBS = ("attach", "eval", "list", "query", "tables")

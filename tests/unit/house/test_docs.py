@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
+from probe.cli.argv import arrange
 from probe.cli.program import VERBS, program
-from probe.cli.words import arrange
 
 ROOT = Path(__file__).parents[3]
 PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

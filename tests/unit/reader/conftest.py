@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fake_agent import FakeAgent, resolved
 
-from probe import memfd
 from probe.connection import Connection
+from probe.host import agent_memory
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def agent(short_folder: Path) -> Iterator[Callable[..., FakeAgent]]:
 def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Connection]]:
     """Connects to agents and closes the connections with the test.  They share a process: what lies in its memory is
     of no one of them, so none is read."""
-    monkeypatch.setattr(memfd, "facts", lambda pid: None)
+    monkeypatch.setattr(agent_memory, "facts", lambda pid: None)
     made: list[Connection] = []
 
     def make(*agents: FakeAgent, timeout: float = 5.0) -> Connection:

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from probe.arrow import coded, raw_schema, template
-from probe.raw import complete
+from probe.arrays.arrow import coded, raw_schema, template
+from probe.snapshot.snapshot import complete
 from probe.streams import STREAMS
 
 

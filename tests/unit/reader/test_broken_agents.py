@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from probe import protocol as wire
-from probe import shapes
+from probe.client import reply_schema
 from probe.connection import Connection
 from probe.errors import ProbeError
-from probe.log import Log
+from probe.snapshot.log import Log
 from probe.streams import EVAL
 
 Make = Callable[..., FakeAgent]
@@ -96,9 +96,9 @@ def survives(agent: FakeAgent, kind: str, frames: list[bytes]) -> None:
 @pytest.fixture(autouse=True)
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent shares this process: what lies in its memory is not read."""
-    from probe import memfd
+    from probe.host import agent_memory
 
-    monkeypatch.setattr(memfd, "facts", lambda pid: None)
+    monkeypatch.setattr(agent_memory, "facts", lambda pid: None)
 
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -111,9 +111,9 @@ def test_bytes_that_are_no_answer(broken: FakeAgent, kind: str, frames: list[byt
 
 
 @SLOW
-@given(st.sampled_from(REQUESTS), st.sampled_from(sorted(shapes.REPLIES)), st.data())
+@given(st.sampled_from(REQUESTS), st.sampled_from(sorted(reply_schema.REPLIES)), st.data())
 def test_answers_with_fields_of_any_type(broken: FakeAgent, kind: str, answer: str, data: st.DataObject) -> None:
-    names = [name.rstrip("?") for name in shapes.REPLIES[answer]]
+    names = [name.rstrip("?") for name in reply_schema.REPLIES[answer]]
     fields = {name: data.draw(JSON) for name in names}
     assume(fields.get("code") not in ("interrupted",))
     frames = [wire.encode(answer, **fields), *data.draw(st.lists(st.binary(max_size=80), max_size=3))]
@@ -121,7 +121,7 @@ def test_answers_with_fields_of_any_type(broken: FakeAgent, kind: str, answer: s
 
 
 @SLOW
-@given(st.sampled_from(sorted(shapes.FACTS)), JSON, st.sampled_from([wire.WELCOME, wire.AT]))
+@given(st.sampled_from(sorted(reply_schema.FACTS)), JSON, st.sampled_from([wire.WELCOME, wire.AT]))
 def test_facts_of_any_type(broken: FakeAgent, name: str, value: Any, answer: str) -> None:
     facts = {**broken.now(), name.rstrip("?"): value}
     at = {name: stream.position() for name, stream in broken.streams.items()}
@@ -130,10 +130,12 @@ def test_facts_of_any_type(broken: FakeAgent, name: str, value: Any, answer: str
 
 
 @pytest.mark.parametrize("answer", [wire.WELCOME, wire.AT])
-@pytest.mark.parametrize("said", [{}, dict.fromkeys(name.rstrip("?") for name in shapes.FACTS if name.endswith("?"))])
+@pytest.mark.parametrize(
+    "said", [{}, dict.fromkeys(name.rstrip("?") for name in reply_schema.FACTS if name.endswith("?"))]
+)
 def test_facts_that_tell_nothing(broken: FakeAgent, answer: str, said: dict[str, None]) -> None:
     """What may be missing is missing, or null; all of it, and one by one what has been read as if it were there."""
-    optional = {name.rstrip("?") for name in shapes.FACTS if name.endswith("?")}
+    optional = {name.rstrip("?") for name in reply_schema.FACTS if name.endswith("?")}
     at = {name: stream.position() for name, stream in broken.streams.items()}
     for gone in (optional, {"python"}, {"attached_ns"}):
         facts = {name: value for name, value in broken.now().items() if name not in gone}
@@ -254,11 +256,11 @@ def test_a_header_is_an_object_with_a_kind_or_none(frame: bytes) -> None:
 def test_every_reply_is_read_or_refused_by_name(value: Any) -> None:
     import json
 
-    for kind in shapes.REPLIES:
-        for name in shapes.REPLIES[kind]:
+    for kind in reply_schema.REPLIES:
+        for name in reply_schema.REPLIES[kind]:
             frame = json.dumps({"kind": kind, name.rstrip("?"): value}).encode()
             try:
-                shapes.check(wire.decode(frame), 2)
+                reply_schema.check(wire.decode(frame), 2)
             except wire.WireError as error:
                 assert str(error)
 

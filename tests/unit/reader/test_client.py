@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probe.client import Client
-from probe.endpoints import Address
+from probe.client.client import Client
+from probe.client.endpoints import Address
 from probe.errors import SilentError
 
 

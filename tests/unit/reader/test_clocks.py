@@ -12,7 +12,7 @@ from fake_agent import FakeAgent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.clocks import Clocks, boot
+from probe.client.clock_offsets import Clocks, boot
 from probe.connection import Connection
 
 Make = Callable[..., FakeAgent]

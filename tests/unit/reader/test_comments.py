@@ -8,8 +8,8 @@ import duckdb
 import pytest
 from fake_agent import FakeAgent
 
-from probe.comments import comment
 from probe.connection import Connection
+from probe.query.catalogue import comment
 from probe.tables import TABLES
 
 Make = Callable[..., FakeAgent]

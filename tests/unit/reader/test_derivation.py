@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe import alike
-from probe.backward import Calls, Marks, Passes, covered, resolve
-from probe.nesting import NONE, ancestors_with, nearest, nest, self_time
+from probe.arrays.nesting import NONE, ancestors_with, nearest, nest, self_time
+from probe.derive import backward_batch
+from probe.derive.backward import Calls, Marks, Passes, covered, resolve
+from probe.derive.call_tree import Tree
 from probe.streams import BEGIN, BEGIN_SAME_NODE, END
-from probe.tree import Tree
 
 
 @dataclass
@@ -241,8 +241,8 @@ def test_passes_of_one_shape_are_as_each_by_itself(programs: list, order: list, 
                 for i in range(2))),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alike, "_LEAST", 2)
+        patch.setattr(backward_batch, "_LEAST", 2)
         fields = ("number", "module", "start", "thread", "own", "total")
         together, single = (sorted(zip(*(getattr(found, field).tolist() for field in fields), strict=True))
-                            for found in (alike.resolve(*asked), resolve(*asked)))  # fmt: skip
+                            for found in (backward_batch.resolve(*asked), resolve(*asked)))  # fmt: skip
     assert together == single

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from fake_agent import FakeAgent
 
-from probe import descriptors
 from probe.connection import Connection
 from probe.errors import EndpointError
+from probe.host import file_limits
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -31,9 +31,9 @@ def used() -> int:
 
 def test_the_soft_limit_is_raised_to_the_hard_one_at_need(limits: tuple[int, int]) -> None:
     resource.setrlimit(FILES, (used() + 100, limits[1]))
-    descriptors.make_room(4)
+    file_limits.make_room(4)
     assert resource.getrlimit(FILES) == (used() + 100, limits[1])
-    descriptors.make_room(200)
+    file_limits.make_room(200)
     assert resource.getrlimit(FILES) == (limits[1], limits[1])
 
 
@@ -42,7 +42,7 @@ def test_a_hard_limit_that_is_too_low_is_told_with_what_is_needed(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: (256, 256))
     with pytest.raises(EndpointError, match=r"512 ranks need 1\d\d\d open files, and no more than 256") as caught:
-        descriptors.make_room(512)
+        file_limits.make_room(512)
     assert caught.value.code == "open-files"
 
 
@@ -53,4 +53,4 @@ def test_an_agent_costs_two_descriptors_here(agent: Make, connected: Connect) ->
     one = used() - before
     connected(*ranks[1:])
     # the agents share this process: the other end of each connection is here, too
-    assert used() - before - 2 * one == (5 - 1) * (descriptors.PER_AGENT + 1)
+    assert used() - before - 2 * one == (5 - 1) * (file_limits.PER_AGENT + 1)

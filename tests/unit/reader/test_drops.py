@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fake_agent import FakeAgent
 
-from probe import memfd
 from probe.connection import Connection
-from probe.sql import Database
+from probe.host import agent_memory
+from probe.query.database import Database
 from probe.streams import ON_DEMAND, SPANS, STREAMS
 from probe.tables import TABLES
 
@@ -42,7 +42,7 @@ def test_an_hour_of_rows_stays_within_retention_and_each_drop_is_counted(agent: 
     found = drops(connected(one), SPANS)
     assert (found["rows"], found["kept"], found["dropped"]) == (180_000, stream.capacity, 180_000 - stream.capacity)
     assert found["retention_mb"] == len(stream.buffer) / (1 << 20) <= 1.6
-    kept = os.stat(memfd.descriptors(os.getpid())[SPANS]).st_blocks * 512
+    kept = os.stat(agent_memory.descriptors(os.getpid())[SPANS]).st_blocks * 512
     assert kept <= found["retention_mb"] * (1 << 20)
     now = one.now()
     oldest = start + found["dropped"] * apart
@@ -69,7 +69,7 @@ def test_a_process_that_does_not_answer_shows_its_drops_too(agent: Make) -> None
     for at in range(one.streams[SPANS].capacity + 7):
         one.span(at, at + 1)
     one.publish()
-    job = memfd.snapshot([os.getpid()])
+    job = agent_memory.snapshot([os.getpid()])
     query = Database(TABLES)
     (row,) = query.run("SELECT dropped, oldest_time FROM probe.drops WHERE stream = 'spans'", job).to_pylist()
     query.close()

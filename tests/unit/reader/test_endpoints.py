@@ -12,12 +12,14 @@ from fake_agent import FakeAgent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe import endpoints, keys, memfd
-from probe.cli.words import arrange
-from probe.clocks import boot
+from probe import keys
+from probe.cli.argv import arrange
+from probe.client import endpoints
+from probe.client.clock_offsets import boot
+from probe.client.endpoints import FORMS, Address, Resolved, host_and_port, is_name
 from probe.connection import Connection
-from probe.endpoints import FORMS, Address, Resolved, host_and_port, is_name
 from probe.errors import EndpointError
+from probe.host import agent_memory
 
 Make = Callable[..., FakeAgent]
 
@@ -42,7 +44,7 @@ def test_each_form_says_where_to_ask(text: str, addresses: list[Address]) -> Non
      "job://a", "a:1", "0", "99999999999", "1,,2", "a/b", "tcp://a:1,foo://b", "-x"],
 )  # fmt: skip
 def test_what_is_no_form_is_told_all_forms_in_one_line(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memfd, "facts", lambda pid: {"rank": 0, "endpoint": "ipc:///x"})
+    monkeypatch.setattr(agent_memory, "facts", lambda pid: {"rank": 0, "endpoint": "ipc:///x"})
     with pytest.raises(EndpointError, match="is no endpoint") as caught:
         endpoints.resolve(text)
     assert str(caught.value).endswith(f"An endpoint is {FORMS}.") and "\n" not in str(caught.value)
@@ -94,11 +96,11 @@ def test_into_a_process_of_another_host_nobody_looks_whatever_its_pid(
 ) -> None:
     one = agent(1, **{**here("ours"), **elsewhere, "host": "far", "start_ticks": 1})
     if elsewhere == {"id": "another agent"}:
-        monkeypatch.setattr(memfd, "facts", lambda pid: {"id": "ours"})
+        monkeypatch.setattr(agent_memory, "facts", lambda pid: {"id": "ours"})
     connection = connect(Address(one.server.endpoint))
     link = connection._client.links[0]
     assert (link.here, link.readable, link.pid) == (False, False, os.getpid())
-    monkeypatch.setattr(memfd, "raws", lambda pids: pytest.fail("its memory was read") if list(pids) else [])
+    monkeypatch.setattr(agent_memory, "raws", lambda pids: pytest.fail("its memory was read") if list(pids) else [])
     one.deaf |= {"snapshot", "stacks"}
     assert connection.stacks() == {}
     (silent,) = connection.unreached

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fake_agent import FakeAgent, Key, is_ready, run_snippet
 
-from probe import evaluation
 from probe import protocol as wire
 from probe.connection import Connection
 from probe.errors import EvalError, Interrupted, SilentError, UsageError
+from probe.evals import evaluation
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]

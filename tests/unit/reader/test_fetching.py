@@ -11,7 +11,7 @@ from fake_agent import FakeAgent
 from probe import protocol as wire
 from probe.connection import Connection
 from probe.errors import QueryError
-from probe.log import START
+from probe.snapshot.log import START
 from probe.streams import SPANS, STEPS
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from probe.fold import fold
+from probe.query.subquery_folding import fold
 
 FOLDED = [
     "SELECT count(*) FROM python.t WHERE step > (SELECT max(step) - 10 FROM python.t)",

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from fake_agent import FakeAgent
 
-from probe import notes
 from probe.connection import Connection
 from probe.errors import Interrupted
-from probe.interruptible import interruptibly
+from probe.query import notes
+from probe.query.interruptible import interruptibly
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -57,10 +57,10 @@ def test_while_the_query_is_still_imported(
 
     class Slow:
         def find_spec(self, name: str, *_: object) -> None:
-            if name == "probe.notes":
+            if name == "probe.query.notes":
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.delitem(sys.modules, "probe.notes", raising=False)
+    monkeypatch.delitem(sys.modules, "probe.query.notes", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Slow(), *sys.meta_path])
     with pytest.raises(Interrupted):
         connection.query(ENDLESS)

@@ -14,11 +14,12 @@ import pytest
 from fake_agent import ADAM, LINEAR, MODEL, FakeAgent, resolved
 from varied import QUERIES
 
-from probe import blocks, memfd, together
 from probe.connection import Connection
-from probe.opening import SCHEMAS
-from probe.raw import Job
-from probe.sql import Database
+from probe.host import agent_memory
+from probe.query import rank_batch, step_blocks
+from probe.query.database import Database
+from probe.query.duckdb_session import SCHEMAS
+from probe.snapshot.snapshot import Job
 from probe.streams import BEGIN, END, ENGINE, LOG_GROUP, LOG_MODULE, OPTIMIZER, SAMPLED
 from probe.tables import TABLES
 
@@ -94,11 +95,11 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[FakeAgent]
 def connect(agents: list[FakeAgent], request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Makes new connections, which have fetched nothing yet."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(memfd, "facts", lambda pid: None)
-    patch.setattr(together, "_LEAST", 2)  # as of many ranks
+    patch.setattr(agent_memory, "facts", lambda pid: None)
+    patch.setattr(rank_batch, "_LEAST", 2)  # as of many ranks
     ranks, of_block = request.param
-    patch.setattr(blocks, "_ROWS", of_block)
-    patch.setattr(blocks, "_AT_ONCE", 8)
+    patch.setattr(step_blocks, "_ROWS", of_block)
+    patch.setattr(step_blocks, "_AT_ONCE", 8)
     chosen = agents[:ranks]
     yield lambda: Connection(resolved(*chosen))
     patch.undo()

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probe import memfd
-from probe.raw import complete
-from probe.shared import Shared, _Ring
+from probe.host import agent_memory
+from probe.snapshot.ring_reader import Shared, _Ring
+from probe.snapshot.snapshot import complete
 from probe.streams import SPANS, STREAMS
 
 WRITER = """
@@ -113,7 +113,7 @@ def test_memory_of_another_agent_or_of_several_is_not_read(write: type[Writer]) 
     assert Shared.of(writer.process.pid, "y") is None
     assert Shared.of(writer.process.pid, None) is None
     assert Shared.of(os.getpid(), "x") is None
-    assert memfd.is_alone(writer.process.pid) and not memfd.is_alone(os.getpid())
+    assert agent_memory.is_alone(writer.process.pid) and not agent_memory.is_alone(os.getpid())
     writer.process.kill()
     writer.process.wait()
     with pytest.raises(OSError):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fake_agent import ADAM, LINEAR, MODEL, FakeAgent
 
-from probe import shelf
 from probe.connection import Connection
+from probe.query import derived_cache
 from probe.streams import ENGINE, FORWARD, LOG_MODULE, OPTIMIZER
 
 MS = 1_000_000
@@ -22,8 +22,8 @@ ALL = "SELECT * EXCLUDE (time) FROM python.torch_trace ORDER BY ALL"
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few rows are worth to be kept."""
-    monkeypatch.setattr(shelf, "WORTH", 10)
-    monkeypatch.setattr(shelf, "_AT_ONCE", 25)
+    monkeypatch.setattr(derived_cache, "WORTH", 10)
+    monkeypatch.setattr(derived_cache, "_AT_ONCE", 25)
 
 
 class Job:

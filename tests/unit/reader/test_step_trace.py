@@ -12,11 +12,11 @@ from fake_agent import ADAM, LINEAR, MODEL, FakeAgent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.closing import closings
 from probe.connection import Connection
-from probe.phases import Intervals, phase_times
+from probe.derive.phases import Intervals, phase_times
 from probe.protocol import NO_GROUP
-from probe.raw import Rows
+from probe.snapshot.snapshot import Rows
+from probe.snapshot.step_ends import closings
 from probe.streams import (
     BARE,
     BLOCKING,

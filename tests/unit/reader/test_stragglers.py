@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from probe import protocol as wire
 from probe.connection import Connection
+from probe.diagnose.straggler_statistics import by_chance, excess, lateness
 from probe.errors import SilentError, UsageError
-from probe.lateness import by_chance, excess, lateness
 from probe.streams import CORE_WAIT_NS, ENGINE, EVAL, LOG_GROUP, OPTIMIZER, SAMPLED
 
 Make = Callable[..., FakeAgent]

@@ -1,0 +1,236 @@
+"""The boundary between two iterations: the one place where something may run as if the job's own loop called it.
+
+Evals and taps request, steps and the loader's tap report from the training thread.  In the optimizer's
+post-hook gradients are not zeroed and a scaler is in mid-step, so that only arms; what was requested runs when
+the loop that drives the job turns, or at the entry of its loader for loops that run in C.  The one invariant:
+whatever happens here, the training goes on as without it, and a request runs once, is cancelled or is missed.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter_ns
+from types import CodeType, FrameType
+
+from ..inspect.frames import frames_of_others
+from ..noop import nothing
+from .back_edge_trace import Turn
+from .driving_loop import Driver
+from .loops import loops_around
+
+_NEVER = 1 << 62
+_LOOK_AGAIN_NS = 1_000_000_000  # how old the knowledge of which loop drives may be when a request comes
+_KNOWN = 256  # places in code from which steps are called; a job with more is looked at again
+
+
+class Ticket:
+    """A request: waiting until exactly one of run, cancelled or missed is its outcome."""
+
+    def __init__(self, run: Callable[[FrameType], None], count: int, missed: Callable[[], None] | None) -> None:
+        self.run, self.count, self.missed = run, count, missed
+        self.outcome = ""
+        self.armed = False
+        self._claims = [None]
+
+    def claim(self, outcome: str) -> bool:
+        """True for the one caller, of all threads, that decides."""
+        try:
+            self._claims.pop()
+        except IndexError:
+            return False
+        self.outcome = outcome
+        return True
+
+    def cancel(self) -> bool:
+        """True if it will never run; False if it runs or has run."""
+        return self.claim("cancelled") or self.outcome in ("cancelled", "missed")
+
+
+class Boundary:
+    """request() and close() from any thread; stepped() and loading() on the thread that trains."""
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] = nothing  # has stepped() called at the next step
+        self.steps: Callable[[], int] = lambda: self._count  # that are complete, if stepped() is not always told
+        self.trouble = ""  # the last fault of our own, in words
+        self._requests: list[Ticket] = []
+        self._count = 0
+        self._look_at = 0  # up to this count stepped() has nothing to do
+        self._looked_ns = 0
+        self._learning = False
+        self._closed = False
+        self._running: int | None = None  # the thread on which requests are running
+        self._driver = Driver()
+        self._proved: dict[tuple[CodeType, int], int] = {}
+        self._turn: Turn | None = None
+
+    def request(
+        self, run: Callable[[FrameType], None], count: int = -1, missed: Callable[[], None] | None = None
+    ) -> Ticket:
+        """Run this once on the training thread at the boundary after `count` steps, -1: the next.
+
+        `run` gets the frame whose loop turned.  `missed` is called instead, on whichever thread notices, if
+        that boundary is past.  Any thread.
+        """
+        ticket = Ticket(run, count, missed)
+        if self._closed:
+            ticket.claim("cancelled")
+            return ticket
+        self._requests.append(ticket)
+        self._look_at = 0
+        self.wake()
+        if 0 <= count <= self.steps() and not ticket.armed:
+            self._miss(ticket)
+        return ticket
+
+    def stepped(self, count: int) -> int:
+        """In the anchor optimizer's post-hook: `count` steps are complete.  Returns at how many it is to be told."""
+        self._count = count
+        if count >= self._look_at:
+            self._guarded(self._look)
+        return self._look_at
+
+    def loading(self) -> None:
+        """At the entry of a loader's __next__, called by the tap's own wrapper of it."""
+        turn = self._turn
+        if turn is not None and turn.thread == get_ident() and not turn.over:
+            self._guarded(partial(self._loads, turn))
+
+    def close(self) -> None:
+        """Nothing runs any more.  A trace that waits on another thread takes itself out at its next event."""
+        self._closed = True
+        self._look_at = _NEVER
+        self.wake, self.steps = nothing, lambda: 0
+        while self._requests:
+            self._requests.pop().claim("cancelled")
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.over = turn.closed = True
+            if turn.thread == get_ident():
+                turn.end(sys._getframe(1))
+        for frame in (*frames_of_others().values(), sys._getframe(1)):
+            self._driver.unmark(frame)
+
+    # ---- in the post-hook
+
+    def _guarded(self, work: Callable[[FrameType], None]) -> None:
+        frame = sys._getframe(2)
+        try:
+            work(frame)
+        except Exception as error:  # the user's step is next on the stack
+            self._note(error)
+            if self._turn is not None:
+                self._turn.end(frame)
+                self._turn = None
+
+    def _note(self, error: Exception) -> None:
+        self.trouble = f"boundary: {error!r}"
+
+    def _look(self, frame: FrameType) -> None:
+        if self._running is not None or self._closed:
+            return  # a step made by what runs at a boundary is no boundary
+        self._look_at = self._count + 1
+        self._end_turn(frame)
+        due = self._due()
+        loop = self._driver.find(frame)
+        if self._requests or not self._learning:
+            self._driver.mark(frame)
+        else:
+            self._driver.unmark(frame)
+        if loop is not None and (due or self._learning):
+            self._arm(frame, loop, due)
+        self._plan()
+
+    def _end_turn(self, frame: FrameType) -> None:
+        """The turn armed at the step before is over, or did not come."""
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        if turn.thread != get_ident():
+            turn.over = True  # it takes itself out
+            return
+        drives = turn.drives(frame)
+        turn.end(frame)
+        turn.empty_copies()
+        if drives is not None:
+            code, offset, number = drives
+            if len(self._proved) >= _KNOWN:
+                self._proved.clear()
+            self._proved[code, offset] = min(number, self._proved.get((code, offset), number))
+
+    def _due(self) -> list[Ticket]:
+        due = []
+        for ticket in list(self._requests):
+            if ticket.outcome:
+                self._requests.remove(ticket)
+            elif 0 <= ticket.count < self._count:
+                self._requests.remove(ticket)
+                self._miss(ticket)
+            elif ticket.count in (-1, self._count):
+                ticket.armed = True
+                due.append(ticket)
+        return due
+
+    def _miss(self, ticket: Ticket) -> None:
+        if ticket.claim("missed") and ticket.missed is not None:
+            try:
+                ticket.missed()
+            except Exception as error:  # of the requester, on the training thread
+                self._note(error)
+
+    def _arm(self, frame: FrameType, loop: FrameType, due: list[Ticket]) -> None:
+        """Wait for the turn; with nothing due only to learn which of several loops it is that drives."""
+        driver = self._proved.get((loop.f_code, loop.f_lasti))
+        if not due and (driver is not None or len(loops_around(loop.f_code, loop.f_lasti)) < 2):
+            return
+        self._turn = Turn(loop, _called_from(frame, loop), driver, partial(self._run, due), self._note)
+        if self._closed:
+            self._turn.end(frame)
+
+    def _plan(self) -> None:
+        """When to look again: at the next step if anything is asked or half learned, else in about a second."""
+        now, before = perf_counter_ns(), self._looked_ns
+        self._looked_ns = now
+        self._learning = not self._learning and not self._requests
+        if not self._learning and self._turn is None:
+            self._look_at = self._count + max(1, min(4096, _LOOK_AGAIN_NS // max(1, now - before)))
+        if self._requests:
+            self._look_at = 0
+        if self._closed:
+            self._look_at = _NEVER
+
+    # ---- at the boundary
+
+    def _loads(self, turn: Turn, frame: FrameType) -> None:
+        loop = turn.at_same_call(frame, self._driver.marked)
+        if loop is not None:
+            turn.end(frame)
+            turn.fire(loop)
+            turn.empty_copies()
+
+    def _run(self, due: list[Ticket], frame: FrameType) -> None:
+        self._running = get_ident()
+        try:
+            for ticket in due:
+                if not self._closed and ticket.claim("run"):
+                    self._call(ticket, frame)
+        finally:
+            self._running = None
+
+    def _call(self, ticket: Ticket, frame: FrameType) -> None:
+        try:
+            ticket.run(frame)
+        except Exception as error:  # the user's loop is next on the stack, or another request
+            self._note(error)
+
+
+def _called_from(frame: FrameType | None, loop: FrameType) -> CodeType | None:
+    """The code of the frame that `loop` called, on the way in to this frame."""
+    while frame is not None:
+        if frame.f_back is loop:
+            return frame.f_code
+        frame = frame.f_back
+    return None

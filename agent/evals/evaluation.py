@@ -1,0 +1,178 @@
+"""One snippet, from the moment it is armed to its `done`: at a boundary or beside the training.
+
+Made by evals.py, which also sends what this hands to `send`.  The one invariant: whatever the snippet does, the
+thread goes on as if it had called a function that returned, and the reader is told once.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from time import perf_counter_ns
+from types import CodeType, FrameType
+from typing import Any
+
+from ...protocol import DONE
+from ...streams import EVAL, FAILED, LOG_EVAL, LOG_EVAL_DONE
+from ..inspect.frames import frames_of_others
+from ..names.namespace import Namespace
+from ..storage.log import Log
+from ..storage.rows import Stream
+from .failure import told
+from .interrupt import Interruptible
+from .output import Output, Send, capture, release
+
+_PARSES = 20  # that another thread may spoil
+
+
+class Evaluation:
+    """run_at() or run_now() once; cancel() and flush() from any thread."""
+
+    def __init__(
+        self,
+        code: str,
+        filename: str,
+        write: bool,
+        send: Send,
+        log: Log,
+        spans: Stream,
+        own: dict[str, Any],
+        by: str = "",
+        where: str = "boundary",
+        ranks: list[int] | None = None,
+    ) -> None:
+        self.ranks, self.where = ranks, where
+        self.running, self.done = False, False
+        self.thread: int | None = None
+        self._code, self._filename, self._write, self._by = code, filename, write, by
+        self._send, self._log, self._spans, self._own = send, log, spans, own
+        self._output = Output(send)
+        self._interruptible = Interruptible()
+        self._compiled: list[CodeType] = []
+        self._imported: frozenset[str] = frozenset()
+
+    def run_at(self, frame: FrameType, count: int, since: int = 0) -> None:
+        """At a boundary, with the frame whose loop turned; `count` steps are complete.  since: the job is held, ns."""
+        self._run(lambda: frame, count, since or perf_counter_ns())
+
+    def run_now(self, training: int | None) -> None:
+        """On a thread of its own: sees the frames of the training thread, if that is known, else of the main one."""
+        self._run(partial(_frame_of, training), None, perf_counter_ns())
+
+    def cancel(self) -> None:
+        """Interrupt the snippet, or keep it from starting.  Call again for one that goes on."""
+        self._interruptible.cancel()
+
+    def flush(self) -> None:
+        """Send the output that waits for more."""
+        self._output.flush()
+
+    # ---- around the snippet
+
+    def _run(self, frame: Callable[[], FrameType | None], count: int | None, start: int) -> None:
+        id = self._log.next_id()
+        self._log.put(LOG_EVAL, id, {"by": self._by, "code": self._code, "where": self.where, "ranks": self.ranks})
+        self.thread, self.running = get_ident(), True
+        done = _done(error="interrupted by a signal of the job")
+        try:
+            done = self._evaluate(frame)
+        except Exception as error:  # a fault of ours: the job's loop is next on the stack
+            done = _done(error=f"the agent failed: {error!r}")
+        finally:
+            self.running = False
+            end = perf_counter_ns()
+            self._spans.append(start, end, id, get_ident(), EVAL if done["ok"] else EVAL | FAILED)
+            self._log.put(LOG_EVAL_DONE, id, {key: done[key] for key in ("ok", "error", "changed")})
+            self._send(DONE, {**done, "count": count, "held_ns": end - start})
+            self.done = True
+
+    def _evaluate(self, frame: Callable[[], FrameType | None]) -> dict[str, Any]:
+        names = Namespace(frame(), self._own, running=self.where == "now")
+        capture(self._output)
+        try:
+            done = self._attempt(names)
+        finally:
+            release()
+            self._output.flush()
+        done["changed"] = names.write(self._imported) if self._write else []
+        names.release(self._compiled)
+        if done["echo"] is not None:
+            done["echo"] = self._output.cut(done["echo"])
+        done["dropped_bytes"] = self._output.dropped_bytes
+        return done
+
+    def _attempt(self, names: Namespace) -> dict[str, Any]:
+        try:
+            return _done(ok=True, echo=self._interruptible.run(partial(self._snippet, names.names)))
+        except BaseException as error:  # sys.exit and KeyboardInterrupt of the snippet among them
+            self._interruptible.cancelled = False
+            return _done(**told(error, self._code, self._filename, self._interruptible))
+
+    def _snippet(self, names: dict[str, Any]) -> str | None:
+        """Run it; the repr of its last expression, if it ends in one that is not None."""
+        import ast
+
+        tree = _parsed(self._code, self._filename)
+        self._imported = _only_imported(tree)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        self._compiled.append(compile(tree, self._filename, "exec", dont_inherit=True))
+        if last is not None:
+            self._compiled.append(compile(ast.Expression(last.value), self._filename, "eval", dont_inherit=True))
+        exec(self._compiled[0], names)
+        value = None if last is None else eval(self._compiled[1], names)
+        return None if value is None else repr(value)
+
+
+def _done(**known: Any) -> dict[str, Any]:
+    """The fields of `done` as if nothing had happened, but for what is known."""
+    fields: dict[str, Any] = {
+        "ok": False,
+        "echo": None,
+        "error": None,
+        "traceback": None,
+        "cancelled": False,
+        "changed": [],
+    }
+    return {**fields, "dropped_bytes": 0, **known}
+
+
+def _frame_of(thread: int | None) -> FrameType | None:
+    """Of a thread that is not this one."""
+    frames, threading = frames_of_others(), sys.modules.get("threading")
+    if thread not in frames and threading is not None:
+        thread = threading.main_thread().ident
+    return None if thread is None else frames.get(thread)
+
+
+def _parsed(code: str, filename: str) -> Any:
+    """The tree of its source.  CPython 3.11 to 3.13.0 count the depth of trees that are being made in one place for all
+    threads, and refuse what another thread came in between: that is no fault of the snippet."""
+    import ast
+
+    for _ in range(_PARSES):
+        with suppress(SystemError):
+            return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+
+
+def _only_imported(tree: Any) -> frozenset[str]:
+    """Names bound by import alone: a snippet's `import time` must not undo the job's `from time import time`."""
+    import ast
+
+    imported: set[str] = set()
+    bound: set[str] = set()
+    todo: list[Any] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            imported.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+        else:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                bound.add(node.id)
+            todo += ast.iter_child_nodes(node)
+    return frozenset(imported - bound)

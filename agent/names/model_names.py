@@ -1,0 +1,154 @@
+"""What the models of the process are called: the variable that holds the outermost module of each, else its class.
+
+Asked by modules.py on the agent's thread.  The one invariant: no two roots that are alive at once have one name, and
+none has the name of a variable that did not hold it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+from ..boundary.back_edge_trace import in_a_trace
+from ..boundary.driving_loop import is_mark
+from ..inspect import frame_locals
+from ..inspect.exclusive import alone
+from ..inspect.frames import frames_of_others
+from .namespace import PACKAGES, USERS, whose
+from .variable_names import OWN_NAMES, outward, parts_of, variables
+
+LOOKS = 3  # at each root: a variable that is another's the next time was a loop's or a parameter
+_LOOK_AGAIN_S = 1.0
+_MOST = 64  # roots that are looked for at once
+_THREADS = 16  # whose variables are looked at
+_LONGEST_S = 0.003  # no other thread runs meanwhile
+_PATIENCE_S = 0.05
+_MODULE_PY = "torch/nn/modules/module.py"  # what a module's call runs has names for it that are not the user's
+_ENTRIES = ("RESUME", "YIELD_VALUE", "GEN_START")  # where a frame stands while a tracer is told that it was entered
+
+Found = dict[int, list[str]]
+
+
+class Roots:
+    """name() in each round; `curious` while a name may still be found."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}  # serial -> as it is shown
+        self._bases: dict[int, str] = {}  # the same without a number
+        self._held: dict[int, str] = {}  # variables
+        self._looks: dict[int, int] = {}
+        self._looked_s = 0.0
+
+    @property
+    def curious(self) -> bool:
+        return any(looks < LOOKS for looks in self._looks.values()) and monotonic() >= self._looked_s + _LOOK_AGAIN_S
+
+    def name(self, roots: Mapping[int, Sequence[Any]]) -> None:
+        """All that are alive: serial -> the module with those that it wraps, innermost last."""
+        for known in (self.names, self._bases, self._held, self._looks):
+            for serial in known.keys() - roots.keys():
+                del known[serial]
+        self._look([serial for serial in roots if self._looks.setdefault(serial, 0) < LOOKS][:_MOST], roots)
+        taken, numbers = set(self.names.values()), dict[str, Iterator[int]]()
+        for serial in sorted(roots):
+            base = self._held.get(serial) or kind(roots[serial][-1]).__name__
+            if self._bases.get(serial) != base:
+                taken.discard(self.names.pop(serial, ""))
+                shown = base
+                while shown in taken:
+                    shown = f"{base}#{next(numbers.setdefault(base, count(2)))}"
+                taken.add(shown)
+                self._bases[serial], self.names[serial] = base, shown
+
+    def _look(self, serials: Sequence[int], roots: Mapping[int, Sequence[Any]]) -> None:
+        if not serials:
+            return
+        self._looked_s = monotonic()
+        wanted = {id(layer): serial for serial in serials for layer in roots[serial]}
+        found: Found = {serial: [] for serial in serials}
+        held = {serial: self._held.get(serial) for serial in serials}
+        alone(partial(_search, wanted, held, found), in_a_trace, _PATIENCE_S)
+        for serial in serials:
+            self._looks[serial] += 1
+            names = found[serial]
+            if names and self._held.get(serial) not in names:
+                self._held[serial] = names[0]
+
+
+# A class made for the module alone, of one of these and the class that it had.
+_MIXED_IN = {"FSDPModule", "DDP", "ReplicateModule"}
+
+
+def kind(module: Any) -> type:
+    """The class of the user's, where FSDP2 has put one of its own in place of it."""
+    own = type(module)
+    mixed = len(own.__bases__) == 2 and own.__bases__[0].__name__ in _MIXED_IN
+    return own.__bases__[1] if mixed else own
+
+
+# ---- while no other thread runs
+
+
+def _search(wanted: dict[int, int], held: dict[int, str | None], found: Found) -> None:
+    """Add names of each until it has the one that it had, or a first one.  No object of the job outlives this."""
+    end = monotonic() + _LONGEST_S
+    for space in _spaces(_stacks()):
+        _find(space, wanted, found)
+        if monotonic() > end or all(
+            found[serial] and (name or found[serial][0]) in found[serial] for serial, name in held.items()
+        ):
+            return
+
+
+def _find(space: dict[str, Any], wanted: dict[int, int], found: Found) -> None:
+    values = [(name, value) for name, value in list(space.items()) if not name.startswith("__")]
+    for name, value in values:
+        if id(value) in wanted and name not in OWN_NAMES:
+            found[wanted[id(value)]].append(name)
+    for name, value in values:
+        for part, inside in parts_of(value):
+            if id(inside) in wanted:
+                found[wanted[id(inside)]].append(f"{name}{part}")
+
+
+def _stacks() -> list[FrameType]:
+    """The innermost frames of the other threads, the main one first."""
+    threading: Any = sys.modules.get("threading")
+    main = threading.main_thread().ident if threading is not None else None
+    frames = frames_of_others()
+    return [frames[thread] for thread in sorted(frames, key=lambda thread: thread != main)[:_THREADS]]
+
+
+def _spaces(stacks: Sequence[FrameType]) -> Iterator[dict[str, Any]]:
+    """Those of the user's functions first; outer frames, whose variables live longer, before inner ones."""
+    frames = [(whose(frame), frame) for top in stacks for frame in _from_outside(top)]
+    for kind in (USERS, PACKAGES):
+        ordered = [frame for its, frame in frames if its == kind]
+        for frame in ordered:
+            if not frame_locals.has_slots(frame) or _is_quiet(frame):
+                yield variables(frame)
+        yield from {id(frame.f_globals): frame.f_globals for frame in ordered}.values()
+
+
+def _from_outside(top: FrameType) -> Iterator[FrameType]:
+    """From the outermost frame to the first call of a module."""
+    for frame in reversed(list(outward(top))):
+        if frame.f_code.co_filename.endswith(_MODULE_PY) or frame.f_globals.get("__package__") == __package__:
+            return
+        yield frame
+
+
+def _is_quiet(frame: FrameType) -> bool:
+    """No tracer stands in it, who would write back the copy of the variables that is emptied after reading."""
+    if not frame_locals.COPIES:
+        return True
+    if frame.f_trace is not None and not is_mark(frame.f_trace):
+        return False
+    import opcode
+
+    return frame.f_lasti >= 0 and opcode.opname[frame.f_code.co_code[frame.f_lasti]] not in _ENTRIES

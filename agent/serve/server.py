@@ -1,0 +1,247 @@
+"""The one thread of the agent: it answers readers at its doors, and ticks once a second.
+
+The one invariant: nothing here waits for a client.  Sends are NOBLOCK, streams travel on credit, and who
+is gone or stuck is dropped; so a stuck client neither delays another nor holds more than so much memory.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import zmq
+
+from ... import protocol as wire
+from ..noop import nothing
+from .listeners import Door, Doors
+
+Key = tuple[tuple[Door, bytes], bytes]  # a client: its door and identity there; its request id
+Frames = list[Any]
+
+_STREAMS, _STREAMS_A_CLIENT = 64, 4  # that run at once; a reader of ours has one
+# A call that lets go of the GIL for microseconds gives it to nobody: who waits for it is not awake by then, and on a
+# busy machine has no core.  Who has much to send works for so long and sleeps for so long.
+_STRETCH_S, _REST_S = 200e-6, 1000e-6
+
+
+class Refused(Exception):
+    """A request that cannot be served; (code, message) go to the client."""
+
+
+class _Running:
+    """A stream of messages on its way to one client."""
+
+    def __init__(self, messages: Iterator[tuple[int, Frames]], credit: int) -> None:
+        self.messages, self.credit = messages, credit
+        self.sent = 0
+        self.touched = time.monotonic()
+
+
+class _Errand:
+    """Something to be done on the agent's thread, for which another one waits."""
+
+    def __init__(self, errand: Callable[[], None]) -> None:
+        self._errand = errand
+        self._error: Exception | None = None
+        self._done = sys.modules["_thread"].allocate_lock()
+        self._done.acquire()
+
+    def do(self) -> None:
+        try:
+            self._errand()
+        except Exception as error:
+            self._error = error
+        self._done.release()
+
+    def wait(self, patience_s: float) -> None:
+        if not self._done.acquire(timeout=patience_s):
+            raise TimeoutError("the agent's thread has no time")
+        if self._error is not None:
+            raise self._error
+
+
+class Server:
+    """run() on the agent's thread until stop(); post() and wake() from any thread."""
+
+    def __init__(self, endpoint: str, uids: set[int]) -> None:
+        self.endpoint = endpoint
+        self.handlers: dict[str, Callable[[Key, dict[str, Any], Frames], None]] = {
+            wire.NEXT: self._next,
+            wire.CANCEL: self._cancel,
+        }
+        self.on_cancel: Callable[[Key], None] = nothing
+        self.on_tick: Callable[[], float] = _never  # returns seconds until it wants to be called again
+        self.trouble = ""  # the last fault of on_tick, in words
+        self._running: dict[Key, _Running] = {}
+        self._posted: deque[tuple[Key, bytes, Frames]] = deque()
+        self._errands: deque[_Errand] = deque()
+        self._stopping = False
+        self.doors = Doors(endpoint, uids, self._take_requests)
+        self.wake = self.doors.wake
+        self._rested = time.monotonic()
+
+    def post(self, key: Key, kind: str, /, *payload: Any, **fields: Any) -> None:
+        """Send a reply from any thread, without waiting."""
+        self._posted.append((key, wire.encode(kind, **fields), list(payload)))
+        self.wake()
+
+    def on_thread(self, errand: Callable[[], None], patience_s: float) -> None:
+        """Have the agent's thread do this, from another one while run() runs; raises what it raises."""
+        waits = _Errand(errand)
+        self._errands.append(waits)
+        self.wake()
+        waits.wait(patience_s)
+
+    def stop(self) -> None:
+        """Any thread: run() returns soon."""
+        self._stopping = True
+        self.wake()
+
+    def stream(self, key: Key, credit: int, messages: Iterator[tuple[int, Frames]]) -> None:
+        """Start to send; each message is (what it counts for in the closing total, frames)."""
+        self._running.pop(key, None)
+        if sum(other[0] == key[0] for other in self._running) >= _STREAMS_A_CLIENT:
+            raise Refused("agent", f"{_STREAMS_A_CLIENT} streams of this client are running already")
+        if len(self._running) >= _STREAMS:
+            self._drop(min(self._running, key=lambda other: self._running[other].touched), "others want to be served")
+        self._running[key] = _Running(messages, min(credit, 4 * wire.CREDIT))
+
+    def run(self) -> None:
+        due = time.monotonic()
+        while not self._stopping:
+            now = time.monotonic()
+            if now >= due:
+                due = now + self._tick(now)
+            ready = [key for key, running in self._running.items() if running.credit > 0]
+            wait_ms = 0 if ready or self._posted else max(0, int((due - now) * 1000) + 1)
+            self.doors.wait(wait_ms)
+            if wait_ms:
+                self._rested = time.monotonic()
+            self._send_posted()
+            while self._errands:
+                self._errands.popleft().do()
+            for key in ready:
+                self._advance(key)
+                self._rest()
+
+    def close(self) -> None:
+        """After run(): the last replies get half a second to leave."""
+        self._send_posted()
+        self._running.clear()
+        self.doors.close(linger_ms=500)
+        self.handlers.clear()  # here everything points at everything: nothing is to be left to the collector
+        self.on_cancel, self.on_tick = nothing, _never
+
+    # ---- the agent's thread
+
+    def _tick(self, now: float) -> float:
+        self._drop_idle(now)
+        self.doors.tend()
+        try:
+            return self.on_tick()
+        except Exception as error:  # a fault of ours must not end the thread that serves everybody
+            self.trouble = f"tick: {error!r}"
+            return 1.0
+
+    def _rest(self) -> None:
+        """After each piece of work: let somebody else have the GIL."""
+        if time.monotonic() - self._rested > _STRETCH_S:
+            time.sleep(_REST_S)
+            self._rested = time.monotonic()
+
+    def _take_requests(self, door: Door) -> None:
+        for _ in range(64):  # then the streams get their turn
+            try:
+                frames = door.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            role = door.role_of(frames[0])
+            if role and len(frames) >= 3 and len(frames[1]) <= 64:
+                identity, id, header, *payload = (frame.bytes for frame in frames)
+                self._handle(((door, identity), id), role, header, payload)
+                self._rest()
+
+    def _handle(self, key: Key, role: str, header: bytes, payload: Frames) -> None:
+        try:
+            request = {**wire.decode(header), "role": role}
+            handler = self.handlers.get(request["kind"])
+            if handler is None:
+                raise Refused("protocol", f"unknown request {request['kind'][:40]!r}")
+            if request["kind"] in wire.OF_CONTROL and role != wire.CONTROL:
+                raise Refused("read-only", f"this key may read, not control: {request['kind']} is refused")
+            handler(key, request, payload)
+        except Refused as refusal:
+            self._fail(key, *refusal.args)
+        except (wire.WireError, AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            self._fail(key, "protocol", f"bad request: {type(error).__name__}: {error}")
+        except Exception as error:  # likewise
+            self._fail(key, "agent", f"{type(error).__name__}: {error}")
+
+    def reply(self, key: Key, kind: str, /, *payload: Any, **fields: Any) -> bool:
+        """Send at once; False if the client is gone or does not read.  The agent's thread only."""
+        return self._send(key, wire.encode(kind, **fields), list(payload))
+
+    def _fail(self, key: Key, code: str, message: str) -> None:
+        self.reply(key, wire.ERROR, code=code, message=message[:4000])
+
+    def _send(self, key: Key, header: bytes, payload: Frames) -> bool:
+        try:
+            (door, identity), id = key
+            door.socket.send_multipart([identity, id, header, *payload], zmq.NOBLOCK)
+            return True
+        except zmq.ZMQError:  # EHOSTUNREACH: gone; EAGAIN: does not read
+            return False
+
+    def _send_posted(self) -> None:
+        while self._posted:
+            self._send(*self._posted.popleft())
+
+    def _advance(self, key: Key) -> None:
+        running = self._running.get(key)
+        if running is None:
+            return
+        try:
+            counted, frames = next(running.messages)
+        except StopIteration:
+            del self._running[key]
+            self.reply(key, wire.END, rows=running.sent)
+            return
+        except Exception as error:  # likewise
+            del self._running[key]
+            self._fail(key, "agent", f"{type(error).__name__}: {error}")
+            return
+        running.sent += counted
+        running.credit -= 1
+        if not self._send(key, *_split(frames)):
+            self._running.pop(key, None)
+
+    def _next(self, key: Key, request: dict[str, Any], payload: Frames) -> None:
+        running = self._running.get(key)
+        if running is not None:
+            running.credit = min(running.credit + int(request["credit"]), 4 * wire.CREDIT)
+            running.touched = time.monotonic()
+
+    def _cancel(self, key: Key, request: dict[str, Any], payload: Frames) -> None:
+        cancelled = (key[0], str(request["of"]).encode())
+        if self._running.pop(cancelled, None) is not None:
+            self._fail(cancelled, "interrupted", "cancelled")
+        self.on_cancel(cancelled)
+
+    def _drop_idle(self, now: float) -> None:
+        for key in [key for key, running in self._running.items() if now - running.touched > wire.IDLE_SECONDS]:
+            self._drop(key, f"nothing was asked of it for {wire.IDLE_SECONDS:.0f} s")
+
+    def _drop(self, key: Key, why: str) -> None:
+        del self._running[key]
+        self._fail(key, "agent", f"the stream was dropped: {why}")
+
+
+def _never() -> float:
+    return 1.0
+
+
+def _split(frames: Frames) -> tuple[bytes, Frames]:
+    return frames[0], frames[1:]

@@ -1,0 +1,102 @@
+"""Streams of packed rows: every tap appends here, the server reads; the training process never converts.
+
+The one invariant: a row belongs to whoever claimed its place, and `claim` is a single C call, so several
+threads append without a lock.  A row is complete when its last slot holds its number; a place whose last
+slot holds anything else has not been written in this lap of the ring.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain, repeat
+from operator import length_hint
+from struct import Struct
+from typing import Any
+
+from ...streams import CHUNK_ROWS, RETENTION_BYTES
+from .memory import shared_memory
+
+_SLOT = Struct("<q")
+_NO_END = 1 << 62  # row numbers never run out
+
+
+class Stream:
+    """A ring of rows of k signed 8-byte slots in one memfd.
+
+    claim() -> (offset, seq) takes the next place, atomically; the caller packs its k - 1 values and seq
+    there with `pack_into(buffer, offset, …)`.  About 170 ns together, nothing for the collector to see.
+    """
+
+    def __init__(self, name: str, slots: tuple[str, ...], retention_bytes: int = RETENTION_BYTES) -> None:
+        self.slots = slots
+        self.struct = Struct(f"<{len(slots)}q")
+        self.row_bytes = self.struct.size
+        self.chunks = max(2, retention_bytes // (CHUNK_ROWS * self.row_bytes))
+        self.capacity = self.chunks * CHUNK_ROWS
+        self.buffer = shared_memory(f"probe-{name}", self.capacity * self.row_bytes)
+        self.pack_into: Callable[..., None] = self.struct.pack_into
+        lap = range(0, self.capacity * self.row_bytes, self.row_bytes)
+        self._numbers = iter(range(1, _NO_END))
+        # An endless walk round the ring that lives in C alone: a tap never rolls a chunk, no lap is cleared.
+        self._places = chain.from_iterable(repeat(lap))
+        self.claim: Callable[[], tuple[int, int]] = zip(self._places, self._numbers, strict=False).__next__
+
+    def append(self, *values: int) -> tuple[mmap.mmap, int, int]:
+        """Write a row of all slots but seq; any thread.  Returns (buffer, offset, seq), to patch a slot later."""
+        offset, seq = self.claim()
+        self.pack_into(self.buffer, offset, *values, seq)
+        return self.buffer, offset, seq
+
+    def writer(self, *values: int | Callable[[], int]) -> Callable[[Any], None]:
+        """A callable of one argument, which it ignores, that writes a row of these values, or of what they return.
+
+        It is C throughout: between two large kernels, when no cache holds anything of ours any more, half as long as
+        a Python function.  Once this is closed it returns its argument.
+        """
+        each = (iter(value, _NO_END) if callable(value) else repeat(value) for value in values)
+        return partial(next, map(self.pack_into, repeat(self.buffer), self._places, *each, self._numbers))
+
+    def position(self) -> int:
+        """The number of the last claimed row, 0 at first.  Costs nothing; any thread."""
+        return _NO_END - 1 - length_hint(self._numbers)
+
+    def oldest(self) -> int:
+        """The number of the oldest row still in the ring; those before it were overwritten."""
+        return max(1, self.position() - self.capacity + 1)
+
+    def read(self, first: int, last: int, rows: int) -> Iterator[tuple[int, memoryview]]:
+        """Pieces (number of their first row, the rows) of at most `rows` rows; never across the ring's end.
+
+        No copy: a piece is a view into the ring and must be let go of before close().
+        """
+        first = max(first, self.oldest())
+        while first <= last:
+            place = (first - 1) % self.capacity
+            count = min(rows, last - first + 1, self.capacity - place)
+            yield first, memoryview(self.buffer)[place * self.row_bytes : (place + count) * self.row_bytes]
+            first += count
+
+    def since(self, first: int, last: int, slot: str, value: int) -> int:
+        """The number of the row before the one from which on, about, this slot is no less: of rows that come in its
+        order, but for some.  Some twenty readings of one slot, whatever the length of the history.
+        """
+        place = 8 * self.slots.index(slot)
+        oldest = first = max(first, self.oldest())
+        while first < last:
+            middle = (first + last) // 2
+            offset = (middle - 1) % self.capacity * self.row_bytes
+            if _SLOT.unpack_from(self.buffer, offset + place)[0] < value and self._is(middle, offset):
+                first = middle + 1
+            else:  # also a place that is being written
+                last = middle
+        return max(oldest, first - 1)
+
+    def _is(self, seq: int, offset: int) -> bool:
+        return bool(_SLOT.unpack_from(self.buffer, offset + self.row_bytes - 8)[0] == seq)
+
+    def close(self) -> None:
+        """Give the memory back.  A tap in flight finds no number, or a closed buffer, and swallows either."""
+        self._numbers.__setstate__(_NO_END)  # type: ignore[attr-defined]
+        self.buffer.close()

@@ -1,0 +1,148 @@
+"""The kernel that stands in front of one c10d operation: its row, written before and patched after.
+
+Built by the tap of collectives, run by whichever thread issues the operation.  The one invariant: the
+operation is sent exactly once and exactly as it came, whatever becomes of the row.
+
+Everything a kernel needs is a local of its closure: between two collectives the caches go cold, and each
+attribute walked then costs as much as the packing of the row.
+"""
+
+from __future__ import annotations
+
+from _thread import get_ident
+from collections.abc import Callable
+from functools import partial
+from struct import Struct
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from ....streams import ASYNC_OP, BLOCKING, COLLECTIVES, STREAMS
+from ...storage.rows import Stream
+from ..dynamo import shielded_from_dynamo
+from .groups import Group, Groups
+from .operations import Operation, flat
+from .sources import Sources
+from .tensors import Tensors
+from .works import Works
+
+# the row's offset and seq, the group, the torch object of it, whether it is waited for at once and ends in that wait
+Begun = tuple[int, int, Group, Any, bool]
+
+_SLOTS = STREAMS[COLLECTIVES]
+_SEQ_AT, _ISSUED_AT = 8 * _SLOTS.index("seq"), 8 * _SLOTS.index("issued_ns")
+_AFTER_ISSUE = Struct("<5q")  # issued_ns, done_ns, operation, group, group_seq
+_SLOT = Struct("<q")
+
+
+class Tap(Protocol):
+    """What a kernel asks of the tap it belongs to."""
+
+    recording: bool
+    current_eval: Callable[[int], Any]
+
+    def refuse(self, operation: Operation, args: tuple[Any, ...]) -> None: ...
+    def trouble(self, error: Exception) -> None: ...
+
+
+class Kernels:
+    """Makes the kernels of one tap; they share a stream and what is known of groups, tensors and works."""
+
+    def __init__(
+        self, stream: Stream, groups: Groups, tensors: Tensors, sources: Sources, works: Works, c10d: Any
+    ) -> None:
+        self._stream, self._groups, self._tensors, self._sources, self._works = stream, groups, tensors, sources, works
+        self._c10d = c10d
+
+    def kernel(self, tap: Tap, operation: Operation, name: int, redispatch: Callable[..., Any], below: Any) -> Any:
+        """name: log id of the operation's; redispatch with `below`: to whatever comes after us."""
+        begin, end, raised = self._begin(operation, name), self._end(operation, name), self._raised
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            if tap.current_eval(get_ident()) is not None:
+                tap.refuse(operation, args)
+            begun = None
+            if tap.recording:
+                try:
+                    begun = begin(args)
+                except Exception as error:  # inside a collective of the user's: nothing of ours may escape
+                    tap.trouble(error)
+            if begun is None:
+                return redispatch(keyset & below, *args)
+            try:
+                result = redispatch(keyset & below, *args)
+            except BaseException:
+                raised(begun)
+                raise
+            try:
+                end(begun, result)
+            except Exception as error:  # likewise
+                tap.trouble(error)
+            return result
+
+        return shielded_from_dynamo(kernel)
+
+    def _raised(self, begun: Begun) -> None:
+        offset, seq = begun[:2]
+        try:
+            self._works.failed(offset, seq)
+            self._works.done(offset, seq, perf_counter_ns())
+        except ValueError:  # the stream was closed meanwhile
+            pass
+
+    def _begin(self, operation: Operation, name: int) -> Callable[[tuple[Any, ...]], Begun | None]:
+        """The row of an operation that is about to be issued; None if there is to be none."""
+        group_at, async_at, peer_at = operation.group_at, operation.async_at, operation.peer_at
+        tensors_at, a_share, sizeless = operation.tensors_at, operation.a_share, operation.sizeless
+        unbox, group_of, size_of = self._c10d.ProcessGroup.unbox, self._groups.of, self._tensors.size_of
+        claim, pack_into, buffer = self._stream.claim, self._stream.pack_into, self._stream.buffer
+        source_of, native = self._sources.of, self._sources.of_native(operation.name)
+
+        def begin(args: tuple[Any, ...]) -> Begun | None:
+            process_group = unbox(args[group_at])
+            tensors = flat(args[tensors_at])
+            group = group_of(process_group, tensors)
+            size, tensor = (0, 0) if sizeless else size_of(tensors)
+            if type(size) is not int:
+                return None  # symbolic: traced by a compiler, nothing is sent
+            if a_share:
+                size *= group.size
+            # arguments that have their default are not passed on to us; async_op's is True
+            told = async_at is not None and (len(args) <= async_at or args[async_at])
+            peer = -1 if peer_at is None else args[peer_at]
+            blocking = group.futures and async_at is not None and not told
+            flags, thread, source = ASYNC_OP if told else BLOCKING if blocking else 0, get_ident(), source_of(native)
+            offset, seq = claim()
+            start = perf_counter_ns()
+            pack_into(buffer, offset, start, 0, 0, name, group.id, -1, peer, size, tensor, source, thread, flags, seq)
+            return offset, seq, group, process_group, blocking
+
+        return begin
+
+    def _end(self, operation: Operation, name: int) -> Callable[[Begun, Any], None]:
+        """When it is issued: its number, and who will tell that it is done."""
+        unbox, numbered, returns = self._c10d.Work.unbox, operation.numbered, operation.returns
+        buffer, told, ask, done = self._stream.buffer, self._works.told, self._works.ask, self._works.done
+        read, pack = _SLOT.unpack_from, _AFTER_ISSUE.pack_into
+        has_future = not operation.point_to_point
+
+        def end(begun: Begun, result: Any) -> None:
+            nonlocal has_future
+            issued = perf_counter_ns()
+            offset, seq, group, process_group, blocking = begun
+            number = group.number(process_group) if numbered else -1
+            if read(buffer, offset + _SEQ_AT)[0] == seq:  # else it was issued for so long that the ring came round
+                pack(buffer, offset + _ISSUED_AT, issued, 0, name, group.id, number)
+            if returns == 0:  # monitored_barrier: over when it returns
+                done(offset, seq, issued)
+                return
+            work = unbox(result[-1] if returns > 1 else result)
+            # who waits at once does so by Work.wait in Python, which costs less to see than a future's callback
+            if group.futures and has_future and not blocking:
+                try:
+                    work.get_future().add_done_callback(partial(told, offset, seq))
+                    return
+                except RuntimeError:  # gloo has none for composed operations; to be told so costs 50 µs
+                    has_future = False
+            ask(offset, seq, work, group.timed, group.futures, blocking)
+
+        return end

@@ -1,0 +1,187 @@
+"""Every c10d operation of this process, by a kernel of ours under the dispatcher key BackendSelect.
+
+That is the one place which all of them pass: DDP's C++ reducer, aliased functions, functional and compiled
+collectives, batches of send and recv.  The one invariant: what is issued, returned, raised and waited
+for is what it would be without us; a failure of our own ends the recording, never the training.
+
+A row is written before its operation is issued, so that one which blocks there is seen too, and patched
+in place: issued_ns and group_seq on return, done_ns when it completed (works.py).  On a device,
+done_ns - start_ns is the time that the device took, from the backend's own events.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from ....streams import LOG_GROUP
+from ...inspect.exclusive import alone
+from ...storage.log import Log
+from ...storage.rows import Stream
+from .groups import Groups, ranks_of
+from .kernel import Kernels
+from .one_sided import Running, refusal
+from .operations import Operation, described
+from .sources import Sources
+from .tensors import Tensors
+from .waits import Waits
+from .works import Works
+
+_KEY = "BackendSelect"  # above the backends, below autograd and Python modes
+_WAIT = "_c10d_functional", "wait_tensor"
+_PATIENCE_S = 0.02  # the job stands still meanwhile
+
+
+class Collectives:
+    """install() and remove() at a boundary on the training thread; all else from any thread."""
+
+    def __init__(self, stream: Stream, spans: Stream, log: Log, current_eval: Callable[[int], Running | None]) -> None:
+        self.installed = False
+        self.recording = False
+        self.since_ns: int | None = None  # when it was put in
+        self.why_not = ""
+        self.current_eval: Callable[[int], Running | None] = current_eval
+        self._stream, self._log = stream, log
+        self._works = Works(stream.buffer, _is_capturing)
+        self._waits = Waits(spans, self, self._works.waited)
+        self._groups = Groups(self._log_group)
+        self._group_ids: dict[str, int] = {}
+        self._libraries: list[Any] = []
+        self._codes: set[Any] = set()
+        self._torch: Any = None
+
+    def install(self) -> None:
+        """Put the kernels in, about 7 ms; why_not tells if that cannot be.  Once, then pass_through and resume."""
+        if self.installed or self.why_not:
+            return
+        self._torch = sys.modules.get("torch")
+        if self._torch is None or not hasattr(self._torch._C, "_distributed_c10d"):
+            self.why_not = "torch.distributed is not there"
+            return
+        try:
+            self._register()
+        except Exception as error:  # a torch whose operators are others: the job goes on without this tap
+            self.remove()
+            self.why_not = repr(error)
+            return
+        self.installed = self.recording = True
+        self.since_ns = perf_counter_ns()
+
+    def remove(self) -> bool:
+        """Take the kernels out; False if a thread stands in one of them: try again at a later boundary."""
+        self.recording = False
+        if self._libraries and not alone(self._destroy, self._codes.__contains__, _PATIENCE_S):
+            return False
+        self._waits.remove()
+        self._works.forget()
+        self.installed = False
+        return True
+
+    def pass_through(self) -> None:
+        """Record nothing that is issued from now on; what is in flight is still seen to its end."""
+        self.recording = False
+
+    def resume(self) -> None:
+        self.recording = self.installed and not self.why_not
+
+    def drain(self) -> None:
+        """Ask the operations that cannot tell by themselves whether they are done; the agent's thread, at 1 Hz."""
+        self._works.poll()
+
+    def forked(self) -> None:
+        """In a forked child: nothing is recorded, refused or asked any more."""
+        self.recording = self.installed = False
+        self.current_eval = _no_eval
+        self._works.forget()
+
+    def release(self) -> None:
+        """Leave nothing to the collector.  The kernels have their own of what they need: torch keeps a reference to the
+        last one of each operation for good."""
+        self.current_eval = _no_eval
+        self._works.forget()
+        self._groups.forget()
+        self._waits.remove()
+        self._waits.let_go()
+
+    def trouble(self, error: BaseException) -> None:
+        """A kernel failed in our own part: no more of that."""
+        self.recording = False
+        self.why_not = repr(error)
+
+    def refuse(self, operation: Operation, args: tuple[Any, ...]) -> None:
+        """Raise RuntimeError if the eval on this thread would hang the job by this operation."""
+        try:
+            why = self._why_refused(operation, args)
+        except Exception as error:  # a fault of ours must not stop a collective
+            self.trouble(error)
+            return
+        if why is not None:
+            raise RuntimeError(why)
+
+    def _why_refused(self, operation: Operation, args: tuple[Any, ...]) -> str | None:
+        evaluation = self.current_eval(get_ident())
+        if evaluation is None:
+            return None
+        process_group = self._torch._C._distributed_c10d.ProcessGroup.unbox(args[operation.group_at])
+        ranks = ranks_of(process_group) or tuple(range(process_group.size()))
+        if operation.point_to_point and operation.peer_at is not None:
+            ranks = tuple(sorted({ranks[process_group.rank()], ranks[args[operation.peer_at]]}))
+        return refusal(evaluation, operation.name.strip("_"), process_group.group_name, ranks)
+
+    def _register(self) -> None:
+        torch = self._torch
+        c10d = torch._C._distributed_c10d
+        tensors = Tensors(self._log.string, torch)
+        sources = Sources(self._log.string, torch)
+        kernels = Kernels(self._stream, self._groups, tensors, sources, self._works, c10d)
+        library = self._library("c10d")
+        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        for full_name in torch._C._dispatch_get_all_op_names():
+            space, _, name = full_name.partition("::")
+            if space != "c10d":
+                continue
+            base, _, overload = name.partition(".")
+            op = getattr(getattr(torch.ops.c10d, base), overload or "default")
+            operation = described(op._schema)
+            if operation is not None:
+                name_id = self._log.string(f"c10d::{operation.name}")
+                kernel = kernels.kernel(self, operation, name_id, op._handle.redispatch_boxed, below)
+                self._put(library, name, kernel)
+        space, name = _WAIT
+        op = getattr(torch.ops, space).wait_tensor.default
+        self._put(self._library(space), name, self._waits.kernel(op._handle.redispatch_boxed, below))
+        self._waits.install(c10d.Work)
+
+    def _library(self, space: str) -> Any:
+        library = self._torch.library.Library(space, "IMPL")
+        self._libraries.append(library)
+        return library
+
+    def _put(self, library: Any, name: str, kernel: Any) -> None:
+        self._codes.add(kernel.__code__)
+        library.impl(name, kernel, _KEY, with_keyset=True)
+
+    def _destroy(self) -> None:
+        while self._libraries:
+            self._libraries.pop()._destroy()
+
+    def _log_group(self, record: dict[str, Any]) -> int:
+        """The id of this record; a group met again, after its Python object was recreated, keeps its id."""
+        key = repr(record)
+        known = self._group_ids.get(key)
+        if known is None:
+            known = self._group_ids[key] = self._log.next_id()
+            self._log.put(LOG_GROUP, known, record)
+        return known
+
+
+def _is_capturing() -> bool:
+    torch: Any = sys.modules["torch"]
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
+def _no_eval(thread: int) -> None:
+    return None

@@ -1,0 +1,193 @@
+"""What the other taps call where there are CUDA devices: functions around theirs that take device times as well.
+
+Made by tap.py, called on the job's threads.  The one invariant: theirs are called whatever becomes of ours, and
+what ours add to a number leaves it a number, since a call in flight may end in a function that knows no better.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from ....streams import ENGINE, FORWARD, OPTIMIZER
+from ...storage.rows import Stream
+from ..dynamo import shielded_from_dynamo, unseen
+from ..modules.autograd_nodes import tensors_in
+from .clock import Begun, DeviceClock
+from .clocks import DeviceClocks
+from .module_device import device_of, device_of_optimizer, index_of
+
+Functions = dict[str, Any]
+Trouble = Callable[[str], None]
+
+
+class Started(int):
+    """What a tap's function returned, with what began on the device then."""
+
+    begun: Begun
+
+
+def _started(number: int, begun: Begun | None) -> int:
+    if begun is None:
+        return number
+    started = Started(number)
+    started.begun = begun
+    return started
+
+
+def around_calls(clocks: DeviceClocks, trouble: Trouble) -> Callable[[Functions], Functions]:
+    """For Forward: of its functions, those that time the call on its module's device too."""
+    on, ident = clocks.on, sys.modules["_thread"].get_ident
+    entering: dict[int, Begun | None] = {}  # of each thread, from the first function to the next
+    unseen(*_ON_THE_WAY)
+
+    def end(start: int) -> None:
+        try:
+            if on and type(start) is Started:
+                start.begun[0].end(start.begun, FORWARD, start, ident())
+        except Exception as error:  # inside a user's forward: nothing may escape
+            trouble(f"device: {error!r}")
+
+    def around(functions: Functions) -> Functions:
+        host_before, host_clock = functions["_probe_before"], functions["_probe_clock"]
+        host_after, host_failed = functions["_probe_after"], functions["_probe_failed"]
+
+        def before(module: Any, args: Any, kwargs: Any) -> int:
+            entered: int = host_before(module, args, kwargs)
+            begun = None
+            try:
+                begun = clocks.begin(module, args, kwargs) if on else None
+            except Exception as error:  # likewise
+                trouble(f"device: {error!r}")
+            entering[ident()] = begun
+            return entered
+
+        def clock() -> int:
+            begun = entering.pop(ident(), None)
+            return _started(host_clock(), begun)
+
+        def after(module: Any, start: int, *rest: Any) -> None:
+            host_after(module, start, *rest)
+            end(start)
+
+        def failed(module: Any, start: int) -> None:
+            host_failed(module, start)
+            end(start)
+
+        return functions | {
+            f"_probe_{function.__name__}": shielded_from_dynamo(function) for function in (before, clock, after, failed)
+        }
+
+    unseen(end)
+    return around
+
+
+def marks_on(
+    clocks: DeviceClocks, marks: Stream, host_writer: Callable[..., Callable[[Any], None]], trouble: Trouble
+) -> Callable[[int, int], Callable[[Any], None]]:
+    """For Backward: what makes the hooks that leave a mark, those that time it on the device too."""
+    on, ident, clock_of, append = clocks.on, sys.modules["_thread"].get_ident, clocks.of_serial, marks.append
+
+    def writer(serial: int, kind: int) -> Callable[[Any], None]:
+        on_the_host = host_writer(serial, kind)
+
+        def mark(gradient: Any) -> None:
+            clock = clock_of(serial) if on else None
+            if clock is None:
+                on_the_host(None)
+                return
+            try:
+                now, thread = perf_counter_ns(), ident()
+                append(now, serial, thread, kind)
+                clock.mark(now, thread)
+            except Exception as error:  # inside a user's backward: nothing may escape
+                trouble(f"device: {error!r}")
+
+        return mark
+
+    unseen(writer)
+    return writer
+
+
+def passes_on(
+    clocks: DeviceClocks, append: Callable[..., Any], wrap_engine: Callable[..., Callable[..., Any]], trouble: Trouble
+) -> Callable[..., Any]:
+    """For Backward: what stands for the engine, timing its passes on the current device too."""
+    on, ident = clocks.on, sys.modules["_thread"].get_ident
+    under_way: dict[int, list[Begun | None]] = {}  # of each thread, innermost last
+
+    def end(start: int, *values: int) -> None:
+        append(start, *values)
+        begun = under_way[ident()][-1]
+        if on and begun is not None:
+            begun[0].end(begun, ENGINE, start, ident())
+
+    def begin() -> Begun | None:
+        try:
+            return clocks.begin_here() if on else None
+        except Exception as error:  # inside a user's backward: nothing may escape
+            trouble(f"device: {error!r}")
+            return None
+
+    engine = wrap_engine(end)
+
+    def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
+        passes = under_way.setdefault(ident(), [])
+        passes.append(begin())
+        try:
+            return engine(*args, **kwargs)
+        finally:
+            passes.pop()
+            if not passes:
+                under_way.pop(ident(), None)
+
+    unseen(end, begin, _engine_run_backward)
+    return _engine_run_backward
+
+
+def around_steps(clocks: DeviceClocks, trouble: Trouble) -> Callable[[Functions], Functions]:
+    """For OptimizerStep: of its functions, those that time the step on the current device too, if it runs there."""
+    on, ident = clocks.on, sys.modules["_thread"].get_ident
+
+    def around(functions: Functions) -> Functions:
+        host_clock, host_stepped = functions["_probe_clock"], functions["_probe_stepped"]
+
+        def clock() -> int:
+            begun = None
+            try:
+                begun = clocks.begin_here() if on else None
+            except Exception as error:  # inside a user's training step: nothing may escape
+                trouble(f"device: {error!r}")
+            return _started(host_clock(), begun)
+
+        def stepped(optimizer: Any, start: int) -> None:
+            try:
+                if on and type(start) is Started and clocks.is_of(optimizer, start.begun):
+                    start.begun[0].end(start.begun, OPTIMIZER, start, ident())
+            except Exception as error:  # likewise
+                trouble(f"device: {error!r}")
+            host_stepped(optimizer, start)
+
+        return functions | {
+            "_probe_clock": shielded_from_dynamo(clock),
+            "_probe_stepped": shielded_from_dynamo(stepped),
+        }
+
+    return around
+
+
+_ON_THE_WAY = (
+    _started,
+    tensors_in,
+    device_of,
+    device_of_optimizer,
+    index_of,
+    DeviceClocks.begin,
+    DeviceClocks.begin_here,
+    DeviceClocks.is_of,
+    DeviceClock.begin,
+    DeviceClock.end,
+    DeviceClock.mark,
+)

@@ -1,0 +1,167 @@
+"""The time of one CUDA device: events taken from a bounded stock, recorded on the job's threads, read on the agent's.
+
+CUDA tells the time between two events in float32 milliseconds.  So every quarter of a second an anchor is recorded,
+from which the next events are timed: they are then off by some 30 ns at most.  The one invariant: nothing waits for
+the device: no event to be had, or one that has not come yet, is a time that is not known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter_ns, sleep
+from typing import Any
+
+from ....streams import MARK
+from ...storage.rows import Stream
+from .cuda import Cuda
+
+_ANCHOR_NS = 250_000_000
+_FAR_NS = 8_000_000_000  # between two anchors: beyond it float32 is off by more than 0.5 µs
+_PIECE = 32  # rows between two pauses: some 0.2 ms with the GIL
+_PAUSE_S = 0.0002
+_MOST = 4096  # rows in a turn of the agent's thread
+
+Begun = tuple["DeviceClock", "Anchor", Any, int]  # clock, anchor, event, bytes allocated
+
+
+class Anchor:
+    """An event from which others are timed.  base_ns: when it was, once that is known."""
+
+    def __init__(self, event: Any, host_ns: int, before: Anchor | None) -> None:
+        self.event, self.host_ns = event, host_ns
+        self.before = before if before is not None and host_ns - before.host_ns < _FAR_NS else None
+        self.base_ns: int | None = None
+
+    def settle(self) -> int | None:
+        """Its time, None if the device has not come to it yet: the first one's is the host's."""
+        line = [self]
+        while (above := line[-1].before) is not None and line[-1].base_ns is None:
+            line.append(above)
+        for anchor in reversed(line):
+            if anchor.base_ns is None:
+                if not anchor.event.query():
+                    return None
+                before = anchor.before
+                if before is None or before.base_ns is None:
+                    anchor.base_ns = anchor.host_ns
+                else:
+                    anchor.base_ns = before.base_ns + _elapsed_ns(before.event, anchor.event)
+                anchor.before = None
+        return self.base_ns
+
+
+class DeviceClock:
+    """begin(), end() and mark() on the thread that issues to the device; resolve() on the agent's.
+
+    fresh: events that no device has had yet; one belongs to the device that first records it.
+    """
+
+    def __init__(self, cuda: Cuda, index: int, fresh: deque[Any], rows: Stream) -> None:
+        self._cuda, self.index, self._fresh, self._rows = cuda, index, fresh, rows
+        self._spare: deque[Any] = deque()
+        self._waiting: deque[tuple[Anchor, Any, Any, tuple[int, ...]]] = deque()
+        self._anchor: Anchor | None = None
+
+    def begin(self) -> Begun | None:
+        """Here something begins on the device; None if it cannot be timed."""
+        if self._cuda.is_capturing():
+            return None
+        event = self._take()
+        if event is None:
+            return None
+        allocated = self._cuda.memory(self.index)["allocated_bytes"]["all"]["current"]
+        stream = self._cuda.stream(self.index)
+        anchor = self._anchor_now(stream)
+        event.record(stream)
+        return self, anchor, event, allocated
+
+    def end(self, begun: Begun, kind: int, host_ns: int, thread: int) -> None:
+        """What began there has ended; kind, host_ns and thread say which row it is."""
+        _, anchor, event, before = begun
+        last = None if self._cuda.is_capturing() else self._take()
+        if last is None:
+            self._spare.append(event)
+            return
+        last.record(self._cuda.stream(self.index))
+        held = self._cuda.memory(self.index)
+        allocated, reserved = held["allocated_bytes"]["all"], held["reserved_bytes"]["all"]
+        numbers = before, allocated["current"], allocated["peak"], reserved["current"]
+        self._waiting.append((anchor, event, last, (host_ns, thread, self.index, *numbers, kind)))
+
+    def mark(self, host_ns: int, thread: int) -> None:
+        """A moment on the device, likewise."""
+        event = None if self._cuda.is_capturing() else self._take()
+        if event is None:
+            return
+        stream = self._cuda.stream(self.index)
+        anchor = self._anchor_now(stream)
+        event.record(stream)
+        self._waiting.append((anchor, event, event, (host_ns, thread, self.index, -1, -1, -1, -1, MARK)))
+
+    def _take(self) -> Any:
+        for events in (self._spare, self._fresh):
+            try:
+                return events.pop()
+            except IndexError:
+                continue
+        return None
+
+    def _anchor_now(self, stream: Any) -> Anchor:
+        now, anchor = perf_counter_ns(), self._anchor
+        if anchor is None or now - anchor.host_ns > _ANCHOR_NS:
+            event = self._cuda.event()
+            event.record(stream)
+            self._anchor = anchor = Anchor(event, now, anchor)
+        return anchor
+
+    # ---- the agent's thread
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def events(self) -> int:
+        """How many it has, or nearly so: a mark counts for two."""
+        return len(self._spare) + 2 * len(self._waiting)
+
+    def resolve(self) -> None:
+        """Write the rows of what is over on the device, up to the first that is not."""
+        if not self._waiting:
+            return
+        self._cuda.enter(self.index)
+        for done in range(_MOST):
+            if not self._resolve_next():
+                return
+            if done % _PIECE == _PIECE - 1:
+                sleep(_PAUSE_S)
+
+    def _resolve_next(self) -> bool:
+        try:
+            anchor, first, last, row = self._waiting[0]
+        except IndexError:
+            return False
+        if not (last.query() and first.query()):
+            return False
+        base_ns = anchor.settle()
+        if base_ns is None:
+            return False
+        start_ns = base_ns + _elapsed_ns(anchor.event, first)
+        end_ns = start_ns if last is first else base_ns + _elapsed_ns(anchor.event, last)
+        self._rows.append(start_ns, end_ns, *row)
+        self._waiting.popleft()
+        self._spare.extend({first, last})
+        return True
+
+    def drop(self) -> None:
+        """Let go of all events, on a thread of the agent's."""
+        if self._spare or self._waiting:
+            self._cuda.enter(self.index)
+        self._anchor = None
+        self._waiting.clear()
+        self._spare.clear()
+
+
+def _elapsed_ns(first: Any, last: Any) -> int:
+    milliseconds: float = first.elapsed_time(last)
+    return round(milliseconds * 1e6)

@@ -1,0 +1,104 @@
+"""The clocks of all CUDA devices that the job's modules run on, and which of them a module goes by.
+
+Made by tap.py once the job uses CUDA.  The one invariant: a device on which no module of the job has run is not
+touched, for an event on it would make a context there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from time import sleep
+from typing import Any
+
+from ...names.modules import Modules
+from ...storage.rows import Stream
+from .clock import Begun, DeviceClock
+from .cuda import Cuda
+from .module_device import NOWHERE, device_of, device_of_optimizer
+
+_EVENTS = 8192  # of all devices: some ten steps of a model of 150 modules
+_AT_ONCE = 512  # events made without a pause
+
+
+class DeviceClocks:
+    """on: empty while nothing is to be recorded.  Times are taken on the job's threads, written on the agent's."""
+
+    def __init__(self, cuda: Cuda, rows: Stream, modules: Modules) -> None:
+        self._cuda, self._rows, self._modules = cuda, rows, modules
+        self._fresh: deque[Any] = deque()
+        self._clocks: dict[int, DeviceClock] = {}  # by index of the device
+        self._of: dict[int, DeviceClock | None] = {}  # by serial
+        modules.forgotten.append(self._of)
+        self.of_serial = self._of.get
+        self.on: list[bool] = []
+        self._fill()
+
+    def open(self) -> None:
+        """A block of sampled steps begins; modules may have moved."""
+        self._of.clear()
+        self.on[:] = [True]
+
+    # ---- on the job's threads
+
+    def begin(self, module: Any, args: Any, kwargs: Any) -> Begun | None:
+        """A call of the module begins."""
+        serial = self._modules.serials.get(id(module)) or self._modules.meet(module)
+        if serial not in self._of:
+            self._of[serial] = self._clock(device_of(self._modules, serial, module, args, kwargs))
+        clock = self._of[serial]
+        return None if clock is None else clock.begin()
+
+    def begin_here(self) -> Begun | None:
+        """Something begins on the current device, or on the only one that modules have run on."""
+        clock = self._clocks.get(self._cuda.current_device())
+        if clock is None and len(self._clocks) == 1:
+            clock = next(iter(self._clocks.values()))
+        return None if clock is None else clock.begin()
+
+    def is_of(self, optimizer: Any, begun: Begun) -> bool:
+        """Whether an optimizer runs on the device on which this began."""
+        serial = self._modules.serials.get(id(optimizer), 0)
+        return device_of_optimizer(self._modules, serial, optimizer) == begun[0].index
+
+    def _clock(self, index: int) -> DeviceClock | None:
+        if index == NOWHERE:
+            return None
+        if index not in self._clocks:
+            self._clocks[index] = DeviceClock(self._cuda, index, self._fresh, self._rows)
+        return self._clocks[index]
+
+    # ---- on the agent's thread
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is anything that has no row yet."""
+        return any(clock.waits for clock in list(self._clocks.values()))
+
+    def tend(self) -> None:
+        """Write the rows of what is over.  Raises what CUDA raises."""
+        for clock in list(self._clocks.values()):
+            clock.resolve()
+        self._fill()
+
+    def _fill(self) -> None:
+        """Up to the bound; what calls that failed have lost is made again."""
+        elsewhere = sum(clock.events for clock in list(self._clocks.values()))
+        for made in range(_EVENTS - elsewhere - len(self._fresh)):
+            self._fresh.append(self._cuda.event())
+            if made % _AT_ONCE == _AT_ONCE - 1:
+                sleep(0.0005)  # with the GIL they take some 0.5 ms
+
+    def drop(self) -> None:
+        """Let go of all events; on a thread of ours."""
+        self.on.clear()
+        self._of.clear()
+        self._fresh.clear()
+        for clock in self._clocks.values():
+            clock.drop()
+
+    def keep(self) -> None:
+        """In a forked child: an event must never be collected there, for that would end the process."""
+        ctypes: Any = sys.modules["ctypes"]
+        self.on.clear()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._clocks))

@@ -1,0 +1,98 @@
+"""Device time and memory of modules, passes and optimizer steps, once the job uses CUDA.
+
+Then the other taps are given functions around theirs that record events; a job on the CPU runs none of this.  The one
+invariant: a time that cannot be taken is not there, and whatever raises turns this off and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....streams import DEVICE, MARKS, RETENTION_BYTES, SPANS, STREAMS
+from ...names.modules import Modules
+from ...storage.rows import Stream
+from ..modules.backward import Backward
+from ..modules.forward import Forward
+from ..optimizer import OptimizerStep
+from .calls import around_calls, around_steps, marks_on, passes_on
+from .clocks import DeviceClocks
+from .cuda import Cuda, cuda_is_in_use
+
+
+class Device:
+    """look() and tend() on the agent's thread; open() and close() on any, as forward is installed and removed."""
+
+    def __init__(
+        self,
+        streams: dict[str, Stream],
+        modules: Modules,
+        forward: Any,
+        backward: Backward,
+        optimizer: Any,
+        trouble: Callable[[str], None],
+        retention_bytes: int = RETENTION_BYTES,
+    ) -> None:
+        self._streams, self._modules, self._retention_bytes = streams, modules, retention_bytes
+        self._forward, self._backward, self._optimizer = forward, backward, optimizer
+        self._trouble = trouble
+        self._clocks: DeviceClocks | None = None
+        self.state: str | None = None  # the job does not use CUDA
+
+    def look(self) -> None:
+        """Begin, if the job has come to use CUDA; its stream, and with it a descriptor, is made only then."""
+        if self.state is not None or not cuda_is_in_use():
+            return
+        try:
+            self._begin()
+            self.state = "on"
+        except Exception as error:  # a torch or a driver that we do not know: all else is of use all the same
+            self.state = f"off: {error}"
+
+    def _begin(self) -> None:
+        if not isinstance(self._forward, Forward):
+            raise LookupError("this torch's _wrapped_call_impl is not known")
+        cuda, streams, backward = Cuda(), self._streams, self._backward
+        rows = Stream(DEVICE, STREAMS[DEVICE], self._retention_bytes)
+        clocks = self._clocks = DeviceClocks(cuda, rows, self._modules)
+        engine = passes_on(clocks, streams[SPANS].append, backward.wrap_engine, self._trouble)
+        backward.mark_with(marks_on(clocks, streams[MARKS], backward.host_writer, self._trouble))
+        backward.time_passes_with(engine)
+        self._forward.around = around_calls(clocks, self._trouble)
+        if isinstance(self._optimizer, OptimizerStep):
+            self._optimizer.call_around(around_steps(clocks, self._trouble))
+        streams[DEVICE] = rows
+
+    def open(self) -> None:
+        """A block of sampled steps begins; before forward is installed."""
+        if self._clocks is not None:
+            self._clocks.open()
+
+    def close(self) -> None:
+        """Nothing is recorded from here on; what was is written as the device comes to it.  Any thread."""
+        if self._clocks is not None:
+            self._clocks.on.clear()
+
+    def tend(self) -> None:
+        """Write what the device has come to."""
+        try:
+            if self._clocks is not None:
+                self._clocks.tend()
+        except Exception as error:  # of CUDA, whatever it is: the job will meet it by itself
+            self._trouble(f"device: {error!r}")
+
+    @property
+    def waits(self) -> bool:
+        """Whether there will soon be something to write."""
+        return self._clocks is not None and self._clocks.waits
+
+    def remove(self) -> None:
+        """Let go of all events.  Not on a thread of the job's; the other taps have been taken out."""
+        clocks, self._clocks = self._clocks, None
+        if clocks is not None:
+            clocks.drop()
+
+    def forget(self) -> None:
+        """In a forked child."""
+        if self._clocks is not None:
+            self._clocks.keep()

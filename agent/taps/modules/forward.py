@@ -1,0 +1,164 @@
+"""Module calls: the code of nn.Module._wrapped_call_impl is swapped for one that tells when it ran.
+
+Works on modules that exist already, costs nothing once swapped back, and torch.compile does not see it
+(dynamo skips what claims to be module.py).  The one invariant: what the swapped code calls lives in
+module.py's globals under _probe_* and is never deleted, only made inert: frames in flight still use it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import types
+from collections.abc import Callable
+from functools import lru_cache
+from time import perf_counter_ns
+from typing import Any
+
+from ....streams import COMPILED, FAILED, FORWARD
+from ...steps.sample_count import Samples
+from ...storage.rows import Stream
+from ..dynamo import shielded_from_dynamo, unseen
+from .backward import Backward
+from .forward_hooks import ForwardHooks
+from .module_calls import After, Before, mark_before, row_after, row_and_marks_after
+
+_KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
+_SOURCE = """
+def _wrapped_call_impl(self, *args, **kwargs):
+    if _probe_waiting:
+        _probe_count(args, kwargs)
+    _probe_entered = _probe_before(self, args, kwargs)
+    _probe_start = _probe_clock()
+    try:
+        if self._compiled_call_impl is not None:
+            _probe_output, _probe_flags = self._compiled_call_impl(*args, **kwargs), COMPILED_CALL
+        else:
+            _probe_output, _probe_flags = self._call_impl(*args, **kwargs), PLAIN_CALL
+    except BaseException:
+        _probe_failed(self, _probe_start)
+        raise
+    _probe_after(self, _probe_start, _probe_output, _probe_flags, _probe_entered)
+    return _probe_output
+"""
+
+
+class Forward:
+    """install() and remove() from any thread, as often as one likes; frames in flight are not disturbed."""
+
+    state = "on"
+
+    def __init__(self, spans: Stream, backward: Backward, trouble: Callable[[str], None]) -> None:
+        self._module_py = sys.modules["torch.nn.modules.module"]
+        self._target: Any = self._module_py.Module._wrapped_call_impl
+        self._original: types.CodeType = self._target.__code__
+        if not _is_known(self._original):
+            raise LookupError("nn.Module._wrapped_call_impl is not the one that we know")
+        counting = _counting(backward.samples, trouble)
+        row = row_after(spans, backward)
+        self._globals = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
+        self._unmarked = counting | _globals(_nothing, row, row)
+        self._code = _compiled(self._original)
+        self.around: Callable[[dict[str, Any]], dict[str, Any]] = _as_they_are  # where there are devices, theirs
+        self.installed = False
+
+    def install(self, marks: bool = True, spent: Callable[[int], None] | None = None) -> None:
+        """marks: backward too.  spent: is told the nanoseconds that each piece of the tap took."""
+        chosen = self.around(self._globals if marks else self._unmarked)
+        self._module_py.__dict__.update(chosen if spent is None else _timed(chosen, spent))
+        if not self.installed:
+            self._target.__code__ = self._code
+            self.installed = True
+
+    def remove(self) -> None:
+        if not self.installed:
+            return
+        self.installed = False
+        self._target.__code__ = self._original
+        self._module_py.__dict__.update(_INERT)
+
+
+def forward_tap(*parts: Any) -> Forward | ForwardHooks:
+    """The tap for this torch, of the arguments that both take."""
+    try:
+        return Forward(*parts)
+    except LookupError:
+        return ForwardHooks(*parts)
+
+
+def _is_known(code: types.CodeType) -> bool:
+    return (code.co_varnames, code.co_names) == _KNOWN
+
+
+@lru_cache(maxsize=1)  # which the process's next agent finds made
+def _compiled(original: types.CodeType) -> types.CodeType:
+    """Our code under the original's file name, every instruction on its last line: `return self._call_impl(…)`."""
+    last = max(line for _, _, line in original.co_lines() if line is not None)
+    flags = {"PLAIN_CALL": FORWARD, "COMPILED_CALL": FORWARD | COMPILED}
+    tree = ast.parse(re.sub("|".join(flags), lambda found: str(flags[found[0]]), _SOURCE))
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            line = original.co_firstlineno if isinstance(node, ast.FunctionDef) else last
+            node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
+    made = compile(tree, original.co_filename, "exec", dont_inherit=True)
+    return next(constant for constant in made.co_consts if isinstance(constant, types.CodeType))
+
+
+def _globals(before: Before, after: After, row: After) -> dict[str, Any]:
+    """What the swapped code calls."""
+
+    def failed(module: Any, start: int) -> None:
+        row(module, start, None, FORWARD | FAILED, 0)
+
+    unseen(_nothing)
+    return {
+        "_probe_clock": perf_counter_ns,
+        "_probe_before": before,
+        "_probe_after": after,
+        "_probe_failed": shielded_from_dynamo(failed),
+    }
+
+
+def _counting(samples: Samples, trouble: Callable[[str], None]) -> dict[str, Any]:
+    """Likewise; all but the first call of a micro step find the list empty."""
+
+    def count(args: Any, kwargs: Any) -> None:
+        try:
+            samples.count(args, kwargs)
+        except Exception as error:  # inside a user's forward: nothing may escape
+            trouble(f"forward: {error!r}")
+
+    return {"_probe_waiting": samples.waiting, "_probe_count": shielded_from_dynamo(count)}
+
+
+def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, Any]:
+    """The same, with a clock around."""
+    clock = perf_counter_ns
+
+    def timed(piece: Callable[..., Any]) -> Any:
+        def measured(*args: Any) -> Any:
+            start = clock()
+            result = piece(*args)
+            spent(clock() - start)
+            return result
+
+        return shielded_from_dynamo(measured)
+
+    return chosen | {name: timed(chosen[name]) for name in ("_probe_before", "_probe_after")}
+
+
+def _as_they_are(chosen: dict[str, Any]) -> dict[str, Any]:
+    return chosen
+
+
+def _nothing(*_: Any) -> int:
+    """What frames in flight call once the taps are out; 0 is an autograd number like any other."""
+    return 0
+
+
+_INERT: dict[str, Any] = {
+    **dict.fromkeys(("_probe_before", "_probe_after", "_probe_failed", "_probe_count"), _nothing),
+    "_probe_clock": perf_counter_ns,
+    "_probe_waiting": (),
+}

@@ -1,0 +1,145 @@
+"""What runs before and after each module call, on its thread: the call's row, and the marks of its backward.
+
+Called by the forward tap.  Between two kernels no cache and no page table of the processor holds anything of ours any
+more, so what counts is how many objects a call touches, up to 2 µs each: everything is in one function, even if that is
+said twice; what it always uses comes as defaults of its arguments, side by side in one tuple (as a closure: +5 µs); all
+else is asked of Backward.
+The one invariant: a module's mark stands on a node that was made inside its call.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from ...storage.rows import Stream
+from ..dynamo import shielded_from_dynamo
+from .autograd_nodes import latest_of, tensors_in
+from .backward import REMEMBERED, Backward
+
+Before = Callable[[Any, Any, Any], int]
+After = Callable[[Any, int, Any, int, int], None]
+
+
+def row_after(spans: Stream, backward: Backward) -> After:
+    """The row alone."""
+
+    def after(
+        module: Any,
+        start: int,
+        output: Any,
+        flags: int,
+        entered: int,
+        clock: Any = perf_counter_ns,
+        id: Any = id,
+        serial_of: Any = backward.modules.serials.get,
+        claim: Any = spans.claim,
+        pack_into: Any = spans.pack_into,
+        buffer: Any = spans.buffer,
+        ident: Any = sys.modules["_thread"].get_ident,
+        backward: Any = backward,
+    ) -> None:
+        end = clock()
+        try:
+            serial = serial_of(id(module)) or backward.modules.meet(module)
+            offset, seq = claim()
+            pack_into(buffer, offset, start, end, serial, ident(), flags, seq)
+        except Exception as error:  # inside a user's forward: nothing may escape
+            backward.trouble(f"forward: {error!r}")
+
+    return shielded_from_dynamo(after)  # type: ignore[no-any-return]
+
+
+def row_and_marks_after(spans: Stream, backward: Backward) -> After:
+    """The row, and a mark where autograd will reach each tensor of the output."""
+
+    def after(
+        module: Any,
+        start: int,
+        output: Any,
+        flags: int,
+        entered: int,
+        clock: Any = perf_counter_ns,
+        id: Any = id,
+        carriers_of: Any = backward.carriers.get,
+        claim: Any = spans.claim,
+        pack_into: Any = spans.pack_into,
+        buffer: Any = spans.buffer,
+        ident: Any = sys.modules["_thread"].get_ident,
+        tensor_type: Any = sys.modules["torch"].Tensor,
+        begun: Any = backward.begun,
+        place: int = REMEMBERED - 1,
+        backward: Any = backward,
+    ) -> None:
+        end = clock()
+        try:
+            carriers = carriers_of(id(module)) or backward.make_carriers(module)
+            offset, seq = claim()
+            pack_into(buffer, offset, start, end, carriers[0], ident(), flags, seq)
+            first = ~entered if entered < 0 else entered
+            for tensor in (output,) if output.__class__ is tensor_type else tensors_in(output, tensor_type):
+                node = tensor.grad_fn
+                if node is None:
+                    continue
+                number = node._sequence_nr()
+                if number < first:  # the module returned what it was given: nothing of its own
+                    continue
+                if entered < 0:  # nothing before the module could bear its end mark
+                    backward.end_behind(carriers, node, number, first)
+                # A mere reshape of what the module made itself (as a Linear's output is, of three dimensions): an
+                # in-place operation on a view replaces the view's node and would lose the mark; the base's stays.
+                base = tensor._base
+                if (
+                    base is not None
+                    and (below := base.grad_fn) is not None
+                    and (inside := below._sequence_nr()) >= first
+                    and base.numel() == tensor.numel()
+                ):
+                    begun[number & place] = number
+                    node, number = below, inside
+                node._register_hook_dict(carriers[2 if begun[number & place] == number else 1])
+                begun[number & place] = number
+        except Exception as error:  # inside a user's forward: nothing may escape
+            backward.trouble(f"forward: {error!r}")
+
+    return shielded_from_dynamo(after)  # type: ignore[no-any-return]
+
+
+def mark_before(backward: Backward) -> Before:
+    """A mark where autograd is through with the input, unless the node there has one.
+
+    before() returns the number of autograd's next node, inverted if no node could bear the mark.
+    """
+
+    def before(
+        module: Any,
+        args: Any,
+        kwargs: Any,
+        next_number: Any = sys.modules["torch"].autograd._get_sequence_nr,
+        len: Any = len,
+        tensor_type: Any = sys.modules["torch"].Tensor,
+        begun: Any = backward.begun,
+        place: int = REMEMBERED - 1,
+        backward: Any = backward,
+    ) -> int:
+        entered: int = next_number()
+        try:
+            if entered < begun[-1]:
+                backward.another_thread()
+            begun[-1] = entered
+            if len(args) == 1 and not kwargs and (value := args[0]).__class__ is tensor_type:
+                node = value.grad_fn
+            else:
+                node = latest_of(args, kwargs, tensor_type)
+            if node is None:
+                return ~entered
+            number = node._sequence_nr()
+            if begun[number & place] != number:  # else the begin mark there is this module's end
+                node._register_hook_dict((backward.carriers.get(id(module)) or backward.make_carriers(module))[3])
+        except Exception as error:  # inside a user's forward: nothing may escape
+            backward.trouble(f"backward: {error!r}")
+        return entered
+
+    return shielded_from_dynamo(before)  # type: ignore[no-any-return]

@@ -1,0 +1,212 @@
+"""The taps on torch, put in and taken out together; which are in, and why one is not, in words.
+
+The one invariant: a tap that raises is turned off here and named; the training step never sees it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from ... import protocol as wire
+from ...streams import BARE, COLLECTIVES, LOADS, MARKS, SAMPLED, SPANS, UNTIMED
+from ..boundary.boundary import Boundary, Ticket
+from ..evals.evaluation import Evaluation
+from ..names.modules import Modules
+from ..steps.sampling import Sampling
+from ..steps.step_count import Steps
+from ..storage.log import Log
+from ..storage.rows import Stream
+from .collectives.tap import Collectives
+from .device.tap import Device
+from .loader import Loader
+from .modules.backward import Backward
+from .modules.forward import forward_tap
+from .optimizer import optimizer_tap
+from .tap_faults import Troubles
+
+TAPS = ("forward", "backward", "optimizer", "collectives", "loader")
+NO_TORCH = "off: the process has not imported torch"
+_SOON_S = 0.1  # while there is something on a device that has no row yet: a sampled step may take all events
+_PATIENCE_S = 3.0  # for a boundary at which the kernels on c10d can be taken out
+
+
+class TorchTaps:
+    """Installs on creation; tend() every second on the agent's thread; remove() on any other."""
+
+    def __init__(
+        self,
+        streams: dict[str, Stream],
+        log: Log,
+        modules: Modules,
+        steps: Steps,
+        sampling: Sampling,
+        boundary: Boundary,
+        current_eval: Callable[[int], Evaluation | None],
+    ) -> None:
+        spans = streams[SPANS]
+        self._boundary, self._steps, self._sampling = boundary, steps, sampling
+        troubles = self._troubles = Troubles()
+        self.backward = Backward(streams[MARKS], spans, modules, troubles.tell)
+        self.forward = forward_tap(spans, self.backward, troubles.tell)
+        self.optimizer = optimizer_tap(spans, modules, steps, troubles.tell)
+        parts = modules, self.forward, self.backward, self.optimizer
+        self.device = Device(streams, *parts, troubles.tell)
+        self.loader = Loader(streams[LOADS], modules, boundary, troubles.tell)
+        steps.samples = self.backward.samples
+        self.collectives = Collectives(streams[COLLECTIVES], spans, log, current_eval)
+        forward, loader, device = self.forward.remove, self.loader.remove, self.device.close
+        troubles.ways_out.update(forward=forward, backward=forward, loader=loader, device=device)
+        self._installing: Ticket | None = None  # of the kernels on c10d
+        self.device.look()  # it takes a while; between the others a step could begin that they do not see as a whole
+        self.device.open()
+        self.optimizer.install()
+        self.backward.install()
+        self.loader.install()
+        self.forward.install()
+        self._out = 0  # of BARE and UNTIMED, what holds
+        # Held while taps are opened or closed; never given back once they are taken out.
+        self._gate = sys.modules["_thread"].allocate_lock()
+        sampling.gate = self._open_or_close
+
+    def _open_or_close(self, flags: int, measured: bool) -> None:
+        """For the step that begins, on the training thread, which never waits."""
+        if not self._gate.acquire(False):
+            return
+        try:
+            if flags & (BARE | UNTIMED) != self._out:
+                self._out = flags & (BARE | UNTIMED)
+                self._time_phases(not self._out)
+                self._time_loads(not flags & BARE)
+            if flags & SAMPLED and not {"forward", "backward"} & self._troubles.of.keys():
+                if "device" not in self._troubles.of:
+                    self.device.open()
+                self.forward.install(self._sampling.backward, self._sampling.spend if measured else None)
+            else:
+                self.forward.remove()
+                self.device.close()
+        finally:
+            self._gate.release()
+
+    def _time_phases(self, wanted: bool) -> None:
+        self.backward.time_passes(wanted)
+        self.optimizer.time_steps(wanted)
+
+    def _time_loads(self, wanted: bool) -> None:
+        if wanted and "loader" not in self._troubles.of:
+            self.loader.install()
+        else:
+            self.loader.remove()
+
+    def release(self) -> None:
+        """Once all is out: leave nothing to the collector.  A call still under way tells its trouble to nobody."""
+        self._troubles.clear()
+        self._sampling.close()
+        self._installing = None
+        self.backward.release()
+        self.collectives.release()
+
+    def tend(self) -> None:
+        """What could not be done at once: hooks while the job stood in them, kernels without a boundary."""
+        if not self.optimizer.installed:
+            self.optimizer.install(patience_s=0.01)
+        self.backward.stock()
+        self.device.look()
+        if self._installing is None and not self.collectives.installed and is_distributed():
+            self._installing = self._boundary.request(lambda frame: self.collectives.install())
+        self.drain()
+
+    def drain(self) -> None:
+        """Bring to the streams what is known by now."""
+        if self.collectives.installed:
+            self.collectives.drain()
+        if "device" not in self._troubles.of:
+            self.device.tend()
+
+    @property
+    def due_s(self) -> float:
+        """When tend() is wanted again."""
+        return _SOON_S if self.device.waits and "device" not in self._troubles.of else 1.0
+
+    def states(self) -> dict[str, str]:
+        """on, or off and why, of each tap."""
+        waiting = "waiting for a boundary between two steps" if is_distributed() else wire.NO_GROUP
+        marked = "on" if self._sampling.backward else "off: set backward=off"
+        states = {
+            "forward": self.forward.state,
+            "backward": self.backward.why_not or marked,
+            "optimizer": self.optimizer.state
+            if self.optimizer.installed
+            else "waiting for the job to leave optimizer.step",
+            "collectives": "on" if self.collectives.installed else waiting,
+            "loader": self.loader.why_not or "on",
+        }
+        if self.device.state is not None:
+            states["device"] = self.device.state
+        if self.collectives.why_not:
+            states["collectives"] = f"off: {self.collectives.why_not}"
+        return states | {tap: f"off: {why}" for tap, why in self._troubles.of.items()}
+
+    def remove(self) -> list[str]:
+        """Take everything out; what had to stay, in words."""
+        self._gate.acquire(True, 1.0)  # for good; another detach may have it already
+        self.forward.remove()
+        self.backward.remove()
+        self.loader.remove()
+        left = []
+        self._have_installed()
+        if self.collectives.installed and not self._remove_collectives():
+            left.append("pass-through kernels on c10d: no boundary between two steps came in time")
+        if not self.optimizer.remove():
+            left.append("inert optimizer hooks: the job stands inside optimizer.step")
+        self.device.remove()
+        return left
+
+    def _have_installed(self) -> None:
+        """Kernels that are being put in just now are in, and none are from here on."""
+        if self._installing is None or self._installing.cancel():
+            return
+        end = time.monotonic() + _PATIENCE_S
+        while not self.collectives.installed and not self.collectives.why_not and time.monotonic() < end:
+            time.sleep(0.002)
+
+    def _remove_collectives(self) -> bool:
+        """At the next boundary, or the one after it if a thread stands in a kernel; False if none came in time."""
+        self.collectives.pass_through()
+        end = time.monotonic() + max(_PATIENCE_S, 4 * (self._steps.typical_ns() or 0) / 1e9)
+
+        def remove(frame: FrameType) -> None:
+            self.collectives.remove()
+
+        while self.collectives.installed and time.monotonic() < end:
+            ticket = self._boundary.request(remove)
+            while ticket.outcome != "run" and time.monotonic() < end:
+                time.sleep(0.002)
+            if not ticket.cancel():
+                time.sleep(0.03)  # it runs: installing and removing take some milliseconds
+        return not self.collectives.installed
+
+    def forget(self) -> None:
+        """In a forked child: nothing of ours may run, and only this thread exists."""
+        self._gate.acquire(False)
+        self.forward.remove()
+        self.backward.remove()
+        self.loader.remove()
+        self.optimizer.forget()
+        self.device.forget()
+        self.collectives.forked()
+
+
+def torch_is_imported() -> bool:
+    """Whether all of torch is there, and not just what an import in progress has made of it so far."""
+    torch = sys.modules.get("torch")
+    return torch is not None and not getattr(torch.__spec__, "_initializing", False)
+
+
+def is_distributed() -> bool:
+    """Whether the job has a process group."""
+    distributed: Any = sys.modules.get("torch.distributed") if torch_is_imported() else None
+    return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())

@@ -1,0 +1,142 @@
+"""The shell without its prompt: a connection that stays, its settings, and what a line of input does.
+
+Used by `probe ENDPOINT sql`, from a terminal (cli/shell/prompt.py) and from a file.  Invariant: whatever a line does
+wrong is raised, and leaves the shell as it was.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from probe.errors import ProbeError, UsageError
+
+from ..output.formats import rows, write
+from ..session import connect, ctrl_c_cancels, say
+from . import statements
+
+if TYPE_CHECKING:
+    from probe.connection import Connection
+
+    from ..output.arrow_result import ArrowResult
+
+
+_MOST_ROWS = 40  # who wants more says so: the first question is often SELECT *
+
+
+class Answer(NamedTuple):
+    """notes: what the user should know beside the result."""
+
+    result: ArrowResult
+    seconds: float
+    notes: list[str]
+
+    def summary(self, more: str = "") -> str:
+        counted = rows(self.result) if self.result.names else "no result"
+        return f"({counted}, {self.seconds * 1e3:.0f} ms{more})"
+
+
+class Shell:
+    """Close it.
+
+    form: of results; most_rows: of a table on a terminal; last: the statement that .watch repeats; waited: whether it
+    took so long that somebody may have been silent; lost: whether there was nobody to ask at all; ended: once the user
+    has left.
+    """
+
+    def __init__(self, endpoint: str | None, timeout: float, form: str, open_steps: bool, at_terminal: bool) -> None:
+        self.form, self.open_steps, self.at_terminal = form, open_steps, at_terminal
+        self.most_rows: int | None = _MOST_ROWS
+        self.last = ""
+        self.waited = self.lost = self.ended = False
+        self._timeout = timeout
+        self.connection: Connection = connect(endpoint, timeout)
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def connect(self, endpoint: str) -> None:
+        """The old connection goes only when the new one stands."""
+        self._take(connect(endpoint, self._timeout))
+
+    def find_new_agents(self) -> bool:
+        """Whether there are any (after another attach, or a restart); they are the ones asked from now on."""
+        fresh = connect(self.connection.endpoint, self._timeout)
+        if _identities(fresh) <= _identities(self.connection):
+            fresh.close()
+            self.lost = False
+            return False
+        self._take(fresh)
+        return True
+
+    def _take(self, fresh: Connection) -> None:
+        self.connection.close()
+        self.connection, self.lost = fresh, False
+
+    @property
+    def whom(self) -> str:
+        ranks = len(self.connection.agents)
+        return f"{self.connection.endpoint}, {ranks} rank{'s' * (ranks != 1)}"
+
+    def run(self, text: str) -> None:
+        """A dot-command, or statements one after the other."""
+        from .dot_commands import is_command, obey
+
+        if is_command(text):
+            obey(self, text)
+            return
+        for statement in statements.split(text):
+            self.last = statement
+            self.show(self.ask(statement))
+
+    def ask(self, sql: str) -> Answer:
+        """Raises ProbeError.  Ctrl-C ends the query, by Interrupted."""
+        try:
+            sql.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError("The SQL is not UTF-8 text.") from error
+        statements.check(sql)
+        if self.lost:
+            self.find_new_agents()
+        begun = time.monotonic()
+        with ctrl_c_cancels(self.connection):
+            table = self.connection.query(sql, open_steps=self.open_steps)
+        seconds = time.monotonic() - begun
+        self.waited = seconds >= self._timeout
+        from ..output.arrow_result import ArrowResult
+
+        return Answer(ArrowResult(table), seconds, self.connection.notes)
+
+    def show(self, answer: Answer) -> None:
+        more = ""
+        if answer.result.names:
+            shown = self._cut(answer.result)
+            if shown.count < answer.result.count:
+                more = f"; the first {shown.count} are shown, .rows all shows all"
+            write(shown, self.form)
+        for line in (*answer.notes, answer.summary(more)):
+            say(line)
+
+    def _cut(self, result: ArrowResult) -> ArrowResult:
+        """What a terminal shows of it."""
+        if self.form != "table" or not sys.stdout.isatty() or self.most_rows is None:
+            return result
+        return result.first(self.most_rows)
+
+
+def how_to_go_on(shell: Shell) -> Iterator[str]:
+    """What to do after somebody has not answered: other agents may have taken the place of those that are gone."""
+    shell.waited = False
+    try:
+        if shell.find_new_agents():
+            yield f"There are other agents now: {shell.whom}. Ask again."
+    except ProbeError as error:
+        shell.lost = True
+        yield str(error)
+        yield "Then ask again; .connect PID asks another job."
+
+
+def _identities(connection: Connection) -> set[tuple[object, object]]:
+    return {(facts["pid"], facts.get("attached_ns")) for facts in connection.agents}

@@ -1,0 +1,113 @@
+"""A function call made by a stopped thread, as if a signal handler had run there.
+
+Used by `plant`.  A kernel-format signal frame lies below the thread's red zone; the called function
+returns into libc's getpid, whose system call is where we meet it again, and from there into the signal
+trampoline.  So at every moment the thread comes back to where it was without us: if this process is
+killed, the call ends by itself and rt_sigreturn restores registers, extended state and signal mask.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from . import ptrace
+from .stopped_thread import StoppedThread, is_event_stop, is_syscall_stop
+from .target import Target
+
+CALL_SECONDS = 1.0  # mmap and pthread_create take microseconds; more means waiting for a lock, or swapping
+GETPID_BYTES = 24  # within which its system call lies
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS)
+ALL_BUT_FAULTS = (1 << 64) - 1 & ~sum(1 << (number - 1) for number in _FAULTS)
+
+
+class CallFailed(Exception):
+    """The function did not return.  The thread was put back, or goes on by itself."""
+
+
+class RemoteCalls:
+    """Calls on one stopped thread; `close` lets it go.  `values`: what system calls of them returned."""
+
+    def __init__(self, target: Target, thread: StoppedThread) -> None:
+        self._target = target
+        self._thread = thread
+        self._runs_on = False
+        self.values: dict[int, int] = {}
+        architecture, tid = target.architecture, thread.tid
+        self._mask = ptrace.get_signal_mask(tid)
+        self._resumed = architecture.resumed(thread.registers)
+        getpid = target.symbols["getpid"]  # twice for the alignment of the stack; the second is harmless
+        self._frame = architecture.signal_frame(
+            self._resumed, thread.extended, self._mask, (getpid, getpid, target.restorer)
+        )
+        target.memory.write(self._frame.stack, self._frame.data, tid)
+        # no handler of the target runs inside our calls
+        ptrace.set_signal_mask(tid, ALL_BUT_FAULTS)
+
+    @property
+    def scratch(self) -> int:
+        return self._frame.scratch
+
+    def write(self, address: int, data: bytes) -> None:
+        self._target.memory.write(address, data, self._thread.tid)
+
+    def call(self, function: str, *arguments: int, until: int | None = None, seconds: float = CALL_SECONDS) -> int:
+        """Run the function to its end, or to the end of system call `until`, whose value is the answer.
+        Raises CallFailed."""
+        entry = self._target.symbols[function]
+        architecture = self._target.architecture
+        self._thread.set_registers(architecture.calling(self._resumed, entry, list(arguments), self._frame.stack))
+        deadline = time.monotonic() + seconds
+        number, returned = -1, False
+        while True:
+            stop = self._next_syscall_stop(function, deadline)
+            if stop.entering:
+                number = stop.number
+                returned = returned or self._in_getpid(stop.pc)
+                continue
+            self.values[number] = stop.value
+            if number == until or returned:
+                return stop.value
+
+    def close(self) -> float:
+        """Put the thread back to where it was; returns for how many seconds it stood."""
+        if not self._runs_on:
+            self._restore()
+        return self._thread.let_go()
+
+    def _restore(self) -> None:
+        tid = self._thread.tid
+        try:
+            ptrace.set_regset(tid, self._target.architecture.extended_regset, self._thread.extended)
+            self._thread.set_registers(self._resumed)
+            ptrace.set_signal_mask(tid, self._mask)
+        except ProcessLookupError:
+            pass  # killed meanwhile
+
+    def _in_getpid(self, pc: int) -> bool:
+        getpid = self._target.symbols["getpid"]
+        return getpid < pc <= getpid + GETPID_BYTES
+
+    def _next_syscall_stop(self, function: str, deadline: float) -> ptrace.SyscallStop:
+        while True:
+            ptrace.resume_to_syscall(self._thread.tid)
+            status = self._thread.wait(max(0.0, deadline - time.monotonic()))
+            if status is None:
+                self._give_up(function)
+            elif is_syscall_stop(status):
+                return ptrace.syscall_stop(self._thread.tid)
+            elif not is_event_stop(status):  # a fault inside the call: everything else is blocked
+                place = self._target.place(self._target.architecture.pc(self._thread.get_registers()))
+                raise CallFailed(f"{function} ended in signal {os.WSTOPSIG(status)} in {place}; rolled back")
+
+    def _give_up(self, function: str) -> None:
+        """In a lock it may wait for a lock of this very thread, so the thread is put back; anywhere else
+        putting it back would leave libc's work half done, so the call ends by itself."""
+        ptrace.interrupt(self._thread.tid)
+        stopped = self._thread.wait(CALL_SECONDS) is not None
+        registers = self._thread.get_registers() if stopped else {}
+        waits = stopped and self._target.architecture.syscall(registers) == self._target.architecture.calls.futex
+        self._runs_on = not waits
+        fate = "rolled back" if waits else "left to end by itself"
+        raise CallFailed(f"{function} did not return in time; {fate}")

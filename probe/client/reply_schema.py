@@ -1,0 +1,205 @@
+"""What a reply must look like to be believed: an agent may be broken, or another program.
+
+Called by probe.client.client for every reply and by probe.snapshot.log for every record.  The one invariant: what has
+passed can be read by all that comes after without a look at its types.  Stdlib only.
+
+A shape is a type, None, a tuple of shapes (any of them), [shape] (a list of such), a dict of shapes (an object with
+these fields; "name?" may be missing), or Each(shape) (an object with any names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import protocol as wire
+from ..streams import (
+    LOG_DEVICE,
+    LOG_EVAL,
+    LOG_EVAL_DONE,
+    LOG_GROUP,
+    LOG_LOADER,
+    LOG_MODULE,
+    LOG_OPTIMIZER,
+    LOG_THREAD,
+    STREAMS,
+)
+
+
+@dataclass(frozen=True)
+class Each:
+    """An object whose values all have this shape."""
+
+    shape: Any
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An integer from `least` on, of so many bits: room is left to add one to another."""
+
+    least: int = -(1 << 61)
+    most: int = 1 << 61
+
+
+NUMBER, TIME, SMALL = Whole(), (Whole(0), None), (Whole(-(1 << 31), (1 << 31) - 1), None)
+TEXT = (str, None)
+
+FACTS = {
+    "monotonic_ns": NUMBER, "wall_ns": NUMBER, "attached_ns?": TIME, "attached_wall_ns?": TIME, "last_step_ns?": TIME,
+    "step_ns?": TIME, "collectives_ns?": TIME, "start_ticks?": TIME, "pid?": SMALL, "uid?": (Whole(), None),
+    "rank?": SMALL, "world_size?": SMALL, "local_rank?": SMALL, "distributed?": (bool, None),
+    "step_base?": (NUMBER, None),
+    "step_source?": TEXT, "step_settled?": (bool, None), "count?": TIME, "anchor?": TEXT, "agent?": TEXT, "host?": TEXT,
+    "python?": TEXT, "torch?": TEXT, "torch_cuda?": TEXT, "endpoint?": TEXT, "trouble?": TEXT, "holder?": TEXT,
+    "boot_id?": TEXT, "id?": TEXT, "name?": TEXT, "tcp?": TEXT, "server_key?": TEXT, "peers?": TEXT,
+    "taps?": Each(str), "streams": Each({"slots": [str], "chunks": Whole(1, 1 << 31)}),
+    "sampling?": ({"sample": (int, str), "every": Whole(1, 1 << 31)}, None),
+}  # fmt: skip
+
+REPLIES: dict[str, dict[str, Any]] = {
+    wire.WELCOME: {"facts": FACTS, "role?": TEXT},
+    wire.AT: {"facts": FACTS, "streams": Each(Whole(0)), "log": Whole(0)},
+    wire.ROWS: {"first": Whole(1), "rows": Whole(1)},
+    wire.LOG: {"first": Whole(0)},
+    wire.END: {"rows": Whole(0)},
+    wire.SETTINGS: {"settings": Each((int, float, str, bool, None))},
+    wire.FRAMES: {
+        "threads": [
+            {
+                "ident": NUMBER, "native_id": (NUMBER, None), "name": TEXT, "is_main": bool, "cut": SMALL,
+                "frames": [list],
+            }
+        ]
+    },
+    wire.KNOWN: {"ranks": [({"endpoint": str, "server_key": str, "host?": TEXT, "pid?": SMALL, "id?": TEXT}, None)]},
+    wire.ENTRIES: {"texts": [str], "groups": Each(([Whole()], None))},
+    wire.ARMED: {"count": Whole(0), "base": NUMBER, "step_ns?": TIME, "waiting?": (int, float, None), "holder?": TEXT},
+    wire.READY: {},
+    wire.OUT: {"stream": str, "text": str},
+    wire.DONE: {
+        "ok": bool, "echo?": TEXT, "error?": TEXT, "traceback?": TEXT, "count?": (NUMBER, None), "held_ns?": TIME,
+        "changed?": ([str], None), "dropped_bytes?": TIME,
+    },
+    wire.DETACHED: {"left": [str]},
+    wire.ERROR: {"code": str, "message": str},
+}  # fmt: skip
+# of the log, which is append-only: what does not fit is left out, the rest is of use
+RECORDS: dict[int, dict[str, Any]] = {
+    LOG_MODULE: {
+        "name": TEXT, "type": TEXT, "parent": (NUMBER, None), "root": (NUMBER, None), "device": TEXT, "model": TEXT,
+        "wraps": NUMBER, "spread": (bool, None),
+    },
+    LOG_OPTIMIZER: {"name": TEXT, "type": TEXT, "device": TEXT},
+    LOG_GROUP: {"name": TEXT, "backend": TEXT, "size": SMALL, "rank": SMALL, "ranks": ([Whole(0, 1 << 31)], None)},
+    LOG_THREAD: {"native_id": (NUMBER, None), "name": TEXT, "is_main": (bool, None)},
+    LOG_EVAL: {"by": TEXT, "code": TEXT, "where": TEXT, "ranks": ([Whole(0, 1 << 31)], None)},
+    LOG_EVAL_DONE: {"ok": (bool, None), "error": TEXT, "changed": ([str], None)},
+    LOG_LOADER: {
+        "name": TEXT, "num_workers": SMALL, "pin_memory": (bool, None), "prefetch_factor": SMALL, "batch_size": SMALL,
+    },
+    LOG_DEVICE: {"index": SMALL, "uuid": TEXT, "name": TEXT},
+}  # fmt: skip
+_PAYLOAD = {wire.ROWS: 2, wire.LOG: 1}  # frames behind the header
+
+
+Looked = Callable[[Any, str], str]  # (a value, its name) -> what is wrong with it, "" for nothing
+
+
+def check(header: dict[str, Any], payload: int) -> None:
+    """Raises WireError, naming the field.  payload: how many frames come behind the header."""
+    kind = header["kind"]
+    look = _LOOKS.get(kind)
+    wrong = look(header, kind) if look is not None else ""
+    if not wrong and "facts" in header and kind in (wire.WELCOME, wire.AT):
+        wrong = _wrong_slots(header["facts"]["streams"])
+    if not wrong and kind == wire.FRAMES:
+        wrong = _wrong_frames(header["threads"])
+    if not wrong and payload < _PAYLOAD.get(kind, 0):
+        wrong = f"{kind} without its payload"
+    if wrong:
+        raise wire.WireError(wrong)
+
+
+def fitting(record: Mapping[str, Any], kind: int) -> dict[str, Any]:
+    """The fields of a record of the log that are as they should be, and those that are not known here."""
+    looks = _FIELDS[kind]
+    return {name: value for name, value in record.items() if name not in looks or not looks[name](value, name)}
+
+
+def _wrong_slots(streams: Mapping[str, Any]) -> str:
+    """Slots may be added to a stream; none may be missing of those that are known."""
+    for name, described in streams.items():
+        slots = described["slots"]
+        if tuple(slots) == STREAMS.get(name):
+            continue
+        missing = {*STREAMS.get(name, ("seq",))} - {*slots}
+        if missing or slots[-1] != "seq" or len(slots) > 64:
+            return f"stream {name[:40]!r} without {', '.join(sorted(missing)) or 'an end'}"
+    return ""
+
+
+def _wrong_frames(threads: Any) -> str:
+    for thread in threads:
+        for frame in thread["frames"]:
+            if [*map(type, frame)] != [str, int, str]:
+                return f"frames.threads: a frame is {str(frame)[:60]}"
+    return ""
+
+
+# Shapes are made functions once: a query over 512 ranks looks at 60,000 values.
+
+
+def _looked(shape: Any) -> Looked:
+    if isinstance(shape, dict):
+        return _object(shape)
+    if isinstance(shape, (list, Each)):
+        return _many(shape)
+    alternatives = shape if isinstance(shape, tuple) else (shape,)
+    types = {type(None) if each is None else each for each in alternatives if isinstance(each, type) or each is None}
+    wholes = [each for each in alternatives if isinstance(each, Whole)]
+    least, most = (wholes[0].least, wholes[0].most) if wholes else (1, 0)
+    others = [_looked(each) for each in alternatives if isinstance(each, (dict, list, Each))]
+
+    def look(value: Any, name: str) -> str:
+        if type(value) in types or (type(value) is int and least <= value <= most):
+            return ""
+        return "" if any(not other(value, name) for other in others) else f"{name} is {str(value)[:60]!r}"
+
+    return look
+
+
+def _object(shape: Mapping[str, Any]) -> Looked:
+    fields = [(name.rstrip("?"), name.endswith("?"), _looked(inner)) for name, inner in shape.items()]
+
+    def look(value: Any, name: str) -> str:
+        if type(value) is not dict:
+            return f"{name} is {str(value)[:60]!r}"
+        for field, optional, inner in fields:
+            if field in value:
+                if wrong := inner(value[field], field):
+                    return f"{name}.{wrong}"
+            elif not optional:
+                return f"{name} without {field}"
+        return ""
+
+    return look
+
+
+def _many(shape: Any) -> Looked:
+    inner, kind = (_looked(shape.shape), dict) if isinstance(shape, Each) else (_looked(shape[0]), list)
+
+    def look(value: Any, name: str) -> str:
+        if type(value) is not kind:
+            return f"{name} is {str(value)[:60]!r}"
+        items: Iterable[Any] = value.values() if isinstance(value, dict) else value
+        for each in items:
+            if wrong := inner(each, name):
+                return wrong
+        return ""
+
+    return look
+
+
+_LOOKS = {kind: _looked(shape) for kind, shape in REPLIES.items()}
+_FIELDS = {kind: {name: _looked(inner) for name, inner in shape.items()} for kind, shape in RECORDS.items()}

@@ -1,0 +1,314 @@
+"""Backward passes: whose time each moment of a pass is, out of the marks that autograd left on its way.
+
+Called by torch_trace.  The marks say when the backward of a module began (autograd reached its output)
+and ended (it is through with its input); a pass is an outermost call of the engine.  Invariant: what the
+modules of a pass own adds up to the pass, less the forward that checkpointing ran again inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..arrays.distinct import distinct
+from ..arrays.nesting import NONE, Bools, Ints
+from ..streams import BEGIN, BEGIN_SAME_NODE, END
+from .call_tree import Tree
+
+_FAR = 1 << 32  # more than any depth
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Outermost calls of the autograd engine, by start."""
+
+    start: Ints
+    end: Ints
+    thread: Ints
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Marks inside passes, by pass and time; module: index in the tree."""
+
+    time: Ints
+    thread: Ints
+    kind: Ints
+    number: Ints  # of the pass
+    module: Ints
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Forward calls, each with the pass before which it ran (the next one) and its module's index in the tree."""
+
+    number: Ints
+    module: Ints
+
+
+class Instances:
+    """One backward of one module in one pass: times in ns; `own` excludes what children and recomputation took.
+
+    number: of the pass; module: index in the tree, 0: a pass without any module.  What else there is, is made when it
+    is asked for, by its name.
+    """
+
+    def __init__(self, number: Ints, module: Ints, make: Callable[[str], Ints]) -> None:
+        self.number, self.module, self._make = number, module, make
+
+    @cached_property
+    def start(self) -> Ints:
+        return self._make("start")
+
+    @cached_property
+    def thread(self) -> Ints:
+        return self._make("thread")
+
+    @cached_property
+    def own(self) -> Ints:
+        return self._make("own")
+
+    @cached_property
+    def total(self) -> Ints:
+        return self._make("total")
+
+
+def covered(times: Ints, start: Ints, end: Ints) -> Ints:
+    """How much of the time before each moment these disjoint, sorted intervals take."""
+    if not len(start):
+        return np.zeros(len(times), np.int64)
+    done = np.concatenate([[0], np.cumsum(end - start)])
+    before = np.searchsorted(start, times, side="right")
+    last = np.maximum(before - 1, 0)
+    beyond = np.maximum(end[last] - times, 0)
+    result: Ints = np.where(before > 0, done[before] - beyond, 0)
+    return result
+
+
+def place_marks(time: Ints, thread: Ints, passes: Passes) -> Ints:
+    """The pass of each mark, NONE outside: the one on its own thread, else the latest begun around it."""
+    found = np.full(len(time), NONE, np.int64)
+    if not len(passes.start):
+        return found
+    latest = _latest(passes.start, time)
+    around = (latest >= 0) & (time <= passes.end[latest])
+    found[around] = latest[around]
+    threads = distinct(passes.thread)
+    if len(threads) > 1:  # else it is the same
+        most = len(passes.start) + 1
+        keys = np.searchsorted(threads, passes.thread) * most + np.arange(len(passes.start))
+        order = np.argsort(keys, kind="stable")
+        code = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
+        at = np.searchsorted(keys[order], code * most + latest, side="right") - 1
+        own = order[np.maximum(at, 0)]
+        inside = (at >= 0) & (passes.thread[own] == thread) & (time <= passes.end[own])
+        found[inside] = own[inside]
+    return found
+
+
+def _latest(starts: Ints, time: Ints) -> Ints:
+    """The place of the last start up to each moment, NONE before the first; by way of the fewer, where both rise."""
+    if not (time[1:] >= time[:-1]).all():
+        found: Ints = np.searchsorted(starts, time, side="right") - 1
+        return found
+    bounds = np.searchsorted(time, starts, side="left")
+    return np.repeat(np.arange(-1, len(starts)), np.diff(bounds, prepend=0, append=len(time)))
+
+
+def owners(number: Ints, kind: Ints, module: Ints, tree: Tree) -> Ints:
+    """Who owns the time after each mark, 0: the pass itself.  Marks come by pass and time.
+
+    BEGIN makes its module the owner.  END gives the time back to the module's caller, if the owner is the
+    module itself or runs inside it: an END that comes late (its node also was the beginning of another
+    module, or waited for a parallel branch) takes nothing away from whoever has begun since.
+    """
+    begins = kind == BEGIN
+    opens = begins | _fresh(number)
+    run = np.cumsum(opens)
+    opener = np.where(begins, module, 0)[opens][run - 1]
+    ends = (kind == END) & tree.within(opener, module)
+    depth = np.where(ends, tree.depth[module] - 1, tree.depth[opener])
+    depth = np.minimum.accumulate(depth - run * _FAR) + run * _FAR
+    result: Ints = np.where(depth < 0, 0, tree.chain[opener, np.maximum(depth, 0)])
+    return result
+
+
+def _fresh(number: Ints) -> Bools:
+    """Whether each is another than the one before."""
+    fresh = np.ones(len(number), np.bool_)
+    fresh[1:] = number[1:] != number[:-1]
+    return fresh
+
+
+class Begun:
+    """The begins of a job's modules, sorted by pass, module and node, so that any mark finds its instance.
+
+    Marks of one node belong together: autograd calls the hooks of a node in the order of registration, so
+    the BEGIN_SAME_NODE of the outer module follows the BEGIN of the inner one that belongs to it.
+    A module with several outputs begins several times a call: the number of its calls limits its instances.
+    """
+
+    def __init__(self, marks: Marks, modules: int, calls: Calls) -> None:
+        node = np.cumsum(marks.kind != BEGIN_SAME_NODE)
+        begins = np.flatnonzero(marks.kind != END)
+        self._modules, self._nodes = modules, len(marks.kind) + 1
+        keys = self.owner_key(marks.number, marks.module)[begins] * self._nodes + node[begins]
+        order = np.argsort(keys, kind="stable")
+        self.node_of_marks = node
+        self.rows = begins[order]
+        self._keys = keys[order]
+        self._owners = self._keys // self._nodes
+        first = np.maximum.accumulate(np.where(_fresh(self._owners), np.arange(len(order)), 0))
+        limits = _limits(self._owners, *np.unique(self.owner_key(calls.number, calls.module), return_counts=True))
+        self.instances = np.minimum(np.arange(1, len(order) + 1) - first, limits)
+        self.most = int(self.instances.max(initial=1)) + 1
+
+    def owner_key(self, number: Ints, module: Ints) -> Ints:
+        key: Ints = number * self._modules + module
+        return key
+
+    def split(self, key: Ints) -> tuple[Ints, Ints]:
+        """Pass and module of an instance's key."""
+        number, module = np.divmod(key // self.most, self._modules)
+        return number, module
+
+    def find(self, number: Ints, module: Ints, node: Ints) -> tuple[Ints, Bools]:
+        """Place (in rows) of the last begin of each module up to a node of its pass, and whether there is one."""
+        owner = self.owner_key(number, module)
+        place = np.searchsorted(self._keys, owner * self._nodes + node, side="right") - 1
+        known = place >= 0
+        known[known] = self._owners[place[known]] == owner[known]
+        return place, known
+
+    def key(self, number: Ints, module: Ints, node: Ints) -> Ints:
+        """The instance that is under way; the first also for a module that never began by itself."""
+        place, known = self.find(number, module, node)
+        instance = np.ones(len(number), np.int64)
+        instance[known] = self.instances[place[known]]
+        return self.instance_key(number, module, instance)
+
+    def instance_key(self, number: Ints, module: Ints, instance: Ints | int) -> Ints:
+        key: Ints = self.owner_key(number, module) * self.most + instance
+        return key
+
+
+def _limits(owners: Ints, called: Ints, times: Ints) -> Ints:
+    """How many instances each may have: as often as it was called; any number where no call was seen."""
+    limits = np.full(len(owners), _FAR, np.int64)
+    if len(called):
+        place = np.minimum(np.searchsorted(called, owners), len(called) - 1)
+        limits = np.where(called[place] == owners, times[place], limits)
+    return limits
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Pieces of instances: those with the same key are to be summed."""
+
+    key: Ints
+    node: Ints
+    start: Ints
+    thread: Ints
+    own: Ints
+    inner: Ints  # totals of children
+
+    def of(self, rows: Ints | Bools | slice) -> _Parts:
+        return _Parts(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    def plus(self, *others: _Parts) -> _Parts:
+        every = (self, *others)
+        return _Parts(*(np.concatenate([getattr(one, name) for one in every]) for name in self.__dataclass_fields__))
+
+    def merged(self) -> _Parts:
+        """One part an instance: the sums, the earliest start, the thread of the first."""
+        if not len(self.key):
+            return self
+        parts = self.of(np.argsort(self.key, kind="stable"))
+        at = np.flatnonzero(_fresh(parts.key))
+        if len(at) == len(parts.key):
+            return parts
+        node, start = np.minimum.reduceat(parts.node, at), np.minimum.reduceat(parts.start, at)
+        own, inner = np.add.reduceat(parts.own, at), np.add.reduceat(parts.inner, at)
+        return _Parts(parts.key[at], node, start, parts.thread[at], own, inner)
+
+
+def resolve(
+    passes: Passes, marks: Marks, tree: Tree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
+) -> Instances:
+    """Every backward of every module, and each pass as the first instance of its root.
+
+    marks by pass and time; roots: module of each pass, 0 for none; recomputed: starts and ends of the
+    forwards that checkpointing ran inside passes, disjoint and sorted.
+    """
+    begun = Begun(marks, len(tree.parent), calls)
+    parts = _of_modules(passes, marks, tree, begun, recomputed)
+    number, _ = begun.split(parts.key)
+    own = lengths(passes.start, passes.end, recomputed)
+    own -= np.bincount(number, weights=parts.own, minlength=len(own)).astype(np.int64)
+    parts = _of_passes(passes, roots, own, begun).plus(parts)
+    depth = tree.depth[begun.split(parts.key)[1]]
+    order = np.argsort(depth, kind="stable")
+    levels = int(depth.max(initial=-1)) + 2  # -1, a pass without modules, comes first
+    bounds = np.searchsorted(depth[order], np.arange(-1, levels))
+    parts, done = parts.of(order), list[_Parts]()
+    below = parts.of(slice(0, 0))
+    for level in range(levels - 1, -1, -1):
+        here = parts.of(slice(bounds[level], bounds[level + 1])).plus(below).merged()
+        done.append(here)
+        below = _to_callers(here, tree, begun) if level > 1 else parts.of(slice(0, 0))
+    return _instances(done, begun)
+
+
+def _of_modules(passes: Passes, marks: Marks, tree: Tree, begun: Begun, recomputed: tuple[Ints, Ints]) -> _Parts:
+    """What began, with the time that it owned, then what owned time without having begun by itself."""
+    owner = owners(marks.number, marks.kind, marks.module, tree)
+    length = _owned(passes, marks, recomputed)
+    rows = np.flatnonzero(owner > 0)
+    place, known = begun.find(marks.number[rows], owner[rows], begun.node_of_marks[rows])
+    own = np.bincount(place[known], weights=length[rows[known]], minlength=len(begun.rows)).astype(np.int64)
+    first, module = begun.rows, marks.module[begun.rows]
+    key = begun.instance_key(marks.number[first], module, begun.instances)
+    began = _parts(key, first, marks, begun, own)
+    rest = rows[~known]
+    return began.plus(_parts(begun.instance_key(marks.number[rest], owner[rest], 1), rest, marks, begun, length[rest]))
+
+
+def _parts(key: Ints, rows: Ints, marks: Marks, begun: Begun, own: Ints) -> _Parts:
+    return _Parts(key, begun.node_of_marks[rows], marks.time[rows], marks.thread[rows], own, np.zeros_like(own))
+
+
+def _owned(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Ints:
+    """The time from each mark to the next one of its pass, or to the end of the pass."""
+    until = passes.end[marks.number]
+    same = ~_fresh(marks.number)[1:]
+    until[:-1][same] = marks.time[1:][same]
+    return lengths(marks.time, until, recomputed)
+
+
+def lengths(start: Ints, end: Ints, recomputed: tuple[Ints, Ints]) -> Ints:
+    """Of these stretches of time, without the forwards that checkpointing ran in them."""
+    if not len(recomputed[0]):
+        return end - start
+    return (end - start) - (covered(end, *recomputed) - covered(start, *recomputed))
+
+
+def _of_passes(passes: Passes, roots: Ints, own: Ints, begun: Begun) -> _Parts:
+    key = begun.instance_key(np.arange(len(roots)), roots, 1)
+    return _Parts(key, np.zeros_like(key), passes.start, passes.thread, own, np.zeros_like(key))
+
+
+def _to_callers(parts: _Parts, tree: Tree, begun: Begun) -> _Parts:
+    """What finished instances add to those of their callers."""
+    number, module = begun.split(parts.key)
+    key = begun.key(number, tree.parent[module], parts.node)
+    return _Parts(key, parts.node, parts.start, parts.thread, np.zeros_like(parts.own), parts.own + parts.inner)
+
+
+def _instances(done: list[_Parts], begun: Begun) -> Instances:
+    parts = done[0].plus(*done[1:])
+    number, module = begun.split(parts.key)
+    made = {"start": parts.start, "thread": parts.thread, "own": parts.own, "total": parts.own + parts.inner}
+    return Instances(number, module, made.__getitem__)

@@ -1,0 +1,172 @@
+"""Backward passes of one shape, resolved together: a training does the same in step after step.
+
+Called by probe.derive.module_rows in place of probe.derive.backward's resolve(), which it uses.  A shape is the order
+in which modules begin and end in a pass.  Whose time each stretch between two marks is follows from the shape alone,
+so one pass tells it for all: resolve() is asked about passes in which one stretch after the other is all there is.
+Invariant: the instances are those of resolve(), in an order of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays.nesting import Bools, Ints
+from .backward import Calls, Instances, Marks, Passes, lengths
+from .backward import resolve as resolve_each
+from .call_tree import Tree
+
+_LEAST = 8  # passes of a shape: for fewer it is not worth asking
+_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+Times = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.uint64]
+
+
+def resolve(
+    passes: Passes, marks: Marks, tree: Tree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
+) -> Instances:
+    """As probe.derive.backward.resolve."""
+    first = np.searchsorted(marks.number, np.arange(len(passes.start) + 1))
+    done, left = list[Instances](), np.ones(len(passes.start), np.bool_)
+    for members in _shapes(marks, first, roots, calls):
+        shape = _Shape.of(members[0], marks, first, tree, roots, calls)
+        done.append(shape.instances(members, passes, marks, first, recomputed))
+        left[members] = False
+    rest = np.flatnonzero(left)
+    if len(rest) or not done:
+        done.append(_some(rest, passes, marks, tree, roots, recomputed, calls))
+    if len(done) == 1:
+        return done[0]
+
+    def joined(name: str) -> Ints:
+        return np.concatenate([getattr(each, name) for each in done])
+
+    return Instances(joined("number"), joined("module"), joined)
+
+
+def _shapes(marks: Marks, first: Ints, roots: Ints, calls: Calls) -> list[Ints]:
+    """The passes of each shape of which there are many, as long as asking takes no more marks than there are."""
+    shape = _hashes(marks, first, roots, calls)
+    order = np.argsort(shape, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(shape[order])) + 1) if len(order) else []
+    length = np.diff(first)
+    room, found = len(marks.time), list[Ints]()
+    for members in sorted(groups, key=len, reverse=True):
+        room -= (int(length[members[0]]) + 2) ** 2
+        if len(members) < _LEAST or room < 0:
+            break
+        found.append(members)
+    return found
+
+
+def _hashes(marks: Marks, first: Ints, roots: Ints, calls: Calls) -> Numbers:
+    """A number a pass; equal ones are of one shape (64 bits: that others meet is not to be expected)."""
+    place = np.arange(len(marks.time)) - first[marks.number]
+    codes = np.arange(8 * (int(marks.module.max(initial=0)) + 1), dtype=np.uint64)
+    at = np.arange(int(place.max(initial=0)) + 1, dtype=np.uint64)
+    of_code, of_place = _mixed(codes * _MIX[0] + np.uint64(1)), _mixed(at * _MIX[1] + np.uint64(3))
+    sums = np.zeros(len(marks.time) + 1, np.uint64)
+    np.cumsum(of_code[marks.module * 8 + np.minimum(marks.kind, 7)] * (of_place | np.uint64(1))[place], out=sums[1:])
+    found: Numbers = sums[first[1:]] - sums[first[:-1]]
+    called = np.zeros(len(roots) + 1, np.uint64)
+    np.add.at(called, calls.number, _mixed(calls.module.astype(np.uint64) * _MIX[1] + np.uint64(1)))
+    found += called[: len(roots)] * _MIX[2] + _mixed(roots.astype(np.uint64) + np.uint64(7)) * _MIX[1]
+    return found
+
+
+def _mixed(values: Numbers) -> Numbers:
+    values = (values ^ (values >> np.uint64(30))) * _MIX[1]
+    values = (values ^ (values >> np.uint64(27))) * _MIX[2]
+    result: Numbers = values ^ (values >> np.uint64(31))
+    return result
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Of each instance: its module, where its start and its thread are read (0: the pass, i: the mark before i), and
+    which stretches of the pass it owns and has in total."""
+
+    module: Ints
+    start: Ints
+    thread: Ints
+    own: Times
+    total: Times
+
+    @classmethod
+    def of(cls, one: int, marks: Marks, first: Ints, tree: Tree, roots: Ints, calls: Calls) -> _Shape:
+        """Asked of as many passes as there are stretches, in each of which all but one are empty; and one more, in
+        which every time says where it stands."""
+        rows = np.arange(first[one], first[one + 1])
+        count = len(rows) + 1
+        numbers = np.arange(count + 1)
+        times = (np.arange(len(rows)) >= numbers[:, None]).astype(np.int64)
+        times[-1] = np.arange(1, count)
+        asked = Passes(
+            np.zeros(count + 1, np.int64), np.where(numbers < count, 1, count), np.zeros(count + 1, np.int64)
+        )
+        made = Marks(
+            times.reshape(-1),
+            np.tile(np.arange(1, count), count + 1),
+            np.tile(marks.kind[rows], count + 1),
+            np.repeat(numbers, len(rows)),
+            np.tile(marks.module[rows], count + 1),
+        )
+        called = calls.module[calls.number == one]
+        ran = Calls(np.repeat(numbers, len(called)), np.tile(called, count + 1))
+        none = np.zeros(0, np.int64)
+        told = resolve_each(asked, made, tree, np.full(count + 1, roots[one]), (none, none), ran)
+        order = np.argsort(told.number, kind="stable").reshape(count + 1, -1)
+        last = order[-1]
+        own, total = (values[order[:-1]].T.astype(np.float64) for values in (told.own, told.total))
+        return cls(told.module[last], told.start[last], told.thread[last], own, total)
+
+    def instances(
+        self, members: Ints, passes: Passes, marks: Marks, first: Ints, recomputed: tuple[Ints, Ints]
+    ) -> Instances:
+        rows = first[members][:, None] + np.arange(self.own.shape[1] - 1)
+
+        @cache
+        def times() -> Ints:
+            return np.column_stack([passes.start[members], marks.time[rows], passes.end[members]])
+
+        @cache
+        def stretches() -> Times:
+            begins, ends = times()[:, :-1].reshape(-1), times()[:, 1:].reshape(-1)
+            # as floats: a pass of three months is still exact
+            return lengths(begins, ends, recomputed).reshape(len(members), -1).astype(np.float64)
+
+        def make(name: str) -> Ints:
+            if name == "start":
+                return times()[:, self.start].reshape(-1)
+            if name == "thread":
+                return np.column_stack([passes.thread[members], marks.thread[rows]])[:, self.thread].reshape(-1)
+            each = self.own if name == "own" else self.total
+            found: Ints = np.rint(stretches() @ each.T).astype(np.int64)
+            return found.reshape(-1)
+
+        return Instances(np.repeat(members, len(self.module)), np.tile(self.module, len(members)), make)
+
+
+def _some(
+    rest: Ints, passes: Passes, marks: Marks, tree: Tree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
+) -> Instances:
+    """These passes by themselves."""
+    if len(rest) == len(passes.start):
+        return resolve_each(passes, marks, tree, roots, recomputed, calls)
+    place = np.full(len(passes.start) + 1, -1, np.int64)
+    place[rest] = np.arange(len(rest))
+    kept: Bools = place[marks.number] >= 0
+    called: Bools = place[calls.number] >= 0
+    found = resolve_each(
+        Passes(passes.start[rest], passes.end[rest], passes.thread[rest]),
+        Marks(marks.time[kept], marks.thread[kept], marks.kind[kept], place[marks.number[kept]], marks.module[kept]),
+        tree,
+        roots[rest],
+        recomputed,
+        Calls(place[calls.number[called]], calls.module[called]),
+    )
+    return Instances(rest[found.number], found.module, partial(getattr, found))

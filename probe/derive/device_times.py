@@ -1,0 +1,199 @@
+"""Times on CUDA devices beside those of the host: which span or mark was when on its device, and whose time that is.
+
+Called by torch_trace.  Invariant: what is not known of a device is not made up: it is NULL for a module on one, and
+so is whatever it is a part of; a module on the CPU has the host's times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..arrays.arrow import nullable, nulls
+from ..arrays.distinct import distinct
+from ..arrays.nesting import NONE, Bools, Ints, nearest
+from ..snapshot.snapshot import Raw, Rows
+from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARK, OPTIMIZER
+from .backward import Instances, Marks, Passes
+from .spans import Spans, united
+
+_MB = 1 << 20
+Resolve = Callable[[Passes, Marks, tuple[Ints, Ints]], Instances]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Times by the device's clock in ns, one element a row, and which of them are known."""
+
+    own: Ints
+    total: Ints
+    own_known: Bools
+    total_known: Bools
+
+    def of(self, rows: Ints) -> Timed:
+        return Timed(self.own[rows], self.total[rows], self.own_known[rows], self.total_known[rows])
+
+    def followed_by(self, other: Timed) -> Timed:
+        pairs = [(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__]
+        return Timed(*(np.concatenate(pair) for pair in pairs))
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """When rows of another stream were on their device; device is NONE where that is not known."""
+
+    start: Ints
+    end: Ints
+    device: Ints
+
+    @property
+    def known(self) -> Bools:
+        result: Bools = self.device != NONE
+        return result
+
+    def of(self, rows: Ints) -> Stamps:
+        return Stamps(self.start[rows], self.end[rows], self.device[rows])
+
+
+class DeviceTimes:
+    """What a rank knows of its devices.  devices: of each subject, by name."""
+
+    def __init__(self, raw: Raw, spans: Spans) -> None:
+        rows = raw.rows(DEVICE)
+        marks = rows["flags"] & KIND_MASK == MARK
+        self._rows, self._mark_rows = rows.of(~marks), rows.of(marks)
+        self._spans = spans
+        self._place = _find(self._rows, spans.start, spans.rows["thread"])
+        self._stamps = _stamps(self._rows, self._place)
+        raw.agree(spans.start[self._stamps.known], spans.subject[self._stamps.known])
+        told = {**raw.log.modules, **raw.log.optimizers}
+        self.devices = {serial: str(thing["device"]) for serial, thing in told.items() if thing.get("device")}
+        measured, first = np.unique(spans.subject[self._stamps.known], return_index=True)
+        for serial, device in zip(measured.tolist(), self._stamps.device[self._stamps.known][first], strict=True):
+            self.devices.setdefault(serial, f"cuda:{device}")
+        spread = {serial for serial, thing in told.items() if thing.get("spread") and raw.has(DEVICE)}
+        for serial in spread:
+            self.devices.pop(serial, None)
+        on_cuda = {serial for serial, device in self.devices.items() if device.startswith("cuda")}
+        self._spread, self._on_cuda = np.array(sorted(spread), np.int64), np.array(sorted(on_cuda | spread), np.int64)
+
+    def timed(self) -> Timed:
+        """Of all spans: self time is what the spans inside it on the same device leave."""
+        spans, stamps = self._spans, self._stamps
+        known, total = stamps.known, stamps.end - stamps.start
+        around = nearest(spans.nesting, known)
+        inside = known & (around != NONE) & (stamps.device == stamps.device[around])
+        taken = np.bincount(around[inside], weights=total[inside], minlength=len(total)).astype(np.int64)
+        missing = self._unknown() & (around != NONE)
+        whole = np.bincount(around[missing], minlength=len(total)) == 0
+        known = known & ~np.isin(spans.subject, self._spread)
+        return Timed(total - taken, total, known & whole, known)
+
+    def _unknown(self) -> Bools:
+        """Spans that must have run on a device and were not timed there."""
+        spans = self._spans
+        on_cuda = (spans.kind == FORWARD) & np.isin(spans.subject, self._on_cuda)
+        result: Bools = ~self._stamps.known & (on_cuda | np.isin(spans.kind, (ENGINE, OPTIMIZER)))
+        return result
+
+    def of_backwards(self, passes: Passes, engines: Ints, marks: Marks, resolve: Resolve) -> Timed:
+        """Of what resolve() gives for these passes and marks, by the same reading with the device's times.
+
+        engines: the rows of the spans that the passes are.  What resolve() gives for lengths that count gaps in what
+        is known says of which instances all is known.
+        """
+        ran, seen = self._stamps.of(engines), _stamps(self._mark_rows, _find(self._mark_rows, marks.time, marks.thread))
+        again = self._spans.recompute & self._stamps.known
+        recomputed = united(self._stamps.start[again], self._stamps.end[again])
+        found = resolve(replace(passes, start=ran.start, end=ran.end), replace(marks, time=seen.start), recomputed)
+        gaps = resolve(*_gaps(passes, ran, marks, seen, self._unclear(passes)), (passes.start[:0], passes.end[:0]))
+        seen_at_all = ran.known
+        seen_at_all[marks.number[seen.known]] = True
+        known = seen_at_all[found.number]
+        return Timed(found.own, found.total, known & (gaps.own == 0), known & (gaps.total == 0))
+
+    def _unclear(self, passes: Passes) -> Bools:
+        """Passes in which checkpointing ran forwards again that were not timed, or on several devices."""
+        spans, again = self._spans, self._spans.recompute
+        several = len(distinct(self._stamps.device[again & self._stamps.known])) > 1
+        rows = np.flatnonzero(again if several else again & self._unknown())
+        unclear = np.zeros(len(passes.start), np.bool_)
+        number = np.searchsorted(passes.start, spans.start[rows], side="right") - 1
+        unclear[number[number >= 0]] = True
+        return unclear
+
+    def seconds(self, subject: Ints, host: Ints, on_device: Callable[[], tuple[Ints, Bools]]) -> Any:
+        """By the clock of the device that each row's subject is on; on_device: ns, and whether they are known."""
+        on_cuda = np.isin(subject, self._on_cuda)
+        if not on_cuda.any():
+            return host / 1e9
+        device, known = on_device()
+        return nullable(np.where(on_cuda, device, host) / 1e9, known | ~on_cuda)
+
+    def memory(self, rows: Ints, others: int) -> dict[str, Callable[[], Any]]:
+        """The columns of memory, of these spans and of as many other rows that have none."""
+        place = self._place[rows]
+
+        def column(slot: str, less: str = "") -> Any:
+            if not (place != NONE).any():
+                return nulls(len(rows) + others, "DOUBLE")
+            values = self._rows[slot][place] - (self._rows[less][place] if less else 0)
+            known = np.append((place != NONE) & (self._rows[slot][place] >= 0), np.zeros(others, np.bool_))
+            return nullable(np.append(values, np.zeros(others, np.int64)) / _MB, known)
+
+        return {
+            "allocated": lambda: column("allocated"),
+            "allocated_delta": lambda: column("allocated", "allocated_before"),
+            "max_allocated": lambda: column("max_allocated"),
+            "reserved": lambda: column("reserved"),
+        }
+
+
+def _find(rows: Rows, host_ns: Ints, thread: Ints) -> Ints:
+    """The row of the device's stream that is of each moment of a thread, NONE where there is none."""
+    if not len(rows) or not len(host_ns):
+        return np.full(len(host_ns), NONE, np.int64)
+    threads = distinct(rows["thread"])
+    least, most = int(rows["host_ns"].min()), int(rows["host_ns"].max())
+
+    def keys(ns: Ints, of: Ints) -> Ints:
+        place = np.minimum(np.searchsorted(threads, of), len(threads) - 1)
+        key: Ints = place * (most - least + 1) + (ns - least)
+        return np.where((threads[place] == of) & (ns >= least) & (ns <= most), key, NONE)
+
+    known = keys(rows["host_ns"], rows["thread"])
+    order = np.argsort(known, kind="stable")
+    wanted = keys(host_ns, thread)
+    at = np.minimum(np.searchsorted(known[order], wanted), len(order) - 1)
+    found: Ints = np.where(known[order][at] == wanted, order[at], NONE)
+    return found
+
+
+def _stamps(rows: Rows, place: Ints) -> Stamps:
+    if not len(rows):
+        return Stamps(np.zeros_like(place), np.zeros_like(place), place)
+    known = place != NONE
+    return Stamps(*(np.where(known, rows[slot][place], none) for slot, none in _STAMPS))
+
+
+_STAMPS = (("start_ns", 0), ("end_ns", 0), ("device", NONE))
+
+
+def _gaps(passes: Passes, ran: Stamps, marks: Marks, seen: Stamps, unclear: Bools) -> tuple[Passes, Marks]:
+    """The passes and marks with times such that a stretch between two of them is as long as it has gaps."""
+    device = np.where(unclear, NONE, ran.device)
+    number, here = marks.number, np.where(unclear[marks.number], NONE, seen.device)
+    last = np.append(number[1:] != number[:-1], True)[: len(number)]
+    follows = np.where(last, device[number], np.append(here[1:], NONE)[: len(here)])
+    gap = ((here == NONE) | (here != follows)).astype(np.int64)
+    before = np.cumsum(gap) - gap
+    of_pass, first = np.unique(number, return_index=True)
+    begins, opened, count = device.copy(), np.zeros(len(device), np.int64), np.zeros(len(device), np.int64)
+    begins[of_pass], opened[of_pass] = here[first], before[first]
+    start = ((device == NONE) | (device != begins)).astype(np.int64)
+    count[of_pass] = np.add.reduceat(gap, first) if len(first) else 0
+    time = start[number] + before - opened[number]
+    return replace(passes, start=np.zeros_like(start), end=start + count), replace(marks, time=time)

@@ -1,0 +1,104 @@
+"""Module calls and their backwards, put together of spans and marks: what python.torch_trace has rows for.
+
+The invariant: what cannot be told from the rows (a caller under way at the attach) is taken from what the agent noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..arrays.distinct import distinct, first_places
+from ..arrays.nesting import NONE, Ints, depth_below
+from ..snapshot.snapshot import Raw
+from ..streams import FORWARD, KIND_MASK
+from .backward import Calls, Instances, Marks, Passes, place_marks
+from .backward_batch import resolve
+from .call_sites import Places, settle
+from .call_tree import Tree
+from .compiled_regions import marks as recorded_marks
+from .compiled_regions import parents as noted_parents
+from .device_times import DeviceTimes, Timed
+from .spans import Spans
+
+
+def places_of(raw: Raw, spans: Spans) -> Places:
+    """Callers as the calls themselves show them, else as the agent noted them."""
+    parents = noted_parents(raw.log)
+    for subjects in (recorded_marks(raw)["subject"], spans.subject[spans.kind == FORWARD]):
+        for subject in distinct(subjects).tolist():
+            parents.setdefault(subject, 0)
+    # a call whose caller was under way at the attach, or is at this moment, seems to have none
+    shown = (spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval
+    calls = np.flatnonzero(shown & (spans.caller != NONE))
+    callers = spans.subject[spans.caller[calls]]
+    raw.agree(spans.start[calls], spans.subject[calls] * (int(callers.max(initial=0)) + 1) + callers)
+    subjects, first = first_places(spans.subject[calls])
+    parents.update(zip(subjects.tolist(), callers[first].tolist(), strict=True))
+    return Places.of(spans, shown, parents)
+
+
+def passes_of(spans: Spans) -> tuple[Ints, Passes]:
+    """Rows of the outermost engine spans by start, and what they are."""
+    rows = np.flatnonzero(spans.outermost_engine)
+    rows = rows[np.argsort(spans.start[rows], kind="stable")]
+    return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
+
+
+def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Calls) -> Marks:
+    marks = recorded_marks(raw)
+    time, thread = (np.ascontiguousarray(marks[slot]) for slot in ("time_ns", "thread"))
+    number = place_marks(time, thread, passes)
+    rising = bool((number[1:] >= number[:-1]).all() and (time[1:] >= time[:-1]).all())
+    if rising and (not len(number) or number[0] != NONE):  # as one thread leaves them
+        order: Ints | slice = slice(None)
+    else:
+        kept = np.flatnonzero(number != NONE)
+        order = kept[np.lexsort((time[kept], number[kept]))]
+    kind, number = marks["flags"][order] & KIND_MASK, number[order]
+    module = settle(number, kind, tree.index(marks["subject"][order]), tree, calls)
+    return Marks(time[order], thread[order], kind, number, module)
+
+
+def _roots(raw: Raw, spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
+    """The outermost module of each pass: of its first mark, else of the last call before it; 0 for none."""
+    roots = np.zeros(len(passes.start), np.int64)
+    calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute)
+    calls = calls[np.argsort(spans.start[calls], kind="stable")]
+    if len(calls):
+        before = np.searchsorted(spans.start[calls], passes.start) - 1
+        called = (before >= 0) & (raw.run_of(passes.start) == raw.run_of(spans.start[calls])[before])
+        roots[called] = tree.index(spans.subject[calls[before[called]]])
+    known = marks.module > 0
+    number = marks.number[known]
+    first = np.flatnonzero(np.append(True, number[1:] != number[:-1])[: len(number)])
+    roots[number[first]] = tree.chain[marks.module[known][first], 0]
+    return roots
+
+
+def backwards(
+    raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes, engines: Ints, devices: DeviceTimes
+) -> tuple[Instances, Callable[[], Timed]]:
+    """By the host's clock, and when asked for by the devices'."""
+    calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
+    before = np.searchsorted(passes.start, spans.start[calls])
+    if len(passes.start):
+        here = raw.run_of(passes.start)[np.minimum(before, len(passes.start) - 1)] == raw.run_of(spans.start[calls])
+        before = np.where(here, before, len(passes.start))
+    made = Calls(before, tree.index(places.of_calls[calls]))
+    marks = _marks(raw, passes, tree, made)
+    roots = _roots(raw, spans, passes, marks, tree)
+
+    def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:
+        return resolve(passes, marks, tree, roots, recomputed, made)
+
+    found = resolved(passes, marks, spans.recomputed())
+    return found, lambda: devices.of_backwards(passes, engines, marks, resolved)
+
+
+def depths(spans: Spans, tree: Tree) -> Ints:
+    """Module calls around each span; what checkpointing runs again stands where it stood the first time."""
+    again = spans.recompute & (spans.caller == NONE)
+    base = np.where(again, np.maximum(tree.depth[tree.index(spans.subject)], 0), 0)
+    return depth_below(spans.nesting, spans.caller, base)

@@ -1,0 +1,144 @@
+"""Operations of a group over all its ranks: which rows of different ranks are one operation, and who came when.
+
+Called by probe.collectives.  The n-th operation that a rank issues on a group within a step is the n-th of every
+other rank, since ranks issue the same ones in the same order or hang; what backends count is not the same
+everywhere.  Invariant: of a rank that cannot be known to lack an operation nobody says that it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arrays.distinct import distinct
+from ..arrays.nesting import NONE, Bools, Ints
+from ..snapshot.snapshot import Job, Left, Raw, Rows
+from ..streams import BARE, COLLECTIVES
+
+PAIRWISE = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
+_MOST = 1 << 24  # operations of one step
+Key = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Those of one group: arrays over operations, or over (operation, member).
+
+    place: row of the member's table, NONE where it has none; time: of the arrival, in ns of one clock for all;
+    known: whether the member would have a row if it had come.
+    """
+
+    name: str
+    members: tuple[int, ...]
+    step: Ints
+    index: Ints  # within its step
+    place: Ints
+    time: Ints
+    known: Bools
+    rows: Sequence[Rows | None]  # of each member, None where it did not answer
+    raws: Sequence[Raw | None]
+
+    @property
+    def arrived(self) -> Bools:
+        result: Bools = self.place != NONE
+        return result
+
+    def slot(self, name: str, absent: int = 0) -> Ints:
+        """A slot of the rows, by operation and member."""
+        found = np.full(self.place.shape, absent, np.int64)
+        for member, rows in enumerate(self.rows):
+            if rows is not None:
+                here = self.place[:, member] != NONE
+                found[here, member] = rows[name][self.place[here, member]]
+        return found
+
+
+@dataclass(frozen=True)
+class _OfRank:
+    """The collective operations of one rank on one group."""
+
+    raw: Raw
+    rows: Rows
+    place: Ints  # rows of the group
+    code: Ints  # step and index of each
+    time: Ints
+
+
+def operations_of(job: Job) -> Iterator[Operations]:
+    """Of each group whose members are known, those of every step that somebody recorded."""
+    clocks: dict[str, int] = {}  # of each host one offset, so that what its ranks tell differs by no reading of it
+    found: dict[Key, dict[int, _OfRank]] = {}
+    answering: dict[int, Raw] = {}
+    for raw in list(job.raws):
+        try:
+            rows = raw.rows(COLLECTIVES)
+        except Left:
+            continue
+        answering[raw.rank] = raw
+        clock = clocks.setdefault(raw.host, int(raw.facts["wall_ns"]) - int(raw.facts["monotonic_ns"]))
+        for key, place in _by_group(raw, rows):
+            found.setdefault(key, {})[raw.rank] = _of_rank(raw, rows, place, clock)
+    for (name, members), ranks in sorted(found.items()):
+        yield _of_group(name, members, ranks, answering)
+
+
+def _by_group(raw: Raw, rows: Rows) -> Iterator[tuple[Key, Ints]]:
+    """Places of the rows of each group, operations between two ranks left out."""
+    pairwise = [id for id, name in raw.log.strings.items() if name in PAIRWISE]
+    place = np.flatnonzero(~np.isin(rows["operation"], pairwise))
+    groups = rows["group"][place]
+    ids: dict[Key, list[int]] = {}
+    for id in distinct(groups).tolist():
+        group = raw.log.groups.get(id, {})
+        if group.get("ranks"):
+            ids.setdefault((str(group.get("name")), tuple(group["ranks"])), []).append(id)
+    for key, mine in ids.items():
+        yield key, place[np.isin(groups, mine)]
+
+
+def _of_rank(raw: Raw, rows: Rows, place: Ints, clock: int) -> _OfRank:
+    start = rows["start_ns"][place]
+    step = raw.timeline.step(start)
+    order = np.lexsort((rows["seq"][place], step))
+    place, step = place[order], step[order]
+    first = np.searchsorted(step, step)
+    kept = step >= _first_whole(raw, rows)
+    code = step * _MOST + np.arange(len(step)) - first
+    return _OfRank(raw, rows, place[kept], code[kept], (rows["start_ns"][place] + clock)[kept])
+
+
+def _first_whole(raw: Raw, rows: Rows) -> int:
+    """The first step of which a rank has all operations: after the attach, and after the tap of collectives came."""
+    first = raw.timeline.oldest(()) if raw.timeline.steps else raw.timeline.base
+    since = raw.facts.get("collectives_ns")
+    if since is not None and raw.timeline.steps:
+        first = max(first, int(raw.timeline.step(np.array([since]))[0]) + 1)
+    overwritten = len(rows) > 0 and int(rows["seq"][0]) > 1
+    return max(first, int(raw.timeline.step(rows["start_ns"][:1])[0]) + 1) if overwritten else first
+
+
+def _of_group(name: str, members: tuple[int, ...], ranks: dict[int, _OfRank], answering: dict[int, Raw]) -> Operations:
+    code = distinct(np.concatenate([of.code for of in ranks.values()]))
+    step = code // _MOST
+    place = np.full((len(code), len(members)), NONE, np.int64)
+    time = np.zeros(place.shape, np.int64)
+    known = np.zeros(place.shape, np.bool_)
+    for member, rank in enumerate(members):
+        if rank in ranks:
+            at = np.searchsorted(code, ranks[rank].code)
+            place[at, member], time[at, member] = ranks[rank].place, ranks[rank].time
+        if rank in answering:
+            known[:, member] = _knows(answering[rank], step)
+    raws = [answering.get(rank) for rank in members]
+    rows = [None if raw is None else raw.rows(COLLECTIVES) for raw in raws]
+    return Operations(name, members, step, code % _MOST, place, time, known, rows, raws)
+
+
+def _knows(raw: Raw, step: Ints) -> Bools:
+    """The steps in which this rank has recorded every operation that it has issued."""
+    recorded = raw.facts.get("taps", {}).get("collectives", "on") == "on"
+    whole = step >= _first_whole(raw, raw.rows(COLLECTIVES))
+    result: Bools = recorded & whole & ((raw.timeline.flags(step) & BARE) == 0)
+    return result

@@ -1,0 +1,103 @@
+"""Samples of one source as the machine tables read them: a row per moment, with levels and rates.
+
+Called by probe/tables/process_trace.py and gpu_trace.py.  Invariant: a rate is over the true time between two readings
+of the very counter, however far apart they came; without an earlier reading, or after a counter fell, there is none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arrays.arrow import nullable
+from ..arrays.distinct import distinct
+from ..arrays.nesting import Bools, Ints
+from ..schema import Columns
+from ..snapshot.snapshot import Raw
+from ..streams import EVAL, KIND_MASK, SAMPLES, SPANS
+
+
+class Values:
+    """Numbers of some rows, and in which of them there are any."""
+
+    def __init__(self, numbers: Any, valid: Bools) -> None:
+        self.numbers, self.valid = numbers, valid
+
+    def __mul__(self, factor: float) -> Values:
+        return Values(self.numbers * factor, self.valid)
+
+    def __add__(self, other: Values) -> Values:
+        return Values(self.numbers + other.numbers, self.valid & other.valid)
+
+    def share(self, whole: Values) -> Values:
+        """Which part of `whole` it is, in percent."""
+        valid = self.valid & whole.valid & (whole.numbers > 0)
+        part = self.numbers / np.where(valid, whole.numbers, 1)
+        return Values(100 * np.clip(part, 0, 1), valid)
+
+    def rest(self) -> Values:
+        """What is left of 100 percent."""
+        return Values(100 - self.numbers, self.valid)
+
+    def arrow(self) -> Any:
+        return nullable(self.numbers, self.valid)
+
+
+class Samples:
+    """The readings of one source; times: of its rows, ascending."""
+
+    def __init__(self, raw: Raw, source: int) -> None:
+        rows = raw.rows(SAMPLES)
+        own = rows["source"] == source
+        self._time, self._counter, self._value = rows["time_ns"][own], rows["counter"][own], rows["value"][own]
+        self.times: Ints = distinct(self._time)
+        cut = len(rows) > 0 and int(rows["seq"][0]) > 1 and bool(own[0])
+        if cut:  # the ring may have overwritten a part of what was read at that moment
+            self.times = self.times[1:]
+
+    def level(self, counter: int) -> Values:
+        """What was read."""
+        time, value = self._readings(counter)
+        return self._placed(time, value)
+
+    def growth(self, counter: int) -> Values:
+        """By how much it grew since the reading before."""
+        time, value = self._readings(counter)
+        grown = np.diff(value)
+        return self._placed(time[1:][grown >= 0], grown[grown >= 0])
+
+    def rate(self, counter: int) -> Values:
+        """Growth a second."""
+        time, value = self._readings(counter)
+        grown, took = np.diff(value), np.diff(time)
+        rose = (grown >= 0) & (took > 0)
+        return self._placed(time[1:][rose], grown[rose] / took[rose] * 1e9)
+
+    def _readings(self, counter: int) -> tuple[Ints, Ints]:
+        of = self._counter == counter
+        return self._time[of], self._value[of]
+
+    def _placed(self, time: Ints, numbers: Any) -> Values:
+        """One number a row, out of those read at some of the rows' moments."""
+        shown = np.isin(time, self.times)
+        place = np.searchsorted(self.times, time[shown])
+        filled, valid = np.zeros(len(self.times), numbers.dtype), np.zeros(len(self.times), np.bool_)
+        filled[place], valid[place] = numbers[shown], True
+        return Values(filled, valid)
+
+
+def common(raw: Raw, times: Ints) -> Columns:
+    """A sample is of the machine, not of a step: it is seen at once, whatever the steps do."""
+    return {"start_ns": times, "step": raw.timeline.step(times), "in_eval": _in_eval(raw, times)}
+
+
+def _in_eval(raw: Raw, times: Ints) -> Bools:
+    """Whether a snippet was running, on any thread."""
+    found = np.zeros(len(times), np.bool_)
+    if not raw.log.evals:
+        return found
+    spans = raw.rows(SPANS)
+    for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL):
+        found |= (times >= spans["start_ns"][row]) & (times < spans["end_ns"][row])
+    return found

@@ -1,0 +1,196 @@
+"""Who keeps the others waiting: how late each rank is over the last steps, and what it spends that time on.
+
+Called by Connection.stragglers, whose tables it asks.  What a rank does itself is its step less the time for which
+collectives held it: on the host the time it was blocked; on a device, whose operations wait there, what they took.
+Invariant: all figures are of the same steps, those that every rank has whole and no eval has held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import SilentError, UsageError
+from .straggler_statistics import Lateness, Seconds, excess, lateness
+
+if TYPE_CHECKING:
+    from ..connection import Connection
+
+LEAST_STEPS = 8
+LEAST_SAMPLED = 5  # to tell forward from the rest
+_PHASES = {
+    "data": "waiting for data", "forward": "in forward", "backward": "in backward", "optimizer": "in the optimizer",
+    "other": "outside of all phases",
+}  # fmt: skip
+_PARTS = {
+    "data": ("for", "loader AS what, SUM(wait_duration) AS seconds FROM python.dataloader_trace"),
+    "forward": ("in module", "module AS what, SUM(duration) AS seconds FROM python.torch_trace"),
+    "backward": ("in module", "module AS what, SUM(duration) AS seconds FROM python.torch_trace"),
+}
+_WORTH = 0.2  # of what a rank is late by: a smaller part is not told
+_CORE_PCT, _CORE_TIMES = 10.0, 2  # a rank waits for a core by so many points more, and so many times as long
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """Of one rank: how late, how often it came last to a collective, and what it spends the time on, in words."""
+
+    late: Lateness
+    last_pct: float | None
+    spends: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Of a job: the ranks, the latest first; over how many steps, how long the median one takes."""
+
+    ranks: list[Straggler]
+    steps: int
+    step_s: float
+
+    @property
+    def late(self) -> list[Straggler]:
+        return [each for each in self.ranks if each.late.is_late]
+
+
+def stragglers(connection: Connection, steps: int) -> Stragglers:
+    return _Look(connection, steps).report()
+
+
+class _Look:
+    """One look at a job's last steps."""
+
+    def __init__(self, connection: Connection, steps: int) -> None:
+        self._connection = connection
+        rows = self._rows(
+            "SELECT rank, step, sampled, duration, comm_duration AS comm, data_duration AS data, forward_duration AS "
+            "forward, backward_duration AS backward, optimizer_duration AS optimizer, other_duration AS other "
+            f"FROM python.step_trace WHERE step > (SELECT MAX(step) FROM python.step_trace) - {int(steps)} "
+            "AND duration IS NOT NULL AND NOT eval_duration > 0"
+        )
+        self._notes = connection.notes  # of the others it would be the same again
+        self.ranks = self._comparable({row["rank"] for row in rows})
+        known = [row for row in rows if row["comm"] is not None]
+        in_step: dict[int, int] = {}
+        for row in known:
+            in_step[row["step"]] = in_step.get(row["step"], 0) + 1
+        self.steps = sorted(step for step, count in in_step.items() if count == len(self.ranks))
+        if len(self.steps) < LEAST_STEPS:
+            raise SilentError(
+                f"Collectives are known on all ranks for only {len(self.steps)} steps, {LEAST_STEPS} are needed.",
+                f'What is recorded: probe {connection.endpoint} query "SELECT rank, collectives_tap FROM probe.agents"',
+                "few-steps",
+            )
+        self._of = {name: self._array(known, name) for name in ("duration", "comm", *_PHASES)}
+        self._sampled = self._array(known, "sampled").all(axis=0)
+        self._window = f"step BETWEEN {self.steps[0]} AND {self.steps[-1]}"
+
+    def _comparable(self, seen: set[int]) -> list[int]:
+        """The ranks to compare; raises what stands in the way.  seen: those with steps."""
+        agents, silent = self._connection.agents, [note for note in self._notes if "silent" in note]
+        if silent and len(seen) > 1:
+            return sorted(seen)
+        if not silent and len(agents) > 1:
+            return sorted({int(facts.get("rank") or 0) for facts in agents})
+        if silent:
+            raise SilentError(f"Nobody to compare with: {silent[0]}.", f"Run: probe {self._connection.endpoint} hang")
+        size = max((int(facts.get("world_size") or 1) for facts in agents), default=1)
+        if size > 1:
+            raise UsageError(f"Only one of {size} ranks is attached here.", "Give the pid of the launcher.", "one-rank")
+        raise UsageError("The job has one rank: nobody to be late for.", code="one-rank")
+
+    def report(self) -> Stragglers:
+        own = self._of["duration"] - self._of["comm"] - self._on_device()
+        step_s = float(np.median(self._of["duration"]))
+        last = self._last()
+        ranks = [
+            Straggler(late, last.get(late.rank), self._spends(late) if late.is_late else [])
+            for late in lateness(self.ranks, own, step_s)
+        ]
+        self._connection.notes = self._notes
+        return Stragglers(ranks, len(self.steps), step_s)
+
+    def _rows(self, sql: str) -> list[dict[str, Any]]:
+        return list(self._connection.query(sql).to_pylist())
+
+    def _array(self, rows: Sequence[Mapping[str, Any]], name: str) -> Seconds:
+        """NaN where there is nothing."""
+        made = np.full((len(self.ranks), len(self.steps)), np.nan)
+        places = {step: place for place, step in enumerate(self.steps)}
+        of_ranks = {rank: place for place, rank in enumerate(self.ranks)}
+        for row in rows:
+            if row["step"] in places and row[name] is not None and row["rank"] in of_ranks:
+                made[of_ranks[row["rank"]], places[row["step"]]] = row[name]
+        return made
+
+    def _on_device(self) -> Seconds:
+        """How long operations took that wait for other ranks on a device: they follow one another on its stream."""
+        rows = self._rows(
+            "SELECT rank, step, SUM(duration_ms) / 1e3 AS seconds FROM python.nccl_trace "
+            f"WHERE {self._window} AND backend = 'nccl' AND state = 'done' GROUP BY ALL"
+        )
+        taken = np.nan_to_num(self._array(rows, "seconds"))
+        return np.minimum(taken, self._of["duration"] - self._of["comm"])
+
+    def _last(self) -> dict[int, float]:
+        """Of the collectives that every member came to, in percent, to how many each rank came last."""
+        rows = self._rows(
+            "SELECT last_rank AS rank, COUNT(*) * 100.0 / SUM(COUNT(*)) OVER () AS pct FROM probe.collectives "
+            f"WHERE {self._window} AND group_size > 1 AND len(arrived) = group_size GROUP BY ALL"
+        )
+        found = dict.fromkeys(self.ranks, 0.0) if rows else {}
+        return found | {row["rank"]: row["pct"] for row in rows}
+
+    def _spends(self, late: Lateness) -> list[str]:
+        """What the rank does longer than the others, in lines: by phase and in it by module or loader; its host."""
+        place = self.ranks.index(late.rank)
+        sampled = self._sampled.sum() >= LEAST_SAMPLED
+        steps = self._sampled if sampled else np.ones_like(self._sampled)
+        of, names = dict(self._of), dict(_PHASES)
+        if not sampled:  # of the other steps forward is a part of the rest
+            of["other"] = of["other"] + np.nan_to_num(of.pop("forward"))
+            names["other"] = "in forward or outside of all phases"
+        told = []
+        for phase in names.keys() & of.keys():
+            more = float(np.median(excess(of[phase][:, steps])[place]))
+            if more > _WORTH * late.late_s:
+                told.append((more, f"{_ms(more)} longer {names[phase]}{self._inside(phase, late.rank, more, steps)}"))
+        return [*(line for _, line in sorted(told, reverse=True)), *self._host(late.rank)]
+
+    def _inside(self, phase: str, rank: int, more: float, steps: Any) -> str:
+        """Of a phase the one module or loader that has most of it."""
+        chosen = ", ".join(str(step) for step, wanted in zip(self.steps, steps.tolist(), strict=True) if wanted)
+        if phase not in _PARTS:
+            return ""
+        of, columns = _PARTS[phase]
+        stage = "" if phase == "data" else f" AND stage = '{phase}'"
+        parts: dict[str, dict[int, float]] = {}
+        for row in self._rows(f"SELECT rank, {columns} WHERE step IN ({chosen}){stage} GROUP BY ALL"):
+            parts.setdefault(str(row["what"]), {})[row["rank"]] = row["seconds"] / int(steps.sum())
+        by_part = {what: _more(seconds, rank) for what, seconds in parts.items()}
+        what = max(by_part, key=lambda each: by_part[each], default="")
+        return f", {_ms(by_part[what])} of it {of} {what}" if what and by_part[what] > more / 2 else ""
+
+    def _host(self, rank: int) -> list[str]:
+        sql = "SELECT rank, AVG(core_wait_pct) AS pct FROM host.process_trace"
+        rows = self._rows(f"{sql} WHERE {self._window} AND core_wait_pct IS NOT NULL GROUP BY ALL")
+        waits = {row["rank"]: row["pct"] for row in rows}
+        if rank not in waits or len(waits) < 2:
+            return []
+        usual = waits[rank] - _more(waits, rank)
+        if waits[rank] < max(usual + _CORE_PCT, usual * _CORE_TIMES):
+            return []
+        return [f"{waits[rank]:.0f} % of the time waiting for a core, which other work has (the others {usual:.0f} %)"]
+
+
+def _more(values: Mapping[int, float], rank: int) -> float:
+    """Than the median of the others; 0 where there is nothing to compare."""
+    others = [value for other, value in values.items() if other != rank]
+    return values.get(rank, 0.0) - float(np.median(others)) if others else 0.0
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

@@ -1,0 +1,71 @@
+"""What a filter can let through, by Arrow's own reasoning: of which ranks, and from which step on.
+
+Called by probe.query.table_scan.  Invariant: only what the filter provably refuses is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+
+_EXACT = 16  # of the newest steps each is told from the next, of older ones ever more are taken together
+_GROWTH = 1.5
+
+
+def possible_ranks(filter: Any, ranks: Sequence[int]) -> set[int]:
+    """Those of which a row may pass; all, where the filter does not mention them."""
+    if filter is None or "rank" not in str(filter):
+        return set(ranks)
+    known = sorted(set(ranks))
+    return {known[place] for place in _possible(filter, [ds.field("rank") == rank for rank in known])}
+
+
+def first_step(filter: Any, last: int) -> int | None:
+    """No row of an earlier step can pass: None where every step can, a step behind all where none can.
+
+    last: the newest step that is known.  Of steps long ago the answer may be too early.
+    """
+    if filter is None or "step" not in str(filter):
+        return None
+    step, edges = ds.field("step"), _edges(last)
+    between = [(step >= low) & (step < high) for low, high in pairwise(edges)]
+    places = _possible(filter, [step < edges[0], *between, step >= edges[-1]])
+    if not places:
+        return last + (1 << 32)
+    return None if places[0] == 0 else edges[places[0] - 1]
+
+
+def _edges(last: int) -> list[int]:
+    """Steps, rising, the last one behind all; the first one is 1 or less."""
+    back, edges = 1.0, [last + 1]
+    while edges[-1] > 0:
+        edges.append(last + 1 - int(back))
+        back = back + 1 if back < _EXACT else back * _GROWTH
+    return edges[::-1]
+
+
+def _possible(filter: Any, guarantees: Sequence[Any]) -> list[int]:
+    """Places of the guarantees under which the filter is not plainly false: as a dataset leaves out its files."""
+    form, files = ds.IpcFileFormat(), fs.LocalFileSystem()
+    pieces = [
+        form.make_fragment(str(place), filesystem=files, partition_expression=known)
+        for place, known in enumerate(guarantees)
+    ]
+    whole = ds.FileSystemDataset(pieces, _schema(), form, files)
+    return sorted(int(piece.path) for piece in whole.get_fragments(filter=filter))
+
+
+@cache
+def _schema() -> Any:
+    """Of every column that a filter may name; the fragments have no more than the two."""
+    from ..arrays.arrow import ARROW_TYPES
+    from ..tables import TABLES
+
+    fields = {column.name: ARROW_TYPES[column.type] for table in TABLES for column in table.columns}
+    return pa.schema(list(fields.items()))

@@ -1,0 +1,152 @@
+"""torch's Flight Recorder of all ranks: what each has issued last, who has not come, and what does not fit.
+
+Called by probe.diagnose.evidence with what the agents tell.  The recorder knows what was issued before the attach, too.
+Invariant: pure; a rank that told nothing is never said to be missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..text import title
+
+_UNEVEN = ("to_all", "toall", "gather", "scatter")  # in kinds to which ranks may give unequal parts
+
+_NUMBERS = ("time_created_ns", "collective_seq_id")
+_TOLD = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One collective as one rank issued it.  created_ns: wall clock; backend: where a group has two, each counts."""
+
+    group: str
+    number: int  # of the group's collectives, the same on all its ranks
+    kind: str
+    sizes: str
+    dtypes: str
+    created_ns: int
+    ended: bool
+    backend: str = ""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A collective that is in flight on some rank, or an operation between two ranks, whose number is -1.
+
+    missing: members that have not issued it; unknown: members that told nothing; mismatch: what the ranks do not agree
+    on; created_ns: of the first that issued it.
+    """
+
+    group: str
+    number: int
+    kind: str
+    members: tuple[int, ...]
+    arrived: tuple[int, ...]
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    unknown: tuple[int, ...]
+    mismatch: str
+    created_ns: int
+
+
+def told_of(texts: Iterable[str]) -> list[Mapping[str, Any]]:
+    """The entries of dumps as torch tells them, oldest first."""
+    told = [each for text in texts for each in _readable(text)]
+    return sorted(told, key=lambda each: int(each["time_created_ns"]))
+
+
+def _readable(text: str) -> list[Mapping[str, Any]]:
+    """The entries of one dump that have what is needed of them; none of what is no dump."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    entries = told.get("entries") if isinstance(told, dict) else None
+    return [each for each in entries if _is_entry(each)] if isinstance(entries, list) else []
+
+
+def _is_entry(told: Any) -> bool:
+    if not isinstance(told, dict) or any(type(told.get(name)) is not int for name in _NUMBERS):
+        return False
+    group = told.get("process_group")
+    return isinstance(group, list) and bool(group) and isinstance(told.get("input_dtypes") or [], list)
+
+
+def entries_of(texts: Iterable[str]) -> list[Entry]:
+    """The collectives in dumps, oldest first."""
+    return [_entry(each) for each in told_of(texts) if not each.get("is_p2p")]
+
+
+def has_ended(told: Mapping[str, Any]) -> bool:
+    """Whether an entry is of an operation that is over; gloo's recorder keeps the state as it was issued."""
+    return bool(told.get("retired")) or told.get("state") == "completed"
+
+
+def is_in_flight(told: Mapping[str, Any]) -> bool:
+    """Whether it is surely so: of one send or recv out of a batch the recorder never tells that it is over."""
+    return not has_ended(told) and (not told.get("is_p2p") or told.get("state") == "started")
+
+
+def _entry(told: Mapping[str, Any]) -> Entry:
+    backend, _, kind = str(told.get("profiling_name") or "").partition(":")
+    return Entry(
+        str(told["process_group"][0]),
+        int(told["collective_seq_id"]),
+        kind,
+        str(told.get("input_sizes") or ""),
+        " ".join(map(str, told.get("input_dtypes") or [])).lower(),
+        int(told["time_created_ns"]),
+        has_ended(told),
+        backend,
+    )
+
+
+def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequence[int]]) -> list[Pending]:
+    """Collectives in flight, those first that were issued first.  groups: name -> members, as ranks of the job."""
+    issued: dict[tuple[str, str, int], dict[int, Entry]] = {}
+    latest: dict[tuple[str, str, int], int] = {}
+    for rank, entries in by_rank.items():
+        for entry in entries:
+            issued.setdefault((entry.group, entry.backend, entry.number), {})[rank] = entry
+            of_rank = entry.group, entry.backend, rank
+            latest[of_rank] = max(latest.get(of_rank, 0), entry.number)
+    found = []
+    for (group, backend, number), ranks in issued.items():
+        waiting = tuple(sorted(rank for rank, entry in ranks.items() if not entry.ended))
+        if not waiting:
+            continue
+        members = tuple(groups.get(group) or sorted(ranks))
+        came = [rank for rank in members if rank in ranks or latest.get((group, backend, rank), 0) >= number]
+        rest = [rank for rank in members if rank not in came]
+        found.append(
+            Pending(
+                group,
+                number,
+                ranks[waiting[0]].kind,
+                members,
+                tuple(came),
+                waiting,
+                tuple(rank for rank in rest if rank in by_rank),
+                tuple(rank for rank in rest if rank not in by_rank),
+                _mismatch(ranks),
+                min(entry.created_ns for entry in ranks.values()),
+            )
+        )
+    return sorted(found, key=lambda each: each.created_ns)
+
+
+def _mismatch(ranks: Mapping[int, Entry]) -> str:
+    """`operation: all_reduce on ranks 0-2, broadcast on rank 3`, or nothing."""
+    comparable = not any(part in entry.kind for entry in ranks.values() for part in _UNEVEN)
+    for what in ("kind", "sizes", "dtypes") if comparable else ("kind",):
+        by_value: dict[str, list[int]] = {}
+        for rank, entry in sorted(ranks.items()):
+            by_value.setdefault(getattr(entry, what), []).append(rank)
+        if len(by_value) > 1:
+            told = (f"{value or 'none'} on {title(who)}" for value, who in by_value.items())
+            return f"{_TOLD[what]}: {', '.join(told)}"
+    return ""

@@ -1,0 +1,48 @@
+"""When a step is over: its optimizers are, which is a little later than its boundary.
+
+Called by the timeline.  A boundary is noted inside the anchor optimizer's step, and another optimizer that steps
+after it, with no call of a model and no backward in between, ends the same step.  Invariant: the ends of steps are
+in order, each between its own boundary and the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..arrays.nesting import Bools, Ints
+from ..streams import ENGINE, FORWARD, KIND_MASK, OPTIMIZER
+
+if TYPE_CHECKING:
+    from .snapshot import Rows
+
+
+@dataclass(frozen=True)
+class Closings:
+    """Of each boundary: when its step is over, and whether the optimizer that noted it is known to have ended."""
+
+    time: Ints
+    stepped: Bools
+
+
+def closings(ends: Ints, threads: Ints, spans: Rows) -> Closings:
+    """ends, threads: time and thread of each boundary, in order."""
+    kind = spans["flags"] & KIND_MASK
+    rows = np.flatnonzero(kind == OPTIMIZER)
+    start, end, thread = (spans[slot][rows] for slot in ("start_ns", "end_ns", "thread"))
+    first = np.searchsorted(ends, start, side="right")
+    last = np.searchsorted(ends, end, side="right") - 1
+    around = last >= first
+    late = ~around & (last >= 0)
+    if late.any():
+        # in a step that is not sampled the calls are not seen, but its backward is
+        calls = np.sort(spans["start_ns"][(kind == FORWARD) | (kind == ENGINE)])
+        late[late] = np.searchsorted(calls, start[late]) == np.searchsorted(calls, ends[last[late]])
+    mine = (around | late) & (threads[last] == thread)
+    closed = ends.copy()
+    np.maximum.at(closed, last[mine], end[mine])
+    stepped = np.zeros(len(ends), np.bool_)
+    stepped[last[mine & around]] = True
+    return Closings(closed, stepped)

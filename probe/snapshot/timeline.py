@@ -1,0 +1,204 @@
+"""A rank's steps: which step a moment belongs to, which steps may be seen, and what an eval caused.
+
+Made by Raw.timeline from the boundaries that the agent recorded; a loop that never steps an optimizer
+counts its outermost module calls instead.  Invariant: the same moment gets the same step in every table.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..arrays.nesting import Bools, Ints
+from ..settings import BLOCK
+from ..streams import ENGINE, EVAL, FORWARD, KIND_MASK, OPTIMIZER, PACKING_NS, SAMPLED, SPANS, STEPS, WRITTEN
+from .step_ends import Closings, closings
+
+if TYPE_CHECKING:
+    from .snapshot import Raw, Rows
+
+STUCK = 5  # a rank that has been in a step for this many usual steps shows that step
+_RECENT = 64  # steps that say what is usual
+
+
+class Timeline:
+    """step = number of steps the job had completed before; a boundary ends a step.
+
+    boundaries: the rows of STEPS by count, or what stands for them in a loop without an optimizer.
+    """
+
+    def __init__(self, raw: Raw) -> None:
+        self._raw = raw
+        self.base = int(raw.facts.get("step_base") or 0)
+        rows = raw.rows(STEPS)
+        self.incomplete = 1  # the step in which the attach fell
+        self.boundaries = rows.of(np.argsort(rows["count"], kind="stable")) if len(rows) else self._count_calls(rows)
+        self._ends: Ints = np.ascontiguousarray(self.boundaries["time_ns"])
+        self._counts: Ints = np.ascontiguousarray(self.boundaries["count"])
+        self._flags: Ints = np.ascontiguousarray(self.boundaries["flags"])
+
+    def _count_calls(self, none: Rows) -> Rows:
+        """No optimizer steps: every outermost call of a root module is a step, once there has been nothing else."""
+        spans = self._raw.rows(SPANS)
+        kind = spans["flags"] & KIND_MASK
+        if self._raw.facts.get("anchor") or np.isin(kind, (ENGINE, OPTIMIZER)).any():
+            return none
+        calls = np.flatnonzero(kind == FORWARD)
+        roots = [serial for serial, module in self._raw.log.modules.items() if module.get("root") in (serial, 0, None)]
+        calls = calls[np.isin(spans["subject"][calls], roots)]
+        calls = calls[np.argsort(spans["start_ns"][calls], kind="stable")]
+        start, end = spans["start_ns"][calls], spans["end_ns"][calls]
+        # a root that calls itself, or another root, is one call
+        outermost = np.ones(len(start), np.bool_)
+        outermost[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
+        first = start[outermost][:1]  # what was under way at the attach ends here
+        self.incomplete = 0
+        made = type(none)(none.slots, np.zeros((outermost.sum() + len(first), len(none.slots)), np.int64))
+        made["time_ns"][:] = np.concatenate([first, end[outermost]])
+        made["count"][:] = np.arange(len(made)) - 1
+        made["thread"][:] = spans["thread"][calls[outermost]][np.maximum(made["count"], 0)]
+        made["flags"][:] = SAMPLED
+        return made
+
+    @cached_property
+    def closings(self) -> Closings:
+        """When each step is over; the time of its boundary where it is not known better."""
+        rows = self.boundaries
+        if not len(rows) or not self.incomplete:
+            return Closings(self._ends, np.ones(len(rows), np.bool_))
+        return closings(self._ends, rows["thread"], self._raw.rows(SPANS))
+
+    @property
+    def steps(self) -> bool:
+        """Whether this rank takes part in the job's steps at all."""
+        return len(self._ends) > 0 or bool(self._raw.facts.get("anchor"))
+
+    def _index(self, times_ns: Ints) -> Ints:
+        found: Ints = np.searchsorted(self.closings.time, times_ns, side="right")
+        return found
+
+    def step(self, times_ns: Ints) -> Ints:
+        """The job's step of each moment."""
+        if not len(self._ends):
+            return np.full(len(times_ns), self.base, np.int64)
+        counts = np.append(self._counts, self._counts[-1] + 1)
+        return self.base + counts[self._index(times_ns)]
+
+    def counted(self, times_ns: Ints) -> Ints:
+        """The step of each moment by the boundaries alone: that moment's or, in the midst of an optimizer, the next."""
+        counts = np.append(self._counts, self._counts[-1] + 1)
+        result: Ints = self.base + counts[np.searchsorted(self._ends, times_ns, side="right")]
+        return result
+
+    def since(self, times_ns: Ints) -> Ints:
+        """When the step of each moment began; the beginning of time in the first."""
+        begins = np.concatenate([[np.iinfo(np.int64).min], self.closings.time])
+        result: Ints = begins[self._index(times_ns)]
+        return result
+
+    def time_before(self, step: int, steps: int) -> int | None:
+        """A moment so many steps before this one began; None where there is no such moment, or steps are but calls."""
+        place = int(np.searchsorted(self._counts, step - self.base - steps))
+        return int(self._ends[place - 1]) if self.incomplete and place > 0 else None
+
+    def flags(self, steps: Ints) -> Ints:
+        """SAMPLED or BARE of these steps, 0 for neither; one that has not ended yet shows what it has."""
+        if len(self._counts) and int(self._counts[-1] - self._counts[0]) == len(self._counts) - 1:
+            place = np.clip(steps - (self.base + self._counts[0]), 0, len(self._counts) - 1)
+        else:
+            place = np.minimum(np.searchsorted(self._counts, steps - self.base), len(self._counts) - 1)
+        known = len(self._counts) > 0 and self._counts[place] == steps - self.base
+        result: Ints = (
+            np.where(known, self._flags[place], SAMPLED) if len(self._flags) else np.full(len(steps), SAMPLED)
+        )
+        return result
+
+    @cached_property
+    def unfinished(self) -> int:
+        """The first step of a block of sampled steps that has only begun, after some that were not; else a far one.
+
+        Until it is whole nobody sees it: "the last ten steps" would be two or three.
+        """
+        far, last = np.iinfo(np.int64).max, self._raw.job.completed
+        every = (self._raw.facts.get("sampling") or {}).get("every", 1)
+        if every == 1 or last is None or self.stuck:
+            return far
+        latest = self.flags(np.arange(last - BLOCK + 1, last + 1)) & SAMPLED
+        run = int(np.argmin(latest[::-1])) if not latest.all() else 0
+        return last - run + 1 if run else far
+
+    def finished(self, steps: Ints) -> Bools:
+        """Which of these are no such steps."""
+        result: Bools = steps < self.unfinished
+        return result
+
+    @property
+    def unsampled(self) -> tuple[int, int]:
+        """How many of the whole steps were not sampled, and how many there are."""
+        whole = self._flags[self._counts >= self.incomplete]
+        return int((whole & SAMPLED == 0).sum()), len(whole)
+
+    @property
+    def completed(self) -> int | None:
+        """The last step this rank has completed, None if none as a whole, or while their numbers may still change."""
+        if not len(self._ends) or self._counts[-1] < self.incomplete or not self.settled:
+            return None
+        return int(self.base + self._counts[-1])
+
+    @property
+    def settled(self) -> bool:
+        """Whether the agent knows where the job's own number comes from: some steps after the first one."""
+        return self._raw.facts.get("step_settled") is not False
+
+    @cached_property
+    def stuck(self) -> bool:
+        """Whether the rank has been in its open step for much longer than usual."""
+        usual = np.diff(self._ends[-_RECENT:])
+        if not len(usual):
+            return False
+        return bool(self._raw.now_ns - self._ends[-1] > STUCK * np.median(usual))
+
+    def oldest(self, streams: tuple[str, ...]) -> int:
+        """The first step of which all rows of these streams are still there."""
+        first = self.base + max(self.incomplete, int(self._counts[0]) + 1 if self._lost(STEPS) else 0)
+        for stream in streams:
+            rows = self._raw.rows(stream)
+            if not self._lost(stream) or not len(rows):
+                continue
+            left = rows[WRITTEN[stream]][:1] + PACKING_NS
+            first = max(first, int(self.step(left)[0]) + 1)
+        return first
+
+    def _lost(self, stream: str) -> bool:
+        rows = self._raw.rows(stream)
+        return len(rows) > 0 and int(rows["seq"][0]) > 1
+
+    def visible(self, steps: Ints, streams: tuple[str, ...] = ()) -> Bools:
+        """Which rows of these steps may be seen: steps that this rank has whole and every rank has completed."""
+        job = self._raw.job
+        if job.open_steps:
+            return np.ones(len(steps), np.bool_)
+        whole: Bools = steps >= self.oldest(streams)
+        if self.stuck:
+            return whole
+        if job.completed is None:
+            return np.zeros(len(steps), np.bool_)
+        result: Bools = whole & (steps <= job.completed)
+        return result
+
+    def evals(self) -> list[tuple[int, int]]:
+        """Start and end of each eval."""
+        spans = self._raw.rows(SPANS)
+        rows = np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL)
+        return list(zip(spans["start_ns"][rows].tolist(), spans["end_ns"][rows].tolist(), strict=True))
+
+    def in_eval(self, times_ns: Ints, threads: Ints) -> Bools:
+        """Whether an eval was running on that thread at that moment."""
+        spans = self._raw.rows(SPANS)
+        found = np.zeros(len(times_ns), np.bool_)
+        for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL):
+            inside = (times_ns >= spans["start_ns"][row]) & (times_ns < spans["end_ns"][row])
+            found |= inside & (threads == spans["thread"][row])
+        return found
