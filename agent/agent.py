@@ -30,7 +30,8 @@ from .storage.header import Header
 from .storage.log import Log
 from .storage.rows import Stream
 from .taps.collectives.flight_recorder import dumps, groups
-from .taps.torch_taps import NO_TORCH, TorchTaps, torch_is_imported
+from .taps.torch_taps import NO_TORCH, TorchTaps
+from .torch_state import torch_is_imported
 
 _STEPS = 1 << 53  # numbers of steps that make sense
 

@@ -5,21 +5,43 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import proxy
 
 from .. import protocol as wire
-from .taps.torch_taps import TAPS, is_distributed
+from .boundary.boundary import Boundary
+from .evals.evals import Evals
+from .samplers.sampler_loop import Machine
+from .serve.peers import Peers
+from .serve.server import Server
+from .steps.sampling import Sampling
+from .steps.step_count import Steps
+from .storage.rows import Stream
+from .taps.torch_taps import TAPS, TorchTaps
+from .torch_state import is_distributed
 
-if TYPE_CHECKING:
-    from .agent import Agent
+
+class Described(Protocol):
+    """The agent, as far as its facts go."""
+
+    version: str
+    why_no_taps: str
+    taps: TorchTaps | None
+    streams: dict[str, Stream]
+    steps: Steps
+    sampling: Sampling
+    machine: Machine
+    peers: Peers
+    boundary: Boundary
+    server: Server
+    evals: Evals
 
 
 class Facts:
     """now() on the agent's thread: plain data, as probe/streams.py and the header carry it."""
 
-    def __init__(self, agent: Agent, endpoint: str) -> None:
-        self._agent: Agent = proxy(agent)  # which holds this
+    def __init__(self, agent: Described, endpoint: str) -> None:
+        self._agent: Described = proxy(agent)  # which holds this
         self.id = os.urandom(8).hex()  # no other agent has it, on whatever host
         self._fixed = {
             "agent": agent.version,

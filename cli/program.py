@@ -6,7 +6,7 @@ import importlib
 
 import click
 
-import probe
+from probe.version import __version__
 
 VERBS = (
     "attach",
@@ -40,7 +40,7 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs, options_metavar="[ENDPOINT]", subcommand_metavar="VERB ...",
              context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})  # fmt: skip
-@click.version_option(probe.__version__, message="probe %(version)s")
+@click.version_option(__version__, message="probe %(version)s")
 def program() -> None:
     """Attach to a running PyTorch job, and ask it anything in SQL or Python.
 

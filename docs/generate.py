@@ -12,8 +12,9 @@ from probe.cli.entry import BUG_STATUS, PIPE_STATUS
 from probe.cli.program import VERBS, program
 from probe.cli.verbs.tables import SELF_TIME, laid_out
 from probe.errors import CODES
-from probe.schema import COMMON, Column, Table
+from probe.schema import COMMON, Column
 from probe.tables import TABLES
+from probe.tables.declaration import Table
 
 REFERENCE = Path(__file__).parent / "reference"
 WIDTH = 80

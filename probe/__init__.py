@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .version import __version__
+
 if TYPE_CHECKING:
     from .attach.starting import start
     from .connection import Connection, connect
 
 __all__ = ["Connection", "__version__", "connect", "start"]
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -19,9 +19,8 @@ from probe.agent.steps.sampling import Sampling
 from probe.agent.storage.header import Header
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
-from probe.client.clock_offsets import boot
 from probe.client.endpoints import Address, Resolved
-from probe.host.processes import start_ticks
+from probe.host.processes import boot_id, start_ticks
 from probe.streams import (
     BEGIN,
     COLLECTIVES,
@@ -83,7 +82,7 @@ class FakeAgent:
             "taps": dict.fromkeys(
                 ("forward", "backward", "optimizer", "collectives", "loader", "process", "gpu"), "on"
             ),
-            "boot_id": boot(), "id": os.urandom(8).hex(), "sampling": Sampling().settings(), **facts,
+            "boot_id": boot_id(), "id": os.urandom(8).hex(), "sampling": Sampling().settings(), **facts,
         }  # fmt: skip
         self.server = Server(f"ipc://{path}", {os.getuid() if uid is None else uid})
         self.handlers = {

@@ -26,7 +26,8 @@ from probe.agent.taps.optimizer_hooks import OptimizerHooks
 from probe.arrays.arrow import table_of
 from probe.snapshot.log import START
 from probe.snapshot.log import Log as ReadersLog
-from probe.snapshot.snapshot import Job, Raw, complete
+from probe.snapshot.rows import complete
+from probe.snapshot.snapshot import Job, Raw
 from probe.streams import MARKS, ON_DEMAND, SPANS, STEPS, STREAMS
 from probe.tables.torch_trace import TABLE
 

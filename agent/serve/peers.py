@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from ... import protocol as wire
-from ..taps.torch_taps import is_distributed
+from ..torch_state import is_distributed
 from .server import Key, Refused, Server
 
 _PATIENCE_S = 3.0  # with the store

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 from ... import protocol as wire
 from ...streams import BARE, COLLECTIVES, LOADS, MARKS, SAMPLED, SPANS, UNTIMED
@@ -20,6 +19,7 @@ from ..steps.sampling import Sampling
 from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
+from ..torch_state import is_distributed
 from .collectives.tap import Collectives
 from .device.tap import Device
 from .loader import Loader
@@ -198,15 +198,3 @@ class TorchTaps:
         self.optimizer.forget()
         self.device.forget()
         self.collectives.forked()
-
-
-def torch_is_imported() -> bool:
-    """Whether all of torch is there, and not just what an import in progress has made of it so far."""
-    torch = sys.modules.get("torch")
-    return torch is not None and not getattr(torch.__spec__, "_initializing", False)
-
-
-def is_distributed() -> bool:
-    """Whether the job has a process group."""
-    distributed: Any = sys.modules.get("torch.distributed") if torch_is_imported() else None
-    return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from .statements import Token, statement_at, tokens
 
 if TYPE_CHECKING:
-    from probe.schema import Column, Table
+    from probe.schema import Column
+    from probe.tables.declaration import Table
 
 WORD = re.compile(r"[\w.]*$")
 # The alias is only looked at: it may be the JOIN of the next table.

@@ -1,12 +1,12 @@
 """The commands of the shell that are no SQL: each begins with a dot, stands on a line of its own and needs no `;`.
 
-Called by cli/shell/shell.py.  A new one is one function and one line in COMMANDS.
+Called by cli/shell/lines.py.  A new one is one function and one line in COMMANDS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -19,10 +19,9 @@ from ..output.result import Records
 from ..program import program
 from ..session import say
 from .completion import Candidate
+from .shell import Shell
 from .statements import split
-
-if TYPE_CHECKING:
-    from .shell import Shell
+from .watch import watch
 
 FORMS = tuple(form for form in WRITERS if form not in BINARY)
 _PLAIN = {"help": ".help", "quit": ".quit", "exit": ".quit"}  # what people type before they know better
@@ -91,8 +90,6 @@ def _verb(name: str, *words: str) -> None:
 
 
 def _watch(shell: Shell, rest: str) -> None:
-    from .watch import watch
-
     seconds, _, sql = rest.partition(" ")
     try:
         every = SECONDS.convert(seconds, None, None)

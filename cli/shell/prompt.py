@@ -35,6 +35,7 @@ from ..error_output import tell
 from ..session import say
 from .completion import WORD, Candidate, candidates
 from .dot_commands import is_command, offered
+from .lines import run
 from .shell import Shell, how_to_go_on
 from .statements import is_complete, tokens
 
@@ -67,7 +68,7 @@ def _turn(shell: Shell, session: PromptSession[str]) -> None:
         return
     silent = False
     try:
-        shell.run(text)
+        run(shell, text)
     except BrokenPipeError:  # nobody reads the results any more
         raise
     except (Exception, KeyboardInterrupt) as error:

@@ -1,7 +1,7 @@
-"""The shell without its prompt: a connection that stays, its settings, and what a line of input does.
+"""The shell without its prompt: a connection that stays, its settings, and how it asks and shows.
 
-Used by `probe ENDPOINT sql`, from a terminal (cli/shell/prompt.py) and from a file.  Invariant: whatever a line does
-wrong is raised, and leaves the shell as it was.
+Held by `probe ENDPOINT sql`, on a terminal (cli/shell/prompt.py) and for a file.  Invariant: whatever a
+statement does wrong is raised, and leaves the shell as it was.
 """
 
 from __future__ import annotations
@@ -79,17 +79,6 @@ class Shell:
     def whom(self) -> str:
         ranks = len(self.connection.agents)
         return f"{self.connection.endpoint}, {ranks} rank{'s' * (ranks != 1)}"
-
-    def run(self, text: str) -> None:
-        """A dot-command, or statements one after the other."""
-        from .dot_commands import is_command, obey
-
-        if is_command(text):
-            obey(self, text)
-            return
-        for statement in statements.split(text):
-            self.last = statement
-            self.show(self.ask(statement))
 
     def ask(self, sql: str) -> Answer:
         """Raises ProbeError.  Ctrl-C ends the query, by Interrupted."""

@@ -13,15 +13,12 @@ import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from probe.errors import Interrupted
 
 from ..output import table
 from ..session import say
-
-if TYPE_CHECKING:
-    from .shell import Answer, Shell
+from .shell import Answer, Shell
 
 _LEAST_PAUSE_S = 0.1  # each look makes the job's agents answer
 _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"

@@ -14,6 +14,7 @@ from probe.errors import Interrupted, UsageError
 
 from ..options import SECONDS, Verb, endpoint_option, one_endpoint
 from ..shell.dot_commands import FORMS, is_command
+from ..shell.lines import run
 from ..shell.shell import Shell
 from ..shell.statements import is_complete
 
@@ -48,7 +49,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], open_steps: bool, ti
             interact(shell)
         else:
             for text in _inputs():
-                shell.run(text)
+                run(shell, text)
                 if shell.ended:
                     break
 

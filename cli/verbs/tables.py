@@ -19,7 +19,8 @@ from ..output.result import Records
 from ..session import say
 
 if TYPE_CHECKING:
-    from probe.schema import Column, Table
+    from probe.schema import Column
+    from probe.tables.declaration import Table
 
 SELF_TIME = "duration is self time: what a module took itself. A block with its children is total_duration."
 NESTED = ("json", "ndjson")  # formats in which an object may hold others

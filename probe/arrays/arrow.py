@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ..schema import Column, Columns
 from .distinct import distinct, places
-from .nesting import Bools, Ints
+from .dtypes import Bools, Ints
 
 ARROW_TYPES: dict[str, Any] = {
     "BOOLEAN": pa.bool_(),

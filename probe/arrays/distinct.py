@@ -6,12 +6,9 @@ imports numpy.ma, which takes longer than most queries.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from .nesting import Ints
+from .dtypes import Ints
 
 _WIDE = 1 << 20  # the range of values for which a count of each is no burden
 

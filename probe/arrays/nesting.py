@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from .distinct import distinct, places
+from .dtypes import Bools, Ints
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 NONE = -1
 _MANY = 8  # threads: one by one they take longer
 _NEVER = 1 << 61

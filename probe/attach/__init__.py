@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from .. import __version__
 from ..host import agent_memory
 from ..host.processes import has_ended
+from ..version import __version__
 
 __all__ = ["Attached", "attach"]
 

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import __version__
 from ..errors import AttachError
 from ..host.kernel_threads import native_threads, told_together
 from ..host.process_status import has_thread
 from ..host.processes import has_ended
+from ..version import __version__
 from . import listening, refusals
 from .bootstrap import bootstrap_text
 from .bundle import Part, digest

@@ -21,7 +21,7 @@ from ..host.process_status import Status, my_status, read_status
 from ..host.processes import has_ended
 from . import refusals
 from .inject import ptrace
-from .inject.architecture import this_machine
+from .inject.machines import this_machine
 from .inject.target import examine
 from .inject.target_memory import read_mappings
 from .rendezvous import find_place

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .. import __version__
+from ..version import __version__
 from .bootstrap import IN_THE_TARGET
 from .bundle import agent_bundle, digest
 from .delivery import modules

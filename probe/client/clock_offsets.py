@@ -11,6 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from ..host.processes import boot_id
+
 Facts = dict[str, Any]
 
 
@@ -32,7 +34,7 @@ class Clocks:
 
     def __init__(self) -> None:
         self._offsets: dict[str, Offset] = {}
-        self._here = boot()
+        self._here = boot_id()
 
     def corrected(self, facts: Facts, sent_ns: int, received_ns: int) -> Facts:
         """The facts with their wall clock as this machine's would have shown, and how far it was off."""
@@ -53,12 +55,3 @@ class Clocks:
         if old is None or new.error_ns < old.error_ns or abs(new.ns - old.ns) > new.error_ns + old.error_ns:
             self._offsets[host] = new
         return self._offsets[host]
-
-
-def boot() -> str:
-    """By which this machine is known until it boots again; "" where that cannot be read."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

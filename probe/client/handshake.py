@@ -10,10 +10,10 @@ import getpass
 import os
 import time
 
-from .. import __version__
 from .. import protocol as wire
 from ..errors import EndpointError, SilentError
 from ..host import agent_memory
+from ..version import __version__
 from .client import Call, Client, Link, nobody
 from .peers import check_ranks, find_peers
 

@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from ..arrays.distinct import distinct
-from ..arrays.nesting import NONE, Bools, Ints
+from ..arrays.dtypes import Bools, Ints
+from ..arrays.nesting import NONE
 from ..streams import BEGIN, BEGIN_SAME_NODE, END
 from .call_tree import Tree
 

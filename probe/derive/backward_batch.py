@@ -14,7 +14,7 @@ from functools import cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Bools, Ints
 from .backward import Calls, Instances, Marks, Passes, lengths
 from .backward import resolve as resolve_each
 from .call_tree import Tree

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays.distinct import distinct
-from ..arrays.nesting import NONE, Bools, Ints
+from ..arrays.dtypes import Bools, Ints
+from ..arrays.nesting import NONE
 from ..streams import BEGIN_SAME_NODE, END
 from .backward import Calls
 from .call_tree import Tree

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ..arrays.distinct import distinct
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Bools, Ints
 
 _WIDE = 1 << 22  # serial numbers between the first and the last module
 

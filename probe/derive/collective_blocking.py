@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays.nesting import Bools, Ints
-from ..snapshot.snapshot import Raw, Rows
+from ..arrays.dtypes import Bools, Ints
+from ..snapshot.rows import Rows
+from ..snapshot.snapshot import Raw
 from ..streams import BLOCKING, COLLECTIVES, ENGINE, KIND_MASK, SPANS, WAIT
 from .spans import united
 

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from ..arrays.arrow import choice, coded, nullable
 from ..arrays.distinct import distinct
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Bools, Ints
 from ..schema import Columns
-from ..snapshot.snapshot import Raw, Rows
+from ..snapshot.rows import Rows
+from ..snapshot.snapshot import Raw
 from ..streams import ASYNC_OP, FAILED
 from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once, operation_type
 from .operation_types import FAILED as HAS_FAILED

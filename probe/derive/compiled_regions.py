@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays.nesting import NONE, Bools, Ints, nearest, nest
+from ..arrays.dtypes import Bools, Ints
+from ..arrays.nesting import NONE, nearest, nest
 from ..snapshot.log import Log
-from ..snapshot.snapshot import Raw, Rows
+from ..snapshot.rows import Rows
+from ..snapshot.snapshot import Raw
 from ..streams import COMPILED, FORWARD, KIND_MASK, MARKS, SPANS, WAIT
 
 _GRAPHS = {"GraphModule", "<lambda>"}  # classes of modules that torch.fx makes of a graph

@@ -14,8 +14,10 @@ import numpy as np
 
 from ..arrays.arrow import nullable, nulls
 from ..arrays.distinct import distinct
-from ..arrays.nesting import NONE, Bools, Ints, nearest
-from ..snapshot.snapshot import Raw, Rows
+from ..arrays.dtypes import Bools, Ints
+from ..arrays.nesting import NONE, nearest
+from ..snapshot.rows import Rows
+from ..snapshot.snapshot import Raw
 from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARK, OPTIMIZER
 from .backward import Instances, Marks, Passes
 from .spans import Spans, united

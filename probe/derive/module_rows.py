@@ -10,7 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ..arrays.distinct import distinct, first_places
-from ..arrays.nesting import NONE, Ints, depth_below
+from ..arrays.dtypes import Ints
+from ..arrays.nesting import NONE, depth_below
 from ..snapshot.snapshot import Raw
 from ..streams import FORWARD, KIND_MASK
 from .backward import Calls, Instances, Marks, Passes, place_marks

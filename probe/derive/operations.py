@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays.distinct import distinct
-from ..arrays.nesting import NONE, Bools, Ints
-from ..snapshot.snapshot import Job, Left, Raw, Rows
+from ..arrays.dtypes import Bools, Ints
+from ..arrays.nesting import NONE
+from ..snapshot.rows import Rows
+from ..snapshot.snapshot import Job, Left, Raw
 from ..streams import BARE, COLLECTIVES
 
 PAIRWISE = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays.distinct import distinct
-from ..arrays.nesting import NONE, Bools, Ints
+from ..arrays.dtypes import Bools, Ints
+from ..arrays.nesting import NONE
 from .backward import covered
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.arrow import nullable
 from ..arrays.distinct import distinct
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Bools, Ints
 from ..schema import Columns
 from ..snapshot.snapshot import Raw
 from ..streams import EVAL, KIND_MASK, SAMPLES, SPANS

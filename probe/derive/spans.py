@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays.distinct import distinct
-from ..arrays.nesting import Bools, Ints, Nesting, ancestors_with, nearest, nest
-from ..snapshot.snapshot import Raw, Rows
+from ..arrays.dtypes import Bools, Ints
+from ..arrays.nesting import Nesting, ancestors_with, nearest, nest
+from ..snapshot.rows import Rows
+from ..snapshot.snapshot import Raw
 from ..streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS
 from .compiled_regions import spans
 

@@ -16,8 +16,8 @@ from .. import protocol as wire
 from ..attach.gil import gil_told
 from ..client.client import Client, Header, Link
 from ..errors import SilentError
-from ..host import agent_memory
 from ..host.processes import has_ended, is_stopped, process, ranks_below
+from ..snapshot import memory_source
 from ..snapshot.flight_recorder import Entry, Pending, entries_of
 from ..snapshot.stacks import Thread, threads_of
 from ..snapshot.wire_source import Fetcher
@@ -160,7 +160,7 @@ def _share(pid: int, first: _Look, second: _Look) -> float:
 def _of_rank(link: Link, first: _Look, second: _Look, entries: Sequence[Entry]) -> OfRank:
     running = _share(link.pid, first, second) if link.here else None
     said = second.said[link]["facts"] if link in second.said else None
-    facts = said or next((raw.facts for raw in agent_memory.raws([link.pid] if link.here else [])), None)
+    facts = said or next((raw.facts for raw in memory_source.raws([link.pid] if link.here else [])), None)
     condition = "answers" if said else _condition(link)
     gil = gil_told(link.pid) if condition == "silent" and link.here else ""
     if facts is None:

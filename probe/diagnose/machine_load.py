@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..arrays.arrow import table_of
-from ..schema import Table
 from ..snapshot.snapshot import Job, Left, Raw
+from ..tables.declaration import Table
 from ..tables.gpu_trace import TABLE as GPU
 from ..tables.process_trace import TABLE as PROCESS
 from ..text import title

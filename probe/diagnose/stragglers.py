@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..errors import SilentError, UsageError
 from .straggler_statistics import Lateness, Seconds, excess, lateness
-
-if TYPE_CHECKING:
-    from ..connection import Connection
 
 LEAST_STEPS = 8
 LEAST_SAMPLED = 5  # to tell forward from the rest
@@ -32,6 +29,18 @@ _PARTS = {
 }
 _WORTH = 0.2  # of what a rank is late by: a smaller part is not told
 _CORE_PCT, _CORE_TIMES = 10.0, 2  # a rank waits for a core by so many points more, and so many times as long
+
+
+class Queried(Protocol):
+    """The connection whose tables are asked."""
+
+    endpoint: str
+    notes: list[str]
+
+    @property
+    def agents(self) -> list[dict[str, Any]]: ...
+
+    def query(self, sql: str) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -56,14 +65,14 @@ class Stragglers:
         return [each for each in self.ranks if each.late.is_late]
 
 
-def stragglers(connection: Connection, steps: int) -> Stragglers:
+def stragglers(connection: Queried, steps: int) -> Stragglers:
     return _Look(connection, steps).report()
 
 
 class _Look:
     """One look at a job's last steps."""
 
-    def __init__(self, connection: Connection, steps: int) -> None:
+    def __init__(self, connection: Queried, steps: int) -> None:
         self._connection = connection
         rows = self._rows(
             "SELECT rank, step, sampled, duration, comm_duration AS comm, data_duration AS data, forward_duration AS "

@@ -1,7 +1,7 @@
-"""The agent's memory read from outside: facts, rows and log of a process through /proc/<pid>/fd.
+"""The memory of an agent as /proc/<pid>/fd shows it: its files, and the facts in its header.
 
-Called to find out who is attached, and to read a process that is stopped or no longer answers.  Invariant:
-nothing is asked of the target, and its memory does not grow: holes are skipped, never read.
+Called to find out who is attached; `probe.snapshot.memory_source` reads rows and log.  Invariant: nothing is asked of
+the target, and its memory does not grow: holes are skipped, never read.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ import contextlib
 import json
 import os
 import struct
-import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from ..client.clock_offsets import boot
 from ..streams import (
     HEADER_BYTES,
     HEADER_HALF_LAYOUT,
@@ -23,12 +21,8 @@ from ..streams import (
     HEADER_MAGIC,
     HEADER_NAME,
     HEADER_VERSION,
-    STEPS,
 )
-from .processes import start_ticks
-
-if TYPE_CHECKING:
-    from ..snapshot.snapshot import Job, Raw, Recent
+from .processes import boot_id, start_ticks
 
 Facts = dict[str, Any]
 _PREFIX = "/memfd:probe-"
@@ -82,7 +76,7 @@ def here(said: Facts) -> int | None:
 
     Its own pid need not be the one that it has here: it may live in another pid namespace.
     """
-    if not said.get("id") or said.get("boot_id") != boot():
+    if not said.get("id") or said.get("boot_id") != boot_id():
         return None
     own = int(said["pid"])
     if (facts(own) or {}).get("id") == said["id"]:
@@ -115,83 +109,7 @@ def _parsed(data: bytes) -> Facts | None:
     return said if isinstance(said, dict) else None
 
 
-def snapshot(pids: Iterable[int], open_steps: bool = False) -> Job:
-    """The same Job as off the wire, of processes that need not run."""
-    from ..snapshot.snapshot import Job
-
-    found = raws(pids)
-    return Job(found, lambda stream: put_rows(found, stream), open_steps=open_steps)
-
-
-def raws(pids: Iterable[int]) -> list[Raw]:
-    """What is known of these processes; without those that have no agent, or end just now."""
-    found = []
-    for pid in pids:
-        said = facts(pid)
-        with contextlib.suppress(OSError, KeyError):
-            found += [] if said is None else [_raw(pid, said)]
-    return found
-
-
-def put_rows(found: Iterable[Raw], stream: str, oldest: bool = False) -> None:
-    """The rows of a stream as they lie there now; who asks for the oldest of them gets all."""
-    for raw in found:
-        try:
-            raw.put(stream, list(_pieces(raw, stream)), oldest)
-        except OSError:
-            raw.job.leave(raw, f"Rank {raw.rank} (pid {raw.pid}) ended.")
-
-
-def put_recent(found: Iterable[Recent], stream: str) -> None:
-    """The same of ranks of which only the newest rows are wanted."""
-    for recent in found:
-        put_rows([recent.whole], stream)
-        if recent.whole.has_rows(stream):
-            recent.cut(stream, recent.whole.rows(stream).table)
-
-
-def _raw(pid: int, said: Facts) -> Raw:
-    from ..snapshot.log import Log
-    from ..snapshot.snapshot import Raw
-
-    log = Log()
-    with open(descriptors(pid)["log"], "rb", buffering=0) as file:
-        (committed,) = struct.unpack("<Q", os.pread(file.fileno(), 8, 0))
-        log.feed(_read(file.fileno(), log.end, committed))
-    # the readings in the header may be old: the target may stand still, the clocks do not
-    clocks = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
-    raw = Raw(pid, {**said, **clocks}, {}, log)
-    time_at, count_at = map(raw.slots(STEPS).index, ("time_ns", "count"))
-    for rows in _pieces(raw, STEPS):  # the header may also be behind the steps
-        if len(rows):
-            raw.facts.update(count=int(rows[-1, count_at]) + 1, last_step_ns=int(rows[-1, time_at]))
-    return raw
-
-
-def _pieces(raw: Raw, stream: str) -> Iterator[Any]:
-    """Complete rows by number: the ring's last lap, oldest chunk first."""
-    import numpy as np
-
-    path = descriptors(raw.pid).get(stream)
-    if path is None:
-        return
-    width = len(raw.slots(stream))
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        ring = size // (8 * width)
-        places = []
-        for start, end in _filled(file.fileno(), size):
-            first, last = start // (8 * width), -(-end // (8 * width))
-            table = np.frombuffer(_read(file.fileno(), first * 8 * width, last * 8 * width), "<i8").reshape(-1, width)
-            place = np.arange(first, first + len(table))
-            places.append(table[(table[:, -1] > 0) & ((table[:, -1] - 1) % ring == place)])
-    table = np.concatenate(places) if places else np.zeros((0, width), np.int64)
-    newest = table[:, -1].max(initial=0)
-    table = table[table[:, -1] > newest - ring]
-    yield table[np.argsort(table[:, -1], kind="stable")]
-
-
-def _filled(fd: int, size: int) -> Iterator[tuple[int, int]]:
+def filled(fd: int, size: int) -> Iterator[tuple[int, int]]:
     """Where the file has data, in pieces of some chunks; reading a hole of a memfd through a map would fill it."""
     at = 0
     while at < size:
@@ -203,7 +121,7 @@ def _filled(fd: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, at
 
 
-def _read(fd: int, start: int, end: int) -> bytes:
+def read_range(fd: int, start: int, end: int) -> bytes:
     data = b""
     while start + len(data) < end:
         piece = os.pread(fd, min(end - start - len(data), 1 << 30), start + len(data))

@@ -210,3 +210,12 @@ def _read(path: str) -> bytes:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.isdigit() else None
+
+
+def boot_id() -> str:
+    """By which this machine is known until it boots again; "" where that cannot be read."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import duckdb
 
-from ..schema import Table
+from ..tables.declaration import Table
 
 # What shows comments.  DESCRIBE and SHOW do not.
 _CATALOGUE = re.compile(r"duckdb_(columns|views)|information_schema|pg_description", re.IGNORECASE)

@@ -19,8 +19,8 @@ import pyarrow.dataset as ds
 
 from ..arrays.arrow import schema_of
 from ..errors import Interrupted, ProbeError, QueryError
-from ..schema import Table
 from ..snapshot.snapshot import Job
+from ..tables.declaration import Table
 from .catalogue import comment
 from .duckdb_session import PATH, Opening
 from .max_step import Newest

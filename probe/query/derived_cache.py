@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays.distinct import distinct
-from ..arrays.nesting import Ints
-from ..schema import Table
+from ..arrays.dtypes import Ints
 from ..snapshot.snapshot import Raw
 from ..streams import DEVICE, PACKING_NS, WRITTEN
+from ..tables.declaration import Table
 from .lazy_columns import Piece
 
 _BACK = 2  # steps before the newest one: some of their rows may still come

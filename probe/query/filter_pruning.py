@@ -14,6 +14,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
+from ..arrays.arrow import ARROW_TYPES
+from ..tables import TABLES
+
 _EXACT = 16  # of the newest steps each is told from the next, of older ones ever more are taken together
 _GROWTH = 1.5
 
@@ -64,8 +67,5 @@ def _possible(filter: Any, guarantees: Sequence[Any]) -> list[int]:
 @cache
 def _schema() -> Any:
     """Of every column that a filter may name; the fragments have no more than the two."""
-    from ..arrays.arrow import ARROW_TYPES
-    from ..tables import TABLES
-
     fields = {column.name: ARROW_TYPES[column.type] for table in TABLES for column in table.columns}
     return pa.schema(list(fields.items()))

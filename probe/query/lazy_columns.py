@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrays.arrow import ARROW_TYPES, table_of
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Bools, Ints
 from ..schema import Column, Columns
 
 Chunks = dict[str, list[Any]]  # of each column

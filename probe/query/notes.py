@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..schema import Table
 from ..snapshot.snapshot import Job
 from ..streams import COLLECTIVES, DEVICE, LOADS, MARKS, SAMPLES, SPANS
+from ..tables.declaration import Table
 from ..text import some, title
 
 _TAPS = {

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from ..arrays.arrow import choice, made, nullable
 from ..arrays.distinct import distinct, places
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Bools, Ints
 from ..schema import Column, Columns
-from ..snapshot.snapshot import Raw, Rows
+from ..snapshot.rows import Rows
+from ..snapshot.snapshot import Raw
 from ..snapshot.timeline import Timeline
 from ..streams import DEVICE, SAMPLED, STEPS
 from .derived_cache import WORTH

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays.distinct import distinct
-from ..arrays.nesting import Ints
+from ..arrays.dtypes import Ints
 from ..schema import Column, Columns
-from ..snapshot.snapshot import Raw, Rows
+from ..snapshot.rows import Rows
+from ..snapshot.snapshot import Raw
 from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS
 from .identity_columns import with_common
 from .lazy_columns import Chunks, Made, Piece

@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from ..arrays.arrow import ARROW_TYPES, schema_of
-from ..schema import Table
+from ..schema import Columns
 from ..snapshot.snapshot import Job, Left, Raw
+from ..tables import TABLES
+from ..tables.declaration import Table
 from .derived_cache import Shelf, lay_by, shelf_of
 from .filter_pruning import first_step, possible_ranks
 from .identity_columns import with_common
@@ -56,8 +58,8 @@ class Derived:
         return pa.table(arrays, schema=schema_of(declared))
 
     def _pieces(self, filter: Any) -> list[Piece]:
-        if self.table.derive_job is not None:
-            self._of_job = self._of_job or Piece(self.table.derive_job(self._job))
+        if self.table.derive is None:
+            self._of_job = self._of_job or Piece(self._values())
             return [self._of_job]
         filter = filter if self._pruned else None
         ranks = possible_ranks(filter, [raw.rank for raw in self._job.raws])
@@ -65,6 +67,13 @@ class Derived:
         first = self._first_step(filter)
         self._derive([raw for raw in chosen if not self._reaches(raw, first)], first)
         return _whole_groups([piece for raw in chosen if not raw.left for piece in self._of_ranks[raw][1]])
+
+    def _values(self) -> Columns:
+        """Of a table that is not derived rank by rank."""
+        if self.table.derive_catalogue is not None:
+            return self.table.derive_catalogue(TABLES)
+        assert self.table.derive_job is not None
+        return self.table.derive_job(self._job)
 
     @property
     def _by_step(self) -> bool:

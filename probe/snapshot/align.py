@@ -107,10 +107,10 @@ def _boundaries(client: Client, links: Sequence[Link], deadline: float, recent: 
 
 def _stored(pid: int) -> Boundaries:
     """Out of the memory of a rank that does not answer."""
-    from ..host import agent_memory
+    from . import memory_source
 
     found: Boundaries = {}
-    for raw in agent_memory.snapshot([pid]).raws:
+    for raw in memory_source.snapshot([pid]).raws:
         rows = raw.rows(STEPS)
         _add(found, rows["group_seq"].tolist(), rows["count"].tolist())
     return found

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.nesting import Ints
+from ..arrays.dtypes import Ints
 from ..host import agent_memory
 from ..streams import CHUNK_ROWS
 

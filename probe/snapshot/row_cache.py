@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays.nesting import Ints
+from ..arrays.dtypes import Ints
 from ..streams import CHUNK_ROWS
 
 _SPARE = 1.25  # of memory, so that not every query moves what is there

@@ -16,13 +16,14 @@ import numpy as np
 
 from .. import protocol as wire
 from ..arrays.arrow import template
-from ..arrays.nesting import Ints
+from ..arrays.dtypes import Ints
 from ..client.client import Call, Client, Header, Link, OnReply, nobody
 from ..errors import QueryError, SilentError
 from ..streams import CHUNK_ROWS, COLLECTIVES, PACKING_NS, WRITTEN
 from .ring_reader import Shared
 from .row_cache import Kept
-from .snapshot import Job, Raw, Recent, complete
+from .rows import complete
+from .snapshot import Job, Raw, Recent
 
 _ROOM = 1 << 30  # bytes of rows that are kept for the next query
 _CHANGING = {COLLECTIVES}  # the end of an operation is written later, in place

@@ -7,7 +7,6 @@ tables. Invariant: everything read through one Job belongs to one moment, and no
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,40 +15,11 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import nullable
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Ints
 from ..streams import PACKING_NS, STEPS, STREAMS, WRITTEN
 from .log import Log
+from .rows import Rows
 from .timeline import Timeline
-
-
-class Rows:
-    """Rows of one stream, complete ones only, by number; rows["start_ns"] is a view of that slot."""
-
-    def __init__(self, slots: Sequence[str], table: Ints) -> None:
-        self.slots = tuple(slots)
-        self.table = table
-
-    def __getitem__(self, slot: str) -> Ints:
-        return self.table[:, self.slots.index(slot)]
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def of(self, chosen: Ints | Bools | slice) -> Rows:
-        """The chosen rows, in that order."""
-        return Rows(self.slots, self.table[chosen])
-
-    def since(self, slot: str, value: int) -> Rows:
-        """As an agent cuts them (agent/storage/rows.py): from the row before the first one, about, of which this is no
-        less."""
-        times = self[slot]
-        return self.of(slice(max(0, bisect_left(times, value) - 1), None))
-
-
-def complete(table: Ints, first: int) -> Ints:
-    """Drop rows that are not written yet or not any more: those that do not bear the number of their place."""
-    valid: Bools = table[:, -1] == np.arange(first, first + len(table))
-    return table if valid.all() else table[valid]
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,12 @@ in order, each between its own boundary and the next one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Bools, Ints
 from ..streams import ENGINE, FORWARD, KIND_MASK, OPTIMIZER
-
-if TYPE_CHECKING:
-    from .snapshot import Rows
+from .rows import Rows
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,41 @@ counts its outermost module calls instead.  Invariant: the same moment gets the 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Bools, Ints
 from ..settings import BLOCK
 from ..streams import ENGINE, EVAL, FORWARD, KIND_MASK, OPTIMIZER, PACKING_NS, SAMPLED, SPANS, STEPS, WRITTEN
+from .log import Log
+from .rows import Rows
 from .step_ends import Closings, closings
-
-if TYPE_CHECKING:
-    from .snapshot import Raw, Rows
 
 STUCK = 5  # a rank that has been in a step for this many usual steps shows that step
 _RECENT = 64  # steps that say what is usual
+
+
+class Everyone(Protocol):
+    """All ranks of the snapshot, as far as one of them needs to know."""
+
+    open_steps: bool
+
+    @property
+    def completed(self) -> int | None: ...
+
+
+class OneRank(Protocol):
+    """What a timeline is made of."""
+
+    facts: dict[str, Any]
+    log: Log
+    now_ns: int
+
+    @property
+    def job(self) -> Everyone: ...
+
+    def rows(self, stream: str) -> Rows: ...
 
 
 class Timeline:
@@ -29,7 +50,7 @@ class Timeline:
     boundaries: the rows of STEPS by count, or what stands for them in a loop without an optimizer.
     """
 
-    def __init__(self, raw: Raw) -> None:
+    def __init__(self, raw: OneRank) -> None:
         self._raw = raw
         self.base = int(raw.facts.get("step_base") or 0)
         rows = raw.rows(STEPS)

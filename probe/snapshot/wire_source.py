@@ -12,7 +12,7 @@ from typing import Any
 from .. import protocol as wire
 from ..client.client import Call, Client, Header, Link, nobody
 from ..errors import SilentError
-from ..host import agent_memory
+from . import memory_source
 from .log import Log
 from .scans import Scans
 from .snapshot import Job, Raw, Recent, Silent
@@ -47,15 +47,15 @@ class Fetcher:
 
         def fetch(stream: str) -> None:
             self.scans.whole(job, raws, stream, newest)
-            agent_memory.put_rows(stored, stream)
+            memory_source.put_rows(stored, stream)
 
         def fetch_oldest(stream: str) -> None:
             self.scans.oldest(job, raws, stream, _OLDEST)
-            agent_memory.put_rows(stored, stream, oldest=True)
+            memory_source.put_rows(stored, stream, oldest=True)
 
         def fetch_recent(stream: str, ranks: Sequence[Recent]) -> None:
             self.scans.recent(job, raws, stream, ranks)
-            agent_memory.put_recent([each for each in ranks if each.whole in stored], stream)
+            memory_source.put_recent([each for each in ranks if each.whole in stored], stream)
 
         job = Job(
             [*raws.values(), *stored],
@@ -73,7 +73,7 @@ class Fetcher:
     def _stored(self, links: Sequence[Link]) -> list[Raw]:
         """Ranks that do not answer, by their memory; how their steps are numbered this connection has found out."""
         here = {link.pid: link for link in links if link.readable}
-        raws = agent_memory.raws(here)
+        raws = memory_source.raws(here)
         numbered = {
             pid: {name: link.facts.get(name) for name in ("step_base", "step_source")} for pid, link in here.items()
         }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..schema import Table
 from .agents import TABLE as AGENTS
 from .collectives import TABLE as COLLECTIVES
 from .columns import TABLE as COLUMNS
 from .dataloader_trace import TABLE as DATALOADER_TRACE
+from .declaration import Table
 from .drops import TABLE as DROPS
 from .evals import TABLE as EVALS
 from .gpu_trace import TABLE as GPU_TRACE

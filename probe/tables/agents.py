@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..schema import COMMON, Column, Columns, Table
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Job, Raw
 from ..tested_versions import is_tested
+from .declaration import Table
 
 _RANK, _HOST, _PID = COMMON[:3]
 

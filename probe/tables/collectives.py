@@ -9,14 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrays.arrow import ARROW_TYPES
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Bools, Ints
 from ..derive.operation_types import DONE, IN_FLIGHT, STATES, operation_type
 from ..derive.operation_types import FAILED as HAS_FAILED
 from ..derive.operations import Operations, operations_of
-from ..schema import Column, Columns, Table
+from ..schema import Column, Columns
 from ..snapshot.snapshot import Job
 from ..streams import COLLECTIVES, FAILED
 from ..text import span
+from .declaration import Table
 
 _UNEVEN = ("c10d::alltoall_", "c10d::alltoall_base_", "c10d::allgather_")  # ranks may give unequal parts
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ..schema import Column, Columns, Table
-from ..snapshot.snapshot import Job
+from collections.abc import Sequence
+
+from ..schema import Column, Columns
+from .declaration import Table
 
 
-def derive(job: Job) -> Columns:
+def derive(tables: Sequence[Table]) -> Columns:
     import pyarrow as pa
 
-    from . import TABLES
-
-    every = [(table, column) for table in TABLES for column in table.columns]
+    every = [(table, column) for table in tables for column in table.columns]
     return {
         "table_name": pa.array([table.name for table, _ in every]),
         "column_name": pa.array([column.name for _, column in every]),
@@ -37,7 +37,7 @@ TABLE = Table(
         Column("null_when", "VARCHAR", "", "When it is NULL.", "declaration", "It never is."),
         Column("joins_with", "VARCHAR", "", "Columns elsewhere that mean the same.", "declaration", "There are none."),
     ),
-    derive_job=derive,
+    derive_catalogue=derive,
     question="What does each column of a table mean, and in which unit is it?",
     example="SELECT column_name, type, unit, description FROM probe.columns WHERE table_name = 'python.torch_trace'",
 )

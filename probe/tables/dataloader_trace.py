@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrays.arrow import coded, nullable
-from ..schema import COMMON, Column, Columns, Table
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Raw
 from ..streams import FAILED, LOADS
+from .declaration import Table
 
 _STREAMS = (LOADS,)
 

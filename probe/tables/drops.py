@@ -7,9 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from ..arrays.arrow import ARROW_TYPES
-from ..schema import COMMON, Column, Columns, Table
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Job, Left, Raw
 from ..streams import CHUNK_ROWS
+from .declaration import Table
 
 
 def derive(job: Job) -> Columns:

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrays.arrow import nullable
-from ..schema import COMMON, Column, Columns, Table
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Raw
 from ..streams import EVAL, KIND_MASK, SPANS
+from .declaration import Table
 
 _COMMON = tuple(column for column in COMMON if column.name not in ("time", "start_ns", "step", "in_eval"))
 

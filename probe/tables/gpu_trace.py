@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ..arrays.arrow import coded
 from ..derive.samples import Samples, Values, common
-from ..schema import COMMON, Column, Columns, Table
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Raw
 from ..streams import (
     GPU_ECC_ERRORS,
@@ -30,6 +30,7 @@ from ..streams import (
     GPU_UTIL_PCT,
     SAMPLES,
 )
+from .declaration import Table
 
 _MB = 1 << 20
 

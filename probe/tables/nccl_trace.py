@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..arrays.arrow import stacked
-from ..arrays.nesting import Ints
+from ..arrays.dtypes import Ints
 from ..derive.collective_columns import Recorded
-from ..schema import COMMON, Column, Columns, Table
-from ..snapshot.snapshot import Raw, Rows
+from ..schema import COMMON, Column, Columns
+from ..snapshot.rows import Rows
+from ..snapshot.snapshot import Raw
 from ..streams import COLLECTIVES
+from .declaration import Table
 
 
 def derive(raw: Raw) -> Columns:

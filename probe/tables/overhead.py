@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrays.arrow import ARROW_TYPES
-from ..arrays.nesting import Ints
-from ..schema import COMMON, Column, Columns, Table
+from ..arrays.dtypes import Ints
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Job, Raw
 from ..streams import BARE, SAMPLED, STEPS
+from .declaration import Table
 
 ENOUGH = 30  # steps of a kind below which a median says nothing
 _KINDS = (("sampled", SAMPLED), ("unsampled", 0), ("bare", BARE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..derive.samples import Samples, common
-from ..schema import COMMON, Column, Columns, Table
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Raw
 from ..streams import (
     CORE_WAIT_NS,
@@ -23,6 +23,7 @@ from ..streams import (
     VOLUNTARY_SWITCHES,
     WRITTEN_BYTES,
 )
+from .declaration import Table
 
 _MB = 1 << 20
 

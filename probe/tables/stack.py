@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from .. import protocol as wire
 from ..arrays.arrow import ARROW_TYPES
-from ..schema import COMMON, Column, Columns, Table
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Job, Raw
+from .declaration import Table
 
 if TYPE_CHECKING:
     from ..snapshot.stacks import Thread

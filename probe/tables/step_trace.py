@@ -13,12 +13,12 @@ import numpy as np
 
 from ..arrays.arrow import nullable
 from ..arrays.distinct import distinct
-from ..arrays.nesting import Bools, Ints
+from ..arrays.dtypes import Bools, Ints
 from ..derive.backward import covered
 from ..derive.collective_blocking import blocked, on_host, under_way
 from ..derive.phases import Intervals, phase_times
 from ..protocol import NO_GROUP
-from ..schema import COMMON, Column, Columns, Table
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Raw
 from ..streams import (
     BARE,
@@ -34,6 +34,7 @@ from ..streams import (
     UNTIMED,
     WAIT,
 )
+from .declaration import Table
 
 _STREAMS = (SPANS, LOADS, COLLECTIVES)
 _LOAD = 0  # beside the kinds of spans

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from ..schema import Column, Columns, Table
-from ..snapshot.snapshot import Job
+from collections.abc import Sequence
+
+from ..schema import Column, Columns
+from .declaration import Table
 
 
-def derive(job: Job) -> Columns:
+def derive(tables: Sequence[Table]) -> Columns:
     import pyarrow as pa
 
-    from . import TABLES
-
     return {
-        "table_name": pa.array([table.name for table in TABLES]),
-        "description": pa.array([table.doc for table in TABLES]),
-        "column_count": pa.array([len(table.columns) for table in TABLES]),
-        "streams": pa.array([list(table.streams) for table in TABLES], pa.list_(pa.string())),
-        "question": pa.array([table.question for table in TABLES]),
-        "example": pa.array([table.example for table in TABLES]),
+        "table_name": pa.array([table.name for table in tables]),
+        "description": pa.array([table.doc for table in tables]),
+        "column_count": pa.array([len(table.columns) for table in tables]),
+        "streams": pa.array([list(table.streams) for table in tables], pa.list_(pa.string())),
+        "question": pa.array([table.question for table in tables]),
+        "example": pa.array([table.example for table in tables]),
     }
 
 
@@ -32,7 +32,7 @@ TABLE = Table(
         Column("question", "VARCHAR", "", "What the example answers.", "declaration"),
         Column("example", "VARCHAR", "", "A query to begin with.", "declaration"),
     ),
-    derive_job=derive,
+    derive_catalogue=derive,
     question="What tables are there?",
     example="SELECT table_name, description FROM probe.tables",
 )

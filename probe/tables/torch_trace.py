@@ -14,14 +14,16 @@ import numpy as np
 
 from ..arrays.arrow import choice, coded
 from ..arrays.distinct import distinct
-from ..arrays.nesting import NONE, Bools, Ints, self_time
+from ..arrays.dtypes import Bools, Ints
+from ..arrays.nesting import NONE, self_time
 from ..derive.call_tree import Tree
 from ..derive.device_times import DeviceTimes, Timed
 from ..derive.module_rows import backwards, depths, passes_of, places_of
 from ..derive.spans import Spans
-from ..schema import COMMON, Column, Columns, Table
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Raw
 from ..streams import COMPILED, DEVICE, FAILED, FORWARD, MARKS, OPTIMIZER, SAMPLED, SPANS
+from .declaration import Table
 
 STAGES = ("forward", "backward", "step")
 _STREAMS = (SPANS, MARKS)  # what a row cannot do without; its times on a device may be lost before it

@@ -15,8 +15,8 @@ import pytest
 
 import probe as library
 from probe.connection import Connection
-from probe.schema import Table
 from probe.tables import TABLES
+from probe.tables.declaration import Table
 from target import Probe, Start
 
 pytest.importorskip("torch")

@@ -9,9 +9,9 @@ import pytest
 
 from probe.diagnose import machine_load
 from probe.diagnose.machine_load import machines_told
-from probe.schema import Table
 from probe.snapshot.log import Log
 from probe.snapshot.snapshot import Job, Raw
+from probe.tables.declaration import Table
 
 
 def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | None], list[list[float | None]]]]) -> Any:

@@ -17,7 +17,7 @@ from tapped import tapped  # noqa: E402
 from zoo import ZOO  # noqa: E402
 
 from probe.arrays.arrow import table_of  # noqa: E402
-from probe.arrays.nesting import Ints  # noqa: E402
+from probe.arrays.dtypes import Ints  # noqa: E402
 from probe.query.identity_columns import with_common  # noqa: E402
 from probe.query.rank_batch import Group, groups_of  # noqa: E402
 from probe.snapshot.log import Log  # noqa: E402

@@ -1,16 +1,13 @@
 """What attaching needs to know about a processor, and which one this machine has.
 
 Everything that depends on the machine stands behind `Architecture`; another processor is one more file
-like `x86_64` and one line in `this_machine`.  Registers are a dict by the processor's own names.
+like `x86_64` and one line in `machines`.  Registers are a dict by the processor's own names.
 """
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from typing import Protocol
-
-from ...errors import AttachError
 
 Registers = dict[str, int]
 
@@ -84,15 +81,3 @@ class Architecture(Protocol):
 
     def stub_entry(self, page: int) -> int:
         """Where that code begins."""
-
-
-def this_machine() -> Architecture:
-    """Raises AttachError on a processor that is not known."""
-    machine = platform.machine()
-    if machine == "x86_64":
-        from .x86_64 import X86_64
-
-        return X86_64()
-    raise AttachError(
-        f"This machine is {machine}; attaching works on x86_64 only.", "Call probe.start() in the job.", "architecture"
-    )

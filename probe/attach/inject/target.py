@@ -16,8 +16,9 @@ from ...errors import AttachError
 from ...host.process_status import Status, read_status
 from ...host.processes import has_ended
 from .. import refusals
-from .architecture import Architecture, this_machine
+from .architecture import Architecture
 from .elf import Image
+from .machines import this_machine
 from .target_memory import Mapping, Memory, mapping_at, modules, read_mappings
 
 _PYTHON_CALLS = (

@@ -16,8 +16,8 @@ import pytest
 from probe.cli.entry import run
 from probe.cli.output.table import render
 from probe.cli.verbs.tables import laid_out, of_all, of_table
-from probe.schema import Table
 from probe.tables import TABLES
+from probe.tables.declaration import Table
 from target import PROBE
 
 Captured = pytest.CaptureFixture[str]

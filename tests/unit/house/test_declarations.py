@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from probe.schema import TYPES, Column, Table
+from probe.schema import TYPES, Column
 from probe.tables import TABLES
+from probe.tables.declaration import Table
 
 UNITS = {"_ms": "ms", "_us": "µs", "_ns": "ns", "_mb": "MB", "_mb_s": "MB/s", "_pct": "%", "_gbps": "GB/s", "_s": "1/s",
          "_w": "W", "_mhz": "MHz", "_celsius": "°C", "duration": "s"}  # fmt: skip

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from probe.arrays.arrow import coded, raw_schema, template
-from probe.snapshot.snapshot import complete
+from probe.snapshot.rows import complete
 from probe.streams import STREAMS
 
 

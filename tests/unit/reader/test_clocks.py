@@ -12,8 +12,9 @@ from fake_agent import FakeAgent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.client.clock_offsets import Clocks, boot
+from probe.client.clock_offsets import Clocks
 from probe.connection import Connection
+from probe.host.processes import boot_id
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -30,7 +31,7 @@ def test_the_true_offset_lies_within_the_error(offset: int, out: int, back: int)
 
 
 def test_this_machines_clock_is_its_own() -> None:
-    for mine in ({"boot_id": boot(), "host": "a name of its own"}, {"host": os.uname().nodename}):
+    for mine in ({"boot_id": boot_id(), "host": "a name of its own"}, {"host": os.uname().nodename}):
         facts = Clocks().corrected({**mine, "wall_ns": 5}, 0, 1)
         assert (facts["clock_offset_ns"], facts["clock_error_ns"], facts["wall_ns"]) == (0, 0, 5)
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from probe import keys
 from probe.cli.argv import arrange
 from probe.client import endpoints
-from probe.client.clock_offsets import boot
 from probe.client.endpoints import FORMS, Address, Resolved, host_and_port, is_name
 from probe.connection import Connection
 from probe.errors import EndpointError
 from probe.host import agent_memory
+from probe.host.processes import boot_id
 
 Make = Callable[..., FakeAgent]
 
@@ -81,7 +81,7 @@ def connect() -> Any:
 
 
 def here(id: str) -> dict[str, Any]:
-    return {"id": id, "boot_id": boot()}
+    return {"id": id, "boot_id": boot_id()}
 
 
 def test_an_agent_asked_at_its_socket_is_known_by_the_pid_it_has_here(agent: Make, connect: Any) -> None:

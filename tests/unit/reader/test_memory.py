@@ -19,6 +19,7 @@ from probe.errors import EndpointError
 from probe.host import agent_memory
 from probe.host.processes import descendants
 from probe.query.database import Database
+from probe.snapshot import memory_source
 from probe.snapshot.ring_reader import Shared
 from probe.streams import MARKS, SPANS, STEPS
 from probe.tables import TABLES
@@ -82,7 +83,7 @@ def test_a_stopped_process_gives_the_same_rows_as_the_wire(one: int) -> None:
     with connect(str(one)) as connection:
         expected = connection.query(sql, open_steps=True)
     os.kill(one, signal.SIGSTOP)
-    job = agent_memory.snapshot([one], open_steps=True)
+    job = memory_source.snapshot([one], open_steps=True)
     query = Database(TABLES)
     assert query.run(sql, job).equals(expected)
     query.close()
@@ -105,7 +106,7 @@ def test_what_is_read_beside_a_process_that_runs_is_what_it_would_send(one: int)
 
 def test_reading_does_not_make_the_targets_memory_grow(one: int) -> None:
     before = [os.stat(path).st_blocks for path in agent_memory.descriptors(one).values()]
-    job = agent_memory.snapshot([one])
+    job = memory_source.snapshot([one])
     assert all(len(job.raws[0].rows(stream)) for stream in (SPANS, MARKS, STEPS))
     assert [os.stat(path).st_blocks for path in agent_memory.descriptors(one).values()] == before
 
@@ -115,14 +116,14 @@ def test_after_a_lap_of_the_ring_the_last_rows_are_there(agent: Callable[..., Fa
     capacity = mine.streams[SPANS].capacity
     for at in range(capacity + 100):
         mine.span(at, at + 1)
-    rows = agent_memory.snapshot([os.getpid()]).raws[0].rows(SPANS)
+    rows = memory_source.snapshot([os.getpid()]).raws[0].rows(SPANS)
     assert np.array_equal(rows["seq"], np.arange(101, capacity + 101))
 
 
 def test_steps_of_which_rows_were_overwritten_are_not_shown(agent: Callable[..., FakeAgent]) -> None:
     mine = agent()
     mine.train(mine.streams[MARKS].capacity, unit=1000)
-    job = agent_memory.snapshot([os.getpid()])
+    job = memory_source.snapshot([os.getpid()])
     query = Database(TABLES)
     (row,) = query.run(
         "SELECT min(n) low, max(n) high FROM (SELECT count(*) n FROM python.torch_trace GROUP BY step)",

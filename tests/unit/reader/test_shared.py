@@ -14,7 +14,7 @@ import pytest
 
 from probe.host import agent_memory
 from probe.snapshot.ring_reader import Shared, _Ring
-from probe.snapshot.snapshot import complete
+from probe.snapshot.rows import complete
 from probe.streams import SPANS, STREAMS
 
 WRITER = """

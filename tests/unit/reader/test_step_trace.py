@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from probe.connection import Connection
 from probe.derive.phases import Intervals, phase_times
 from probe.protocol import NO_GROUP
-from probe.snapshot.snapshot import Rows
+from probe.snapshot.rows import Rows
 from probe.snapshot.step_ends import closings
 from probe.streams import (
     BARE,
