@@ -1,4 +1,7 @@
-"""What reads the machine once a second; agent/samplers/sampler_loop.py calls them."""
+"""What reads the machine once a second.
+
+It may import `storage`.  Invariant: a sampler that raises is turned off and named; the others go on.
+"""
 
 
 class Absent(Exception):

@@ -1,1 +1,4 @@
-"""The verbs of the `probe` command: one file each, with its click command as `command`.  None imports another."""
+"""The verbs, one file each; a new one is a file here and its name in `VERBS`.
+
+It may import everything else of the command.  Invariant: no verb imports another.
+"""

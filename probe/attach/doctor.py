@@ -17,13 +17,13 @@ from functools import partial
 
 from ..errors import AttachError
 from ..host import agent_memory
+from ..host.memory_maps import read_mappings
 from ..host.process_status import Status, my_status, read_status
 from ..host.processes import has_ended
 from . import refusals
 from .inject import ptrace
 from .inject.machines import this_machine
 from .inject.target import examine
-from .inject.target_memory import read_mappings
 from .rendezvous import find_place
 from .sites import executable, has_package, python_version
 from .zmq_loan import lend

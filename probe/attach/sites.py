@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from .inject.target_memory import read_mappings
+from ..host.memory_maps import read_mappings
 
 _SITE = re.compile(r"^(.*/(?:site|dist)-packages)/")
 _VERSION = re.compile(r"python(\d)\.(\d+)")

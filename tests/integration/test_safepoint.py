@@ -15,8 +15,8 @@ from probe.attach.inject import safepoint
 from probe.attach.inject.candidates import candidates
 from probe.attach.inject.safepoint import HANDLER_SECONDS, stop_safe_thread
 from probe.attach.inject.target import examine
-from probe.attach.inject.target_memory import read_mappings
 from probe.errors import AttachError
+from probe.host.memory_maps import read_mappings
 from target import Start
 
 

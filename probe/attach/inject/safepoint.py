@@ -12,13 +12,13 @@ import signal
 import time
 
 from ...errors import AttachError
+from ...host.memory_maps import mapping_at
 from ...host.process_status import thread_status
 from .. import refusals
 from ..withdrawal import ENDING, Withdrawn
 from .candidates import BITSET_WAITS, FUTEX_OPERATION, candidates
 from .stopped_thread import CannotStop, GroupStopped, StoppedThread
 from .target import Target
-from .target_memory import mapping_at
 
 # Modules in whose code a thread may be holding such a lock.
 _LOCKING = re.compile(

@@ -13,13 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...errors import AttachError
+from ...host.memory_maps import Mapping, mapping_at, modules, read_mappings
 from ...host.process_status import Status, read_status
 from ...host.processes import has_ended
 from .. import refusals
 from .architecture import Architecture
 from .elf import Image
 from .machines import this_machine
-from .target_memory import Mapping, Memory, mapping_at, modules, read_mappings
+from .target_memory import Memory
 
 _PYTHON_CALLS = (
     "PyGILState_Ensure",

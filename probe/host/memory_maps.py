@@ -1,0 +1,49 @@
+"""What a process has mapped, out of /proc/PID/maps."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+_DELETED = " (deleted)"
+
+
+class Mapping(NamedTuple):
+    """One line of /proc/PID/maps; path is "" for anonymous memory."""
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The file's last component, also of a file deleted since."""
+        return os.path.basename(self.path.removesuffix(_DELETED))
+
+
+def read_mappings(pid: int) -> list[Mapping]:
+    """Raises PermissionError, or FileNotFoundError or ProcessLookupError when the process is gone."""
+    with open(f"/proc/{pid}/maps", errors="surrogateescape") as lines:
+        return [_mapping(line) for line in lines]
+
+
+def _mapping(line: str) -> Mapping:
+    """Range, permissions, offset, device, inode, and the path, which may hold blanks or be left out."""
+    addresses, permissions, offset, _, _, *path = line.rstrip("\n").split(None, 5)
+    start, _, end = addresses.partition("-")
+    return Mapping(int(start, 16), int(end, 16), permissions, int(offset, 16), path[0] if path else "")
+
+
+def mapping_at(mappings: list[Mapping], address: int) -> Mapping | None:
+    return next((mapping for mapping in mappings if mapping.start <= address < mapping.end), None)
+
+
+def modules(mappings: list[Mapping]) -> dict[str, int]:
+    """Path -> load address of every mapped file, in the order of the addresses."""
+    loaded: dict[str, int] = {}
+    for mapping in mappings:
+        if mapping.path.startswith("/") and mapping.offset == 0:
+            loaded.setdefault(mapping.path, mapping.start)
+    return loaded
