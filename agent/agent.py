@@ -18,12 +18,12 @@ from .evals.evals import Evals
 from .facts import Facts
 from .inspect.stacks import stacks
 from .names.modules import Modules
-from .samplers.sampler_loop import Machine
+from .samplers.sampler_loop import SamplerLoop
 from .serve.listeners import CannotListen
 from .serve.peers import Peers
 from .serve.scans import Scans
 from .serve.server import Key, Refused, Server
-from .steps.rss import Resident
+from .steps.rss import Rss
 from .steps.sampling import Sampling
 from .steps.step_count import Steps
 from .storage.header import Header
@@ -46,11 +46,11 @@ class Agent:
         self.header, self.log = Header(), Log()
         self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         self.modules = Modules(self.log)
-        self.machine = Machine(self.streams[SAMPLES], self.log, pynvml_path)
+        self.machine = SamplerLoop(self.streams[SAMPLES], self.log, pynvml_path)
         self.boundary = Boundary()
         self.sampling = Sampling()
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
-        self.resident = Resident()
+        self.resident = Rss()
         self.steps.rss_bytes = self.resident.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
@@ -237,7 +237,7 @@ class Agent:
         for part in self._parts():
             part.close()
 
-    def _parts(self) -> list[Stream | Log | Header | Resident]:
+    def _parts(self) -> list[Stream | Log | Header | Rss]:
         return [*self.streams.values(), self.log, self.header, self.resident]
 
     def _in_forked_child(self) -> None:

@@ -11,7 +11,7 @@ from weakref import proxy
 from .. import protocol as wire
 from .boundary.boundary import Boundary
 from .evals.evals import Evals
-from .samplers.sampler_loop import Machine
+from .samplers.sampler_loop import SamplerLoop
 from .serve.peers import Peers
 from .serve.server import Server
 from .steps.sampling import Sampling
@@ -30,7 +30,7 @@ class Described(Protocol):
     streams: dict[str, Stream]
     steps: Steps
     sampling: Sampling
-    machine: Machine
+    machine: SamplerLoop
     peers: Peers
     boundary: Boundary
     server: Server

@@ -13,7 +13,7 @@ from weakref import finalize
 from .agent import Agent
 from .facts import start_ticks
 from .fork import lay_by_modules
-from .noop import nothing
+from .noop import noop
 
 _PATIENCE_S = 10.0  # a detach waits for a boundary between two steps
 
@@ -80,7 +80,7 @@ def _new_agent(facts: dict[str, Any]) -> Agent:
         global _agent
         at_exit()
         agent.release()
-        agent.on_stopped = nothing  # this very function, which holds the agent
+        agent.on_stopped = noop  # this very function, which holds the agent
         lay_by_modules()
         _agent = None  # last of all: an attach may be waiting for it
 

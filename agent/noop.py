@@ -5,5 +5,5 @@ from __future__ import annotations
 from typing import Any
 
 
-def nothing(*_: Any) -> None:
+def noop(*_: Any) -> None:
     """Takes anything."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from probe.errors import SnippetFailed
 from probe.text import span, title
 
-from .output.rank_output import Merge
+from .output.rank_output import RankOutput
 from .session import say
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ def evaluate(
 ) -> None:  # fmt: skip
     """Run the code and show what it printed and returned.  Raises SnippetFailed where it raised."""
     asked = ranks or [int(facts["rank"] or 0) for facts in connection.agents]
-    merged = {"stdout": Merge(asked, partial(_write, sys.stdout)), "stderr": Merge(asked, partial(_write, sys.stderr))}
+    merged = {
+        "stdout": RankOutput(asked, partial(_write, sys.stdout)),
+        "stderr": RankOutput(asked, partial(_write, sys.stderr)),
+    }
 
     def on_output(ranks: list[int], stream: str, text: str) -> None:
         for rank in ranks:

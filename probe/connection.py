@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import protocol as wire
-from .client.client import Call, Client, Link, nobody
+from .client.client import AgentLink, Call, Client, nobody
 from .client.endpoints import Resolved, resolve
 from .client.handshake import greet, whoami
 from .client.preflight import look
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from .diagnose.stragglers import Stragglers
     from .evals.evaluation import EvalResult, OnOutput
     from .query.database import Database
-    from .query.duckdb_session import Opening
+    from .query.duckdb_session import DuckDBSession
     from .query.notes import Answered
-    from .snapshot.snapshot import Job
+    from .snapshot.snapshot import Snapshot
     from .snapshot.stacks import Thread
-    from .snapshot.wire_source import Fetcher
+    from .snapshot.wire_source import WireSource
 
 MAX_FETCH = 1e9  # bytes
 _LAST_ACT_S = 1.0
@@ -66,10 +66,10 @@ class Connection:
         self.explanation: list[str] = []
         make_room(len(resolved.addresses))
         self._client = Client(key)
-        self._fetcher: Fetcher | None = None
-        self._opening: Opening | None = None
+        self._fetcher: WireSource | None = None
+        self._opening: DuckDBSession | None = None
         self._database: Database | None = None
-        self._unaligned: list[Link] = []
+        self._unaligned: list[AgentLink] = []
         self._closed = False
         try:
             for address in resolved.addresses:
@@ -93,7 +93,7 @@ class Connection:
         """The facts of every agent that answers, by rank; pid as this machine sees it, if it is on it."""
         return [{**link.facts, "pid": link.pid} for link in self._answering()]
 
-    def _answering(self) -> list[Link]:
+    def _answering(self) -> list[AgentLink]:
         return sorted((link for link in self._client.links if not link.silent), key=lambda link: link.rank)
 
     def _begin(self) -> None:
@@ -115,19 +115,19 @@ class Connection:
         """
         self._begin()  # before the imports: Ctrl-C may come in their midst
         begun = time.monotonic()
-        from .query.duckdb_session import Opening
+        from .query.duckdb_session import DuckDBSession
 
-        self._opening = self._opening or Opening()
+        self._opening = self._opening or DuckDBSession()
         from .query.database import Database
         from .query.fetch_report import explained
         from .query.notes import answered_of, notes_of
-        from .snapshot.wire_source import Fetcher
+        from .snapshot.wire_source import WireSource
         from .tables import TABLES
 
         self._database = database = self._database or Database(TABLES, self._opening)
         if self._settle() or self._unaligned:
             self._align()
-        self._fetcher = self._fetcher or Fetcher(self._client, self.timeout)
+        self._fetcher = self._fetcher or WireSource(self._client, self.timeout)
         scans = self._fetcher.scans
         scans.begin(max_fetch)
         job = self._fetcher.snapshot(open_steps)
@@ -140,7 +140,7 @@ class Connection:
         self._enough(job, begun, min_ranks)
         return result
 
-    def _enough(self, job: Job, begun: float, min_ranks: int) -> None:
+    def _enough(self, job: Snapshot, begun: float, min_ranks: int) -> None:
         from .query.notes import answered_of
 
         answered = answered_of(job, time.monotonic() - begun)
@@ -185,7 +185,7 @@ class Connection:
         ]
         return results
 
-    def _chosen(self, ranks: Iterable[int] | None) -> list[Link]:
+    def _chosen(self, ranks: Iterable[int] | None) -> list[AgentLink]:
         links = sorted(self._client.links, key=lambda link: link.rank)
         if ranks is not None:
             wanted = set(ranks)
@@ -199,7 +199,7 @@ class Connection:
             raise SilentError(f"{silent[0].name} {silent[0].silent}: nothing was run.")
         return links
 
-    def _same_steps(self, links: Sequence[Link]) -> None:
+    def _same_steps(self, links: Sequence[AgentLink]) -> None:
         """Ranks whose steps are not known to be the same cannot run anything at the same one."""
         end = time.monotonic() + self.timeout
         while True:
@@ -314,7 +314,7 @@ class Connection:
         self._client.close()
 
 
-def _wait_for_the_end(links: Iterable[Link]) -> None:
+def _wait_for_the_end(links: Iterable[AgentLink]) -> None:
     """Of agents that have said that they go: their last act is to give their memory back."""
     end = time.monotonic() + _LAST_ACT_S
     for link in links:

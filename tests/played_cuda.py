@@ -21,6 +21,7 @@ from naps import MS, Clock, RealClock
 from torch import nn
 
 from probe.agent.taps.device import calls
+from probe.agent.taps.device import clock as device_clock
 
 MB = 1 << 20
 
@@ -175,7 +176,7 @@ def played_cuda(clock: Clock | RealClock) -> Iterator[PlayedCuda]:
             (torch.cuda, "is_current_stream_capturing", lambda: played.capturing),
             (ctypes, "CDLL", lambda name, *args: played if name == "libcuda.so.1" else library(name, *args)),
             (calls, "perf_counter_ns", clock),
-            (clock, "perf_counter_ns", clock),
+            (device_clock, "perf_counter_ns", clock),
             *((torch._C, name, value) for name, value in core.items()),
         ):
             patches.enter_context(patch.object(home, name, value, create=True))

@@ -27,7 +27,7 @@ from probe.arrays.arrow import table_of
 from probe.snapshot.log import START
 from probe.snapshot.log import Log as ReadersLog
 from probe.snapshot.rows import complete
-from probe.snapshot.snapshot import Job, Raw
+from probe.snapshot.snapshot import Rank, Snapshot
 from probe.streams import MARKS, ON_DEMAND, SPANS, STEPS, STREAMS
 from probe.tables.torch_trace import TABLE
 
@@ -97,7 +97,7 @@ class Taps:
         index = {self.serial(module): i for i, module in enumerate(modules)}
         return [(index[row["subject"]], row["flags"]) for row in self.rows(MARKS) if row["subject"] in index]
 
-    def raw(self) -> Raw:
+    def raw(self) -> Rank:
         """What a reader would have of this moment; every step may be seen."""
         naming = threading.Thread(target=self.modules.name)  # as the agent's: it looks at the others' variables
         naming.start()
@@ -110,8 +110,8 @@ class Taps:
         }
         clocks = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
         facts = {"step_base": self.steps.base, "streams": streams, **clocks}
-        raw = Raw(os.getpid(), facts, {name: stream.position() for name, stream in self.streams.items()}, log)
-        Job([raw], lambda stream: raw.put(stream, self._pieces(stream)), open_steps=True)
+        raw = Rank(os.getpid(), facts, {name: stream.position() for name, stream in self.streams.items()}, log)
+        Snapshot([raw], lambda stream: raw.put(stream, self._pieces(stream)), open_steps=True)
         return raw
 
     def _pieces(self, name: str) -> list[Any]:

@@ -32,7 +32,7 @@ class _Place:
         self.left = 0  # loops that were left, from the innermost
         self.turned = -1  # the loop whose turn came
         self.moved = False
-        self.before: Any = None if type(frame.f_trace) is Turn else frame.f_trace
+        self.before: Any = None if type(frame.f_trace) is BackEdgeTrace else frame.f_trace
         self.opcodes = _OPCODES and any(loop.hidden for loop in self.loops) and not frame.f_trace_opcodes
 
     def turns(self, offset: int) -> bool:
@@ -47,7 +47,7 @@ class _Place:
         return False
 
 
-class Turn:
+class BackEdgeTrace:
     """Armed when made, on the training thread; calls `fire` with the loop's frame once, or is over.
 
     Another thread sets `over`, and `closed` if no mark is to come back either; the next event then ends it.
@@ -226,12 +226,12 @@ class _Emptying:
 
 def in_a_trace(code: CodeType) -> bool:
     """Has the interpreter still to write a copy of a frame's locals back when this code is through?"""
-    return code in (Turn.__call__.__code__, Turn._called.__code__, _Emptying.__call__.__code__)
+    return code in (BackEdgeTrace.__call__.__code__, BackEdgeTrace._called.__code__, _Emptying.__call__.__code__)
 
 
 def _hide_from_dynamo() -> None:
     """Give what runs at each call the file name of one of torch's that dynamo skips: a call may be compiled code's."""
     module = sys.modules.get("torch.nn.modules.module")
     file = getattr(module, "__file__", None)
-    if file is not None and Turn._called.__code__.co_filename != file:
-        Turn._called.__code__ = Turn._called.__code__.replace(co_filename=file)
+    if file is not None and BackEdgeTrace._called.__code__.co_filename != file:
+        BackEdgeTrace._called.__code__ = BackEdgeTrace._called.__code__.replace(co_filename=file)

@@ -16,9 +16,9 @@ from time import perf_counter_ns
 from types import CodeType, FrameType
 
 from ..inspect.frames import frames_of_others
-from ..noop import nothing
-from .back_edge_trace import Turn
-from .driving_loop import Driver
+from ..noop import noop
+from .back_edge_trace import BackEdgeTrace
+from .driving_loop import DrivingLoop
 from .loops import loops_around
 
 _NEVER = 1 << 62
@@ -53,7 +53,7 @@ class Boundary:
     """request() and close() from any thread; stepped() and loading() on the thread that trains."""
 
     def __init__(self) -> None:
-        self.wake: Callable[[], None] = nothing  # has stepped() called at the next step
+        self.wake: Callable[[], None] = noop  # has stepped() called at the next step
         self.steps: Callable[[], int] = lambda: self._count  # that are complete, if stepped() is not always told
         self.trouble = ""  # the last fault of our own, in words
         self._requests: list[Ticket] = []
@@ -63,9 +63,9 @@ class Boundary:
         self._learning = False
         self._closed = False
         self._running: int | None = None  # the thread on which requests are running
-        self._driver = Driver()
+        self._driver = DrivingLoop()
         self._proved: dict[tuple[CodeType, int], int] = {}
-        self._turn: Turn | None = None
+        self._turn: BackEdgeTrace | None = None
 
     def request(
         self, run: Callable[[FrameType], None], count: int = -1, missed: Callable[[], None] | None = None
@@ -103,7 +103,7 @@ class Boundary:
         """Nothing runs any more.  A trace that waits on another thread takes itself out at its next event."""
         self._closed = True
         self._look_at = _NEVER
-        self.wake, self.steps = nothing, lambda: 0
+        self.wake, self.steps = noop, lambda: 0
         while self._requests:
             self._requests.pop().claim("cancelled")
         turn, self._turn = self._turn, None
@@ -186,7 +186,7 @@ class Boundary:
         driver = self._proved.get((loop.f_code, loop.f_lasti))
         if not due and (driver is not None or len(loops_around(loop.f_code, loop.f_lasti)) < 2):
             return
-        self._turn = Turn(loop, _called_from(frame, loop), driver, partial(self._run, due), self._note)
+        self._turn = BackEdgeTrace(loop, _called_from(frame, loop), driver, partial(self._run, due), self._note)
         if self._closed:
             self._turn.end(frame)
 
@@ -204,7 +204,7 @@ class Boundary:
 
     # ---- at the boundary
 
-    def _loads(self, turn: Turn, frame: FrameType) -> None:
+    def _loads(self, turn: BackEdgeTrace, frame: FrameType) -> None:
         loop = turn.at_same_call(frame, self._driver.marked)
         if loop is not None:
             turn.end(frame)

@@ -23,7 +23,7 @@ def is_mark(trace: object) -> bool:
     return type(getattr(trace, "__self__", None)) is memoryview
 
 
-class Driver:
+class DrivingLoop:
     """find() and mark() at each of two steps in a row; unmark() when nothing is asked any more."""
 
     def __init__(self) -> None:

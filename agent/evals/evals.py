@@ -19,7 +19,7 @@ from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .evaluation import Evaluation
-from .run_gate import WORD_SECONDS, Word
+from .run_gate import WORD_SECONDS, RunGate
 
 _ARMED_SECONDS = 30.0  # a client that armed and went away
 _FLUSH_SECONDS = 0.1  # so that a progress line is seen while the next one is computed
@@ -34,7 +34,7 @@ class _Session:
         self.evaluation, self.where, self.by = evaluation, where, by
         self.timeout = timeout
         self.ticket: Ticket | None = None
-        self.word = Word()
+        self.word = RunGate()
         self.begun = False
         self.expires: float | None = time.monotonic() + _ARMED_SECONDS
 

@@ -11,7 +11,7 @@ from _thread import allocate_lock
 WORD_SECONDS = 5.0
 
 
-class Word:
+class RunGate:
     """give() and extend() on the agent's thread, wait() on the training's."""
 
     def __init__(self) -> None:

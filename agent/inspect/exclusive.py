@@ -18,7 +18,7 @@ _at_it = allocate_lock()
 _LONG = 1.0  # a switch interval that no thread waits out during some microseconds
 
 
-def alone(change: Callable[[], None], disturbs: Callable[[Any], bool], patience_s: float = 2.0) -> bool:
+def exclusively(change: Callable[[], None], disturbs: Callable[[Any], bool], patience_s: float = 2.0) -> bool:
     """Call change() when no other thread's stack holds a frame whose code `disturbs`; False if that never was.
 
     A thread that waits for the GIL asks for it one switch interval after the last switch.  The sleep makes

@@ -17,7 +17,7 @@ from typing import Any
 from ..boundary.back_edge_trace import in_a_trace
 from ..boundary.driving_loop import is_mark
 from ..inspect import frame_locals
-from ..inspect.exclusive import alone
+from ..inspect.exclusive import exclusively
 from ..inspect.frames import frames_of_others
 from .namespace import PACKAGES, USERS, whose
 from .variable_names import OWN_NAMES, outward, parts_of, variables
@@ -34,7 +34,7 @@ _ENTRIES = ("RESUME", "YIELD_VALUE", "GEN_START")  # where a frame stands while 
 Found = dict[int, list[str]]
 
 
-class Roots:
+class ModelNames:
     """name() in each round; `curious` while a name may still be found."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Roots:
         wanted = {id(layer): serial for serial in serials for layer in roots[serial]}
         found: Found = {serial: [] for serial in serials}
         held = {serial: self._held.get(serial) for serial in serials}
-        alone(partial(_search, wanted, held, found), in_a_trace, _PATIENCE_S)
+        exclusively(partial(_search, wanted, held, found), in_a_trace, _PATIENCE_S)
         for serial in serials:
             self._looks[serial] += 1
             names = found[serial]

@@ -12,7 +12,7 @@ from typing import Any
 _NOWHERE = "meta"  # shapes without data: the tensors are kept elsewhere and come when they are needed
 
 
-class Devices:
+class ModuleDevices:
     """Names as `cuda:0`, by id(module), for as long as all modules of the round are alive."""
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ from weakref import ref
 
 from ...streams import LOG_LOADER, LOG_MODULE, LOG_OPTIMIZER
 from ..storage.log import Log
-from .model_names import Roots, kind
-from .module_devices import Devices
+from .model_names import ModelNames, kind
+from .module_devices import ModuleDevices
 
 # Children that a wrapper holds its module under: they are no part of a name.
 _WRAPPED = {
@@ -40,7 +40,7 @@ class Modules:
         self.forgotten_ids: list[dict[int, Any]] = [self.serials]  # likewise by id
         self._alive: dict[int, ref[Any]] = {}
         self._kinds: dict[int, int] = {}  # of record in the log, by id
-        self._roots = Roots()
+        self._roots = ModelNames()
         self._new = False
 
     def meet(self, module: Any) -> int:
@@ -118,7 +118,7 @@ class Modules:
         things = {key: thing for key, reference in alive if (thing := reference()) is not None}
         met = {key: thing for key, thing in things.items() if kinds.get(key) == LOG_MODULE}
         inside = _places(met)
-        devices = Devices()
+        devices = ModuleDevices()
         for key, thing in things.items():
             if key in met:
                 self._tell(key, met, inside, devices)
@@ -138,7 +138,7 @@ class Modules:
             if serial in told:
                 self._put(LOG_MODULE, serial, told[serial] | {"model": name})
 
-    def _tell(self, key: int, met: dict[int, Any], inside: dict[int, tuple[int, str]], devices: Devices) -> None:
+    def _tell(self, key: int, met: dict[int, Any], inside: dict[int, tuple[int, str]], devices: ModuleDevices) -> None:
         module, serial, parent = met[key], self.serials.get(key), inside.get(key, (0, ""))[0]
         if serial is None:
             return
@@ -165,7 +165,7 @@ class Modules:
             fields["wraps"] = self.serials.get(id(inner), 0)
         self._put(LOG_MODULE, serial, fields)
 
-    def _tell_optimizer(self, key: int, optimizer: Any, devices: Devices) -> None:
+    def _tell_optimizer(self, key: int, optimizer: Any, devices: ModuleDevices) -> None:
         serial, name = self.serials.get(key), type(optimizer).__name__
         if serial is not None:
             device = devices.of_optimizer(optimizer)

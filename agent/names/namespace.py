@@ -12,10 +12,10 @@ import sys
 from types import CodeType, FrameType, GetSetDescriptorType, ModuleType
 from typing import Any
 
-from ..boundary.back_edge_trace import Turn, in_a_trace
+from ..boundary.back_edge_trace import BackEdgeTrace, in_a_trace
 from ..boundary.driving_loop import is_mark
 from ..inspect import frame_locals
-from ..inspect.exclusive import alone
+from ..inspect.exclusive import exclusively
 
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _NOT_FILES = ("<frozen ", "<probe>")
@@ -176,7 +176,9 @@ def _names_in_functions(code: CodeType) -> set[str]:
 def _empty_running(frames: list[FrameType]) -> None:
     """What reading has left in frames of another thread; not while that is in a trace function."""
     quiet = [
-        frame for frame in frames if frame.f_trace is None or type(frame.f_trace) is Turn or is_mark(frame.f_trace)
+        frame
+        for frame in frames
+        if frame.f_trace is None or type(frame.f_trace) is BackEdgeTrace or is_mark(frame.f_trace)
     ]
 
     def change() -> None:
@@ -185,4 +187,4 @@ def _empty_running(frames: list[FrameType]) -> None:
                 frame_locals.empty({0: frame.f_locals})
 
     if frame_locals.COPIES:
-        alone(change, in_a_trace)
+        exclusively(change, in_a_trace)

@@ -31,7 +31,7 @@ class Sampler(Protocol):
     def forget(self) -> None: ...
 
 
-class Machine:
+class SamplerLoop:
     """tick() as often as one likes: it samples once in each whole second of the monotonic clock."""
 
     def __init__(self, samples: Stream, log: Log, pynvml_path: str | None) -> None:

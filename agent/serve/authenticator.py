@@ -61,7 +61,7 @@ class Room:
         self._socket.disable_monitor()
 
 
-class Guard:
+class Authenticator:
     """answer() when `asked` can be read.  roles: public key -> what it is for."""
 
     def __init__(self, context: zmq.Context[Any]) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import zmq
 
 from ... import protocol as wire
-from ..noop import nothing
-from .authenticator import DOMAIN, Guard, Room
+from ..noop import noop
+from .authenticator import DOMAIN, Authenticator, Room
 
 # Who has not proved in this time who he is, is dropped: a scanner's connections hold a descriptor each.  The answer to
 # his proof takes the GIL, so it must not be short.
@@ -37,7 +37,7 @@ class CannotListen(Exception):
         self.probe_code = code
 
 
-class Door:
+class Listener:
     """One socket; what who comes through it may do is `role`, or where that is None what his key is for."""
 
     def __init__(self, socket: Any, role: str | None = None) -> None:
@@ -50,10 +50,10 @@ class Door:
         return ""
 
 
-class Doors:
+class Listeners:
     """wait() and tend() on the agent's thread; wake() on any."""
 
-    def __init__(self, endpoint: str, uids: set[int], take: Callable[[Door], None]) -> None:
+    def __init__(self, endpoint: str, uids: set[int], take: Callable[[Listener], None]) -> None:
         """At this path for processes of these users, who may do everything; take: the requests at a door."""
         self._take = take
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -66,11 +66,11 @@ class Doors:
         socket = self._router()
         for uid in sorted(uids):
             socket.setsockopt(zmq.IPC_FILTER_UID, uid)
-        self._guard, self._room = Guard(self._context), Room(self._context, socket)  # before anybody can come
+        self._guard, self._room = Authenticator(self._context), Room(self._context, socket)  # before anybody can come
         self._watch(self._room.news, self._room.count)
         self._watch(self._guard.asked, partial(self._guard.answer, self._room))
         socket.bind(endpoint)
-        self._watch(socket, partial(take, Door(socket, wire.CONTROL)))
+        self._watch(socket, partial(take, Listener(socket, wire.CONTROL)))
 
     @property
     def port(self) -> int | None:
@@ -93,7 +93,7 @@ class Doors:
             why = os.strerror(error.errno or 0)
             raise CannotListen(code, f"cannot listen at {address}:{port}: {why}") from None
         self._watch(self._port.news, self._port.count)
-        self._watch(socket, partial(self._take, Door(socket)))
+        self._watch(socket, partial(self._take, Listener(socket)))
 
     def wake(self) -> None:
         with contextlib.suppress(OSError):  # closed, or 2^64 - 1 wakes ahead: it is awake
@@ -117,7 +117,7 @@ class Doors:
         for socket in self._sockets():
             socket.close(linger=linger_ms)
         self._hear.clear()
-        self._take = nothing
+        self._take = noop
         self._context.term()
         os.close(self._wake)
 

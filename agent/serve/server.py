@@ -15,10 +15,10 @@ from typing import Any
 import zmq
 
 from ... import protocol as wire
-from ..noop import nothing
-from .listeners import Door, Doors
+from ..noop import noop
+from .listeners import Listener, Listeners
 
-Key = tuple[tuple[Door, bytes], bytes]  # a client: its door and identity there; its request id
+Key = tuple[tuple[Listener, bytes], bytes]  # a client: its door and identity there; its request id
 Frames = list[Any]
 
 _STREAMS, _STREAMS_A_CLIENT = 64, 4  # that run at once; a reader of ours has one
@@ -72,14 +72,14 @@ class Server:
             wire.NEXT: self._next,
             wire.CANCEL: self._cancel,
         }
-        self.on_cancel: Callable[[Key], None] = nothing
+        self.on_cancel: Callable[[Key], None] = noop
         self.on_tick: Callable[[], float] = _never  # returns seconds until it wants to be called again
         self.trouble = ""  # the last fault of on_tick, in words
         self._running: dict[Key, _Running] = {}
         self._posted: deque[tuple[Key, bytes, Frames]] = deque()
         self._errands: deque[_Errand] = deque()
         self._stopping = False
-        self.doors = Doors(endpoint, uids, self._take_requests)
+        self.doors = Listeners(endpoint, uids, self._take_requests)
         self.wake = self.doors.wake
         self._rested = time.monotonic()
 
@@ -133,7 +133,7 @@ class Server:
         self._running.clear()
         self.doors.close(linger_ms=500)
         self.handlers.clear()  # here everything points at everything: nothing is to be left to the collector
-        self.on_cancel, self.on_tick = nothing, _never
+        self.on_cancel, self.on_tick = noop, _never
 
     # ---- the agent's thread
 
@@ -152,7 +152,7 @@ class Server:
             time.sleep(_REST_S)
             self._rested = time.monotonic()
 
-    def _take_requests(self, door: Door) -> None:
+    def _take_requests(self, door: Listener) -> None:
         for _ in range(64):  # then the streams get their turn
             try:
                 frames = door.socket.recv_multipart(zmq.NOBLOCK, copy=False)

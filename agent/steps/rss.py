@@ -1,4 +1,4 @@
-"""Resident memory of this process, read now and then on the training thread: its own row of /proc, kept open.
+"""Rss memory of this process, read now and then on the training thread: its own row of /proc, kept open.
 
 The one invariant: the descriptor is ours or -1; one that the job closed, and perhaps uses anew, is not touched.
 """
@@ -12,7 +12,7 @@ _STATM = "/proc/self/statm"
 _EVERY_NS = 50_000_000  # memory does not change faster than one wants to see it; 1.5 µs in 50 ms are nothing
 
 
-class Resident:
+class Rss:
     """read() on the training thread; close() on any, also in a forked child."""
 
     def __init__(self) -> None:

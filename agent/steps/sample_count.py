@@ -14,7 +14,7 @@ _CONTAINERS = (tuple, list, dict)
 _NOT_TOLD = -1  # a PackedSequence: its tensor's first dimension is no batch
 
 
-class Samples:
+class SampleCount:
     """waiting: empty, but for one element from the beginning of a micro step to its first call."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...streams import BARE, SAMPLED, UNTIMED
-from ..noop import nothing
+from ..noop import noop
 
 BLOCK = 10
 EVERY = (1, 2, 5, 10, 20, 50, 100)
@@ -39,7 +39,7 @@ class Sampling:
         self.spent_ns = 0  # added up by the taps that time themselves
         self.cost_ns: int | None = None  # of one sampled step
         self._costs: deque[int] = deque(maxlen=4)
-        self.gate: Callable[[int, bool], None] = nothing
+        self.gate: Callable[[int, bool], None] = noop
         self._measuring = False
 
     def turn(self, step: int, since_attach: int, step_ns: Callable[[], int | None]) -> tuple[int, int]:
@@ -91,7 +91,7 @@ class Sampling:
 
     def close(self) -> None:
         """There are no taps any more."""
-        self.gate = nothing
+        self.gate = noop
 
     def settings(self) -> dict[str, Any]:
         sample = "auto" if self.sample is None else self.sample

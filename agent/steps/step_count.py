@@ -12,11 +12,11 @@ from itertools import pairwise
 from typing import Any
 
 from ...streams import SAMPLED, STEPS, STREAMS
-from ..noop import nothing
+from ..noop import noop
 from ..storage.rows import Stream
-from .sample_count import Samples
+from .sample_count import SampleCount
 from .sampling import Sampling
-from .trainer_step import OwnNumber
+from .trainer_step import TrainerStep
 
 _SILENT = 16  # steps of another optimizer without one of the anchor: it has been replaced
 _RECENT = 32  # steps that say how long one usually takes
@@ -39,11 +39,11 @@ class Steps:
         self._sample_at = 0
         self._distributed: Any = None  # torch's module, once there is a process group
         self.rss_bytes: Callable[[int], int] = _not_read
-        self.samples = Samples()
+        self.samples = SampleCount()
         self.count = 0
         self.base = 0
         self.source = "attach"
-        self.own_number: OwnNumber | None = None  # while it is not known whether the job has one
+        self.own_number: TrainerStep | None = None  # while it is not known whether the job has one
         self.anchor = 0  # serial
         self.anchor_name: str | None = None
         self._others, self._others_at = 0, 0
@@ -86,7 +86,7 @@ class Steps:
             self.samples.take(thread)  # counting begins
         self._sample_at = self.count + (steps if self.own_number is None else 1)
 
-    def _settle(self, own: OwnNumber) -> None:
+    def _settle(self, own: TrainerStep) -> None:
         """At the first boundaries: the reader shows no step before its number is final."""
         if own.pending:
             own.boundary(self.count - 1)
@@ -114,7 +114,7 @@ class Steps:
             if done:
                 self.base, self.source = done - 1, "optimizer"
             else:
-                self.own_number = OwnNumber(sys._getframe(1), optimizer, self.count)
+                self.own_number = TrainerStep(sys._getframe(1), optimizer, self.count)
 
     def align(self, base: int, source: str) -> None:
         """The job's number of the step whose count is 0, as worked out over all ranks."""
@@ -122,7 +122,7 @@ class Steps:
 
     def release(self) -> None:
         """Once the optimizers' tap is out: leave nothing to the collector."""
-        self.stepped = nothing
+        self.stepped = noop
 
     @property
     def last_ns(self) -> int | None:

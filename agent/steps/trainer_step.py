@@ -27,7 +27,7 @@ _LR_SCHEDULER = ("torch.optim.lr_scheduler", "LRScheduler")
 Read = Callable[[], "int | None"]  # steps completed before the one that ends now
 
 
-class OwnNumber:
+class TrainerStep:
     """boundary() at each boundary while `pending`; then base and source, if a number is believed."""
 
     def __init__(self, frame: FrameType | None, optimizer: Any, count: int) -> None:

@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ...streams import OPTIMIZER
-from ..inspect.exclusive import alone
+from ..inspect.exclusive import exclusively
 from ..names.modules import Modules
 from ..steps.step_count import Steps
 from ..storage.rows import Stream
@@ -45,11 +45,11 @@ class OptimizerHooks:
             self._handles = [put_hook(hook) for put_hook, hook in zip(register, self._hooks, strict=True)]
 
         self._enclosing.install()
-        return alone(put, _iterates_hooks, patience_s)
+        return exclusively(put, _iterates_hooks, patience_s)
 
     def remove(self) -> bool:
         self._enclosing.remove()
-        return not self._handles or alone(self._take, _iterates_hooks)
+        return not self._handles or exclusively(self._take, _iterates_hooks)
 
     def time_steps(self, wanted: bool) -> None:
         """Steps are counted either way; any thread."""

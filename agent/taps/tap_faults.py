@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..noop import nothing
+from ..noop import noop
 
 
-class Troubles:
+class TapFaults:
     """tell() on any of the job's threads.
 
     A part of its own between the taps and what holds them: they would point at one another else, and wait for the
@@ -27,7 +27,7 @@ class Troubles:
         tap = text.partition(":")[0]
         if tap not in self.of:
             self.of[tap] = text
-            self.ways_out.get(tap, nothing)()
+            self.ways_out.get(tap, noop)()
 
     def clear(self) -> None:
         self.ways_out.clear()

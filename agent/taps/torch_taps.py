@@ -26,7 +26,7 @@ from .loader import Loader
 from .modules.backward import Backward
 from .modules.forward import forward_tap
 from .optimizer import optimizer_tap
-from .tap_faults import Troubles
+from .tap_faults import TapFaults
 
 TAPS = ("forward", "backward", "optimizer", "collectives", "loader")
 NO_TORCH = "off: the process has not imported torch"
@@ -49,7 +49,7 @@ class TorchTaps:
     ) -> None:
         spans = streams[SPANS]
         self._boundary, self._steps, self._sampling = boundary, steps, sampling
-        troubles = self._troubles = Troubles()
+        troubles = self._troubles = TapFaults()
         self.backward = Backward(streams[MARKS], spans, modules, troubles.tell)
         self.forward = forward_tap(spans, self.backward, troubles.tell)
         self.optimizer = optimizer_tap(spans, modules, steps, troubles.tell)

@@ -15,7 +15,7 @@ from probe.text import title
 PATIENCE_S = 1.0  # how long a line may wait for its like from another rank
 
 
-class Merge:
+class RankOutput:
     """One stream (stdout or stderr) of `ranks`; text leaves through `write`, with no header for a single rank."""
 
     def __init__(

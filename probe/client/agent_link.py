@@ -47,7 +47,7 @@ class Loss(NamedTuple):
     for_good: bool = True
 
 
-class Link:
+class AgentLink:
     """facts: what it said last; pid: 0 until it is known; silent: why it does not answer, once that is known;
     gone: and never will, nor can its memory be read: ended, not ours, of another version; ended: its process has."""
 

@@ -21,10 +21,10 @@ from ..errors import CODES, AgentError, EndpointError, Interrupted, ProbeError, 
 from ..host.file_limits import WATCHED
 from ..keys import VARIABLE, Key, given, read
 from . import reply_schema
+from .agent_link import AgentLink as AgentLink
 from .agent_link import Header as Header
-from .agent_link import Link as Link
 from .agent_link import Loss
-from .clock_offsets import Clocks
+from .clock_offsets import ClockOffsets
 from .endpoints import Address
 from .stream_checks import Expected
 
@@ -37,7 +37,7 @@ _AT_ONCE = 256  # messages of one agent, before the others and the deadline get 
 class Call:
     """One request to one agent: `answer` is its terminal reply, `error` what went wrong instead."""
 
-    def __init__(self, link: Link, id: bytes, kind: str) -> None:
+    def __init__(self, link: AgentLink, id: bytes, kind: str) -> None:
         self.link, self.id, self.kind = link, id, kind
         self.sent_ns = time.time_ns()
         self.answer: Header | None = None
@@ -67,17 +67,17 @@ class Client:
         self._context.set(zmq.MAX_SOCKETS, 8192)
         # zmq's own poller asks each socket each time: with 512 of them that took most of the time of a query
         self._epoll = select.epoll()
-        self._by_fd: dict[int, Link] = {}
-        self._unread: set[Link] = set()  # sockets that may have something of which the descriptor tells nothing
+        self._by_fd: dict[int, AgentLink] = {}
+        self._unread: set[AgentLink] = set()  # sockets that may have something of which the descriptor tells nothing
         self._ids = count(1)
-        self._calls: dict[tuple[Link, bytes], Call] = {}
-        self.links: list[Link] = []
-        self._watched: dict[int, Link] = {}  # by the monitor's descriptor
-        self.clocks = Clocks()
+        self._calls: dict[tuple[AgentLink, bytes], Call] = {}
+        self.links: list[AgentLink] = []
+        self._watched: dict[int, AgentLink] = {}  # by the monitor's descriptor
+        self.clocks = ClockOffsets()
         self.interrupted = False
 
-    def connect(self, address: Address) -> Link:
-        link = Link(self._context, address, self._key_for(address))
+    def connect(self, address: Address) -> AgentLink:
+        link = AgentLink(self._context, address, self._key_for(address))
         self.links.append(link)
         if link.socket is not None:
             fd = link.socket.get(zmq.FD)
@@ -101,7 +101,7 @@ class Client:
             self._key = read(path)
         return self._key
 
-    def drop(self, link: Link) -> None:
+    def drop(self, link: AgentLink) -> None:
         """It is asked nothing any more."""
         self.links.remove(link)
         self._unread.discard(link)
@@ -127,7 +127,7 @@ class Client:
         """Whatever waits stops waiting, with Interrupted."""
         self.interrupted = True
 
-    def send(self, link: Link, kind: str, *payload: bytes, **fields: Any) -> Call:
+    def send(self, link: AgentLink, kind: str, *payload: bytes, **fields: Any) -> Call:
         """Ask; the reply is taken by wait()."""
         call = Call(link, str(next(self._ids)).encode(), kind)
         call.expected = Expected(fields, link.facts) if kind in (wire.SCAN, wire.LOG) else None
@@ -139,7 +139,7 @@ class Client:
             self._send(link, [call.id, wire.encode(kind, **fields), *payload])
         return call
 
-    def _send(self, link: Link, frames: list[bytes]) -> None:
+    def _send(self, link: AgentLink, frames: list[bytes]) -> None:
         """Without waiting: to one who has refused us zmq would wait for ever.  Why nothing comes is looked into."""
         with suppress(zmq.Again):
             link.socket.send_multipart(frames, zmq.NOBLOCK)
@@ -188,7 +188,7 @@ class Client:
                 self._look(calls)
         return [call for call in calls if not call.over]
 
-    def ask(self, kind: str, deadline: float, links: Sequence[Link] | None = None, **fields: Any) -> list[Call]:
+    def ask(self, kind: str, deadline: float, links: Sequence[AgentLink] | None = None, **fields: Any) -> list[Call]:
         """The same request to every agent (or these); all replies, or silence marked as an error."""
         calls = [self.send(link, kind, **fields) for link in (self.links if links is None else links)]
         for call in self.wait(calls, deadline):
@@ -196,7 +196,7 @@ class Client:
         self.forget(calls)
         return calls
 
-    def _ready(self, wait_s: float) -> set[Link]:
+    def _ready(self, wait_s: float) -> set[AgentLink]:
         """The links that something may have come on."""
         found, self._unread = self._unread, set()
         for fd, _ in self._epoll.poll(0 if found else wait_s):
@@ -206,7 +206,7 @@ class Client:
                 self._hear(fd, self._watched[fd])
         return found
 
-    def _take(self, link: Link, on_reply: OnReply | None) -> None:
+    def _take(self, link: AgentLink, on_reply: OnReply | None) -> None:
         """What has come of one agent."""
         for _ in range(_AT_ONCE):
             try:
@@ -219,18 +219,18 @@ class Client:
                 self._sort(call, frames, on_reply)
         self._unread.add(link)
 
-    def _hear(self, fd: int, link: Link) -> None:
+    def _hear(self, fd: int, link: AgentLink) -> None:
         """News of an agent that has not answered, or is asked at a port."""
         if (refusal := link.refusal()) is not None:
             self._end(link, refusal)
         if not link.at_port and (link.greeted or link.gone):
             self._unwatch(fd)
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: AgentLink) -> None:
         link.watch()
         self._listen(link)
 
-    def _listen(self, link: Link) -> None:
+    def _listen(self, link: AgentLink) -> None:
         fd = link.monitor.get(zmq.FD)
         self._watched[fd] = link
         self._epoll.register(fd, select.EPOLLIN)
@@ -282,7 +282,7 @@ class Client:
             elif link.socket is not None and not link.greeted and link.monitor is None and len(self._watched) < WATCHED:
                 self._watch(link)
 
-    def _end(self, link: Link, loss: Loss) -> None:
+    def _end(self, link: AgentLink, loss: Loss) -> None:
         link.silent, link.gone, link.ended = loss.why, loss.for_good, loss.error.code == "gone"
         for call in self._calls.values():
             if call.link is link and not call.over:
@@ -297,7 +297,7 @@ def nobody(calls: Sequence[Call]) -> ProbeError:
     return SilentError(f"None of {len(calls)} ranks answered.", str(first or ""))
 
 
-def agent_error(link: Link, header: Header) -> ProbeError:
+def agent_error(link: AgentLink, header: Header) -> ProbeError:
     """What an agent's error says, as the exception of its code."""
     code = str(header.get("code", "agent"))
     kind = CODES[code][0] if code in CODES else AgentError

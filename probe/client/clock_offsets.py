@@ -17,7 +17,7 @@ Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Offset:
+class ClockOffset:
     """How far a clock is ahead of this machine's."""
 
     ns: int
@@ -29,11 +29,11 @@ class Offset:
         return abs(self.ns) > self.error_ns
 
 
-class Clocks:
+class ClockOffsets:
     """One offset a host, the surest one so far: what its ranks tell then differs by no measurement."""
 
     def __init__(self) -> None:
-        self._offsets: dict[str, Offset] = {}
+        self._offsets: dict[str, ClockOffset] = {}
         self._here = boot_id()
 
     def corrected(self, facts: Facts, sent_ns: int, received_ns: int) -> Facts:
@@ -42,14 +42,14 @@ class Clocks:
         if boot_of in (self._here, os.uname().nodename):
             return {**facts, "clock_offset_ns": 0, "clock_error_ns": 0}
         middle_ns, error_ns = (sent_ns + received_ns) // 2, (received_ns - sent_ns) // 2
-        offset = self._learn(boot_of, Offset(facts["wall_ns"] - middle_ns, error_ns))
+        offset = self._learn(boot_of, ClockOffset(facts["wall_ns"] - middle_ns, error_ns))
         known = {**facts, "clock_offset_ns": offset.ns, "clock_error_ns": offset.error_ns}
         for name in ("wall_ns", "attached_wall_ns") if offset.is_known else ():
             if known.get(name):
                 known[name] -= offset.ns
         return known
 
-    def _learn(self, host: str, new: Offset) -> Offset:
+    def _learn(self, host: str, new: ClockOffset) -> ClockOffset:
         """A clock that was set meanwhile contradicts what was known of it."""
         old = self._offsets.get(host)
         if old is None or new.error_ns < old.error_ns or abs(new.ns - old.ns) > new.error_ns + old.error_ns:

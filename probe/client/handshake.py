@@ -14,7 +14,7 @@ from .. import protocol as wire
 from ..errors import EndpointError, SilentError
 from ..host import agent_memory
 from ..version import __version__
-from .client import Call, Client, Link, nobody
+from .client import AgentLink, Call, Client, nobody
 from .peers import check_ranks, find_peers
 
 _QUIET_S = 3.0  # an agent writes down how it is once a second
@@ -35,7 +35,7 @@ def greet(client: Client, timeout: float) -> None:
         raise nobody(calls)
 
 
-def _hello(client: Client, links: list[Link], timeout: float) -> list[Call]:
+def _hello(client: Client, links: list[AgentLink], timeout: float) -> list[Call]:
     calls: list[Call] = []
     for seconds, those in _by_patience(links, timeout).items():
         calls += client.ask(
@@ -54,8 +54,8 @@ def _hello(client: Client, links: list[Link], timeout: float) -> list[Call]:
 
 def _keep_one_of_each(client: Client) -> None:
     """An agent that was named twice counts once; ranks of different jobs cannot be one job."""
-    agents: dict[object, Link] = {}
-    ranks: dict[int, Link] = {}
+    agents: dict[object, AgentLink] = {}
+    ranks: dict[int, AgentLink] = {}
     for link in list(client.links):
         if agents.setdefault(link.facts.get("id", link), link) is not link:
             client.drop(link)
@@ -64,9 +64,9 @@ def _keep_one_of_each(client: Client) -> None:
             raise EndpointError(f"These agents are not of one job: {where}.", "Ask each job by itself.", "rank-twice")
 
 
-def _by_patience(links: list[Link], timeout: float) -> dict[float, list[Link]]:
+def _by_patience(links: list[AgentLink], timeout: float) -> dict[float, list[AgentLink]]:
     """Seconds to wait for the answer -> links, the shortest first."""
-    found: dict[float, list[Link]] = {}
+    found: dict[float, list[AgentLink]] = {}
     stopped = [link for link in links if link.stopped]
     time.sleep(_MOMENT_S if stopped else 0)
     for link in stopped:
@@ -76,13 +76,13 @@ def _by_patience(links: list[Link], timeout: float) -> dict[float, list[Link]]:
     return dict(sorted(found.items()))
 
 
-def _is_quiet(link: Link) -> bool:
+def _is_quiet(link: AgentLink) -> bool:
     """Whether an agent of this machine has not written down for long how it is."""
     since_ns = time.monotonic_ns() - int(link.facts.get("monotonic_ns") or 0)
     return link.here and since_ns > _QUIET_S * 1e9
 
 
-def _lies_in_memory(link: Link) -> bool:
+def _lies_in_memory(link: AgentLink) -> bool:
     return link.here and agent_memory.facts(link.pid) is not None
 
 

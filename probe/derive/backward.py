@@ -17,7 +17,7 @@ from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..arrays.nesting import NONE
 from ..streams import BEGIN, BEGIN_SAME_NODE, END
-from .call_tree import Tree
+from .call_tree import CallTree
 
 _FAR = 1 << 32  # more than any depth
 
@@ -119,7 +119,7 @@ def _latest(starts: Ints, time: Ints) -> Ints:
     return np.repeat(np.arange(-1, len(starts)), np.diff(bounds, prepend=0, append=len(time)))
 
 
-def owners(number: Ints, kind: Ints, module: Ints, tree: Tree) -> Ints:
+def owners(number: Ints, kind: Ints, module: Ints, tree: CallTree) -> Ints:
     """Who owns the time after each mark, 0: the pass itself.  Marks come by pass and time.
 
     BEGIN makes its module the owner.  END gives the time back to the module's caller, if the owner is the
@@ -237,7 +237,7 @@ class _Parts:
 
 
 def resolve(
-    passes: Passes, marks: Marks, tree: Tree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
+    passes: Passes, marks: Marks, tree: CallTree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
 ) -> Instances:
     """Every backward of every module, and each pass as the first instance of its root.
 
@@ -263,7 +263,7 @@ def resolve(
     return _instances(done, begun)
 
 
-def _of_modules(passes: Passes, marks: Marks, tree: Tree, begun: Begun, recomputed: tuple[Ints, Ints]) -> _Parts:
+def _of_modules(passes: Passes, marks: Marks, tree: CallTree, begun: Begun, recomputed: tuple[Ints, Ints]) -> _Parts:
     """What began, with the time that it owned, then what owned time without having begun by itself."""
     owner = owners(marks.number, marks.kind, marks.module, tree)
     length = _owned(passes, marks, recomputed)
@@ -301,7 +301,7 @@ def _of_passes(passes: Passes, roots: Ints, own: Ints, begun: Begun) -> _Parts:
     return _Parts(key, np.zeros_like(key), passes.start, passes.thread, own, np.zeros_like(key))
 
 
-def _to_callers(parts: _Parts, tree: Tree, begun: Begun) -> _Parts:
+def _to_callers(parts: _Parts, tree: CallTree, begun: Begun) -> _Parts:
     """What finished instances add to those of their callers."""
     number, module = begun.split(parts.key)
     key = begun.key(number, tree.parent[module], parts.node)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..arrays.dtypes import Bools, Ints
 from .backward import Calls, Instances, Marks, Passes, lengths
 from .backward import resolve as resolve_each
-from .call_tree import Tree
+from .call_tree import CallTree
 
 _LEAST = 8  # passes of a shape: for fewer it is not worth asking
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -27,7 +27,7 @@ Numbers = npt.NDArray[np.uint64]
 
 
 def resolve(
-    passes: Passes, marks: Marks, tree: Tree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
+    passes: Passes, marks: Marks, tree: CallTree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
 ) -> Instances:
     """As probe.derive.backward.resolve."""
     first = np.searchsorted(marks.number, np.arange(len(passes.start) + 1))
@@ -97,7 +97,7 @@ class _Shape:
     total: Times
 
     @classmethod
-    def of(cls, one: int, marks: Marks, first: Ints, tree: Tree, roots: Ints, calls: Calls) -> _Shape:
+    def of(cls, one: int, marks: Marks, first: Ints, tree: CallTree, roots: Ints, calls: Calls) -> _Shape:
         """Asked of as many passes as there are stretches, in each of which all but one are empty; and one more, in
         which every time says where it stands."""
         rows = np.arange(first[one], first[one + 1])
@@ -152,7 +152,7 @@ class _Shape:
 
 
 def _some(
-    rest: Ints, passes: Passes, marks: Marks, tree: Tree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
+    rest: Ints, passes: Passes, marks: Marks, tree: CallTree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
 ) -> Instances:
     """These passes by themselves."""
     if len(rest) == len(passes.start):

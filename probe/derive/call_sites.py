@@ -1,4 +1,4 @@
-"""Places of modules that several others call: an activation that is given to every block has one in each.
+"""CallSites of modules that several others call: an activation that is given to every block has one in each.
 
 Called by torch_trace before it reads backward.  Invariant: the first place of a module bears its own number, and
 a module with one caller has no other; so a job without shared modules pays for a look at its callers only.
@@ -15,7 +15,7 @@ from ..arrays.dtypes import Bools, Ints
 from ..arrays.nesting import NONE
 from ..streams import BEGIN_SAME_NODE, END
 from .backward import Calls
-from .call_tree import Tree
+from .call_tree import CallTree
 from .spans import Spans
 
 _MOST = 10_000  # places; a module that calls itself ever deeper makes new ones without end
@@ -24,7 +24,7 @@ _ROUNDS = 3  # of settling: a shared module inside a shared one is settled after
 
 
 @dataclass(frozen=True)
-class Places:
+class CallSites:
     """Where modules are called.  of_calls: the place of each span, its subject where it has no other."""
 
     of_calls: Ints
@@ -32,9 +32,9 @@ class Places:
     subjects: dict[int, int]  # of places other than the first
 
     @classmethod
-    def of(cls, spans: Spans, calls: Bools, parents: dict[int, int]) -> Places:
+    def of(cls, spans: Spans, calls: Bools, parents: dict[int, int]) -> CallSites:
         """calls: those whose callers count; parents: the first caller of each module."""
-        first = Places(spans.subject, parents, {})
+        first = CallSites(spans.subject, parents, {})
         rows = np.flatnonzero(calls & (spans.caller != NONE))
         callers = spans.subject[spans.caller[rows]]
         most = int(spans.subject.max(initial=0)) + 1
@@ -64,7 +64,7 @@ class Places:
         return place
 
 
-def settle(number: Ints, kind: Ints, module: Ints, tree: Tree, calls: Calls) -> Ints:
+def settle(number: Ints, kind: Ints, module: Ints, tree: CallTree, calls: Calls) -> Ints:
     """The place of each mark, which come by pass and time; calls: the modules are places, as indices of the tree.
 
     A module begins where the caller is that has begun last, unless it has begun inside that one as often already as
@@ -115,7 +115,7 @@ def _begun(
     return np.where(known, found, NONE), np.where(known, nodes[at - (at - first) % each], NONE)
 
 
-def _calls_inside(caller: int, places: Ints, tree: Tree, calls: Ints) -> int:
+def _calls_inside(caller: int, places: Ints, tree: CallTree, calls: Ints) -> int:
     """How often a module is called within one call of the caller, by whomever."""
     there = calls[np.isin(calls, places)]
     inside = np.count_nonzero(tree.within(there, np.full(len(there), caller)))

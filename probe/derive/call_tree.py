@@ -19,7 +19,7 @@ _WIDE = 1 << 22  # serial numbers between the first and the last module
 
 
 @dataclass(frozen=True)
-class Tree:
+class CallTree:
     """Modules as they call each other.  index 0 stands for no module; parent, depth by index (depth[0] = -1);
     chain[i, d]: the ancestor of i at depth d, i itself at its own depth, 0 beyond."""
 
@@ -30,7 +30,7 @@ class Tree:
     chain: Ints
 
     @classmethod
-    def of(cls, parents: dict[int, int], subjects: Mapping[int, int] = MappingProxyType({})) -> Tree:
+    def of(cls, parents: dict[int, int], subjects: Mapping[int, int] = MappingProxyType({})) -> CallTree:
         """From place -> place of the caller, 0 for none; subjects: of other than first places.  A cycle is cut."""
         places = np.array(sorted(set(parents) | (set(parents.values()) - {0})), np.int64)
         place = {each: i + 1 for i, each in enumerate(places.tolist())}

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arrays.dtypes import Bools, Ints
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import BLOCKING, COLLECTIVES, ENGINE, KIND_MASK, SPANS, WAIT
 from .spans import united
 
@@ -19,7 +19,7 @@ _DDP = "ddp"
 _HOST = ("gloo", "mpi", "ucc")  # backends whose operations are not in the order of a device's stream
 
 
-def blocked(raw: Raw, thread: int) -> tuple[Ints, Ints]:
+def blocked(raw: Rank, thread: int) -> tuple[Ints, Ints]:
     """Starts and ends, disjoint and sorted."""
     spans, operations = raw.rows(SPANS), raw.rows(COLLECTIVES)
     spans, operations = spans.of(spans["thread"] == thread), operations.of(operations["thread"] == thread)
@@ -38,22 +38,22 @@ def blocked(raw: Raw, thread: int) -> tuple[Ints, Ints]:
     )
 
 
-def under_way(raw: Raw) -> tuple[Ints, Ints]:
+def under_way(raw: Rank) -> tuple[Ints, Ints]:
     """From issue to end of operations, disjoint and sorted, on whatever thread."""
     operations = raw.rows(COLLECTIVES)
     return united(operations["start_ns"], _ended(raw, operations))
 
 
-def on_host(raw: Raw) -> bool:
+def on_host(raw: Rank) -> bool:
     """Whether all operations are of backends that show when they ran by the host's clock."""
     return not _on_devices(raw)
 
 
-def _on_devices(raw: Raw) -> list[int]:
+def _on_devices(raw: Rank) -> list[int]:
     return [id for id, group in raw.log.groups.items() if group.get("backend") not in _HOST]
 
 
-def _ended(raw: Raw, operations: Rows) -> Ints:
+def _ended(raw: Rank, operations: Rows) -> Ints:
     done = operations["done_ns"]
     result: Ints = np.where(done > 0, done, raw.now_ns)
     return result

@@ -17,7 +17,7 @@ from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..schema import Columns
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import ASYNC_OP, FAILED
 from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once, operation_type
 from .operation_types import FAILED as HAS_FAILED
@@ -25,10 +25,10 @@ from .operation_types import FAILED as HAS_FAILED
 _NOT_TOLD = ("send", "recv")  # c10d does not say whether the caller waits for these
 
 
-class Recorded:
+class CollectiveColumns:
     """Some operations of one rank; what several columns need is worked out here."""
 
-    def __init__(self, raw: Raw, rows: Rows, step: Ints) -> None:
+    def __init__(self, raw: Rank, rows: Rows, step: Ints) -> None:
         self._raw, self._rows, self._step = raw, rows, step
         self._types = {id: operation_type(name) for id, name in raw.log.strings.items() if name.startswith("c10d::")}
         self._start, self._done = rows["start_ns"], rows["done_ns"]

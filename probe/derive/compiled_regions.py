@@ -12,13 +12,13 @@ from ..arrays.dtypes import Bools, Ints
 from ..arrays.nesting import NONE, nearest, nest
 from ..snapshot.log import Log
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import COMPILED, FORWARD, KIND_MASK, MARKS, SPANS, WAIT
 
 _GRAPHS = {"GraphModule", "<lambda>"}  # classes of modules that torch.fx makes of a graph
 
 
-def spans(raw: Raw) -> Rows:
+def spans(raw: Rank) -> Rows:
     """The rows of the stream of spans but waits: wrappers are the modules that they wrap, marked as compiled."""
     rows, compiled = raw.rows(SPANS), _compiled(raw.log)
     waits = rows["flags"] & KIND_MASK == WAIT
@@ -34,7 +34,7 @@ def spans(raw: Raw) -> Rows:
     return Rows(made.slots, made.table[~_repeats(made, raw.log)])
 
 
-def marks(raw: Raw) -> Rows:
+def marks(raw: Rank) -> Rows:
     """The rows of the stream of marks; a wrapper sets the same ones as the module in it."""
     rows = raw.rows(MARKS)
     wrappers = [wrapper for wrapper, wrapped in _compiled(raw.log).items() if wrapped]

@@ -17,7 +17,7 @@ from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..arrays.nesting import NONE, nearest
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARK, OPTIMIZER
 from .backward import Instances, Marks, Passes
 from .spans import Spans, united
@@ -63,7 +63,7 @@ class Stamps:
 class DeviceTimes:
     """What a rank knows of its devices.  devices: of each subject, by name."""
 
-    def __init__(self, raw: Raw, spans: Spans) -> None:
+    def __init__(self, raw: Rank, spans: Spans) -> None:
         rows = raw.rows(DEVICE)
         marks = rows["flags"] & KIND_MASK == MARK
         self._rows, self._mark_rows = rows.of(~marks), rows.of(marks)

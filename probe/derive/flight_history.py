@@ -15,7 +15,7 @@ import pyarrow as pa
 from .. import protocol as wire
 from ..schema import Columns
 from ..snapshot.flight_recorder import has_ended, is_in_flight, told_of
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once
 
 Told = Mapping[str, Any]  # one entry as torch writes it
@@ -33,7 +33,7 @@ _SHARES = {"all_gather": "input", "gather": "input", "scatter": "output"}  # wha
 _PEER = re.compile(r"(?:->|<-)(\d+)$")
 
 
-def history_of(raw: Raw) -> list[Told]:
+def history_of(raw: Rank) -> list[Told]:
     """What this rank has issued, oldest first, as long as its tap waits for a boundary to go in: a job that has hung
     since before the attach.  Of one that goes on nothing is asked, for a dump would hold it up."""
     if not raw.facts.get("distributed") or raw.facts.get("collectives_ns") is not None or raw.facts.get("count"):
@@ -41,7 +41,7 @@ def history_of(raw: Raw) -> list[Told]:
     return told_of(raw.job.ask(wire.FLIGHT).get(raw, {}).get("texts", ()))
 
 
-def columns(raw: Raw, told: Sequence[Told]) -> Columns:
+def columns(raw: Rank, told: Sequence[Told]) -> Columns:
     """All that python.nccl_trace has and that can be known."""
     groups = raw.job.ask(wire.FLIGHT).get(raw, {}).get("groups", {}) if told else {}
     rows = [_Operation(raw, each, groups.get(each["process_group"][0]) or ()) for each in told]
@@ -72,7 +72,7 @@ def columns(raw: Raw, told: Sequence[Told]) -> Columns:
 class _Operation:
     """One entry in the words of python.nccl_trace; None where it tells nothing."""
 
-    def __init__(self, raw: Raw, told: Told, members: Sequence[int]) -> None:
+    def __init__(self, raw: Rank, told: Told, members: Sequence[int]) -> None:
         self._told, self.members = told, members
         self.backend, _, self._name = str(told["profiling_name"]).partition(":")
         self.type = operation_type(self._name)

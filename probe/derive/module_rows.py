@@ -12,19 +12,19 @@ import numpy as np
 from ..arrays.distinct import distinct, first_places
 from ..arrays.dtypes import Ints
 from ..arrays.nesting import NONE, depth_below
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import FORWARD, KIND_MASK
 from .backward import Calls, Instances, Marks, Passes, place_marks
 from .backward_batch import resolve
-from .call_sites import Places, settle
-from .call_tree import Tree
+from .call_sites import CallSites, settle
+from .call_tree import CallTree
 from .compiled_regions import marks as recorded_marks
 from .compiled_regions import parents as noted_parents
 from .device_times import DeviceTimes, Timed
 from .spans import Spans
 
 
-def places_of(raw: Raw, spans: Spans) -> Places:
+def places_of(raw: Rank, spans: Spans) -> CallSites:
     """Callers as the calls themselves show them, else as the agent noted them."""
     parents = noted_parents(raw.log)
     for subjects in (recorded_marks(raw)["subject"], spans.subject[spans.kind == FORWARD]):
@@ -37,7 +37,7 @@ def places_of(raw: Raw, spans: Spans) -> Places:
     raw.agree(spans.start[calls], spans.subject[calls] * (int(callers.max(initial=0)) + 1) + callers)
     subjects, first = first_places(spans.subject[calls])
     parents.update(zip(subjects.tolist(), callers[first].tolist(), strict=True))
-    return Places.of(spans, shown, parents)
+    return CallSites.of(spans, shown, parents)
 
 
 def passes_of(spans: Spans) -> tuple[Ints, Passes]:
@@ -47,7 +47,7 @@ def passes_of(spans: Spans) -> tuple[Ints, Passes]:
     return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
 
 
-def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Calls) -> Marks:
+def _marks(raw: Rank, passes: Passes, tree: CallTree, calls: Calls) -> Marks:
     marks = recorded_marks(raw)
     time, thread = (np.ascontiguousarray(marks[slot]) for slot in ("time_ns", "thread"))
     number = place_marks(time, thread, passes)
@@ -62,7 +62,7 @@ def _marks(raw: Raw, passes: Passes, tree: Tree, calls: Calls) -> Marks:
     return Marks(time[order], thread[order], kind, number, module)
 
 
-def _roots(raw: Raw, spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> Ints:
+def _roots(raw: Rank, spans: Spans, passes: Passes, marks: Marks, tree: CallTree) -> Ints:
     """The outermost module of each pass: of its first mark, else of the last call before it; 0 for none."""
     roots = np.zeros(len(passes.start), np.int64)
     calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute)
@@ -79,7 +79,7 @@ def _roots(raw: Raw, spans: Spans, passes: Passes, marks: Marks, tree: Tree) -> 
 
 
 def backwards(
-    raw: Raw, spans: Spans, places: Places, tree: Tree, passes: Passes, engines: Ints, devices: DeviceTimes
+    raw: Rank, spans: Spans, places: CallSites, tree: CallTree, passes: Passes, engines: Ints, devices: DeviceTimes
 ) -> tuple[Instances, Callable[[], Timed]]:
     """By the host's clock, and when asked for by the devices'."""
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
@@ -98,7 +98,7 @@ def backwards(
     return found, lambda: devices.of_backwards(passes, engines, marks, resolved)
 
 
-def depths(spans: Spans, tree: Tree) -> Ints:
+def depths(spans: Spans, tree: CallTree) -> Ints:
     """Module calls around each span; what checkpointing runs again stands where it stood the first time."""
     again = spans.recompute & (spans.caller == NONE)
     base = np.where(again, np.maximum(tree.depth[tree.index(spans.subject)], 0), 0)

@@ -16,7 +16,7 @@ from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..arrays.nesting import NONE
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Job, Left, Raw
+from ..snapshot.snapshot import Rank, RankLeft, Snapshot
 from ..streams import BARE, COLLECTIVES
 
 PAIRWISE = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")
@@ -40,7 +40,7 @@ class Operations:
     time: Ints
     known: Bools
     rows: Sequence[Rows | None]  # of each member, None where it did not answer
-    raws: Sequence[Raw | None]
+    raws: Sequence[Rank | None]
 
     @property
     def arrived(self) -> Bools:
@@ -61,22 +61,22 @@ class Operations:
 class _OfRank:
     """The collective operations of one rank on one group."""
 
-    raw: Raw
+    raw: Rank
     rows: Rows
     place: Ints  # rows of the group
     code: Ints  # step and index of each
     time: Ints
 
 
-def operations_of(job: Job) -> Iterator[Operations]:
+def operations_of(job: Snapshot) -> Iterator[Operations]:
     """Of each group whose members are known, those of every step that somebody recorded."""
     clocks: dict[str, int] = {}  # of each host one offset, so that what its ranks tell differs by no reading of it
     found: dict[Key, dict[int, _OfRank]] = {}
-    answering: dict[int, Raw] = {}
+    answering: dict[int, Rank] = {}
     for raw in list(job.raws):
         try:
             rows = raw.rows(COLLECTIVES)
-        except Left:
+        except RankLeft:
             continue
         answering[raw.rank] = raw
         clock = clocks.setdefault(raw.host, int(raw.facts["wall_ns"]) - int(raw.facts["monotonic_ns"]))
@@ -86,7 +86,7 @@ def operations_of(job: Job) -> Iterator[Operations]:
         yield _of_group(name, members, ranks, answering)
 
 
-def _by_group(raw: Raw, rows: Rows) -> Iterator[tuple[Key, Ints]]:
+def _by_group(raw: Rank, rows: Rows) -> Iterator[tuple[Key, Ints]]:
     """Places of the rows of each group, operations between two ranks left out."""
     pairwise = [id for id, name in raw.log.strings.items() if name in PAIRWISE]
     place = np.flatnonzero(~np.isin(rows["operation"], pairwise))
@@ -100,7 +100,7 @@ def _by_group(raw: Raw, rows: Rows) -> Iterator[tuple[Key, Ints]]:
         yield key, place[np.isin(groups, mine)]
 
 
-def _of_rank(raw: Raw, rows: Rows, place: Ints, clock: int) -> _OfRank:
+def _of_rank(raw: Rank, rows: Rows, place: Ints, clock: int) -> _OfRank:
     start = rows["start_ns"][place]
     step = raw.timeline.step(start)
     order = np.lexsort((rows["seq"][place], step))
@@ -111,7 +111,7 @@ def _of_rank(raw: Raw, rows: Rows, place: Ints, clock: int) -> _OfRank:
     return _OfRank(raw, rows, place[kept], code[kept], (rows["start_ns"][place] + clock)[kept])
 
 
-def _first_whole(raw: Raw, rows: Rows) -> int:
+def _first_whole(raw: Rank, rows: Rows) -> int:
     """The first step of which a rank has all operations: after the attach, and after the tap of collectives came."""
     first = raw.timeline.oldest(()) if raw.timeline.steps else raw.timeline.base
     since = raw.facts.get("collectives_ns")
@@ -121,7 +121,7 @@ def _first_whole(raw: Raw, rows: Rows) -> int:
     return max(first, int(raw.timeline.step(rows["start_ns"][:1])[0]) + 1) if overwritten else first
 
 
-def _of_group(name: str, members: tuple[int, ...], ranks: dict[int, _OfRank], answering: dict[int, Raw]) -> Operations:
+def _of_group(name: str, members: tuple[int, ...], ranks: dict[int, _OfRank], answering: dict[int, Rank]) -> Operations:
     code = distinct(np.concatenate([of.code for of in ranks.values()]))
     step = code // _MOST
     place = np.full((len(code), len(members)), NONE, np.int64)
@@ -138,7 +138,7 @@ def _of_group(name: str, members: tuple[int, ...], ranks: dict[int, _OfRank], an
     return Operations(name, members, step, code % _MOST, place, time, known, rows, raws)
 
 
-def _knows(raw: Raw, step: Ints) -> Bools:
+def _knows(raw: Rank, step: Ints) -> Bools:
     """The steps in which this rank has recorded every operation that it has issued."""
     recorded = raw.facts.get("taps", {}).get("collectives", "on") == "on"
     whole = step >= _first_whole(raw, raw.rows(COLLECTIVES))

@@ -14,7 +14,7 @@ from ..arrays.arrow import nullable
 from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..schema import Columns
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import EVAL, KIND_MASK, SAMPLES, SPANS
 
 
@@ -47,7 +47,7 @@ class Values:
 class Samples:
     """The readings of one source; times: of its rows, ascending."""
 
-    def __init__(self, raw: Raw, source: int) -> None:
+    def __init__(self, raw: Rank, source: int) -> None:
         rows = raw.rows(SAMPLES)
         own = rows["source"] == source
         self._time, self._counter, self._value = rows["time_ns"][own], rows["counter"][own], rows["value"][own]
@@ -87,12 +87,12 @@ class Samples:
         return Values(filled, valid)
 
 
-def common(raw: Raw, times: Ints) -> Columns:
+def common(raw: Rank, times: Ints) -> Columns:
     """A sample is of the machine, not of a step: it is seen at once, whatever the steps do."""
     return {"start_ns": times, "step": raw.timeline.step(times), "in_eval": _in_eval(raw, times)}
 
 
-def _in_eval(raw: Raw, times: Ints) -> Bools:
+def _in_eval(raw: Rank, times: Ints) -> Bools:
     """Whether a snippet was running, on any thread."""
     found = np.zeros(len(times), np.bool_)
     if not raw.log.evals:

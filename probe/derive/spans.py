@@ -13,7 +13,7 @@ from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..arrays.nesting import Nesting, ancestors_with, nearest, nest
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS
 from .compiled_regions import spans
 
@@ -34,7 +34,7 @@ class Spans:
     outermost_engine: Bools
 
     @classmethod
-    def of(cls, raw: Raw) -> Spans:
+    def of(cls, raw: Rank) -> Spans:
         rows = spans(raw)
         start, end, thread = (np.ascontiguousarray(rows[slot]) for slot in ("start_ns", "end_ns", "thread"))
         kind = rows["flags"] & KIND_MASK
@@ -76,7 +76,7 @@ def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:
     return outer
 
 
-def _on_autograd_threads(raw: Raw, start: Ints, thread: Ints, kind: Ints, begins: Ints, ends: Ints) -> Bools:
+def _on_autograd_threads(raw: Rank, start: Ints, thread: Ints, kind: Ints, begins: Ints, ends: Ints) -> Bools:
     """Spans that run during a pass on a thread that belongs to autograd: one with marks and no pass of its own."""
     marked, own = distinct(raw.rows(MARKS)["thread"]), distinct(thread[kind == ENGINE])
     autograd = marked[~np.isin(marked, own)]

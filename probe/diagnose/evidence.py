@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 from .. import protocol as wire
 from ..attach.gil import gil_told
-from ..client.client import Client, Header, Link
+from ..client.client import AgentLink, Client, Header
 from ..errors import SilentError
 from ..host.processes import has_ended, is_stopped, process, ranks_below
 from ..snapshot import memory_source
 from ..snapshot.flight_recorder import Entry, Pending, entries_of
 from ..snapshot.stacks import Thread, threads_of
-from ..snapshot.wire_source import Fetcher
+from ..snapshot.wire_source import WireSource
 from ..streams import SAMPLES
 from .issued_collectives import issued_of
 from .machine_load import machines_told
@@ -75,8 +75,8 @@ class _Look:
     """One look at every rank that answers."""
 
     at: float
-    said: dict[Link, Header]
-    threads: dict[Link, list[Thread]]
+    said: dict[AgentLink, Header]
+    threads: dict[AgentLink, list[Thread]]
     cpu: dict[int, float]  # by pid: processor time of the main thread so far, in seconds
 
 
@@ -113,7 +113,7 @@ class _Issued:
     machines: Sequence[str] = ()
 
 
-def _issued(client: Client, links: Sequence[Link], patience: float) -> _Issued:
+def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Issued:
     """By torch's recorders, which know what was before the attach; by the rows since, where these tell nothing, or
     where a rank does not answer and something is in flight: its rows lie in its memory."""
     calls = client.ask(wire.FLIGHT, time.monotonic() + patience, links)
@@ -122,7 +122,7 @@ def _issued(client: Client, links: Sequence[Link], patience: float) -> _Issued:
     for answer in told.values():
         found.groups.update({name: members for name, members in answer["groups"].items() if members})
     with contextlib.suppress(SilentError):
-        job = Fetcher(client, patience).snapshot(open_steps=True, newest=wire.ROWS_A_MESSAGE)
+        job = WireSource(client, patience).snapshot(open_steps=True, newest=wire.ROWS_A_MESSAGE)
         found.pairs, found.machines = pairs_of(job), machines_told(job)
         untold = not any(found.entries.values())
         if untold or job.read:
@@ -135,7 +135,7 @@ def _waits(entries: Mapping[int, Sequence[Entry]]) -> bool:
     return any(not entry.ended for of_rank in entries.values() for entry in of_rank)
 
 
-def _look(client: Client, links: Sequence[Link], patience: float, others: Sequence[tuple[int, int]]) -> _Look:
+def _look(client: Client, links: Sequence[AgentLink], patience: float, others: Sequence[tuple[int, int]]) -> _Look:
     calls = client.ask(wire.SNAPSHOT, time.monotonic() + patience, links)
     said = {call.link: call.answer for call in calls if call.answer is not None}
     told = client.ask(wire.STACKS, time.monotonic() + patience, list(said))
@@ -144,7 +144,7 @@ def _look(client: Client, links: Sequence[Link], patience: float, others: Sequen
     return _Look(time.monotonic(), said, threads, {pid: _cpu_s(pid) for pid in pids})
 
 
-def _rows(link: Link, first: _Look, second: _Look) -> int:
+def _rows(link: AgentLink, first: _Look, second: _Look) -> int:
     """How many it has recorded of what the job does between the two looks."""
     if link not in second.said:
         return 0
@@ -157,7 +157,7 @@ def _share(pid: int, first: _Look, second: _Look) -> float:
     return (second.cpu[pid] - first.cpu[pid]) / max(second.at - first.at, 1e-3)
 
 
-def _of_rank(link: Link, first: _Look, second: _Look, entries: Sequence[Entry]) -> OfRank:
+def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Entry]) -> OfRank:
     running = _share(link.pid, first, second) if link.here else None
     said = second.said[link]["facts"] if link in second.said else None
     facts = said or next((raw.facts for raw in memory_source.raws([link.pid] if link.here else [])), None)
@@ -190,7 +190,7 @@ def _of_rank(link: Link, first: _Look, second: _Look, entries: Sequence[Entry]) 
     )
 
 
-def _condition(link: Link) -> str:
+def _condition(link: AgentLink) -> str:
     if link.ended or (link.here and has_ended(link.pid)):
         return "ended"
     if link.stopped:

@@ -11,12 +11,12 @@ import numpy as np
 from ..derive.operation_types import operation_type
 from ..derive.operations import Operations, operations_of
 from ..snapshot.flight_recorder import Entry
-from ..snapshot.snapshot import Job, Raw
+from ..snapshot.snapshot import Rank, Snapshot
 
 _LATEST = 256  # operations of a group; one that hangs is among them
 
 
-def issued_of(job: Job) -> dict[int, list[Entry]]:
+def issued_of(job: Snapshot) -> dict[int, list[Entry]]:
     """Of each rank that answers, oldest first."""
     found: dict[int, list[Entry]] = {raw.rank: [] for raw in job.raws}
     for operations in operations_of(job):
@@ -39,7 +39,7 @@ def _numbers(operations: Operations) -> list[int]:
     return list(range(first, first + count))
 
 
-def _entry(operations: Operations, raw: Raw, at: int, member: int, number: int, ended: bool) -> Entry:
+def _entry(operations: Operations, raw: Rank, at: int, member: int, number: int, ended: bool) -> Entry:
     rows = operations.rows[member]
     assert rows is not None  # of a rank that has a raw
     place = operations.place[at, member]

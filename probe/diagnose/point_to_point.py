@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..derive.operation_types import operation_type
 from ..derive.operations import PAIRWISE
 from ..snapshot.flight_recorder import Pending
-from ..snapshot.snapshot import Job, Left, Raw
+from ..snapshot.snapshot import Rank, RankLeft, Snapshot
 from ..streams import COLLECTIVES
 
 
@@ -28,14 +28,14 @@ class _Half:
     created_ns: int
 
 
-def pairs_of(job: Job) -> list[Pending]:
+def pairs_of(job: Snapshot) -> list[Pending]:
     """Those in flight, one of each rank and peer: the oldest."""
     halves: dict[tuple[str, int, int | None], _Half] = {}
     for raw in list(job.raws):
         try:
             for half in _of_rank(raw):
                 halves.setdefault((half.kind, half.rank, half.peer), half)
-        except Left:
+        except RankLeft:
             continue
     return [_pending(half, _other(half) in halves) for half in halves.values()]
 
@@ -55,7 +55,7 @@ def _pending(half: _Half, come: bool) -> Pending:
     )  # fmt: skip
 
 
-def _of_rank(raw: Raw) -> Iterator[_Half]:
+def _of_rank(raw: Rank) -> Iterator[_Half]:
     rows = raw.rows(COLLECTIVES)
     kinds = {id: operation_type(name) for id, name in raw.log.strings.items() if name in PAIRWISE}
     clock = int(raw.facts["wall_ns"]) - int(raw.facts["monotonic_ns"])

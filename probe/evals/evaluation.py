@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import protocol as wire
-from ..client.client import Call, Client, Header, Link
+from ..client.client import AgentLink, Call, Client, Header
 from ..errors import EvalError, Interrupted, ProbeError, SilentError
 from ..snapshot.align import may_change
 
@@ -70,7 +70,12 @@ class Snippet:
 
 
 def evaluate(
-    client: Client, links: Sequence[Link], snippet: Snippet, together: bool, patience: float, on_output: OnOutput | None
+    client: Client,
+    links: Sequence[AgentLink],
+    snippet: Snippet,
+    together: bool,
+    patience: float,
+    on_output: OnOutput | None,
 ) -> EvalResult:
     """Run it on these ranks; together: at one step of the job, for a collective in it would hang otherwise.
 
@@ -97,13 +102,13 @@ def _ended_by_us(error: BaseException) -> bool:
     return isinstance(error, Interrupted) or (isinstance(error, EvalError) and error.code == "eval-timeout")
 
 
-def _stuck(snippet: Snippet, links: Sequence[Link]) -> EvalError:
+def _stuck(snippet: Snippet, links: Sequence[AgentLink]) -> EvalError:
     waits = "" if snippet.now else "; the job waits for it"
     message = f"The snippet does not react to the cancel on rank {_named(links)}: it is blocked in C{waits}."
     return EvalError(message, "It ends when that call returns.", "eval-timeout")
 
 
-def _named(links: Sequence[Link]) -> str:
+def _named(links: Sequence[AgentLink]) -> str:
     return ", ".join(link.number for link in links)
 
 
@@ -111,7 +116,7 @@ class _Run:
     """One attempt: a call an armed rank, and what came of it."""
 
     def __init__(
-        self, client: Client, links: Sequence[Link], snippet: Snippet, patience: float, on_output: OnOutput | None
+        self, client: Client, links: Sequence[AgentLink], snippet: Snippet, patience: float, on_output: OnOutput | None
     ) -> None:
         self._client, self._links, self._snippet = client, links, snippet
         self._patience, self._on_output = patience, on_output
@@ -263,7 +268,7 @@ class _Run:
     def anything_ran(self) -> bool:
         return any(call.answer is not None for call in self._calls) or any(self._output.values())
 
-    def withdraw(self) -> list[Link]:
+    def withdraw(self) -> list[AgentLink]:
         """Cancel whatever is armed or runs; the ranks that do not answer that."""
         self._client.interrupted = False
         self._client.cancel(self._calls)
@@ -291,5 +296,5 @@ class _Run:
         )
 
 
-def _base(link: Link) -> int:
+def _base(link: AgentLink) -> int:
     return int(link.facts.get("step_base") or 0)

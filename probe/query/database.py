@@ -19,13 +19,13 @@ import pyarrow.dataset as ds
 
 from ..arrays.arrow import schema_of
 from ..errors import Interrupted, ProbeError, QueryError
-from ..snapshot.snapshot import Job
+from ..snapshot.snapshot import Snapshot
 from ..tables.declaration import Table
 from .catalogue import comment
-from .duckdb_session import PATH, Opening
-from .max_step import Newest
+from .duckdb_session import PATH, DuckDBSession
+from .max_step import MaxStep
 from .subquery_folding import fold
-from .table_scan import Derived
+from .table_scan import TableScan
 
 _CATALOGUE = ("information_schema", "duckdb_", "pg_", "pragma", "show", "describe")  # of statements about all tables
 _UNKNOWN_TABLE = re.compile(r"Table with name (\S+) does not exist")
@@ -49,11 +49,11 @@ class _Lazy(ds.InMemoryDataset):  # type: ignore[misc]
 class Database:
     """The tables of a job in DuckDB, for any number of queries.  interrupt() from any thread or signal handler."""
 
-    def __init__(self, tables: Iterable[Table], opening: Opening | None = None) -> None:
-        self._opening = opening or Opening()
+    def __init__(self, tables: Iterable[Table], opening: DuckDBSession | None = None) -> None:
+        self._opening = opening or DuckDBSession()
         self._tables = {table.name: table for table in tables}
         self._by_step = [table.name for table in self._tables.values() if table.by_step]
-        self._derived: dict[str, Derived] = {}
+        self._derived: dict[str, TableScan] = {}
         self.seconds: dict[str, float] = {}  # that making each table took for the last query
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class Database:
             finally:
                 self.seconds[table] = self.seconds.get(table, 0.0) + time.monotonic() - began
 
-    def run(self, sql: str, job: Job, pruned: bool = True) -> Any:
+    def run(self, sql: str, job: Snapshot, pruned: bool = True) -> Any:
         """The result over this snapshot, a pyarrow Table; an empty one for a statement without a result.
 
         pruned: False fetches and derives everything and folds nothing; the result is the same.  Raises QueryError.
@@ -104,7 +104,7 @@ class Database:
         self._failure = None
         self.seconds = {}
         self._derived = {
-            name: Derived(table, job, self._opening.helper, pruned) for name, table in self._tables.items()
+            name: TableScan(table, job, self._opening.helper, pruned) for name, table in self._tables.items()
         }
         try:
             self._add(sql)
@@ -116,7 +116,7 @@ class Database:
                 raise Interrupted("Interrupted.") from None
             raise self._told(self._with_caret(sql, error)) from None
 
-    def _execute(self, sql: str, job: Job | None) -> Any:
+    def _execute(self, sql: str, job: Snapshot | None) -> Any:
         if not self._connection.extract_statements(sql):
             raise QueryError("There is no statement in the SQL.", 'For example: "SELECT * FROM probe.agents"')
         comment(self._connection, self._tables.values(), sql)
@@ -126,11 +126,11 @@ class Database:
         result = self._connection.sql(folded)
         return pa.table({}) if result is None else result.to_arrow_table()
 
-    def _newest(self, sql: str, job: Job) -> Newest | None:
+    def _newest(self, sql: str, job: Snapshot) -> MaxStep | None:
         tables = [name for name in self._by_step if self._tables[name].short_name in sql.lower()]
         if not tables or job.open_steps or job.completed is None:
             return None
-        return Newest(job.completed, frozenset(tables))
+        return MaxStep(job.completed, frozenset(tables))
 
     def _with_caret(self, sql: str, error: duckdb.Error) -> duckdb.Error:
         """The error as DuckDB tells it of the very text of the user; sql() leaves the place out."""

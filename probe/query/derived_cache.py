@@ -15,10 +15,10 @@ import numpy as np
 
 from ..arrays.distinct import distinct
 from ..arrays.dtypes import Ints
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import DEVICE, PACKING_NS, WRITTEN
 from ..tables.declaration import Table
-from .lazy_columns import Piece
+from .lazy_columns import LazyColumns
 
 _BACK = 2  # steps before the newest one: some of their rows may still come
 WORTH = 1 << 15  # rows: fewer are made anew each time
@@ -27,16 +27,16 @@ _MOST = 1 << 22  # rows of a rank's table; what they are made of is held too
 
 
 @dataclass
-class Shelf:
+class DerivedCache:
     """upto: the first step that is not on it; seen: number of the last row of each stream when it was filled."""
 
     known: tuple[Any, ...]
     upto: int
     seen: dict[str, int] = field(default_factory=dict)
-    pieces: list[tuple[Ints, Piece]] = field(default_factory=list)  # with the step of each row, which rise
+    pieces: list[tuple[Ints, LazyColumns]] = field(default_factory=list)  # with the step of each row, which rise
     rows: int = 0
 
-    def since(self, step: int) -> list[Piece]:
+    def since(self, step: int) -> list[LazyColumns]:
         """Those with rows of this step or later ones; maybe earlier ones too."""
         return [piece for steps, piece in self.pieces if steps[-1] >= step]
 
@@ -47,7 +47,7 @@ class Shelf:
             steps, piece = self.pieces[0]
             self.pieces[0] = steps[steps >= before], piece.of(steps >= before)
 
-    def add(self, piece: Piece, rows: Ints) -> None:
+    def add(self, piece: LazyColumns, rows: Ints) -> None:
         """rows: by step."""
         steps = piece.steps[rows]
         cuts = distinct(np.searchsorted(steps, steps[_AT_ONCE - 1 :: _AT_ONCE], side="right"))
@@ -56,9 +56,9 @@ class Shelf:
         self.rows += len(rows)
 
 
-def shelf_of(raw: Raw, table: Table) -> Shelf | None:
+def shelf_of(raw: Rank, table: Table) -> DerivedCache | None:
     """What is there, as long as it is true.  Raises Left."""
-    lay: Callable[[], Shelf | None] = raw.shelves.pop(table.name, lambda: None)
+    lay: Callable[[], DerivedCache | None] = raw.shelves.pop(table.name, lambda: None)
     shelf = lay()
     if shelf is None or shelf.known != _known(raw) or any(_came_late(raw, each, shelf) for each in table.streams):
         return None
@@ -67,13 +67,13 @@ def shelf_of(raw: Raw, table: Table) -> Shelf | None:
     return shelf if shelf.pieces else None
 
 
-def lay_by(raw: Raw, table: Table, piece: Piece, shelf: Shelf | None) -> None:
+def lay_by(raw: Rank, table: Table, piece: LazyColumns, shelf: DerivedCache | None) -> None:
     """Have what is final of these rows kept, once a query comes; shelf: what was there before them.  Raises Left."""
-    new = Shelf(_known(raw), _final(raw, table), {stream: raw.recorded(stream) for stream in table.streams})
+    new = DerivedCache(_known(raw), _final(raw, table), {stream: raw.recorded(stream) for stream in table.streams})
     raw.shelves[table.name] = partial(_laid_by, new, piece, shelf)
 
 
-def _laid_by(new: Shelf, piece: Piece, old: Shelf | None) -> Shelf | None:
+def _laid_by(new: DerivedCache, piece: LazyColumns, old: DerivedCache | None) -> DerivedCache | None:
     step, begin = piece.steps, old.upto if old else np.iinfo(np.int64).min
     rows = np.flatnonzero((step >= begin) & (step < new.upto))
     if len(rows) < WORTH or len(rows) + (old.rows if old else 0) > _MOST:
@@ -84,11 +84,11 @@ def _laid_by(new: Shelf, piece: Piece, old: Shelf | None) -> Shelf | None:
     return shelf
 
 
-def _known(raw: Raw) -> tuple[Any, ...]:
+def _known(raw: Rank) -> tuple[Any, ...]:
     return raw.facts.get("step_base"), raw.facts.get("step_source"), raw.log.renamed
 
 
-def _final(raw: Raw, table: Table) -> int:
+def _final(raw: Rank, table: Table) -> int:
     """The first step of which something may still come."""
     completed = raw.job.completed
     if completed is None or not raw.timeline.incomplete:
@@ -99,7 +99,7 @@ def _final(raw: Raw, table: Table) -> int:
     return int(last) - _BACK
 
 
-def _came_late(raw: Raw, stream: str, shelf: Shelf) -> bool:
+def _came_late(raw: Rank, stream: str, shelf: DerivedCache) -> bool:
     """Whether a row that is new belongs to a step on the shelf, or runs around one."""
     rows = raw.rows(stream)
     begin = rows["host_ns" if stream == DEVICE else rows.slots[0]]
@@ -108,7 +108,7 @@ def _came_late(raw: Raw, stream: str, shelf: Shelf) -> bool:
     return border is None or bool((begin[new:] < border).any())
 
 
-def _oldest(raw: Raw, table: Table) -> int:
+def _oldest(raw: Rank, table: Table) -> int:
     """The first step of which every row is still in the agent's memory."""
     lost = [
         rows[WRITTEN[stream]][:1] for stream in table.streams if len(rows := raw.rows(stream)) and rows["seq"][0] > 1

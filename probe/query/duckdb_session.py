@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import duckdb
 
-from .worker import Helper
+from .worker import Worker
 
 SCHEMAS = ("host", "probe", "python")
 PATH = f"main,{','.join(SCHEMAS)}"  # for SHOW TABLES, and to write less
 
 
-class Opening:
+class DuckDBSession:
     """helper: the thread, which has nothing to do afterwards."""
 
     def __init__(self) -> None:
-        self.helper = Helper()
+        self.helper = Worker()
         self._opened = self.helper.begin(_opened)
 
     @property

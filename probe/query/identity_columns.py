@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ..arrays.arrow import made, repeated
 from ..schema import Columns
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 
 
 def length(values: Columns) -> int:
@@ -17,7 +17,7 @@ def length(values: Columns) -> int:
     return next(len(values[name]) for name in ("step", "start_ns") if not callable(values[name]))
 
 
-def with_common(raw: Raw, values: Columns) -> Columns:
+def with_common(raw: Rank, values: Columns) -> Columns:
     rows = length(values)
     return {
         "rank": lambda: repeated(raw.rank, rows, "INTEGER"),

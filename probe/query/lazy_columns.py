@@ -18,7 +18,7 @@ from ..schema import Column, Columns
 Chunks = dict[str, list[Any]]  # of each column
 
 
-class Piece:
+class LazyColumns:
     """Rows of one table, of a rank or of all; a column is made when it is asked for, once."""
 
     def __init__(self, values: Columns) -> None:
@@ -49,13 +49,13 @@ class Piece:
             chunks[:] = [pa.chunked_array(chunks, ARROW_TYPES[column.type]).combine_chunks()]
         return chunks[0]
 
-    def of(self, rows: Ints | Bools) -> Piece:
+    def of(self, rows: Ints | Bools) -> LazyColumns:
         """The chosen rows."""
         return _Some(self, np.arange(len(rows))[rows] if rows.dtype == np.bool_ else np.asarray(rows, np.int64))
 
 
-class _Some(Piece):
-    def __init__(self, whole: Piece, rows: Ints) -> None:
+class _Some(LazyColumns):
+    def __init__(self, whole: LazyColumns, rows: Ints) -> None:
         super().__init__({})
         self._whole, self._rows = whole, rows
 
@@ -70,7 +70,7 @@ class _Some(Piece):
         return [self._whole.joined(column).take(pa.array(self._rows))]
 
 
-class Made(Piece):
+class Made(LazyColumns):
     """Only columns are kept: what they are made of is large, and memory that was used before is quicker than new."""
 
     def __init__(self, make: Callable[[Sequence[Column]], Chunks]) -> None:

@@ -19,7 +19,7 @@ _PLAIN = ("group_expressions", "group_sets", "having", "sample", "qualify", "mod
 
 
 @dataclass(frozen=True)
-class Newest:
+class MaxStep:
     """last: the newest step that every rank has completed; tables: names whose rows have steps, with schema."""
 
     last: int

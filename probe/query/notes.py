@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..snapshot.snapshot import Job
+from ..snapshot.snapshot import Snapshot
 from ..streams import COLLECTIVES, DEVICE, LOADS, MARKS, SAMPLES, SPANS
 from ..tables.declaration import Table
 from ..text import some, title
@@ -42,19 +42,19 @@ class Answered:
         return f"{told}; read out of its memory: {title(self.read)}" if self.read else told
 
 
-def answered_of(job: Job, seconds: float) -> Answered:
+def answered_of(job: Snapshot, seconds: float) -> Answered:
     read = tuple(one.rank for one in job.read)
     silent = sorted([*read, *(one.rank for one in job.silent)])
     return Answered(len(job.raws) + len(job.silent), tuple(silent), read, seconds)
 
 
-def notes_of(job: Job, scanned: Iterable[Table], endpoint: str) -> list[str]:
+def notes_of(job: Snapshot, scanned: Iterable[Table], endpoint: str) -> list[str]:
     """One line each.  endpoint: of the job, for the commands in them."""
     tables = [table for table in scanned if table.derive is not None]
     return [*_taps(job, tables), *_no_steps(job, tables), *_unsampled(job, tables, endpoint)]
 
 
-def _taps(job: Job, tables: Iterable[Table]) -> list[str]:
+def _taps(job: Snapshot, tables: Iterable[Table]) -> list[str]:
     names = dict.fromkeys(tap for table in tables for tap in table.taps or _of_streams(table))
     why: dict[tuple[str, str], list[int]] = {}
     for raw in job.raws:
@@ -69,7 +69,7 @@ def _of_streams(table: Table) -> list[str]:
     return [tap for stream in table.streams for tap in _TAPS.get(stream, ())]
 
 
-def _no_steps(job: Job, tables: Iterable[Table]) -> list[str]:
+def _no_steps(job: Snapshot, tables: Iterable[Table]) -> list[str]:
     by_steps = any(table.streams != (SAMPLES,) for table in tables)
     stepping = [raw for raw in job.raws if raw.timeline.steps] if by_steps and not job.open_steps else []
     late = [raw.rank for raw in stepping if raw.timeline.completed is None]
@@ -78,7 +78,7 @@ def _no_steps(job: Job, tables: Iterable[Table]) -> list[str]:
     return [f"rank {some(late)}: no whole step since the attach yet (--open shows the one that runs)"]
 
 
-def _unsampled(job: Job, tables: Iterable[Table], endpoint: str) -> list[str]:
+def _unsampled(job: Snapshot, tables: Iterable[Table], endpoint: str) -> list[str]:
     """Named for the rank that lacks most, and that which lacks least if those are not as many."""
     if not any(MARKS in table.streams for table in tables):
         return []

@@ -19,12 +19,12 @@ from ..arrays.distinct import distinct, places
 from ..arrays.dtypes import Bools, Ints
 from ..schema import Column, Columns
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..snapshot.timeline import Timeline
 from ..streams import DEVICE, SAMPLED, STEPS
 from .derived_cache import WORTH
 from .identity_columns import length, with_common
-from .lazy_columns import Chunks, Made, Piece
+from .lazy_columns import Chunks, LazyColumns, Made
 
 _LEAST = 4  # ranks
 _MOST = 1 << 17  # rows of all of them: more at once take longer, not less
@@ -38,10 +38,10 @@ class Unlike(Exception):
     """These ranks did not do the same."""
 
 
-class Together(Raw):
+class Together(Rank):
     """Of `members`, and of no other streams than these; all of them have the same modules and devices."""
 
-    def __init__(self, members: Sequence[Raw], streams: Sequence[str]) -> None:
+    def __init__(self, members: Sequence[Rank], streams: Sequence[str]) -> None:
         first = members[0]
         super().__init__(first.pid, first.facts, {}, first.log)
         self.job, self.members = first.job, members
@@ -139,7 +139,7 @@ def _laid_out(joined: dict[str, Rows], whose: dict[str, Ints], ranks: int) -> tu
     return ends - _PAUSE_NS // 2 - end, ends
 
 
-def _threads(raw: Raw, streams: Sequence[str]) -> tuple[Ints, list[int | None]]:
+def _threads(raw: Rank, streams: Sequence[str]) -> tuple[Ints, list[int | None]]:
     """Its threads, rising, and their native ids."""
     known = distinct(np.concatenate([distinct(raw.rows(stream)["thread"]) for stream in {*streams, STEPS}]))
     return known, [raw.log.threads.get(ident, {}).get("native_id") for ident in known.tolist()]
@@ -178,7 +178,7 @@ class _Timeline(Timeline):
 class Group:
     """One piece of the rows of several ranks."""
 
-    def __init__(self, members: Sequence[Raw], streams: Sequence[str], derive: Callable[[Raw], Columns]) -> None:
+    def __init__(self, members: Sequence[Rank], streams: Sequence[str], derive: Callable[[Rank], Columns]) -> None:
         self._members, self._streams, self._derive = members, streams, derive
         self.piece = Made(self.make)
         self.shares = [Share(self, place) for place in range(len(members))]
@@ -191,13 +191,13 @@ class Group:
         except Unlike:
             return self._make_each(columns)
         self._whose = owner_of(values["step"])
-        piece = Piece(raw.told_apart(values))
+        piece = LazyColumns(raw.told_apart(values))
         return {column.name: piece.chunks(column) for column in columns}
 
     def _make_each(self, columns: Sequence[Column]) -> Chunks:
         values = [with_common(raw, self._derive(raw)) for raw in self._members]
         self._whose = np.repeat(np.arange(len(values)), list(map(length, values)))
-        pieces = list(map(Piece, values))
+        pieces = list(map(LazyColumns, values))
         return {column.name: [chunk for piece in pieces for chunk in piece.chunks(column)] for column in columns}
 
     def rows_of(self, place: int) -> Ints:
@@ -205,7 +205,7 @@ class Group:
         return np.flatnonzero(self._whose == place)
 
 
-class Share(Piece):
+class Share(LazyColumns):
     """What one rank has in it."""
 
     def __init__(self, group: Group, place: int) -> None:
@@ -220,14 +220,14 @@ class Share(Piece):
         return self.group.piece.of(self.group.rows_of(self._place)).chunks(column)
 
 
-def groups_of(raws: Sequence[Raw], streams: Sequence[str]) -> Iterator[list[Raw]]:
+def groups_of(raws: Sequence[Rank], streams: Sequence[str]) -> Iterator[list[Rank]]:
     """Ranks that may be taken together; of the others nothing is said."""
-    alike: dict[Any, list[Raw]] = {}
+    alike: dict[Any, list[Rank]] = {}
     for raw in raws if len(raws) >= _LEAST else ():
         if _is_simple(raw, streams):
             alike.setdefault(_key(raw, streams), []).append(raw)
     for group in alike.values():
-        size, members = 0, list[Raw]()
+        size, members = 0, list[Rank]()
         for raw in group:
             members.append(raw)
             size += _size(raw, streams)
@@ -238,7 +238,7 @@ def groups_of(raws: Sequence[Raw], streams: Sequence[str]) -> Iterator[list[Raw]
             yield members
 
 
-def _is_simple(raw: Raw, streams: Sequence[str]) -> bool:
+def _is_simple(raw: Rank, streams: Sequence[str]) -> bool:
     """Whether it has few rows, in a time that is possible, and steps."""
     timeline, rows = raw.timeline, [raw.rows(stream) for stream in streams]
     if not timeline.incomplete or not timeline.steps or not len(timeline.boundaries):
@@ -251,7 +251,7 @@ def _is_simple(raw: Raw, streams: Sequence[str]) -> bool:
     return least >= 0 and most - least < _LONGEST_NS and 0 <= int(counts[0]) <= int(counts[-1]) < 1 << _APART - 2
 
 
-def _size(raw: Raw, streams: Sequence[str]) -> int:
+def _size(raw: Rank, streams: Sequence[str]) -> int:
     return len(raw.timeline.boundaries) + sum(len(raw.rows(stream)) for stream in streams)
 
 
@@ -261,7 +261,7 @@ def _times(rows: Sequence[Rows]) -> Iterator[tuple[Ints, int]]:
             yield from ((each.table, place) for place, slot in enumerate(each.slots) if slot.endswith("_ns"))
 
 
-def _key(raw: Raw, streams: Sequence[str]) -> Any:
+def _key(raw: Rank, streams: Sequence[str]) -> Any:
     """Equal for ranks whose modules are the same: what ranks say alike is read once, so records are the very same."""
     told = (raw.log.modules, raw.log.optimizers)
     records = tuple((number, id(record)) for objects in told for number, record in sorted(objects.items()))

@@ -18,11 +18,11 @@ from ..arrays.distinct import distinct
 from ..arrays.dtypes import Ints
 from ..schema import Column, Columns
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS
 from .identity_columns import with_common
-from .lazy_columns import Chunks, Made, Piece
-from .worker import Helper
+from .lazy_columns import Chunks, LazyColumns, Made
+from .worker import Worker
 
 BEFORE = 3  # steps before the first one wanted: what runs across a boundary is whole in the steps after it
 _ROWS = 1 << 18  # of a block, about
@@ -41,10 +41,10 @@ class _Span:
     end: int
 
 
-class Block(Raw):
+class Block(Rank):
     """Some rows of a rank, with the steps of all."""
 
-    def __init__(self, whole: Raw, rows: dict[str, Rows]) -> None:
+    def __init__(self, whole: Rank, rows: dict[str, Rows]) -> None:
         super().__init__(whole.pid, whole.facts, whole.last_seq, whole.log)
         self.job, self.now_ns, self.timeline = whole.job, whole.now_ns, whole.timeline
         self._rows = rows
@@ -56,7 +56,9 @@ class Block(Raw):
 class Blocks(Made):
     """All of them as one piece."""
 
-    def __init__(self, blocks: Sequence[tuple[_Span, Block]], derive: Callable[[Raw], Columns], helper: Helper) -> None:
+    def __init__(
+        self, blocks: Sequence[tuple[_Span, Block]], derive: Callable[[Rank], Columns], helper: Worker
+    ) -> None:
         super().__init__(self._derived)
         self._blocks, self._derive, self._helper = blocks, derive, helper
         self._steps: Ints | None = None
@@ -71,7 +73,7 @@ class Blocks(Made):
     def _derived(self, columns: Sequence[Column]) -> Chunks:
         def derived(part: tuple[_Span, Block]) -> tuple[Ints, list[list[Any]]]:
             span, block = part
-            piece = Piece(with_common(block, self._derive(block)))
+            piece = LazyColumns(with_common(block, self._derive(block)))
             here = (piece.steps >= span.first) & (piece.steps < span.upto)
             piece = piece if here.all() else piece.of(here)
             return piece.steps, [piece.chunks(column) for column in columns]
@@ -82,7 +84,7 @@ class Blocks(Made):
         return dict(zip((column.name for column in columns), of_columns, strict=True))
 
 
-def blocks_of(raw: Raw, derive: Callable[[Raw], Columns], helper: Helper) -> Blocks | None:
+def blocks_of(raw: Rank, derive: Callable[[Rank], Columns], helper: Worker) -> Blocks | None:
     """None where it is not worth it, or not possible."""
     spans, marks, timed = (raw.rows(stream) for stream in (SPANS, MARKS, DEVICE))
     count = (len(spans) + len(marks)) // _ROWS
@@ -100,7 +102,7 @@ def blocks_of(raw: Raw, derive: Callable[[Raw], Columns], helper: Helper) -> Blo
     return Blocks(blocks, derive, helper) if rows <= _MOST * (len(spans) + len(marks)) else None
 
 
-def _spans(raw: Raw, moments: Ints) -> Iterator[_Span]:
+def _spans(raw: Rank, moments: Ints) -> Iterator[_Span]:
     """Each to the end of the step of its moment."""
     timeline = raw.timeline
     closings = timeline.closings.time

@@ -13,14 +13,14 @@ from typing import Any
 
 import duckdb
 
-from .max_step import Newest
+from .max_step import MaxStep
 
 Node = Any  # of DuckDB's JSON syntax tree
 _MOST = 4  # each costs an execution; a query with more is not a dashboard's
 _VOLATILE = {"random", "uuid", "gen_random_uuid", "nextval", "setseed", "now", "current_timestamp", "clock_timestamp"}
 
 
-def fold(connection: duckdb.DuckDBPyConnection, sql: str, newest: Newest | None = None) -> str:
+def fold(connection: duckdb.DuckDBPyConnection, sql: str, newest: MaxStep | None = None) -> str:
     """The query with its scalar subqueries folded; the very text if there is nothing to fold.
 
     newest: puts bounds to what asks for the largest step alone, the query itself too.
@@ -75,7 +75,7 @@ def _depends(node: Node, ctes: set[str]) -> bool:
     return False
 
 
-def _bounded(node: Node, newest: Newest | None) -> Iterator[Node]:
+def _bounded(node: Node, newest: MaxStep | None) -> Iterator[Node]:
     return iter(()) if newest is None else newest.bounded(node)
 
 
@@ -92,7 +92,7 @@ def _value(connection: duckdb.DuckDBPyConnection, node: Node) -> tuple[int, str 
     return int(count), value, str(kind)
 
 
-def _constant(connection: duckdb.DuckDBPyConnection, node: Node, newest: Newest | None) -> Node | None:
+def _constant(connection: duckdb.DuckDBPyConnection, node: Node, newest: MaxStep | None) -> Node | None:
     """The subquery's value as a node of the tree, None if it does not stand alone or is not one value."""
     query = node["subquery"]["node"]
     try:

@@ -16,26 +16,26 @@ import pyarrow.dataset as ds
 
 from ..arrays.arrow import ARROW_TYPES, schema_of
 from ..schema import Columns
-from ..snapshot.snapshot import Job, Left, Raw
+from ..snapshot.snapshot import Rank, RankLeft, Snapshot
 from ..tables import TABLES
 from ..tables.declaration import Table
-from .derived_cache import Shelf, lay_by, shelf_of
+from .derived_cache import DerivedCache, lay_by, shelf_of
 from .filter_pruning import first_step, possible_ranks
 from .identity_columns import with_common
-from .lazy_columns import Piece
+from .lazy_columns import LazyColumns
 from .rank_batch import Group, Share, groups_of
 from .step_blocks import BEFORE, blocks_of
-from .worker import Helper
+from .worker import Worker
 
 
-class Derived:
+class TableScan:
     """scan() may be called several times in a query, by one thread at a time."""
 
-    def __init__(self, table: Table, job: Job, helper: Helper, pruned: bool = True) -> None:
+    def __init__(self, table: Table, job: Snapshot, helper: Worker, pruned: bool = True) -> None:
         self.table, self._job, self._helper, self._pruned = table, job, helper, pruned
         self.scanned = False
-        self._of_job: Piece | None = None
-        self._of_ranks: dict[Raw, tuple[int | None, list[Piece]]] = {}  # with the first step that is whole in it
+        self._of_job: LazyColumns | None = None
+        self._of_ranks: dict[Rank, tuple[int | None, list[LazyColumns]]] = {}  # with the first step that is whole in it
 
     def scan(self, columns: list[str] | None, filter: Any) -> Any:
         self.scanned = True
@@ -46,7 +46,7 @@ class Derived:
         declared = [column for column in self.table.columns if column.name in wanted] or [self.table.columns[0]]
         return ds.dataset(self._arrow(declared, self._pieces(filter))).scanner(columns=columns, filter=filter)
 
-    def _arrow(self, declared: Sequence[Any], pieces: Iterable[Piece]) -> Any:
+    def _arrow(self, declared: Sequence[Any], pieces: Iterable[LazyColumns]) -> Any:
         chunks: list[list[Any]] = [[] for _ in declared]
         for piece in pieces:
             piece.have(declared)
@@ -57,9 +57,9 @@ class Derived:
         ]
         return pa.table(arrays, schema=schema_of(declared))
 
-    def _pieces(self, filter: Any) -> list[Piece]:
+    def _pieces(self, filter: Any) -> list[LazyColumns]:
         if self.table.derive is None:
-            self._of_job = self._of_job or Piece(self._values())
+            self._of_job = self._of_job or LazyColumns(self._values())
             return [self._of_job]
         filter = filter if self._pruned else None
         ranks = possible_ranks(filter, [raw.rank for raw in self._job.raws])
@@ -82,14 +82,14 @@ class Derived:
     def _first_step(self, filter: Any) -> int | None:
         return first_step(filter, self._job.completed or 0) if self._by_step else None
 
-    def _reaches(self, raw: Raw, first: int | None) -> bool:
+    def _reaches(self, raw: Rank, first: int | None) -> bool:
         """Whether the rows of this rank are here from that step on."""
         if raw not in self._of_ranks:
             return False
         from_step = self._of_ranks[raw][0]
         return from_step is None or (first is not None and from_step <= first)
 
-    def _derive(self, raws: Sequence[Raw], first: int | None) -> None:
+    def _derive(self, raws: Sequence[Rank], first: int | None) -> None:
         assert self.table.derive is not None
         shelves = {raw: self._shelf(raw, first) for raw in raws}
         begins = {raw: first if shelf is None else shelf.upto for raw, shelf in shelves.items()}
@@ -102,21 +102,23 @@ class Derived:
         for raw in self._put_together({raw: part for raw, part in alone.items() if shelves[raw] is None}, first, since):
             del alone[raw]
         for raw, part in alone.items():
-            with contextlib.suppress(Left):
+            with contextlib.suppress(RankLeft):
                 self._put(raw, self._piece(part), first, since[raw], shelves[raw])
 
-    def _piece(self, part: Raw) -> Piece:
+    def _piece(self, part: Rank) -> LazyColumns:
         assert self.table.derive is not None
         blocks = blocks_of(part, self.table.derive, self._helper) if self._by_step and self.table.in_blocks else None
-        return blocks or Piece(with_common(part, self.table.derive(part)))
+        return blocks or LazyColumns(with_common(part, self.table.derive(part)))
 
-    def _put_together(self, parts: Mapping[Raw, Raw], first: int | None, since: Mapping[Raw, int | None]) -> list[Raw]:
+    def _put_together(
+        self, parts: Mapping[Rank, Rank], first: int | None, since: Mapping[Rank, int | None]
+    ) -> list[Rank]:
         """Take those that can be derived as one; the ranks of which that was done."""
         if not self._by_step:
             return []
         assert self.table.derive is not None
         of_parts = {part: raw for raw, part in parts.items() if not raw.left}
-        done = list[Raw]()
+        done = list[Rank]()
         for members in groups_of(list(of_parts), self.table.streams):
             group = Group(members, self.table.streams, self.table.derive)
             for part, share in zip(members, group.shares, strict=True):
@@ -125,7 +127,9 @@ class Derived:
                 done.append(raw)
         return done
 
-    def _put(self, raw: Raw, piece: Piece, first: int | None, since: int | None, shelf: Shelf | None) -> None:
+    def _put(
+        self, raw: Rank, piece: LazyColumns, first: int | None, since: int | None, shelf: DerivedCache | None
+    ) -> None:
         """Take these rows, which begin at that moment, and what is on the shelf before them."""
         if shelf is None:
             pieces, begin = [piece], None if since is None else first
@@ -136,21 +140,21 @@ class Derived:
         if self._by_step and (since is None or shelf is not None):
             lay_by(raw, self.table, piece, shelf)
 
-    def _shelf(self, raw: Raw, first: int | None) -> Shelf | None:
+    def _shelf(self, raw: Rank, first: int | None) -> DerivedCache | None:
         """Of use to what is wanted."""
-        with contextlib.suppress(Left):
+        with contextlib.suppress(RankLeft):
             if self._by_step and (shelf := shelf_of(raw, self.table)) and (first is None or first < shelf.upto):
                 return shelf
         return None
 
-    def _parts(self, since: Mapping[Raw, int | None]) -> Sequence[Raw]:
+    def _parts(self, since: Mapping[Rank, int | None]) -> Sequence[Rank]:
         """The ranks to derive from; whole ones, where every rank is wanted whole: other tables want them too."""
         if len(since) == len(self._job.raws) and not any(moment is not None for moment in since.values()):
             return list(since)
         return self._job.recent(since)
 
 
-def _whole_groups(pieces: Sequence[Piece]) -> list[Piece]:
+def _whole_groups(pieces: Sequence[LazyColumns]) -> list[LazyColumns]:
     """With the piece of a whole group in the place of all its shares."""
     shares = Counter(piece.group for piece in pieces if isinstance(piece, Share))
     whole = {group for group, count in shares.items() if count == len(group.shares)}
@@ -158,8 +162,8 @@ def _whole_groups(pieces: Sequence[Piece]) -> list[Piece]:
     return [*(group.piece for group in whole), *others]
 
 
-def _have(raw: Raw, stream: str) -> None:
+def _have(raw: Rank, stream: str) -> None:
     try:
         raw.rows(stream)
-    except Left:
+    except RankLeft:
         return

@@ -15,7 +15,7 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
-class Helper:
+class Worker:
     """share() from any thread, one at a time."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from operator import sub
 from typing import Any
 
 from .. import protocol as wire
-from ..client.client import Call, Client, Header, Link
+from ..client.client import AgentLink, Call, Client, Header
 from ..streams import STEPS, STREAMS
 
 _FEW, _RECENT = 64, 1024  # boundaries compared, the second if the first do not do: ranks are some steps apart
@@ -27,7 +27,7 @@ OWN = ("optimizer", "trainer", "scheduler")  # sources of the job's own number, 
 Boundaries = dict[int, int]  # sequence number of the default group -> count of the rank's boundaries
 
 
-def align(client: Client, timeout: float) -> list[Link]:
+def align(client: Client, timeout: float) -> list[AgentLink]:
     """Give ranks the offsets they lack; the ranks for which no common boundary has been found yet."""
     links = [link for link in client.links if not link.gone]
     sources = {link.facts.get("step_source") for link in links}
@@ -41,7 +41,7 @@ def align(client: Client, timeout: float) -> list[Link]:
     return _align(client, links, deadline, _RECENT) if lost else []
 
 
-def _align(client: Client, links: Sequence[Link], deadline: float, recent: int) -> list[Link]:
+def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: int) -> list[AgentLink]:
     """By so many boundaries of each rank; those that have none in common."""
     boundaries = _boundaries(client, links, deadline, recent)
     reference = min(boundaries, key=_precedence, default=None)
@@ -63,24 +63,24 @@ def _align(client: Client, links: Sequence[Link], deadline: float, recent: int) 
     return lost
 
 
-def is_settled(link: Link) -> bool:
+def is_settled(link: AgentLink) -> bool:
     """Whether the agent knows where its numbers come from."""
     return link.facts.get("step_settled") is not False
 
 
-def may_change(link: Link) -> bool:
+def may_change(link: AgentLink) -> bool:
     """Whether the agent may still find out the job's own number, by what is known here."""
     facts = link.facts
     return not is_settled(link) or (facts.get("step_source") == "attach" and not facts.get("count"))
 
 
-def _precedence(link: Link) -> tuple[int, int]:
+def _precedence(link: AgentLink) -> tuple[int, int]:
     source = link.facts.get("step_source")
     known = OWN.index(source) if source in OWN else len(OWN)
     return known, int(link.facts.get("attached_wall_ns") or 0)
 
 
-def _base(reference: Link, known: Boundaries, own: Boundaries) -> int | None:
+def _base(reference: AgentLink, known: Boundaries, own: Boundaries) -> int | None:
     """The job's number of a rank's count 0, by majority of the boundaries both have."""
     first = int(reference.facts.get("step_base") or 0)
     common = own.keys() & known.keys()
@@ -88,7 +88,9 @@ def _base(reference: Link, known: Boundaries, own: Boundaries) -> int | None:
     return first + votes.most_common(1)[0][0] if votes else None
 
 
-def _boundaries(client: Client, links: Sequence[Link], deadline: float, recent: int) -> dict[Link, Boundaries]:
+def _boundaries(
+    client: Client, links: Sequence[AgentLink], deadline: float, recent: int
+) -> dict[AgentLink, Boundaries]:
     """Sequence number -> count of each rank's last boundaries; numbers that occur twice tell nothing."""
     asked = [link for link in links if not link.silent]
     seen: dict[Call, Boundaries] = {client.send(link, wire.SCAN, b"", **_scan(link, recent)): {} for link in asked}
@@ -116,12 +118,12 @@ def _stored(pid: int) -> Boundaries:
     return found
 
 
-def _scan(link: Link, recent: int) -> Header:
+def _scan(link: AgentLink, recent: int) -> Header:
     first = max(1, int(link.facts.get("count") or 0) - recent)
     return {"stream": STEPS, "first": first, "last": 1 << 62, "credit": wire.CREDIT, "patch": []}
 
 
-def _rows(link: Link, first: int, data: bytes) -> tuple[Sequence[int], Sequence[int]]:
+def _rows(link: AgentLink, first: int, data: bytes) -> tuple[Sequence[int], Sequence[int]]:
     """(group_seq, count) of the rows that are complete; without numpy, which eval does not need otherwise."""
     described = link.facts.get("streams", {}).get(STEPS)
     slots = list(described["slots"] if described else STREAMS[STEPS])

@@ -17,16 +17,16 @@ import numpy as np
 from ..host.agent_memory import Facts, descriptors, facts, filled, read_range
 from ..streams import STEPS
 from .log import Log
-from .snapshot import Job, Raw, Recent
+from .snapshot import Rank, RecentRows, Snapshot
 
 
-def snapshot(pids: Iterable[int], open_steps: bool = False) -> Job:
+def snapshot(pids: Iterable[int], open_steps: bool = False) -> Snapshot:
     """The same Job as off the wire, of processes that need not run."""
     found = raws(pids)
-    return Job(found, lambda stream: put_rows(found, stream), open_steps=open_steps)
+    return Snapshot(found, lambda stream: put_rows(found, stream), open_steps=open_steps)
 
 
-def raws(pids: Iterable[int]) -> list[Raw]:
+def raws(pids: Iterable[int]) -> list[Rank]:
     """What is known of these processes; without those that have no agent, or end just now."""
     found = []
     for pid in pids:
@@ -36,7 +36,7 @@ def raws(pids: Iterable[int]) -> list[Raw]:
     return found
 
 
-def put_rows(found: Iterable[Raw], stream: str, oldest: bool = False) -> None:
+def put_rows(found: Iterable[Rank], stream: str, oldest: bool = False) -> None:
     """The rows of a stream as they lie there now; who asks for the oldest of them gets all."""
     for raw in found:
         try:
@@ -45,7 +45,7 @@ def put_rows(found: Iterable[Raw], stream: str, oldest: bool = False) -> None:
             raw.job.leave(raw, f"Rank {raw.rank} (pid {raw.pid}) ended.")
 
 
-def put_recent(found: Iterable[Recent], stream: str) -> None:
+def put_recent(found: Iterable[RecentRows], stream: str) -> None:
     """The same of ranks of which only the newest rows are wanted."""
     for recent in found:
         put_rows([recent.whole], stream)
@@ -53,14 +53,14 @@ def put_recent(found: Iterable[Recent], stream: str) -> None:
             recent.cut(stream, recent.whole.rows(stream).table)
 
 
-def _raw(pid: int, said: Facts) -> Raw:
+def _raw(pid: int, said: Facts) -> Rank:
     log = Log()
     with open(descriptors(pid)["log"], "rb", buffering=0) as file:
         (committed,) = struct.unpack("<Q", os.pread(file.fileno(), 8, 0))
         log.feed(read_range(file.fileno(), log.end, committed))
     # the readings in the header may be old: the target may stand still, the clocks do not
     clocks = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
-    raw = Raw(pid, {**said, **clocks}, {}, log)
+    raw = Rank(pid, {**said, **clocks}, {}, log)
     time_at, count_at = map(raw.slots(STEPS).index, ("time_ns", "count"))
     for rows in _pieces(raw, STEPS):  # the header may also be behind the steps
         if len(rows):
@@ -68,7 +68,7 @@ def _raw(pid: int, said: Facts) -> Raw:
     return raw
 
 
-def _pieces(raw: Raw, stream: str) -> Iterator[Any]:
+def _pieces(raw: Rank, stream: str) -> Iterator[Any]:
     """Complete rows by number: the ring's last lap, oldest chunk first."""
     path = descriptors(raw.pid).get(stream)
     if path is None:

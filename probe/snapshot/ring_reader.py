@@ -22,14 +22,14 @@ _SLOT = Struct("<q")
 _WRITING = 64  # rows that may be under way at a time, one a thread
 
 
-class Shared:
+class RingReader:
     """The streams of one agent, found once."""
 
     def __init__(self, pid: int, inodes: dict[str, int], paths: dict[str, str]) -> None:
         self._pid, self._inodes, self._paths = pid, inodes, paths
 
     @classmethod
-    def of(cls, pid: int, identity: str | None) -> Shared | None:
+    def of(cls, pid: int, identity: str | None) -> RingReader | None:
         """Of the agent that is known by this; None where its memory cannot be read, or is not its own alone."""
         said = agent_memory.facts(pid) if identity else None
         if said is None or said.get("id") != identity or not agent_memory.is_alone(pid):

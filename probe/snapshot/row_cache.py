@@ -14,7 +14,7 @@ from ..streams import CHUNK_ROWS
 _SPARE = 1.25  # of memory, so that not every query moves what is there
 
 
-class Kept:
+class RowCache:
     """next: the number of the first row that is not kept; whole: it begins where the agent's ring did."""
 
     def __init__(self, slots: int) -> None:

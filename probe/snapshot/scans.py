@@ -17,13 +17,13 @@ import numpy as np
 from .. import protocol as wire
 from ..arrays.arrow import template
 from ..arrays.dtypes import Ints
-from ..client.client import Call, Client, Header, Link, OnReply, nobody
+from ..client.client import AgentLink, Call, Client, Header, OnReply, nobody
 from ..errors import QueryError, SilentError
 from ..streams import CHUNK_ROWS, COLLECTIVES, PACKING_NS, WRITTEN
-from .ring_reader import Shared
-from .row_cache import Kept
+from .ring_reader import RingReader
+from .row_cache import RowCache
 from .rows import complete
-from .snapshot import Job, Raw, Recent
+from .snapshot import Rank, RecentRows, Snapshot
 
 _ROOM = 1 << 30  # bytes of rows that are kept for the next query
 _CHANGING = {COLLECTIVES}  # the end of an operation is written later, in place
@@ -33,7 +33,7 @@ _CHANGING = {COLLECTIVES}  # the end of an operation is written later, in place
 class Scan:
     """One scan of one rank, and with the closing message what it was: `--explain-fetch` shows it."""
 
-    raw: Raw
+    raw: Rank
     stream: str
     asked: dict[str, Any]
     estimate: int  # bytes
@@ -45,7 +45,7 @@ class Scan:
     is_read: bool = False  # out of its memory
     _table: Ints | None = None
 
-    def read(self, shared: Shared) -> None:
+    def read(self, shared: RingReader) -> None:
         """Raises OSError."""
         since = self.asked.get("since")
         where = (self.stream, self.raw.slots(self.stream), self.asked["first"], self.asked["last"])
@@ -77,9 +77,11 @@ class Scans:
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client, self._timeout = client, timeout
-        self._kept: dict[tuple[Link, str], Kept] = {}
-        self._shared: dict[Link, Shared | None] = {}
-        self._of_process: dict[int, Link] = {}  # the first; several agents in a process there are in simulations only
+        self._kept: dict[tuple[AgentLink, str], RowCache] = {}
+        self._shared: dict[AgentLink, RingReader | None] = {}
+        self._of_process: dict[
+            int, AgentLink
+        ] = {}  # the first; several agents in a process there are in simulations only
         self.begin(None)
 
     def begin(self, max_bytes: float | None) -> None:
@@ -88,12 +90,12 @@ class Scans:
         self.account: list[Scan] = []
         self.seconds = 0.0
 
-    def forget(self, link: Link) -> None:
+    def forget(self, link: AgentLink) -> None:
         """What has been read of this agent."""
         self._shared.pop(link, None)
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] is not link}
 
-    def whole(self, job: Job, raws: dict[Link, Raw], stream: str, newest: int | None = None) -> None:
+    def whole(self, job: Snapshot, raws: dict[AgentLink, Rank], stream: str, newest: int | None = None) -> None:
         """All rows of a stream, or so many of the newest."""
         scans, kept = {}, {}
         for link, raw in _answering(job, raws):
@@ -104,7 +106,7 @@ class Scans:
             scan.raw.put(stream, [self._taken(kept[link], scan) if link in kept else scan.table])
         self._fit(kept.values())
 
-    def oldest(self, job: Job, raws: dict[Link, Raw], stream: str, rows: int) -> None:
+    def oldest(self, job: Snapshot, raws: dict[AgentLink, Rank], stream: str, rows: int) -> None:
         """At most so many of the oldest rows."""
         scans = {}
         for link, raw in _answering(job, raws):
@@ -113,7 +115,7 @@ class Scans:
         for scan in self._run(job, scans).values():
             scan.raw.put(stream, [scan.table], oldest=True)
 
-    def recent(self, job: Job, raws: dict[Link, Raw], stream: str, ranks: Sequence[Recent]) -> None:
+    def recent(self, job: Snapshot, raws: dict[AgentLink, Rank], stream: str, ranks: Sequence[RecentRows]) -> None:
         """The rows since the moment of each rank."""
         wanted = {each.whole: each for each in ranks}
         chosen = {link: raw for link, raw in raws.items() if raw in wanted}
@@ -122,7 +124,7 @@ class Scans:
             wanted[scan.raw].cut(stream, self._taken(self._kept[link, stream], scan))
         self._fit(self._kept[link, stream] for link in scans)
 
-    def _since(self, link: Link, recent: Recent, stream: str) -> Scan:
+    def _since(self, link: AgentLink, recent: RecentRows, stream: str) -> Scan:
         raw, kept = recent.whole, self._keeping(link, recent.whole, stream, recent.since_ns is None)
         if recent.since_ns is None:
             return _scan(raw, stream, *_range(raw, stream, None, kept))
@@ -133,21 +135,21 @@ class Scans:
         share = (raw.now_ns - since) / max(1, raw.now_ns - int(raw.facts.get("attached_ns") or 0))
         return _scan(raw, stream, first, last, (slot, since), min(1.0, share))
 
-    def _keeping(self, link: Link, raw: Raw, stream: str, whole: bool = False) -> Kept:
+    def _keeping(self, link: AgentLink, raw: Rank, stream: str, whole: bool = False) -> RowCache:
         """What is kept of a stream: nothing where it does not reach to what the ring has now, or not from there."""
-        kept = self._kept.setdefault((link, stream), Kept(len(raw.slots(stream))))
+        kept = self._kept.setdefault((link, stream), RowCache(len(raw.slots(stream))))
         oldest, _ = _range(raw, stream)
         if stream in _CHANGING or kept.next < oldest or (whole and not kept.whole):
             kept.begin(oldest, True)
         kept.drop_before(oldest)
         return kept
 
-    def _taken(self, kept: Kept, scan: Scan) -> Ints:
+    def _taken(self, kept: RowCache, scan: Scan) -> Ints:
         if "since" in scan.asked:
             kept.begin(scan.first, scan.first == scan.asked["first"])
         return kept.take(scan.table, scan.first, scan.asked["last"])
 
-    def _fit(self, new: Iterable[Kept]) -> None:
+    def _fit(self, new: Iterable[RowCache]) -> None:
         """Keep no more than there is room for: what has come last goes."""
         size = sum(each.bytes for each in self._kept.values())
         for kept in new if size > _ROOM else ():
@@ -156,7 +158,7 @@ class Scans:
             if size <= _ROOM:
                 return
 
-    def _run(self, job: Job, scans: dict[Link, Scan]) -> dict[Link, Scan]:
+    def _run(self, job: Snapshot, scans: dict[AgentLink, Scan]) -> dict[AgentLink, Scan]:
         """Ask for all of them, and take them to their ends; without the ranks that have left."""
         self._weigh(list(scans.values()))
         wanted = {link: scan for link, scan in scans.items() if _wanted(scan)}
@@ -172,13 +174,13 @@ class Scans:
         self.account += calls.values()
         return {link: scan for link, scan in scans.items() if not scan.raw.left}
 
-    def _read(self, link: Link, scan: Scan) -> bool:
+    def _read(self, link: AgentLink, scan: Scan) -> bool:
         """Without the agent, where that can be done.  What is changed in place only the agent can show whole."""
         if scan.stream in _CHANGING or not link.readable:
             return False
         if link not in self._shared:
             alone = self._of_process.setdefault(link.pid, link) is link
-            self._shared[link] = Shared.of(link.pid, scan.raw.facts.get("id")) if alone else None
+            self._shared[link] = RingReader.of(link.pid, scan.raw.facts.get("id")) if alone else None
         shared, scan.began = self._shared[link], time.monotonic()
         try:
             if shared is not None:
@@ -187,7 +189,7 @@ class Scans:
             self._shared[link] = None
         return scan.is_read
 
-    def _send(self, link: Link, scan: Scan) -> Call:
+    def _send(self, link: AgentLink, scan: Scan) -> Call:
         header, patch = template(len(scan.raw.slots(scan.stream)))
         scan.began = time.monotonic()
         return self._client.send(link, wire.SCAN, header, patch=patch, credit=wire.CREDIT, **scan.asked)
@@ -204,7 +206,7 @@ class Scans:
                 "max-fetch",
             )
 
-    def stream(self, job: Job, calls: dict[Call, Raw], take: OnReply) -> None:
+    def stream(self, job: Snapshot, calls: dict[Call, Rank], take: OnReply) -> None:
         """Take streams to their ends; the time-out runs anew with everything that comes."""
         heard = began = time.monotonic()
 
@@ -228,14 +230,14 @@ class Scans:
             raise nobody(list(calls))
 
 
-def _answering(job: Job, raws: dict[Link, Raw]) -> Iterator[tuple[Link, Raw]]:
+def _answering(job: Snapshot, raws: dict[AgentLink, Rank]) -> Iterator[tuple[AgentLink, Rank]]:
     """The ranks that answer."""
     for link, raw in raws.items():
         if not raw.left:
             yield link, raw
 
 
-def _range(raw: Raw, stream: str, newest: int | None = None, kept: Kept | None = None) -> tuple[int, int]:
+def _range(raw: Rank, stream: str, newest: int | None = None, kept: RowCache | None = None) -> tuple[int, int]:
     """First and last number of what there is, of what is asked for, and of that what is not here."""
     last = int(raw.last_seq.get(stream, 0))
     room = int(raw.facts["streams"].get(stream, {}).get("chunks", 1)) * CHUNK_ROWS
@@ -243,7 +245,7 @@ def _range(raw: Raw, stream: str, newest: int | None = None, kept: Kept | None =
     return first if kept is None else max(first, kept.next), last
 
 
-def _scan(raw: Raw, stream: str, first: int, last: int, since: Sequence[Any] = (), share: float = 1.0) -> Scan:
+def _scan(raw: Rank, stream: str, first: int, last: int, since: Sequence[Any] = (), share: float = 1.0) -> Scan:
     asked: dict[str, Any] = {"stream": stream, "first": first, "last": last}
     if since:
         asked["since"] = list(since)

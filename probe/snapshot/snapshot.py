@@ -1,7 +1,7 @@
 """One snapshot of a job as the tables see it: raw rows, log, facts and steps of every rank that answered.
 
 Made by probe.snapshot.wire_source (off the wire) or probe.host.agent_memory (out of a process's memory), read by the
-tables. Invariant: everything read through one Job belongs to one moment, and no row travels twice.
+tables. Invariant: everything read through one Snapshot belongs to one moment, and no row travels twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .timeline import Timeline
 
 
 @dataclass(frozen=True)
-class Silent:
+class SilentRank:
     """A rank that did not answer."""
 
     rank: int
@@ -31,11 +31,11 @@ class Silent:
     why: str
 
 
-class Left(Exception):
+class RankLeft(Exception):
     """The rank that was being read has left the job; its rows are to be left out."""
 
 
-class Raw:
+class Rank:
     """One rank in one snapshot.  pid: as the reader's machine sees it; now_ns: the moment, on its monotonic clock."""
 
     def __init__(self, pid: int, facts: dict[str, Any], last_seq: Mapping[str, int], log: Log) -> None:
@@ -46,7 +46,7 @@ class Raw:
         self.last_seq = last_seq
         self.log = log
         self.now_ns = int(facts.get("monotonic_ns") or time.monotonic_ns())
-        self.job: Job
+        self.job: Snapshot
         self.left = False  # the job: it fell silent while it was read
         self.shelves: dict[str, Any] = {}  # of a connection: table -> what it has made of this rank before
         self._rows: dict[str, Rows] = {}
@@ -55,20 +55,20 @@ class Raw:
     def rows(self, stream: str) -> Rows:
         """The rows of a stream; fetched for all ranks of the job at the first call.
 
-        Raises Left if this very rank fell silent meanwhile.
+        Raises RankLeft if this very rank fell silent meanwhile.
         """
         self.job.fetch_once(stream)
         if self.left:
-            raise Left
+            raise RankLeft
         return self._rows[stream]
 
     def oldest_rows(self, stream: str) -> Rows:
-        """Some rows at the beginning of a stream, without the rest of it.  Raises Left, as rows()."""
+        """Some rows at the beginning of a stream, without the rest of it.  Raises RankLeft, as rows()."""
         if stream in self._rows:
             return self.rows(stream)
         self.job.fetch_oldest_once(stream)
         if self.left:
-            raise Left
+            raise RankLeft
         return self._oldest[stream] if stream in self._oldest else self.rows(stream)
 
     def recorded(self, stream: str) -> int:
@@ -123,13 +123,13 @@ class Raw:
         return nullable(ids, ids != 0)
 
 
-class Recent(Raw):
+class RecentRows(Rank):
     """The same rank, of whose streams only that is read, about, which was recorded from a moment on; but all steps.
 
     since_ns: None for everything.  others: those of the other ranks, of which the same stream will be wanted.
     """
 
-    def __init__(self, whole: Raw, since_ns: int | None, others: Sequence[Recent]) -> None:
+    def __init__(self, whole: Rank, since_ns: int | None, others: Sequence[RecentRows]) -> None:
         super().__init__(whole.pid, whole.facts, whole.last_seq, whole.log)
         self.whole, self.since_ns, self.others = whole, since_ns, others
         self.now_ns, self.job = whole.now_ns, whole.job
@@ -140,7 +140,7 @@ class Recent(Raw):
         if stream not in self._rows:
             self.job.fetch_recent(stream, [each for each in self.others if not each.whole.left])
         if self.whole.left:
-            raise Left
+            raise RankLeft
         return self._rows[stream]
 
     def cut(self, stream: str, table: Ints) -> None:
@@ -153,21 +153,21 @@ class Recent(Raw):
         self._rows[stream] = rows
 
 
-class Job:
-    """All ranks of one snapshot.  fetch(stream) puts the rows of a stream into every Raw, fetch_oldest(stream) the
+class Snapshot:
+    """All ranks of one snapshot.  fetch(stream) puts the rows of a stream into every Rank, fetch_oldest(stream) the
     first of them, where that is less work; ask(kind) gives what each rank answers to a request.  silent: ranks that
     are not in it; read: those in it that do not answer, and whose memory was read."""
 
     def __init__(
         self,
-        raws: Sequence[Raw],
+        raws: Sequence[Rank],
         fetch: Callable[[str], None],
-        silent: Sequence[Silent] = (),
+        silent: Sequence[SilentRank] = (),
         open_steps: bool = False,
         fetch_oldest: Callable[[str], None] | None = None,
-        ask: Callable[[str], dict[Raw, Any]] | None = None,
-        read: Sequence[Silent] = (),
-        fetch_recent: Callable[[str, Sequence[Recent]], None] | None = None,
+        ask: Callable[[str], dict[Rank, Any]] | None = None,
+        read: Sequence[SilentRank] = (),
+        fetch_recent: Callable[[str, Sequence[RecentRows]], None] | None = None,
     ) -> None:
         self.raws = sorted(raws, key=lambda raw: raw.rank)
         self.silent = sorted(silent, key=lambda one: one.rank)
@@ -177,7 +177,7 @@ class Job:
         self._fetch_oldest = fetch_oldest
         self._ask = ask
         self._fetch_recent = fetch_recent
-        self._answers: dict[str, dict[Raw, Any]] = {}
+        self._answers: dict[str, dict[Rank, Any]] = {}
         self._fetched: set[str] = set()
         self._oldest_fetched: set[str] = set()
         for raw in self.raws:
@@ -197,13 +197,13 @@ class Job:
             self._fetch_oldest(stream)
             self._oldest_fetched.add(stream)
 
-    def recent(self, since_ns: Mapping[Raw, int | None]) -> list[Recent]:
+    def recent(self, since_ns: Mapping[Rank, int | None]) -> list[RecentRows]:
         """These ranks, each from its moment on."""
-        found: list[Recent] = []
-        found += [Recent(raw, moment, found) for raw, moment in since_ns.items()]
+        found: list[RecentRows] = []
+        found += [RecentRows(raw, moment, found) for raw, moment in since_ns.items()]
         return found
 
-    def fetch_recent(self, stream: str, ranks: Sequence[Recent]) -> None:
+    def fetch_recent(self, stream: str, ranks: Sequence[RecentRows]) -> None:
         """Have what these ranks have recorded of a stream since their moments."""
         here = [each for each in ranks if self._fetch_recent is None or each.whole.has_rows(stream)]
         if here:
@@ -215,18 +215,18 @@ class Job:
             known = set(here)
             self._fetch_recent(stream, [each for each in ranks if each not in known])
 
-    def ask(self, kind: str) -> dict[Raw, Any]:
+    def ask(self, kind: str) -> dict[Rank, Any]:
         """What each rank answers to a request without fields, asked once; {} of ranks that are read, not asked."""
         if kind not in self._answers:
             self._answers[kind] = {} if self._ask is None else self._ask(kind)
         return {raw: answer for raw, answer in self._answers[kind].items() if raw in self.raws}
 
-    def leave(self, raw: Raw, why: str) -> None:
+    def leave(self, raw: Rank, why: str) -> None:
         """This rank does not answer any more; nothing of it is seen from here on."""
         if not raw.left:
             raw.left = True
             self.raws.remove(raw)
-            self.silent.append(Silent(raw.rank, raw.pid, why))
+            self.silent.append(SilentRank(raw.rank, raw.pid, why))
 
     @cached_property
     def completed(self) -> int | None:

@@ -17,14 +17,14 @@ from .rows import Rows
 
 
 @dataclass(frozen=True)
-class Closings:
+class StepEnds:
     """Of each boundary: when its step is over, and whether the optimizer that noted it is known to have ended."""
 
     time: Ints
     stepped: Bools
 
 
-def closings(ends: Ints, threads: Ints, spans: Rows) -> Closings:
+def step_ends(ends: Ints, threads: Ints, spans: Rows) -> StepEnds:
     """ends, threads: time and thread of each boundary, in order."""
     kind = spans["flags"] & KIND_MASK
     rows = np.flatnonzero(kind == OPTIMIZER)
@@ -42,4 +42,4 @@ def closings(ends: Ints, threads: Ints, spans: Rows) -> Closings:
     np.maximum.at(closed, last[mine], end[mine])
     stepped = np.zeros(len(ends), np.bool_)
     stepped[last[mine & around]] = True
-    return Closings(closed, stepped)
+    return StepEnds(closed, stepped)

@@ -16,7 +16,7 @@ from ..settings import BLOCK
 from ..streams import ENGINE, EVAL, FORWARD, KIND_MASK, OPTIMIZER, PACKING_NS, SAMPLED, SPANS, STEPS, WRITTEN
 from .log import Log
 from .rows import Rows
-from .step_ends import Closings, closings
+from .step_ends import StepEnds, step_ends
 
 STUCK = 5  # a rank that has been in a step for this many usual steps shows that step
 _RECENT = 64  # steps that say what is usual
@@ -84,12 +84,12 @@ class Timeline:
         return made
 
     @cached_property
-    def closings(self) -> Closings:
+    def closings(self) -> StepEnds:
         """When each step is over; the time of its boundary where it is not known better."""
         rows = self.boundaries
         if not len(rows) or not self.incomplete:
-            return Closings(self._ends, np.ones(len(rows), np.bool_))
-        return closings(self._ends, rows["thread"], self._raw.rows(SPANS))
+            return StepEnds(self._ends, np.ones(len(rows), np.bool_))
+        return step_ends(self._ends, rows["thread"], self._raw.rows(SPANS))
 
     @property
     def steps(self) -> bool:

@@ -10,35 +10,35 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import protocol as wire
-from ..client.client import Call, Client, Header, Link, nobody
+from ..client.client import AgentLink, Call, Client, Header, nobody
 from ..errors import SilentError
 from . import memory_source
 from .log import Log
 from .scans import Scans
-from .snapshot import Job, Raw, Recent, Silent
+from .snapshot import Rank, RecentRows, SilentRank, Snapshot
 
 _OLDEST = wire.ROWS_A_MESSAGE  # enough that some are left when the ring goes on meanwhile
 
 
-class Fetcher:
+class WireSource:
     """Snapshots of the agents of a client; keeps their logs, of which only the new part travels."""
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client = client
         self._timeout = timeout
-        self._logs: dict[Link, Log] = {}
-        self._shelves: dict[Link, dict[str, Any]] = {}
-        self._agents: dict[Link, Any] = {}  # by their ids
+        self._logs: dict[AgentLink, Log] = {}
+        self._shelves: dict[AgentLink, dict[str, Any]] = {}
+        self._agents: dict[AgentLink, Any] = {}  # by their ids
         self.scans = Scans(client, timeout)
 
-    def snapshot(self, open_steps: bool = False, newest: int | None = None) -> Job:
+    def snapshot(self, open_steps: bool = False, newest: int | None = None) -> Snapshot:
         """The job at this moment; newest: of each stream so many rows.  Raises SilentError if there is no rank.
 
         Of ranks that do not answer the memory is read, where that can be done.
         """
         calls = self._client.ask(wire.SNAPSHOT, time.monotonic() + self._timeout)
         answered = {call.link: call.result() for call in calls if call.error is None}
-        mute = [Silent(call.link.rank, call.link.pid, str(call.error)) for call in calls if call.error is not None]
+        mute = [SilentRank(call.link.rank, call.link.pid, str(call.error)) for call in calls if call.error is not None]
         stored = self._stored([call.link for call in calls if call.error is not None])
         if not answered and not stored:
             raise nobody(calls)
@@ -53,11 +53,11 @@ class Fetcher:
             self.scans.oldest(job, raws, stream, _OLDEST)
             memory_source.put_rows(stored, stream, oldest=True)
 
-        def fetch_recent(stream: str, ranks: Sequence[Recent]) -> None:
+        def fetch_recent(stream: str, ranks: Sequence[RecentRows]) -> None:
             self.scans.recent(job, raws, stream, ranks)
             memory_source.put_recent([each for each in ranks if each.whole in stored], stream)
 
-        job = Job(
+        job = Snapshot(
             [*raws.values(), *stored],
             fetch,
             [one for one in mute if one.rank not in known],
@@ -70,7 +70,7 @@ class Fetcher:
         self._read_logs(job, raws, {link: int(header["log"]) for link, header in answered.items()})
         return job
 
-    def _stored(self, links: Sequence[Link]) -> list[Raw]:
+    def _stored(self, links: Sequence[AgentLink]) -> list[Rank]:
         """Ranks that do not answer, by their memory; how their steps are numbered this connection has found out."""
         here = {link.pid: link for link in links if link.readable}
         raws = memory_source.raws(here)
@@ -81,22 +81,22 @@ class Fetcher:
             raw.facts.update(numbered[raw.pid])
         return raws
 
-    def _raw(self, link: Link, header: Header) -> Raw:
+    def _raw(self, link: AgentLink, header: Header) -> Rank:
         link.facts = header["facts"]
         if self._agents.setdefault(link, link.facts.get("id")) != link.facts.get("id"):
             self._forget(link)
-        raw = Raw(link.pid, link.facts, header["streams"], self._logs.setdefault(link, Log()))
+        raw = Rank(link.pid, link.facts, header["streams"], self._logs.setdefault(link, Log()))
         raw.shelves = self._shelves.setdefault(link, {})
         return raw
 
-    def _forget(self, link: Link) -> None:
+    def _forget(self, link: AgentLink) -> None:
         """Another agent listens at that port now: the job was detached and attached again."""
         self._agents[link] = link.facts.get("id")
         self._logs.pop(link, None)
         self._shelves.pop(link, None)
         self.scans.forget(link)
 
-    def _ask(self, job: Job, raws: dict[Link, Raw], kind: str) -> dict[Raw, Header]:
+    def _ask(self, job: Snapshot, raws: dict[AgentLink, Rank], kind: str) -> dict[Rank, Header]:
         calls = self._client.ask(
             kind, time.monotonic() + self._timeout, [link for link in raws if raws[link] in job.raws]
         )
@@ -107,7 +107,7 @@ class Fetcher:
                 raise call.error
         return {raws[call.link]: call.answer for call in calls if call.answer is not None}
 
-    def _read_logs(self, job: Job, raws: dict[Link, Raw], ends: dict[Link, int]) -> None:
+    def _read_logs(self, job: Snapshot, raws: dict[AgentLink, Rank], ends: dict[AgentLink, int]) -> None:
         new = {link: raw for link, raw in raws.items() if ends[link] > raw.log.end}
         calls = {self._log_call(link, raw.log.end, ends[link]): raw for link, raw in new.items()}
         pieces: dict[Call, list[bytes]] = {call: [] for call in calls}
@@ -116,5 +116,5 @@ class Fetcher:
             if call.error is None:
                 raw.log.feed(b"".join(pieces[call]))
 
-    def _log_call(self, link: Link, first: int, last: int) -> Call:
+    def _log_call(self, link: AgentLink, first: int, last: int) -> Call:
         return self._client.send(link, wire.LOG, first=first, last=last, credit=wire.CREDIT)

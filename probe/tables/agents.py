@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Job, Raw
+from ..snapshot.snapshot import Rank, Snapshot
 from ..tested_versions import is_tested
 from .declaration import Table
 
 _RANK, _HOST, _PID = COMMON[:3]
 
 
-def _tap(raw: Raw, name: str) -> str | None:
+def _tap(raw: Rank, name: str) -> str | None:
     state = raw.facts.get("taps", {}).get(name)
     return None if state is None else str(state)
 
 
-def _of_raw(raw: Raw) -> dict[str, Any]:
+def _of_raw(raw: Rank) -> dict[str, Any]:
     facts = raw.facts
     attached_us = int(facts["attached_wall_ns"]) // 1000 if facts.get("attached_wall_ns") else None
     return {
@@ -51,7 +51,7 @@ def _us(ns: Any) -> float | None:
     return None if ns is None else int(ns) / 1000
 
 
-def derive(job: Job) -> Columns:
+def derive(job: Snapshot) -> Columns:
     silent = {one.rank: {"state": "silent", "why": one.why} for one in job.read}
     rows = [{**_of_raw(raw), **silent.get(raw.rank, {})} for raw in job.raws]
     for one in job.silent:

@@ -14,7 +14,7 @@ from ..derive.operation_types import DONE, IN_FLIGHT, STATES, operation_type
 from ..derive.operation_types import FAILED as HAS_FAILED
 from ..derive.operations import Operations, operations_of
 from ..schema import Column, Columns
-from ..snapshot.snapshot import Job
+from ..snapshot.snapshot import Snapshot
 from ..streams import COLLECTIVES, FAILED
 from ..text import span
 from .declaration import Table
@@ -22,7 +22,7 @@ from .declaration import Table
 _UNEVEN = ("c10d::alltoall_", "c10d::alltoall_base_", "c10d::allgather_")  # ranks may give unequal parts
 
 
-def derive(job: Job) -> Columns:
+def derive(job: Snapshot) -> Columns:
     """Operations of the steps that may be seen, and every one that is in flight somewhere."""
     pieces = [_OfGroup(operations, job).columns() for operations in operations_of(job)]
 
@@ -37,7 +37,7 @@ def derive(job: Job) -> Columns:
 class _OfGroup:
     """The shown operations of one group; each column over them."""
 
-    def __init__(self, operations: Operations, job: Job) -> None:
+    def __init__(self, operations: Operations, job: Snapshot) -> None:
         self._all = operations
         self._members = np.array(operations.members, np.int64)
         self._start, self._done = operations.slot("start_ns"), operations.slot("done_ns")

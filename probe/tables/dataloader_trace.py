@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from ..arrays.arrow import coded, nullable
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import FAILED, LOADS
 from .declaration import Table
 
 _STREAMS = (LOADS,)
 
 
-def derive(raw: Raw) -> Columns:
+def derive(raw: Rank) -> Columns:
     """Rows of the steps that may be seen."""
     every = raw.rows(LOADS)
     step = raw.timeline.step(every["start_ns"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..schema import Column, Columns
-from ..snapshot.snapshot import Job, Raw
+from ..snapshot.snapshot import Rank, Snapshot
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Table:
     doc: str
     columns: tuple[Column, ...]
     streams: tuple[str, ...] = ()
-    derive: Callable[[Raw], Columns] | None = None
-    derive_job: Callable[[Job], Columns] | None = None
+    derive: Callable[[Rank], Columns] | None = None
+    derive_job: Callable[[Snapshot], Columns] | None = None
     derive_catalogue: Callable[[Sequence[Table]], Columns] | None = None
     question: str = ""
     example: str = ""

@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from ..arrays.arrow import ARROW_TYPES
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Job, Left, Raw
+from ..snapshot.snapshot import Rank, RankLeft, Snapshot
 from ..streams import CHUNK_ROWS
 from .declaration import Table
 
 
-def derive(job: Job) -> Columns:
+def derive(job: Snapshot) -> Columns:
     """Every stream of every rank; what was recorded follows from the number of the last row."""
     rows = [_of_stream(raw, stream) for raw in list(job.raws) for stream in sorted(raw.facts.get("streams", {}))]
 
@@ -25,7 +25,7 @@ def derive(job: Job) -> Columns:
     return {**fixed, "oldest_time": lambda: _oldest_times(job, rows)}
 
 
-def _of_stream(raw: Raw, stream: str) -> dict[str, Any]:
+def _of_stream(raw: Rank, stream: str) -> dict[str, Any]:
     capacity = int(raw.facts["streams"][stream]["chunks"]) * CHUNK_ROWS
     recorded = raw.recorded(stream)
     dropped = max(0, recorded - capacity)
@@ -42,16 +42,16 @@ def _of_stream(raw: Raw, stream: str) -> dict[str, Any]:
     }
 
 
-def _oldest_times(job: Job, rows: list[dict[str, Any]]) -> Any:
+def _oldest_times(job: Snapshot, rows: list[dict[str, Any]]) -> Any:
     for stream in dict.fromkeys(row["stream"] for row in rows if row["rows"]):
         job.fetch_oldest_once(stream)
     return pa.array([_oldest_us(row["raw"], row["stream"]) for row in rows], pa.int64()).cast(pa.timestamp("us"))
 
 
-def _oldest_us(raw: Raw, stream: str) -> int | None:
+def _oldest_us(raw: Rank, stream: str) -> int | None:
     try:
         rows = raw.oldest_rows(stream)
-    except Left:
+    except RankLeft:
         return None
     return int(raw.wall_us(rows[rows.slots[0]][:1])[0]) if len(rows) else None  # every stream has its time in front
 

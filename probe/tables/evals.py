@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from ..arrays.arrow import nullable
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import EVAL, KIND_MASK, SPANS
 from .declaration import Table
 
 _COMMON = tuple(column for column in COMMON if column.name not in ("time", "start_ns", "step", "in_eval"))
 
 
-def derive(raw: Raw) -> Columns:
+def derive(raw: Rank) -> Columns:
     spans = raw.rows(SPANS)
     place = {int(spans["subject"][row]): row for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL)}
     ids = sorted(raw.log.evals)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ..arrays.arrow import coded
 from ..derive.samples import Samples, Values, common
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import (
     GPU_ECC_ERRORS,
     GPU_MEMORY_BYTES,
@@ -66,7 +66,7 @@ _NUMBERS: dict[str, tuple[int, bool, float]] = {
 }
 
 
-def derive(raw: Raw) -> Columns:
+def derive(raw: Rank) -> Columns:
     """Device after device, each by time."""
     devices = _Devices(raw)
     return {
@@ -82,7 +82,7 @@ def derive(raw: Raw) -> Columns:
 class _Devices:
     """The samples of every device of one rank, one after the other."""
 
-    def __init__(self, raw: Raw) -> None:
+    def __init__(self, raw: Rank) -> None:
         self._known = raw.log.devices
         self._samples = {source: Samples(raw, source) for source in sorted(self._known)}
         empty = np.zeros(0, np.int64)

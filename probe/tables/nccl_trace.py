@@ -9,27 +9,27 @@ from dataclasses import replace
 
 from ..arrays.arrow import stacked
 from ..arrays.dtypes import Ints
-from ..derive.collective_columns import Recorded
+from ..derive.collective_columns import CollectiveColumns
 from ..schema import COMMON, Column, Columns
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import COLLECTIVES
 from .declaration import Table
 
 
-def derive(raw: Raw) -> Columns:
+def derive(raw: Rank) -> Columns:
     """Rows of the steps that may be seen, every operation in flight, and those from before the attach."""
     from ..derive.flight_history import columns, history_of
 
     every = raw.rows(COLLECTIVES)
     step = raw.timeline.step(every["start_ns"])
     seen = (raw.timeline.visible(step) & (step >= _first_whole(raw, every, step))) | (every["done_ns"] == 0)
-    now = Recorded(raw, Rows(every.slots, every.table[seen]), step[seen]).columns()
+    now = CollectiveColumns(raw, Rows(every.slots, every.table[seen]), step[seen]).columns()
     past = columns(raw, history_of(raw))
     return stacked(TABLE.columns, [past, now])
 
 
-def _first_whole(raw: Raw, rows: Rows, step: Ints) -> int:
+def _first_whole(raw: Rank, rows: Rows, step: Ints) -> int:
     """The first step whose rows are all still in the ring."""
     overwritten = len(rows) > 0 and int(rows["seq"][0]) > 1 and not raw.job.open_steps
     return int(step[0]) + 1 if overwritten else 0

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ..arrays.arrow import ARROW_TYPES
 from ..arrays.dtypes import Ints
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Job, Raw
+from ..snapshot.snapshot import Rank, Snapshot
 from ..streams import BARE, SAMPLED, STEPS
 from .declaration import Table
 
@@ -21,7 +21,7 @@ ENOUGH = 30  # steps of a kind below which a median says nothing
 _KINDS = (("sampled", SAMPLED), ("unsampled", 0), ("bare", BARE))
 
 
-def durations(raw: Raw) -> tuple[Ints, Ints]:
+def durations(raw: Rank) -> tuple[Ints, Ints]:
     """(ns, kind) of the steps that can be compared: not the first of its kind after a change, none with an eval."""
     rows = raw.rows(STEPS)
     order = np.argsort(rows["count"], kind="stable")
@@ -35,7 +35,7 @@ def durations(raw: Raw) -> tuple[Ints, Ints]:
     return result
 
 
-def _of_rank(raw: Raw) -> list[dict[str, Any]]:
+def _of_rank(raw: Rank) -> list[dict[str, Any]]:
     ns, kinds = durations(raw)
     of_kind = {name: ns[kinds == flag] for name, flag in _KINDS}
     median = {name: float(np.median(some)) if len(some) >= ENOUGH else None for name, some in of_kind.items()}
@@ -61,7 +61,7 @@ def _over(value: float | None, unit: float | None) -> float | None:
     return None if value is None or unit is None else value / unit
 
 
-def derive(job: Job) -> Columns:
+def derive(job: Snapshot) -> Columns:
     rows = [row for raw in list(job.raws) for row in _of_rank(raw)]
     return {
         column.name: pa.array([row[column.name] for row in rows], _arrow_type(column.type)) for column in TABLE.columns

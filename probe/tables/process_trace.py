@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..derive.samples import Samples, common
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import (
     CORE_WAIT_NS,
     CPU_NS,
@@ -28,7 +28,7 @@ from .declaration import Table
 _MB = 1 << 20
 
 
-def derive(raw: Raw) -> Columns:
+def derive(raw: Rank) -> Columns:
     samples = Samples(raw, PROCESS)
     level, rate, growth = samples.level, samples.rate, samples.growth
     return {

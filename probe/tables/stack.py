@@ -9,14 +9,14 @@ import pyarrow as pa
 from .. import protocol as wire
 from ..arrays.arrow import ARROW_TYPES
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Job, Raw
+from ..snapshot.snapshot import Rank, Snapshot
 from .declaration import Table
 
 if TYPE_CHECKING:
     from ..snapshot.stacks import Thread
 
 
-def derive(job: Job) -> Columns:
+def derive(job: Snapshot) -> Columns:
     from ..snapshot.stacks import threads_of
 
     rows = [
@@ -33,7 +33,7 @@ def derive(job: Job) -> Columns:
     return {each.name: column(each.name, each.type) for each in TABLE.columns}
 
 
-def _of_thread(raw: Raw, thread: Thread) -> list[dict[str, Any]]:
+def _of_thread(raw: Rank, thread: Thread) -> list[dict[str, Any]]:
     shared = {
         "rank": raw.rank,
         "host": raw.host,

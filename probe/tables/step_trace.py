@@ -19,7 +19,7 @@ from ..derive.collective_blocking import blocked, on_host, under_way
 from ..derive.phases import Intervals, phase_times
 from ..protocol import NO_GROUP
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import (
     BARE,
     COLLECTIVES,
@@ -44,7 +44,7 @@ _PHASES = {
 _MB = 1 << 20
 
 
-def derive(raw: Raw) -> Columns:
+def derive(raw: Rank) -> Columns:
     """Rows of the steps that may be seen; the open one is the last."""
     steps = _Steps(raw)
     return steps.columns(np.flatnonzero(steps.shown & raw.timeline.visible(steps.step)))
@@ -56,7 +56,7 @@ class _Steps:
     What the time of a step went into is worked out when a column asks for it.
     """
 
-    def __init__(self, raw: Raw) -> None:
+    def __init__(self, raw: Rank) -> None:
         self._raw = raw
         timeline, rows, closed = raw.timeline, raw.timeline.boundaries, raw.timeline.closings
         now = np.full(min(1, len(rows)), raw.now_ns)
@@ -138,7 +138,7 @@ class _Steps:
         return nullable((100 * np.maximum(busy - waited, 0) / np.maximum(busy, 1))[rows], valid[rows])
 
 
-def _done_by(raw: Raw, thread: int) -> Intervals:
+def _done_by(raw: Rank, thread: int) -> Intervals:
     """The outermost things that a thread did, and in them its waits for collectives, but in an eval.
 
     A call that steps an optimizer is a whole step, not a forward.

@@ -16,12 +16,12 @@ from ..arrays.arrow import choice, coded
 from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..arrays.nesting import NONE, self_time
-from ..derive.call_tree import Tree
+from ..derive.call_tree import CallTree
 from ..derive.device_times import DeviceTimes, Timed
 from ..derive.module_rows import backwards, depths, passes_of, places_of
 from ..derive.spans import Spans
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Raw
+from ..snapshot.snapshot import Rank
 from ..streams import COMPILED, DEVICE, FAILED, FORWARD, MARKS, OPTIMIZER, SAMPLED, SPANS
 from .declaration import Table
 
@@ -29,7 +29,7 @@ STAGES = ("forward", "backward", "step")
 _STREAMS = (SPANS, MARKS)  # what a row cannot do without; its times on a device may be lost before it
 
 
-def derive(raw: Raw) -> Columns:
+def derive(raw: Rank) -> Columns:
     """Forward and step rows by their spans, then the backwards."""
     return _Trace(raw).columns()
 
@@ -37,10 +37,10 @@ def derive(raw: Raw) -> Columns:
 class _Trace:
     """What the columns are made of; what only some of them need is made when the first one asks for it."""
 
-    def __init__(self, raw: Raw) -> None:
+    def __init__(self, raw: Rank) -> None:
         self._raw, spans = raw, Spans.of(raw)
         places = places_of(raw, spans)
-        self._spans, self._tree = spans, Tree.of(places.parents, places.subjects)
+        self._spans, self._tree = spans, CallTree.of(places.parents, places.subjects)
         self._engines, self._passes = passes_of(spans)
         self._devices = DeviceTimes(raw, spans)
         back, self._back_on_device = backwards(
@@ -132,7 +132,7 @@ class _Trace:
         return self._join(compiled[self._rows], np.isin(self._subject[len(self._rows) :], subjects))
 
 
-def _seen(raw: Raw, steps: Ints) -> Bools:
+def _seen(raw: Rank, steps: Ints) -> Bools:
     """All rows of sampled steps and none of others: sums over a step that lacks its forwards would not be true."""
     timeline = raw.timeline
     sampled: Bools = (timeline.flags(steps) & SAMPLED) != 0
@@ -141,12 +141,12 @@ def _seen(raw: Raw, steps: Ints) -> Bools:
     return sampled & timeline.visible(steps, _STREAMS)
 
 
-def _names(raw: Raw, what: str) -> dict[int, str]:
+def _names(raw: Rank, what: str) -> dict[int, str]:
     known = {**raw.log.modules, **raw.log.optimizers}
     return {serial: str(thing[what]) for serial, thing in known.items() if thing.get(what)}
 
 
-def _models(raw: Raw) -> dict[int, str]:
+def _models(raw: Rank) -> dict[int, str]:
     """What the model of each module is called."""
     modules = raw.log.modules
     roots = {serial: modules.get(module.get("root") or serial, module) for serial, module in modules.items()}

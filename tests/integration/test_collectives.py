@@ -9,7 +9,7 @@ from two_ranks import run_ranks
 from probe.derive.flight_history import columns
 from probe.snapshot.flight_recorder import told_of
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Job, Raw
+from probe.snapshot.snapshot import Rank, Snapshot
 from probe.streams import ASYNC_OP, FAILED
 
 pytestmark = pytest.mark.alone  # it looks at the clock
@@ -106,8 +106,8 @@ def test_every_operation_is_sized_as_nccl_tests_does(ranks):
 
 def test_torchs_recorder_tells_the_same_of_what_it_keeps_whole(ranks):
     for rank, result in enumerate(ranks):
-        raw = Raw(1, {"rank": rank, "monotonic_ns": 0, "wall_ns": 0}, {}, Log())
-        Job([raw], lambda stream: None, ask=lambda kind, raw=raw: {raw: {"groups": {"0": [0, 1]}}})
+        raw = Rank(1, {"rank": rank, "monotonic_ns": 0, "wall_ns": 0}, {}, Log())
+        Snapshot([raw], lambda stream: None, ask=lambda kind, raw=raw: {raw: {"groups": {"0": [0, 1]}}})
         past = columns(raw, told_of(result["every_operation"]["texts"]))
         names = ("group_name", "group_seq", "bytes", "dtype", "shape", "state")
         rows = pa.table({name: past[name] for name in names}).to_pylist()

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from probe.agent.inspect.exclusive import alone
+from probe.agent.inspect.exclusive import exclusively
 
 
 def test_two_changes_at_once_leave_the_switch_interval_as_it_was() -> None:
@@ -25,10 +25,10 @@ def test_two_changes_at_once_leave_the_switch_interval_as_it_was() -> None:
         time.sleep(0.04)
         order.append("second")
 
-    threads = [threading.Thread(target=alone, args=(first, lambda code: False))]
+    threads = [threading.Thread(target=exclusively, args=(first, lambda code: False))]
     threads[0].start()
     assert began.wait(10)
-    threads.append(threading.Thread(target=alone, args=(second, lambda code: False)))
+    threads.append(threading.Thread(target=exclusively, args=(second, lambda code: False)))
     threads[1].start()
     for thread in threads:
         thread.join()
@@ -45,10 +45,10 @@ def test_a_change_that_would_disturb_waits_and_is_given_up() -> None:
     try:
         made: list[int] = []
         code = threading.Event.wait.__code__
-        assert not alone(lambda: made.append(1), lambda each: each is code, patience_s=0.05)
+        assert not exclusively(lambda: made.append(1), lambda each: each is code, patience_s=0.05)
         stop.set()
         thread.join()
-        assert alone(lambda: made.append(1), lambda each: each is code) and made == [1]
+        assert exclusively(lambda: made.append(1), lambda each: each is code) and made == [1]
     finally:
         stop.set()
         thread.join()

@@ -19,13 +19,13 @@ from zoo import ZOO  # noqa: E402
 from probe.arrays.arrow import table_of  # noqa: E402
 from probe.query import step_blocks  # noqa: E402
 from probe.query.identity_columns import with_common  # noqa: E402
-from probe.query.worker import Helper  # noqa: E402
-from probe.snapshot.snapshot import Job, Raw  # noqa: E402
+from probe.query.worker import Worker  # noqa: E402
+from probe.snapshot.snapshot import Rank, Snapshot  # noqa: E402
 from probe.streams import DEVICE, ENGINE, EVAL, FORWARD, MARKS, SAMPLED, SPANS, STEPS, WAIT  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
 
 assert TABLE.derive is not None
-derive: Callable[[Raw], Any] = TABLE.derive
+derive: Callable[[Rank], Any] = TABLE.derive
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +36,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def helper() -> Iterator[Helper]:
-    made = Helper()
+def helper() -> Iterator[Worker]:
+    made = Worker()
     yield made
     made.close()
 
 
-def history(name: str, steps: int) -> tuple[Raw, list[int]]:
+def history(name: str, steps: int) -> tuple[Rank, list[int]]:
     """What the taps record of it, and when its steps end."""
     clock, ends = Clock(), []
     with napping(clock), tapped() as taps:
@@ -57,9 +57,9 @@ def history(name: str, steps: int) -> tuple[Raw, list[int]]:
         return found, ends
 
 
-def of_rank(one: Raw, ends: list[int], more: list[tuple[int, ...]], first: int = 1) -> Raw:
+def of_rank(one: Rank, ends: list[int], more: list[tuple[int, ...]], first: int = 1) -> Rank:
     """With more spans, and numbers from `first` on."""
-    raw = Raw(one.pid, {**one.facts, "monotonic_ns": ends[-1] + MS, "wall_ns": 10**18}, {}, one.log)
+    raw = Rank(one.pid, {**one.facts, "monotonic_ns": ends[-1] + MS, "wall_ns": 10**18}, {}, one.log)
     spans = np.concatenate([one.rows(SPANS).table, np.array([(*each, 0) for each in more], np.int64).reshape(-1, 6)])
     spans = spans[np.lexsort((-spans[:, 0], spans[:, 1]))]
     steps = np.array([[end, count, -1, 0, 0, 0, 7, SAMPLED, 0] for count, end in enumerate(ends)], np.int64)
@@ -67,7 +67,7 @@ def of_rank(one: Raw, ends: list[int], more: list[tuple[int, ...]], first: int =
         table[:, -1] = np.arange(len(table)) + (first if stream != STEPS else 1)
         raw.put(stream, [table])
     raw.put(DEVICE, [one.rows(DEVICE).table])
-    Job([raw], lambda stream: None)
+    Snapshot([raw], lambda stream: None)
     return raw
 
 
@@ -75,7 +75,7 @@ def rows(table: Any) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 
 
-def check(raw: Raw, helper: Helper) -> None:
+def check(raw: Rank, helper: Worker) -> None:
     made = step_blocks.blocks_of(raw, derive, helper)
     assert made is not None and len(made._blocks) > 2
     made.have(TABLE.columns)
@@ -85,14 +85,14 @@ def check(raw: Raw, helper: Helper) -> None:
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_a_training_of_each_kind(name: str, helper: Helper) -> None:
+def test_a_training_of_each_kind(name: str, helper: Worker) -> None:
     one, ends = history(name, 16)
     check(of_rank(one, ends, []), helper)
     check(of_rank(one, ends, [], first=1000), helper)  # the oldest rows are lost
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_what_runs_across_the_ends_of_steps(seed: int, helper: Helper) -> None:
+def test_what_runs_across_the_ends_of_steps(seed: int, helper: Worker) -> None:
     """A call around some steps after another; evals, passes and waits around parts of them, some on other threads."""
     chance = random.Random(seed)
     one, ends = history(chance.choice(list(ZOO)), 20)
@@ -114,7 +114,7 @@ def test_what_runs_across_the_ends_of_steps(seed: int, helper: Helper) -> None:
     check(of_rank(one, ends, more), helper)
 
 
-def _crosses(span: tuple[int, ...], others: list[tuple[int, ...]], one: Raw) -> bool:
+def _crosses(span: tuple[int, ...], others: list[tuple[int, ...]], one: Rank) -> bool:
     """Whether it would overlap one of its thread without being in it or around it: no program does that."""
     rows = one.rows(SPANS)
     there = [*others, *zip(*(rows[slot].tolist() for slot in ("start_ns", "end_ns", "subject", "thread")), strict=True)]
@@ -124,7 +124,7 @@ def _crosses(span: tuple[int, ...], others: list[tuple[int, ...]], one: Raw) -> 
     )
 
 
-def test_a_call_around_everything_is_derived_as_a_whole(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_around_everything_is_derived_as_a_whole(helper: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_blocks, "_MOST", 2)
     one, ends = history("chain", 16)
     thread = int(one.rows(SPANS)["thread"][0])
@@ -132,11 +132,11 @@ def test_a_call_around_everything_is_derived_as_a_whole(helper: Helper, monkeypa
     assert step_blocks.blocks_of(of_rank(one, ends, [(0, ends[-1] + MS, 1, thread, FORWARD)]), derive, helper) is None
 
 
-def test_what_fails_in_a_block_fails_here(helper: Helper) -> None:
+def test_what_fails_in_a_block_fails_here(helper: Worker) -> None:
     one, ends = history("chain", 16)
-    seen: list[Raw] = []
+    seen: list[Rank] = []
 
-    def fails(raw: Raw) -> Any:
+    def fails(raw: Rank) -> Any:
         seen.append(raw)
         if len(seen) == 2:
             raise MemoryError
@@ -148,7 +148,7 @@ def test_what_fails_in_a_block_fails_here(helper: Helper) -> None:
         made.have(TABLE.columns)
 
 
-def test_the_helper_does_its_part_and_order_is_kept(helper: Helper) -> None:
+def test_the_helper_does_its_part_and_order_is_kept(helper: Worker) -> None:
     import threading
 
     both = threading.Barrier(2, timeout=10)

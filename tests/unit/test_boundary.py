@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from probe.agent.boundary.back_edge_trace import Turn
+from probe.agent.boundary.back_edge_trace import BackEdgeTrace
 from probe.agent.boundary.boundary import Boundary
 
 STEPS = 6
@@ -541,7 +541,7 @@ def traces_left(job: Job) -> int:
     """Of all frames of this thread, those in whose f_trace something of this boundary stands."""
     count, frame = 0, sys._getframe(1)
     while frame is not None:
-        count += type(frame.f_trace) is Turn or frame.f_trace is job.boundary._driver._mark
+        count += type(frame.f_trace) is BackEdgeTrace or frame.f_trace is job.boundary._driver._mark
         frame = frame.f_back  # type: ignore[assignment]
     return count
 

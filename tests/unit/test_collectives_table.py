@@ -7,7 +7,7 @@ import pytest
 
 from probe.arrays.arrow import table_of
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Job, Raw
+from probe.snapshot.snapshot import Rank, Snapshot
 from probe.streams import BARE, COLLECTIVES, SAMPLED, STEPS, STREAMS
 from probe.tables.collectives import TABLE
 
@@ -41,7 +41,7 @@ def derived(
             "rank": rank, "host": hosts[rank], "monotonic_ns": NOW - skew, "wall_ns": NOW, "step_base": 0,
             "anchor": "SGD", "collectives_ns": since[rank] * MS if rank < len(since) else None,
         }  # fmt: skip
-        raw = Raw(4000 + rank, facts, {}, log)
+        raw = Rank(4000 + rank, facts, {}, log)
         raws.append(raw)
         shifted = [[each[0] - skew, each[1] - skew, each[2] and each[2] - skew, *each[3:]] for each in operations]
         rows[raw] = {
@@ -53,7 +53,7 @@ def derived(
         for raw in raws:
             raw.put(stream, [np.array(rows[raw].get(stream, []), np.int64).reshape(-1, len(STREAMS[stream]))])
 
-    return table_of(TABLE.columns, TABLE.derive_job(Job(raws, fetch))).to_pylist()
+    return table_of(TABLE.columns, TABLE.derive_job(Snapshot(raws, fetch))).to_pylist()
 
 
 def test_an_operation_in_every_column():

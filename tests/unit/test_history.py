@@ -11,7 +11,7 @@ import pytest
 from probe import protocol as wire
 from probe.derive.flight_history import columns, history_of, operation_type
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Job, Raw
+from probe.snapshot.snapshot import Rank, Snapshot
 
 MS, WALL_NS = 1_000_000, 1_700_000_000_000_000_000
 NOW_NS = 100 * MS
@@ -26,21 +26,21 @@ def entry(record: int, at_ms: float, name: str = "nccl:all_reduce", **fields: An
     }  # fmt: skip
 
 
-def rank(told: list[dict[str, Any]], **facts: Any) -> tuple[Raw, list[str]]:
+def rank(told: list[dict[str, Any]], **facts: Any) -> tuple[Rank, list[str]]:
     """A rank whose recorder has these, and the list of what it was asked."""
     known = {"rank": 3, "monotonic_ns": NOW_NS, "wall_ns": WALL_NS + NOW_NS, "distributed": True}
-    raw = Raw(1, {**known, "collectives_ns": None, **facts}, {}, Log())
+    raw = Rank(1, {**known, "collectives_ns": None, **facts}, {}, Log())
     asked: list[str] = []
 
-    def ask(kind: str) -> dict[Raw, Any]:
+    def ask(kind: str) -> dict[Rank, Any]:
         asked.append(kind)
         return {raw: {"texts": [json.dumps({"entries": told})], "groups": {"0": [1, 3]}}}
 
-    Job([raw], lambda stream: None, ask=ask)
+    Snapshot([raw], lambda stream: None, ask=ask)
     return raw, asked
 
 
-def rows(raw: Raw) -> list[dict[str, Any]]:
+def rows(raw: Rank) -> list[dict[str, Any]]:
     made = {name: value() if callable(value) else value for name, value in columns(raw, history_of(raw)).items()}
     told: list[dict[str, Any]] = pa.table({name: pa.array(value) for name, value in made.items()}).to_pylist()
     return told

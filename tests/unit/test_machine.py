@@ -17,7 +17,7 @@ from conftest import descriptors
 
 from probe.agent.samplers import Absent, process, sampler_loop
 from probe.agent.samplers.process import Process
-from probe.agent.samplers.sampler_loop import Machine
+from probe.agent.samplers.sampler_loop import SamplerLoop
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
 from probe.streams import (
@@ -110,16 +110,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def sampling(samples: Stream, log: Log) -> Callable[..., Machine]:
-    def make(**samplers: Any) -> Machine:
-        one = Machine(samples, log, None)
+def sampling(samples: Stream, log: Log) -> Callable[..., SamplerLoop]:
+    def make(**samplers: Any) -> SamplerLoop:
+        one = SamplerLoop(samples, log, None)
         one._make = {name: (lambda made=made: made) for name, made in samplers.items()}
         return one
 
     return make
 
 
-def test_each_whole_second_is_sampled_once_however_often_it_ticks(sampling: Callable[..., Machine], clock: Clock):
+def test_each_whole_second_is_sampled_once_however_often_it_ticks(sampling: Callable[..., SamplerLoop], clock: Clock):
     counting = Counting()
     one = sampling(process=counting)
     taken = []
@@ -131,7 +131,7 @@ def test_each_whole_second_is_sampled_once_however_often_it_ticks(sampling: Call
     assert [100.25 + step / 100 for step in range(1, 400) if taken[step] > taken[step - 1]] == [101, 102, 103, 104]
 
 
-def test_a_second_that_begins_right_after_a_late_sample_is_left_out(sampling: Callable[..., Machine], clock: Clock):
+def test_a_second_that_begins_right_after_a_late_sample_is_left_out(sampling: Callable[..., SamplerLoop], clock: Clock):
     counting = Counting()
     one = sampling(process=counting)
     taken = {}
@@ -141,13 +141,15 @@ def test_a_second_that_begins_right_after_a_late_sample_is_left_out(sampling: Ca
     assert list(taken.values()) == [1, 2, 2, 2, 3]
 
 
-def test_it_asks_to_be_called_when_the_next_second_has_begun(sampling: Callable[..., Machine], clock: Clock):
+def test_it_asks_to_be_called_when_the_next_second_has_begun(sampling: Callable[..., SamplerLoop], clock: Clock):
     one = sampling(process=Counting())
     assert one.tick() == pytest.approx(0.75, abs=0.002)
     assert one.tick() > 0.75
 
 
-def test_a_sampler_that_raises_is_off_and_named_and_the_others_go_on(sampling: Callable[..., Machine], clock: Clock):
+def test_a_sampler_that_raises_is_off_and_named_and_the_others_go_on(
+    sampling: Callable[..., SamplerLoop], clock: Clock
+):
     broken, whole = Counting(fail_at=2), Counting()
     one = sampling(gpu=broken, process=whole)
     for clock.seconds in (101, 102, 103, 104):
@@ -156,14 +158,14 @@ def test_a_sampler_that_raises_is_off_and_named_and_the_others_go_on(sampling: C
     assert one.states() == {"gpu": "off: ValueError('it broke')", "process": "on"}
 
 
-def test_a_sampler_with_nothing_to_sample_says_why(sampling: Callable[..., Machine], clock: Clock):
+def test_a_sampler_with_nothing_to_sample_says_why(sampling: Callable[..., SamplerLoop], clock: Clock):
     one = sampling(gpu=Counting(fail_at=1, error=Absent))
     assert one.states() == {"gpu": "waiting for its first second"}
     one.tick()
     assert one.states() == {"gpu": "off: it broke"}
 
 
-def test_in_a_forked_child_samplers_are_forgotten_and_not_closed(sampling: Callable[..., Machine], clock: Clock):
+def test_in_a_forked_child_samplers_are_forgotten_and_not_closed(sampling: Callable[..., SamplerLoop], clock: Clock):
     counting = Counting()
     one = sampling(gpu=counting)
     one.tick()
@@ -174,7 +176,7 @@ def test_in_a_forked_child_samplers_are_forgotten_and_not_closed(sampling: Calla
 def test_on_a_machine_without_a_driver_the_devices_are_off_for_that_reason(samples: Stream, log: Log):
     if Path("/proc/driver/nvidia").exists():
         pytest.skip("there is one")
-    one = Machine(samples, log, None)
+    one = SamplerLoop(samples, log, None)
     one.tick()
     assert one.states() == {"process": "on", "gpu": "off: no NVML library"}
     one.close()
@@ -293,7 +295,7 @@ def test_a_thread_that_computes_makes_others_wait_a_switch_interval(sampler: Pro
 
 
 def test_a_tick_costs_less_than_a_thousandth_of_a_core(samples: Stream, log: Log):
-    one = Machine(samples, log, None)
+    one = SamplerLoop(samples, log, None)
     one.tick()
     costs = []
     for _ in range(40):

@@ -10,19 +10,19 @@ import pytest
 from probe.diagnose import machine_load
 from probe.diagnose.machine_load import machines_told
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Job, Raw
+from probe.snapshot.snapshot import Rank, Snapshot
 from probe.tables.declaration import Table
 
 
 def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | None], list[list[float | None]]]]) -> Any:
     """ranks: host, its busy cores second by second, and of each second its devices' load."""
-    raws = [Raw(number, {"rank": number, "host": host}, {}, Log()) for number, (host, _, _) in enumerate(ranks)]
+    raws = [Rank(number, {"rank": number, "host": host}, {}, Log()) for number, (host, _, _) in enumerate(ranks)]
 
-    def host(raw: Raw) -> Any:
+    def host(raw: Rank) -> Any:
         busy = np.array(ranks[raw.rank][1], float)
         return {"host_cpu_pct": busy, "host_memory_used_pct": busy / 2, "start_ns": np.arange(len(busy))}
 
-    def devices(raw: Raw) -> Any:
+    def devices(raw: Rank) -> Any:
         seconds = ranks[raw.rank][2]
         rows = [(second, load) for second, loads in enumerate(seconds) for load in loads]
         return {
@@ -34,7 +34,7 @@ def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | No
     for name, derive in (("PROCESS", host), ("GPU", devices)):
         real: Table = getattr(machine_load, name)
         monkeypatch.setattr(machine_load, name, Table(real.name, real.doc, real.columns, derive=derive))
-    return machines_told(Job(raws, lambda stream: None))
+    return machines_told(Snapshot(raws, lambda stream: None))
 
 
 def test_a_host_is_told_once_by_its_newest_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from probe.agent.taps.collectives import operations
+from probe.agent.taps.collectives import operations as collective_ops
 from probe.arrays.arrow import table_of
 from probe.derive.operation_types import BUS_FACTORS, OPERATION_TYPES, operation_type
 from probe.schema import COMMON
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Job, Raw
+from probe.snapshot.snapshot import Rank, Snapshot
 from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SAMPLED, SPANS, STEPS, STREAMS
 from probe.tables.nccl_trace import TABLE
 
@@ -38,7 +38,7 @@ def derived(operations, *, boundaries=(10 * MS, 20 * MS, 30 * MS, 40 * MS), span
         UNKNOWN: {"name": "6", "backend": "nccl", "size": 2, "rank": 0, "ranks": None},
     }
     facts = {"rank": 1, "host": "a", "monotonic_ns": NOW, "wall_ns": NOW, "step_base": 0, "anchor": "SGD"}
-    raw = Raw(4242, facts, {}, log)
+    raw = Rank(4242, facts, {}, log)
     rows = {
         COLLECTIVES: [[*row, first + place] for place, row in enumerate(operations)],
         STEPS: [[at, count, 0, 0, 0, 0, MAIN_THREAD, SAMPLED, count + 1] for count, at in enumerate(boundaries)],
@@ -48,7 +48,7 @@ def derived(operations, *, boundaries=(10 * MS, 20 * MS, 30 * MS, 40 * MS), span
     def fetch(stream):
         raw.put(stream, [np.array(rows[stream], np.int64).reshape(-1, len(STREAMS[stream]))])
 
-    Job([raw], fetch, open_steps=open_steps)
+    Snapshot([raw], fetch, open_steps=open_steps)
     return table_of(COLUMNS, TABLE.derive(raw)).to_pylist()
 
 
@@ -173,7 +173,7 @@ def test_no_operations_no_rows():
 
 
 def test_every_operation_that_the_tap_knows_has_a_type_and_every_type_but_barrier_a_bandwidth():
-    known = {*operations._SIZED, *operations._SIZELESS}
+    known = {*collective_ops._SIZED, *collective_ops._SIZELESS}
     assert {name.removeprefix("c10d::") for name in OPERATION_TYPES} == known
     assert set(OPERATION_TYPES.values()) - {"barrier"} == set(BUS_FACTORS)
 

@@ -12,7 +12,7 @@ from probe.agent.evals.output import Output, capture, release
 
 PRINTING = """
 import sys, threading, time
-from probe.agent.output import Output, capture, release
+from probe.agent.evals.output import Output, capture, release
 
 class Slow:
     def write(self, text):

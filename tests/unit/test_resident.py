@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from probe.agent.steps.rss import _EVERY_NS, Resident
+from probe.agent.steps.rss import _EVERY_NS, Rss
 
 
 def test_it_is_what_the_kernel_says() -> None:
-    resident = Resident()
+    resident = Rss()
     with open("/proc/self/status") as status:
         (line,) = (line for line in status if line.startswith("VmRSS"))
     assert abs(resident.read(_EVERY_NS) - int(line.split()[1]) * 1024) < 8 << 20
@@ -16,7 +16,7 @@ def test_it_is_what_the_kernel_says() -> None:
 
 
 def test_it_is_not_read_again_at_once() -> None:
-    resident = Resident()
+    resident = Rss()
     assert resident.read(_EVERY_NS) > 0 == resident.read(_EVERY_NS + 1)
     assert resident.read(2 * _EVERY_NS) > 0
     resident.close()
@@ -24,7 +24,7 @@ def test_it_is_not_read_again_at_once() -> None:
 
 
 def test_a_descriptor_that_the_job_has_taken_over_is_left_alone() -> None:
-    resident = Resident()
+    resident = Rss()
     number = resident._fd
     reading, writing = os.pipe()
     os.dup2(reading, number)
@@ -36,6 +36,6 @@ def test_a_descriptor_that_the_job_has_taken_over_is_left_alone() -> None:
 
 
 def test_a_child_does_not_inherit_it() -> None:
-    resident = Resident()
+    resident = Rss()
     assert not os.get_inheritable(resident._fd)
     resident.close()

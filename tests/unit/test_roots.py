@@ -19,7 +19,10 @@ nn = torch.nn
 from tapped import Taps, tapped  # noqa: E402
 
 from probe.agent.names import model_names as roots_py  # noqa: E402
-from probe.agent.names.model_names import LOOKS, Roots  # noqa: E402
+from probe.agent.names.model_names import (  # noqa: E402
+    LOOKS,
+    ModelNames,
+)
 
 
 @pytest.fixture
@@ -201,7 +204,7 @@ def test_a_traced_functions_variables_are_left_alone(taps: Taps) -> None:
 
 
 def test_looks_end() -> None:
-    roots = Roots()
+    roots = ModelNames()
     nowhere = [[Net()]]
     for _ in range(LOOKS):
         roots.name({1: nowhere[0]})
@@ -211,6 +214,6 @@ def test_looks_end() -> None:
 
 
 def test_names_that_many_share_are_told_apart_quickly() -> None:
-    roots, modules = Roots(), [nn.Tanh() for _ in range(2000)]
+    roots, modules = ModelNames(), [nn.Tanh() for _ in range(2000)]
     roots.name({serial: [module] for serial, module in enumerate(modules)})
     assert len(set(roots.names.values())) == 2000 and roots.names[1999] == "Tanh#2000"

@@ -21,16 +21,16 @@ from probe.arrays.dtypes import Ints  # noqa: E402
 from probe.query.identity_columns import with_common  # noqa: E402
 from probe.query.rank_batch import Group, groups_of  # noqa: E402
 from probe.snapshot.log import Log  # noqa: E402
-from probe.snapshot.snapshot import Job, Raw  # noqa: E402
+from probe.snapshot.snapshot import Rank, Snapshot  # noqa: E402
 from probe.streams import BEGIN, DEVICE, END, ENGINE, FORWARD, MARKS, SAMPLED, SPANS, STEPS  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
 
 STREAMS = TABLE.streams
 assert TABLE.derive is not None
-derive: Callable[[Raw], Any] = TABLE.derive
+derive: Callable[[Rank], Any] = TABLE.derive
 
 
-def job(one: Raw, ends: list[int], ranks: int) -> Job:
+def job(one: Rank, ends: list[int], ranks: int) -> Snapshot:
     """Ranks that did the same at other times, on hosts with other clocks, with steps of other numbers."""
     tables = {stream: one.rows(stream).table for stream in STREAMS}
     steps = np.array([[end, count, -1, 0, 0, 0, 7, SAMPLED, count + 1] for count, end in enumerate(ends)], np.int64)
@@ -39,7 +39,7 @@ def job(one: Raw, ends: list[int], ranks: int) -> Job:
         shift = (rank % 3) * 10**12 + rank * 77
         facts = {**one.facts, "rank": rank, "host": f"host{rank % 2}", "step_base": rank % 2,
                  "monotonic_ns": ends[-1] + shift + MS, "wall_ns": 10**18 + rank}  # fmt: skip
-        raws.append(Raw(one.pid + rank, facts, {}, one.log))
+        raws.append(Rank(one.pid + rank, facts, {}, one.log))
 
         def moved(table: Ints, slots: tuple[str, ...], shift: int = shift) -> Ints:
             made = table.copy()
@@ -49,14 +49,14 @@ def job(one: Raw, ends: list[int], ranks: int) -> Job:
 
         for stream, table in {**tables, STEPS: steps}.items():
             raws[-1].put(stream, [moved(table, raws[-1].slots(stream))])
-    return Job(raws, lambda stream: None)
+    return Snapshot(raws, lambda stream: None)
 
 
 def rows(values: Any) -> list[str]:
     return sorted(map(repr, table_of(TABLE.columns, values).to_pylist()))
 
 
-def check(job: Job) -> None:
+def check(job: Snapshot) -> None:
     alone = [rows(with_common(raw, derive(raw))) for raw in job.raws]
     (members,) = groups_of(job.raws, STREAMS)
     assert members == job.raws
@@ -112,8 +112,8 @@ def test_what_one_rank_did_last_is_nothing_to_the_next_ones_first_pass() -> None
     """A pass without a module, after a step without any; behind it calls that have no pass yet."""
     log = Log()
     log.modules[1001] = {"name": "Model", "type": "Model", "parent": 0, "root": 1001}
-    one = Raw(1, {"streams": {}}, {}, log)
-    Job([one], lambda stream: one.put(stream, [tables.get(stream, np.zeros((0, 11), np.int64))]))
+    one = Rank(1, {"streams": {}}, {}, log)
+    Snapshot([one], lambda stream: one.put(stream, [tables.get(stream, np.zeros((0, 11), np.int64))]))
     spans = [[30, 40, 0, 7, ENGINE, 1], [70, 80, 1001, 7, FORWARD, 2], [81, 90, 1001, 7, FORWARD, 3]]
     tables = {SPANS: np.array(spans, np.int64), MARKS: np.zeros((0, 5), np.int64)}
     check(job(one, [20, 60], 4))
@@ -138,9 +138,9 @@ def test_a_rank_that_calls_a_module_from_elsewhere_changes_nothing_of_the_others
         return {stream: np.array([(*row, number + 1) for number, row in enumerate(rows)], np.int64)
                 for stream, rows in ((SPANS, spans), (MARKS, marks))}  # fmt: skip
 
-    one = Raw(1, {"streams": {}}, {}, log)
+    one = Rank(1, {"streams": {}}, {}, log)
     usual, other = tables((115, 130), (110, 140), "OIio"), tables((110, 120), (130, 140), "OoIi")
-    Job([one], lambda stream: one.put(stream, [usual.get(stream, np.zeros((0, 11), np.int64))]))
+    Snapshot([one], lambda stream: one.put(stream, [usual.get(stream, np.zeros((0, 11), np.int64))]))
     ranks = job(one, [900, 1900, 2900], 5)
     for stream, table in other.items():
         rows = ranks.raws[2].rows(stream)

@@ -8,26 +8,26 @@ import time
 import pytest
 
 from probe.agent.evals import run_gate
-from probe.agent.evals.run_gate import Word
+from probe.agent.evals.run_gate import RunGate
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_the_first_word_counts(first: bool) -> None:
-    told = Word()
+    told = RunGate()
     told.give(first)
     told.give(not first)
     assert told.wait() is first
 
 
 def test_it_may_come_while_it_is_waited_for() -> None:
-    told = Word()
+    told = RunGate()
     threading.Timer(0.1, told.give, [True]).start()
     assert told.wait() is True
 
 
 def test_the_wait_ends_without_a_word_unless_there_will_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_gate, "WORD_SECONDS", 0.1)
-    told = Word()
+    told = RunGate()
     told.extend()
     begun = time.monotonic()
     assert told.wait() is False

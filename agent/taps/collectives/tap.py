@@ -18,7 +18,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ....streams import LOG_GROUP
-from ...inspect.exclusive import alone
+from ...inspect.exclusive import exclusively
 from ...storage.log import Log
 from ...storage.rows import Stream
 from .groups import Groups, ranks_of
@@ -73,7 +73,7 @@ class Collectives:
     def remove(self) -> bool:
         """Take the kernels out; False if a thread stands in one of them: try again at a later boundary."""
         self.recording = False
-        if self._libraries and not alone(self._destroy, self._codes.__contains__, _PATIENCE_S):
+        if self._libraries and not exclusively(self._destroy, self._codes.__contains__, _PATIENCE_S):
             return False
         self._waits.remove()
         self._works.forget()

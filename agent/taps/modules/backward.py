@@ -15,8 +15,8 @@ from typing import Any
 
 from ....streams import BEGIN, BEGIN_SAME_NODE, END, ENGINE
 from ...names.modules import Modules
-from ...noop import nothing
-from ...steps.sample_count import Samples
+from ...noop import noop
+from ...steps.sample_count import SampleCount
 from ...storage.rows import Stream
 from ..dynamo import unseen
 from .autograd_nodes import FEW, IDLE, first_of, held_by, latest_of, least_of, tensors_in
@@ -46,7 +46,7 @@ class Backward:
         self._marks, self._ident = marks, sys.modules["_thread"].get_ident
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
         self._engine = self._engine_homes[1]._engine_run_backward
-        self.samples = Samples()
+        self.samples = SampleCount()
         self._wrapped_engine = self.wrap_engine(spans.append)
         self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
         unseen(Backward.make_carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
@@ -184,7 +184,7 @@ class Backward:
 
 def _no_writer(serial: int, kind: int) -> Callable[[Any], None]:
     """What a call under way is given for a module that it meets once the tap is out."""
-    return nothing
+    return noop
 
 
 def _writing(writers: dict[int, Callable[[Any], None]]) -> Callable[[Any, Any], None]:

@@ -17,7 +17,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ....streams import COMPILED, FAILED, FORWARD
-from ...steps.sample_count import Samples
+from ...steps.sample_count import SampleCount
 from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo, unseen
 from .backward import Backward
@@ -120,7 +120,7 @@ def _globals(before: Before, after: After, row: After) -> dict[str, Any]:
     }
 
 
-def _counting(samples: Samples, trouble: Callable[[str], None]) -> dict[str, Any]:
+def _counting(samples: SampleCount, trouble: Callable[[str], None]) -> dict[str, Any]:
     """Likewise; all but the first call of a micro step find the list empty."""
 
     def count(args: Any, kwargs: Any) -> None:

@@ -15,7 +15,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ....streams import FAILED, FORWARD
-from ...inspect.exclusive import alone
+from ...inspect.exclusive import exclusively
 from ...storage.rows import Stream
 from ..dynamo import skip
 from .backward import Backward
@@ -50,14 +50,14 @@ class ForwardHooks:
             ]
 
         if not self._handles:
-            alone(put, self._is_hook)
+            exclusively(put, self._is_hook)
 
     def remove(self) -> None:
         def take() -> None:
             while self._handles:
                 self._handles.pop().remove()
 
-        if self._handles and not alone(take, self._is_hook):
+        if self._handles and not exclusively(take, self._is_hook):
             take()
 
     def _is_hook(self, code: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.cli.output.rank_output import PATIENCE_S, Merge
+from probe.cli.output.rank_output import PATIENCE_S, RankOutput
 from probe.text import span, title
 
 
@@ -13,7 +13,7 @@ class Screen:
     def __init__(self, *ranks: int) -> None:
         self.text = ""
         self.now = 0.0
-        self.merge = Merge(ranks, self._write, lambda: self.now)
+        self.merge = RankOutput(ranks, self._write, lambda: self.now)
 
     def _write(self, text: str) -> None:
         self.text += text

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from probe.arrays.nesting import NONE, ancestors_with, nearest, nest, self_time
 from probe.derive import backward_batch
 from probe.derive.backward import Calls, Marks, Passes, covered, resolve
-from probe.derive.call_tree import Tree
+from probe.derive.call_tree import CallTree
 from probe.streams import BEGIN, BEGIN_SAME_NODE, END
 
 
@@ -188,7 +188,7 @@ def test_backward_equals_the_plain_reading(programs: list, gaps: list, calls: di
     for gap, length in gaps:
         recomputed.append((moment + gap, moment + gap + length))
         moment = recomputed[-1][1]
-    tree = Tree.of(PARENTS)
+    tree = CallTree.of(PARENTS)
     roots = [line(marks[0][2])[-1] if marks else 0 for _, _, marks in passes]
     flat = [(t, kind, module, number) for number, (_, _, marks) in enumerate(passes) for t, kind, module in marks]
     array = np.array(flat, np.int64).reshape(-1, 4)
@@ -227,7 +227,7 @@ def test_passes_of_one_shape_are_as_each_by_itself(programs: list, order: list, 
         at += slow + 4
     starts = np.cumsum([gap + length for gap, length in gaps], dtype=np.int64)
     recomputed = (starts, starts + np.array([length for _, length in gaps], np.int64) // 2)
-    tree = Tree.of(PARENTS)
+    tree = CallTree.of(PARENTS)
     array = np.array(marks, np.int64).reshape(-1, 5)
     roots = tree.index(np.array([programs[which % len(programs)][0][2] if programs[which % len(programs)] else 0
                                  for which, _, _ in order], np.int64))  # fmt: skip

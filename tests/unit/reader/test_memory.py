@@ -20,7 +20,7 @@ from probe.host import agent_memory
 from probe.host.processes import descendants
 from probe.query.database import Database
 from probe.snapshot import memory_source
-from probe.snapshot.ring_reader import Shared
+from probe.snapshot.ring_reader import RingReader
 from probe.streams import MARKS, SPANS, STEPS
 from probe.tables import TABLES
 
@@ -99,7 +99,7 @@ def test_what_is_read_beside_a_process_that_runs_is_what_it_would_send(one: int)
             ("steps", "spans", "marks"), True
         )
     with pytest.MonkeyPatch.context() as patch, connect(str(one)) as connection:
-        patch.setattr(Shared, "of", lambda *_: None)
+        patch.setattr(RingReader, "of", lambda *_: None)
         assert connection.query(sql).equals(beside) and beside.num_rows == 495
         assert connection._fetcher is not None and not any(scan.is_read for scan in connection._fetcher.scans.account)
 

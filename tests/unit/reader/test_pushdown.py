@@ -19,7 +19,7 @@ from probe.host import agent_memory
 from probe.query import rank_batch, step_blocks
 from probe.query.database import Database
 from probe.query.duckdb_session import SCHEMAS
-from probe.snapshot.snapshot import Job
+from probe.snapshot.snapshot import Snapshot
 from probe.streams import BEGIN, END, ENGINE, LOG_GROUP, LOG_MODULE, OPTIMIZER, SAMPLED
 from probe.tables import TABLES
 
@@ -130,7 +130,7 @@ def living(connect: Connect) -> Iterator[Connection]:
         yield connection
 
 
-def snapshot(connection: Connection) -> Job:
+def snapshot(connection: Connection) -> Snapshot:
     connection.query("SELECT 1")
     assert connection._fetcher is not None
     return connection._fetcher.snapshot()

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from probe.host import agent_memory
-from probe.snapshot.ring_reader import Shared, _Ring
+from probe.snapshot.ring_reader import RingReader, _Ring
 from probe.snapshot.rows import complete
 from probe.streams import SPANS, STREAMS
 
 WRITER = """
 import mmap, os, struct, sys
-from probe.agent.header import Header
-from probe.agent.rows import Stream
-from probe.processes import start_ticks
+from probe.agent.storage.header import Header
+from probe.agent.storage.rows import Stream
+from probe.host.processes import start_ticks
 from probe.streams import SPANS, STREAMS
 stream, header = Stream(SPANS, STREAMS[SPANS], 1 << 20), Header()
 header.write({"id": "x", "start_ticks": start_ticks(os.getpid()), "streams": {}})
@@ -47,7 +47,7 @@ class Writer:
         self.process = subprocess.Popen(command, pass_fds=[self._told], **pipes)
         assert self.process.stdout is not None
         self.capacity = int(self.process.stdout.readline())
-        shared = Shared.of(self.process.pid, "x")
+        shared = RingReader.of(self.process.pid, "x")
         assert shared is not None
         self.shared = shared
 
@@ -110,9 +110,9 @@ def test_a_row_is_whole_or_not_there_while_the_agent_goes_on_writing(write: type
 
 def test_memory_of_another_agent_or_of_several_is_not_read(write: type[Writer]) -> None:
     writer = write(5)
-    assert Shared.of(writer.process.pid, "y") is None
-    assert Shared.of(writer.process.pid, None) is None
-    assert Shared.of(os.getpid(), "x") is None
+    assert RingReader.of(writer.process.pid, "y") is None
+    assert RingReader.of(writer.process.pid, None) is None
+    assert RingReader.of(os.getpid(), "x") is None
     assert agent_memory.is_alone(writer.process.pid) and not agent_memory.is_alone(os.getpid())
     writer.process.kill()
     writer.process.wait()

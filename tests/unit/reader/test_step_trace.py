@@ -16,7 +16,7 @@ from probe.connection import Connection
 from probe.derive.phases import Intervals, phase_times
 from probe.protocol import NO_GROUP
 from probe.snapshot.rows import Rows
-from probe.snapshot.step_ends import closings
+from probe.snapshot.step_ends import step_ends
 from probe.streams import (
     BARE,
     BLOCKING,
@@ -351,5 +351,5 @@ def test_phases_are_never_negative_and_never_exceed_their_step(spans: list, leng
 def test_steps_are_over_in_order_between_their_boundary_and_the_next(spans: list, gaps: list[int]) -> None:
     table = np.array([(a, a + b, 1, 7, kind, n) for n, (a, b, kind) in enumerate(spans)], np.int64).reshape(-1, 6)
     ends = np.cumsum(gaps).astype(np.int64)
-    closed = closings(ends, np.full(len(ends), 7), Rows(STREAMS[SPANS], table)).time
+    closed = step_ends(ends, np.full(len(ends), 7), Rows(STREAMS[SPANS], table)).time
     assert (closed >= ends).all() and (closed[:-1] <= ends[1:]).all()
