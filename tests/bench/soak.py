@@ -28,7 +28,7 @@ SCRIPTS = {
 
 
 def main() -> int:
-    cancels = ["tests/every_python.py", "tests/unit/test_cancel.py"]
+    cancels = ["tests/every_python.py", "tests/unit/agent/evals/test_cancel.py"]
     good = [
         run(f"10,000 cancels at the edge of a snippet's end, Python {version}", [python, *cancels], CANCELS="10000")
         for version, python in interpreters()

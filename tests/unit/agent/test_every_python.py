@@ -11,7 +11,7 @@ import pytest
 
 SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
 OTHERS = [version for version in SUPPORTED if version != f"{sys.version_info[0]}.{sys.version_info[1]}"]
-MODULES = ("test_alone.py", "test_boundary.py", "test_evaluate.py", "test_cancel.py")
+MODULES = ("inspect/test_exclusive.py", "boundary/test_boundary.py", "evals/test_evaluation.py", "evals/test_cancel.py")
 
 
 def interpreter(version: str) -> str | None:
@@ -32,7 +32,7 @@ def test_on_every_python_installed_here(version: str) -> None:
     if python is None:
         pytest.skip(f"no Python {version} here")
     here = Path(__file__).parent
-    command = [python, str(here.parent / "every_python.py"), *(str(here / module) for module in MODULES)]
+    command = [python, str(here.parents[1] / "every_python.py"), *(str(here / module) for module in MODULES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout and not done.stdout.startswith("0 passed")

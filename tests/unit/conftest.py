@@ -1,4 +1,4 @@
-"""Fake agents for the tests of the reader."""
+"""Fake agents, and connections to them."""
 
 from __future__ import annotations
 
