@@ -38,12 +38,12 @@ def history_of(raw: Rank) -> list[Told]:
     since before the attach.  Of one that goes on nothing is asked, for a dump would hold it up."""
     if not raw.facts.get("distributed") or raw.facts.get("collectives_ns") is not None or raw.facts.get("count"):
         return []
-    return told_of(raw.job.ask(wire.FLIGHT).get(raw, {}).get("texts", ()))
+    return told_of(raw.snapshot.ask(wire.FLIGHT).get(raw, {}).get("texts", ()))
 
 
 def columns(raw: Rank, told: Sequence[Told]) -> Columns:
     """All that python.nccl_trace has and that can be known."""
-    groups = raw.job.ask(wire.FLIGHT).get(raw, {}).get("groups", {}) if told else {}
+    groups = raw.snapshot.ask(wire.FLIGHT).get(raw, {}).get("groups", {}) if told else {}
     rows = [_Operation(raw, each, groups.get(each["process_group"][0]) or ()) for each in told]
     state = [DONE if row.ended else IN_FLIGHT if row.in_flight else None for row in rows]
     return {

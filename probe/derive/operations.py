@@ -73,7 +73,7 @@ def operations_of(job: Snapshot) -> Iterator[Operations]:
     clocks: dict[str, int] = {}  # of each host one offset, so that what its ranks tell differs by no reading of it
     found: dict[Key, dict[int, _OfRank]] = {}
     answering: dict[int, Rank] = {}
-    for raw in list(job.raws):
+    for raw in list(job.ranks):
         try:
             rows = raw.rows(COLLECTIVES)
         except RankLeft:

@@ -160,7 +160,7 @@ def _share(pid: int, first: _Look, second: _Look) -> float:
 def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Entry]) -> OfRank:
     running = _share(link.pid, first, second) if link.here else None
     said = second.said[link]["facts"] if link in second.said else None
-    facts = said or next((raw.facts for raw in memory_source.raws([link.pid] if link.here else [])), None)
+    facts = said or next((raw.facts for raw in memory_source.ranks([link.pid] if link.here else [])), None)
     condition = "answers" if said else _condition(link)
     gil = gil_told(link.pid) if condition == "silent" and link.here else ""
     if facts is None:

@@ -18,7 +18,7 @@ _LATEST = 256  # operations of a group; one that hangs is among them
 
 def issued_of(job: Snapshot) -> dict[int, list[Entry]]:
     """Of each rank that answers, oldest first."""
-    found: dict[int, list[Entry]] = {raw.rank: [] for raw in job.raws}
+    found: dict[int, list[Entry]] = {raw.rank: [] for raw in job.ranks}
     for operations in operations_of(job):
         numbers = _numbers(operations)
         done = operations.slot("done_ns")

@@ -20,7 +20,7 @@ def machines_told(job: Snapshot) -> list[str]:
     """`host a: 37 % of its cores busy, 12 % of its memory used`, `devices 100 % busy on ranks 0-5, 0 % on rank 6`."""
     hosts: dict[str, str] = {}
     devices: dict[str, list[int]] = {}
-    for raw in list(job.raws):
+    for raw in list(job.ranks):
         try:
             hosts.setdefault(raw.host, "")
             hosts[raw.host] = hosts[raw.host] or _host(raw)

@@ -31,7 +31,7 @@ class _Half:
 def pairs_of(job: Snapshot) -> list[Pending]:
     """Those in flight, one of each rank and peer: the oldest."""
     halves: dict[tuple[str, int, int | None], _Half] = {}
-    for raw in list(job.raws):
+    for raw in list(job.ranks):
         try:
             for half in _of_rank(raw):
                 halves.setdefault((half.kind, half.rank, half.peer), half)

@@ -90,7 +90,7 @@ def _known(raw: Rank) -> tuple[Any, ...]:
 
 def _final(raw: Rank, table: Table) -> int:
     """The first step of which something may still come."""
-    completed = raw.job.completed
+    completed = raw.snapshot.completed
     if completed is None or not raw.timeline.incomplete:
         return np.iinfo(np.int64).min
     last = min(completed + 1, raw.timeline.unfinished)

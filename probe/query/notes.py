@@ -45,7 +45,7 @@ class Answered:
 def answered_of(job: Snapshot, seconds: float) -> Answered:
     read = tuple(one.rank for one in job.read)
     silent = sorted([*read, *(one.rank for one in job.silent)])
-    return Answered(len(job.raws) + len(job.silent), tuple(silent), read, seconds)
+    return Answered(len(job.ranks) + len(job.silent), tuple(silent), read, seconds)
 
 
 def notes_of(job: Snapshot, scanned: Iterable[Table], endpoint: str) -> list[str]:
@@ -57,7 +57,7 @@ def notes_of(job: Snapshot, scanned: Iterable[Table], endpoint: str) -> list[str
 def _taps(job: Snapshot, tables: Iterable[Table]) -> list[str]:
     names = dict.fromkeys(tap for table in tables for tap in table.taps or _of_streams(table))
     why: dict[tuple[str, str], list[int]] = {}
-    for raw in job.raws:
+    for raw in job.ranks:
         for name in names:
             state = str(raw.facts.get("taps", {}).get(name, "on"))
             if state != "on":
@@ -71,7 +71,7 @@ def _of_streams(table: Table) -> list[str]:
 
 def _no_steps(job: Snapshot, tables: Iterable[Table]) -> list[str]:
     by_steps = any(table.streams != (SAMPLES,) for table in tables)
-    stepping = [raw for raw in job.raws if raw.timeline.steps] if by_steps and not job.open_steps else []
+    stepping = [raw for raw in job.ranks if raw.timeline.steps] if by_steps and not job.open_steps else []
     late = [raw.rank for raw in stepping if raw.timeline.completed is None]
     if not late:
         return []
@@ -82,7 +82,7 @@ def _unsampled(job: Snapshot, tables: Iterable[Table], endpoint: str) -> list[st
     """Named for the rank that lacks most, and that which lacks least if those are not as many."""
     if not any(MARKS in table.streams for table in tables):
         return []
-    missing = {raw: raw.timeline.unsampled[0] for raw in job.raws}
+    missing = {raw: raw.timeline.unsampled[0] for raw in job.ranks}
     most = max(missing, key=missing.__getitem__, default=None)
     if most is None or not missing[most]:
         return []

@@ -44,7 +44,7 @@ class Together(Rank):
     def __init__(self, members: Sequence[Rank], streams: Sequence[str]) -> None:
         first = members[0]
         super().__init__(first.pid, first.facts, {}, first.log)
-        self.job, self.members = first.job, members
+        self.snapshot, self.members = first.snapshot, members
         tables = {stream: [raw.rows(stream).table for raw in members] for stream in streams}
         tables[STEPS] = [raw.timeline.boundaries.table for raw in members]
         joined = {stream: Rows(self.slots(stream), np.concatenate(each)) for stream, each in tables.items()}
@@ -166,7 +166,7 @@ class _Timeline(Timeline):
 
     def visible(self, steps: Ints, streams: tuple[str, ...] = ()) -> Bools:
         whole = self._by_rank(steps, [timeline.oldest(streams) for timeline in self._members], np.greater_equal)
-        last = [_AHEAD if timeline.stuck else self._raw.job.completed for timeline in self._members]
+        last = [_AHEAD if timeline.stuck else self._raw.snapshot.completed for timeline in self._members]
         return whole & self._by_rank(steps, last, np.less_equal)
 
     def _by_rank(self, steps: Ints, bounds: Sequence[Any], compare: Any) -> Bools:

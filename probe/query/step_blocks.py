@@ -46,7 +46,7 @@ class Block(Rank):
 
     def __init__(self, whole: Rank, rows: dict[str, Rows]) -> None:
         super().__init__(whole.pid, whole.facts, whole.last_seq, whole.log)
-        self.job, self.now_ns, self.timeline = whole.job, whole.now_ns, whole.timeline
+        self.snapshot, self.now_ns, self.timeline = whole.snapshot, whole.now_ns, whole.timeline
         self._rows = rows
 
     def rows(self, stream: str) -> Rows:

@@ -62,8 +62,8 @@ class TableScan:
             self._of_job = self._of_job or LazyColumns(self._values())
             return [self._of_job]
         filter = filter if self._pruned else None
-        ranks = possible_ranks(filter, [raw.rank for raw in self._job.raws])
-        chosen = [raw for raw in self._job.raws if raw.rank in ranks]
+        ranks = possible_ranks(filter, [raw.rank for raw in self._job.ranks])
+        chosen = [raw for raw in self._job.ranks if raw.rank in ranks]
         first = self._first_step(filter)
         self._derive([raw for raw in chosen if not self._reaches(raw, first)], first)
         return _whole_groups([piece for raw in chosen if not raw.left for piece in self._of_ranks[raw][1]])
@@ -149,7 +149,7 @@ class TableScan:
 
     def _parts(self, since: Mapping[Rank, int | None]) -> Sequence[Rank]:
         """The ranks to derive from; whole ones, where every rank is wanted whole: other tables want them too."""
-        if len(since) == len(self._job.raws) and not any(moment is not None for moment in since.values()):
+        if len(since) == len(self._job.ranks) and not any(moment is not None for moment in since.values()):
             return list(since)
         return self._job.recent(since)
 

@@ -112,7 +112,7 @@ def _stored(pid: int) -> Boundaries:
     from . import memory_source
 
     found: Boundaries = {}
-    for raw in memory_source.snapshot([pid]).raws:
+    for raw in memory_source.snapshot([pid]).ranks:
         rows = raw.rows(STEPS)
         _add(found, rows["group_seq"].tolist(), rows["count"].tolist())
     return found

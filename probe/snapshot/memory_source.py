@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..host.agent_memory import Facts, descriptors, facts, filled, read_range
+from ..host import agent_memory
+from ..host.agent_memory import Facts, descriptors, filled, read_range
 from ..streams import STEPS
 from .log import Log
 from .snapshot import Rank, RecentRows, Snapshot
@@ -22,15 +23,15 @@ from .snapshot import Rank, RecentRows, Snapshot
 
 def snapshot(pids: Iterable[int], open_steps: bool = False) -> Snapshot:
     """The same Job as off the wire, of processes that need not run."""
-    found = raws(pids)
+    found = ranks(pids)
     return Snapshot(found, lambda stream: put_rows(found, stream), open_steps=open_steps)
 
 
-def raws(pids: Iterable[int]) -> list[Rank]:
+def ranks(pids: Iterable[int]) -> list[Rank]:
     """What is known of these processes; without those that have no agent, or end just now."""
     found = []
     for pid in pids:
-        said = facts(pid)
+        said = agent_memory.facts(pid)
         with contextlib.suppress(OSError, KeyError):
             found += [] if said is None else [_raw(pid, said)]
     return found
@@ -42,7 +43,7 @@ def put_rows(found: Iterable[Rank], stream: str, oldest: bool = False) -> None:
         try:
             raw.put(stream, list(_pieces(raw, stream)), oldest)
         except OSError:
-            raw.job.leave(raw, f"Rank {raw.rank} (pid {raw.pid}) ended.")
+            raw.snapshot.leave(raw, f"Rank {raw.rank} (pid {raw.pid}) ended.")
 
 
 def put_recent(found: Iterable[RecentRows], stream: str) -> None:

@@ -226,7 +226,7 @@ class Scans:
         for call, raw in calls.items():
             if call.error is not None:
                 job.leave(raw, str(call.error))
-        if calls and not job.raws:
+        if calls and not job.ranks:
             raise nobody(list(calls))
 
 

@@ -46,7 +46,7 @@ class Rank:
         self.last_seq = last_seq
         self.log = log
         self.now_ns = int(facts.get("monotonic_ns") or time.monotonic_ns())
-        self.job: Snapshot
+        self.snapshot: Snapshot
         self.left = False  # the job: it fell silent while it was read
         self.shelves: dict[str, Any] = {}  # of a connection: table -> what it has made of this rank before
         self._rows: dict[str, Rows] = {}
@@ -57,7 +57,7 @@ class Rank:
 
         Raises RankLeft if this very rank fell silent meanwhile.
         """
-        self.job.fetch_once(stream)
+        self.snapshot.fetch_once(stream)
         if self.left:
             raise RankLeft
         return self._rows[stream]
@@ -66,7 +66,7 @@ class Rank:
         """Some rows at the beginning of a stream, without the rest of it.  Raises RankLeft, as rows()."""
         if stream in self._rows:
             return self.rows(stream)
-        self.job.fetch_oldest_once(stream)
+        self.snapshot.fetch_oldest_once(stream)
         if self.left:
             raise RankLeft
         return self._oldest[stream] if stream in self._oldest else self.rows(stream)
@@ -132,13 +132,13 @@ class RecentRows(Rank):
     def __init__(self, whole: Rank, since_ns: int | None, others: Sequence[RecentRows]) -> None:
         super().__init__(whole.pid, whole.facts, whole.last_seq, whole.log)
         self.whole, self.since_ns, self.others = whole, since_ns, others
-        self.now_ns, self.job = whole.now_ns, whole.job
+        self.now_ns, self.snapshot = whole.now_ns, whole.snapshot
 
     def rows(self, stream: str) -> Rows:
         if stream == STEPS:
             return self.whole.rows(stream)
         if stream not in self._rows:
-            self.job.fetch_recent(stream, [each for each in self.others if not each.whole.left])
+            self.snapshot.fetch_recent(stream, [each for each in self.others if not each.whole.left])
         if self.whole.left:
             raise RankLeft
         return self._rows[stream]
@@ -169,7 +169,7 @@ class Snapshot:
         read: Sequence[SilentRank] = (),
         fetch_recent: Callable[[str, Sequence[RecentRows]], None] | None = None,
     ) -> None:
-        self.raws = sorted(raws, key=lambda raw: raw.rank)
+        self.ranks = sorted(raws, key=lambda raw: raw.rank)
         self.silent = sorted(silent, key=lambda one: one.rank)
         self.read = sorted(read, key=lambda one: one.rank)
         self.open_steps = open_steps
@@ -180,8 +180,8 @@ class Snapshot:
         self._answers: dict[str, dict[Rank, Any]] = {}
         self._fetched: set[str] = set()
         self._oldest_fetched: set[str] = set()
-        for raw in self.raws:
-            raw.job = self
+        for raw in self.ranks:
+            raw.snapshot = self
 
     def fetch_once(self, stream: str) -> None:
         """Have the rows of a stream, of all ranks; the first call fetches them."""
@@ -219,17 +219,17 @@ class Snapshot:
         """What each rank answers to a request without fields, asked once; {} of ranks that are read, not asked."""
         if kind not in self._answers:
             self._answers[kind] = {} if self._ask is None else self._ask(kind)
-        return {raw: answer for raw, answer in self._answers[kind].items() if raw in self.raws}
+        return {raw: answer for raw, answer in self._answers[kind].items() if raw in self.ranks}
 
     def leave(self, raw: Rank, why: str) -> None:
         """This rank does not answer any more; nothing of it is seen from here on."""
         if not raw.left:
             raw.left = True
-            self.raws.remove(raw)
+            self.ranks.remove(raw)
             self.silent.append(SilentRank(raw.rank, raw.pid, why))
 
     @cached_property
     def completed(self) -> int | None:
         """The last step that every rank has completed; None as long as one has not completed any."""
-        lasts = [raw.timeline.completed for raw in self.raws if raw.timeline.steps]
+        lasts = [raw.timeline.completed for raw in self.ranks if raw.timeline.steps]
         return None if not lasts or None in lasts else min(last for last in lasts if last is not None)

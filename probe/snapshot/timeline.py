@@ -39,7 +39,7 @@ class OneRank(Protocol):
     now_ns: int
 
     @property
-    def job(self) -> Everyone: ...
+    def snapshot(self) -> Everyone: ...
 
     def rows(self, stream: str) -> Rows: ...
 
@@ -142,7 +142,7 @@ class Timeline:
 
         Until it is whole nobody sees it: "the last ten steps" would be two or three.
         """
-        far, last = np.iinfo(np.int64).max, self._raw.job.completed
+        far, last = np.iinfo(np.int64).max, self._raw.snapshot.completed
         every = (self._raw.facts.get("sampling") or {}).get("every", 1)
         if every == 1 or last is None or self.stuck:
             return far
@@ -198,7 +198,7 @@ class Timeline:
 
     def visible(self, steps: Ints, streams: tuple[str, ...] = ()) -> Bools:
         """Which rows of these steps may be seen: steps that this rank has whole and every rank has completed."""
-        job = self._raw.job
+        job = self._raw.snapshot
         if job.open_steps:
             return np.ones(len(steps), np.bool_)
         whole: Bools = steps >= self.oldest(streams)

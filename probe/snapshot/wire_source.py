@@ -73,7 +73,7 @@ class WireSource:
     def _stored(self, links: Sequence[AgentLink]) -> list[Rank]:
         """Ranks that do not answer, by their memory; how their steps are numbered this connection has found out."""
         here = {link.pid: link for link in links if link.readable}
-        raws = memory_source.raws(here)
+        raws = memory_source.ranks(here)
         numbered = {
             pid: {name: link.facts.get(name) for name in ("step_base", "step_source")} for pid, link in here.items()
         }
@@ -98,7 +98,7 @@ class WireSource:
 
     def _ask(self, job: Snapshot, raws: dict[AgentLink, Rank], kind: str) -> dict[Rank, Header]:
         calls = self._client.ask(
-            kind, time.monotonic() + self._timeout, [link for link in raws if raws[link] in job.raws]
+            kind, time.monotonic() + self._timeout, [link for link in raws if raws[link] in job.ranks]
         )
         for call in calls:
             if isinstance(call.error, SilentError):

@@ -53,7 +53,7 @@ def _us(ns: Any) -> float | None:
 
 def derive(job: Snapshot) -> Columns:
     silent = {one.rank: {"state": "silent", "why": one.why} for one in job.read}
-    rows = [{**_of_raw(raw), **silent.get(raw.rank, {})} for raw in job.raws]
+    rows = [{**_of_raw(raw), **silent.get(raw.rank, {})} for raw in job.ranks]
     for one in job.silent:
         rows.append({"rank": one.rank, "pid": one.pid or None, "state": "silent", "why": one.why})
     import pyarrow as pa

@@ -15,7 +15,7 @@ from .declaration import Table
 
 def derive(job: Snapshot) -> Columns:
     """Every stream of every rank; what was recorded follows from the number of the last row."""
-    rows = [_of_stream(raw, stream) for raw in list(job.raws) for stream in sorted(raw.facts.get("streams", {}))]
+    rows = [_of_stream(raw, stream) for raw in list(job.ranks) for stream in sorted(raw.facts.get("streams", {}))]
 
     def column(name: str, sql_type: str) -> Any:
         values = [row[name] for row in rows]

@@ -31,7 +31,7 @@ def derive(raw: Rank) -> Columns:
 
 def _first_whole(raw: Rank, rows: Rows, step: Ints) -> int:
     """The first step whose rows are all still in the ring."""
-    overwritten = len(rows) > 0 and int(rows["seq"][0]) > 1 and not raw.job.open_steps
+    overwritten = len(rows) > 0 and int(rows["seq"][0]) > 1 and not raw.snapshot.open_steps
     return int(step[0]) + 1 if overwritten else 0
 
 

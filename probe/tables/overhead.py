@@ -62,7 +62,7 @@ def _over(value: float | None, unit: float | None) -> float | None:
 
 
 def derive(job: Snapshot) -> Columns:
-    rows = [row for raw in list(job.raws) for row in _of_rank(raw)]
+    rows = [row for raw in list(job.ranks) for row in _of_rank(raw)]
     return {
         column.name: pa.array([row[column.name] for row in rows], _arrow_type(column.type)) for column in TABLE.columns
     }

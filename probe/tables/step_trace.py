@@ -72,7 +72,7 @@ class _Steps:
         self.whole: Bools = np.append(now < 0, np.diff(self._rows["count"]) == 1)
         self.shown = self._rows["count"] >= 0
         self.shown[:1] = self._rows["count"][:1] == 0
-        if len(rows) > 1 and not raw.job.open_steps:
+        if len(rows) > 1 and not raw.snapshot.open_steps:
             # an optimizer that was not through yet when this was read would be missing from the last step
             self.shown[len(rows) - 1] = (
                 closed.stepped[-1] or not closed.stepped[-2] or bool(flags[-1] & (BARE | UNTIMED))

@@ -136,7 +136,7 @@ def _seen(raw: Rank, steps: Ints) -> Bools:
     """All rows of sampled steps and none of others: sums over a step that lacks its forwards would not be true."""
     timeline = raw.timeline
     sampled: Bools = (timeline.flags(steps) & SAMPLED) != 0
-    if not raw.job.open_steps:
+    if not raw.snapshot.open_steps:
         sampled &= timeline.finished(steps)
     return sampled & timeline.visible(steps, _STREAMS)
 

@@ -20,6 +20,7 @@ from probe.connection import Connection
 from probe.errors import EndpointError
 from probe.host import agent_memory
 from probe.host.processes import boot_id
+from probe.snapshot import memory_source
 
 Make = Callable[..., FakeAgent]
 
@@ -100,7 +101,7 @@ def test_into_a_process_of_another_host_nobody_looks_whatever_its_pid(
     connection = connect(Address(one.server.endpoint))
     link = connection._client.links[0]
     assert (link.here, link.readable, link.pid) == (False, False, os.getpid())
-    monkeypatch.setattr(agent_memory, "raws", lambda pids: pytest.fail("its memory was read") if list(pids) else [])
+    monkeypatch.setattr(memory_source, "ranks", lambda pids: pytest.fail("its memory was read") if list(pids) else [])
     one.deaf |= {"snapshot", "stacks"}
     assert connection.stacks() == {}
     (silent,) = connection.unreached

@@ -57,9 +57,9 @@ def rows(values: Any) -> list[str]:
 
 
 def check(job: Snapshot) -> None:
-    alone = [rows(with_common(raw, derive(raw))) for raw in job.raws]
-    (members,) = groups_of(job.raws, STREAMS)
-    assert members == job.raws
+    alone = [rows(with_common(raw, derive(raw))) for raw in job.ranks]
+    (members,) = groups_of(job.ranks, STREAMS)
+    assert members == job.ranks
     group = Group(members, STREAMS, derive)
     assert all(alone)
     assert [rows_of(share) for share in group.shares] == alone
@@ -104,8 +104,8 @@ def test_on_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         check(job(raw, ends, 4))
         ranks = job(raw, ends, 10)
         for rank in range(1, 10, 2):
-            ranks.raws[rank].rows(DEVICE)["device"][:] += 1
-        assert list(groups_of(ranks.raws, STREAMS)) == [ranks.raws[::2], ranks.raws[1::2]]
+            ranks.ranks[rank].rows(DEVICE)["device"][:] += 1
+        assert list(groups_of(ranks.ranks, STREAMS)) == [ranks.ranks[::2], ranks.ranks[1::2]]
 
 
 def test_what_one_rank_did_last_is_nothing_to_the_next_ones_first_pass() -> None:
@@ -143,11 +143,11 @@ def test_a_rank_that_calls_a_module_from_elsewhere_changes_nothing_of_the_others
     Snapshot([one], lambda stream: one.put(stream, [usual.get(stream, np.zeros((0, 11), np.int64))]))
     ranks = job(one, [900, 1900, 2900], 5)
     for stream, table in other.items():
-        rows = ranks.raws[2].rows(stream)
+        rows = ranks.ranks[2].rows(stream)
         moved = [place for place, slot in enumerate(rows.slots) if slot.endswith("_ns")]
         shift = rows.table[0, moved[0]] - usual[stream][0, moved[0]]
         table[:, moved] += shift
-        ranks.raws[2].put(stream, [table])
+        ranks.ranks[2].put(stream, [table])
     check(ranks)
 
 
@@ -156,10 +156,10 @@ def test_who_is_not_like_the_others_stays_alone() -> None:
         _, run = ZOO["chain"]()
         run()
         ranks = job(taps.raw(), [taps.raw().rows(STREAMS[0]).table[:, 1].max()], 9)
-    others, far = ranks.raws[3], ranks.raws[5]
+    others, far = ranks.ranks[3], ranks.ranks[5]
     others.log = type(others.log)()
     others.log.modules.update({serial: dict(module) for serial, module in far.log.modules.items()})
     far.rows(STREAMS[0]).table[0, 0] -= 1 << 60
-    (members,) = groups_of(ranks.raws, STREAMS)
-    assert members == [raw for raw in ranks.raws if raw not in (others, far)]
-    assert list(groups_of(ranks.raws[:3], STREAMS)) == []
+    (members,) = groups_of(ranks.ranks, STREAMS)
+    assert members == [raw for raw in ranks.ranks if raw not in (others, far)]
+    assert list(groups_of(ranks.ranks[:3], STREAMS)) == []

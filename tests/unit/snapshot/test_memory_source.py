@@ -107,7 +107,7 @@ def test_what_is_read_beside_a_process_that_runs_is_what_it_would_send(one: int)
 def test_reading_does_not_make_the_targets_memory_grow(one: int) -> None:
     before = [os.stat(path).st_blocks for path in agent_memory.descriptors(one).values()]
     job = memory_source.snapshot([one])
-    assert all(len(job.raws[0].rows(stream)) for stream in (SPANS, MARKS, STEPS))
+    assert all(len(job.ranks[0].rows(stream)) for stream in (SPANS, MARKS, STEPS))
     assert [os.stat(path).st_blocks for path in agent_memory.descriptors(one).values()] == before
 
 
@@ -116,7 +116,7 @@ def test_after_a_lap_of_the_ring_the_last_rows_are_there(agent: Callable[..., Fa
     capacity = mine.streams[SPANS].capacity
     for at in range(capacity + 100):
         mine.span(at, at + 1)
-    rows = memory_source.snapshot([os.getpid()]).raws[0].rows(SPANS)
+    rows = memory_source.snapshot([os.getpid()]).ranks[0].rows(SPANS)
     assert np.array_equal(rows["seq"], np.arange(101, capacity + 101))
 
 
