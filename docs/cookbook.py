@@ -1,8 +1,8 @@
-"""The recipes of docs/cookbook.md: read by the tests, and run on a job to write their output into the page.
+"""The recipes of docs/cookbook.md.  Tests read them; running this file runs them on a job and updates their output.
 
     python docs/cookbook.py ENDPOINT
 
-Invariant: what a run writes are the blocks of output alone.
+Invariant: a run changes only the output blocks of the page.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RECIPE = re.compile(
 
 @dataclass(frozen=True)
 class Recipe:
-    """One question: what it is called, how to read the answer, the SQL, and what a run has printed."""
+    """One question: its title, how to read the answer, the SQL, and what a run printed."""
 
     title: str
     text: str
@@ -37,22 +37,22 @@ class Recipe:
 
 
 def read() -> tuple[str, list[Recipe]]:
-    """What stands before the first recipe, and the recipes.  Raises ValueError for one that is not whole."""
+    """The text before the first recipe, and the recipes.  Raises ValueError for an incomplete recipe."""
     intro, *parts = PAGE.read_text(encoding="utf-8").split("\n## ")
-    found = []
+    recipes = []
     for part in parts:
         match = _RECIPE.fullmatch(part)
         if match is None:
             raise ValueError(f"not a recipe: {part[:60]!r}")
-        found.append(Recipe(**{name: text or "" for name, text in match.groupdict().items()}))
-    return intro, found
+        recipes.append(Recipe(**{name: text or "" for name, text in match.groupdict().items()}))
+    return intro, recipes
 
 
 def main(endpoint: str) -> None:
     intro, recipes = read()
     with probe.connect(endpoint) as job:
-        made = [replace(each, output=printed(job.query(each.sql))) for each in recipes]
-    PAGE.write_text("\n## ".join([intro, *map(str, made)]), encoding="utf-8")
+        answered = [replace(recipe, output=printed(job.query(recipe.sql))) for recipe in recipes]
+    PAGE.write_text("\n## ".join([intro, *map(str, answered)]), encoding="utf-8")
 
 
 def printed(result: Any) -> str:

@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the declarations in the code: `make docs`.  A test fails where they differ."""
+"""Writes docs/reference/ from the declarations in the code: `make docs`.  A test fails if the two differ."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def main() -> None:
 
 
 def pages() -> dict[str, str]:
-    """File name -> text of every generated page."""
-    every = {"commands.md": commands(), "errors.md": errors(), "tables.md": tables()}
-    return every | {f"tables/{entry.name}.md": of_table(entry) for entry in TABLES}
+    """The text of every generated page, by file name."""
+    lists = {"commands.md": commands(), "errors.md": errors(), "tables.md": tables()}
+    return lists | {f"tables/{entry.name}.md": table_page(entry) for entry in TABLES}
 
 
 def commands() -> str:
-    parts = ["# Commands", "What `--help` prints."]
+    parts = ["# Commands", "The output of `--help` for the command and for each verb."]
     with click.Context(program, info_name="probe", terminal_width=WIDTH, help_option_names=["-h", "--help"]) as top:
         parts += ["## probe", fenced(program.get_help(top))]
         for verb in VERBS:
@@ -46,16 +46,17 @@ def commands() -> str:
 
 def errors() -> str:
     rows = [(kind.exit_status, f"`{code}`", when) for code, (kind, when) in CODES.items()]
-    rows.append((BUG_STATUS, "`bug`", "Something nobody foresaw: a bug of probe. `PROBE_DEBUG=1` shows where."))
+    rows.append((BUG_STATUS, "`bug`", "An unexpected error: a bug in probe. `PROBE_DEBUG=1` shows the traceback."))
     rows.sort()
     return page(
         [
             "# Exit statuses and error codes",
             "An error is one line on stderr: `probe: [code] what happened. What to do.` Codes and statuses are "
-            "stable: scripts may go by them.",
-            "The status is 0 only if the command did what it was asked. "
-            f"It is {PIPE_STATUS}, without a word, when the reader of its output has closed the pipe. "
-            "`probe run` ends with the status of its command; 128 and the signal's number where a signal ended it.",
+            "stable, so scripts can rely on them.",
+            "The status is 0 only if the command did what you asked. "
+            f"It is {PIPE_STATUS}, with no message, if the reader of its output closed the pipe. "
+            "`probe run` exits with the status of its command, or with 128 plus the signal's number if a signal ended "
+            "it.",
             table(("status", "code", "when"), rows),
         ]
     )
@@ -66,27 +67,27 @@ def tables() -> str:
     return page(
         [
             "# Tables",
-            "`probe tables` prints this list, `probe tables NAME` what there is to say of one; `--format json` has all "
-            "of it. In SQL it stands in `probe.tables` and `probe.columns`, and as comments in DuckDB's own catalogue "
-            "(`duckdb_columns()`, `duckdb_views()`). Queries for every day: [the cookbook](../cookbook.md).",
-            table(("table", "a row is"), rows),
-            f"{SELF_TIME} Absent values are NULL, never 0 or -1. Every SUM is true: rows are exclusive facts that add "
-            "up, and what includes its children is called `total_…`. Units stand in the names of columns; a time "
-            "without one is in seconds.",
-            "What tables of rows have in common, and can be joined on:",
+            "`probe tables` prints this list, and `probe tables NAME` describes one table; `--format json` has "
+            "everything. SQL finds the same in `probe.tables` and `probe.columns`, and in the comments of DuckDB's own "
+            "catalogue (`duckdb_columns()`, `duckdb_views()`). Everyday queries: [the cookbook](../cookbook.md).",
+            table(("table", "rows"), rows),
+            f"{SELF_TIME} Missing values are NULL, never 0 or -1. Durations never overlap, so they can be summed; "
+            "columns that include children are called `total_…`. Column names contain their units; a time without a "
+            "unit is in seconds.",
+            "Most tables share these columns, and can be joined on them:",
             columns(COMMON),
         ]
     )
 
 
-def of_table(entry: Table) -> str:
-    made = [f"The raw streams it is made of: {', '.join(map('`{}`'.format, entry.streams))}."] if entry.streams else []
+def table_page(entry: Table) -> str:
+    source = [f"Derived from the raw streams {', '.join(map('`{}`'.format, entry.streams))}."] if entry.streams else []
     example = [entry.question, fenced(laid_out(entry.example), "sql")]
-    return page([f"# {entry.name}", entry.doc, *example, columns(entry.columns), *made, "[All tables](../tables.md)"])
+    return page([f"# {entry.name}", entry.doc, *example, columns(entry.columns), *source, "[All tables](../tables.md)"])
 
 
-def columns(every: Sequence[Column]) -> str:
-    rows = [(f"`{each.name}`", each.type, each.unit, " <br> ".join([each.doc, *each.remarks])) for each in every]
+def columns(declared: Sequence[Column]) -> str:
+    rows = [(f"`{each.name}`", each.type, each.unit, " <br> ".join([each.doc, *each.remarks])) for each in declared]
     return table(("column", "type", "unit", "meaning"), rows)
 
 

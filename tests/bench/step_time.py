@@ -107,8 +107,9 @@ def tables(results: dict[str, Measured], columns: list[str]) -> str:
     means = page.table(header, [line(name, each, each.means) for name, each in results.items()])
     cells = sorted({len(pairs) for each in results.values() for pairs in each.medians.values()})
     return (
-        f"Ratio of step times with it over without it (95 % bootstrap interval), {cells[0]} to {cells[-1]} cells each."
-        f" The median step:\n\n{medians}\n\nWhole blocks, so that what comes now and then counts too:\n\n{means}"
+        "Ratio of step times with the arm to those without it (95 % bootstrap interval), "
+        f"{cells[0]} to {cells[-1]} cells each. Medians of steps:\n\n"
+        f"{medians}\n\nWhole blocks, which include costs that occur only now and then:\n\n{means}"
     )
 
 

@@ -1,4 +1,4 @@
-"""After detach the process is as it was found, but for the few things that docs/design.md lists."""
+"""After detach the process is as it was found, but for the few things that docs/internals/what-stays.md lists."""
 
 from __future__ import annotations
 
