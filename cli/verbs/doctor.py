@@ -13,7 +13,7 @@ from ..output.formats import check, format_options, show
 from ..output.result import Records
 
 if TYPE_CHECKING:
-    from probe.attach.doctor import Finding
+    from probe.attach.doctor import Condition
 
 COLUMNS = ("rank", "pid", "condition", "holds", "told", "remedy", "code")
 
@@ -38,7 +38,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
     from probe.attach import doctor
 
     pids = ranks_of([pid_of(endpoint)]) if endpoint is not None else {}
-    found: dict[tuple[int | None, int | None], list[Finding]] = {(None, None): doctor.of_machine()}
+    found: dict[tuple[int | None, int | None], list[Condition]] = {(None, None): doctor.of_machine()}
     found |= {(rank, pid): doctor.of_process(pid) for pid, rank in pids.items()}
     if form is not None or output is not None:
         show(Records(COLUMNS, [_row(*key, each) for key, those in found.items() for each in those]), form, output)
@@ -52,15 +52,15 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
         click.echo("Nothing stands in the way." if pids else "Nothing here stands in the way: probe doctor PID")
 
 
-def _row(rank: int | None, pid: int | None, one: Finding) -> tuple[object, ...]:
+def _row(rank: int | None, pid: int | None, one: Condition) -> tuple[object, ...]:
     error = one.error
-    return (rank, pid, one.what, one.holds, one.told, error.hint if error else None, error.code if error else None)
+    return (rank, pid, one.name, one.holds, one.detail, error.hint if error else None, error.code if error else None)
 
 
-def _tell(found: Sequence[Finding], whose: str) -> None:
+def _tell(found: Sequence[Condition], whose: str) -> None:
     if whose:
         click.echo(f"\n{whose}")
     for one in found:
-        click.echo(f"{'ok' if one.holds else 'NO':<4}{one.what:<15}{one.told}")
+        click.echo(f"{'ok' if one.holds else 'NO':<4}{one.name:<15}{one.detail}")
         if one.error is not None and one.error.hint:
             click.echo(f"{'':<19}{one.error.hint}")

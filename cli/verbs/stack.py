@@ -81,7 +81,7 @@ def _lines(found: Sequence[Folded], several: bool) -> Iterator[str]:
 
 def _outside(unreached: Iterable[Unreached], below: bool) -> Iterator[str]:
     """What can be known of those whose Python nobody can ask."""
-    from probe.attach.gil import gil_told
+    from probe.attach.gil_holder import describe_gil_holder
     from probe.host.kernel_threads import native_threads, told_together
 
     for pid in (each.pid for each in unreached if not each.host):
@@ -89,6 +89,6 @@ def _outside(unreached: Iterable[Unreached], below: bool) -> Iterator[str]:
             yield from [""] * below
             yield f"pid {pid}, as the kernel has its threads:"
             yield from (f"  {line}" for line in threads)
-            if gil := gil_told(pid):
+            if gil := describe_gil_holder(pid):
                 yield f"  {gil}"
             below = True

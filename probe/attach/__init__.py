@@ -1,6 +1,10 @@
-"""Attach to a running process: put the agent into it, and say what it is now.
+"""Attach to a running process: put the agent into it, or refuse with the reason.
 
-Called by `probe.cli` and tests.  Importing this costs some milliseconds: no pyarrow, duckdb or zmq.
+Here is what attaching means for the user: the entry point, the agent's sources, the rendezvous, refusals and the
+doctor; `inject` stops a thread and makes it run our text.  The room may import the leaves and `host`.  Importing it
+costs some milliseconds: no pyarrow, duckdb or zmq.
+
+Invariant: an attach that fails or is interrupted leaves the process as it was, and nothing starts in it later.
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ __all__ = ["Attached", "attach"]
 
 @dataclass(frozen=True)
 class Attached:
-    """A process with an agent in it.  already: it was there before; version: the agent's; milliseconds: of it all;
-    tcp: where other hosts may ask it."""
+    """A process with an agent in it.  already: the agent was there before; version: of the agent; milliseconds: for
+    the whole attach; tcp: where other hosts can query it."""
 
     pid: int
     rank: int | None
@@ -32,26 +36,29 @@ class Attached:
 
 
 def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, Any] | None = None) -> Attached:
-    """Put the agent into the process, unless it is there; name: by which its job is an endpoint from then on; listen:
-    at which port other hosts may ask it (Listen.order).
+    """Put the agent into the process, unless it is there.  name: makes the job an endpoint of that name; listen: the
+    port at which other hosts can query it (Listen.order).
 
-    Raises AttachError, each cause with its own code, after at most `timeout` seconds and a moment; the process then
-    is as it was before."""
+    Raises AttachError, each cause with its own code, after little more than `timeout` seconds; the process then is as
+    it was before."""
     began = time.monotonic()
     facts = agent_memory.facts(pid)
-    already = facts is not None and facts.get("agent") == __version__
-    as_wanted = facts is not None and name in ("", facts.get("name"))
-    as_wanted &= listen is None or (facts or {}).get("server_key") == listen["public"]
-    if facts is None or not (already and as_wanted):
-        # reading the sources is for those who need them
+    already = (
+        facts is not None
+        and facts.get("agent") == __version__
+        and name in ("", facts.get("name"))
+        and (listen is None or facts.get("server_key") == listen["public"])
+    )
+    if facts is None or not already:
+        # reads the sources, so only where they are needed
         from .bundle import agent_bundle
         from .delivery import deliver
-        from .refusals import broken_off, ended
+        from .refusals import broken_off, refusal
 
         try:
             delivered = deliver(pid, agent_bundle(), timeout, wanted={"name": name, "listen": listen})
         except (ConnectionError, EOFError):
-            raise ended(pid) if has_ended(pid) else broken_off(pid) from None
+            raise refusal("target-ended", pid) if has_ended(pid) else broken_off(pid) from None
         facts, already = {"python": delivered.python, **delivered.reply}, bool(delivered.reply.get("already"))
     return Attached(
         pid=pid,

@@ -1,8 +1,8 @@
-"""The text that the target executes first: it meets the command and lets the agent in.
+"""The text that the target executes first: it connects to the command and starts the agent.
 
-`bootstrap_text` is called by `delivery`.  The code below `IN_THE_TARGET` runs in somebody else's process: the
-standard library only, nothing left in `__main__`, nothing ever raised, all work on a thread of its own, and
-silence when nobody waits at the rendezvous any more.  It is plain Python that every Python 3 accepts.
+`delivery` calls `bootstrap_text`; `starting` executes `IN_THE_TARGET` itself.  That code runs in somebody else's
+process: it uses the standard library only, leaves nothing in `__main__`, never raises, works on a thread of its own,
+and ends silently when nobody waits at the rendezvous any more.  It is plain Python that every Python 3 accepts.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 IN_THE_TARGET = r'''
 def _begin(path, key):
     import _thread
-    _thread.start_new_thread(_meet, (path, key))
+    _thread.start_new_thread(_connect, (path, key))
 
 
-def _meet(path, key):
-    """Hello, the parts, OK or ER: in this order, over one connection."""
+def _connect(path, key):
     try:
         import _socket
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -27,10 +26,11 @@ def _meet(path, key):
         pass
     finally:
         connection.close()
-        globals().clear()  # these functions and their namespace hold each other; nobody needs them any more
+        globals().clear()  # these functions and their namespace refer to each other; nobody needs them any more
 
 
 def _serve(connection, key):
+    """Send hello, receive the order with the agent's modules, send OK or ER."""
     import json
     connection.sendall(json.dumps(_hello(key)).encode() + b"\n")
     length = int.from_bytes(_receive(connection, 8), "little")
@@ -47,7 +47,7 @@ def _serve(connection, key):
         return
     try:
         connection.sendall(b"OK" + json.dumps(reply).encode())
-    except OSError:  # the command gave up meanwhile and has said so
+    except OSError:  # the command has given up meanwhile and said so
         if not reply.get("already"):
             _leave()
         raise
@@ -62,7 +62,7 @@ def _traceback(error):
 
 
 def _receive(connection, count):
-    """All in one call where the kernel can: each one gives the GIL away and waits for its turn."""
+    """In one call where the kernel can: each call releases the GIL and waits to get it back."""
     import _socket
     parts = []
     while count:
@@ -77,7 +77,9 @@ def _receive(connection, count):
 def _hello(key):
     import importlib.machinery
     import importlib.util
+    import os
     import sys
+    root = sys.modules.get(PACKAGE) or getattr(os, SET_ASIDE, {}).get(PACKAGE)
     return {
         "key": key,
         "version": list(sys.version_info[:3]),
@@ -86,16 +88,9 @@ def _hello(key):
         "suffixes": importlib.machinery.EXTENSION_SUFFIXES,
         "executable": sys.executable,
         "zmq": "zmq" in sys.modules,
-        "has": _digest_here(),
+        # of the agent's code that is loaded or set aside and need not be sent; an older root has none
+        "has": getattr(root, "digest", None) if getattr(root, "loaded", False) else None,
     }
-
-
-def _digest_here():
-    """Of the agent's code that is inside or laid by, which need not be sent."""
-    import os
-    import sys
-    root = sys.modules.get(PACKAGE) or getattr(os, LAID_BY, {}).get(PACKAGE)
-    return getattr(root, "digest", None) if getattr(root, "loaded", False) else None  # an older one has no digest
 
 
 def _peer_uid(connection):
@@ -104,15 +99,15 @@ def _peer_uid(connection):
     return struct.unpack("3i", connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))[1]
 
 
-def _refusal(code, text):  # a class of our own would be a circle, left to the collector
+def _refusal(code, text):  # a class of our own would be a reference cycle, left to the collector
     refusal = RuntimeError(text)
     refusal.probe_code = code
     return refusal
 
 
 def _import_threading(patience):
-    """The main thread must be the first to import `threading`: up to 3.12 it takes the first one for the main
-    thread, from 3.13 on only native_id is wrong then.  A pending call runs there once it reaches bytecode."""
+    """The main thread must be the first to import `threading`: up to 3.12 the first importer is taken for the main
+    thread, from 3.13 on only its native_id is wrong then.  A pending call runs there once it reaches bytecode."""
     import sys
     import time
     if "threading" in sys.modules:
@@ -125,7 +120,7 @@ def _import_threading(patience):
         api.Py_IncRef(ctypes.py_object(text))  # it may be executed long after we gave up
         api.Py_AddPendingCall(api.PyRun_SimpleString, ctypes.c_char_p(text))
     except ImportError as error:
-        raise _refusal("main-thread-busy", "has no ctypes (%s)" % error)
+        raise _refusal("main-thread-busy", "its Python has no ctypes (%s)" % error)
     deadline = time.monotonic() + (min(patience, 0.2) if harmless else patience)
     while not hasattr(sys.modules.get("threading"), "_main_thread"):
         if time.monotonic() > deadline:
@@ -136,7 +131,7 @@ def _import_threading(patience):
 
 
 def _import_zmq(loan):
-    """The target's own pyzmq, else the command's; its place never enters sys.path."""
+    """Import the target's own pyzmq, else the command's, whose directory never enters sys.path."""
     import importlib
     if loan is None:
         return
@@ -164,11 +159,11 @@ def _import_zmq(loan):
 
 
 PACKAGE = "_probe_agent"
-LAID_BY = "_probe_laid_by"  # on the os module: what agent/fork.py has left for the next attach
+SET_ASIDE = "_probe_laid_by"  # on the os module: the modules that agent/fork.py left for the next attach
 
 
 def _start(order):
-    """One agent a process: whoever comes first makes the package, under its lock everybody else finds it."""
+    """One agent per process: the first attach makes the package, the others find it under its lock."""
     import os
     import sys
     import _thread
@@ -176,10 +171,10 @@ def _start(order):
         root = sys.modules.get(PACKAGE)
         if root is None:
             root = sys.modules.setdefault(PACKAGE, _new_root(order))
-        # a child forked from under the lock must not wait for it
+        # by pid: a child forked while the lock was held must not wait for it
         lock = root.attaching.setdefault(os.getpid(), _thread.allocate_lock())
         if not lock.acquire(True, order["patience"]):
-            raise _refusal("attach-running", "another attach to it has not ended")
+            raise _refusal("attach-running", "another attach is under way")
         try:
             if sys.modules.get(PACKAGE) is not root:
                 continue
@@ -192,7 +187,7 @@ def _start(order):
 
 def _new_root(order):
     import os
-    root = getattr(os, LAID_BY, {}).get(PACKAGE)
+    root = getattr(os, SET_ASIDE, {}).get(PACKAGE)
     if root is not None and root.digest == order["digest"]:
         return root
     root = _module(PACKAGE, True)
@@ -207,27 +202,27 @@ def _load_and_start(root, order):
     import sys
     try:
         if root.loaded:
-            _take_up(root)
+            _take_back(root)
         else:
             _load(order["modules"])
             root.loaded = True
         reply = sys.modules[PACKAGE + ".agent.main"].start(order["facts"])
-        _take_up(root)  # the agent that start() waited for has laid them by
+        _take_back(root)  # an agent that start() waited for has set them aside when it left
         return reply
     except BaseException:
-        if getattr(sys.modules.get(PACKAGE + ".agent.main"), "_agent", None) is None:  # else it runs, and goes on
+        if getattr(sys.modules.get(PACKAGE + ".agent.main"), "_agent", None) is None:  # otherwise it runs, and stays
             _forget()
         raise
 
 
-def _take_up(root):
-    """The modules that an agent has laid by when it left are imported again."""
+def _take_back(root):
+    """Make the modules importable again that an agent set aside when it left."""
     import os
     import sys
-    laid_by = getattr(os, LAID_BY, {})
-    if laid_by.get(PACKAGE) is root:
-        delattr(os, LAID_BY)
-        sys.modules.update(laid_by)
+    set_aside = getattr(os, SET_ASIDE, {})
+    if set_aside.get(PACKAGE) is root:
+        delattr(os, SET_ASIDE)
+        sys.modules.update(set_aside)
 
 
 def _module(name, is_package):
@@ -247,7 +242,7 @@ def _load(modules):
     import sys
     import time
     if not modules:
-        raise _refusal("attach-running", "another attach has just ended, or a detach")
+        raise _refusal("attach-running", "another attach or a detach has just ended")
     for name, is_package, source, code in modules:
         module = _module(PACKAGE + "." + name, is_package)
         parent, _, child = module.__name__.rpartition(".")
@@ -274,12 +269,12 @@ def _leave():
 def _forget():
     import os
     import sys
-    os.__dict__.pop(LAID_BY, None)
+    os.__dict__.pop(SET_ASIDE, None)
     for name in [name for name in sys.modules if name == PACKAGE or name.startswith(PACKAGE + ".")]:
         sys.modules.pop(name, None)
 '''
 
-# What the interpreter gets: one statement that binds no name and lets nothing out.
+# What the interpreter gets: one statement that binds no name and lets no exception out.
 _WRAPPED = """\
 try:
  __import__('builtins').exec({code!r}, {{'__name__': '_probe_bootstrap', '__builtins__': __import__('builtins')}})
@@ -289,6 +284,6 @@ except BaseException:
 
 
 def bootstrap_text(path: str, key: str) -> bytes:
-    """For the interpreter; ends in NUL.  path: of the rendezvous as the target sees it; key: to be shown there."""
+    """Text for the interpreter, ending in NUL.  path: the rendezvous as the target sees it; key: to show there."""
     code = f"{IN_THE_TARGET}\n_begin({path!r}, {key!r})\n"
     return _WRAPPED.format(code=code).encode() + b"\0"

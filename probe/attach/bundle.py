@@ -1,19 +1,22 @@
-"""The agent's sources, in the order in which they can be executed.
+"""The agent's sources, in an order in which they can be executed.
 
-Called by `attach`.  The target gets them as the private package `_probe_agent`, in which
-`_probe_agent.protocol` mirrors `probe.protocol` and so on; so they import each other relatively and nothing
-else of ours.  The order follows from these imports.
+Called by `attach` and `starting`.  The target gets them as the private package `_probe_agent`, in which
+`_probe_agent.protocol` mirrors `probe.protocol` and so on, so they import each other relatively and nothing else of
+ours.  The order follows from these imports.
 """
 
 from __future__ import annotations
 
+import binascii
 import hashlib
-import os
+import marshal
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import CodeType
+from typing import Any
 
 SHARED = ("protocol", "streams")  # files of `probe` itself that the agent uses too
 AGENT = "agent"
@@ -35,20 +38,28 @@ class Part:
 
 
 def digest(bundle: Iterable[Part], version: str) -> str:
-    """By which the same code of the same version is known."""
+    """Identifies this code of this version."""
     known = hashlib.sha256(version.encode())
     for part in bundle:
         known.update(f"\0{part.name}\0{part.source}".encode())
     return known.hexdigest()
 
 
+def packed(bundle: Sequence[Part], same_bytecode: bool) -> list[list[Any]]:
+    """Per module: name, whether it is a package, source, bytecode.  Either of the last two is "": bytecode goes to an
+    interpreter that takes ours, for compiling would hold its GIL for some milliseconds a file."""
+    if not same_bytecode:
+        return [[part.name, part.is_package, part.source, ""] for part in bundle]
+    dumped = [binascii.b2a_base64(marshal.dumps(part.code()), newline=False).decode() for part in bundle]
+    return [[part.name, part.is_package, "", code] for part, code in zip(bundle, dumped, strict=True)]
+
+
 @cache
 def agent_bundle() -> tuple[Part, ...]:
-    """Read and put in order once: many ranks are attached to by one command."""
-    package = os.path.dirname(os.path.dirname(__file__))
-    files = {name: os.path.join(package, f"{name}.py") for name in SHARED}
-    files.update(_below(os.path.join(package, AGENT), AGENT))
-    return tuple(bundle_of({name: _read(path) for name, path in files.items()}))
+    """Read and ordered once, since one command attaches to many ranks."""
+    package = Path(__file__).parents[1]
+    files = {name: package / f"{name}.py" for name in SHARED} | dict(_below(package / AGENT, AGENT))
+    return tuple(bundle_of({name: path.read_text(encoding="utf-8") for name, path in files.items()}))
 
 
 def bundle_of(sources: Mapping[str, str]) -> list[Part]:
@@ -57,7 +68,7 @@ def bundle_of(sources: Mapping[str, str]) -> list[Part]:
     placed: dict[str, Part] = {}
 
     def place(name: str, path: tuple[str, ...]) -> None:
-        if name in placed or name in path:  # the latter: a circle, which the import statement bears too
+        if name in placed or name in path:  # the latter: a circular import, which Python's import allows too
             return
         for needed in _needs(name, sources, packages):
             place(needed, (*path, name))
@@ -68,15 +79,14 @@ def bundle_of(sources: Mapping[str, str]) -> list[Part]:
     return list(placed.values())
 
 
-def _below(folder: str, name: str) -> Iterator[tuple[str, str]]:
-    for entry in sorted(os.listdir(folder)):
-        path = os.path.join(folder, entry)
-        if os.path.isdir(path) and os.path.exists(os.path.join(path, "__init__.py")):
-            yield from _below(path, f"{name}.{entry}")
-        elif entry == "__init__.py":
+def _below(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.iterdir()):
+        if (path / "__init__.py").exists():
+            yield from _below(path, f"{name}.{path.name}")
+        elif path.name == "__init__.py":
             yield name, path
-        elif entry.endswith(".py"):
-            yield f"{name}.{entry[:-3]}", path
+        elif path.suffix == ".py":
+            yield f"{name}.{path.stem}", path
 
 
 def _needs(name: str, sources: Mapping[str, str], packages: set[str]) -> Iterator[str]:
@@ -91,8 +101,3 @@ def _needs(name: str, sources: Mapping[str, str], packages: set[str]) -> Iterato
             candidate = ".".join((*base, imported)) if imported else ".".join(base)
             if candidate in sources:
                 yield candidate
-
-
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()

@@ -1,49 +1,49 @@
-"""What stands between this user and attaching: each condition, whether it holds, and its remedy.
+"""What keeps this user from attaching: each condition, whether it holds, and what to do about it.
 
-Called by the verb `doctor`.  It looks with the eyes of `attach`: the same checks in the same order, the same words and
-codes.  Nothing of the target is changed or stopped; for one check its main thread is traced for a moment.
+Called by the verb `doctor`.  It makes the same checks as `attach`, in the same order, with the same words and codes.
+Nothing in the target is changed or stopped; one check traces its main thread for a moment.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
 from ..errors import AttachError
 from ..host import agent_memory
 from ..host.memory_maps import read_mappings
-from ..host.process_status import Status, my_status, read_status
+from ..host.process_status import my_status, read_status
 from ..host.processes import has_ended
 from . import refusals
 from .inject import ptrace
-from .inject.machines import this_machine
-from .inject.target import examine
-from .rendezvous import find_place
-from .sites import executable, has_package, python_version
-from .zmq_loan import lend
+from .inject.target import examine, this_machine
+from .lent_packages import lend_zmq
+from .python_installation import executable, has_package, python_version
+from .refusals import refusal
+from .rendezvous import open_directory
 
 _SCOPES = {
-    0: "a user may trace what is his",
-    1: "without CAP_SYS_PTRACE only a parent may trace",
+    0: "users may trace their own processes",
+    1: "users without CAP_SYS_PTRACE may trace only their own descendants",
     2: "only root may trace",
     3: "nobody may trace until the next reboot",
 }
-_TRIAL_S = 5.0  # a child to be traced ends by itself, should nobody end it
+_TRIAL_S = 5.0  # the child that is traced for a trial ends by itself, should nobody end it
 _OLDEST_KERNEL = (5, 3)  # PTRACE_GET_SYSCALL_INFO
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One condition.  error: what attaching would be refused with, None where the condition holds."""
+class Condition:
+    """detail: what was found; error: the refusal that attaching would raise, None where the condition holds."""
 
-    what: str
-    told: str
+    name: str
+    detail: str
     error: AttachError | None = None
 
     @property
@@ -51,76 +51,57 @@ class Finding:
         return self.error is None
 
 
-def of_machine() -> list[Finding]:
-    """What holds for every process: of this machine, this user, this shell."""
-    mine = my_status()
+def of_machine() -> list[Condition]:
+    """What holds for every process: conditions of this machine, this user, this shell."""
+    mine, scope = my_status(), refusals.yama()
+    may = "may trace any process" if mine.effective & refusals.CAP_SYS_PTRACE else "may trace your own processes"
+    told = f"kernel.yama.ptrace_scope is {scope}: {_SCOPES.get(scope, 'an unknown value')}"
     return [
-        _tried("processor", _processor),
-        _tried("kernel", _kernel),
-        Finding("you", _who(mine)),
-        _yama(mine),
-        _tried("ptrace", _ptrace),
+        _check("processor", lambda: this_machine().name),
+        _check("kernel", _kernel),
+        Condition("you", f"uid {mine.uid}, {may}"),
+        # what the scope means for one process is said there: only 3 forbids all
+        Condition("yama", told, refusal("yama-off") if scope == 3 else None),
+        _check("ptrace", _ptrace),
     ]
 
 
-def of_process(pid: int) -> list[Finding]:
-    """What holds for this one, up to the first condition that keeps the next ones from being looked at."""
-    found: list[Finding] = []
-    for what, look in (
+def of_process(pid: int) -> list[Condition]:
+    """What holds for this process, up to the first failure that keeps the next conditions from being checked."""
+    found: list[Condition] = []
+    for name, look in (
         ("process", _state),
         ("interpreter", _interpreter),
         ("tracing", _tracing),
-        ("meeting place", _place),
+        ("rendezvous", _rendezvous),
         ("pyzmq", _pyzmq),
         ("agent", _agent),
     ):
-        found.append(_tried(what, partial(_looked, look, pid)))
-        if not found[-1].holds and what != "meeting place":
+        found.append(_check(name, partial(look, pid), pid))
+        if not found[-1].holds and name != "rendezvous":
             break
     return found
 
 
-def _tried(what: str, look: Callable[[], str]) -> Finding:
+def _check(name: str, look: Callable[[], str], pid: int = 0) -> Condition:
     try:
-        return Finding(what, look())
-    except AttachError as error:
-        return Finding(what, error.message, error)
-
-
-def _looked(look: Callable[[int], str], pid: int) -> str:
-    try:
-        return look(pid)
+        return Condition(name, look())
+    except AttachError as refused:
+        error = refused
     except (FileNotFoundError, ProcessLookupError):
-        raise refusals.ended(pid) from None
-
-
-def _processor() -> str:
-    this_machine()
-    return os.uname().machine
+        error = refusal("target-ended", pid)
+    return Condition(name, error.message, error)
 
 
 def _kernel() -> str:
     release = os.uname().release
-    numbers = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
-    if numbers < _OLDEST_KERNEL:
+    if tuple(int(part) for part in re.findall(r"\d+", release)[:2]) < _OLDEST_KERNEL:
         raise refusals.old_kernel()
     return f"Linux {release}"
 
 
-def _who(mine: Status) -> str:
-    may = "may trace any process" if mine.effective & refusals.CAP_SYS_PTRACE else "may trace your own processes"
-    return f"uid {mine.uid}, {may}"
-
-
-def _yama(mine: Status) -> Finding:
-    """What it means for a given process is said there: only 3 forbids all."""
-    scope = refusals.yama()
-    told = f"kernel.yama.ptrace_scope is {scope}: {_SCOPES.get(scope, 'of a kind not known')}"
-    return Finding("yama", told, refusals.yama_off() if scope == 3 else None)
-
-
 def _ptrace() -> str:
-    """A filter of a container may forbid the system call itself: tried on a child of our own."""
+    """A container's filter may forbid the system call itself: tried on a child of our own."""
     child = os.fork()
     if child == 0:
         try:
@@ -129,7 +110,7 @@ def _ptrace() -> str:
             os._exit(0)
     try:
         if not _may_trace(child):
-            raise refusals.no_ptrace()
+            raise refusal("seccomp", what="any process")
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -137,7 +118,7 @@ def _ptrace() -> str:
 
 
 def _may_trace(pid: int) -> bool:
-    """Tried from a process of its own: at its end the kernel lets go, and nothing was ever stopped."""
+    """Tried from a process of its own: when it ends the kernel detaches, and nothing was ever stopped."""
     child = os.fork()
     if child == 0:
         refused = True
@@ -159,22 +140,23 @@ def _state(pid: int) -> str:
 
 
 def _interpreter(pid: int) -> str:
-    with contextlib.closing(examine(pid)) as target:
-        version = python_version(pid)
-        name = ".".join(map(str, version)) if version else "of a version not known"
-        return f"CPython {name} that can be called, {os.path.basename(target.place(target.symbols['mmap']))}"
+    with closing(examine(pid)) as target:
+        version = ".".join(map(str, python_version(pid) or ("of unknown version",)))
+        return f"CPython {version} with callable symbols, {os.path.basename(target.place(target.symbols['mmap']))}"
 
 
 def _tracing(pid: int) -> str:
-    if not _may_trace(pid):
-        if has_ended(pid):
-            raise refusals.ended(pid)
-        raise refusals.permission(pid, read_status(pid), memory_opened=True)
-    return "allowed"
+    if _may_trace(pid):
+        return "allowed"
+    if has_ended(pid):
+        raise refusal("target-ended", pid)
+    raise refusals.permission(pid, read_status(pid), memory_opened=True)
 
 
-def _place(pid: int) -> str:
-    return f"{find_place(pid, read_status(pid)) or '/'} can be written to by both"
+def _rendezvous(pid: int) -> str:
+    descriptor, path = open_directory(pid, read_status(pid))
+    os.close(descriptor)
+    return f"you and the process can both write to {path or '/'}"
 
 
 def _pyzmq(pid: int) -> str:
@@ -184,13 +166,13 @@ def _pyzmq(pid: int) -> str:
         return "installed"
     version = python_version(pid)
     if version is None:
-        return "not known; that of this command is lent where it fits"
-    loan = lend([f".cpython-3{version[1]}-{os.uname().machine}-linux-gnu.so", ".abi3.so", ".so"], version)
-    if not loan["path"]:
-        raise refusals.no_pyzmq(pid, loan["refused"], executable(pid))
-    return "that of this command is lent, should there be none"
+        return "not known; this command lends its own where it fits"
+    loan = lend_zmq([f".cpython-3{version[1]}-{os.uname().machine}-linux-gnu.so", ".abi3.so", ".so"], version)
+    if not loan.path:
+        raise refusals.no_pyzmq(pid, loan.refused, executable(pid))
+    return "this command lends its own if there is none"
 
 
 def _agent(pid: int) -> str:
-    said = agent_memory.facts(pid)
-    return "none yet" if said is None else f"there already, version {said.get('agent')}"
+    facts = agent_memory.facts(pid)
+    return "none yet" if facts is None else f"already there, version {facts.get('agent')}"

@@ -1,7 +1,7 @@
-"""Why a process cannot be attached to: every cause its own code, sentence and remedy.
+"""Why a process cannot be attached to: each cause with its own code, sentence and remedy.
 
-Called by `target` and `tracer`.  A function either returns the AttachError to raise, or, named check_*,
-raises it itself.  Permissions are judged from gathered facts by a function without any system call.
+Everything in `attach` takes its errors from here.  A function either returns the AttachError to raise or, if its name
+begins with check_, raises it.  `judge` decides about permissions from facts gathered beforehand, without a system call.
 """
 
 from __future__ import annotations
@@ -11,137 +11,170 @@ from dataclasses import dataclass
 
 from ..errors import AttachError
 from ..host.process_status import Status, my_status, read_status
-from .sites import shares_our_files
+from .python_installation import shares_our_files
 
 CAP_SYS_PTRACE = 1 << 19
-IN_A_CONTAINER = "in a container add --cap-add=SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
-YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_AGAIN = "Try again: probe attach {pid}"
+_LIST = "List the processes you can attach to: probe list"
+_AS_ITS_USER = "Attach as that user or as root: sudo probe attach {pid}"
+_AS_ROOT = "Attach as root: sudo probe attach {pid}"
+_START = "Call probe.start() in the job."
+_IN_A_CONTAINER = (
+    "in a container, add --cap-add=SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
+)
+
+# code -> (message, hint), both templates
+TEXTS = {
+    # this machine, this user
+    "architecture": ("This machine is {machine}; attaching works on x86_64 only.", _START),
+    "old-kernel": ("Linux {release} is too old.", "The job's machine needs Linux 5.3 or newer."),
+    "seccomp": (
+        "A seccomp filter on this shell's container forbids ptrace, so you cannot attach to {what}.",
+        f"Attach from the host, or {_IN_A_CONTAINER}.",
+    ),
+    "yama-off": ("kernel.yama.ptrace_scope is 3: nobody may attach until the next reboot.", _START),
+    # the process
+    "no-process": ("There is no process {pid}.", _LIST),
+    "hidden": ("Process {pid} is hidden from you (/proc is mounted with hidepid).", _AS_ITS_USER),
+    "kernel-thread": ("Process {pid} is a kernel thread.", _LIST),
+    "is-thread": ("{pid} is a thread of process {process}.", "Attach to the process: probe attach {process}"),
+    "zombie": ("Process {pid} has ended (zombie).", "Its parent has not reaped it yet; start the job again."),
+    "stopped": ("Process {pid} is stopped (SIGSTOP or Ctrl-Z).", "Resume it first: kill -CONT {pid}"),
+    "traced": ("Process {pid} is traced by {name} (pid {tracer}).", "Quit {name} or detach it first."),
+    "shadow-stack": (
+        "Process {pid} runs with a user shadow stack, which forbids calls from outside.",
+        "Start the job without GLIBC_TUNABLES=glibc.cpu.x86_shstk=on.",
+    ),
+    "target-ended": ("Process {pid} ended during the attach.", "See what is running: probe list"),
+    # its interpreter and libraries
+    "not-python": ("Process {pid} ({name}) is not CPython.", _LIST),
+    "no-symbols": (
+        "The Python interpreter of process {pid} ({name}) exports no symbols.",
+        "Run the job with an ordinary CPython build, or call probe.start() in it.",
+    ),
+    "old-python": ("Process {pid} runs Python {version}.", "Run the job with Python 3.10 or newer."),
+    "free-threaded": (
+        "Process {pid} runs a free-threaded Python, in which rows cannot be recorded safely.",
+        "Run the job with a build that has the GIL (python3.14 instead of python3.14t).",
+    ),
+    "musl": ("Process {pid} uses the C library musl.", "Run the job in an image with glibc (Debian, Ubuntu, RHEL)."),
+    "static": ("Process {pid} is statically linked.", "Run the job with a dynamically linked Python."),
+    "symbols": ("Process {pid} has no {symbol}.", "Its C library or interpreter is of an unknown kind."),
+    "no-pyzmq": ("Process {pid} cannot import pyzmq: {why}.", "Install it there: {command} -m pip install pyzmq"),
+    # who may trace it
+    "user-namespace": (
+        "Process {pid} is in another user namespace (a rootless container).",
+        "Attach from inside that container, or as root on the host.",
+    ),
+    "security-module": (
+        "A security module (SELinux deny_ptrace, AppArmor, Landlock) forbids tracing process {pid}.",
+        "Allow ptrace in its policy, or attach from outside the confinement.",
+    ),
+    "other-user": ("Process {pid} belongs to uid {uid}; you are uid {you}.", _AS_ITS_USER),
+    "not-dumpable": (
+        "Process {pid} is not dumpable (a setuid or setcap program, or PR_SET_DUMPABLE 0).",
+        _AS_ROOT,
+    ),
+    "yama": (
+        "kernel.yama.ptrace_scope is {scope}: only {who} may attach to process {pid}.",
+        f"sudo probe attach {{pid}}, or sudo sysctl kernel.yama.ptrace_scope=0; {_IN_A_CONTAINER}.",
+    ),
+    "capabilities": ("Process {pid} has capabilities that you lack.", f"{_AS_ROOT}; {_IN_A_CONTAINER}."),
+    # the attach itself
+    "no-rendezvous": (
+        "No directory is writable for both you and process {pid} ({directories}).",
+        "Give the job's container a writable /tmp.",
+    ),
+    "no-safe-point": ("No thread of process {pid} reached a point where it can be used safely ({why}).", _AGAIN),
+    "call-failed": ("A call in process {pid} failed: {why}.", _AGAIN),
+    "no-memory": (
+        "Process {pid} could not map a page: {why}.",
+        "Raise its memory limit (ulimit -v, or the container's limit).",
+    ),
+    "no-thread": (
+        "Process {pid} could not create a thread: {why}.",
+        "Raise its limit on processes (ulimit -u, or the cgroup's pids.max) or on memory.",
+    ),
+    "tracing-failed": ("Tracing process {pid} failed: {why}.", _AGAIN),
+    "no-connection": (
+        "The interpreter of process {pid} ran our code, but could not connect back: its standard library, its "
+        "temporary directory or a new thread is out of its reach.",
+        "Check that it may read its Python installation, write to /tmp and start threads.",
+    ),
+    "gil-held": (
+        "Process {pid} did not answer within {timeout:g} s: {holder}. The request was withdrawn.",
+        "Try again once that call has ended: probe attach {pid}",
+    ),
+    "main-thread-busy": (
+        "Process {pid} can be attached to only through its main thread: {why}.",
+        "Try again while it runs Python code: probe attach {pid}",
+    ),
+    "attach-timeout": (
+        "The agent in process {pid} did not start within {timeout:g} s. The request was withdrawn.",
+        "Allow more time: probe attach --timeout 60 {pid}",
+    ),
+    "attach-running": ("Process {pid} is busy: {why}.", "Wait for it, then: probe attach {pid}"),
+    "agent-failed": ("The agent failed in process {pid} and was taken out: {why}.", "Please report this."),
+    # where it is to listen; `why` is the agent's
+    "port-in-use": ("Process {pid} {why}.", "Omit the port to take any free one: --listen HOST"),
+    "other-key": ("Process {pid} {why}.", "Use that key, or first: probe {pid} detach"),
+    "cannot-listen": ("Process {pid} {why}.", "Use an address of this machine: ip -brief address"),
+}
+
+
+def refusal(code: str, pid: int = 0, **facts: object) -> AttachError:
+    """The error with that code.  facts: the values that its texts name, besides pid."""
+    message, hint = (text.format(pid=pid, **facts) for text in TEXTS[code])
+    return AttachError(message, hint, code)
 
 
 def absent(pid: int) -> AttachError:
-    """There is no /proc/PID: no process, or one that is hidden from us."""
+    """There is no /proc/PID: either no process, or one that is hidden from us."""
     try:
         if pid > 0:
             os.kill(pid, 0)
     except PermissionError:
-        return _error("hidden", f"Process {pid} is hidden from you (/proc is mounted with hidepid).", _as_its_user(pid))
+        return refusal("hidden", pid)
     except (ProcessLookupError, OverflowError):
         pass
-    return _error("no-process", f"There is no process {pid}.", "See what can be attached to: probe list")
-
-
-def ended(pid: int) -> AttachError:
-    return _error("target-ended", f"Process {pid} ended while it was being attached to.", "See what runs: probe list")
+    return refusal("no-process", pid)
 
 
 def broken_off(pid: int) -> AttachError:
-    return _error("agent-failed", f"Process {pid} broke off the attach.", f"Try again: probe attach {pid}")
-
-
-def kernel_thread(pid: int) -> AttachError:
-    return _error(
-        "kernel-thread", f"Process {pid} is a thread of the kernel.", "See what can be attached to: probe list"
-    )
-
-
-def not_python(pid: int, executable: str) -> AttachError:
-    name = os.path.basename(executable) or "unknown"
-    return _error("not-python", f"Process {pid} ({name}) is not CPython.", "See what can be attached to: probe list")
-
-
-def no_symbols(pid: int, executable: str) -> AttachError:
-    return _error(
-        "no-symbols",
-        f"Process {pid} ({os.path.basename(executable)}) is a Python whose interpreter exports no symbols.",
-        "Run the job with an ordinary CPython build, or call probe.start() in it.",
-    )
-
-
-def old_python(pid: int, version: str) -> AttachError:
-    return _error("old-python", f"Process {pid} runs Python {version}.", "Run the job with Python 3.10 or newer.")
-
-
-def free_threaded(pid: int) -> AttachError:
-    return _error(
-        "free-threaded",
-        f"Process {pid} runs a free-threaded Python, in which rows cannot be recorded safely.",
-        "Run the job with a build that has the GIL (python3.14 instead of python3.14t).",
-    )
-
-
-def musl(pid: int) -> AttachError:
-    return _error(
-        "musl", f"Process {pid} uses the C library musl.", "Run the job in an image with glibc (Debian, Ubuntu, RHEL)."
-    )
-
-
-def static(pid: int) -> AttachError:
-    return _error("static", f"Process {pid} is statically linked.", "Run the job with a dynamically linked Python.")
-
-
-def stopped(pid: int) -> AttachError:
-    return _error("stopped", f"Process {pid} is stopped (SIGSTOP or Ctrl-Z).", f"Resume it first: kill -CONT {pid}")
-
-
-def traced(pid: int, tracer: int) -> AttachError:
-    name = _name(tracer)
-    return _error("traced", f"Process {pid} is traced by {name} (pid {tracer}).", f"End {name} or detach it first.")
-
-
-def no_pyzmq(pid: int, why: str, executable: str) -> AttachError:
-    """executable: as the target has it."""
-    inside = "" if shares_our_files(pid) else f"nsenter -a -r -t {pid} "
-    return _error(
-        "no-pyzmq",
-        f"Process {pid} cannot import pyzmq: {why}.",
-        f"Install it there: {inside}{executable} -m pip install pyzmq",
-    )
-
-
-def no_ptrace() -> AttachError:
-    return _error(
-        "seccomp",
-        "A seccomp filter of this shell's container forbids ptrace, so nothing can be attached to.",
-        f"Attach from the host, or {IN_A_CONTAINER}.",
-    )
-
-
-def yama_off() -> AttachError:
-    return _error(
-        "yama-off",
-        "kernel.yama.ptrace_scope is 3: nobody may attach until the next reboot.",
-        "Call probe.start() in the job.",
-    )
+    return AttachError(f"Process {pid} broke off the attach.", _AGAIN.format(pid=pid), "agent-failed")
 
 
 def old_kernel() -> AttachError:
-    return _error(
-        "old-kernel", f"Linux {os.uname().release} is too old.", "Linux 5.3 or newer is needed on the job's machine."
-    )
+    return refusal("old-kernel", release=os.uname().release)
+
+
+def traced(pid: int, tracer: int) -> AttachError:
+    try:
+        name = read_status(tracer).name
+    except OSError:
+        name = "a process"
+    return refusal("traced", pid, name=name, tracer=tracer)
+
+
+def no_pyzmq(pid: int, why: str, executable: str) -> AttachError:
+    """executable: its path as the target sees it."""
+    inside = "" if shares_our_files(pid) else f"nsenter -a -r -t {pid} "
+    return refusal("no-pyzmq", pid, why=why, command=inside + executable)
 
 
 def check_state(pid: int, status: Status) -> None:
-    """What the process's own state forbids."""
+    """Raise what the process's own state forbids."""
     if status.process != pid:
-        raise _error(
-            "is-thread",
-            f"{pid} is a thread of process {status.process}.",
-            f"Give the process: probe attach {status.process}",
-        )
+        raise refusal("is-thread", pid, process=status.process)
     if status.state in "ZX":
-        raise _error(
-            "zombie", f"Process {pid} has ended (zombie).", "Its parent has not waited for it yet; start it anew."
-        )
+        raise refusal("zombie", pid)
     if status.tracer:
         raise traced(pid, status.tracer)
     if status.state in "Tt":
-        raise stopped(pid)
+        raise refusal("stopped", pid)
     if status.shadow_stack:
-        raise _error(
-            "shadow-stack",
-            f"Process {pid} runs with a user shadow stack, which forbids calls from outside.",
-            "Start the job without GLIBC_TUNABLES=glibc.cpu.x86_shstk=on.",
-        )
+        raise refusal("shadow-stack", pid)
 
 
 @dataclass(frozen=True)
@@ -162,11 +195,11 @@ class Access:
 
 
 def permission(pid: int, status: Status, memory_opened: bool = False) -> AttachError:
-    """The kernel refused access: which of its rules did."""
+    """The kernel refused access: find the rule that did."""
     try:
         now = read_status(pid)
     except OSError:
-        return ended(pid)
+        return refusal("target-ended", pid)
     if now.tracer:
         return traced(pid, now.tracer)
     mine = my_status()
@@ -187,78 +220,32 @@ def permission(pid: int, status: Status, memory_opened: bool = False) -> AttachE
 
 
 def judge(access: Access) -> AttachError:
-    """In the order in which the kernel checks."""
-    pid, target_uid = access.pid, access.target_uid
+    """The rule that refuses, tried in the kernel's order."""
+    pid = access.pid
     if access.memory_opened and access.seccomp:
-        return _error(
-            "seccomp",
-            f"A seccomp filter of this shell's container forbids ptrace, so process {pid} cannot be attached to.",
-            f"Attach from the host, or {IN_A_CONTAINER}.",
-        )
+        return refusal("seccomp", what=f"process {pid}")
     if access.yama == 3:
-        return yama_off()
+        return refusal("yama-off")
     if not access.same_user_namespace:
-        return _error(
-            "user-namespace",
-            f"Process {pid} lives in another user namespace (a rootless container).",
-            "Attach from inside that container, or as root on the host.",
-        )
+        return refusal("user-namespace", pid)
     if access.may_trace_all:
-        return _error(
-            "security-module",
-            f"A security module (SELinux deny_ptrace, AppArmor, Landlock) forbids tracing process {pid}.",
-            "Allow ptrace in its policy, or attach from outside the confinement.",
-        )
-    if access.my_uid != target_uid:
-        return _error(
-            "other-user", f"Process {pid} belongs to uid {target_uid}, you are uid {access.my_uid}.", _as_its_user(pid)
-        )
+        return refusal("security-module", pid)
+    if access.my_uid != access.target_uid:
+        return refusal("other-user", pid, uid=access.target_uid, you=access.my_uid)
     if not access.dumpable:
-        return _error(
-            "not-dumpable",
-            f"Process {pid} is not dumpable (a setuid or setcap program, or PR_SET_DUMPABLE 0).",
-            f"Attach as root: sudo probe attach {pid}",
-        )
+        return refusal("not-dumpable", pid)
     if access.yama:
-        allowed = "a parent of it" if access.yama == 1 else "root"
-        return _error(
-            "yama",
-            f"kernel.yama.ptrace_scope is {access.yama}: only {allowed} may attach to process {pid}.",
-            f"sudo probe attach {pid}, or sudo sysctl kernel.yama.ptrace_scope=0; {IN_A_CONTAINER}.",
-        )
+        return refusal("yama", pid, scope=access.yama, who="an ancestor" if access.yama == 1 else "root")
     if access.target_has_more_capabilities:
-        return _error(
-            "capabilities",
-            f"Process {pid} has capabilities that you lack.",
-            f"Attach as root: sudo probe attach {pid}; {IN_A_CONTAINER}.",
-        )
-    return _error(
-        "security-module",
-        f"The kernel refused access to process {pid}: SELinux, AppArmor or Landlock.",
-        f"Attach as root: sudo probe attach {pid}",
-    )
-
-
-def _error(code: str, message: str, hint: str) -> AttachError:
-    return AttachError(message, hint, code)
-
-
-def _as_its_user(pid: int) -> str:
-    return f"Attach as that user or as root: sudo probe attach {pid}"
-
-
-def _name(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm") as file:
-            return file.read().strip()
-    except OSError:
-        return "a process"
+        return refusal("capabilities", pid)
+    message = f"The kernel refused access to process {pid}: SELinux, AppArmor or Landlock."
+    return AttachError(message, _AS_ROOT.format(pid=pid), "security-module")
 
 
 def yama() -> int:
     """kernel.yama.ptrace_scope, 0 where there is none."""
     try:
-        with open(YAMA) as file:
+        with open(_YAMA) as file:
             return int(file.read())
     except (OSError, ValueError):
         return 0
@@ -273,7 +260,7 @@ def _same_user_namespace(pid: int) -> bool:
 
 
 def _owner(pid: int) -> int | None:
-    """The kernel gives /proc/PID of a process that is not dumpable to root."""
+    """The owner of /proc/PID, which is root for a process that is not dumpable."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:

@@ -1,7 +1,7 @@
-"""The agent put into this very process, by the job itself: where attaching from outside is forbidden.
+"""probe.start(): the job itself puts the agent into its own process, where attaching from outside is forbidden.
 
-Called as probe.start().  It is the code that an attach runs inside, from the same sources and under the same name, so
-that an attach which comes later finds it.
+It runs the code that an attach runs inside, from the same sources and under the same name, so that a later attach finds
+the agent.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ from typing import Any
 
 from ..version import __version__
 from .bootstrap import IN_THE_TARGET
-from .bundle import agent_bundle, digest
-from .delivery import modules
-from .pynvml_loan import pynvml_path
+from .bundle import agent_bundle, digest, packed
+from .lent_packages import pynvml_path
 
-_PATIENCE_S = 10.0  # with an attach that is under way
+_PATIENCE_S = 10.0  # while another attach is under way
 
 
 def start() -> None:
     """Put the agent into this process, unless it is there; its pid is the endpoint from then on.
 
-    For jobs in which one line may be written and that nobody may trace.  Any thread, some 50 ms, nothing returned;
-    raises what keeps the agent from starting.  `probe PID detach` takes it out.
+    For jobs that nobody may trace but to which one line can be added.  Any thread, some 50 ms; raises what keeps the
+    agent from starting.  `probe PID detach` removes it.
     """
-    import zmq  # noqa: F401 - the agent finds it imported, as an attach leaves it
+    import zmq  # noqa: F401 - the agent finds it imported, as after an attach
 
     scope: dict[str, Any] = {"__name__": "_probe_bootstrap"}
     exec(IN_THE_TARGET, scope)
     facts = {"uid": os.geteuid(), "version": __version__, "pynvml_path": pynvml_path()}
     bundle = agent_bundle()
-    code = digest(bundle, __version__)
-    scope["_start"]({"patience": _PATIENCE_S, "facts": facts, "digest": code, "modules": modules(bundle, True)})
+    order = {"digest": digest(bundle, __version__), "modules": packed(bundle, same_bytecode=True)}
+    scope["_start"]({"patience": _PATIENCE_S, "facts": facts, **order})

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import protocol as wire
-from ..attach.gil import gil_told
+from ..attach.gil_holder import describe_gil_holder
 from ..client.client import AgentLink, Client, Header
 from ..errors import SilentError
 from ..host.processes import has_ended, is_stopped, process, ranks_below
@@ -95,7 +95,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     ranks = [_of_rank(link, first, second, issued.entries.get(link.rank, ())) for link in client.links]
     for rank, pid in others:
         condition = "stopped" if is_stopped(pid) else "unattached"
-        ranks.append(OfRank(rank, pid, condition, running=_share(pid, first, second), gil=gil_told(pid)))
+        ranks.append(OfRank(rank, pid, condition, running=_share(pid, first, second), gil=describe_gil_holder(pid)))
     ranks.sort(key=lambda each: each.rank)
     return Evidence(
         endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.at - first.at, issued.pairs,
@@ -162,7 +162,7 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
     said = second.said[link]["facts"] if link in second.said else None
     facts = said or next((raw.facts for raw in memory_source.ranks([link.pid] if link.here else [])), None)
     condition = "answers" if said else _condition(link)
-    gil = gil_told(link.pid) if condition == "silent" and link.here else ""
+    gil = describe_gil_holder(link.pid) if condition == "silent" and link.here else ""
     if facts is None:
         return OfRank(link.rank, link.pid, condition, running=running, gil=gil, host=link.host)
     threads = second.threads.get(link, [])

@@ -18,7 +18,7 @@ import pytest
 from delivering import AGENT, interpreters, put, states
 
 from probe.attach import delivery
-from probe.attach.inject.plant import PENDING_CALL, THREAD
+from probe.attach.inject.injection import PENDING_CALL, THREAD
 from probe.attach.rendezvous import PREFIX
 from probe.errors import AttachError
 from target import TARGETS, Start, Target
@@ -96,7 +96,7 @@ def test_a_process_is_reached_wherever_its_only_thread_is(start: Start, where):
     for _ in range(3):
         delivered = put(target)
         assert delivered.reply["pid"] == target.pid
-        assert delivered.planted.way == THREAD
+        assert delivered.injected.way == THREAD
     settle(lambda: threads(target.pid) == before)
     assert target.alive
     if where == "nanosleep":
@@ -260,7 +260,7 @@ def test_an_agent_that_starts_too_slowly_is_given_up_and_taken_out(start: Start)
 
 def test_where_executable_pages_are_refused_the_main_thread_runs_it(start: Start):
     target = start("waiting.py", "no_executable_pages", ready="filtered")
-    assert put(target).planted.way == PENDING_CALL
+    assert put(target).injected.way == PENDING_CALL
     assert put(target).reply["already"]
     assert target.alive
 
@@ -269,7 +269,7 @@ def test_where_no_page_may_become_executable_a_thread_runs_it(start: Start):
     target = start("waiting.py", "memory_deny_write_execute", ready="denied")
     if "denied: none" in target.output:
         pytest.skip("this kernel has no PR_SET_MDWE (before 6.3)")
-    assert put(target).planted.way == THREAD
+    assert put(target).injected.way == THREAD
     assert put(target).reply["already"]
 
 
@@ -286,7 +286,7 @@ def pthread_create(tmp_path_factory) -> str:
 
 def test_a_slow_pthread_create_costs_its_time_and_no_more(start: Start, pthread_create: str):
     target = start("waiting.py", "nanosleep", env={"LD_PRELOAD": pthread_create, "CREATE": "slow"})
-    assert put(target).planted.stopped_ms < 400  # libc's own is called; the bootstrap's threads go by theirs
+    assert put(target).injected.stopped_ms < 400  # libc's own is called; the bootstrap's threads go by theirs
     target.wait_for("slept", times=target.output.count("slept") + 2)
     assert "broken" not in target.output
 

@@ -46,7 +46,7 @@ def test_a_thread_of_a_process():
     try:
         error = refusal(tids[0])
         assert error.code == "is-thread"
-        assert error.hint == f"Give the process: probe attach {os.getpid()}"
+        assert error.hint == f"Attach to the process: probe attach {os.getpid()}"
     finally:
         done.set()
         thread.join()

@@ -60,7 +60,7 @@ def works(probe: Probe, pid: int, place: str) -> None:
     assert probe(pid, "eval", "--now", "6 * 7").stdout == "42\n"
     listed = json.loads(probe("list", "--format", "json").stdout)
     assert [row["attached"] is not None for row in listed if row["pid"] == pid] == [True]
-    assert f"{place} can be written to by both" in probe("doctor", pid).stdout
+    assert f"you and the process can both write to {place}" in probe("doctor", pid).stdout
     assert len(os.listdir(f"/proc/{pid}/root/{place}")) == 1
     probe(pid, "detach")
     end = time.monotonic() + 5  # the agent's last act

@@ -12,6 +12,7 @@ import pytest
 from delivering import as_another_user
 
 from probe.attach import doctor, refusals
+from probe.attach.lent_packages import Loan
 from probe.errors import AttachError
 from target import Probe, Start
 
@@ -23,7 +24,7 @@ def test_where_nothing_stands_in_the_way_it_ends_well_and_attach_does(start: Sta
     assert "none yet" in told
     assert not [line for line in _maps(job.pid) if "probe" in line]
     probe("attach", job.pid)
-    assert "there already" in probe(job.pid, "doctor").stdout
+    assert "already there" in probe(job.pid, "doctor").stdout
 
 
 def test_without_a_pid_it_looks_at_the_machine(probe: Probe) -> None:
@@ -64,7 +65,7 @@ def test_a_filter_that_forbids_ptrace_is_told(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(doctor.ptrace, "seize", refused)
     (found,) = (each for each in doctor.of_machine() if not each.holds)
-    assert found.what == "ptrace" and found.error is not None and found.error.code == "seccomp"
+    assert found.name == "ptrace" and found.error is not None and found.error.code == "seccomp"
 
 
 def test_a_machine_on_which_nobody_may_attach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +82,7 @@ def test_another_user_is_told_whose_it_is(start: Start) -> None:
 
 def test_a_pyzmq_that_does_not_fit_is_told(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     target = start("waiting.py", "sleep")
-    monkeypatch.setattr(doctor, "lend", lambda suffixes, version: {"path": "", "refused": "it does not fit"})
+    monkeypatch.setattr(doctor, "lend_zmq", lambda suffixes, version: Loan(refused="it does not fit"))
     monkeypatch.setattr(doctor, "has_package", lambda pid, name: False)
     error = doctor.of_process(target.pid)[-1].error
     assert isinstance(error, AttachError) and error.code == "no-pyzmq" and "-m pip install pyzmq" in error.hint

@@ -82,7 +82,7 @@ def test_under_stress_every_attach_succeeds_and_one_thread_stands_at_a_time(vers
         with watched(target.pid) as stood:
             for _ in range(50 * SIZE):
                 began = time.monotonic()
-                stops.append(put(target).planted.stopped_ms)
+                stops.append(put(target).injected.stopped_ms)
                 hellos.append((time.monotonic() - began) * 1e3)
         assert target.alive and "broken" not in target.output
         assert max(stood) <= 1
@@ -201,7 +201,7 @@ def test_no_register_is_other_than_before(start: Start, tmp_path: Path) -> None:
     state.write_bytes(bytes(24))
     target = start("registers.py", str(state))
     for _ in range(100 * SIZE):
-        assert put(target).planted.tid == target.pid
+        assert put(target).injected.tid == target.pid
     _, rounds, differences = struct.unpack("<3q", state.read_bytes())
     assert rounds > 100 and differences == 0
     tell("registers that differ", n=100 * SIZE, rounds=rounds, differences=differences)

@@ -1,7 +1,7 @@
-"""What attaching needs to know about a processor, and which one this machine has.
+"""What attaching needs to know about a processor.
 
-Everything that depends on the machine stands behind `Architecture`; another processor is one more file
-like `x86_64` and one line in `machines`.  Registers are a dict by the processor's own names.
+Everything that depends on the machine is behind `Architecture`; another processor is one more file like `x86_64` and
+one line in `target.this_machine`.  Registers are a dict by the processor's own names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 Registers = dict[str, int]
 
-# What the new thread calls, in the order of the table at the head of its page.
+# What the new thread calls, in the order of the table at the start of its page.
 STUB_CALLS = (
     "pthread_self", "pthread_detach", "Py_IsInitialized", "PyGILState_Ensure", "PyRun_SimpleString",
     "PyGILState_Release", "munmap",
@@ -20,7 +20,7 @@ STUB_CALLS = (
 
 @dataclass(frozen=True)
 class Frame:
-    """A signal frame to be written at `stack`; `scratch`: 8 free bytes inside it."""
+    """data: a signal frame to be written at `stack`; scratch: address of 8 free bytes inside it."""
 
     stack: int
     data: bytes
@@ -29,8 +29,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class SystemCalls:
-    """Numbers.  waiting: calls in which a thread may block for long; restartable: those of them that a stop
-    does not make visible; under_a_lock: what malloc, the loader and libpthread call while holding a lock."""
+    """Numbers.  waiting: calls in which a thread may block for long; restartable: those of them in which the program
+    does not see a stop; under_a_lock: what malloc, the loader and libpthread call while holding a lock."""
 
     futex: int
     read: int
@@ -62,13 +62,13 @@ class Architecture(Protocol):
         """The address of libc's descriptor of this thread (struct pthread)."""
 
     def is_thread_block(self, address: int, first: bytes) -> bool:
-        """Whether such a descriptor may be there, of which the first 8 bytes are these."""
+        """Whether such a descriptor may be at this address, given its first 8 bytes."""
 
     def thread_id_offset(self, exported: int | None) -> int:
-        """Where the thread id lies in it; exported: what libc itself says (since 2.34)."""
+        """Of the thread id in that descriptor; exported: what libc itself says (since 2.34)."""
 
     def resumed(self, registers: Registers) -> Registers:
-        """Registers with which the thread goes on as if it had not been stopped, at any kind of stop."""
+        """Registers with which the thread goes on as if it had not been stopped, after any kind of stop."""
 
     def calling(self, registers: Registers, function: int, arguments: list[int], stack: int) -> Registers:
         """Registers that enter the function with the return addresses at `stack`."""
@@ -77,7 +77,7 @@ class Architecture(Protocol):
         """What the kernel would have pushed for a handler that returns through `returns`."""
 
     def stub(self, page: int, length: int, symbols: dict[str, int]) -> bytes:
-        """The new thread's code for that page: run the text behind it in the interpreter, unmap the page."""
+        """The new thread's code for that page: runs the text behind it in the interpreter, then unmaps the page."""
 
     def stub_entry(self, page: int) -> int:
         """Where that code begins."""

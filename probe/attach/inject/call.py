@@ -1,20 +1,21 @@
 """A function call made by a stopped thread, as if a signal handler had run there.
 
-Used by `plant`.  A kernel-format signal frame lies below the thread's red zone; the called function
-returns into libc's getpid, whose system call is where we meet it again, and from there into the signal
-trampoline.  So at every moment the thread comes back to where it was without us: if this process is
-killed, the call ends by itself and rt_sigreturn restores registers, extended state and signal mask.
+Used by `injection`.  A kernel-format signal frame lies below the thread's red zone; the called function returns into
+libc's getpid, at whose system call we meet the thread again, and from there into the signal trampoline.  So at every
+moment the thread returns by itself to where it was: if this process is killed, the call ends on its own and
+rt_sigreturn restores registers, extended state and signal mask.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 
 from . import ptrace
-from .stopped_thread import StoppedThread, is_event_stop, is_syscall_stop
 from .target import Target
+from .tracee import Tracee, is_event_stop, is_syscall_stop
 
 CALL_SECONDS = 1.0  # mmap and pthread_create take microseconds; more means waiting for a lock, or swapping
 GETPID_BYTES = 24  # within which its system call lies
@@ -27,9 +28,9 @@ class CallFailed(Exception):
 
 
 class RemoteCalls:
-    """Calls on one stopped thread; `close` lets it go.  `values`: what system calls of them returned."""
+    """Calls on one stopped thread; `close` lets it go.  values: what their system calls returned, by number."""
 
-    def __init__(self, target: Target, thread: StoppedThread) -> None:
+    def __init__(self, target: Target, thread: Tracee) -> None:
         self._target = target
         self._thread = thread
         self._runs_on = False
@@ -53,9 +54,9 @@ class RemoteCalls:
         self._target.memory.write(address, data, self._thread.tid)
 
     def call(self, function: str, *arguments: int, until: int | None = None, seconds: float = CALL_SECONDS) -> int:
-        """Run the function to its end, or to the end of system call `until`, whose value is the answer.
+        """Run the function to its end, or to the end of system call `until`, and return the last system call's value.
         Raises CallFailed."""
-        entry = self._target.symbols[function]
+        entry, getpid = self._target.symbols[function], self._target.symbols["getpid"]
         architecture = self._target.architecture
         self._thread.set_registers(architecture.calling(self._resumed, entry, list(arguments), self._frame.stack))
         deadline = time.monotonic() + seconds
@@ -64,7 +65,7 @@ class RemoteCalls:
             stop = self._next_syscall_stop(function, deadline)
             if stop.entering:
                 number = stop.number
-                returned = returned or self._in_getpid(stop.pc)
+                returned = returned or getpid < stop.pc <= getpid + GETPID_BYTES
                 continue
             self.values[number] = stop.value
             if number == until or returned:
@@ -73,21 +74,11 @@ class RemoteCalls:
     def close(self) -> float:
         """Put the thread back to where it was; returns for how many seconds it stood."""
         if not self._runs_on:
-            self._restore()
+            with contextlib.suppress(ProcessLookupError):  # killed meanwhile
+                ptrace.set_regset(self._thread.tid, self._target.architecture.extended_regset, self._thread.extended)
+                self._thread.set_registers(self._resumed)
+                ptrace.set_signal_mask(self._thread.tid, self._mask)
         return self._thread.let_go()
-
-    def _restore(self) -> None:
-        tid = self._thread.tid
-        try:
-            ptrace.set_regset(tid, self._target.architecture.extended_regset, self._thread.extended)
-            self._thread.set_registers(self._resumed)
-            ptrace.set_signal_mask(tid, self._mask)
-        except ProcessLookupError:
-            pass  # killed meanwhile
-
-    def _in_getpid(self, pc: int) -> bool:
-        getpid = self._target.symbols["getpid"]
-        return getpid < pc <= getpid + GETPID_BYTES
 
     def _next_syscall_stop(self, function: str, deadline: float) -> ptrace.SyscallStop:
         while True:
@@ -103,7 +94,7 @@ class RemoteCalls:
 
     def _give_up(self, function: str) -> None:
         """In a lock it may wait for a lock of this very thread, so the thread is put back; anywhere else
-        putting it back would leave libc's work half done, so the call ends by itself."""
+        putting it back would leave libc's work half done, so the call is left to end by itself."""
         ptrace.interrupt(self._thread.tid)
         stopped = self._thread.wait(CALL_SECONDS) is not None
         registers = self._thread.get_registers() if stopped else {}

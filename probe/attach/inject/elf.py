@@ -1,7 +1,7 @@
-"""Dynamic symbols of a module, read out of the target's memory.
+"""Dynamic symbols of a module, read from the target's memory.
 
-Called by `target` before anything is stopped.  Memory and not files, so neither mount namespaces nor
-deleted or replaced files matter; every malformed image is a ValueError and nothing else.
+Called by `target` before anything is stopped.  It reads memory and not files, so neither mount namespaces nor deleted
+or replaced files matter; a malformed image raises ValueError and nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class Readable(Protocol):
 
 
 class Image:
-    """One loaded ELF64 module.  `text`: (address, bytes) of its executable segments."""
+    """One loaded ELF64 module.  text: (address, bytes) of its executable segments."""
+
+    text: list[tuple[int, int]]
 
     def __init__(self, memory: Readable, base: int) -> None:
         self._memory = memory
@@ -51,9 +53,7 @@ class Image:
         loads = [segment for segment in segments if segment[0] == LOAD]
         first = (loads[0][3] & ~(PAGE - 1)) if loads else 0
         self._bias = self._base - first
-        self.text: list[tuple[int, int]] = [
-            (segment[3] + self._bias, segment[6]) for segment in loads if segment[1] & EXECUTABLE
-        ]
+        self.text = [(segment[3] + self._bias, segment[6]) for segment in loads if segment[1] & EXECUTABLE]
         dynamic = next((segment for segment in segments if segment[0] == DYNAMIC), None)
         if dynamic is None:
             raise ValueError("statically linked")
@@ -98,17 +98,15 @@ class Image:
     def _defined(self, index: int, name: str) -> int | None:
         entry = self._memory.read(self._symbols + SYMBOL_BYTES * index, SYMBOL_BYTES)
         name_offset, info, _other, section, value, _size = struct.unpack("<IBBHQQ", entry)
-        if not section or not value or info & 15 == IFUNC or not self._is_named(name_offset, name):
+        if not section or not value or info & 15 == IFUNC:
             return None
-        return int(value) + self._bias
-
-    def _is_named(self, offset: int, name: str) -> bool:
         wanted = name.encode() + b"\0"
-        return self._memory.read(self._strings + offset, len(wanted)) == wanted
+        found = self._memory.read(self._strings + name_offset, len(wanted))
+        return int(value) + self._bias if found == wanted else None
 
 
 def gnu_hash(name: str) -> int:
-    """Bernstein's hash, as the linker fills DT_GNU_HASH with it."""
+    """Bernstein's hash, with which the linker fills DT_GNU_HASH."""
     value = 5381
     for byte in name.encode():
         value = (value * 33 + byte) & 0xFFFFFFFF

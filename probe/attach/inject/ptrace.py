@@ -1,7 +1,7 @@
-"""The ptrace system call, typed: one function a request, no state.
+"""The ptrace system call, typed: one function per request, no state.
 
-Called by `stopped` and `call`, on the thread that seized the tracee, as the kernel demands.  Failures are
-OSError with the kernel's errno.  Requests that exist since Linux 5.3 are used without a second way.
+Called by `tracee` and `call`, on the thread that seized the tracee, as the kernel demands.  Failures are OSError with
+the kernel's errno.  There is no fallback for requests that exist since Linux 5.3.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Buffer(ctypes.Structure):
 
 @dataclass(frozen=True)
 class SyscallStop:
-    """Where a thread stands that stopped at a system call; number on entry only, value on exit only."""
+    """A stop at a system call.  number: on entry only; value: on exit only."""
 
     entering: bool
     pc: int
@@ -103,7 +103,7 @@ def poke(tid: int, address: int, data: bytes) -> None:
 
 
 def syscall_stop(tid: int) -> SyscallStop:
-    """What the thread, stopped at a system call, is about to do or has just done."""
+    """The system call that the stopped thread is about to make or has just made."""
     buffer = ctypes.create_string_buffer(96)
     _request(GET_SYSCALL_INFO, tid, len(buffer), ctypes.addressof(buffer))
     operation, pc = buffer.raw[0], struct.unpack_from("<Q", buffer.raw, 8)[0]

@@ -1,7 +1,7 @@
 """The target's bytes through /proc/PID/mem.
 
-Used by everything in this package that looks into the target.  Nothing here stops or changes the target
-but `Memory.write`, which the remote call alone uses.
+Used by everything in this package that looks into the target.  Nothing here stops or changes the target except
+`Memory.write`, which only the remote call uses.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Memory:
-    """The target's bytes; neither namespaces nor deleted files matter to it.  descriptor: for who closes others."""
+    """The target's bytes; neither namespaces nor deleted files matter to it.  descriptor: for code that closes all
+    other files."""
 
     def __init__(self, pid: int) -> None:
-        self.descriptor = _open(f"/proc/{pid}/mem")
+        path = f"/proc/{pid}/mem"
+        try:
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except PermissionError:
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self, address: int, length: int) -> bytes:
         data = os.pread(self.descriptor, length, address)
@@ -27,8 +32,8 @@ class Memory:
         return data
 
     def write(self, address: int, data: bytes, tid: int) -> None:
-        """Also to pages the target may not write.  Kernels may forbid that through /proc/PID/mem
-        (proc_mem.force_override, 6.12), so the stopped thread `tid` is the second way."""
+        """Writes also to pages that the target may not write.  Kernels may forbid that through /proc/PID/mem
+        (proc_mem.force_override, 6.12); then the stopped thread `tid` is used."""
         try:
             done = 0
             while done < len(data):
@@ -38,10 +43,3 @@ class Memory:
 
     def close(self) -> None:
         os.close(self.descriptor)
-
-
-def _open(path: str) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except PermissionError:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

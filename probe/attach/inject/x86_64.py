@@ -1,7 +1,6 @@
 """x86_64: registers, the signal frame, the calling convention and the new thread's code.
 
-Created by `architecture.this_machine`.  Layouts are the kernel's (struct user_regs_struct, rt_sigframe)
-and the System V ABI's.
+Made by `target.this_machine`.  Layouts are the kernel's (struct user_regs_struct, rt_sigframe) and the System V ABI's.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class X86_64:
         return THREAD_ID_OFFSET if exported is None else exported
 
     def resumed(self, registers: Registers) -> Registers:
-        """By hand what the kernel does after a stop without a handler: back to the `syscall` instruction."""
+        """Does by hand what the kernel does after a stop without a handler: back to the `syscall` instruction."""
         after = dict(registers)
         if self.syscall(registers) is not None:
             result = _signed(registers["rax"])
@@ -144,7 +143,7 @@ def _signed(value: int) -> int:
 
 
 def _ucontext(registers: Registers, mask: int, state_at: int) -> bytes:
-    # stack_t of size 0: rt_sigreturn leaves the alternate signal stack alone
+    # with a stack_t of size 0 rt_sigreturn leaves the alternate signal stack alone
     head = struct.pack("<QQQIIQ", UCONTEXT_FLAGS, 0, 0, 0, 0, 0)
     general = struct.pack("<18Q", *(registers[name] for name in _IN_SIGCONTEXT))
     segments = struct.pack("<4H", registers["cs"] & 0xFFFF, 0, 0, registers["ss"] & 0xFFFF)
@@ -153,7 +152,7 @@ def _ucontext(registers: Registers, mask: int, state_at: int) -> bytes:
 
 
 def _extended_state(state: bytes) -> bytes:
-    """With the marks by which rt_sigreturn knows an XSAVE area; ptrace leaves the feature mask there."""
+    """With the marks by which rt_sigreturn recognizes an XSAVE area; ptrace leaves the feature mask there."""
     (features,) = struct.unpack_from("<Q", state, XSAVE_SOFTWARE)
     marked = bytearray(state)
     struct.pack_into("<IIQI", marked, XSAVE_SOFTWARE, XSAVE_MAGIC, len(state) + 4, features, len(state))
@@ -161,7 +160,7 @@ def _extended_state(state: bytes) -> bytes:
 
 
 def _stub_code(text_offset: int) -> bytes:
-    """rbx: the page, r12d: the GIL state.  The page's last user is munmap's caller, which is a jump."""
+    """rbx: the page, r12d: the GIL state.  The last instruction jumps to munmap, so nothing returns to the page."""
     slot = {name: 8 * index for index, name in enumerate((*STUB_CALLS, "length"))}
 
     def call(name: str) -> bytes:

@@ -14,7 +14,7 @@ from probe.agent.samplers import Absent, gpu
 from probe.agent.samplers.gpu import Gpu
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
-from probe.attach.pynvml_loan import pynvml_path
+from probe.attach.lent_packages import pynvml_path
 from probe.snapshot.log import Log as ReadLog
 from probe.streams import (
     GPU_ECC_ERRORS,

@@ -1,7 +1,7 @@
-"""One thread of the target, stopped.
+"""One thread of the target, traced and stopped.
 
-Made by `safepoint` for each thread that it tries; the other threads of the target keep running.  Whoever
-made one lets it go: a thread that is not, goes on when this process ends.  Never PTRACE_ATTACH.
+Made by `safepoint` for each thread that it tries; the other threads of the target keep running.  Whoever makes one lets
+it go; otherwise it goes on when this process ends.  PTRACE_ATTACH is never used.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from .architecture import Architecture, Registers
 GENERAL_REGSET = 1  # NT_PRSTATUS
 STOP_SECONDS = 0.3  # a thread that runs or sleeps stops within microseconds; one in D state does not
 LOOKS = 50  # without a pause: most stops arrive within some 20 us
-_STOPS = {signal.SIGCHLD}  # which tell of a tracee's stops too
+_STOPS = {signal.SIGCHLD}  # sent at a tracee's stops too
 SYSCALL_TRAP = signal.SIGTRAP | 0x80  # as PTRACE_O_TRACESYSGOOD marks it
 
 
 class CannotStop(Exception):
-    """This thread is no candidate: it ended, or does not stop.  Another may do."""
+    """This thread ended or does not stop.  Another may do."""
 
 
 class GroupStopped(Exception):
-    """The whole target is stopped by SIGSTOP or its like."""
+    """SIGSTOP or a similar signal has stopped the whole target."""
 
 
-class StoppedThread:
-    """`registers`, `extended`: as they were at the stop."""
+class Tracee:
+    """registers, extended: as they were at the stop."""
 
     def __init__(self, tid: int, architecture: Architecture) -> None:
         """Raises CannotStop, GroupStopped, or PermissionError when the kernel refuses tracing."""

@@ -1,7 +1,7 @@
-"""All that is done while a thread stands, done once before with nothing at stake.
+"""Does everything once that is done while a thread stands, on a thread that is not traced.
 
-Called by `plant` in the tracing process.  A process that was just forked copies each page of Python's that it touches
-first; without this a third of the time for which the thread stands would be that.
+Called by `injection` in the tracing process.  A process that was just forked copies each page of Python's that it
+touches first; without the warm-up a third of the time for which the thread stands would go into that.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ import os
 from collections.abc import Callable
 
 from . import ptrace
-from .safepoint import why_unfit
-from .stopped_thread import GENERAL_REGSET, StoppedThread
+from .safepoint import check_fit
 from .target import Target
+from .tracee import GENERAL_REGSET, Tracee
 
 _GENERAL, _EXTENDED = bytes(27 * 8), bytes(2696)  # as large as registers and extended state usually are
 
 
-class _Imagined(StoppedThread):
-    """A thread that is not traced: what ptrace is asked about it fails with ESRCH."""
+class _Untraced(Tracee):
+    """A thread that is not traced: every ptrace request about it fails with ESRCH."""
 
     def __init__(self, target: Target) -> None:
         self.tid, self._architecture, self.since = target.pid, target.architecture, 0.0
         self.registers, self.extended = target.architecture.unpack(_GENERAL), _EXTENDED
 
 
-def rehearse(target: Target) -> None:
-    """Some 0.5 ms; the target is not touched, nothing raised."""
-    thread, architecture = _Imagined(target), target.architecture
+def warm_up(target: Target) -> None:
+    """Takes some 0.5 ms; does not touch the target, raises nothing."""
+    thread, architecture = _Untraced(target), target.architecture
     registers = architecture.resumed(thread.registers)
     steps: list[Callable[[], object]] = [
         lambda: ptrace.interrupt(thread.tid),
         lambda: os.waitpid(thread.tid, ptrace.WAIT_ALL | os.WNOHANG),
         thread.get_registers,
         lambda: ptrace.get_regset(thread.tid, architecture.extended_regset),
-        lambda: why_unfit(target, thread, True, {}),
+        lambda: check_fit(target, thread, True, {}),
         lambda: ptrace.get_signal_mask(thread.tid),
         lambda: architecture.signal_frame(registers, _EXTENDED, 0, (0, 0, 0)),
         lambda: target.memory.read(target.symbols["getpid"], 8),

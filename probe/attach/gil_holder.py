@@ -1,8 +1,8 @@
-"""Which thread holds the GIL of a process, found from another one that waits for it.
+"""Which thread holds the GIL of a process, found by way of another thread that waits for it.
 
-Called by `delivery` when its own thread gets no turn, by `probe hang` and `probe stack` for a rank that does not
+Called by `delivery` when its own thread gets no turn, and by `probe hang` and `probe stack` for a rank that does not
 answer.  Reads /proc and the process's memory, stops nothing.  A thread that waits for the GIL sleeps in a condition
-variable that lies inside the GIL, next to its last holder: neither symbols nor tables of versions are needed.
+variable inside the GIL, next to the GIL's last holder, so neither symbols nor tables of versions are needed.
 CPython 3.10 to 3.14 on glibc.
 """
 
@@ -16,27 +16,28 @@ import time
 from ..errors import AttachError
 from ..host.kernel_threads import native_threads
 from ..host.process_status import thread_status
+from .inject.safepoint import read_syscall
 from .inject.target import Target, examine
 
 _BEFORE = 24  # bytes from last_holder over locked and switch_number to the condition variable (pycore_gil.h)
-_SIGNALS = (40, 32)  # where in pthread_cond_t one sleeps: __g_signals, until glibc 2.40 and since
-_STATE_BYTES = 384  # of a PyThreadState, among them its thread_id
-_LOOKS, _PAUSE_S = 20, 0.001  # the waiting thread wakes up every 5 ms for a moment
+_SIGNALS = (40, 32)  # offsets of __g_signals, in which one sleeps, in pthread_cond_t: up to glibc 2.40, and since
+_STATE_BYTES = 384  # of a PyThreadState, its thread_id among them
+_LOOKS, _PAUSE_S = 20, 0.001  # the waiting thread wakes up for a moment every 5 ms
 
 
-def gil_told(pid: int) -> str:
-    """`its main thread, asleep in hrtimer_nanosleep, holds the GIL`; "" where that cannot be told.
+def describe_gil_holder(pid: int) -> str:
+    """`its main thread, asleep in hrtimer_nanosleep, holds the GIL`; "" where the holder cannot be found.
 
-    Some milliseconds; nothing raised.
+    Takes some milliseconds; raises nothing.
     """
     with contextlib.suppress(AttachError, OSError), contextlib.closing(examine(pid)) as target:
-        return told_of(target)
+        return describe_holder_in(target)
     return ""
 
 
-def told_of(target: Target) -> str:
-    """`gil_told` of a target that is examined already."""
-    holder = holder_of_gil(target)
+def describe_holder_in(target: Target) -> str:
+    """The same for a target that is already examined."""
+    holder = _find_holder(target)
     for thread in native_threads(target.pid):
         if thread.tid == holder:
             which = "its main thread" if holder == target.pid else f"its thread {holder} ({thread.name})"
@@ -44,10 +45,13 @@ def told_of(target: Target) -> str:
     return ""
 
 
-def holder_of_gil(target: Target) -> int | None:
-    """tid of the thread that holds it while another one waits for it; None where that cannot be told."""
+def _find_holder(target: Target) -> int | None:
+    """tid of the thread that holds the GIL while another one waits for it."""
     for _ in range(_LOOKS):
-        tids = _tids(target.pid)
+        tids = {}  # id in the target's own namespace -> id in ours
+        for name in os.listdir(f"/proc/{target.pid}/task"):
+            with contextlib.suppress(OSError):
+                tids[thread_status(target.pid, int(name)).own_id] = int(name)
         for tid in tids.values():
             for condition in _conditions(target, tid):
                 with contextlib.suppress(OSError, OverflowError):
@@ -57,29 +61,17 @@ def holder_of_gil(target: Target) -> int | None:
     return None
 
 
-def _tids(pid: int) -> dict[int, int]:
-    """Of each thread, its id in its own namespace and in ours."""
-    tids = {}
-    for name in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(OSError):
-            tids[thread_status(pid, int(name)).own_id] = int(name)
-    return tids
-
-
 def _conditions(target: Target, tid: int) -> list[int]:
-    """Where the condition variable begins in which the thread sleeps, if it sleeps in one."""
+    """Where the condition variable begins in which the thread sleeps, if it sleeps in one: an address per glibc."""
     try:
-        with open(f"/proc/{target.pid}/task/{tid}/syscall") as file:
-            fields = file.read().split()
-    except OSError:
+        number, arguments = read_syscall(target.pid, tid)
+    except (OSError, ValueError, IndexError):
         return []
-    if fields[:1] != [str(target.architecture.calls.futex)]:
-        return []
-    return [(int(fields[1], 16) - offset) & ~7 for offset in _SIGNALS]
+    return [(arguments[0] - offset) & ~7 for offset in _SIGNALS] if number == target.architecture.calls.futex else []
 
 
 def _holder(target: Target, condition: int, tids: dict[int, int]) -> int | None:
-    """By the GIL around that condition variable, if it is one that is held."""
+    """The holder that the GIL around this condition variable names, if it is a GIL and held."""
     state, locked = struct.unpack("<QI", target.memory.read(condition - _BEFORE, 12))
     if locked != 1:
         return None

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from probe.attach import zmq_loan
-from probe.attach.zmq_loan import lend
+from probe.attach import lent_packages
+from probe.attach.lent_packages import Loan, lend_zmq
 
 LINUX_311 = [".cpython-311-x86_64-linux-gnu.so", ".abi3.so", ".so"]
 
@@ -26,7 +26,7 @@ def installed(tmp_path, monkeypatch):
         info.mkdir()
         (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: {tag}-manylinux_2_28_x86_64\n")
         origin = str(tmp_path / "zmq" / "__init__.py")
-        monkeypatch.setattr(zmq_loan, "find_spec", lambda name: SimpleNamespace(origin=origin))
+        monkeypatch.setattr(lent_packages, "find_spec", lambda name: SimpleNamespace(origin=origin))
         return str(tmp_path)
 
     return installed
@@ -34,26 +34,26 @@ def installed(tmp_path, monkeypatch):
 
 def test_it_is_lent_to_the_version_it_was_compiled_for(installed):
     site = installed("_zmq.cpython-311-x86_64-linux-gnu.so", "cp311-cp311")
-    assert lend(LINUX_311, (3, 11, 7)) == {"path": site, "refused": ""}
+    assert lend_zmq(LINUX_311, (3, 11, 7)) == Loan(path=site, refused="")
 
 
 def test_it_is_refused_to_another_version_by_the_name_of_its_file(installed):
     installed("_zmq.cpython-312-x86_64-linux-gnu.so", "cp312-cp312")
-    told = lend(LINUX_311, (3, 11, 7))
-    assert told["path"] == ""
-    assert "_zmq.cpython-312" in told["refused"]
+    told = lend_zmq(LINUX_311, (3, 11, 7))
+    assert told.path == ""
+    assert "_zmq.cpython-312" in told.refused
 
 
 @pytest.mark.parametrize(("version", "fits"), [((3, 11, 9), False), ((3, 12, 0), True), ((3, 14, 0), True)])
 def test_the_stable_abi_fits_from_the_version_it_was_built_for_on(installed, version, fits):
     installed("_zmq.abi3.so", "cp312-abi3")
-    assert bool(lend(LINUX_311, version)["path"]) is fits
+    assert bool(lend_zmq(LINUX_311, version).path) is fits
 
 
 def test_nothing_is_lent_where_nothing_is_installed(monkeypatch):
-    monkeypatch.setattr(zmq_loan, "find_spec", lambda name: None)
-    assert lend(LINUX_311, (3, 11, 7)) == {"path": "", "refused": "neither has this command"}
+    monkeypatch.setattr(lent_packages, "find_spec", lambda name: None)
+    assert lend_zmq(LINUX_311, (3, 11, 7)) == Loan(path="", refused="neither has this command")
 
 
 def test_the_installed_one_fits_this_very_interpreter():
-    assert lend(importlib.machinery.EXTENSION_SUFFIXES, tuple(sys.version_info[:3]))["path"]
+    assert lend_zmq(importlib.machinery.EXTENSION_SUFFIXES, tuple(sys.version_info[:3])).path

@@ -1,8 +1,8 @@
-"""Give the target the text to run: the one moment in which a thread of it stands.
+"""Make the target run a text: the one moment in which a thread of it stands.
 
-Called by `tracer`.  First way: an executable page and a new thread, which waits for the GIL as any thread
-does.  Where executable pages are refused: the text in ordinary memory and Py_AddPendingCall, which the main
-thread runs once it reaches bytecode.  Either way the text must never raise.
+Called by `tracer`.  First way: an executable page and a new thread, which waits for the GIL like any thread.  Where
+executable pages are refused: the text in ordinary memory and Py_AddPendingCall, which the main thread runs once it
+reaches bytecode.  Either way the text must never raise.
 """
 
 from __future__ import annotations
@@ -12,27 +12,25 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...errors import AttachError
+from ..refusals import refusal
 from .call import CallFailed, RemoteCalls
-from .rehearsal import rehearse
 from .safepoint import stop_safe_thread
 from .target import Target
 from .target_memory import PAGE
+from .warm_up import warm_up
 
 READ, WRITE, EXECUTE = 1, 2, 4
 PRIVATE_ANONYMOUS = 0x22
 NO_FILE = (1 << 64) - 1
-NO_CLONE3 = -errno.ENOSYS  # a container's seccomp filter; libc then takes clone
+NO_CLONE3 = -errno.ENOSYS  # from a container's seccomp filter; libc then takes clone
 TRIES = 3  # of calls that were rolled back
 THREAD, PENDING_CALL = "thread", "pending call"
 
-Way = Callable[[Target, RemoteCalls, bytes], int]
-
 
 @dataclass(frozen=True)
-class Planted:
-    """way: THREAD or PENDING_CALL; tid: of the thread that stood, for stopped_ms; thread: the new one's id as its
-    own namespace has it, 0 where there is none."""
+class Injected:
+    """way: THREAD or PENDING_CALL; tid: of the thread that stood, for stopped_ms; thread: the new one's id in its own
+    namespace, 0 where there is none."""
 
     way: str
     tid: int
@@ -41,48 +39,43 @@ class Planted:
 
 
 class _PageRefused(Exception):
-    """The target may not map such a page; errno says why."""
+    """The target may not map such a page; the message says why."""
 
     def __init__(self, code: int) -> None:
         super().__init__(os.strerror(code))
-        self.code = code
 
 
-def plant(target: Target, text: bytes, deadline: float) -> Planted:
-    """Have the target run the text, soon; deadline: monotonic.  Raises AttachError."""
-    rehearse(target)
+def inject(target: Target, text: bytes, deadline: float) -> Injected:
+    """Make the target run the text soon; deadline: monotonic.  Raises AttachError."""
+    warm_up(target)
     try:
-        return _plant(target, text, deadline, THREAD, _start_thread)
+        return _inject(target, text, deadline, THREAD, _start_thread)
     except _PageRefused:
         pass
     try:
-        return _plant(target, text, deadline, PENDING_CALL, _add_pending_call)
+        return _inject(target, text, deadline, PENDING_CALL, _add_pending_call)
     except _PageRefused as error:
-        raise AttachError(
-            f"Process {target.pid} could not map a page: {error}.",
-            "Raise its limit of memory (ulimit -v, the container's limit).",
-            "no-memory",
-        ) from None
+        raise refusal("no-memory", target.pid, why=error) from None
 
 
-def _plant(target: Target, text: bytes, deadline: float, name: str, way: Way) -> Planted:
+def _inject(
+    target: Target, text: bytes, deadline: float, way: str, run: Callable[[Target, RemoteCalls, bytes], int]
+) -> Injected:
     failure: CallFailed | OSError | None = None
     for _ in range(TRIES):
-        thread = stop_safe_thread(target, deadline, takes_locks=way is _start_thread)
+        thread = stop_safe_thread(target, deadline, takes_locks=way == THREAD)
         calls, new = None, 0
         try:
             calls = RemoteCalls(target, thread)
-            new = way(target, calls, text)
+            new = run(target, calls, text)
             failure = None
         except (CallFailed, OSError) as error:
             failure = error
         finally:
             seconds = calls.close() if calls else thread.let_go()
         if failure is None:
-            return Planted(name, thread.tid, seconds * 1e3, new)
-    raise AttachError(
-        f"A call in process {target.pid} failed: {failure}.", f"Try again: probe attach {target.pid}", "call-failed"
-    )
+            return Injected(way, thread.tid, seconds * 1e3, new)
+    raise refusal("call-failed", target.pid, why=failure)
 
 
 def _start_thread(target: Target, calls: RemoteCalls, text: bytes) -> int:
@@ -97,11 +90,7 @@ def _start_thread(target: Target, calls: RemoteCalls, text: bytes) -> int:
         return max(made)
     failures = [value for value in made if value != NO_CLONE3] or [-errno.EAGAIN]
     calls.call("munmap", page, length)
-    raise AttachError(
-        f"Process {target.pid} could not create a thread: {os.strerror(-failures[0])}.",
-        "Raise its limit of processes (ulimit -u, pids.max of the cgroup) or of memory.",
-        "no-thread",
-    )
+    raise refusal("no-thread", target.pid, why=os.strerror(-failures[0]))
 
 
 def _add_pending_call(target: Target, calls: RemoteCalls, text: bytes) -> int:
