@@ -1,30 +1,37 @@
-"""Every way in which probe can fail: one tree, each class with a stable code, an exit status and a hint.
+"""Every way in which probe can fail: one tree, each class with its stable codes, an exit status and a hint.
 
     ProbeError
-    ├── UsageError            the command line or a call's arguments            2
-    ├── EndpointError         no such process, job, or attached agent           3
-    ├── AttachError           the target cannot be attached to                  4
-    ├── QueryError            the SQL is wrong                                  5
-    ├── EvalError             the snippet could not be run                      6
-    ├── SnippetFailed         the snippet ran and raised                        1
-    ├── AgentError            the agent refused or broke a request              7
-    ├── SilentError           no answer in time                                 8
-    ├── OutputError           the result could not be written                 9
-    ├── HungError             --watch: the job does not go on              10
-    └── Interrupted           Ctrl-C                                          130
+    ├── UsageError            the command line or the arguments of a call are wrong        2
+    ├── EndpointError         no such process, job or attached agent                       3
+    ├── AttachError           the target cannot be attached to                             4
+    ├── QueryError            the SQL is wrong                                             5
+    ├── EvalError             the snippet could not be run                                 6
+    ├── SnippetFailed         the snippet ran and raised                                   1
+    ├── AgentError            the agent refused or failed a request                        7
+    ├── SilentError           no answer in time                                            8
+    ├── OutputError           the result could not be written                              9
+    ├── HungError             --watch: the job is stuck                                   10
+    └── Interrupted           Ctrl-C                                                     130
 
-`main()` alone prints and exits; everything else raises.  A message is one line: what happened, with the
-value, and the next command (the hint).
+Only `main()` prints and exits; everything else raises.  A message is one line: what happened, with the value, and the
+next command (the hint).
 """
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class ProbeError(Exception):
-    """message: what happened, with the value; hint: the next command or remedy; code: stable, for scripts."""
+    """message: what happened, with the value; hint: the next command or remedy; code: stable, for scripts.
 
-    code = "probe"
+    A class declares its `exit_status`, its `codes` with the sentence that documents each, and as `code` the one that an
+    error has if none is given.
+    """
+
     exit_status = 1
+    code = "probe"
+    codes: ClassVar[dict[str, str]] = {}
 
     def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(message)
@@ -40,138 +47,175 @@ class ProbeError(Exception):
 
 
 class UsageError(ProbeError):
-    code = "usage"
+    """The command line or the arguments of a call are wrong; nothing was done."""
+
     exit_status = 2
+    code = "usage"
+    codes: ClassVar = {
+        "usage": "The command line cannot be understood.",
+        "key-file": "The key file cannot be created, read or used.",
+        "needs-key": "Listening for other hosts needs a key, and none was given.",
+        "one-rank": "The job has only one rank, and the request compares several.",
+    }
 
 
 class EndpointError(ProbeError):
-    code = "endpoint"
+    """The endpoint leads to no process, job or attached agent, or its agent cannot be connected to."""
+
     exit_status = 3
+    code = "endpoint"
+    codes: ClassVar = {
+        "endpoint": "The endpoint names no process, or has no valid form.",
+        "not-attached": "The process exists but has no agent.",
+        "no-key": "An agent at a port needs a key, and none was given.",
+        "key-refused": "The agent at that port does not accept this key.",
+        "no-peers": "The agent of a job:// endpoint cannot tell where the other ranks are.",
+        "no-such-host": "The host of a tcp:// endpoint has no address.",
+        "unreachable": "Nothing accepts connections at that address.",
+        "not-an-agent": "Something other than an agent listens at that port.",
+        "several-jobs": "No endpoint was given, and several jobs are attached.",
+        "rank-twice": "Two of the agents have the same rank, so they belong to different jobs.",
+        "no-ranks": "No process at or below the given one is a rank of a training job.",
+        "open-files": "So many ranks need more open files than the limit allows.",
+    }
 
 
 class AttachError(ProbeError):
-    code = "attach"
+    """The target cannot be attached to; it is as it was before.  Texts: probe/attach/refusals.py."""
+
     exit_status = 4
+    code = "attach"
+    codes: ClassVar = {
+        "attach": "The attach failed; the message gives the reason.",
+        "agent-failed": "The agent failed while it started; it was taken out again.",
+        "architecture": "Attaching does not support this machine's processor.",
+        "attach-running": "Another attach to this process is still running.",
+        "attach-timeout": "The agent did not start in time.",
+        "call-failed": "A call in the target did not return; the thread was put back.",
+        "cannot-listen": "The process may not listen at that address.",
+        "capabilities": "The process has capabilities that you lack.",
+        "free-threaded": "The process runs a Python without the GIL.",
+        "gil-held": "A thread of the process holds the GIL in native code for too long.",
+        "hidden": "The process is hidden by /proc's hidepid.",
+        "is-thread": "The number is a thread's, not a process's.",
+        "kernel-thread": "The process is a kernel thread.",
+        "main-thread-busy": "The main thread is needed but stays in native code.",
+        "musl": "The process uses the C library musl.",
+        "no-connection": "The process ran our code, which could not connect back.",
+        "no-memory": "The process may not map another page.",
+        "no-process": "There is no such process.",
+        "no-pyzmq": "The process cannot import pyzmq, and this command's own does not fit.",
+        "no-rendezvous": "No directory is writable for both the process and you.",
+        "no-safe-point": "No thread reached a point where it can be used safely.",
+        "no-symbols": "The Python interpreter exports no symbols.",
+        "no-thread": "The process may not create another thread.",
+        "not-dumpable": "The process is not dumpable (setuid, setcap, prctl).",
+        "not-python": "The process is not CPython.",
+        "old-kernel": "Linux is older than 5.3.",
+        "old-python": "The process runs a Python older than 3.10.",
+        "other-key": "The agent already listens, with another key.",
+        "other-user": "The process belongs to another user.",
+        "port-in-use": "Something else listens at that port.",
+        "seccomp": "A seccomp filter on this command forbids ptrace.",
+        "security-module": "SELinux, AppArmor or Landlock forbids tracing.",
+        "shadow-stack": "The process runs with a user shadow stack.",
+        "static": "The process is statically linked.",
+        "stopped": "The process is stopped (SIGSTOP, Ctrl-Z).",
+        "symbols": "The process lacks a function that attaching needs.",
+        "target-ended": "The process ended during the attach.",
+        "traced": "A debugger is tracing the process.",
+        "tracing-failed": "The process that does the tracing failed; the target is as it was.",
+        "user-namespace": "The process is in another user namespace.",
+        "yama": "kernel.yama.ptrace_scope allows only ancestors or root to attach.",
+        "yama-off": "kernel.yama.ptrace_scope is 3: nobody may attach.",
+        "zombie": "The process has ended.",
+    }
 
 
 class QueryError(ProbeError):
-    code = "query"
+    """The SQL is wrong or would fetch too much."""
+
     exit_status = 5
+    code = "query"
+    codes: ClassVar = {
+        "query": "DuckDB rejected the SQL.",
+        "unknown-table": "The SQL names a table that does not exist.",
+        "unknown-column": "The SQL names a column that the table does not have.",
+        "max-fetch": "The query would fetch more than --max-fetch allows.",
+    }
 
 
 class EvalError(ProbeError):
-    code = "eval"
+    """The snippet was not run, or was cancelled."""
+
     exit_status = 6
+    code = "eval"
+    codes: ClassVar = {
+        "eval": "The snippet was not run.",
+        "held": "Another snippet holds the job.",
+        "no-step": "The job has no boundary between steps at which to run the snippet.",
+        "eval-timeout": "The snippet reached its time-out and was cancelled, or could not be.",
+        "eval-missed": "The ranks could not agree on a step at which to run the snippet.",
+    }
 
 
 class SnippetFailed(ProbeError):
-    code = "snippet"
+    """The snippet ran and raised."""
+
     exit_status = 1
+    code = "snippet"
+    codes: ClassVar = {"snippet": "The snippet raised; its traceback is printed above."}
 
 
 class AgentError(ProbeError):
-    code = "agent"
+    """An agent refused or failed a request, or answered in a way that the protocol forbids."""
+
     exit_status = 7
+    code = "agent"
+    codes: ClassVar = {
+        "agent": "The agent refused or failed a request.",
+        "protocol": "The agent speaks another version of the protocol.",
+        "read-only": "The key only allows reading, and the request changes something.",
+    }
 
 
 class SilentError(ProbeError):
-    code = "silent"
+    """Too few answers in time, or too little recorded so far, for what was asked."""
+
     exit_status = 8
+    code = "silent"
+    codes: ClassVar = {
+        "silent": "No rank answered in time.",
+        "gone": "The target ended during the request.",
+        "few-steps": "Too few steps have been recorded so far for the request.",
+    }
 
 
 class OutputError(ProbeError):
-    code = "output"
+    """The result could not be written."""
+
     exit_status = 9
+    code = "output"
+    codes: ClassVar = {"output": "The result could not be written: the disk is full or broken."}
 
 
 class HungError(ProbeError):
-    code = "hung"
+    """hang --watch found a stuck job."""
+
     exit_status = 10
+    code = "hung"
+    codes: ClassVar = {"hung": "hang --watch: nothing has moved for the given time."}
 
 
 class Interrupted(ProbeError):
-    code = "interrupted"
+    """The user pressed Ctrl-C."""
+
     exit_status = 130
+    code = "interrupted"
+    codes: ClassVar = {"interrupted": "Ctrl-C."}
 
 
 # code -> (class, when).  docs/reference/errors.md is generated from this, a test compares.
 CODES: dict[str, tuple[type[ProbeError], str]] = {
-    "usage": (UsageError, "The command line is not understood."),
-    "endpoint": (EndpointError, "The endpoint names no process, or no form of endpoint that exists."),
-    "not-attached": (EndpointError, "The process is there, but no agent is in it."),
-    "no-key": (EndpointError, "An agent at a port asks for a key, and none was given."),
-    "key-refused": (EndpointError, "The agent at that port does not take this key."),
-    "no-peers": (EndpointError, "The agent of a job:// endpoint cannot tell where the other ranks are."),
-    "no-such-host": (EndpointError, "The host of a tcp:// endpoint has no address."),
-    "unreachable": (EndpointError, "Nothing takes connections at that place."),
-    "not-an-agent": (EndpointError, "What listens at that port is no agent."),
-    "needs-key": (UsageError, "Listening for other hosts asks for a key, and none was given."),
-    "key-file": (UsageError, "The file with the key cannot be made, read or used."),
-    "several-jobs": (EndpointError, "No endpoint was given and several jobs are attached."),
-    "rank-twice": (EndpointError, "Of the agents named, two have the same rank: they belong to different jobs."),
-    "no-ranks": (EndpointError, "Nothing below that process is a rank of a training job."),
-    "open-files": (EndpointError, "So many ranks need more open files than are allowed."),
-    "attach": (AttachError, "Attaching failed for a reason of its own, told in the message."),
-    "agent-failed": (AttachError, "The agent raised while it started; it was taken out again."),
-    "architecture": (AttachError, "This machine's processor is not known to attach."),
-    "attach-running": (AttachError, "Another attach to this process has not ended."),
-    "attach-timeout": (AttachError, "The agent did not start in time."),
-    "call-failed": (AttachError, "A call in the target did not end; the thread was put back."),
-    "capabilities": (AttachError, "The process has capabilities that you lack."),
-    "free-threaded": (AttachError, "The process runs a Python without the GIL."),
-    "gil-held": (AttachError, "A thread of the process holds the GIL in native code for too long."),
-    "hidden": (AttachError, "The process is hidden by /proc's hidepid."),
-    "is-thread": (AttachError, "The number is a thread, not a process."),
-    "kernel-thread": (AttachError, "The process belongs to the kernel."),
-    "main-thread-busy": (AttachError, "The main thread is needed and stays in native code."),
-    "musl": (AttachError, "The process uses the C library musl."),
-    "no-connection": (AttachError, "The process ran our code, which could not connect back."),
-    "no-memory": (AttachError, "The process may not map another page."),
-    "no-process": (AttachError, "There is no such process."),
-    "no-pyzmq": (AttachError, "The process cannot import pyzmq, and this command's does not fit."),
-    "no-rendezvous": (AttachError, "No directory is writable for the process and for you."),
-    "no-safe-point": (AttachError, "No thread came to a point where it may be used."),
-    "no-symbols": (AttachError, "The Python interpreter exports no symbols."),
-    "no-thread": (AttachError, "The process may not create another thread."),
-    "not-dumpable": (AttachError, "The process is not dumpable (setuid, setcap, prctl)."),
-    "not-python": (AttachError, "The process is not CPython."),
-    "old-kernel": (AttachError, "Linux is older than 5.3."),
-    "old-python": (AttachError, "The process runs a Python older than 3.10."),
-    "other-user": (AttachError, "The process belongs to another user."),
-    "seccomp": (AttachError, "A seccomp filter around this command forbids ptrace."),
-    "security-module": (AttachError, "SELinux, AppArmor or Landlock forbids tracing."),
-    "shadow-stack": (AttachError, "The process runs with a user shadow stack."),
-    "static": (AttachError, "The process is statically linked."),
-    "stopped": (AttachError, "The process is stopped (SIGSTOP, Ctrl-Z)."),
-    "cannot-listen": (AttachError, "The process may not listen at that address."),
-    "other-key": (AttachError, "The agent listens already, with another key."),
-    "port-in-use": (AttachError, "Something else listens at that port."),
-    "symbols": (AttachError, "The process lacks a function that attaching needs."),
-    "target-ended": (AttachError, "The process ended while it was being attached to."),
-    "traced": (AttachError, "A debugger traces the process already."),
-    "tracing-failed": (AttachError, "The process that traces failed; the target is as it was."),
-    "user-namespace": (AttachError, "The process lives in another user namespace."),
-    "yama": (AttachError, "kernel.yama.ptrace_scope allows parents or root only."),
-    "yama-off": (AttachError, "kernel.yama.ptrace_scope is 3: nobody may attach."),
-    "zombie": (AttachError, "The process has ended."),
-    "query": (QueryError, "DuckDB refused the SQL."),
-    "unknown-table": (QueryError, "The SQL names a table that does not exist."),
-    "max-fetch": (QueryError, "The query would fetch more than --max-fetch allows."),
-    "unknown-column": (QueryError, "The SQL names a column that the table does not have."),
-    "eval": (EvalError, "The snippet was not run."),
-    "held": (EvalError, "Another snippet holds the job."),
-    "no-step": (EvalError, "The job has no boundary between steps to run the snippet at."),
-    "one-rank": (UsageError, "The job has one rank, and what was asked is about several."),
-    "few-steps": (SilentError, "Too few steps have been recorded so far for what was asked."),
-    "eval-timeout": (EvalError, "The snippet ran into its time-out and was cancelled, or could not be."),
-    "eval-missed": (EvalError, "The ranks could not agree on a step to run the snippet at."),
-    "snippet": (SnippetFailed, "The snippet raised; its traceback stands above."),
-    "agent": (AgentError, "The agent refused or failed a request."),
-    "protocol": (AgentError, "The agent speaks another version of the protocol."),
-    "read-only": (AgentError, "The key is one for reading, and what was asked changes something."),
-    "silent": (SilentError, "No rank answered in time."),
-    "gone": (SilentError, "The target ended while it was asked."),
-    "output": (OutputError, "The result could not be written: no room, or a broken disk."),
-    "hung": (HungError, "hang --watch: nothing has moved for so long."),
-    "interrupted": (Interrupted, "Ctrl-C."),
+    code: (kind, when) for kind in ProbeError.__subclasses__() for code, when in kind.codes.items()
 }
