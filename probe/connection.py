@@ -249,8 +249,8 @@ class Connection:
     def hang(self, look_s: float = 1.0) -> Report:
         """Why the job does not go on, by two looks at every rank; takes 3 s at most."""
         self._begin()
-        from .diagnose.evidence import gather
         from .diagnose.hang import judge
+        from .diagnose.looks import gather
 
         report = judge(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
         self._client.forgive()

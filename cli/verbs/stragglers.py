@@ -52,13 +52,9 @@ def _verdict(found: Stragglers) -> Iterator[str]:
     over = f"over {found.steps} steps of {found.step_s * 1e3:.1f} ms"
     if not found.late:
         yield f"No rank is late, {over}."
-    for each in found.late:
-        late = each.late
-        yield (
-            f"Rank {late.rank} is late by {late.late_s * 1e3:.1f} ms a step ({late.late_pct:.1f} %), "
-            f"in {late.steps} of {found.steps} steps{':' if each.spends else '.'}"
-        )
-        yield from (f"  {line}" for line in each.spends)
+    for each in found.findings:
+        yield each.sentence
+        yield from (f"  {line}" for line in each.why)
 
 
 def _row(each: Straggler, steps: int) -> tuple[object, ...]:

@@ -1,12 +1,13 @@
-"""Who keeps the others waiting: how late each rank is over the last steps, and what it spends that time on.
+"""Which ranks keep the others waiting: how late each rank is over the last steps, and what it spends that time on.
 
-Called by Connection.stragglers, whose tables it asks.  What a rank does itself is its step less the time for which
-collectives held it: on the host the time it was blocked; on a device, whose operations wait there, what they took.
-Invariant: all figures are of the same steps, those that every rank has whole and no eval has held.
+Called by Connection.stragglers, whose tables it queries.  A rank's own work is its step minus the time for which
+collectives held it: on the host the time it was blocked; on a device, whose operations wait there, their durations.
+Invariant: all figures are of the same steps, those that every rank has recorded as a whole and no eval has held.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,38 +15,40 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import SilentError, UsageError
+from .rule import Finding, Tables
 from .straggler_statistics import Lateness, Seconds, excess, lateness
 
+STEPS = 100  # looked at unless the caller says otherwise
 LEAST_STEPS = 8
 LEAST_SAMPLED = 5  # to tell forward from the rest
 _PHASES = {
     "data": "waiting for data", "forward": "in forward", "backward": "in backward", "optimizer": "in the optimizer",
     "other": "outside of all phases",
 }  # fmt: skip
+_IN_MODULE = "in module", "module AS what, SUM(duration) AS seconds FROM python.torch_trace"
 _PARTS = {
     "data": ("for", "loader AS what, SUM(wait_duration) AS seconds FROM python.dataloader_trace"),
-    "forward": ("in module", "module AS what, SUM(duration) AS seconds FROM python.torch_trace"),
-    "backward": ("in module", "module AS what, SUM(duration) AS seconds FROM python.torch_trace"),
+    "forward": _IN_MODULE,
+    "backward": _IN_MODULE,
 }
-_WORTH = 0.2  # of what a rank is late by: a smaller part is not told
-_CORE_PCT, _CORE_TIMES = 10.0, 2  # a rank waits for a core by so many points more, and so many times as long
+_WORTH = 0.2  # of a rank's lateness: smaller parts are left out
+_CORE_PCT, _CORE_TIMES = 10.0, 2  # a rank waits for a core: so many points more, and so many times as long
 
 
-class Queried(Protocol):
-    """The connection whose tables are asked."""
+class JobTables(Tables, Protocol):
+    """What is asked of a Connection."""
 
-    endpoint: str
     notes: list[str]
+    answered: Any
 
     @property
     def agents(self) -> list[dict[str, Any]]: ...
 
-    def query(self, sql: str) -> Any: ...
-
 
 @dataclass(frozen=True)
 class Straggler:
-    """Of one rank: how late, how often it came last to a collective, and what it spends the time on, in words."""
+    """One rank: how late; last_pct: of the collectives, those at which it arrived last, None if unknown; spends: what
+    it spends the time on, in lines."""
 
     late: Lateness
     last_pct: float | None
@@ -54,7 +57,12 @@ class Straggler:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Of a job: the ranks, the latest first; over how many steps, how long the median one takes."""
+    """How late each rank of a job is: what `Connection.stragglers` returns.
+
+    ranks: the latest first; steps: how many were compared; step_s: duration of the median step.
+
+    Example: `for each in connection.stragglers().late: print(each.late.rank, each.late.late_s, each.spends)`
+    """
 
     ranks: list[Straggler]
     steps: int
@@ -62,17 +70,31 @@ class Stragglers:
 
     @property
     def late(self) -> list[Straggler]:
+        """The ranks that are late beyond doubt."""
         return [each for each in self.ranks if each.late.is_late]
 
+    @property
+    def findings(self) -> list[Finding]:
+        return [
+            Finding(
+                f"Rank {late.rank} is late by {_ms(late.late_s)} a step ({late.late_pct:.1f} %), "
+                f"in {late.steps} of {self.steps} steps.",
+                (late.rank,), each.spends, seconds=late.late_s, share=late.late_pct / 100, confidence=late.confidence,
+            )
+            for each in self.late
+            for late in (each.late,)
+        ]  # fmt: skip
 
-def stragglers(connection: Queried, steps: int) -> Stragglers:
+
+def stragglers(connection: JobTables, steps: int) -> Stragglers:
+    """Raises UsageError if there is one rank only, SilentError if too little is known."""
     return _Look(connection, steps).report()
 
 
 class _Look:
     """One look at a job's last steps."""
 
-    def __init__(self, connection: Queried, steps: int) -> None:
+    def __init__(self, connection: JobTables, steps: int) -> None:
         self._connection = connection
         rows = self._rows(
             "SELECT rank, step, sampled, duration, comm_duration AS comm, data_duration AS data, forward_duration AS "
@@ -80,13 +102,11 @@ class _Look:
             f"FROM python.step_trace WHERE step > (SELECT MAX(step) FROM python.step_trace) - {int(steps)} "
             "AND duration IS NOT NULL AND NOT eval_duration > 0"
         )
-        self._notes = connection.notes  # of the others it would be the same again
+        self._notes = connection.notes  # those of the other queries would repeat it
         self.ranks = self._comparable({row["rank"] for row in rows})
         known = [row for row in rows if row["comm"] is not None]
-        in_step: dict[int, int] = {}
-        for row in known:
-            in_step[row["step"]] = in_step.get(row["step"], 0) + 1
-        self.steps = sorted(step for step, count in in_step.items() if count == len(self.ranks))
+        counts = Counter(row["step"] for row in known)
+        self.steps = sorted(step for step, count in counts.items() if count == len(self.ranks))
         if len(self.steps) < LEAST_STEPS:
             raise SilentError(
                 f"Collectives are known on all ranks for only {len(self.steps)} steps, {LEAST_STEPS} are needed.",
@@ -99,17 +119,17 @@ class _Look:
 
     def _comparable(self, seen: set[int]) -> list[int]:
         """The ranks to compare; raises what stands in the way.  seen: those with steps."""
-        agents, silent = self._connection.agents, [note for note in self._notes if "silent" in note]
-        if silent and len(seen) > 1:
-            return sorted(seen)
-        if not silent and len(agents) > 1:
+        agents, answered = self._connection.agents, self._connection.answered
+        if answered.silent:
+            if len(seen) > 1:
+                return sorted(seen)
+            raise SilentError(f"No other rank to compare: {answered}.", f"Run: probe {self._connection.endpoint} hang")
+        if len(agents) > 1:
             return sorted({int(facts.get("rank") or 0) for facts in agents})
-        if silent:
-            raise SilentError(f"Nobody to compare with: {silent[0]}.", f"Run: probe {self._connection.endpoint} hang")
         size = max((int(facts.get("world_size") or 1) for facts in agents), default=1)
         if size > 1:
             raise UsageError(f"Only one of {size} ranks is attached here.", "Give the pid of the launcher.", "one-rank")
-        raise UsageError("The job has one rank: nobody to be late for.", code="one-rank")
+        raise UsageError("Only one rank: nothing to compare.", code="one-rank")
 
     def report(self) -> Stragglers:
         own = self._of["duration"] - self._of["comm"] - self._on_device()
@@ -126,40 +146,38 @@ class _Look:
         return list(self._connection.query(sql).to_pylist())
 
     def _array(self, rows: Sequence[Mapping[str, Any]], name: str) -> Seconds:
-        """NaN where there is nothing."""
+        """NaN where nothing is known."""
         made = np.full((len(self.ranks), len(self.steps)), np.nan)
-        places = {step: place for place, step in enumerate(self.steps)}
-        of_ranks = {rank: place for place, rank in enumerate(self.ranks)}
+        columns = {step: column for column, step in enumerate(self.steps)}
+        of_rank = {rank: made[place] for place, rank in enumerate(self.ranks)}
         for row in rows:
-            if row["step"] in places and row[name] is not None and row["rank"] in of_ranks:
-                made[of_ranks[row["rank"]], places[row["step"]]] = row[name]
+            if row["step"] in columns and row[name] is not None and row["rank"] in of_rank:
+                of_rank[row["rank"]][columns[row["step"]]] = row[name]
         return made
 
     def _on_device(self) -> Seconds:
-        """How long operations took that wait for other ranks on a device: they follow one another on its stream."""
+        """Durations of operations that wait for other ranks on a device, where they run one after another."""
         rows = self._rows(
             "SELECT rank, step, SUM(duration_ms) / 1e3 AS seconds FROM python.nccl_trace "
             f"WHERE {self._window} AND backend = 'nccl' AND state = 'done' GROUP BY ALL"
         )
-        taken = np.nan_to_num(self._array(rows, "seconds"))
-        return np.minimum(taken, self._of["duration"] - self._of["comm"])
+        return np.minimum(np.nan_to_num(self._array(rows, "seconds")), self._of["duration"] - self._of["comm"])
 
     def _last(self) -> dict[int, float]:
-        """Of the collectives that every member came to, in percent, to how many each rank came last."""
+        """For each rank, the percentage of collectives at which it arrived last, of those that all members reached."""
         rows = self._rows(
             "SELECT last_rank AS rank, COUNT(*) * 100.0 / SUM(COUNT(*)) OVER () AS pct FROM probe.collectives "
             f"WHERE {self._window} AND group_size > 1 AND len(arrived) = group_size GROUP BY ALL"
         )
-        found = dict.fromkeys(self.ranks, 0.0) if rows else {}
-        return found | {row["rank"]: row["pct"] for row in rows}
+        return (dict.fromkeys(self.ranks, 0.0) if rows else {}) | {row["rank"]: row["pct"] for row in rows}
 
     def _spends(self, late: Lateness) -> list[str]:
-        """What the rank does longer than the others, in lines: by phase and in it by module or loader; its host."""
+        """What takes the rank longer than the others, in lines: by phase, with the module or loader; its host."""
         place = self.ranks.index(late.rank)
         sampled = self._sampled.sum() >= LEAST_SAMPLED
         steps = self._sampled if sampled else np.ones_like(self._sampled)
         of, names = dict(self._of), dict(_PHASES)
-        if not sampled:  # of the other steps forward is a part of the rest
+        if not sampled:  # in the other steps forward is a part of the rest
             of["other"] = of["other"] + np.nan_to_num(of.pop("forward"))
             names["other"] = "in forward or outside of all phases"
         told = []
@@ -170,18 +188,18 @@ class _Look:
         return [*(line for _, line in sorted(told, reverse=True)), *self._host(late.rank)]
 
     def _inside(self, phase: str, rank: int, more: float, steps: Any) -> str:
-        """Of a phase the one module or loader that has most of it."""
-        chosen = ", ".join(str(step) for step, wanted in zip(self.steps, steps.tolist(), strict=True) if wanted)
+        """The module or loader that makes up most of a phase's excess, if one does."""
         if phase not in _PARTS:
             return ""
-        of, columns = _PARTS[phase]
+        chosen = ", ".join(str(step) for step, wanted in zip(self.steps, steps.tolist(), strict=True) if wanted)
+        word, columns = _PARTS[phase]
         stage = "" if phase == "data" else f" AND stage = '{phase}'"
         parts: dict[str, dict[int, float]] = {}
         for row in self._rows(f"SELECT rank, {columns} WHERE step IN ({chosen}){stage} GROUP BY ALL"):
             parts.setdefault(str(row["what"]), {})[row["rank"]] = row["seconds"] / int(steps.sum())
         by_part = {what: _more(seconds, rank) for what, seconds in parts.items()}
         what = max(by_part, key=lambda each: by_part[each], default="")
-        return f", {_ms(by_part[what])} of it {of} {what}" if what and by_part[what] > more / 2 else ""
+        return f", {_ms(by_part[what])} of it {word} {what}" if what and by_part[what] > more / 2 else ""
 
     def _host(self, rank: int) -> list[str]:
         sql = "SELECT rank, AVG(core_wait_pct) AS pct FROM host.process_trace"
@@ -192,11 +210,11 @@ class _Look:
         usual = waits[rank] - _more(waits, rank)
         if waits[rank] < max(usual + _CORE_PCT, usual * _CORE_TIMES):
             return []
-        return [f"{waits[rank]:.0f} % of the time waiting for a core, which other work has (the others {usual:.0f} %)"]
+        return [f"{waits[rank]:.0f} % of the time waiting for a core that other work occupies (others: {usual:.0f} %)"]
 
 
 def _more(values: Mapping[int, float], rank: int) -> float:
-    """Than the median of the others; 0 where there is nothing to compare."""
+    """A rank's value minus the median of the others; 0 if there is nothing to compare."""
     others = [value for other, value in values.items() if other != rank]
     return values.get(rank, 0.0) - float(np.median(others)) if others else 0.0
 

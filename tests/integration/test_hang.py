@@ -29,7 +29,7 @@ def test_a_rank_that_sleeps_is_waited_for_also_by_who_comes_later(jobs: dict[str
     report = told(jobs["sleeps"])
     stacks = jobs["sleeps"].probe("stack").stdout
     assert (report["code"], report["ranks"]) == ("waiting", [1])
-    assert "stands in sleeps (hanging.py:" in report["verdict"] and "not come: 1" in report["why"][0]
+    assert "is blocked in sleeps (hanging.py:" in report["verdict"] and "missing: 1" in report["why"][0]
     assert "rank 1, MainThread:\n  sleeps (hanging.py:" in stacks and "ranks 0-1, Thread-1:" in stacks
 
 
@@ -46,7 +46,7 @@ def test_what_was_issued_before_the_attach_stands_in_the_table_of_collectives(jo
 def test_a_rank_that_has_not_sent_is_waited_for(jobs: dict[str, Job]) -> None:
     report = told(jobs["no_send"])
     assert (report["code"], report["ranks"]) == ("waiting", [1])
-    assert report["why"][0].startswith("recv from rank 1 in group 0 is in flight on rank 0 for ")
+    assert report["why"][0].startswith("recv from rank 1 in group 0 has been in flight on rank 0 for ")
 
 
 def test_where_torch_has_no_recorder_the_rows_tell_what_does_not_fit(jobs: dict[str, Job]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from probe.diagnose.evidence import Evidence, OfRank
+from probe.diagnose.evidence import Evidence, RankEvidence
 from probe.diagnose.hang import judge
 from probe.diagnose.report import plural
 from probe.snapshot.flight_recorder import Entry, Pending
@@ -30,14 +30,14 @@ def issued(last: int, ago_s: float, ended: bool, kind: str = "all_reduce", group
     return [*before, Entry(group, last, kind, "", "", at, ended)]
 
 
-def rank(number: int, **fields: Any) -> OfRank:
+def rank(number: int, **fields: Any) -> RankEvidence:
     fields = {"steps": 20, "step_age_s": 30.0, "usual_step_s": 0.05, "threads": stack(("train.py", "main"))} | fields
-    return OfRank(
+    return RankEvidence(
         number, 4000 + number, fields.pop("condition", "answers"), running=fields.pop("running", 0.0), **fields
     )
 
 
-def verdict(*ranks: OfRank, absent: tuple[int, ...] = (), endpoint: str = "3999") -> Any:
+def verdict(*ranks: RankEvidence, absent: tuple[int, ...] = (), endpoint: str = "3999") -> Any:
     return judge(Evidence(endpoint, ranks, absent, GROUPS, NOW, 1.0))
 
 
@@ -47,8 +47,8 @@ def test_a_rank_that_has_not_come_is_waited_for() -> None:
         rank(1, entries=issued(29, 30, True), threads=stack(("threading.py", "wait"), ("train.py", "validate"))),
     )
     assert (report.code, report.ranks, report.hung) == ("waiting", (1,), True)
-    assert report.verdict == "Waiting for rank 1, which stands in validate (train.py:7), in wait."
-    assert report.why[0] == "all_reduce number 30 of group 0 is in flight on rank 0 for 30.0 s; not come: 1"
+    assert report.verdict == "Waiting for rank 1, which is blocked in validate (train.py:7), in wait."
+    assert report.why[0] == "all_reduce number 30 of group 0 has been in flight on rank 0 for 30.0 s; missing: 1"
     assert report.next == ["probe 3999 stack"]
 
 
@@ -57,10 +57,10 @@ def test_ranks_that_do_the_same_are_one_line_and_one_stack() -> None:
     waiting = [rank(number, entries=issued(30, 30, False), step_age_s=30.0 + number) for number in (0, 1)]
     evidence = Evidence("3999", [*waiting, rank(2, **late), rank(3, **late)], (), {"0": [0, 1, 2, 3]}, NOW, 1.0)
     report = judge(replace(evidence, machines=["host a: 9 % of its cores busy"]))
-    assert report.verdict == "Waiting for ranks 2-3, which stand in validate (train.py:7), in wait."
+    assert report.verdict == "Waiting for ranks 2-3, which are blocked in validate (train.py:7), in wait."
     assert report.why[1:] == [
-        "ranks 0-1 stand in main (train.py:7), step 20, the last ended 30.0 s to 31.0 s ago (usually every 50 ms)",
-        "ranks 2-3 stand in validate (train.py:7), in wait, step 20, the last ended 30.0 s ago (usually every 50 ms)",
+        "ranks 0-1 are blocked in main (train.py:7), step 20 ended 30.0 s to 31.0 s ago (usually every 50 ms)",
+        "ranks 2-3 are blocked in validate (train.py:7), in wait, step 20 ended 30.0 s ago (usually every 50 ms)",
         "host a: 9 % of its cores busy",
     ]
     told = ["ranks 0-1:", "  main (train.py:7)", "ranks 2-3:", "  wait (threading.py:7)", "  validate (train.py:7)"]
@@ -72,7 +72,7 @@ def test_late_ranks_that_do_different_things_are_told_apart() -> None:
     late = [rank(number, entries=issued(29, 30, True), running=float(number == 2)) for number in (1, 2)]
     report = judge(Evidence("3999", [waits, *late], (), {"0": [0, 1, 2]}, NOW, 1.0))
     here = "in main (train.py:7)"
-    assert report.verdict == f"Waiting for ranks 1-2: rank 1 stands {here}; rank 2 runs {here}."
+    assert report.verdict == f"Waiting for ranks 1-2: rank 1 is blocked {here}; rank 2 is running {here}."
 
 
 def test_a_stack_is_cut_where_it_is_long() -> None:
@@ -88,12 +88,12 @@ def test_a_job_that_goes_on_is_told_without_stacks() -> None:
 @pytest.mark.parametrize(
     ("one", "several"),
     [
-        ("stands in has_is (a.py:1), in does", "stand in has_is (a.py:1), in does"),
+        ("is blocked in has_is (a.py:1), in does", "are blocked in has_is (a.py:1), in does"),
         (
-            "does not answer and computes: it may hold the GIL in C",
-            "do not answer and compute: they may hold the GIL in C",
+            "does not answer and is computing: it may hold the GIL in C",
+            "do not answer and are computing: they may hold the GIL in C",
         ),
-        ("is not attached and sleeps", "are not attached and sleep"),
+        ("is not attached and is asleep", "are not attached and are asleep"),
         ("has no main thread in Python", "have no main thread in Python"),
     ],
 )
@@ -103,20 +103,20 @@ def test_what_one_does_several_do(one: str, several: str) -> None:
 
 def test_a_rank_that_computes_runs() -> None:
     report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(29, 30, True), running=1.0))
-    assert report.verdict == "Waiting for rank 1, which runs in main (train.py:7)."
+    assert report.verdict == "Waiting for rank 1, which is running in main (train.py:7)."
 
 
 def test_a_rank_that_does_not_answer_is_looked_at_from_outside() -> None:
-    silent = OfRank(1, 4001, "silent", running=1.0)
+    silent = RankEvidence(1, 4001, "silent", running=1.0)
     report = verdict(rank(0, entries=issued(30, 30, False)), silent)
-    assert report.verdict == "Waiting for rank 1, which does not answer and computes: it may hold the GIL in C."
+    assert report.verdict == "Waiting for rank 1, which does not answer and is computing: it may hold the GIL in C."
     assert report.next == ["py-spy dump --pid 4001", "probe 3999 stack"]
 
 
 def test_a_rank_that_is_gone_or_stopped_is_named_first() -> None:
     assert verdict(rank(0, entries=issued(30, 30, False)), absent=(1,)).code == "gone"
-    assert verdict(rank(0), OfRank(1, 4001, "ended")).ranks == (1,)
-    report = verdict(rank(0, entries=issued(30, 30, False)), OfRank(1, 4001, "stopped"))
+    assert verdict(rank(0), RankEvidence(1, 4001, "ended")).ranks == (1,)
+    report = verdict(rank(0, entries=issued(30, 30, False)), RankEvidence(1, 4001, "stopped"))
     assert (report.code, report.next) == ("stopped", ["kill -CONT 4001"])
 
 
@@ -133,7 +133,7 @@ def test_a_rank_that_has_not_sent_is_waited_for() -> None:
     waits = [between("recv from rank 1", 0, 1)]
     report = judge(Evidence("3999", [rank(0), rank(1)], (), GROUPS, NOW, 1.0, waits))
     assert (report.code, report.ranks) == ("waiting", (1,))
-    assert report.why[0] == "recv from rank 1 in group 0 is in flight on rank 0 for 30.0 s; not come: 1"
+    assert report.why[0] == "recv from rank 1 in group 0 has been in flight on rank 0 for 30.0 s; missing: 1"
 
 
 def test_two_that_both_receive_wait_for_each_other() -> None:
@@ -197,4 +197,4 @@ def test_rows_that_come_in_a_step_that_does_not_end_are_life() -> None:
 
 def test_a_rank_that_the_endpoint_does_not_stand_for() -> None:
     report = verdict(rank(0, entries=issued(30, 30, False)), endpoint="4000")
-    assert report.code == "waiting" and report.verdict == "Waiting for rank 1, which is not looked at here."
+    assert report.code == "waiting" and report.verdict == "Waiting for rank 1, which is not covered by this endpoint."

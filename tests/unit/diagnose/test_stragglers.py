@@ -141,7 +141,7 @@ def test_a_rank_that_waits_for_a_core_is_told(agent: Make, connected: Connect) -
             at = second * 100 * MS
             one.sample(at, (CORE_WAIT_NS, at * (30 * rank + 1) // 100))
     (straggler,) = connected(*ranks).stragglers().late
-    assert straggler.spends[1:] == ["31 % of the time waiting for a core, which other work has (the others 1 %)"]
+    assert straggler.spends[1:] == ["31 % of the time waiting for a core that other work occupies (others: 1 %)"]
 
 
 def test_only_the_last_steps_are_looked_at_and_those_with_evals_left_out(agent: Make, connected: Connect) -> None:
@@ -168,12 +168,12 @@ def test_too_few_steps_are_told(agent: Make, connected: Connect) -> None:
 def test_one_rank_has_nobody_to_be_late_for(agent: Make, connected: Connect) -> None:
     with pytest.raises(UsageError, match="Only one of 2 ranks is attached here"):
         connected(train(agent, 0)).stragglers()
-    with pytest.raises(UsageError, match="The job has one rank") as failure:
+    with pytest.raises(UsageError, match="Only one rank: nothing to compare") as failure:
         connected(train(lambda **facts: agent(**facts | {"world_size": 1}), 0)).stragglers()
     assert failure.value.code == "one-rank"
     ranks = train(agent, 0), train(agent, 1)
     ranks[1].deaf |= {wire.SNAPSHOT}
-    with pytest.raises(SilentError, match=r"Nobody to compare with: answered 1/2 ranks in .* s, silent: 1"):
+    with pytest.raises(SilentError, match=r"No other rank to compare: answered 1/2 ranks in .* s, silent: 1"):
         connected(*ranks, timeout=0.5).stragglers()
 
 

@@ -1,0 +1,195 @@
+"""Two looks at every rank, a second apart: the evidence for a verdict on a job that may be stuck.
+
+Called by Connection.hang; probe.diagnose.hang judges what it gives.  Invariant: a rank that does not answer costs one
+time-out, and what it does instead is read from outside; nothing here changes the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .. import protocol as wire
+from ..attach.gil_holder import describe_gil_holder
+from ..client.client import AgentLink, Client, Header
+from ..errors import SilentError
+from ..host.processes import has_ended, is_stopped, process, ranks_below
+from ..snapshot import memory_source
+from ..snapshot.flight_recorder import Entry, Pending, entries_of
+from ..snapshot.stacks import Thread, threads_of
+from ..snapshot.wire_source import WireSource
+from ..streams import SAMPLES
+from .evidence import Evidence, RankEvidence
+from .issued_collectives import issued_of
+from .machine_load import machines_told
+from .point_to_point import pairs_of
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class _Look:
+    """One look at every rank that answers."""
+
+    at: float
+    headers: dict[AgentLink, Header]
+    threads: dict[AgentLink, list[Thread]]
+    cpu_s: dict[int, float]  # by pid: processor time of the main thread so far
+
+
+@dataclass
+class _Issued:
+    """What ranks have issued, and the members of their groups."""
+
+    entries: Mapping[int, Sequence[Entry]] = field(default_factory=dict)  # by rank
+    groups: dict[str, Sequence[int]] = field(default_factory=dict)
+    pairs: Sequence[Pending] = ()
+    machines: Sequence[str] = ()
+
+
+def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evidence:
+    """patience: seconds for the answer to each look.
+
+    A recorder's dump stops its process for some 40 ms, so no rank is asked for it if all of them record rows.
+    """
+    others = _others(endpoint, {link.pid for link in client.links if link.here})
+    first = _look(client, client.links, patience, others)
+    time.sleep(max(0.0, first.at + look_s - time.monotonic()))
+    second = _look(client, list(first.headers), patience, others)
+    issued = _Issued()
+    if not all(_rows(link, first, second) for link in client.links):
+        issued = _issued(client, list(second.headers), patience)
+    ranks = [_of_rank(link, first, second, issued.entries.get(link.rank, ())) for link in client.links]
+    for rank, pid in others:
+        condition = "stopped" if is_stopped(pid) else "unattached"
+        ranks.append(RankEvidence(rank, pid, condition, running=_share(pid, first, second), gil=describe_gil_holder(pid)))
+    ranks.sort(key=lambda each: each.rank)
+    return Evidence(
+        endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.at - first.at, issued.pairs,
+        issued.machines,
+    )  # fmt: skip
+
+
+def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Issued:
+    """By torch's recorders, which hold what was issued before the attach; by the rows since the attach if the recorders
+    are empty, or if a rank does not answer while something is in flight: its rows lie in its memory."""
+    calls = client.ask(wire.FLIGHT, time.monotonic() + patience, links)
+    told = {call.link: call.answer for call in calls if call.answer is not None}
+    found = _Issued({link.rank: entries_of(answer["texts"]) for link, answer in told.items()})
+    for answer in told.values():
+        found.groups.update({name: members for name, members in answer["groups"].items() if members})
+    with contextlib.suppress(SilentError):
+        job = WireSource(client, patience).snapshot(open_steps=True, newest=wire.ROWS_A_MESSAGE)
+        found.pairs, found.machines = pairs_of(job), machines_told(job)
+        untold = not any(found.entries.values())
+        if untold or job.read:
+            issued = issued_of(job)
+            in_flight = any(not entry.ended for entries in issued.values() for entry in entries)
+            found.entries = issued if untold or in_flight else found.entries
+    return found
+
+
+def _look(client: Client, links: Sequence[AgentLink], patience: float, others: Sequence[tuple[int, int]]) -> _Look:
+    calls = client.ask(wire.SNAPSHOT, time.monotonic() + patience, links)
+    headers = {call.link: call.answer for call in calls if call.answer is not None}
+    told = client.ask(wire.STACKS, time.monotonic() + patience, list(headers))
+    threads = {call.link: threads_of(call.answer["threads"]) for call in told if call.answer is not None}
+    pids = [*(link.pid for link in client.links if link.here), *(pid for _, pid in others)]
+    return _Look(time.monotonic(), headers, threads, {pid: _cpu_s(pid) for pid in pids})
+
+
+def _rows(link: AgentLink, first: _Look, second: _Look) -> int:
+    """How many rows a rank has recorded of the job between the two looks; samples of the machine do not count."""
+    if link not in second.headers:
+        return 0
+    earlier, later = first.headers[link]["streams"], second.headers[link]["streams"]
+    return sum(int(at) - int(earlier.get(name, at)) for name, at in later.items() if name != SAMPLES)
+
+
+def _share(pid: int, first: _Look, second: _Look) -> float:
+    """Share of a core that the main thread of a process of this machine used between the two looks."""
+    return (second.cpu_s[pid] - first.cpu_s[pid]) / max(second.at - first.at, 1e-3)
+
+
+def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Entry]) -> RankEvidence:
+    running = _share(link.pid, first, second) if link.here else None
+    said = second.headers[link]["facts"] if link in second.headers else None
+    facts = said or next((raw.facts for raw in memory_source.ranks([link.pid] if link.here else [])), None)
+    condition = "answers" if said else _condition(link)
+    gil = describe_gil_holder(link.pid) if condition == "silent" and link.here else ""
+    if facts is None:
+        return RankEvidence(link.rank, link.pid, condition, running=running, gil=gil, host=link.host)
+    threads = second.threads.get(link, [])
+    now, last = int(facts["monotonic_ns"]), facts.get("last_step_ns")
+    main = [
+        next((each.frames for each in looked if each.is_main), None)
+        for looked in (first.threads.get(link, []), threads)
+    ]
+    return RankEvidence(
+        link.rank,
+        link.pid,
+        condition,
+        steps=int(facts.get("step_base") or 0) + int(facts.get("count") or 0),
+        step_age_s=(now - int(last)) / 1e9 if last else None,
+        usual_step_s=int(facts["step_ns"]) / 1e9 if facts.get("step_ns") else None,
+        attached_s=(now - int(facts["attached_ns"])) / 1e9 if facts.get("attached_ns") else None,
+        rows=_rows(link, first, second),
+        running=running,
+        threads=threads,
+        moved=main[0] != main[1],
+        entries=entries,
+        workers=_workers(link.pid) if link.here else (),
+        gil=gil,
+        host=link.host,
+    )
+
+
+def _condition(link: AgentLink) -> str:
+    if link.ended or (link.here and has_ended(link.pid)):
+        return "ended"
+    if link.stopped:
+        return "stopped"
+    return "silent" if link.socket is not None else "unseen"
+
+
+def _others(endpoint: str, known: set[int]) -> list[tuple[int, int]]:
+    """Rank and pid of the ranks under the same launcher that have no agent."""
+    below = ranks_below(int(endpoint)) if endpoint.isdecimal() else []
+    return [(each.rank or 0, each.pid) for each in below if each.rank is not None and each.pid not in known]
+
+
+def _absent(endpoint: str, ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
+    """Ranks without a process; known only if the endpoint is a launcher whose whole job runs on this machine."""
+    if not endpoint.isdecimal() or endpoint in {str(each.pid) for each in ranks}:
+        return ()
+    known = [found for each in ranks if not each.host and (found := process(each.pid)) is not None]
+    sizes = {(found.world_size, found.local_world_size) for found in known}
+    if len(sizes) != 1:
+        return ()
+    ((size, local),) = sizes
+    return tuple(sorted(set(range(size)) - {each.rank for each in ranks})) if size and size == local else ()
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time of the main thread so far."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _workers(pid: int) -> list[str]:
+    """The child processes that ended or are stopped, in words."""
+    found = []
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        for child in map(int, file.read().split()):
+            if has_ended(child):
+                found.append(f"child process {child} has ended")
+            elif is_stopped(child):
+                found.append(f"child process {child} is stopped")
+    return found

@@ -1,0 +1,56 @@
+"""Rules: all of them are registered, each says what it finds and needs, and one query makes a rule."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_agent import FakeAgent
+
+from probe.connection import Connection
+from probe.diagnose import rules
+from probe.diagnose.rule import Finding, Rule, Sql
+from probe.diagnose.rules import ON_EVIDENCE, RULES
+from probe.tables import TABLES
+
+HOW_TO = Path(__file__).parents[3] / "docs/how-to/hang.md"
+
+
+def test_every_rule_in_the_folder_is_registered_once() -> None:
+    modules = [
+        importlib.import_module(f"{rules.__name__}.{each.name}") for each in pkgutil.iter_modules(rules.__path__)
+    ]
+    declared = [rule for module in modules for rule in vars(module).values() if isinstance(rule, Rule)]
+    assert sorted(rule.code for rule in declared) == sorted(rule.code for rule in RULES)
+    assert len({rule.code for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_a_rule_says_in_a_sentence_what_it_finds_and_names_tables_that_exist(rule: Rule[object]) -> None:
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.code) and re.fullmatch(r"[A-Z].*\.", rule.doc)
+    assert set(rule.needs) <= {table.name for table in TABLES}
+    assert not isinstance(rule.find, Sql) or set(re.findall(r"\b(?:python|probe|host)\.\w+", rule.find.sql)) == {
+        *rule.needs
+    }
+
+
+def test_the_how_to_page_lists_the_code_of_every_rule_on_evidence() -> None:
+    rows = re.findall(r"^\| .* \| ((?:`[a-z-]+`(?:, )?)+) \|$", HOW_TO.read_text(), re.MULTILINE)
+    assert sorted(re.findall("`(.*?)`", " ".join(rows))) == sorted(rule.code for rule in ON_EVIDENCE)
+
+
+def test_each_row_of_a_query_is_a_finding(
+    agent: Callable[..., FakeAgent], connected: Callable[..., Connection]
+) -> None:
+    sql = "SELECT rank, 0.5 * rank AS seconds, 7 AS workers FROM probe.agents WHERE rank > 0 ORDER BY rank"
+    find = Sql(sql, "Rank {rank} loses {seconds:.1f} s.", "probe {endpoint} eval 'loader.num_workers = {workers}'")
+    connection = connected(*(agent(rank=rank, world_size=3) for rank in range(3)))
+    remedy = f"probe {connection.endpoint} eval 'loader.num_workers = 7'"
+    assert list(find(connection)) == [
+        Finding("Rank 1 loses 0.5 s.", (1,), remedy=remedy, seconds=0.5),
+        Finding("Rank 2 loses 1.0 s.", (2,), remedy=remedy, seconds=1.0),
+    ]
