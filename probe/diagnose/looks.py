@@ -65,7 +65,9 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     ranks = [_of_rank(link, first, second, issued.entries.get(link.rank, ())) for link in client.links]
     for rank, pid in others:
         condition = "stopped" if is_stopped(pid) else "unattached"
-        ranks.append(RankEvidence(rank, pid, condition, running=_share(pid, first, second), gil=describe_gil_holder(pid)))
+        ranks.append(
+            RankEvidence(rank, pid, condition, running=_share(pid, first, second), gil=describe_gil_holder(pid))
+        )
     ranks.sort(key=lambda each: each.rank)
     return Evidence(
         endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.at - first.at, issued.pairs,
