@@ -1,5 +1,5 @@
-# Each target sets itself up on a fresh clone, in $(VENV); nothing is installed anywhere else.
-# A Python for which this torch can be had: the first of these that can make a virtual environment.
+# Each target sets itself up on a fresh clone, in $(VENV), and installs nothing anywhere else.
+# PYTHON is the first of these, all of which have a build of this torch, that can make a virtual environment.
 TORCH ?= torch==2.13.0
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 python3; do \
 	$$python -c 'import ensurepip, venv' 2>/dev/null && echo $$python && break; done)
@@ -9,13 +9,21 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPARED := $(VENV)/bench/.installed
 
-# Each of the many processes would compile torch's sources and ours anew.
+# Without bytecode files, each of the many processes would compile torch's sources and ours again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test beside frameworks gpu lint demo docs bench bench-query soak install clean
+.PHONY: check fast test beside frameworks gpu lint demo docs bench bench-query soak install clean
 
-# Two processes share what may run side by side, the long files (not the ones with many tests) first, and ruff and mypy
-# run beside them; then comes what may not.
+# For every commit: under 90 s on 2 cores.  Unit tests that take more than 2 s, alone or as a file, are marked slow and
+# left out.
+check: $(INSTALLED)
+	$(MAKE) --jobs 2 lint fast
+
+fast: $(INSTALLED)
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not alone" tests/unit
+
+# Everything.  Two processes share the tests that may run side by side, long files (not those with many tests) first,
+# with ruff and mypy beside them; the tests that need the machine to themselves follow.
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 lint beside
 	$(BIN)/pytest -m alone
@@ -23,7 +31,7 @@ test: $(INSTALLED)
 beside: $(INSTALLED)
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone"
 
-# Hugging Face, accelerate and Lightning, in an environment of their own: they bring many packages.
+# Hugging Face, accelerate and Lightning, in an environment of their own, because they bring many packages.
 frameworks: $(FRAMEWORKS)/.installed
 	HF_HUB_OFFLINE=1 $(FRAMEWORKS)/bin/python -m pytest -rfEs tests/frameworks
 	@echo "not run: CUDA and CUDA graphs, DeepSpeed, Megatron-LM, other versions than these (make soak has some)"
@@ -33,42 +41,43 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/constr
 	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt -c tests/frameworks/constraints.txt -e '.[dev,frameworks]' $(TORCH)
 	touch $@
 
-# On a machine with a CUDA device; prints what recording costs there.  Elsewhere all of it is skipped.
+# Needs a machine with a CUDA device, and prints what recording costs there.  Elsewhere all of it is skipped.
 gpu: $(INSTALLED)
 	$(BIN)/pytest tests/gpu -s
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p probe
 	$(BIN)/lint-imports
 
 demo: $(INSTALLED)
 	@$(BIN)/probe demo
 
-# docs/reference/ is written from the declarations in the code; a test fails when it is not.
+# Writes docs/reference/ from the declarations in the code; a test fails if the two differ.
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
 
-# About 35 minutes; BENCH=--quick for a look whether it works.  The jobs that are measured have an environment of their
-# own, with what they are compared with.
+# About 35 minutes; BENCH=--quick only checks that it works.  The measured jobs have an environment of their own, which
+# includes the tools that probe is compared with.
 bench: $(INSTALLED) $(COMPARED)
 	$(BIN)/python tests/bench/attach.py
 	$(BIN)/python tests/bench/step_time.py --python $(VENV)/bench/bin/python --write $(BENCH)
 	$(BIN)/python tests/bench/micro.py --write $(BENCH)
 
-# About five minutes, on a machine with nothing else to do: a million rows, 512 ranks, a training that is scanned.
+# About five minutes on an idle machine: a million rows, 512 ranks, scans of a running training.
 bench-query: $(INSTALLED)
 	$(BIN)/python tests/bench/query.py
 	$(BIN)/python tests/bench/fan.py
 	$(BIN)/python tests/bench/scan.py
 
-# About four hours; puts other versions of torch, 6 GB each, into a temporary folder for as long as they run.
+# About four hours.  Other versions of torch, 6 GB each, lie in a temporary folder while they run.
 soak: $(INSTALLED)
 	$(BIN)/python tests/bench/soak.py
 
 install: $(INSTALLED)
 
-# What is imported is compiled then, once; the most of torch never is.
+# --no-compile: most of torch is never imported, and the rest is compiled when it is.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[dev]' $(TORCH)

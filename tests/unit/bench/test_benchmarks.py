@@ -68,12 +68,14 @@ def test_a_cell_the_other_way_round_leaves_the_job_bare() -> None:
     assert machine.slower == 1.0
 
 
+@pytest.mark.slow
 def test_an_arm_that_does_nothing_has_one_in_its_interval_in_spite_of_the_noise() -> None:
     found = ratio_interval(measured(1.0).medians["arm"])
     assert found.low < 1 < found.high
     assert found.half_width < 0.04
 
 
+@pytest.mark.slow
 def test_an_arm_that_costs_a_fifth_is_found_to() -> None:
     result = measured(1.2)
     found, whole = ratio_interval(result.medians["arm"]), ratio_interval(result.means["arm"])
@@ -82,6 +84,7 @@ def test_an_arm_that_costs_a_fifth_is_found_to() -> None:
     assert 0.9e6 < result.bare_ns < 1.1e6
 
 
+@pytest.mark.slow
 def test_one_step_in_ten_of_a_kind_counts_for_a_tenth() -> None:
     everything, between = [(1.5, 1.0)] * 20, [(1.01, 1.0)] * 20
     assert mixed_interval(everything, between, 10).value == pytest.approx(1.059)
@@ -134,6 +137,7 @@ def test_the_same_pairs_give_the_same_interval() -> None:
     assert difference_interval([(5.0, 2.0)] * 3).value == 3.0
 
 
+@pytest.mark.slow
 def test_the_interval_narrows_with_the_cells() -> None:
     assert ratio_interval(measured(1.0, 800).medians["arm"]).half_width < (
         ratio_interval(measured(1.0, 50).medians["arm"]).half_width

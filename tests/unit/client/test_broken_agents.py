@@ -104,12 +104,14 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.slow
 @SLOW
 @given(st.sampled_from(REQUESTS), st.lists(st.binary(max_size=40), min_size=1, max_size=4))
 def test_bytes_that_are_no_answer(broken: FakeAgent, kind: str, frames: list[bytes]) -> None:
     survives(broken, kind, frames)
 
 
+@pytest.mark.slow
 @SLOW
 @given(st.sampled_from(REQUESTS), st.sampled_from(sorted(reply_schema.REPLIES)), st.data())
 def test_answers_with_fields_of_any_type(broken: FakeAgent, kind: str, answer: str, data: st.DataObject) -> None:
@@ -120,6 +122,7 @@ def test_answers_with_fields_of_any_type(broken: FakeAgent, kind: str, answer: s
     survives(broken, kind, frames)
 
 
+@pytest.mark.slow
 @SLOW
 @given(st.sampled_from(sorted(reply_schema.FACTS)), JSON, st.sampled_from([wire.WELCOME, wire.AT]))
 def test_facts_of_any_type(broken: FakeAgent, name: str, value: Any, answer: str) -> None:
@@ -129,6 +132,7 @@ def test_facts_of_any_type(broken: FakeAgent, name: str, value: Any, answer: str
     survives(broken, wire.HELLO if answer == wire.WELCOME else wire.SNAPSHOT, [header])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [wire.WELCOME, wire.AT])
 @pytest.mark.parametrize(
     "said", [{}, dict.fromkeys(name.rstrip("?") for name in reply_schema.FACTS if name.endswith("?"))]
@@ -144,6 +148,7 @@ def test_facts_that_tell_nothing(broken: FakeAgent, answer: str, said: dict[str,
         survives(broken, wire.HELLO if answer == wire.WELCOME else wire.SNAPSHOT, [header])
 
 
+@pytest.mark.slow
 @SLOW
 @given(st.integers(-5, 1 << 63), st.integers(0, 1 << 63), st.integers(0, 400), st.integers(0, 1 << 63))
 def test_rows_that_cannot_be(broken: FakeAgent, first: int, rows: int, size: int, end: int) -> None:
@@ -251,6 +256,7 @@ def test_a_header_is_an_object_with_a_kind_or_none(frame: bytes) -> None:
     assert isinstance(header["kind"], str)
 
 
+@pytest.mark.slow
 @given(JSON.filter(lambda value: value == value))
 @settings(max_examples=300, deadline=None)
 def test_every_reply_is_read_or_refused_by_name(value: Any) -> None:

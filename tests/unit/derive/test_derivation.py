@@ -45,6 +45,7 @@ def next_time(clock: list[int], ticks: list[int]) -> int:
     return clock[0]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(programs, st.integers(0, 2)), max_size=5), st.lists(st.integers(0, 2), min_size=1, max_size=7)
 )
@@ -168,6 +169,7 @@ def free(begin: int, end: int, recomputed: list) -> int:
     return sum(not any(a <= t < b for a, b in recomputed) for t in range(begin, end))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(mark, max_size=14), max_size=4),
     st.lists(st.tuples(st.integers(1, 20), st.integers(1, 6)), max_size=5),
@@ -209,6 +211,7 @@ def test_backward_equals_the_plain_reading(programs: list, gaps: list, calls: di
         assert got.own[got.number == number].sum() == free(begin, end, recomputed)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(mark, max_size=10), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 3)), max_size=40),

@@ -15,6 +15,8 @@ from played_cuda import PlayedCuda, to_cuda  # noqa: E402
 from tapped import Taps  # noqa: E402
 from zoo import ZOO  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SLACK_NS = 10_000  # of a clock that goes on by 1 ns a reading
 
 Rows = list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Every table and column says what it is, where it comes from, in which unit, and what it joins with."""
+"""Every table and column declares its meaning, source, unit and join partners."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ every_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.n
 
 
 @every_table
-def test_a_table_says_what_a_row_is_and_answers_a_question(table: Table) -> None:
+def test_every_table_says_what_a_row_is_and_which_question_its_example_answers(table: Table) -> None:
     assert re.search(r"\b[Rr]ows? per\b", table.doc) and table.question.endswith("?") and table.name in table.example
 
 
 @every_table
-def test_its_columns_say_what_they_are_in_sentences_and_where_they_come_from(table: Table) -> None:
+def test_every_column_has_a_sentence_and_a_source(table: Table) -> None:
     assert [each.name for each in table.columns if not (SENTENCE.fullmatch(each.doc) and each.source)] == []
     assert [each.name for each in table.columns if each.null and not SENTENCE.fullmatch(each.null)] == []
     assert {each.type for each in table.columns} <= set(TYPES)
 
 
 @every_table
-def test_they_have_the_unit_that_their_name_says(table: Table) -> None:
+def test_every_column_has_the_unit_in_its_name(table: Table) -> None:
     assert [each.name for each in table.columns if each.unit != UNITS.get(ending(each.name), each.unit)] == []
 
 
@@ -40,12 +40,12 @@ def ending(name: str) -> str:
 
 
 @every_table
-def test_they_join_with_columns_that_there_are(table: Table) -> None:
+def test_every_join_partner_is_a_column(table: Table) -> None:
     assert [each.name for each in table.columns if each.joins and not exists(each)] == []
 
 
 def exists(column: Column) -> bool:
-    """`thread of python.torch_trace, native_id of python.stack`: the column, in the table if one is named."""
+    """Whether the join partners are columns: `thread of python.torch_trace, native_id of python.stack`."""
     parts = [part for part in column.joins.split(", ") if part.split()[0] not in ("with", "by")]
     named = [(part.split()[0], re.findall(r"(?:python|probe|host)\.\w+", part)) for part in parts]
     return all(name in NAMES and all(name in COLUMNS[other] for other in others) for name, others in named)

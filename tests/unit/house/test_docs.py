@@ -1,4 +1,4 @@
-"""What the README and the pages tell the reader to type exists, and their links lead somewhere."""
+"""The commands shown in the README and the docs parse, and the links and paths in them exist."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from probe.cli.program import VERBS, program
 
 ROOT = Path(__file__).parents[3]
 PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OVERVIEW = ROOT / "docs" / "design.md"
 
 
 def commands(path: Path) -> Iterator[list[str]]:
-    """The words of each command line that is shown, comments left out; a quoted text may span lines."""
+    """The words of each command line shown, without comments; quoted text may span lines."""
     for match in re.finditer(
         r'^(?:\$ |    )(probe (?:[^"\n]|"[^"]*")+)$', path.read_text(encoding="utf-8"), re.MULTILINE
     ):
@@ -27,7 +28,7 @@ def commands(path: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("path", PROSE, ids=lambda path: path.name)
-def test_every_command_shown_can_be_typed(path: Path) -> None:
+def test_every_command_shown_parses(path: Path) -> None:
     for words in commands(path):
         verb, *rest = arrange([word for word in words if word not in ("|", "head")], VERBS)
         with click.Context(program, **program.context_settings) as top:
@@ -42,5 +43,10 @@ def test_every_link_leads_to_a_file(path: Path) -> None:
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
-def test_the_readme_shows_commands() -> None:
+def test_the_readme_shows_the_headline_commands() -> None:
     assert {"attach", "query", "eval", "detach"} <= {arrange(words, VERBS)[0] for words in commands(PROSE[0])}
+
+
+def test_the_overview_fits_on_two_screens() -> None:
+    lines = OVERVIEW.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 115 and [line for line in lines if len(line) > 110] == []

@@ -1,4 +1,4 @@
-"""What the agent may import: it lives in other people's processes.  (import-linter checks the rest.)"""
+"""What the agent may import, because it runs in other people's processes.  (import-linter checks the rest.)"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALLOWED = {*sys.stdlib_module_names, "zmq", "pynvml"}
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """(dots before it, module) of each import statement."""
+    """The leading dots and the module of each import statement."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((0, alias.name) for alias in node.names)
@@ -27,17 +27,17 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("path", AGENT + SHARED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_agent_needs_the_standard_library_and_zmq_alone(path: Path) -> None:
+def test_the_agent_imports_only_the_standard_library_and_zmq(path: Path) -> None:
     assert {name.split(".")[0] for level, name in imports(path) if not level} <= ALLOWED
 
 
 @pytest.mark.parametrize("path", AGENT, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_agent_knows_two_files_of_probe(path: Path) -> None:
-    depth = len(path.relative_to(ROOT / "agent").parts)  # so many dots are the agent's own package
+def test_of_probe_the_agent_imports_only_protocol_and_streams(path: Path) -> None:
+    depth = len(path.relative_to(ROOT / "agent").parts)  # this many dots stay inside the agent's package
     beyond = {(level, name) for level, name in imports(path) if level > depth}
     assert beyond <= {(depth + 1, "protocol"), (depth + 1, "streams")}
 
 
 @pytest.mark.parametrize("path", SHARED, ids=lambda path: path.name)
-def test_what_both_sides_share_stands_alone(path: Path) -> None:
+def test_files_that_both_sides_share_import_nothing_of_ours(path: Path) -> None:
     assert not [name for level, name in imports(path) if level]

@@ -1,4 +1,4 @@
-"""What a command does not need is not loaded: imports are most of its time."""
+"""A command loads only what it needs, because imports take most of its time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ HEAVY = ("duckdb", "numpy", "pyarrow")
 @pytest.mark.parametrize(
     ("statement", "absent"), [("import probe", (*HEAVY, "zmq")), ("import probe.connection", HEAVY)]
 )
-def test_imports_are_light(statement: str, absent: tuple[str, ...]) -> None:
+def test_importing_probe_loads_no_heavy_library(statement: str, absent: tuple[str, ...]) -> None:
     code = f"import sys; {statement}; print([name for name in {absent} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

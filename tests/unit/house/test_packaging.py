@@ -1,4 +1,4 @@
-"""The wheel holds every file, under `probe` alone; the sdist makes the same wheel."""
+"""The wheel holds every file, all of them under `probe`, and the sdist builds the same wheel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUILD = "import setuptools.build_meta as build, sys; print(getattr(build, 'build
 
 
 def sources() -> set[str]:
-    """Every module of ours by its place in the wheel."""
+    """The path that each of our modules has in the wheel."""
     folders = {"probe": "probe", "agent": "probe/agent", "cli": "probe/cli"}
     return {
         f"{place}/{path.relative_to(ROOT / folder)}"
@@ -41,7 +41,7 @@ def modules(wheel: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy to build in, so that the build leaves nothing in the checkout."""
+    """A copy to build in, so that the build leaves nothing in the checkout itself."""
     copy = tmp_path_factory.mktemp("checkout") / "tree"
     kept = {"probe", "agent", "cli", "pyproject.toml", "README.md", "LICENSE"}
     skipped = {path.name for path in ROOT.iterdir()} - kept
@@ -62,7 +62,8 @@ def test_every_file_is_in_the_wheel(wheel: Path) -> None:
     assert modules(wheel) == sources()
 
 
-def test_the_sdist_makes_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_sdist_builds_the_same_wheel(checkout: Path, wheel: Path, tmp_path: Path) -> None:
     sdist = build("sdist", checkout, tmp_path)
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -82,12 +83,12 @@ def test_only_probe_becomes_an_import_name(wheel: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", check], cwd=tmp_path, check=True)
 
 
-def test_a_checkout_installed_for_development_leaks_no_name_either(tmp_path: Path) -> None:
+def test_an_editable_install_leaks_no_import_name_either(tmp_path: Path) -> None:
     check = "import importlib.util as util; assert not util.find_spec('agent') and not util.find_spec('cli')"
     subprocess.run([sys.executable, "-c", check], cwd=tmp_path, check=True)
 
 
-def test_the_top_level_holds_nothing_beyond_the_house() -> None:
+def test_the_top_level_has_no_other_file_or_folder() -> None:
     done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         pytest.skip("not a checkout of git")

@@ -1,4 +1,4 @@
-"""The reference pages say what the code says."""
+"""The reference pages match the declarations in the code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def generate() -> ModuleType:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_page_is_what_the_code_declares(name: str, generate: ModuleType) -> None:
+def test_the_page_matches_the_declarations(name: str, generate: ModuleType) -> None:
     written = (DOCS / "reference" / name).read_text(encoding="utf-8")
     assert written == generate.pages()[name], "run `make docs`"
 

@@ -52,6 +52,7 @@ def kept(connection: Connection) -> Any:
     return laid_by
 
 
+@pytest.mark.slow
 def test_a_job_that_goes_on(agent: Make, connected: Connect) -> None:
     one, chance = Job(agent()), random.Random(3)
     living = connected(one.agent)
@@ -115,6 +116,7 @@ def test_numbers_that_turn_out_to_be_others(agent: Make, connected: Connect) -> 
     assert {row["step"] // 1000 for row in rows(living)} == {1}
 
 
+@pytest.mark.slow
 def test_steps_that_the_agent_has_forgotten_are_not_shown(agent: Make, connected: Connect) -> None:
     one = Job(agent())
     living = connected(one.agent)

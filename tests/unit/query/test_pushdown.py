@@ -23,6 +23,8 @@ from probe.snapshot.snapshot import Snapshot
 from probe.streams import BEGIN, END, ENGINE, LOG_GROUP, LOG_MODULE, OPTIMIZER, SAMPLED
 from probe.tables import TABLES
 
+pytestmark = pytest.mark.slow
+
 Connect = Callable[[], Connection]
 
 MS = 1_000_000

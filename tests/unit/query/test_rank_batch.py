@@ -25,6 +25,8 @@ from probe.snapshot.snapshot import Rank, Snapshot  # noqa: E402
 from probe.streams import BEGIN, DEVICE, END, ENGINE, FORWARD, MARKS, SAMPLED, SPANS, STEPS  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 STREAMS = TABLE.streams
 assert TABLE.derive is not None
 derive: Callable[[Rank], Any] = TABLE.derive

@@ -24,6 +24,8 @@ from probe.snapshot.snapshot import Rank, Snapshot  # noqa: E402
 from probe.streams import DEVICE, ENGINE, EVAL, FORWARD, MARKS, SAMPLED, SPANS, STEPS, WAIT  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 assert TABLE.derive is not None
 derive: Callable[[Rank], Any] = TABLE.derive
 

@@ -95,6 +95,7 @@ def test_a_model_that_no_variable_holds_goes_by_its_class(taps: Taps) -> None:
     assert found(taps) == {("forward", "Net"), ("forward", "Net#2")}
 
 
+@pytest.mark.slow
 def test_of_models_that_live_one_after_another_each_has_the_plain_name(taps: Taps, at_once: None) -> None:
     for _ in range(3):
         model = Net()
@@ -104,6 +105,7 @@ def test_of_models_that_live_one_after_another_each_has_the_plain_name(taps: Tap
         gc.collect()
 
 
+@pytest.mark.slow
 def test_a_wrapped_model_has_the_name_of_what_is_wrapped(taps: Taps) -> None:
     class DistributedDataParallel(nn.Module):  # as torch's wraps
         def __init__(self, module: Any) -> None:

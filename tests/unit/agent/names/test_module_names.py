@@ -55,6 +55,7 @@ def test_wrappers_are_no_part_of_a_name(taps: Taps) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_compiled_region_is_one_row_that_goes_by_the_name_of_what_was_compiled(taps: Taps) -> None:
     inner = torch.compile(net(), backend="eager")
     outer = nn.Sequential(nn.Linear(4, 4), torch.compile(net(), backend="eager"))

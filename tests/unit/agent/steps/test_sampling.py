@@ -105,6 +105,7 @@ def test_the_taps_time_themselves_in_one_step_of_a_sampled_block_and_only_for_au
         assert measured == ([5, 15, 25, 35] if sample == "auto" else [])
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(settings.VALID)), st.one_of(st.none(), st.booleans(), st.floats(), st.integers(), st.text())
 )

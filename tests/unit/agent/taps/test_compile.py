@@ -19,6 +19,8 @@ from probe.agent.taps.dynamo import shielded_from_dynamo  # noqa: E402
 from probe.agent.taps.modules.forward_hooks import ForwardHooks  # noqa: E402
 from probe.streams import COMPILED, ENGINE, FORWARD, KIND_MASK, OPTIMIZER, SPANS  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 STEPS = 12
 Toggle = Callable[[int], None]
 

@@ -14,6 +14,8 @@ from naps import Clock, Naps, napping  # noqa: E402
 from tapped import Taps, tapped  # noqa: E402
 from zoo import ZOO  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SLACK_NS = 10_000  # of a clock that goes on by 1 ns a reading
 STAGES = ("forward", "backward")
 Times = dict[tuple[str, str], int]
