@@ -1,4 +1,7 @@
-"""The `probe` command: a thin user of the Python API.  Data goes to stdout, talk to stderr."""
+"""The `probe` command: a thin user of the Python API.
+
+It may import all of `probe` except the agent.  Invariant: data goes to stdout, everything else to stderr.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """The console script.  Ctrl-C has its one line even while the command is still being imported."""
+    """The console script.  Ctrl-C is reported in one line even while the command is still being imported."""
     try:
         from .entry import main as enter
 

@@ -1,4 +1,4 @@
-"""The job of `probe demo`: a small model trained on noise by two ranks over gloo; it knows nothing of probe."""
+"""The job of `probe demo`: two ranks train a small model on noise over gloo.  Invariant: it does not import probe."""
 
 import ctypes
 import itertools
@@ -22,7 +22,7 @@ class Block(nn.Module):
 
 
 def main() -> None:
-    # A demo leaves nothing behind, even where torchrun is killed: prctl(PR_SET_PDEATHSIG).
+    # The demo leaves nothing behind, even if torchrun is killed: prctl(PR_SET_PDEATHSIG).
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -1,11 +1,11 @@
-"""A snippet run on the ranks of a job, its output shown as it comes: what eval and demo have in common."""
+"""Runs a snippet on the ranks of a job and shows its output as it arrives: what eval and demo have in common."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from probe.errors import SnippetFailed
 from probe.text import span, title
@@ -22,16 +22,16 @@ def evaluate(
     connection: Connection, code: str, filename: str = "<eval>", ranks: list[int] | None = None, now: bool = False,
     timeout: float | None = None, write: bool = True,
 ) -> None:  # fmt: skip
-    """Run the code and show what it printed and returned.  Raises SnippetFailed where it raised."""
+    """Run the code; show what it printed and returned, then where it ran.  Raises SnippetFailed if it raised."""
     asked = ranks or [int(facts["rank"] or 0) for facts in connection.agents]
-    merged = {
-        "stdout": RankOutput(asked, partial(_write, sys.stdout)),
-        "stderr": RankOutput(asked, partial(_write, sys.stderr)),
+    outputs = {
+        name: RankOutput(asked, partial(print, end="", file=stream, flush=True))
+        for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr))
     }
 
     def on_output(ranks: list[int], stream: str, text: str) -> None:
         for rank in ranks:
-            merged[stream].feed(rank, text)
+            outputs[stream].feed(rank, text)
 
     try:
         results = list(
@@ -40,32 +40,26 @@ def evaluate(
             )
         )
         for result in results:
-            merged["stdout"].feed(result.rank, f"{result.echo}\n" if result.echo else "")
-            merged["stderr"].feed(result.rank, result.traceback or "")
+            outputs["stdout"].feed(result.rank, f"{result.echo}\n" if result.echo else "")
+            outputs["stderr"].feed(result.rank, result.traceback or "")
     finally:
-        for merge in merged.values():
-            merge.finish()
-    _tell(results, now)
-
-
-def _write(stream: TextIO, text: str) -> None:
-    stream.write(text)
-    stream.flush()
-
-
-def _tell(results: Sequence[RankResult], now: bool) -> None:
-    """Where it ran and what it changed, on stderr.  Raises SnippetFailed for the ranks that failed."""
+        for output in outputs.values():
+            output.finish()
     for change in dict.fromkeys(change for result in results for change in result.changed):
         say(f"changed {change}")
     if results:
-        held = max(result.held_s for result in results)
-        steps = sorted({result.step for result in results if result.step is not None})
-        where = f"at step {span(steps)}" if steps else "at once"
-        say(f"ran {where}, training held {seconds(held)}" if not now else f"ran {where}, beside the training")
+        _say_where(results, now)
     failed = [result for result in results if not result.ok]
     if failed:
         what = failed[0].error or "The snippet failed"
         raise SnippetFailed(f"{what} ({title([result.rank for result in failed])})" if len(results) > 1 else what)
+
+
+def _say_where(results: Sequence[RankResult], now: bool) -> None:
+    steps = sorted({result.step for result in results if result.step is not None})
+    where = f"at step {span(steps)}" if steps else "at once"
+    held = seconds(max(result.held_s for result in results))
+    say(f"ran {where}, beside the training" if now else f"ran {where}, training held {held}")
 
 
 def seconds(value: float) -> str:

@@ -1,7 +1,8 @@
-"""Options and arguments that several verbs share, and how an endpoint is read out of them."""
+"""Options and arguments that several verbs share, and how an endpoint or a pid is read from them."""
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
@@ -14,32 +15,34 @@ from probe.errors import UsageError
 
 from .argv import settle
 
-
-class Seconds(click.FloatRange):
-    """A time above 0, of which nan and inf are none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value!r} is no number of seconds.", param, ctx)
-        return seconds
-
-
-def size(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """Callback of an option: bytes out of `500MB` or `4GB`, with units of a thousand."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B", value.strip(), re.IGNORECASE)
-    if match is None or not float(match[1]):
-        raise click.BadParameter(f"{value!r} is no size such as 500MB or 4GB.", ctx, param)
-    return float(match[1]) * 1000.0 ** " kmgt".index(match[2].lower() or " ")
-
-
-SECONDS = Seconds(min=0, min_open=True)
+KEY = "probe.key"  # in the context's meta: the file given by --key
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class Seconds(click.FloatRange):
+    """A duration above 0; nan and inf are refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
+
+
+SECONDS = Seconds(min=0, min_open=True)
+
+
+def size(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Callback of an option: the bytes in `500MB` or `4GB`, with units of a thousand."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B", value.strip(), re.IGNORECASE)
+    if match is None or not float(match[1]):
+        raise click.BadParameter(f"{value!r} is not a size such as 500MB or 4GB.", ctx, param)
+    return float(match[1]) * 1000.0 ** " kmgt".index(match[2].lower() or " ")
+
+
 class Verb(click.Command):
-    """A verb whose help writes it as users do: the endpoint first."""
+    """A verb whose usage line shows the endpoint first, as users write it."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage("probe", " ".join([f"[ENDPOINT] {self.name}", *self.collect_usage_pieces(ctx)]))
@@ -58,11 +61,8 @@ class TextCommand(Verb):
         return super().parse_args(ctx, settle(args, options))
 
 
-KEY = "probe.key"  # in the context's meta: the file given by --key
-
-
 def endpoint_option(function: Function) -> Function:
-    """-t ENDPOINT and --key FILE of a verb that connects; cli/session.py takes the key from the context."""
+    """-t ENDPOINT, as the argument `endpoints`, and --key FILE, which cli/session.py takes from the context."""
     keyed = click.option(
         "--key", metavar="FILE", expose_value=False, help="The key for tcp:// and job://. Default: $PROBE_KEY.",
         callback=lambda context, parameter, value: context.meta.update({KEY: value}),
@@ -71,13 +71,34 @@ def endpoint_option(function: Function) -> Function:
 
 
 def process_option(function: Function) -> Function:
-    """-t of a verb that looks at processes, attached or not."""
-    return _target("The pid of a process, or of a parent of some.")(function)
+    """-t PID, as the argument `endpoints`, of a verb that looks at processes, attached or not."""
+    return _target("The pid of a process, or of a parent of ranks.")(function)
 
 
 def _target(what: str) -> Callable[[Function], Function]:
-    """As the list `endpoints`: one given twice is an error of `one_endpoint`, not click's last."""
+    """Collects every -t, so that two of them are an error instead of the last one winning."""
     return click.option("-t", "--endpoint", "endpoints", multiple=True, metavar="ENDPOINT", help=what)
+
+
+def endpoint_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The endpoint of a verb that connects and takes no other words, as the argument `endpoint`: str or None."""
+
+    @functools.wraps(function)
+    def with_endpoint(words: Sequence[str], endpoints: Sequence[str], **options: Any) -> Any:
+        return function(endpoint=one_endpoint(endpoints, words), **options)
+
+    return click.argument("words", nargs=-1, metavar="")(endpoint_option(with_endpoint))
+
+
+def process_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """[PID] of a verb that looks at processes, attached or not, as the argument `pid`: int or None."""
+
+    @functools.wraps(function)
+    def with_pid(words: Sequence[str], endpoints: Sequence[str], **options: Any) -> Any:
+        endpoint = one_endpoint(endpoints, words)
+        return function(pid=None if endpoint is None else pid_of(endpoint), **options)
+
+    return click.argument("words", nargs=-1, metavar="[PID]")(process_option(with_pid))
 
 
 def one_endpoint(options: Sequence[str], words: Sequence[str] = ()) -> str | None:
@@ -90,33 +111,32 @@ def one_endpoint(options: Sequence[str], words: Sequence[str] = ()) -> str | Non
     return given.pop() if given else None
 
 
+def pid_of(word: str) -> int:
+    """The pid that a word gives.  Raises UsageError."""
+    if not word.strip().isdigit() or not int(word):
+        raise UsageError(f"{word!r} is not a pid.", "Give the number of a process: probe list shows them.")
+    return int(word)
+
+
 def endpoint_and_text(
     options: Sequence[str], words: Sequence[str], file: str | None, what: str
 ) -> tuple[str | None, str]:
-    """The endpoint (or None) and the text, which is the last word, stdin for `-`, or a file's content."""
-    if file is not None:
-        return one_endpoint(options, _at_most(words, 1, what)), _checked(_read(file, what), what)
-    room = 1 if options else 2
-    *before, text = _at_most(words, room, what) or [""]
-    if not text or (text.isdigit() and what == "SQL"):
+    """The endpoint (or None) and the text: the last word, stdin for `-`, or a file's content.  Raises UsageError."""
+    most = 1 if options or file is not None else 2
+    if len(words) > most:
+        raise UsageError(f"Too many words: {' '.join(words[most - 1 :])!r}.", f"Put the {what} in quotes.")
+    *before, text = words if file is None and words else [*words, ""]
+    if file is None and (not text or (text.isdigit() and what == "SQL")):
         raise UsageError(f"No {what} was given.", "Give it in quotes, or - to read stdin, or -f FILE.")
-    return one_endpoint(options, before), _checked(_read("-", what) if text == "-" else text, what)
-
-
-def _checked(text: str, what: str) -> str:
+    if file is not None or text == "-":
+        text = _read(file or "-", what)
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # bytes of the command line that are none become lone surrogates
+    except UnicodeEncodeError as error:  # bytes of the command line that are not text become lone surrogates
         raise UsageError(f"The {what} is not UTF-8 text.") from error
     if what == "SQL" and not text.strip(" \t\r\n;"):
         raise UsageError("The SQL is empty.", 'For example: "SELECT * FROM probe.agents"')
-    return text
-
-
-def _at_most(words: Sequence[str], room: int, what: str) -> list[str]:
-    if len(words) > room:
-        raise UsageError(f"Too many words: {' '.join(words[room - 1 :])!r}.", f"Put the {what} in quotes.")
-    return list(words)
+    return one_endpoint(options, before), text
 
 
 def _read(file: str, what: str) -> str:

@@ -1,4 +1,4 @@
-"""The click program: its verbs, each in a file of its own that is imported only when it is asked for."""
+"""The click program and its verbs, each in a file of its own that is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -42,18 +42,24 @@ class Verbs(click.Group):
              context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})  # fmt: skip
 @click.version_option(__version__, message="probe %(version)s")
 def program() -> None:
-    """Attach to a running PyTorch job, and ask it anything in SQL or Python.
+    """Attach to a running PyTorch job and query it in SQL or Python.
 
     \b
     Example:
       probe attach 4242                  the pid of torchrun, or of one process
-      probe 4242 query "SELECT module, AVG(duration) FROM python.torch_trace GROUP BY 1"
+      probe 4242 query "SELECT rank, MAX(step) FROM python.step_trace GROUP BY 1"
       probe 4242 eval "print(model)"
       probe 4242 detach
 
-    An ENDPOINT says which job. It is the pid of an attached process, or of a parent of some (torchrun):
-    then it stands for all its ranks; or a name that attach gave; or ipc://PATH, an agent's socket; or
-    tcp://HOST:PORT, an agent on another host; or job://HOST:PORT, one agent that knows all the others;
-    or several of these with commas. It may come before the verb, after it, or as -t ENDPOINT; where
-    exactly one job is attached here it may be left out.
+    An ENDPOINT names a job. It is one of these, or several with commas between them:
+
+    \b
+      PID               an attached process, or torchrun for all its ranks
+      NAME              the name given by attach --name
+      ipc://PATH        an agent's socket
+      tcp://HOST:PORT   an agent on another host
+      job://HOST:PORT   one agent on another host, for all ranks of its job
+
+    It may stand before the verb, after it, or as -t ENDPOINT. If exactly one job is attached on this machine, it may
+    be left out.
     """

@@ -69,6 +69,10 @@ BARE = 1 << 12  # steps: all taps were out but the one that counts steps
 UNTIMED = 1 << 13  # steps: so short that the clocks around engine and optimizer were out
 BLOCKING = 1 << 14  # collectives: the thread that issued it waited for its end at once
 
+# Sampling records module calls in every N-th block of BLOCK steps, N one of EVERY.
+BLOCK = 10
+EVERY = (1, 2, 5, 10, 20, 50, 100)
+
 # What a sample counts, as the kernel or the driver gives it: numbers that only grow (the reader makes rates of two of
 # them) and levels.  By number; a new one goes to the end, an old one never changes.
 PROCESS = 0  # the source of what is no device's

@@ -1,13 +1,13 @@
-"""Ranks as a reader of text wants them: runs instead of lists.
+"""Rank numbers as text: runs such as 0-7 instead of lists.
 
-Used by whatever names ranks.  The one invariant: pure, and nothing is imported.
+Used by everything that names ranks.  Invariant: pure, and imports nothing of ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-_MANY = 8  # runs that a line has room for
+_MOST_RUNS = 8  # that fit into a line
 
 
 def title(ranks: Sequence[int]) -> str:
@@ -17,14 +17,14 @@ def title(ranks: Sequence[int]) -> str:
 
 def span(ranks: Sequence[int]) -> str:
     """`0-3, 6` for 0, 1, 2, 3, 6."""
-    return _written(_runs(ranks))
+    return _joined(_runs(ranks))
 
 
 def some(ranks: Sequence[int]) -> str:
-    """Likewise, but what is too long for a line ends in `and 23 more`."""
+    """Like span(), but a text too long for a line ends in `and 23 more`."""
     runs = _runs(ranks)
-    more = sum(last - first + 1 for first, last in runs[_MANY:])
-    return f"{_written(runs[:_MANY])} and {more} more" if more else _written(runs)
+    more = sum(last - first + 1 for first, last in runs[_MOST_RUNS:])
+    return _joined(runs[:_MOST_RUNS]) + f" and {more} more" * bool(more)
 
 
 def _runs(ranks: Sequence[int]) -> list[list[int]]:
@@ -37,5 +37,5 @@ def _runs(ranks: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def _written(runs: Sequence[Sequence[int]]) -> str:
+def _joined(runs: Sequence[Sequence[int]]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

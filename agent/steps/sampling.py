@@ -10,11 +10,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...streams import BARE, SAMPLED, UNTIMED
+from ...streams import BARE, BLOCK, EVERY, SAMPLED, UNTIMED
 from ..noop import noop
 
-BLOCK = 10
-EVERY = (1, 2, 5, 10, 20, 50, 100)
 FIRST = 20  # steps after the attach that all are sampled: what they cost says how many of the rest may be
 BUDGET_PCT = 1.0
 _AIM = 0.6  # of the budget: what is measured of ourselves is off by about as much as is left

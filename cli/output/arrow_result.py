@@ -22,11 +22,8 @@ class ArrowResult:
 
     @property
     def numeric(self) -> list[bool]:
-        types = pa.types
-        return [
-            types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-            for kind in self.table.schema.types
-        ]
+        tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal
+        return [any(test(kind) for test in tests) for kind in self.table.schema.types]
 
     @property
     def count(self) -> int:
@@ -45,7 +42,7 @@ class ArrowResult:
 
 
 def unique(names: list[str]) -> list[str]:
-    """The names, with _1, _2, … after those seen before: a JSON object has each key once."""
+    """The names, with _1, _2, … appended to repeated ones: a JSON object has each key once."""
     result: list[str] = []
     for name in names:
         candidate, number = name, 0
@@ -57,19 +54,14 @@ def unique(names: list[str]) -> list[str]:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    if pa.types.is_timestamp(column.type):
-        return _timestamps(column)
+    if pa.types.is_timestamp(column.type):  # ISO 8601; one with a time zone in UTC, which needs no zone database
+        zone = "Z" if column.type.tz else ""
+        plain = column.cast(pa.int64()).cast(pa.timestamp(column.type.unit))
+        return [text and f"{text.replace(' ', 'T')}{zone}" for text in plain.cast(pa.string()).to_pylist()]
     if pa.types.is_interval(column.type):
         return [None if value is None else interval(*value) for value in column.to_pylist()]
     values: list[Any] = column.to_pylist()
     return values
-
-
-def _timestamps(column: pa.Array) -> list[str | None]:
-    """ISO 8601, `Z` behind those with a time zone: an instant is shown in UTC, which needs no zone database."""
-    zone = "Z" if column.type.tz else ""
-    plain = column.cast(pa.int64()).cast(pa.timestamp(column.type.unit))
-    return [text and f"{text.replace(' ', 'T')}{zone}" for text in plain.cast(pa.string()).to_pylist()]
 
 
 def interval(months: int, days: int, nanoseconds: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import math
@@ -10,10 +11,11 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import click
 
@@ -26,85 +28,86 @@ BINARY = ("parquet", "arrow")
 SUFFIXES = {".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet",
             ".arrow": "arrow", ".feather": "arrow", ".txt": "table"}  # fmt: skip
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+
+def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--format and -o, as the argument `output`: an Output that can be written to."""
+
+    @click.option("--format", "form", type=click.Choice(list(WRITERS)), metavar="FORMAT",
+                  help=f"{', '.join(WRITERS)}. Default: by -o's suffix, else table.")  # fmt: skip
+    @click.option("-o", "--output", "out", metavar="FILE", help="Write to FILE instead of stdout.")
+    @functools.wraps(function)
+    def with_output(form: str | None, out: str | None, **options: Any) -> Any:
+        output = Output(form, out)
+        output.check()
+        return function(output=output, **options)
+
+    return with_output
 
 
-def format_options(function: Function) -> Function:
-    """--format and -o, as the arguments `form` and `output` that `check` and `show` take."""
-    form = click.option("--format", "form", type=click.Choice(list(WRITERS)), metavar="FORMAT",
-                        help=f"{', '.join(WRITERS)}; by default what -o's suffix says, or table.")  # fmt: skip
-    output = click.option("-o", "--output", "output", metavar="FILE", help="Write to FILE instead of stdout.")
-    return form(output(function))
+@dataclass(frozen=True)
+class Output:
+    """Where a result goes, and how.  form: of --format, or None; file: of -o, or None for stdout."""
 
+    form: str | None = None
+    file: str | None = None
 
-def check(form: str | None, output: str | None) -> None:
-    """Raises UsageError for what could not be written, before the work is done whose result it is."""
-    if chosen(form, output) in BINARY and output is None and sys.stdout.isatty():
-        raise UsageError(f"{form} is binary and stdout is a terminal.", f"Give -o FILE.{form}, or a pipe.")
-    if output is not None:
-        folder = Path(output).parent
-        if Path(output).is_dir():
-            raise UsageError(f"Cannot write {output}: it is a folder.")
-        if not os.access(folder, os.W_OK):
-            raise UsageError(f"Cannot write {output}: no such folder, or not writable.")
+    @property
+    def is_default(self) -> bool:
+        """Whether the user chose neither, so that a verb may add text for people to read."""
+        return self.form is None and self.file is None
 
+    @property
+    def kind(self) -> str:
+        """The format, from the file's suffix if --format does not say.  Raises UsageError for an unknown suffix."""
+        suffix = Path(self.file or "").suffix.lower()
+        if self.form is None and suffix and suffix not in SUFFIXES:
+            raise UsageError(f"No format has the suffix {suffix!r}: {self.file}.", f"Give --format {'|'.join(WRITERS)}")
+        return self.form or SUFFIXES.get(suffix, "table")
 
-def chosen(form: str | None, output: str | None) -> str:
-    suffix = Path(output or "").suffix.lower()
-    if form is None and suffix and suffix not in SUFFIXES:
-        raise UsageError(f"No format has the suffix {suffix!r}: {output}.", f"Say which: --format {'|'.join(WRITERS)}")
-    return form or SUFFIXES.get(suffix, "table")
+    def check(self) -> None:
+        """Raises UsageError for an output that cannot be written, before a verb does any work."""
+        if self.kind in BINARY and self.file is None and sys.stdout.isatty():
+            raise UsageError(f"{self.form} is binary and stdout is a terminal.", f"Use a pipe, or -o FILE.{self.form}")
+        if self.file is not None and Path(self.file).is_dir():
+            raise UsageError(f"Cannot write {self.file}: it is a folder.", f"Give a file: -o {self.file}/FILE")
+        if self.file is not None and not os.access(Path(self.file).parent, os.W_OK):
+            raise UsageError(f"Cannot write {self.file}: no such folder, or not writable.", "Give another: -o FILE")
 
+    def show(self, result: Result, wrap_last: bool = False) -> None:
+        """Write the result; the row count of a table or a file goes to stderr.  wrap_last: as render() takes it."""
+        self.write(result, wrap_last)
+        if self.file is not None:
+            print(f"{rows(result)} written to {self.file}", file=sys.stderr)
+        elif self.kind == "table":
+            print(f"({rows(result)})", file=sys.stderr)
 
-def show(result: Result, form: str | None = None, output: str | None = None, wrap_last: bool = False) -> None:
-    """Write result to stdout or to the file `output`; the row count of a table or a file goes to stderr."""
-    write(result, form, output, wrap_last)
-    if output is not None:
-        print(f"{rows(result)} written to {output}", file=sys.stderr)
-    elif chosen(form, output) == "table":
-        print(f"({rows(result)})", file=sys.stderr)
-
-
-def write(result: Result, form: str | None = None, output: str | None = None, wrap_last: bool = False) -> None:
-    """The result and nothing else."""
-    kind = chosen(form, output)
-    with _sink(output) as sink:
-        if kind == "table":
-            _write_table(result, sink, _terminal_width(output), wrap_last)
-        elif kind == "arrow" and output is not None:
-            _write_arrow_file(result, sink)
-        else:
-            WRITERS[kind](result, sink)
+    def write(self, result: Result, wrap_last: bool = False) -> None:
+        """Write the result and nothing else; everything except a table in a terminal is UTF-8 in any locale."""
+        sys.stdout.flush()
+        stdout = nullcontext(sys.stdout.buffer)
+        try:
+            opened: AbstractContextManager[BinaryIO] = stdout if self.file is None else open(self.file, "wb")  # noqa: SIM115
+        except OSError as error:
+            raise UsageError(f"Cannot write {self.file}: {error.strerror}.", "Give another: -o FILE") from error
+        with opened as sink:
+            if self.kind == "table":
+                in_terminal = self.file is None and sys.stdout.isatty()
+                _write_table(result, sink, shutil.get_terminal_size().columns if in_terminal else None, wrap_last)
+            elif self.kind == "arrow":
+                _write_arrow(result, sink, to_file=self.file is not None)
+            else:
+                WRITERS[self.kind](result, sink)
+            sink.flush()
 
 
 def rows(result: Result) -> str:
     return f"{result.count} row{'s' * (result.count != 1)}"
 
 
-def _terminal_width(output: str | None) -> int | None:
-    return shutil.get_terminal_size().columns if output is None and sys.stdout.isatty() else None
-
-
-@contextmanager
-def _sink(output: str | None) -> Iterator[BinaryIO]:
-    """The open file, or stdout's bytes: everything but a table in a terminal is UTF-8 in any locale."""
-    if output is None:
-        sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    try:
-        stream = open(output, "wb")  # noqa: SIM115
-    except OSError as error:
-        raise UsageError(f"Cannot write {output}: {error.strerror}.") from error
-    with stream:
-        yield stream
-
-
-def _write_table(result: Result, sink: BinaryIO, width: int | None, wrap_last: bool = False) -> None:
+def _write_table(result: Result, sink: BinaryIO, width: int | None = None, wrap_last: bool = False) -> None:
     encoding = sys.stdout.encoding if width is not None else "utf-8"
-    for line in table.render(result, width, wrap_last):
-        sink.write(f"{line}\n".encode(encoding, "backslashreplace"))
+    lines = table.render(result, width, wrap_last)
+    sink.writelines(f"{line}\n".encode(encoding, "backslashreplace") for line in lines)
 
 
 def _write_csv(result: Result, sink: BinaryIO) -> None:
@@ -115,11 +118,6 @@ def _write_csv(result: Result, sink: BinaryIO) -> None:
     for batch in result.batches():
         writer.writerows(zip(*([_field(value) for value in column] for column in batch), strict=True))
     text.detach()
-
-
-def _write_ndjson(result: Result, sink: BinaryIO) -> None:
-    for line in _objects(result):
-        sink.write(f"{line}\n".encode())
 
 
 def _write_json(result: Result, sink: BinaryIO) -> None:
@@ -141,27 +139,19 @@ def _write_parquet(result: Result, sink: BinaryIO) -> None:
         raise UsageError(f"Parquet cannot hold this: {reason}.", "Cast the column to VARCHAR, or use arrow.") from error
 
 
-def _write_arrow(result: Result, sink: BinaryIO) -> None:
-    """The IPC stream format, which needs no seeking and so goes into a pipe."""
+def _write_arrow(result: Result, sink: BinaryIO, to_file: bool = False) -> None:
+    """The IPC stream format, which works in a pipe; in a file the IPC file format: .arrow and .feather mean that."""
     import pyarrow as pa
 
-    with pa.ipc.new_stream(sink, result.arrow().schema) as writer:
-        writer.write_table(result.arrow())
-
-
-def _write_arrow_file(result: Result, sink: BinaryIO) -> None:
-    """The IPC file format, which is what .arrow and .feather stand for."""
-    import pyarrow as pa
-
-    with pa.ipc.new_file(sink, result.arrow().schema) as writer:
+    with (pa.ipc.new_file if to_file else pa.ipc.new_stream)(sink, result.arrow().schema) as writer:
         writer.write_table(result.arrow())
 
 
 WRITERS: dict[str, Callable[[Result, BinaryIO], None]] = {
-    "table": lambda result, sink: _write_table(result, sink, None),
+    "table": _write_table,
     "csv": _write_csv,
     "json": _write_json,
-    "ndjson": _write_ndjson,
+    "ndjson": lambda result, sink: sink.writelines(f"{line}\n".encode() for line in _objects(result)),
     "parquet": _write_parquet,
     "arrow": _write_arrow,
 }
@@ -183,7 +173,7 @@ def _field(value: Any) -> Any:
 
 
 def _jsonable(value: Any) -> Any:
-    """What JSON can hold of it: NaN and the infinities, for which JSON has no word, are null."""
+    """The value as JSON can hold it: NaN and the infinities, which JSON lacks, are null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (str, int)):

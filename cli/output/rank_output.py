@@ -1,8 +1,8 @@
-"""The output of many ranks as one text: what is equal is printed once, under `ranks 0-7:`.
+"""The output of many ranks as one text: equal lines are printed once, under `ranks 0-7:`.
 
-The lines that all ranks have printed so far go out at once.  From the first difference on each rank's lines are
-held, and go out grouped by equal text when the ranks are done or the oldest held line is PATIENCE_S old.
-Called by eval from one thread.  Nothing that was fed is lost or reordered within a rank.
+Lines that all ranks have printed go out at once.  From the first difference on, each rank's lines are held; they go out
+grouped by equal text when the ranks are done or the oldest held line is PATIENCE_S old.
+Called by eval from one thread.  Invariant: nothing that was fed is lost or reordered within a rank.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 from probe.text import title
 
-PATIENCE_S = 1.0  # how long a line may wait for its like from another rank
+PATIENCE_S = 1.0  # how long a line may wait for an equal one from another rank
 
 
 class RankOutput:
-    """One stream (stdout or stderr) of `ranks`; text leaves through `write`, with no header for a single rank."""
+    """One stream (stdout or stderr) of `ranks`, passed to `write`; the output of a single rank has no header."""
 
     def __init__(
         self, ranks: Sequence[int], write: Callable[[str], object], clock: Callable[[], float] = time.monotonic
@@ -29,26 +29,26 @@ class RankOutput:
         self._at_line_start = True
 
     def feed(self, rank: int, text: str) -> None:
-        """Text that a rank printed; a new rank is one more."""
+        """Text that a rank printed; an unknown rank is added."""
         self._held[rank] = self._held.get(rank, "") + text
         if len(self._held) == 1:
             self._out((rank,), self._take(rank, len(self._held[rank])))
             return
-        self._common()
+        self._write_common()
         if not any(self._held.values()):
             self._since = None
         elif self._since is None:
             self._since = self._clock()
         elif self._clock() - self._since > PATIENCE_S:
-            self._apart(whole_lines=True)
+            self._write_groups(whole_lines=True)
 
     def finish(self) -> None:
-        """No more text comes: whatever is held goes out."""
-        self._apart(whole_lines=False)
+        """No more text comes: write everything that is held."""
+        self._write_groups(whole_lines=False)
         if not self._at_line_start and len(self._held) > 1:
             self._write("\n")
 
-    def _common(self) -> None:
+    def _write_common(self) -> None:
         """Write the whole lines with which every rank's held text begins."""
         texts = list(self._held.values())
         first, last = min(texts), max(texts)
@@ -58,8 +58,8 @@ class RankOutput:
             parts = [self._take(rank, length) for rank in self._held]
             self._out(tuple(self._held), parts[0])
 
-    def _apart(self, whole_lines: bool) -> None:
-        """Write what each rank holds, the ranks with equal texts together."""
+    def _write_groups(self, whole_lines: bool) -> None:
+        """Write what each rank holds, grouping the ranks whose texts are equal."""
         groups: dict[str, list[int]] = {}
         for rank, text in self._held.items():
             length = text.rfind("\n") + 1 if whole_lines else len(text)

@@ -1,7 +1,7 @@
-"""What a verb has to show, whatever it came from: named columns, read in batches.
+"""What a verb shows, whatever its source: named columns, read in batches.
 
-`Records` serves the verbs that build a few rows themselves; query's Arrow result is in arrow_result.py, so
-that only query pays for the import of pyarrow.
+`Records` serves verbs that build a few rows themselves; query's Arrow result is in arrow_result.py, so that only query
+pays for the import of pyarrow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Result(Protocol):
-    """names: unique; numeric: which columns hold numbers; count: of rows."""
+    """names: unique; numeric: which columns hold numbers; count: number of rows."""
 
     @property
     def names(self) -> Sequence[str]: ...
@@ -24,7 +24,7 @@ class Result(Protocol):
     @property
     def count(self) -> int: ...
     def batches(self) -> Iterator[list[list[Any]]]:
-        """Some rows at a time, as one list of Python values a column; times are ISO 8601 texts."""
+        """Some rows at a time, as one list of Python values per column; times are ISO 8601 texts."""
         ...
 
     def arrow(self) -> pa.Table: ...
@@ -38,7 +38,7 @@ class Records:
     @property
     def numeric(self) -> list[bool]:
         values = ([row[place] for row in self.rows if row[place] is not None] for place in range(len(self.names)))
-        return [bool(column) and all(map(_is_number, column)) for column in values]
+        return [bool(column) and {type(value) for value in column} <= {int, float} for column in values]
 
     @property
     def count(self) -> int:
@@ -50,9 +50,4 @@ class Records:
     def arrow(self) -> pa.Table:
         import pyarrow as pa
 
-        columns = next(self.batches())
-        return pa.table(dict(zip(self.names, columns, strict=True)))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return pa.table(dict(zip(self.names, next(self.batches()), strict=True)))

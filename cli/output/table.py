@@ -1,7 +1,7 @@
 """The table format: columns as wide as their data, numbers to the right, NULL shown as NULL.
 
-Into a terminal, long text cells are cut until a row fits, and what cannot fit is shown one column a line;
-elsewhere nothing is cut.  Pure functions: the width is given, never asked for here.
+In a terminal, long text cells are cut until a row fits, and a row that still does not fit is shown one column a line;
+elsewhere nothing is cut.  Invariant: pure; the width is an argument and is never asked for here.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ LEAST_WIDTH = 26  # a text column is never cut below this: times and most names 
 def render(result: Result, width: int | None = None, wrap_last: bool = False) -> Iterator[str]:
     """The lines of the table.
 
-    width: of the terminal, None for no limit.  wrap_last: what would be cut of the last column's text (paragraphs
-    of documentation, one a line) goes on in the next line.
+    width: of the terminal, None for no limit.  wrap_last: text of the last column (paragraphs of documentation, one a
+    line) that would be cut continues on the next line.
     """
     header = [plain(name) for name in result.names]
     widths = [text_width(name) for name in header]
     rows: list[tuple[str, ...]] = []
     for batch in result.batches():
         columns = [[cell(value) for value in column] for column in batch[: len(batch) - wrap_last]]
-        columns += [[paragraphs(str(value), width) for value in column] for column in batch[len(columns) :]]
-        widths = [max([width, *map(_widest, texts)]) for width, texts in zip(widths, columns, strict=True)]
+        for column in batch[len(columns) :]:  # one paragraph a line, or all on one line if the width is unlimited
+            columns.append([("\n" if width else " ").join(map(plain, str(text).split("\n"))) for text in column])
+        widths = [max([width, *map(text_width, texts)]) for width, texts in zip(widths, columns, strict=True)]
         rows += zip(*columns, strict=True)
     if width is not None:
-        widths = fit(widths, result.numeric, width)
-        if row_width(widths) > width:
-            yield from upright(header, rows, width)
+        gaps = len(GAP) * (len(widths) - 1)
+        widths = _fit(widths, result.numeric, width - gaps)
+        if sum(widths) + gaps > width:
+            yield from _upright(header, rows, width)
             return
     yield _line(header, widths, result.numeric)
     yield GAP.join("-" * column for column in widths)
@@ -52,7 +54,7 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (float, Decimal)):
-        return number(value)
+        return _number(value)
     if isinstance(value, (bytes, bytearray)):
         return value.hex()
     if isinstance(value, list):
@@ -62,41 +64,28 @@ def cell(value: Any) -> str:
     return plain(str(value))
 
 
-def paragraphs(text: str, width: int | None) -> str:
-    """One a line; all in one line where nothing limits it."""
-    return ("\n" if width else " ").join(map(plain, text.split("\n")))
-
-
-def number(value: Any) -> str:
-    """A float or Decimal: six significant digits, all before the point, and never a digit that is not there."""
-    if not math.isfinite(value):
-        return str(value)
+def _number(value: Any) -> str:
+    """A float or Decimal: six significant digits, every digit before the point, and none that is made up."""
     size = float(abs(value))
-    if size >= 1e15:
-        return f"{value:.6g}" if isinstance(value, float) else str(value)
-    if value == int(value):
+    if not math.isfinite(value) or (size >= 1e15 and isinstance(value, Decimal)):
+        return str(value)
+    if value == int(value) and size < 1e15:
         return f"{int(value)}.0" if isinstance(value, float) else str(value)
-    if size >= 1e5:
-        return f"{value:.1f}"
-    return f"{float(value):.6g}"
+    return f"{value:.1f}" if 1e5 <= size < 1e15 else f"{float(value):.6g}"
 
 
 def plain(text: str) -> str:
-    """The text on one line; what would move a terminal's cursor or colour it is shown escaped."""
+    """The text on one line; characters that would move a terminal's cursor or colour it are escaped."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def text_width(text: str) -> int:
-    """The columns a terminal takes for it: wide East Asian characters two, combining marks none."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_char_width, text))
-
-
-def _widest(text: str) -> int:
-    return text_width(text) if "\n" not in text else max(map(text_width, text.split("\n")))
+    """The columns that a terminal needs for the widest line: wide East Asian characters two, combining marks none."""
+    if "\n" in text:
+        return max(map(text_width, text.split("\n")))
+    return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
 def _char_width(char: str) -> int:
@@ -105,11 +94,7 @@ def _char_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def row_width(widths: Sequence[int]) -> int:
-    return sum(widths) + len(GAP) * (len(widths) - 1)
-
-
-def upright(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+def _upright(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     """Each row as a block of lines, one for each column."""
     names = max(map(text_width, header))
     for number, row in enumerate(rows, 1):
@@ -118,22 +103,20 @@ def upright(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
             yield cut(f"{name}{' ' * (names - text_width(name))}{GAP}{text}".replace("\n", " "), width)
 
 
-def fit(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:
-    """widths with the widest text columns narrowed until a row takes `width`, or none can be narrowed."""
+def _fit(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:
+    """widths with the widest text columns narrowed until their sum is `width` or none can be narrowed further."""
     widths = list(widths)
-    over = row_width(widths) - width
     texts = [place for place, is_number in enumerate(numeric) if not is_number]
-    while over > 0 and texts:
-        place = max(texts, key=widths.__getitem__)
-        if widths[place] <= LEAST_WIDTH:
+    for _ in range(sum(widths) - width):
+        place = max(texts, key=widths.__getitem__, default=None)
+        if place is None or widths[place] <= LEAST_WIDTH:
             break
         widths[place] -= 1
-        over -= 1
     return widths
 
 
 def cut(text: str, width: int) -> str:
-    """The text, or its beginning with `…` where it is wider than `width`."""
+    """The text, or its beginning with `…` if it is wider than `width`."""
     if text_width(text) <= width:
         return text
     kept, used = "", 1

@@ -1,5 +1,5 @@
 """The interactive SQL shell: prompt, completion, dot-commands, watching.
 
-It may import `output` and the session.  Invariant: whatever a line does wrong is raised, and leaves the shell as it
-was.
+It may import the rest of the command except verbs.  Invariant: whatever a line does wrong is raised, and leaves the
+shell as it was.
 """

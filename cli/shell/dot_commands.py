@@ -1,11 +1,11 @@
-"""The commands of the shell that are no SQL: each begins with a dot, stands on a line of its own and needs no `;`.
+"""What a line of input does: a command that begins with a dot and needs no `;`, or SQL statements.
 
-Called by cli/shell/lines.py.  A new one is one function and one line in COMMANDS.
+Called by the prompt and, for a file, by the verb sql.  A new command is one function and one line in COMMANDS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import click
@@ -14,7 +14,7 @@ from probe.errors import UsageError
 
 from ..argv import nearest
 from ..options import SECONDS
-from ..output.formats import BINARY, WRITERS, write
+from ..output.formats import BINARY, WRITERS, Output
 from ..output.result import Records
 from ..program import program
 from ..session import say
@@ -24,12 +24,12 @@ from .statements import split
 from .watch import watch
 
 FORMS = tuple(form for form in WRITERS if form not in BINARY)
-_PLAIN = {"help": ".help", "quit": ".quit", "exit": ".quit"}  # what people type before they know better
+_WITHOUT_DOT = {"help": ".help", "quit": ".quit", "exit": ".quit"}  # what people type by habit
 _WATCH = "For example: .watch 2 SELECT * FROM probe.agents"
 
 
 class Command(NamedTuple):
-    """words: those that may follow; run gets what follows, stripped."""
+    """run: gets the rest of the line, stripped; words: what may follow the name, for completion."""
 
     usage: str
     doc: str
@@ -37,39 +37,38 @@ class Command(NamedTuple):
     words: tuple[str, ...] = ()
 
 
-def is_command(text: str) -> bool:
-    return text.lstrip().startswith(".") or _word(text) in _PLAIN
-
-
-def obey(shell: Shell, text: str) -> None:
-    """Raises UsageError for what is no command."""
-    name, _, rest = _PLAIN.get(_word(text), text.strip()).partition(" ")
+def run(shell: Shell, text: str) -> None:
+    """Do what the text says, statement by statement.  Raises ProbeError."""
+    if not is_command(text):
+        for statement in split(text):
+            shell.last = statement
+            shell.show(shell.ask(statement))
+        return
+    name, _, rest = _WITHOUT_DOT.get(_word(text), text.strip()).partition(" ")
     if name not in COMMANDS:
         raise UsageError(f"No such command: {name}.", nearest(name, COMMANDS) or "Type .help")
     COMMANDS[name].run(shell, rest.strip().rstrip(";").rstrip())
 
 
-def offered(line: str) -> list[Candidate]:
-    """What the last word of a command's line may become."""
-    name, behind, word = line.lstrip().rpartition(" ")
-    if not behind:
-        return [Candidate(each, command.doc) for each, command in COMMANDS.items() if each.startswith(word)]
-    words = _table_names() if name.strip() == ".schema" else COMMANDS[name].words if name in COMMANDS else ()
-    return [Candidate(each) for each in words if word in (each[: len(word)], each.partition(".")[2][: len(word)])]
-
-
-def _table_names() -> list[str]:
-    from probe.tables import TABLES
-
-    return sorted(table.name for table in TABLES)
+def is_command(text: str) -> bool:
+    return text.lstrip().startswith(".") or _word(text) in _WITHOUT_DOT
 
 
 def _word(text: str) -> str:
     return text.strip().rstrip(";").lower()
 
 
-def _tables(shell: Shell, rest: str) -> None:
-    _verb("tables", "--format", shell.form)
+def offered(line: str) -> list[Candidate]:
+    """What the last word of a command's line may become."""
+    name, space, word = line.lstrip().rpartition(" ")
+    if not space:
+        return [Candidate(each, command.doc) for each, command in COMMANDS.items() if each.startswith(word)]
+    words: Sequence[str] = COMMANDS[name].words if name in COMMANDS else ()
+    if name.strip() == ".schema":
+        from probe.tables import TABLES
+
+        words = sorted(table.name for table in TABLES)
+    return [Candidate(each) for each in words if word in (each[: len(word)], each.partition(".")[2][: len(word)])]
 
 
 def _schema(shell: Shell, rest: str) -> None:
@@ -80,11 +79,11 @@ def _schema(shell: Shell, rest: str) -> None:
 
     ordered = sorted(TABLES, key=lambda table: table.name)
     every = [(table.name, column.name, column.type, column.unit) for table in ordered for column in table.columns]
-    write(Records(("table", "column", "type", "unit"), every), shell.form)
+    Output(shell.form).write(Records(("table", "column", "type", "unit"), every))
 
 
 def _verb(name: str, *words: str) -> None:
-    """The verb of the command line itself, which needs no connection."""
+    """Run the verb of the command line itself, one that needs no connection."""
     with program.make_context("probe", [name, *words]) as context:
         program.invoke(context)
 
@@ -94,10 +93,10 @@ def _watch(shell: Shell, rest: str) -> None:
     try:
         every = SECONDS.convert(seconds, None, None)
     except click.BadParameter:
-        raise UsageError(f"{seconds!r} is no number of seconds.", _WATCH) from None
+        raise UsageError(f"{seconds!r} is not a number of seconds.", _WATCH) from None
     several = split(sql) or [shell.last]
     if len(several) > 1 or not several[0]:
-        what = "One statement at a time can be watched." if sql else "Nothing has been asked yet."
+        what = "Only one statement at a time can be watched." if sql else "There is no statement to repeat yet."
         raise UsageError(what, _WATCH)
     shell.last = several[0]
     watch(shell, every, shell.last)
@@ -106,15 +105,15 @@ def _watch(shell: Shell, rest: str) -> None:
 def _open(shell: Shell, rest: str) -> None:
     if rest:
         shell.open_steps = _one_of(rest, ("on", "off")) == "on"
-    say(f"The step that still runs is {'shown' if shell.open_steps else 'not shown'}.")
+    say(f"The step that is still running is {'shown' if shell.open_steps else 'not shown'}.")
 
 
 def _rows(shell: Shell, rest: str) -> None:
     if rest and rest != "all" and not (rest.isdecimal() and int(rest)):
-        raise UsageError(f"{rest!r} is no number of rows.", "For example: .rows 100, or .rows all")
+        raise UsageError(f"{rest!r} is not a number of rows.", "For example: .rows 100, or .rows all")
     if rest:
         shell.most_rows = None if rest == "all" else int(rest)
-    say(f"Of a result the first {shell.most_rows} rows are shown." if shell.most_rows else "All rows are shown.")
+    say(f"The first {shell.most_rows} rows of a result are shown." if shell.most_rows else "All rows are shown.")
 
 
 def _format(shell: Shell, rest: str) -> None:
@@ -131,12 +130,8 @@ def _help(shell: Shell, rest: str) -> None:
     width = max(len(command.usage) for command in COMMANDS.values())
     for command in COMMANDS.values():
         click.echo(f"{command.usage:<{width}}  {command.doc}")
-    click.echo("Statements are DuckDB's SQL and end with `;`. Ctrl-C cancels one that runs.\n"
-               "Tab completes, Ctrl-R searches what was typed before.")  # fmt: skip
-
-
-def _quit(shell: Shell, rest: str) -> None:
-    shell.ended = True
+    click.echo("Statements are DuckDB SQL and end with `;`. Ctrl-C cancels a running one.\n"
+               "Tab completes, Ctrl-R searches the history.")  # fmt: skip
 
 
 def _one_of(word: str, known: tuple[str, ...]) -> str:
@@ -146,13 +141,13 @@ def _one_of(word: str, known: tuple[str, ...]) -> str:
 
 
 COMMANDS = {
-    ".tables": Command(".tables", "The tables there are.", _tables),
-    ".schema": Command(".schema [TABLE]", "The columns of a table, or of all.", _schema),
-    ".watch": Command(".watch SECONDS [SQL]", "Ask again and again, until a key is pressed.", _watch),
-    ".open": Command(".open [on|off]", "Whether the step that still runs is shown.", _open, ("on", "off")),
-    ".format": Command(f".format [{'|'.join(FORMS)}]", "How results are written.", _format, FORMS),
-    ".rows": Command(".rows [N|all]", "How many rows of a result a terminal shows.", _rows, ("all",)),
-    ".connect": Command(".connect [ENDPOINT]", "Connect anew, or to another job.", _connect),
-    ".help": Command(".help", "This.", _help),
-    ".quit": Command(".quit", "Leave; Ctrl-D does, too.", _quit),
+    ".tables": Command(".tables", "List the tables.", lambda shell, rest: _verb("tables", "--format", shell.form)),
+    ".schema": Command(".schema [TABLE]", "Show the columns of a table, or of all.", _schema),
+    ".watch": Command(".watch SECONDS [SQL]", "Repeat a statement until a key is pressed.", _watch),
+    ".open": Command(".open [on|off]", "Show the step that is still running, or not.", _open, ("on", "off")),
+    ".format": Command(f".format [{'|'.join(FORMS)}]", "Set the format of results.", _format, FORMS),
+    ".rows": Command(".rows [N|all]", "Set how many rows a terminal shows.", _rows, ("all",)),
+    ".connect": Command(".connect [ENDPOINT]", "Connect again, or to another job.", _connect),
+    ".help": Command(".help", "Show this.", _help),
+    ".quit": Command(".quit", "Leave, as Ctrl-D does.", lambda shell, rest: setattr(shell, "ended", True)),
 }

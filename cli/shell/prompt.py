@@ -1,7 +1,7 @@
-"""The shell's prompt on a terminal: editing, history, completion, colours.  prompt_toolkit does it, and only this file
-knows it.
+"""The shell's prompt on a terminal: editing, history, completion, colours.
 
-Called by `probe ENDPOINT sql`.  Invariant: only the user ends it; errors are told and it goes on.
+Called by `probe ENDPOINT sql`; the only file that imports prompt_toolkit.  Invariant: only the user ends it; after an
+error, which is reported, it continues.
 """
 
 from __future__ import annotations
@@ -31,29 +31,42 @@ from prompt_toolkit.styles import Style
 from probe.errors import Interrupted, SilentError
 from probe.tables import TABLES
 
-from ..error_output import tell
+from ..error_output import report
 from ..session import say
 from .completion import WORD, Candidate, candidates
-from .dot_commands import is_command, offered
-from .lines import run
-from .shell import Shell, how_to_go_on
+from .dot_commands import is_command, offered, run
+from .shell import Shell, what_next
 from .statements import is_complete, tokens
 
 if TYPE_CHECKING:
     from prompt_toolkit.document import Document
 
-# Of the terminal's own colours, so that they can be read on any background.
+# The terminal's own colours, which are readable on any background.
 _STYLE = Style.from_dict(
     {"keyword": "bold", "string_const": "ansigreen", "numeric_const": "ansicyan", "comment": "italic"}
 )
 
 
 def interact(shell: Shell) -> None:
-    """Read and do lines until the user leaves."""
-    Thread(
-        target=partial(import_module, "probe.query.database"), daemon=True
-    ).start()  # half a second, while the user types
-    session = _session(shell)
+    """Read lines and do what they say until the user leaves."""
+    # Importing DuckDB takes half a second, which passes while the user types.
+    Thread(target=partial(import_module, "probe.query.database"), daemon=True).start()
+
+    def goes_on() -> bool:  # whether Enter begins another line of the input instead of ending it
+        return not is_command(text := session.default_buffer.text) and not is_complete(text)
+
+    session: PromptSession[str] = PromptSession(
+        multiline=Condition(goes_on),
+        prompt_continuation=lambda width, line, wrapped: f"{'' if wrapped else '->':>{width - 1}} ",
+        history=_history(),
+        completer=SqlCompleter(),
+        lexer=SqlLexer(),
+        style=_STYLE,
+        key_bindings=_keys(),
+        enable_suspend=True,
+        # Results may be redirected: the prompt stays on the terminal.
+        output=None if sys.stdout.isatty() else create_output(stdout=sys.stderr),
+    )
     say(f"{shell.whom}. Statements end with `;`. .help shows commands, Ctrl-D leaves.")
     while not shell.ended:
         with suppress(KeyboardInterrupt):  # at the prompt it clears the line
@@ -73,36 +86,15 @@ def _turn(shell: Shell, session: PromptSession[str]) -> None:
         raise
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, (Interrupted, KeyboardInterrupt)):
-            say("")  # behind the terminal's ^C
-        tell(error)
+            say("")  # ends the line with the terminal's ^C
+        report(error)
         silent = isinstance(error, SilentError)
-    for line in how_to_go_on(shell) if silent or shell.waited else ():
+    for line in what_next(shell) if silent or shell.waited else ():
         say(line)
 
 
-def is_over(text: str) -> bool:
-    """Whether Enter ends the input, or begins another line of it."""
-    return is_command(text) or is_complete(text)
-
-
-def _session(shell: Shell) -> PromptSession[str]:
-    session: PromptSession[str] = PromptSession(
-        multiline=Condition(lambda: not is_over(session.default_buffer.text)),
-        prompt_continuation=lambda width, line, wrapped: f"{'' if wrapped else '->':>{width - 1}} ",
-        history=_history(),
-        completer=SqlCompleter(),
-        lexer=SqlLexer(),
-        style=_STYLE,
-        key_bindings=_keys(),
-        enable_suspend=True,
-        # results may go elsewhere: the prompt stays with the user
-        output=None if sys.stdout.isatty() else create_output(stdout=sys.stderr),
-    )
-    return session
-
-
 def _keys() -> KeyBindings:
-    """Tab takes the likeliest candidate, or the next one; where no word has begun it shows what there is."""
+    """Tab takes the likeliest candidate, or the next one; where no word has begun it lists the candidates."""
     keys = KeyBindings()
 
     @keys.add("tab")
@@ -162,7 +154,7 @@ class SqlLexer(Lexer):
 
 
 class _History(FileHistory):
-    """In a file; when the disk is full, in memory."""
+    """Kept in a file; when the disk is full, in memory."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
@@ -170,22 +162,17 @@ class _History(FileHistory):
 
 
 def _history() -> History:
+    """The history in its file, which is created if necessary and readable only by its user."""
     try:
-        return _History(history_file())
-    except (OSError, RuntimeError) as error:  # RuntimeError: who has no home
-        say(f"What you type is not kept: {error}")
+        state = os.environ.get("XDG_STATE_HOME", "")
+        folder = (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "probe"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder / "sql_history", os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
+        try:
+            os.fchmod(descriptor, 0o600)
+        finally:
+            os.close(descriptor)
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
+        say(f"The history of this shell is not kept: {error}")
         return InMemoryHistory()
-
-
-def history_file() -> str:
-    """The file that keeps what was typed, made if it is not there; only its user can read it.  Raises OSError."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    folder = (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "probe"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / "sql_history"
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
-    try:
-        os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
-    return str(path)
+    return _History(str(folder / "sql_history"))

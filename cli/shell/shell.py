@@ -1,7 +1,7 @@
-"""The shell without its prompt: a connection that stays, its settings, and how it asks and shows.
+"""The shell without its prompt: a lasting connection, its settings, and how it asks and shows.
 
-Held by `probe ENDPOINT sql`, on a terminal (cli/shell/prompt.py) and for a file.  Invariant: whatever a
-statement does wrong is raised, and leaves the shell as it was.
+Held by `probe ENDPOINT sql`, on a terminal (cli/shell/prompt.py) and for a file.  Invariant: whatever a statement does
+wrong is raised, and leaves the shell as it was.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from probe.errors import ProbeError, UsageError
 
-from ..output.formats import rows, write
+from ..output.formats import Output, rows
 from ..session import connect, ctrl_c_cancels, say
 from . import statements
 
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from ..output.arrow_result import ArrowResult
 
 
-_MOST_ROWS = 40  # who wants more says so: the first question is often SELECT *
-
-
 class Answer(NamedTuple):
-    """notes: what the user should know beside the result."""
+    """notes: what the user should know besides the result."""
 
     result: ArrowResult
     seconds: float
@@ -39,16 +36,16 @@ class Answer(NamedTuple):
 
 
 class Shell:
-    """Close it.
+    """Close it after use.
 
-    form: of results; most_rows: of a table on a terminal; last: the statement that .watch repeats; waited: whether it
-    took so long that somebody may have been silent; lost: whether there was nobody to ask at all; ended: once the user
-    has left.
+    form: the format of results; most_rows: shown of a table on a terminal, None for all; last: the statement that
+    .watch repeats; waited: whether it took so long that a rank may have been silent; lost: whether no agent was there
+    to ask; ended: whether the user has left.
     """
 
     def __init__(self, endpoint: str | None, timeout: float, form: str, open_steps: bool, at_terminal: bool) -> None:
         self.form, self.open_steps, self.at_terminal = form, open_steps, at_terminal
-        self.most_rows: int | None = _MOST_ROWS
+        self.most_rows: int | None = 40  # few, since the first query is often SELECT *
         self.last = ""
         self.waited = self.lost = self.ended = False
         self._timeout = timeout
@@ -58,20 +55,20 @@ class Shell:
         self.connection.close()
 
     def connect(self, endpoint: str) -> None:
-        """The old connection goes only when the new one stands."""
-        self._take(connect(endpoint, self._timeout))
+        """Replace the connection, once the new one works."""
+        self._use(connect(endpoint, self._timeout))
 
     def find_new_agents(self) -> bool:
-        """Whether there are any (after another attach, or a restart); they are the ones asked from now on."""
+        """Whether there are other agents, after another attach or a restart; if so, they are queried from now on."""
         fresh = connect(self.connection.endpoint, self._timeout)
         if _identities(fresh) <= _identities(self.connection):
             fresh.close()
             self.lost = False
             return False
-        self._take(fresh)
+        self._use(fresh)
         return True
 
-    def _take(self, fresh: Connection) -> None:
+    def _use(self, fresh: Connection) -> None:
         self.connection.close()
         self.connection, self.lost = fresh, False
 
@@ -81,7 +78,7 @@ class Shell:
         return f"{self.connection.endpoint}, {ranks} rank{'s' * (ranks != 1)}"
 
     def ask(self, sql: str) -> Answer:
-        """Raises ProbeError.  Ctrl-C ends the query, by Interrupted."""
+        """Raises ProbeError; Ctrl-C ends the query with Interrupted."""
         try:
             sql.encode()
         except UnicodeEncodeError as error:
@@ -99,32 +96,28 @@ class Shell:
         return Answer(ArrowResult(table), seconds, self.connection.notes)
 
     def show(self, answer: Answer) -> None:
-        more = ""
-        if answer.result.names:
-            shown = self._cut(answer.result)
-            if shown.count < answer.result.count:
-                more = f"; the first {shown.count} are shown, .rows all shows all"
-            write(shown, self.form)
+        """Write the rows, on a terminal the first most_rows of a table, then the notes and a summary."""
+        more, shown = "", answer.result
+        if self.form == "table" and sys.stdout.isatty() and self.most_rows is not None:
+            shown = shown.first(self.most_rows)
+        if shown.count < answer.result.count:
+            more = f"; the first {shown.count} are shown, .rows all shows all"
+        if shown.names:
+            Output(self.form).write(shown)
         for line in (*answer.notes, answer.summary(more)):
             say(line)
 
-    def _cut(self, result: ArrowResult) -> ArrowResult:
-        """What a terminal shows of it."""
-        if self.form != "table" or not sys.stdout.isatty() or self.most_rows is None:
-            return result
-        return result.first(self.most_rows)
 
-
-def how_to_go_on(shell: Shell) -> Iterator[str]:
-    """What to do after somebody has not answered: other agents may have taken the place of those that are gone."""
+def what_next(shell: Shell) -> Iterator[str]:
+    """What to do after a rank did not answer: other agents may have replaced those that are gone."""
     shell.waited = False
     try:
         if shell.find_new_agents():
-            yield f"There are other agents now: {shell.whom}. Ask again."
+            yield f"There are new agents: {shell.whom}. Ask again."
     except ProbeError as error:
         shell.lost = True
         yield str(error)
-        yield "Then ask again; .connect PID asks another job."
+        yield "Then ask again, or ask another job: .connect PID"
 
 
 def _identities(connection: Connection) -> set[tuple[object, object]]:

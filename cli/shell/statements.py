@@ -1,6 +1,6 @@
-"""SQL text cut into tokens and statements by DuckDB's own tokenizer, so that a `;` in a string or comment ends nothing.
+"""SQL text split into tokens and statements by DuckDB's own tokenizer, so a `;` in a string or comment ends nothing.
 
-Called by the shell for what was typed so far.  Pure functions; duckdb is imported when the first is called.
+Called by the shell for what was typed so far.  Invariant: pure; duckdb is imported on the first call.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from probe.errors import QueryError
 
-# Types of statements whose whole effect would be gone with the snapshot that they ran on.
-_LEAVE_NOTHING = frozenset(
+# Types of statements whose only effect would vanish with the snapshot that they ran on.
+_WITHOUT_EFFECT = frozenset(
     ("ALTER", "ATTACH", "CREATE", "DELETE", "DETACH", "DROP", "EXECUTE", "INSERT", "MERGE_INTO", "PREPARE", "SET",
      "TRANSACTION", "UPDATE")
 )  # fmt: skip
 
 
 class Token(NamedTuple):
-    """kind: DuckDB's own word for it: keyword, identifier, operator, numeric_const, string_const, comment."""
+    """kind: DuckDB's word for it: keyword, identifier, operator, numeric_const, string_const, comment."""
 
     start: int
     end: int
@@ -27,10 +27,10 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> list[Token]:
-    """The tokens by their places in the text, each up to the next one; DuckDB 1 leaves comments out."""
+    """The tokens by their positions in the text, each up to the next one; DuckDB 1 leaves comments out."""
     import duckdb
 
-    clean = text.encode("utf-8", "replace").decode()  # bytes that are no text arrive as lone surrogates
+    clean = text.encode("utf-8", "replace").decode()  # bytes that are not text arrive as lone surrogates
     found = [(offset, kind.name) for offset, kind in duckdb.tokenize(clean)]
     if not clean.isascii():  # DuckDB counts bytes
         place = {byte: char for char, byte in enumerate(accumulate((len(c.encode()) for c in clean), initial=0))}
@@ -40,36 +40,35 @@ def tokens(text: str) -> list[Token]:
 
 
 def is_complete(text: str) -> bool:
-    """Whether the last statement has its `;`, or there is none at all."""
-    said = [token for token in tokens(text) if token.kind != "comment"]
-    if not said:
-        return text.count("/*") <= text.count("*/")
-    return _is_end(text, said[-1])
+    """Whether the last statement has its `;`, or there is no statement at all."""
+    words = [token for token in tokens(text) if token.kind != "comment"]
+    return _is_end(text, words[-1]) if words else text.count("/*") <= text.count("*/")
 
 
 def split(text: str) -> list[str]:
-    """The statements without their `;`; what holds comments only is none."""
-    return [piece for start, end in _bounds(text) if (piece := text[start:end].strip()) and _says_something(piece)]
+    """The statements without their `;`; comments alone are not a statement."""
+    pieces = [piece for start, end in _bounds(text) if (piece := text[start:end].strip())]
+    return [p for p in pieces if any(token.kind != "comment" for token in tokens(p)) or not is_complete(p)]
 
 
 def statement_at(text: str, place: int) -> tuple[int, int]:
-    """Where the statement that holds this place begins and ends."""
+    """Where the statement at this position begins and ends."""
     return next((start, end) for start, end in _bounds(text) if place <= end)
 
 
 def check(statement: str) -> None:
-    """Raises QueryError for one that would do nothing that anybody could see."""
+    """Raises QueryError for a statement without any visible effect."""
     import duckdb
 
     try:
         kinds = [each.type.name for each in duckdb.extract_statements(statement)]
-    except duckdb.Error:  # which the query itself tells better
+    except duckdb.Error:  # the query itself reports this better
         return
-    if kinds and kinds[-1] in _LEAVE_NOTHING:  # DuckDB 1 makes a CREATE and a SELECT of PIVOT
+    if kinds and kinds[-1] in _WITHOUT_EFFECT:  # DuckDB 1 turns PIVOT into a CREATE and a SELECT
         what = kinds[-1].replace("_", " ")
         raise QueryError(
-            f"{what} leaves nothing behind: each statement sees a fresh snapshot of the job and nothing else.",
-            "Put it into one statement: WITH name AS (SELECT …) SELECT …",
+            f"{what} has no effect: each statement sees a fresh snapshot of the job and nothing else.",
+            "Use one statement: WITH name AS (SELECT …) SELECT …",
         )
 
 
@@ -84,7 +83,3 @@ def _bounds(text: str) -> Iterator[tuple[int, int]]:
 
 def _is_end(text: str, token: Token) -> bool:
     return token.kind == "operator" and text[token.start] == ";"
-
-
-def _says_something(text: str) -> bool:
-    return any(token.kind != "comment" for token in tokens(text)) or not is_complete(text)

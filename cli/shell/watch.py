@@ -1,4 +1,4 @@
-"""A statement asked again and again: redrawn in place on a terminal, written one after the other elsewhere.
+"""A statement repeated at an interval: redrawn in place on a terminal, written one after the other elsewhere.
 
 Called by the shell's .watch.  Invariant: however it ends, the terminal is as it was.
 """
@@ -20,13 +20,13 @@ from ..output import table
 from ..session import say
 from .shell import Answer, Shell
 
-_LEAST_PAUSE_S = 0.1  # each look makes the job's agents answer
+_LEAST_PAUSE_S = 0.1  # each query makes the job's agents answer
 _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def watch(shell: Shell, every: float, sql: str) -> None:
-    """Until a key or Ctrl-C, which end it in order; what was seen last stays on the screen.  Raises ProbeError."""
+    """Repeat until a key or Ctrl-C is pressed; the last result stays on the screen.  Raises ProbeError."""
     in_place = shell.form == "table" and sys.stdout.isatty()
     answer, seen = None, list[str]()
     try:
@@ -49,20 +49,19 @@ def watch(shell: Shell, every: float, sql: str) -> None:
 
 
 def frame(answer: Answer, title: str, columns: int, lines: int) -> list[str]:
-    """What fills so many lines at most, none of them longer than `columns`."""
-    head, foot = [title, ""], answer.notes
-    room = max(1, lines - len(head) - len(foot))
+    """What fits into so many lines, none of them longer than `columns`."""
+    room = max(1, lines - 2 - len(answer.notes))
     body = list(table.render(answer.result.first(lines), columns)) if answer.result.names else []
     if len(body) > room:
         body = [*body[: room - 1], "…"]
-    return [table.cut(line, columns) for line in (*head, *body, *foot)][:lines]
+    return [table.cut(line, columns) for line in (title, "", *body, *answer.notes)][:lines]
 
 
 def _draw(answer: Answer, title: str) -> list[str]:
-    """The lines that are on the screen now, above the last."""
+    """Draws the screen; returns its lines, without the status line at the bottom."""
     size = shutil.get_terminal_size()
     seen = frame(answer, title, size.columns, size.lines - 1)
-    status = table.cut(answer.summary(f", {time.strftime('%H:%M:%S')}; any key ends"), size.columns)
+    status = table.cut(answer.summary(f", {time.strftime('%H:%M:%S')}; press any key to stop"), size.columns)
     sys.stdout.write(_HOME + "\n".join(line + _REST_OF_LINE for line in (*seen, status)) + _REST_OF_SCREEN)
     sys.stdout.flush()
     return seen
@@ -70,7 +69,7 @@ def _draw(answer: Answer, title: str) -> list[str]:
 
 @contextmanager
 def _screen(in_place: bool) -> Iterator[None]:
-    """The terminal's other screen, so that what was there before comes back."""
+    """The terminal's alternate screen, so that its previous content comes back."""
     if not in_place:
         yield
         return
@@ -84,8 +83,10 @@ def _screen(in_place: bool) -> Iterator[None]:
 
 @contextmanager
 def _keys() -> Iterator[None]:
-    """Keys arrive as they are pressed, without Enter and unseen.  Ctrl-C stays what it is; Ctrl-Z is a key like others,
-    for a shell around would leave the screen as it is."""
+    """Keys arrive as they are pressed, without Enter and without echo.
+
+    Ctrl-C keeps its meaning; Ctrl-Z is a key like any other, since suspending would leave the alternate screen on.
+    """
     if not sys.stdin.isatty():
         yield
         return
@@ -97,12 +98,12 @@ def _keys() -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSANOW, now)
         yield
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, before)  # the key that ended it is no input
+        termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, before)  # the key that ended it must not be read as input
 
 
 def _pressed(within: float) -> bool:
-    """Whether a key comes in that time.  Input that is no terminal has none."""
-    if not sys.stdin.isatty():
-        time.sleep(within)
-        return False
-    return bool(select.select([sys.stdin], [], [], within)[0])
+    """Whether a key is pressed in that time, in seconds.  Input that is not a terminal has no keys."""
+    if sys.stdin.isatty():
+        return bool(select.select([sys.stdin], [], [], within)[0])
+    time.sleep(within)
+    return False

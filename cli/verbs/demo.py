@@ -10,10 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -21,140 +21,109 @@ from probe.errors import EndpointError, UsageError
 
 from ..attaching import Wanted, attach_each, detach_all, ranks_of
 from ..evaluating import evaluate
-from ..output.formats import show
+from ..output.formats import Output
 from ..session import connected, say
-
-if TYPE_CHECKING:
-    from probe.connection import Connection
 
 JOB = Path(__file__).parent.parent / "demo_job.py"
 RANKS = 2
 START_S = 120.0  # torch alone takes seconds to import, more on a busy machine
 END_S = 10.0
-STEPS = 20  # rows of so many steps make the demo's averages
+STEPS = 20  # the demo's averages are over at least so many steps
 PR_SET_PDEATHSIG = 1  # prctl(2)
 LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be imported
 
-QUERIES = (
-    (
-        "Where does a step spend its time? (duration is self time; a block with its children: total_duration)",
+QUERIES = {
+    "Where does a step spend its time? (duration is self time; total_duration includes children)": (
         "SELECT module, stage, ROUND(AVG(duration) * 1e6) AS avg_us FROM python.torch_trace "
-        "GROUP BY ALL ORDER BY avg_us DESC LIMIT 5",
+        "GROUP BY ALL ORDER BY avg_us DESC LIMIT 5"
     ),
-    (
-        "What do the ranks wait for?",
+    "What do the ranks wait for?": (
         "SELECT operation_type, rank, COUNT(*) AS count, SUM(bytes) AS bytes, AVG(duration_ms) AS avg_ms "
-        "FROM python.nccl_trace GROUP BY ALL ORDER BY ALL",
+        "FROM python.nccl_trace GROUP BY ALL ORDER BY ALL"
     ),
-    (
-        "Which rank is the slower one, step by step?",
+    "Which rank is slower, step by step?": (
         "SELECT step, SUM(duration) FILTER (rank = 0) AS rank_0, SUM(duration) FILTER (rank = 1) AS rank_1 "
-        "FROM python.torch_trace GROUP BY step ORDER BY step DESC LIMIT 5",
+        "FROM python.torch_trace GROUP BY step ORDER BY step DESC LIMIT 5"
     ),
-)
+}
 CODE = "print('loss', round(loss.item(), 2)); learning_rate"
 
 
 @click.command("demo")
 def command() -> None:
-    """Show attach, query and eval on a small job of its own.
+    """Try attach, query and eval on a small built-in job.
 
-    It starts two processes that train a small model on the CPU, and ends them again.
+    It starts two processes that train a small model on the CPU, and ends them afterwards.
 
     \b
     Example:
       probe demo
     """
     if importlib.util.find_spec("torch") is None:
-        raise UsageError("The demo trains a small model, and torch is not installed here.",
-                         "Run: pip install torch-probe[torch]")  # fmt: skip
+        raise UsageError("The demo needs torch, which is not installed here.", "Run: pip install torch-probe[torch]")
     with job() as pid:
-        show_all(pid)
-    click.echo("\nThe demo's job has ended. With a job of your own:\n")
+        show_all(str(pid))
+    click.echo("\nThe demo's job has ended. On a job of your own:\n")
     for words in ("list", "attach PID", 'PID query "SELECT …"', 'PID eval "print(model)"', "PID detach"):
         click.echo(f"  probe {words}")
 
 
-def show_all(pid: int) -> None:
-    """Attach to the job below pid, run each query and the eval behind the command that does the same, detach."""
+def show_all(pid: str) -> None:
+    """Attach, run each query and the eval, and detach, each after a line with the command that does the same."""
     from ..output.arrow_result import ArrowResult
 
-    prompt("attach", str(pid))
-    attach_each(ranks_of([pid]), Wanted(), click.echo)
-    with connected(str(pid)) as connection:
-        wait_for_steps(connection)
-        for question, sql in QUERIES:
-            click.echo(f"\n# {question}")
-            prompt(str(pid), "query", sql)
-            show(ArrowResult(connection.query(sql)))
-        click.echo("\n# Python inside the job: its local variables are there")
-        prompt(str(pid), "eval", CODE)
+    click.echo(f"$ probe attach {pid}")
+    attach_each(ranks_of([int(pid)]), Wanted(), click.echo)
+    with connected(pid) as connection:
+        sql = "SELECT COUNT(DISTINCT step) AS steps FROM python.torch_trace"
+        if not wait_until(lambda: connection.query(sql).column("steps")[0].as_py() >= STEPS):
+            raise EndpointError(f"The demo's job made no {STEPS} steps.", "Try again on a less busy machine.")
+        for question, sql in QUERIES.items():
+            click.echo(f'\n# {question}\n$ probe {pid} query "{sql}"')
+            Output().show(ArrowResult(connection.query(sql)))
+        click.echo(f'\n# Run Python inside the job, with its local variables\n$ probe {pid} eval "{CODE}"')
         evaluate(connection, CODE)
-        prompt(str(pid), "detach")
+        click.echo(f"$ probe {pid} detach")
         detach_all(connection, click.echo)
 
 
-def prompt(*words: str) -> None:
-    quoted = (f'"{word}"' if " " in word else word for word in words)
-    click.echo(f"$ probe {' '.join(quoted)}")
-
-
-def wait_for_steps(connection: Connection) -> None:
-    """Return once there are rows of STEPS steps.  Raises EndpointError when they do not come."""
+def wait_until(done: Callable[[], bool]) -> bool:
+    """Whether it is done within START_S."""
     end = time.monotonic() + START_S
     while time.monotonic() < end:
-        table = connection.query("SELECT COUNT(DISTINCT step) AS steps FROM python.torch_trace")
-        if table.column("steps")[0].as_py() >= STEPS:
-            return
-        time.sleep(0.2)
-    raise EndpointError("The demo's job does not step.", "Try again when the machine is less busy.")
+        if done():
+            return True
+        time.sleep(0.1)
+    return False
 
 
 @contextmanager
 def job() -> Iterator[int]:
-    """The pid of a torchrun whose ranks have made their first step; at the end nothing of it is left.
+    """The pid of a torchrun whose ranks have finished their first step; at the end nothing of it is left.
 
-    Its session is its own, so that Ctrl-C reaches this process alone, which then ends the job in order; and
-    what the job and its agents leave in TMPDIR goes with that folder.
+    It runs in a session of its own, so that Ctrl-C reaches only this process, which then ends the job properly; what
+    the job and its agents leave in TMPDIR is deleted with that folder.  Raises EndpointError if it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="probe-demo-") as folder, open(f"{folder}/output", "w+") as output:
         torchrun = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
              "--nproc-per-node", str(RANKS), str(JOB)],
-            stdout=output, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=die_with_parent,
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=partial(LIBC.prctl, PR_SET_PDEATHSIG, signal.SIGTERM),
             env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": folder},
         )  # fmt: skip
+        said = Path(folder, "output").read_text
         try:
-            wait_until_ready(torchrun, output)
+            say(f"probe: starting a job of {RANKS} processes; importing torch takes a few seconds")
+            wait_until(lambda: said().count("ready") >= RANKS or torchrun.poll() is not None)
+            if said().count("ready") < RANKS:
+                last = (said().strip().splitlines() or ["it printed nothing"])[-1]
+                raise EndpointError(f"The demo's job did not start: {last}", "To check torch: python -c 'import torch'")
             yield torchrun.pid
         finally:
-            end(torchrun)
-
-
-def wait_until_ready(torchrun: subprocess.Popen[bytes], output: IO[str]) -> None:
-    """Return once each rank has said `ready`.  Raises EndpointError with the job's last line otherwise."""
-    say(f"probe: starting a job of {RANKS} processes; importing torch takes some seconds")
-    end = time.monotonic() + START_S
-    text = ""
-    while time.monotonic() < end and torchrun.poll() is None:
-        output.seek(0)
-        text = output.read()
-        if text.count("ready") >= RANKS:
-            return
-        time.sleep(0.1)
-    last = (text.strip().splitlines() or ["it printed nothing"])[-1]
-    raise EndpointError(f"The demo's job did not start: {last}", "Is this torch a working one?")
-
-
-def end(torchrun: subprocess.Popen[bytes]) -> None:
-    """Have torchrun end its ranks; they end with it in any case (die_with_parent)."""
-    torchrun.terminate()
-    try:
-        torchrun.wait(END_S)
-    except subprocess.TimeoutExpired:
-        torchrun.kill()
-        torchrun.wait()
-
-
-def die_with_parent() -> None:
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            torchrun.terminate()  # it ends its ranks, which end with it in any case
+            try:
+                torchrun.wait(END_S)
+            except subprocess.TimeoutExpired:
+                torchrun.kill()
+                torchrun.wait()

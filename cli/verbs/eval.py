@@ -20,18 +20,18 @@ MOST_RANKS = 1_000_000  # more than any job has
 @endpoint_option
 @click.option("-f", "--file", "file", metavar="FILE", help="Read the code from FILE (- is stdin).")
 @click.option("--rank", "ranks", metavar="LIST", help="Only on these ranks: 0,3 or 0-7.")
-@click.option("--now", is_flag=True, help="At once, beside the training, not between two steps.")
-@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Cancel it after this many seconds.")
-@click.option("--no-write", is_flag=True, help="Leave the job's variables as they are.")
+@click.option("--now", is_flag=True, help="At once, beside the training, instead of between two steps.")
+@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Cancel the code after this many seconds.")
+@click.option("--no-write", is_flag=True, help="Leave the job's variables unchanged.")
 def command(
     words: Sequence[str], endpoints: Sequence[str], file: str | None, ranks: str | None, now: bool,
     timeout: float | None, no_write: bool,
 ) -> None:  # fmt: skip
     """Run Python inside the job, on all ranks at the same step.
 
-    The code runs between two steps, on the training thread. It sees what a debugger sees: the local variables
-    of the training loop, then the globals. A last expression is shown. Variables that it rebinds are rebound
-    in the job.
+    The code runs between two steps, on the training thread. It sees what a debugger sees: the local variables of the
+    training loop, then the globals. The value of a last expression is printed. Variables that the code rebinds are
+    rebound in the job.
 
     \b
     Example:
@@ -50,11 +50,10 @@ def parse_ranks(text: str) -> list[int]:
     ranks: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) < int(first):
-            raise UsageError(f"{text!r} is no list of ranks.", "For example: --rank 0,3 or --rank 0-7")
-        if int(last or first) >= MOST_RANKS:
-            raise UsageError(
-                f"There is no rank {last or first}.", "probe ENDPOINT query 'SELECT rank FROM probe.agents'"
-            )
-        ranks.update(range(int(first), int(last or first) + 1))
+        last = last or first
+        if not first.isdigit() or not last.isdigit() or int(last) < int(first):
+            raise UsageError(f"{text!r} is not a list of ranks.", "For example: --rank 0,3 or --rank 0-7")
+        if int(last) >= MOST_RANKS:
+            raise UsageError(f"There is no rank {last}.", "probe ENDPOINT query 'SELECT rank FROM probe.agents'")
+        ranks.update(range(int(first), int(last) + 1))
     return sorted(ranks)

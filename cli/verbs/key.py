@@ -17,11 +17,11 @@ _FILES = {"create": 1, "share": 2}
 @click.argument("action", metavar="create|share", default="")
 @click.argument("files", nargs=-1, metavar="FILE [READER_FILE]")
 def command(action: str, files: Sequence[str]) -> None:
-    """Make the key with which a job is asked from other hosts.
+    """Create the keys for querying a job from other hosts.
 
-    create writes FILE, for who attaches and for who may do everything. share writes out of FILE the part for
-    readers: query, stack, hang and stragglers work with it, eval, set and detach do not. Both files are for
-    their owner alone (mode 0600), and no file is ever overwritten. Pass them on as you would an ssh key.
+    create writes FILE, which attach needs and which allows everything. share derives READER_FILE from FILE, which
+    allows query, stack, hang and stragglers, but not eval, set and detach. Both files are readable by their owner only
+    (mode 0600), and no file is ever overwritten. Copy them as you would an ssh key.
 
     \b
     Example:
@@ -33,12 +33,12 @@ def command(action: str, files: Sequence[str]) -> None:
     from probe import keys
 
     if len(files) != _FILES.get(action):
-        raise UsageError("Make which key?", "probe key create FILE, or probe key share FILE READER_FILE")
+        raise UsageError("No key file given.", "Run: probe key create FILE, or probe key share FILE READER_FILE")
     if action == "create":
         keys.create(*files)
-        say(f"{files[0]} lets its owner do everything. Next, on each host of the job:")
+        say(f"{files[0]} allows its holder everything. Next, on each host of the job:")
         say(f"  probe attach --listen 0.0.0.0 --key {files[0]} PID")
     else:
         keys.share(*files)
-        say(f"{files[1]} lets its owner read. Next, wherever it has been copied to:")
+        say(f"{files[1]} allows its holder to read. Next, wherever it has been copied to:")
         say(f'  probe tcp://HOST:PORT query --key {files[1]} "SELECT * FROM probe.agents"')

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from ..options import SECONDS, TextCommand, endpoint_and_text, endpoint_option, size
-from ..output.formats import check, format_options, show
+from ..output.formats import Output, output_options
 from ..session import connected, say
 
 
@@ -15,32 +15,31 @@ from ..session import connected, say
 @click.argument("words", nargs=-1, metavar="SQL")
 @endpoint_option
 @click.option("-f", "--file", "file", metavar="FILE", help="Read the SQL from FILE (- is stdin).")
-@click.option("--open", "open_steps", is_flag=True, help="Show the step that is still running, too.")
+@click.option("--open", "open_steps", is_flag=True, help="Include the step that is still running.")
 @click.option("--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True,
               help="Seconds to wait for a silent rank.")  # fmt: skip
 @click.option("--min-ranks", type=click.IntRange(min=1), metavar="N", default=1, show_default=True,
-              help="Fail with status 8 where fewer ranks answer.")  # fmt: skip
+              help="Fail with status 8 if fewer ranks answer.")  # fmt: skip
 @click.option("--max-fetch", "max_fetch", callback=size, metavar="SIZE", default="1GB", show_default=True,
               help="Refuse to fetch more than this: 500MB, 4GB.")  # fmt: skip
-@click.option("--explain-fetch", "explain", is_flag=True, help="Tell what each rank sent, and what took how long.")
-@format_options
+@click.option("--explain-fetch", "explain", is_flag=True, help="Show what each rank sent, and how long each part took.")
+@output_options
 def command(
     words: Sequence[str], endpoints: Sequence[str], file: str | None, open_steps: bool, timeout: float,
-    min_ranks: int, max_fetch: float, explain: bool, form: str | None, output: str | None,
+    min_ranks: int, max_fetch: float, explain: bool, output: Output,
 ) -> None:  # fmt: skip
     """Run DuckDB SQL over the rows of all ranks.
 
-    The SQL is one word: quote it. - reads it from stdin. `probe tables` lists the tables. Of several statements
-    the last one's result is shown.
+    The SQL is one word: quote it. - reads it from stdin. `probe tables` lists the tables. Of several statements, the
+    result of the last one is shown.
 
     \b
     Example:
-      probe 4242 query "SELECT module, stage, AVG(duration) FROM python.torch_trace
-                        GROUP BY ALL ORDER BY 3 DESC LIMIT 5"
+      probe 4242 query "SELECT module, stage, AVG(duration)
+                        FROM python.torch_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 5"
       probe 4242 query --format csv -f slow.sql
-      probe 4242 query --timeout 3 --min-ranks 500 "SELECT rank, MAX(step) FROM python.step_trace GROUP BY rank"
+      probe 4242 query --timeout 3 --min-ranks 500 "SELECT * FROM probe.agents"
     """
-    check(form, output)
     endpoint, sql = endpoint_and_text(endpoints, words, file, "SQL")
     with connected(endpoint, timeout) as connection:
         table = connection.query(sql, open_steps=open_steps, min_ranks=min_ranks, max_fetch=max_fetch)
@@ -50,6 +49,6 @@ def command(
         connection.notes = [note for note in connection.notes if note != str(answered)]
     from ..output.arrow_result import ArrowResult
 
-    show(ArrowResult(table), form, output)
+    output.show(ArrowResult(table))
     if answered is not None and (answered.total > 1 or answered.silent):
         say(str(answered))

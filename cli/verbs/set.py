@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -11,7 +10,7 @@ from probe.errors import SilentError
 from probe.settings import from_words
 
 from ..options import Verb, endpoint_option, one_endpoint
-from ..output.formats import check, format_options, show
+from ..output.formats import Output, output_options
 from ..output.result import Records
 from ..session import connected, say
 
@@ -21,15 +20,15 @@ COLUMNS = ("rank", "sample", "every", "budget_pct", "backward", "sampled_step_co
 @click.command("set", cls=Verb)
 @click.argument("words", nargs=-1, metavar="[NAME=VALUE]...")
 @endpoint_option
-@format_options
-def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, output: str | None) -> None:
-    """Show how steps are sampled, or change it.
+@output_options
+def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> None:
+    """Show or change how steps are sampled.
 
-    Module rows are taken in blocks of ten steps. sample=1 takes every block, sample=N every N-th (2, 5, 10, 20,
-    50, 100), sample=auto as many as cost no more than the budget. backward=off leaves the modules' backward out:
-    the whole pass is then one row, the root's. A change holds from the next step on; in a loop that steps no
-    optimizer, as in inference, none does, and every call is recorded until detach. What it all costs is in
-    probe.overhead.
+    Modules are recorded in blocks of ten steps: with sample=1 in every block, with sample=N in every N-th (2, 5, 10,
+    20, 50, 100), with sample=auto in as many as keep the overhead under the budget. With backward=off the modules'
+    backward is not recorded: the whole pass is then one row, the root's. A change holds from the next step on; in a
+    loop without optimizer steps, such as inference, no step comes, and every call is recorded until detach.
+    probe.overhead has the cost of it all.
 
     \b
     Example:
@@ -37,18 +36,15 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
       probe 4242 set sample=1
       probe 4242 set sample=auto budget=0.5% backward=off
     """
-    check(form, output)
     changes = from_words([word for word in words if "=" in word])
-    endpoint = one_endpoint(endpoints, [word for word in words if "=" not in word])
-    with connected(endpoint) as connection:
+    with connected(one_endpoint(endpoints, [word for word in words if "=" not in word])) as connection:
         settings = connection.set(**changes)
-    show(Records(COLUMNS, [_row(one) for one in settings]), form, output)
+    rows = []
+    for one in settings:
+        cost_us = None if one["cost_ns"] is None else one["cost_ns"] / 1000
+        rows.append((one["rank"], str(one["sample"]), one["every"], one["budget_pct"], one["backward"], cost_us))
+    output.show(Records(COLUMNS, rows))
     if changes:
         say("from the next step on")
         if connection.unreached:
-            raise SilentError(f"Not changed on {len(connection.unreached)} of the ranks.", "Run set again later.")
-
-
-def _row(one: dict[str, Any]) -> tuple[Any, ...]:
-    cost_us = None if one["cost_ns"] is None else one["cost_ns"] / 1000
-    return one["rank"], str(one["sample"]), one["every"], one["budget_pct"], one["backward"], cost_us
+            raise SilentError(f"{len(connection.unreached)} of the ranks did not change.", "Run set again later.")

@@ -14,7 +14,7 @@ from probe.errors import QueryError, UsageError
 
 from ..argv import nearest
 from ..options import Verb, process_option
-from ..output.formats import check, chosen, format_options, show
+from ..output.formats import Output, output_options
 from ..output.result import Records
 from ..session import say
 
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
     from probe.tables.declaration import Table
 
 SELF_TIME = "duration is self time: what a module took itself. A block with its children is total_duration."
-NESTED = ("json", "ndjson")  # formats in which an object may hold others
 
 
 @click.command("tables", cls=Verb)
 @click.argument("words", nargs=-1, metavar="[TABLE]")
 @process_option
-@format_options
-def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, output: str | None) -> None:
+@output_options
+def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> None:
     """List the tables, or the columns of one with their units.
 
-    Of a column: its type and unit, what it means, when it is NULL, what it is read from, and what it joins with.
-    As json it is one object a table, with all there is to say of it.
+    For each column: its type and unit, what it means, when it is NULL, its source, and what it joins with. With
+    --format json there is one object per table, with everything known about it.
 
     \b
     Example:
@@ -42,23 +41,21 @@ def command(words: Sequence[str], endpoints: Sequence[str], form: str | None, ou
       probe tables python.torch_trace
       probe tables --format json
     """
-    check(form, output)
     if len(words) > 1:
         raise UsageError(f"Too many words: {' '.join(words[1:])!r}.", "Give one table: probe tables NAME")
     from probe.tables import TABLES
 
     known = {table.name: table for table in TABLES}
     asked = [find(words[0], known)] if words else sorted(TABLES, key=lambda table: table.name)
-    kind = chosen(form, output)
-    if kind in NESTED:
-        return show(in_full(asked), form, output)
-    if kind != "table":
-        return show(columns_of(asked) if words else of_all(asked), form, output)
+    if output.kind in ("json", "ndjson"):  # in which an object may hold others
+        return output.show(in_full(asked))
+    if output.kind != "table":
+        return output.show(columns_of(asked) if words else of_all(asked))
     if not words:
-        show(of_all(asked), form, output, wrap_last=True)
+        output.show(of_all(asked), wrap_last=True)
         return say(SELF_TIME)
     say(folded(f"{asked[0].name}: {asked[0].doc}"))
-    show(of_table(asked[0]), form, output, wrap_last=True)
+    output.show(of_table(asked[0]), wrap_last=True)
     return say(f"{folded(asked[0].question)}\n{textwrap.indent(laid_out(asked[0].example), '  ')}")
 
 
@@ -67,13 +64,13 @@ def of_all(tables: Iterable[Table]) -> Records:
 
 
 def of_table(table: Table) -> Records:
-    """To be read: what is to say of a column under one another."""
-    rows = [(column.name, column.type, column.unit, "\n".join(said(column))) for column in table.columns]
+    """To be read: everything about a column in one cell."""
+    rows = [(each.name, each.type, each.unit, "\n".join([each.doc, *each.remarks])) for each in table.columns]
     return Records(("column", "type", "unit", "meaning"), rows)
 
 
 def columns_of(tables: Iterable[Table]) -> Records:
-    """To be filtered: each thing in a column of its own."""
+    """To be filtered: each fact about a column in a column of its own."""
     fields = [{"table": table.name, **fields_of(column)} for table in tables for column in table.columns]
     return Records(list(fields[0]), [list(each.values()) for each in fields])
 
@@ -98,28 +95,24 @@ def fields_of(column: Column) -> dict[str, Any]:
     }
 
 
-def said(column: Column) -> list[str]:
-    return [column.doc, *column.remarks]
-
-
 def laid_out(sql: str) -> str:
-    """An example with a line for each clause, long ones broken between columns."""
+    """An example with one line per clause; long clauses are broken between columns."""
     clauses = re.sub(r" (?=(?:FROM|WHERE|GROUP BY|ORDER BY|LIMIT)\b)", "\n", sql).split("\n")
-    lines = [re.sub("(?<!,) ", "\xa0", clause) for clause in clauses]  # which textwrap takes for no place to break at
+    lines = [re.sub("(?<!,) ", "\xa0", clause) for clause in clauses]  # textwrap does not break at these
     indent = " " * len("SELECT ")
     return "\n".join(textwrap.fill(line, 76, subsequent_indent=indent) for line in lines).replace("\xa0", " ")
 
 
 def folded(text: str) -> str:
-    """As wide as the terminal."""
+    """The text wrapped to the width of the terminal."""
     return textwrap.fill(text, min(shutil.get_terminal_size().columns, 120))
 
 
 def find(name: str, known: dict[str, Table]) -> Table:
-    """The table of that name, its schema left out or not.  Raises QueryError."""
+    """The table of that name, with or without its schema.  Raises QueryError."""
     short = {full.partition(".")[2]: full for full in known}
     full = short.get(name, name)
     if full not in known:
-        hint = nearest(name, [*known, *short]) or f"There are: {', '.join(sorted(known))}."
+        hint = nearest(name, [*known, *short]) or f"Tables: {', '.join(sorted(known))}."
         raise QueryError(f"No table named {name}.", hint, code="unknown-table")
     return known[full]

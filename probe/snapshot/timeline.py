@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..arrays.dtypes import Bools, Ints
-from ..settings import BLOCK
-from ..streams import ENGINE, EVAL, FORWARD, KIND_MASK, OPTIMIZER, PACKING_NS, SAMPLED, SPANS, STEPS, WRITTEN
+from ..streams import BLOCK, ENGINE, EVAL, FORWARD, KIND_MASK, OPTIMIZER, PACKING_NS, SAMPLED, SPANS, STEPS, WRITTEN
 from .log import Log
 from .rows import Rows
 from .step_ends import StepEnds, step_ends

@@ -20,7 +20,7 @@ from target import Probe, Start
 def test_where_nothing_stands_in_the_way_it_ends_well_and_attach_does(start: Start, probe: Probe) -> None:
     job = start("waiting.py", "sleep")
     told = probe("doctor", job.pid).stdout
-    assert "Nothing stands in the way." in told and "NO" not in told
+    assert "You can attach." in told and "NO" not in told
     assert "none yet" in told
     assert not [line for line in _maps(job.pid) if "probe" in line]
     probe("attach", job.pid)

@@ -72,7 +72,7 @@ def test_what_may_follow_is_told_with_its_meaning(terminal: Open) -> None:
     shell.type("SELECT optimizer_d", enter=False)
     shell.wait_for(r"optimizer_duration +in python.step_trace")
     shell.type("\x03.sch", enter=False)
-    shell.wait_for(r"\.schema +The columns of a table, or of all\.")
+    shell.wait_for(r"\.schema +Show the columns of a table, or of all\.")
     shell.type("ema probe.dr", enter=False)
     shell.wait_for("probe.drops")
 
@@ -125,7 +125,7 @@ def test_an_error_is_told_as_query_tells_it_and_the_shell_goes_on(terminal: Open
     told = probe(job.pid, "query", sql, status=5).stderr
     assert told in shown
     shell.type("CREATE TABLE mine AS SELECT 1;")
-    shell.wait_for(r"probe: \[query\] CREATE leaves nothing behind")
+    shell.wait_for(r"probe: \[query\] CREATE has no effect")
     shell.type(".nonsense")
     shell.wait_for(r"probe: \[usage\] No such command: \.nonsense\.")
     shell.type("SELECT 6 * 7 AS n;")
@@ -166,7 +166,7 @@ def test_a_statement_is_watched_in_place_until_a_key(terminal: Open, job: Target
 def test_ctrl_c_ends_a_watch_in_order(terminal: Open, job: Target, sql: str) -> None:
     shell = terminal()
     shell.type(f".watch 30 {sql}")
-    shell.wait_for_raw("any key ends" if "one" in sql else "\x1b[?1049h")
+    shell.wait_for_raw("any key to stop" if "one" in sql else "\x1b[?1049h")
     shell.press("\x03")
     assert "probe: [" not in shell.wait_for(PROMPT.format(job.pid))
     shell.type("SELECT 6 * 7 AS n;")
@@ -186,7 +186,7 @@ def test_an_agent_that_ends_is_told_and_another_one_can_be_asked(
     shell.wait_for(r"\n42\n\(1 row")
     first.end()
     shell.type("SELECT 6 * 7 AS n FROM probe.agents;")
-    shown = shell.wait_for("Then ask again; .connect PID asks another job.*" + PROMPT.format(first.pid))
+    shown = shell.wait_for("Then ask again, or ask another job: .connect PID*" + PROMPT.format(first.pid))
     assert "probe: [gone] Rank 0" in shown and f"There is no process {first.pid}." in shown
     shell.type("SELECT 6 * 7 AS n FROM probe.agents;")
     shell.wait_for(rf"\[endpoint\] There is no process {first.pid}\.")

@@ -53,7 +53,7 @@ def test_a_message_of_several_lines_keeps_its_caret_in_place(
 def test_what_nobody_foresaw_is_one_line_and_status_70(raising: Raising, capsys: pytest.CaptureFixture[str]) -> None:
     assert raising(ValueError("odd\nthing")) == entry.BUG_STATUS == 70
     assert capsys.readouterr().err == (
-        "probe: [bug] ValueError: odd thing. This is a bug of probe. PROBE_DEBUG=1 shows where.\n"
+        "probe: [bug] ValueError: odd thing. This is a bug in probe. PROBE_DEBUG=1 shows where.\n"
     )
 
 
@@ -93,12 +93,12 @@ def test_a_closed_pipe_is_no_complaint() -> None:
         (["query", "-t", "1", "2", "SELECT 1"], "Put the SQL in quotes."),
         (["1", "detach", "2"], "Several endpoints: 1, 2. Give one."),
         (["eval"], "No code was given."),
-        (["eval", "--rank", "0;3", "1"], "'0;3' is no list of ranks. For example: --rank 0,3"),
+        (["eval", "--rank", "0;3", "1"], "'0;3' is not a list of ranks. For example: --rank 0,3"),
         (["eval", "--timeout", "soon", "1"], "'soon' is not a valid float"),
-        (["attach"], "Attach to what? Give a pid"),
-        (["attach", "train.py"], "'train.py' is no pid."),
-        (["attach", "0"], "'0' is no pid."),
-        (["run"], "Run what?"),
+        (["attach"], "No pid given. For example: probe attach 4242."),
+        (["attach", "train.py"], "'train.py' is not a pid."),
+        (["attach", "0"], "'0' is not a pid."),
+        (["run"], "No command given."),
         (["run", "--", "/nowhere/torchrun"], "Cannot start /nowhere/torchrun: No such file or directory."),
         (["tables", "a", "b"], "Give one table"),
         (["list", "--format", "parquet", "-o", "/nowhere/x"], "Cannot write /nowhere/x"),

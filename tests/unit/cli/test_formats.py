@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from probe.cli.output.arrow_result import ArrowResult, interval, unique
-from probe.cli.output.formats import WRITERS, check, chosen, show
+from probe.cli.output.formats import WRITERS, Output
 from probe.cli.output.result import Records, Result
 from probe.errors import UsageError
 
@@ -104,25 +104,25 @@ def test_an_interval_reads_as_duckdb_writes_it() -> None:
 
 def test_the_suffix_of_the_file_chooses_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rows.parquet"
-    show(Records(("a",), [(1,)]), output=str(file))
+    Output(file=str(file)).show(Records(("a",), [(1,)]))
     assert parquet.read_table(file).to_pylist() == [{"a": 1}]
     assert capsys.readouterr() == ("", f"1 row written to {file}\n")
-    assert (chosen("csv", "x.parquet"), chosen(None, "x"), chosen(None, None)) == ("csv", "table", "table")
+    assert (Output("csv", "x.parquet").kind, Output(None, "x").kind, Output().kind) == ("csv", "table", "table")
 
 
 def test_the_row_count_is_talk(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    show(Records(("a",), [(1,), (2,)]))
+    Output().show(Records(("a",), [(1,), (2,)]))
     assert capfdbinary.readouterr() == (b"a\n-\n1\n2\n", b"(2 rows)\n")
 
 
 def test_no_binary_goes_into_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     with pytest.raises(UsageError, match="parquet is binary"):
-        check("parquet", None)
+        Output("parquet").check()
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Cannot write"):
-        check(None, str(tmp_path / "nowhere" / "rows.csv"))
+        Output(file=str(tmp_path / "nowhere" / "rows.csv")).check()
     with pytest.raises(UsageError, match="Cannot write"):
-        check(None, str(tmp_path))
+        Output(file=str(tmp_path)).check()

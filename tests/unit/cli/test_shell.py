@@ -12,7 +12,8 @@ import probe
 from probe.cli.entry import run
 from probe.cli.output.arrow_result import ArrowResult
 from probe.cli.shell.dot_commands import COMMANDS, FORMS, offered
-from probe.cli.shell.shell import Answer, Shell, how_to_go_on
+from probe.cli.shell.dot_commands import run as run_line
+from probe.cli.shell.shell import Answer, Shell, what_next
 from probe.cli.shell.watch import frame
 from probe.errors import EndpointError, QueryError, UsageError
 
@@ -66,8 +67,8 @@ def shell(made: list[Played]) -> Shell:
 def test_statements_run_one_after_the_other_on_one_connection(
     shell: Shell, made: list[Played], capfd: Captured
 ) -> None:
-    shell.run("SELECT 1; SELECT 'a;b'\n;")
-    shell.run("SELECT 3;")
+    run_line(shell, "SELECT 1; SELECT 'a;b'\n;")
+    run_line(shell, "SELECT 3;")
     assert [sql for sql, _ in made[0].asked] == ["SELECT 1", "SELECT 'a;b'", "SELECT 3"] and len(made) == 1
     out, err = capfd.readouterr()
     assert out == "n\n0\nn\n0\n1\nn\n0\n1\n2\n"
@@ -77,31 +78,31 @@ def test_statements_run_one_after_the_other_on_one_connection(
 
 def test_the_first_that_fails_is_the_last(shell: Shell, made: list[Played]) -> None:
     with pytest.raises(QueryError):
-        shell.run("SELECT 1; SELECT wrong; SELECT 3;")
+        run_line(shell, "SELECT 1; SELECT wrong; SELECT 3;")
     assert len(made[0].asked) == 2
 
 
 def test_a_statement_without_a_result_says_so(shell: Shell, capfd: Captured) -> None:
-    shell.run("PRAGMA nothing;")
+    run_line(shell, "PRAGMA nothing;")
     out, err = capfd.readouterr()
     assert out == "" and "(no result, " in err
 
 
 def test_what_leaves_nothing_behind_is_never_asked(shell: Shell, made: list[Played]) -> None:
-    with pytest.raises(QueryError, match="CREATE leaves nothing behind"):
-        shell.run("CREATE TABLE mine AS SELECT 1;")
+    with pytest.raises(QueryError, match="CREATE has no effect"):
+        run_line(shell, "CREATE TABLE mine AS SELECT 1;")
     assert made[0].asked == []
 
 
 def test_bytes_that_are_no_text_are_an_error_of_the_user(shell: Shell) -> None:
     with pytest.raises(UsageError, match="not UTF-8"):
-        shell.run("SELECT '\udcff';")
+        run_line(shell, "SELECT '\udcff';")
 
 
 def test_settings_hold_for_what_is_asked_later(shell: Shell, made: list[Played], capfd: Captured) -> None:
-    shell.run(".open on")
-    shell.run(".format ndjson;")
-    shell.run("SELECT 1;")
+    run_line(shell, ".open on")
+    run_line(shell, ".format ndjson;")
+    run_line(shell, "SELECT 1;")
     assert made[0].asked == [("SELECT 1", True)]
     assert capfd.readouterr().out == '{"n": 0}\n'
 
@@ -112,17 +113,17 @@ def test_settings_hold_for_what_is_asked_later(shell: Shell, made: list[Played],
         (".opne on", "No such command: .opne. Did you mean .open?"),
         (".open maybe", "'maybe' is not one of on, off."),
         (".format parquet", "'parquet' is not one of table, csv, json, ndjson."),
-        (".rows few", "'few' is no number of rows."),
-        (".watch", "'' is no number of seconds."),
-        (".watch nan SELECT 1", "'nan' is no number of seconds."),
-        (".watch 1", "Nothing has been asked yet."),
-        (".watch 1 SELECT 1; SELECT 2", "One statement at a time can be watched."),
+        (".rows few", "'few' is not a number of rows."),
+        (".watch", "'' is not a number of seconds."),
+        (".watch nan SELECT 1", "'nan' is not a number of seconds."),
+        (".watch 1", "There is no statement to repeat yet."),
+        (".watch 1 SELECT 1; SELECT 2", "Only one statement at a time can be watched."),
         (".schema python.torch", "No table named python.torch. Did you mean"),
     ],
 )
 def test_each_slip_has_its_answer(shell: Shell, line: str, said: str) -> None:
     with pytest.raises((UsageError, QueryError)) as caught:
-        shell.run(line)
+        run_line(shell, line)
     assert str(caught.value).startswith(said)
 
 
@@ -144,12 +145,12 @@ def test_commands_are_completed_too(line: str, words: list[str]) -> None:
 
 @pytest.mark.parametrize("line", [".quit", "quit", "exit;", " .quit "])
 def test_there_are_several_ways_to_leave(shell: Shell, line: str) -> None:
-    shell.run(line)
+    run_line(shell, line)
     assert shell.ended
 
 
 def test_help_names_every_command(shell: Shell, capfd: Captured) -> None:
-    shell.run(".help")
+    run_line(shell, ".help")
     out = capfd.readouterr().out
     assert all(f"{command.usage} " in out for command in COMMANDS.values())
     assert all(len(line) <= 80 for line in out.splitlines())
@@ -158,45 +159,45 @@ def test_help_names_every_command(shell: Shell, capfd: Captured) -> None:
 
 def test_tables_and_their_columns_are_shown(shell: Shell, capfd: Captured) -> None:
     for line, words in ((".tables", []), (".schema torch_trace", ["torch_trace"])):
-        shell.run(line)
+        run_line(shell, line)
         shown = capfd.readouterr()
         assert run(["tables", "--format", "csv", *words]) == 0
         assert capfd.readouterr() == shown
-    shell.run(".schema")
+    run_line(shell, ".schema")
     assert "\nprobe.drops,kept,BIGINT,\n" in capfd.readouterr().out
 
 
 def test_connect_takes_another_job_only_if_it_can(shell: Shell, made: list[Played]) -> None:
     with pytest.raises(EndpointError):
-        shell.run(".connect 99")
+        run_line(shell, ".connect 99")
     assert shell.connection is made[0] and not made[0].closed
-    shell.run(".connect 4300")
+    run_line(shell, ".connect 4300")
     assert shell.connection is made[1] and made[0].closed and made[1].endpoint == "4300"
-    shell.run(".connect")
+    run_line(shell, ".connect")
     assert made[2].endpoint == "4300"
 
 
 def test_who_is_gone_is_looked_for_anew(shell: Shell, made: list[Played]) -> None:
-    assert list(how_to_go_on(shell)) == [] and shell.connection is made[0] and made[1].closed
+    assert list(what_next(shell)) == [] and shell.connection is made[0] and made[1].closed
     made[0].agents[0]["attached_ns"] = 6
-    assert list(how_to_go_on(shell)) == ["There are other agents now: 4242, 1 rank. Ask again."]
+    assert list(what_next(shell)) == ["There are new agents: 4242, 1 rank. Ask again."]
     assert shell.connection is made[2] and made[0].closed and not made[2].closed
     made[2].endpoint = "99"
-    assert list(how_to_go_on(shell)) == [
+    assert list(what_next(shell)) == [
         "There is no process 99. Run: probe list",
-        "Then ask again; .connect PID asks another job.",
+        "Then ask again, or ask another job: .connect PID",
     ]
 
 
 def test_whoever_is_there_by_then_is_asked_next(shell: Shell, made: list[Played]) -> None:
     made[0].endpoint = "99"
-    list(how_to_go_on(shell))
+    list(what_next(shell))
     with pytest.raises(EndpointError):
-        shell.run("SELECT 1;")
+        run_line(shell, "SELECT 1;")
     made[0].endpoint, made[0].agents = "4242", []
-    shell.run("SELECT 2;")
+    run_line(shell, "SELECT 2;")
     assert made[0].asked == [] and [sql for sql, _ in made[1].asked] == ["SELECT 2"]
-    shell.run("SELECT 3;")
+    run_line(shell, "SELECT 3;")
     assert len(made) == 2
 
 

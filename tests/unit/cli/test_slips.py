@@ -12,7 +12,7 @@ import pytest
 
 from probe.cli import entry
 from probe.cli.output.arrow_result import ArrowResult
-from probe.cli.output.formats import show
+from probe.cli.output.formats import Output
 from probe.cli.verbs.eval import parse_ranks
 from probe.errors import UsageError
 
@@ -29,8 +29,8 @@ def test_what_is_no_list_of_ranks_is_refused_at_once(text: str) -> None:
         (["1", "query", "   "], "The SQL is empty"),
         (["1", "query", ";"], "The SQL is empty"),
         (["1", "eval", "print('\udcff')"], "The code is not UTF-8 text."),
-        (["1", "eval", "--timeout", "nan", "1"], "no number of seconds"),
-        (["1", "query", "--timeout", "inf", "select 1"], "no number of seconds"),
+        (["1", "eval", "--timeout", "nan", "1"], "not a number of seconds"),
+        (["1", "query", "--timeout", "inf", "select 1"], "not a number of seconds"),
         (["tables", "-o", "steps.xlsx"], "No format has the suffix"),
     ],
 )
@@ -46,7 +46,7 @@ def test_list_knows_a_process_that_is_not_there(capsys: pytest.CaptureFixture[st
 
 def test_an_arrow_file_is_a_file(tmp_path: Path) -> None:
     table = pa.table({"n": [1, 2]})
-    show(ArrowResult(table), None, str(tmp_path / "x.feather"))
+    Output(None, str(tmp_path / "x.feather")).show(ArrowResult(table))
     with pa.ipc.open_file(tmp_path / "x.feather") as file:
         assert file.read_all().equals(table)
 

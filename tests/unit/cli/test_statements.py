@@ -81,7 +81,7 @@ def test_the_statement_at_a_place() -> None:
     ],
 )
 def test_what_would_leave_nothing_behind_is_refused(statement: str, what: str) -> None:
-    with pytest.raises(QueryError, match=f"^{what} leaves nothing behind: each statement sees a fresh snapshot"):
+    with pytest.raises(QueryError, match=f"^{what} has no effect: each statement sees a fresh snapshot"):
         check(statement)
 
 

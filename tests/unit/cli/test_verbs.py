@@ -261,7 +261,7 @@ def test_a_rank_that_was_not_reached_is_a_failure(play: Play, capfd: Captured) -
     assert out == "detached  rank 0  pid 4250\n"
     assert "[silent] Still attached: Rank 1 (pid 4251) is stopped (to let it go on: kill -CONT 4251)." in err
     assert run(["4242", "set", "sample=5"]) == 8
-    assert "[silent] Not changed on 1 of the ranks." in capfd.readouterr().err
+    assert "[silent] 1 of the ranks did not change." in capfd.readouterr().err
     assert run(["4242", "set"]) == 0
 
 

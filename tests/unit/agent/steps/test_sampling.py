@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe import settings
-from probe.agent.steps.sampling import BLOCK, EVERY, FIRST, Sampling
+from probe.agent.steps import sampling as agent_sampling
+from probe.agent.steps.sampling import FIRST, Sampling
 from probe.errors import UsageError
-from probe.streams import BARE, SAMPLED, UNTIMED
+from probe.streams import BARE, BLOCK, EVERY, SAMPLED, UNTIMED
 
 MS = 1_000_000
 
@@ -125,7 +126,8 @@ def test_the_agent_and_the_reader_take_the_same_values(name: str, value: object)
 
 
 def test_both_sides_know_the_same_numbers() -> None:
-    assert settings.EVERY == EVERY and settings.BLOCK == BLOCK
+    assert agent_sampling.EVERY is settings.EVERY is EVERY == (1, 2, 5, 10, 20, 50, 100)
+    assert agent_sampling.BLOCK is BLOCK == 10
 
 
 @pytest.mark.parametrize(

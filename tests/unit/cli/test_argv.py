@@ -39,8 +39,8 @@ def test_the_verb_comes_first_and_the_endpoint_behind_t(line: list[str], arrange
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (["4242"], "What about 4242? Give a verb"),
-        (["4242,4243"], "What about 4242,4243? Give a verb"),
+        (["4242"], "No verb given for 4242. Give one: attach, "),
+        (["4242,4243"], "No verb given for 4242,4243. Give one: attach, "),
         (["exp7", "qery", "SELECT 1"], "No such verb: exp7."),
         (["exp7", "qery", "SELECT 1"], "No such verb: exp7. If it names a job: did you mean probe exp7 query?"),
         (["4242", "qery", "SELECT 1"], "No such verb: qery. Did you mean query?"),
