@@ -1,26 +1,62 @@
-"""Attach to a running PyTorch job that nobody prepared, and ask it anything in SQL or Python."""
+"""Attach to a running PyTorch job that nobody prepared, and query it in SQL or Python.
+
+Example:
+    import probe
+
+    with probe.connect("4242") as job:
+        print(job.query("SELECT * FROM python.step_trace").to_pandas())
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .attach import Attached
     from .attach.starting import start
-    from .connection import Connection, connect
+    from .connection import Connection, Unreached, connect
+    from .diagnose.report import Report
+    from .diagnose.stragglers import Stragglers
+    from .errors import (
+        AgentError,
+        AttachError,
+        EndpointError,
+        EvalError,
+        HungError,
+        Interrupted,
+        OutputError,
+        ProbeError,
+        QueryError,
+        SilentError,
+        SnippetFailed,
+        UsageError,
+    )  # fmt: skip
+    from .evals.evaluation import EvalResult, RankResult
 
-__all__ = ["Connection", "__version__", "connect", "start"]
+__all__ = [
+    "AgentError", "AttachError", "Attached", "Connection", "EndpointError", "EvalError", "EvalResult", "HungError",
+    "Interrupted", "OutputError", "ProbeError", "QueryError", "RankResult", "Report", "SilentError", "SnippetFailed",
+    "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
+]  # fmt: skip
+_MODULES = {
+    **dict.fromkeys(("Connection", "Unreached", "connect"), "connection"),
+    **dict.fromkeys(("EvalResult", "RankResult"), "evals.evaluation"),
+    "Attached": "attach",
+    "Report": "diagnose.report",
+    "Stragglers": "diagnose.stragglers",
+    "start": "attach.starting",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """connect, Connection and start on first use: `import probe` alone loads neither zmq nor anything heavier."""
-    if name in ("Connection", "connect"):
-        from . import connection
-
-        return getattr(connection, name)
-    if name == "start":
-        from .attach.starting import start
-
-        return start
+    """Every name on first use: `import probe` alone loads neither zmq nor anything heavier."""
+    if name in __all__:
+        return getattr(import_module(f".{_MODULES.get(name, 'errors')}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
