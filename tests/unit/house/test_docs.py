@@ -16,6 +16,7 @@ from probe.cli.program import VERBS, program
 ROOT = Path(__file__).parents[3]
 PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OVERVIEW = ROOT / "docs" / "design.md"
+INTERNALS = sorted((ROOT / "docs" / "internals").glob("*.md"))
 
 
 def commands(path: Path) -> Iterator[list[str]]:
@@ -45,6 +46,16 @@ def test_every_link_leads_to_a_file(path: Path) -> None:
 
 def test_the_readme_shows_the_headline_commands() -> None:
     assert {"attach", "query", "eval", "detach"} <= {arrange(words, VERBS)[0] for words in commands(PROSE[0])}
+
+
+@pytest.mark.parametrize("path", [OVERVIEW, *INTERNALS], ids=lambda path: path.name)
+def test_every_source_file_named_exists(path: Path) -> None:
+    """Full paths, or the end of one."""
+    trees = ("agent", "cli", "docs", "probe", "tests")
+    there = [f"/{each.relative_to(ROOT)}" for tree in trees for each in (ROOT / tree, *(ROOT / tree).rglob("*"))]
+    named = re.findall(r"`(\w[\w./]*(?:\.py|\.md|/))`", path.read_text(encoding="utf-8"))
+    ends = {name: f"/{name.rstrip('/')}" for name in named}
+    assert [name for name, end in ends.items() if not any(each.endswith(end) for each in there)] == []
 
 
 def test_the_overview_fits_on_two_screens() -> None:
