@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import click
 
+import probe
 from probe.cli.entry import BUG_STATUS, PIPE_STATUS
 from probe.cli.program import VERBS, program
 from probe.cli.verbs.tables import SELF_TIME, laid_out
@@ -28,7 +33,7 @@ def main() -> None:
 
 def pages() -> dict[str, str]:
     """The text of every generated page, by file name."""
-    lists = {"commands.md": commands(), "errors.md": errors(), "tables.md": tables()}
+    lists = {"commands.md": commands(), "errors.md": errors(), "python.md": python(), "tables.md": tables()}
     return lists | {f"tables/{entry.name}.md": table_page(entry) for entry in TABLES}
 
 
@@ -60,6 +65,31 @@ def errors() -> str:
             table(("status", "code", "when"), rows),
         ]
     )
+
+
+def python() -> str:
+    """The classes and functions of `import probe`."""
+    parts = ["# Python", *described(probe), "All errors are `probe.ProbeError`s: [errors](errors.md)."]
+    for name in probe.__all__:
+        value = getattr(probe, name)
+        if inspect.isfunction(value):
+            parts += [f"## probe.{name}", *described(value)]
+        elif inspect.isclass(value) and (value is probe.ProbeError or not issubclass(value, probe.ProbeError)):
+            fields = [f"`{each.name}: {each.type}`" for each in getattr(value, "__dataclass_fields__", {}).values()]
+            parts += [f"## probe.{name}", *described(value)] + ([f"Fields: {', '.join(fields)}."] if fields else [])
+            public = [(each, member) for each, member in vars(value).items() if not each.startswith("_")]
+            for each, member in public:
+                if isinstance(member, FunctionType | property) and member.__doc__:
+                    parts += [f"### {name}.{each}", *described(member)]
+    return page(parts)
+
+
+def described(value: Any) -> list[str]:
+    """The signature of a function, and the docstring; an example that is a block is code in Markdown."""
+    called = inspect.isfunction(value)
+    signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(value))) if called else ""
+    said = re.sub(r"^Example:$", "Example:\n", inspect.getdoc(value) or "", flags=re.MULTILINE)
+    return [f"`{value.__name__}{signature}`", said] if called else [said]
 
 
 def tables() -> str:

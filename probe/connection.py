@@ -42,7 +42,10 @@ _DETACH_S = 15.0  # the target takes kernels out at a boundary; without one it s
 
 @dataclass(frozen=True)
 class Unreached:
-    """A rank that a request did not come to, and why; host: "" for this machine, whose pid it then is."""
+    """A rank that a request did not reach, and why.  host: "" for this machine, which the pid then belongs to.
+
+    Example: `[each.rank for each in job.unreached]`
+    """
 
     rank: int
     pid: int
@@ -51,7 +54,9 @@ class Unreached:
 
 
 class Connection:
-    """Agents of one endpoint.  Use as a context manager; one thread at a time, cancel() from anywhere.
+    """Agents of one endpoint, as probe.connect gives them.  Use as a context manager, from one thread at a time.
+
+    Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
 
     notes: what the user should know of the last call (who was silent, what is not recorded).  answered: how many ranks
     did to the last query(), and when.  unreached: the ranks that the last stacks(), set() or detach() did not come to.
@@ -111,7 +116,10 @@ class Connection:
         """The result of this SQL over all ranks, a pyarrow.Table.  open_steps: the step that still runs, too.
 
         max_fetch: bytes that may travel for it.  What did is in `explanation` afterwards.  Raises QueryError, and
-        SilentError where it would be the result of fewer than min_ranks.
+        SilentError where it would be the result of fewer than min_ranks.  Cost: each rank sends the new rows of the
+        streams that the tables need; it does not pause the job.
+
+        Example: `job.query("SELECT step, duration FROM python.step_trace").to_pylist()`
         """
         self._begin()  # before the imports: Ctrl-C may come in their midst
         begun = time.monotonic()
@@ -161,7 +169,10 @@ class Connection:
         """Run Python inside: at the same step on all ranks (or these), between two iterations; or at once (now).
 
         A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr", text) gets
-        output as it comes.  Raises EvalError, SilentError, Interrupted.
+        output as it comes.  Raises EvalError, SilentError, AgentError, Interrupted.  Cost: the job stands still while
+        the snippet runs, and for the ranks to meet at the step; nothing else.
+
+        Example: `job.eval("optimizer.param_groups[0]['lr'] = 1e-4")[0].ok`
         """
         self._begin()
         from .evals.evaluation import Snippet, evaluate
@@ -238,7 +249,12 @@ class Connection:
                 call.link.facts = call.answer["facts"]
 
     def stacks(self) -> dict[int, list[Thread]]:
-        """The Python stacks of all threads of each rank that answers, the main thread first; see unreached."""
+        """The Python stacks of all threads of each rank that answers, the main thread first; see unreached.
+
+        Raises Interrupted.  Cost: some milliseconds of the GIL of each rank.
+
+        Example: `print(*job.stacks()[0][0].frames, sep="\\n")`
+        """
         self._begin()
         from .snapshot.stacks import threads_of
 
@@ -247,7 +263,12 @@ class Connection:
         return {call.link.rank: threads_of(call.answer["threads"]) for call in calls if call.answer is not None}
 
     def hang(self, look_s: float = 1.0) -> Report:
-        """Why the job does not go on, by two looks at every rank; takes 3 s at most."""
+        """Why the job is stuck, or that it is not, from two looks at every rank, look_s seconds apart.
+
+        Raises Interrupted.  Cost: 3 s at most; in a job that records no rows, some 40 ms of the GIL of each rank.
+
+        Example: `print(job.hang().verdict)`
+        """
         self._begin()
         from .diagnose.hang import judge
         from .diagnose.looks import gather
@@ -257,17 +278,25 @@ class Connection:
         return report
 
     def stragglers(self, steps: int = 100) -> Stragglers:
-        """Which ranks the others wait for, over the last steps, and what they spend the time on."""
+        """Which ranks the others wait for, over the last steps, and what they spend the time on.
+
+        Raises UsageError if there is only one rank, SilentError if too few steps are known.  Cost: some queries.
+
+        Example: `[each.late.rank for each in job.stragglers(30).late]`
+        """
         self._begin()
         from .diagnose.stragglers import stragglers
 
         return stragglers(self, steps)
 
     def set(self, **settings: Any) -> list[dict[str, Any]]:
-        """Change how steps are sampled on every rank; the settings of each that answers, with its rank.
+        """Change how steps are sampled on every rank; returns the settings of each rank that answers.
 
-        sample: "auto", or of how many blocks of ten steps one is recorded (1: all); budget_pct: what auto may cost;
-        backward: whether backward is recorded too.  Without any: what they are.  Raises UsageError.
+        sample: "auto", or N to record 10 of every 10 * N steps (1: all); budget_pct: the overhead that auto may cause;
+        backward: whether backward is recorded too.  Without arguments: the current settings.  Raises UsageError,
+        AgentError, SilentError.  Cost: one request; sample=1 costs what docs/benchmarks.md says of it.
+
+        Example: `job.set(sample=1)`
         """
         self._begin()
         checked = checked_settings(settings)
@@ -281,7 +310,13 @@ class Connection:
         return [{"rank": call.link.rank, **(call.answer or {})["settings"]} for call in answered]
 
     def detach(self) -> list[str]:
-        """Take every agent out, and wait for its end; what had to stay, in words, each with its rank."""
+        """Take every agent out and wait for its end; returns what had to stay, in lines that name the rank.
+
+        Raises AgentError if the key may only read, Interrupted.  Cost: one boundary, at which the taps are
+        removed.
+
+        Example: `assert not job.detach()`
+        """
         self._begin()
         self._must_control("detach")
         calls = self._client.ask(wire.DETACH, time.monotonic() + max(self.timeout, _DETACH_S))
@@ -303,10 +338,17 @@ class Connection:
         self.unreached = [Unreached(link.rank, link.pid, link.host, told) for link, told in why.items()]
 
     def cancel(self) -> None:
-        """End the call that runs, with Interrupted.  From a signal handler or another thread."""
+        """End the running call with Interrupted.  From a signal handler or any thread.  Raises nothing.  Cost: none.
+
+        Example: `threading.Timer(60, job.cancel).start()`
+        """
         self._client.interrupt()
 
     def close(self) -> None:
+        """Give up the connection; the agents stay.  Leaving a `with` block does it.  Raises nothing.  Cost: none.
+
+        Example: `job.close()`
+        """
         self._closed = True
         if self._opening is not None:
             self._opening.close()
@@ -325,6 +367,9 @@ def _wait_for_the_end(links: Iterable[AgentLink]) -> None:
 def connect(endpoint: str | None = None, *, timeout: float = 10.0, key: str | None = None) -> Connection:
     """A connection to the agents of an endpoint; without one, to the only attached job of this machine.
 
-    key: the file for agents at a port (tcp://, job://); without one, what PROBE_KEY names.
+    key: the file for agents at a port (tcp://, job://); without one, what PROBE_KEY names.  Raises EndpointError,
+    SilentError, AgentError.  Cost: some milliseconds, and one request to each rank.
+
+    Example: `with probe.connect("4242") as job: print(job.agents)`
     """
     return Connection(resolve(endpoint), timeout, key)

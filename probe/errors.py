@@ -25,6 +25,8 @@ from typing import ClassVar
 class ProbeError(Exception):
     """message: what happened, with the value; hint: the next command or remedy; code: stable, for scripts.
 
+    Example: `except probe.ProbeError as error: print(error.code, error.message, error.hint)`
+
     A class declares its `exit_status`, its `codes` with the sentence that documents each, and as `code` the one that an
     error has if none is given.
     """

@@ -23,7 +23,10 @@ __all__ = ["Attached", "attach"]
 @dataclass(frozen=True)
 class Attached:
     """A process with an agent in it.  already: the agent was there before; version: of the agent; milliseconds: for
-    the whole attach; tcp: where other hosts can query it."""
+    the whole attach; tcp: where other hosts can query it.
+
+    Example: `from probe.attach import attach; attach(4242).torch`
+    """
 
     pid: int
     rank: int | None

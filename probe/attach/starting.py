@@ -20,8 +20,10 @@ _PATIENCE_S = 10.0  # while another attach is under way
 def start() -> None:
     """Put the agent into this process, unless it is there; its pid is the endpoint from then on.
 
-    For jobs that nobody may trace but to which one line can be added.  Any thread, some 50 ms; raises what keeps the
-    agent from starting.  `probe PID detach` removes it.
+    For jobs that nobody may trace but to which one line can be added.  Any thread.  `probe PID detach` removes it.
+    Raises whatever keeps the agent from starting.  Cost: some 50 ms, then that of an attached agent.
+
+    Example: `import probe; probe.start()`
     """
     import zmq  # noqa: F401 - the agent finds it imported, as after an attach
 

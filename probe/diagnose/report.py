@@ -22,7 +22,7 @@ _PLUMBING = ("torch/", "threading.py", "multiprocessing/", "queue.py", "selector
 class Report:
     """Why a job is stuck, or that it is not: what `Connection.hang` returns.
 
-    code: stable, one of docs/how-to/hang.md; hung: whether the job is stuck for good; ranks: those the verdict names;
+    code: stable, one of docs/how-to/hang.md; hung: whether the job is stuck; ranks: those the verdict names;
     why, stacks, next: lines of evidence, of the main threads' stacks (equal ones folded), of commands to run next.
 
     Example: `report = connection.hang(); print(report.verdict) if report.hung else None`

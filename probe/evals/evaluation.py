@@ -33,8 +33,13 @@ _FIRST_STEP_S = 10.0  # as long as nothing is known of its steps
 
 @dataclass(frozen=True)
 class RankResult:
-    """What a snippet did on one rank.  step: number of the job's steps completed when it ran, None if it ran at
-    once; held_s: how long; output: all it printed; echo: repr of a last expression, None if there is none."""
+    """What a snippet did on one rank; an EvalResult is a list of these, by rank.
+
+    step: number of the job's steps completed when it ran, None if it ran at once; held_s: how long; output: all it
+    printed; echo: repr of a last expression, None if there is none.
+
+    Example: `[(each.rank, each.echo) for each in job.eval("loss.item()")]`
+    """
 
     rank: int
     ok: bool

@@ -11,7 +11,7 @@ import pytest
 from probe.tables import TABLES
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = ("commands.md", "errors.md", "tables.md", *(f"tables/{table.name}.md" for table in TABLES))
+PAGES = ("commands.md", "errors.md", "python.md", "tables.md", *(f"tables/{table.name}.md" for table in TABLES))
 
 
 @pytest.fixture(scope="module")
