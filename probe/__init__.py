@@ -1,4 +1,4 @@
-"""Attach to a running PyTorch job that nobody prepared, and query it in SQL or Python.
+"""Attach to a running, unmodified PyTorch job and query it in SQL or Python.
 
 Example:
     import probe
