@@ -1,9 +1,21 @@
-"""An eval as the reader drives it: armed on every rank, then run by all at one step of the job.
+"""An eval as the reader drives it: armed on every rank, then run by all of them at one step of the job.
 
-Called by Connection.eval.  Three phases: every rank says where it stands; `go` names a step that none of them has
-reached, as far as is known; once all have stopped at it they are told to `run`, else none is.  Invariant: whatever
-happens, no rank is left armed, and the caller hears within half a second after the time-out or Ctrl-C, if need be
-which rank does not answer.
+Called by Connection.eval.  The life of an eval, message by message; agent/evals/ is the other side:
+
+    the reader sends    a rank                                                  and answers
+    arm                 keeps the snippet                                       armed: how far it is
+    go, count           stops its training at the boundary after `count` steps  ready
+    stay                waits 5 s longer for `run`
+    run                 runs the snippet and goes on training                   out, done
+    cancel              drops the snippet, or interrupts it if it has begun     error or done
+
+`go` names a step that no rank has reached as far as is known; `run` goes out once all ranks are ready.  A rank that has
+passed the step, or gets neither `stay` nor `run`, answers eval-missed: then all are cancelled, and if nothing has run
+the next attempt names a later step.  For one rank, or ranks that share no process group, count is -1: each runs the
+snippet at its next boundary without `ready` and `run`.  With --now it runs at `go`, on a thread of its own.
+
+Invariant: whatever happens, no rank is left armed, and the caller hears within half a second after the time-out or
+Ctrl-C, if need be which rank does not answer.
 """
 
 from __future__ import annotations
@@ -11,23 +23,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
-from ..errors import EvalError, Interrupted, ProbeError, SilentError
+from ..errors import EvalError, ProbeError, SilentError
 from ..snapshot.align import may_change
 
 OnOutput = Callable[[list[int], str, str], None]
+EvalResult = list["RankResult"]
 
 _GRACE_S = 0.4  # for the answers to a cancel: with what else it takes, half a second
 _ATTEMPTS = 4
-_STAYING_S = 2.0  # after the last `stay` an agent is sure to wait for the word this long
+_STAYING_S = 2.0  # after the last `stay` an agent is sure to wait this long
 _MARGIN = 2  # boundaries: one rank may be past the first before it hears of it
-_SENDING_S = 0.02  # a busy machine's delay of a message
-_PATIENCE = 10  # usual steps, and at least
-_PATIENCE_S = 1.0  # a second, after which a job counts as not stepping
+_SENDING_S = 0.02  # by which a busy machine may delay a message
+# A job counts as not stepping after this many usual steps, and at least so many seconds
+_PATIENCE, _PATIENCE_S = 10, 1.0
 _FIRST_STEP_S = 10.0  # as long as nothing is known of its steps
 
 
@@ -35,8 +48,8 @@ _FIRST_STEP_S = 10.0  # as long as nothing is known of its steps
 class RankResult:
     """What a snippet did on one rank; an EvalResult is a list of these, by rank.
 
-    step: number of the job's steps completed when it ran, None if it ran at once; held_s: how long; output: all it
-    printed; echo: repr of a last expression, None if there is none.
+    step: the job's steps completed when it ran, None if it ran at once; held_s: for how long training waited; output:
+    all it printed; echo: repr of a last expression, None if there is none.
 
     Example: `[(each.rank, each.echo) for each in job.eval("loss.item()")]`
     """
@@ -53,12 +66,9 @@ class RankResult:
     dropped_bytes: int = 0
 
 
-EvalResult = list[RankResult]
-
-
 @dataclass(frozen=True)
 class Snippet:
-    """What to run and how, as the agents are told."""
+    """What to run and how, as the agents get it."""
 
     code: str
     filename: str
@@ -68,120 +78,108 @@ class Snippet:
     by: str
     ranks: list[int] | None
 
-    def request(self) -> Header:
-        where = "now" if self.now else "boundary"
-        fields = {"code": self.code, "filename": self.filename, "timeout": self.timeout, "write": self.write}
-        return {**fields, "by": self.by, "ranks": self.ranks, "where": where}
-
 
 def evaluate(
-    client: Client,
-    links: Sequence[AgentLink],
-    snippet: Snippet,
-    together: bool,
-    patience: float,
+    client: Client, links: Sequence[AgentLink], snippet: Snippet, together: bool, patience: float,
     on_output: OnOutput | None,
-) -> EvalResult:
+) -> EvalResult:  # fmt: skip
     """Run it on these ranks; together: at one step of the job, for a collective in it would hang otherwise.
 
     A snippet that raises is a result, not an error.  Raises EvalError, SilentError, Interrupted.
     """
-    missed: ProbeError | None = None
-    for attempt in range(_ATTEMPTS):
-        run = _Run(client, links, snippet, patience, on_output)
+    missed: BaseException | None = None
+    for number in range(_ATTEMPTS):
+        attempt = _Attempt(client, snippet, patience, on_output)
         try:
-            run.arm()
-            run.go(together, attempt)
-            run.finish()
+            attempt.arm(links)
+            attempt.go(together, number)
+            attempt.finish()
         except BaseException as error:
-            stuck = run.withdraw()
-            if isinstance(error, ProbeError) and error.code == "eval-missed" and not stuck and not run.anything_ran:
+            stuck = attempt.withdraw()
+            code = error.code if isinstance(error, ProbeError) else ""
+            if code == "eval-missed" and not stuck and not attempt.anything_ran():
                 missed = error
                 continue
-            raise (_stuck(snippet, stuck) if stuck and _ended_by_us(error) else error) from None
-        return run.results()
+            if stuck and code in ("interrupted", "eval-timeout"):
+                named, waits = ", ".join(stuck), "" if snippet.now else "; the job waits for it"
+                message = f"The snippet did not stop on rank {named}: it is blocked in C{waits}."
+                raise EvalError(message, "It ends when that call returns.", "eval-timeout") from None
+            raise
+        return attempt.results()
     raise EvalError(f"The ranks did not agree on a step: {missed}", "Run it with --now.", "eval-missed")
 
 
-def _ended_by_us(error: BaseException) -> bool:
-    return isinstance(error, Interrupted) or (isinstance(error, EvalError) and error.code == "eval-timeout")
+@dataclass
+class _Rank:
+    """A rank in one attempt.  armed: its answer to `arm`; count: its own number of the step to run at, -1 for its next
+    boundary; ready: it stands at that step; output: what the snippet has printed."""
+
+    armed: Header = field(default_factory=dict)
+    count: int = -1
+    ready: bool = False
+    output: list[str] = field(default_factory=list)
 
 
-def _stuck(snippet: Snippet, links: Sequence[AgentLink]) -> EvalError:
-    waits = "" if snippet.now else "; the job waits for it"
-    message = f"The snippet does not react to the cancel on rank {_named(links)}: it is blocked in C{waits}."
-    return EvalError(message, "It ends when that call returns.", "eval-timeout")
+class _Attempt:
+    """One attempt: a call per armed rank, and what came of it."""
 
+    def __init__(self, client: Client, snippet: Snippet, patience: float, on_output: OnOutput | None) -> None:
+        self._client, self._snippet, self._patience, self._on_output = client, snippet, patience, on_output
+        self._ranks: dict[Call, _Rank] = {}
+        self._together, self._released = False, False
+        self._stayed = time.monotonic()  # when the last `stay` went out
 
-def _named(links: Sequence[AgentLink]) -> str:
-    return ", ".join(link.number for link in links)
-
-
-class _Run:
-    """One attempt: a call an armed rank, and what came of it."""
-
-    def __init__(
-        self, client: Client, links: Sequence[AgentLink], snippet: Snippet, patience: float, on_output: OnOutput | None
-    ) -> None:
-        self._client, self._links, self._snippet = client, links, snippet
-        self._patience, self._on_output = patience, on_output
-        self._calls: list[Call] = []
-        self._armed: dict[Call, Header] = {}
-        self._ready: set[Call] = set()
-        self._released = False
-        self._stayed = time.monotonic()  # when the ranks were last told to
-        self._output: dict[Call, list[str]] = {}
-        self._target: dict[Call, int] = {}
-        self._round_trip = 0.0
-
-    def arm(self) -> None:
+    def arm(self, links: Sequence[AgentLink]) -> None:
         """Every rank takes the snippet and says how far it is."""
         begun = time.monotonic()
-        self._calls = [self._client.send(link, wire.ARM, **self._snippet.request()) for link in self._links]
-        self._output = {call: [] for call in self._calls}
-        self._wait(begun + self._patience, lambda: len(self._armed) == len(self._calls))
-        late = [call.link for call in self._calls if call not in self._armed]
-        if late:
-            raise SilentError(f"Rank {_named(late)} does not answer: nothing was run.")
+        request = asdict(self._snippet)
+        request["where"] = "now" if request.pop("now") else "boundary"
+        self._ranks = {self._client.send(link, wire.ARM, **request): _Rank() for link in links}
+        self._wait(begun + self._patience, lambda: all(rank.armed for rank in self._ranks.values()))
+        if late := [call.link.number for call, rank in self._ranks.items() if not rank.armed]:
+            raise SilentError(f"Rank {', '.join(late)} does not answer: nothing was run.")
         self._round_trip = time.monotonic() - begun
 
     def go(self, together: bool, attempt: int) -> None:
         """Let it run: at once, at each rank's next boundary, or at one step of the job."""
         if not self._snippet.now:
-            for call in self._calls:
-                self._must_step(call, self._armed[call].get("waiting"))
+            for call, rank in self._ranks.items():
+                self._must_step(call, rank.armed.get("waiting"))
         if together:
-            if any(_base(call.link) != self._armed[call]["base"] for call in self._calls):
-                raise EvalError("the numbers of the steps have just changed.", "", "eval-missed")
-            completed = max(_base(call.link) + int(self._armed[call]["count"]) for call in self._calls)
+            if any(_base(call.link) != rank.armed["base"] for call, rank in self._ranks.items()):
+                raise EvalError("the step numbers have just changed.", "", "eval-missed")
+            completed = max(_base(call.link) + int(rank.armed["count"]) for call, rank in self._ranks.items())
             step = completed + self._margin() * 4**attempt
-            self._target = {call: step - _base(call.link) for call in self._calls}
-        for call in self._calls:
-            self._client.send(call.link, wire.GO, of=call.id.decode(), count=self._target.get(call, -1))
+            for call, rank in self._ranks.items():
+                rank.count = step - _base(call.link)
+        self._together = together
+        for call, rank in self._ranks.items():
+            self._client.send(call.link, wire.GO, of=call.id.decode(), count=rank.count)
 
     def _margin(self) -> int:
         """Boundaries from the furthest rank to the step to run at: no rank may pass it before `go` arrives."""
-        says = [self._armed[call] for call in self._calls]
-        steps = [say["step_ns"] / 1e9 for say in says if say.get("step_ns")]
-        if not steps:
+        said = [rank.armed for rank in self._ranks.values() if rank.armed.get("step_ns")]
+        if not said:
             return _MARGIN
-        left = [say["step_ns"] / 1e9 - (say.get("waiting") or 0) for say in says if say.get("step_ns")]
+        steps = [each["step_ns"] / 1e9 for each in said]
+        left = [step - (each.get("waiting") or 0) for step, each in zip(steps, said, strict=True)]
         needed = 5 * self._round_trip + _SENDING_S
         return 1 if min(left) > needed else _MARGIN + math.ceil(needed / min(steps))
 
     def finish(self) -> None:
-        """Wait for the end of all.  Raises EvalError at the time-out, or when the job does not step any more."""
+        """Wait until all are done.  Raises EvalError at the time-out, or when the job does not step any more."""
         timeout = self._snippet.timeout
         end = math.inf if timeout is None else time.monotonic() + timeout
-        if self._target:
-            self._until(end, lambda: len(self._ready) == len(self._calls))
-            self._release()
-        self._until(end, lambda: all(call.over for call in self._calls))
-        self._number()
-
-    def _number(self) -> None:
-        """Ranks that had not stepped since their attach know only now what step the job has come to."""
-        late = [call.link for call in self._calls if may_change(call.link)] if not self._snippet.now else []
+        if self._together:
+            self._until(end, lambda: all(rank.ready for rank in self._ranks.values()))
+            if time.monotonic() > self._stayed + _STAYING_S:  # this process was stopped: they may have gone on
+                raise EvalError("the ranks were not told in time.", "", "eval-missed")
+            for call in self._ranks:
+                self._client.send(call.link, wire.RUN, of=call.id.decode())
+            self._released = True
+        self._until(end, lambda: all(call.over for call in self._ranks))
+        # ranks that had not stepped since their attach know only now what step the job has come to
+        late = [call.link for call in self._ranks if may_change(call.link)] if not self._snippet.now else []
         for hello in self._client.ask(wire.HELLO, time.monotonic() + self._patience, late, protocol=wire.PROTOCOL):
             if hello.answer is not None:
                 hello.link.facts = hello.answer["facts"]
@@ -189,63 +187,46 @@ class _Run:
     def _until(self, end: float, done: Callable[[], bool]) -> None:
         while not done():
             if time.monotonic() >= end:
-                timeout = self._snippet.timeout
-                raise EvalError(f"Cancelled after {timeout:g} s.", "Give it more: --timeout", "eval-timeout")
-            if self._target and not self._released:
-                self._stay()
+                message = f"Cancelled after {self._snippet.timeout:g} s."
+                raise EvalError(message, "Allow more time: --timeout SECONDS", "eval-timeout")
+            if self._together and not self._released:
+                self._stayed = time.monotonic()
+                for call in self._ranks:
+                    self._client.send(call.link, wire.STAY, of=call.id.decode())
             self._wait(min(end, time.monotonic() + _PATIENCE_S), done)
             if not self._snippet.now and not done():
                 self._look_for_steps(min(end, time.monotonic() + self._patience))
 
-    def _stay(self) -> None:
-        """Tell the ranks that the word is still to come."""
-        self._stayed = time.monotonic()
-        for call in self._target:
-            self._client.send(call.link, wire.STAY, of=call.id.decode())
-
-    def _release(self) -> None:
-        """All stand at the step.  A collective of some of them, while the others go on, would end the job."""
-        if time.monotonic() > self._stayed + _STAYING_S:  # this process was stopped: they may have gone on
-            raise EvalError("the ranks were not told in time.", "", "eval-missed")
-        for call in self._calls:
-            self._client.send(call.link, wire.RUN, of=call.id.decode())
-        self._released = True
-
     def _wait(self, deadline: float, until: Callable[[], bool]) -> None:
         """Until the deadline or `until`; the first error of any rank ends it and is raised."""
-
-        def failed() -> bool:
-            return any(call.error is not None for call in self._calls)
-
-        self._client.wait(self._calls, deadline, self._take, lambda: until() or failed())
-        for call in self._calls:
-            if call.error is not None:
-                raise call.error
+        calls = [*self._ranks]
+        self._client.wait(calls, deadline, self._take, lambda: until() or any(call.error for call in calls))
+        if error := next((call.error for call in calls if call.error), None):
+            raise error
 
     def _take(self, call: Call, header: Header, payload: Sequence[Any]) -> None:
-        if call not in self._output:
+        if (rank := self._ranks.get(call)) is None:
             return
         if header["kind"] == wire.ARMED:
-            self._armed[call] = header
+            rank.armed = header
         elif header["kind"] == wire.READY:
-            self._ready.add(call)
+            rank.ready = True
         elif header["kind"] == wire.OUT:
-            self._output[call].append(str(header["text"]))
+            rank.output.append(str(header["text"]))
             if self._on_output is not None:
                 self._on_output([call.link.rank], str(header["stream"]), str(header["text"]))
 
     def _look_for_steps(self, deadline: float) -> None:
-        """A rank that still waits for its boundary must be stepping; one that runs the snippet need not."""
-        stand = set() if self._released else self._ready
-        waiting = [call for call in self._calls if not call.over and call not in stand]
+        """A rank that still waits for its boundary must be stepping; one that stands there or runs need not."""
+        waiting = [call for call, rank in self._ranks.items() if not call.over and (self._released or not rank.ready)]
         asked = {call: self._client.send(call.link, wire.HELLO, protocol=wire.PROTOCOL) for call in waiting}
-        self._client.wait(list(asked.values()), deadline, self._take, lambda: all(call.over for call in self._calls))
+        self._client.wait(list(asked.values()), deadline, self._take, lambda: all(call.over for call in self._ranks))
         self._client.forget(asked.values())
         for call, hello in asked.items():
             if hello.answer is not None and not call.over:
-                facts = hello.answer["facts"]
-                target = self._target.get(call, int(self._armed[call]["count"]) + 1)
-                # at its boundary, but nothing runs there: its loop does not turn, the last step of a training perhaps
+                facts, rank = hello.answer["facts"], self._ranks[call]
+                target = rank.count if self._together else int(rank.armed["count"]) + 1
+                # at its boundary, but nothing runs there: its loop does not turn, perhaps after a training's last step
                 idle = "holder" in facts and facts["holder"] is None
                 if int(facts["count"]) < target or idle:
                     since = facts.get("last_step_ns") or facts["attached_ns"]
@@ -253,36 +234,33 @@ class _Run:
 
     def _must_step(self, call: Call, since: float | None) -> None:
         """Raises EvalError if the rank's last boundary is much longer ago than usual."""
-        if call.link.facts.get("torch") is None:
-            raise EvalError("The process has not imported torch and does not step.", "Run it with --now.", "no-step")
-        usual = (self._armed[call].get("step_ns") or 0) / 1e9
+        facts, said = call.link.facts, self._ranks[call].armed
+        if facts.get("torch") is None:
+            raise EvalError("The process has not imported torch and has no steps.", "Run it with --now.", "no-step")
+        usual = (said.get("step_ns") or 0) / 1e9
         if since is None:  # no step since the attach
-            facts = call.link.facts
             since = (int(facts["monotonic_ns"]) - int(facts["attached_ns"])) / 1e9
-        if since > (max(_PATIENCE * usual, _PATIENCE_S) if usual else _FIRST_STEP_S):
-            holder = self._armed[call].get("holder")
-            if holder:
-                raise EvalError(
-                    f"A snippet of {holder} still holds the job.", "Wait until it ends; detach ends it too.", "held"
-                )
-            known = f" (usually {usual:.2g} s)" if usual else ""
-            where = f" on rank {call.link.rank}" if len(self._calls) > 1 else ""
-            raise EvalError(f"No step for {since:.0f} s{known}{where}.", "Run it with --now.", "no-step")
+        if since <= (max(_PATIENCE * usual, _PATIENCE_S) if usual else _FIRST_STEP_S):
+            return
+        if holder := said.get("holder"):
+            raise EvalError(f"A snippet of {holder} still holds the job.", "Wait for it; detach ends it too.", "held")
+        known = f" (usually {usual:.2g} s)" if usual else ""
+        where = f" on rank {call.link.rank}" if len(self._ranks) > 1 else ""
+        raise EvalError(f"No step for {since:.0f} s{known}{where}.", "Run it with --now.", "no-step")
 
-    @property
     def anything_ran(self) -> bool:
-        return any(call.answer is not None for call in self._calls) or any(self._output.values())
+        return any(call.answer is not None or rank.output for call, rank in self._ranks.items())
 
-    def withdraw(self) -> list[AgentLink]:
-        """Cancel whatever is armed or runs; the ranks that do not answer that."""
+    def withdraw(self) -> list[str]:
+        """Cancel whatever is armed or runs; returns the ranks that do not answer that, for a message."""
         self._client.interrupted = False
-        self._client.cancel(self._calls)
-        left = self._client.wait(self._calls, time.monotonic() + _GRACE_S, self._take)
-        self._client.forget(self._calls)
-        return [call.link for call in left]
+        self._client.cancel(self._ranks)
+        left = self._client.wait([*self._ranks], time.monotonic() + _GRACE_S, self._take)
+        self._client.forget(self._ranks)
+        return [call.link.number for call in left]
 
     def results(self) -> EvalResult:
-        return sorted((self._result(call) for call in self._calls), key=lambda result: result.rank)
+        return [self._result(call) for call in sorted(self._ranks, key=lambda call: call.link.rank)]
 
     def _result(self, call: Call) -> RankResult:
         done = call.result()
@@ -290,7 +268,7 @@ class _Run:
         return RankResult(
             rank=call.link.rank,
             ok=bool(done["ok"]),
-            output="".join(self._output[call]),
+            output="".join(self._ranks[call].output),
             echo=done.get("echo"),
             error=done.get("error"),
             traceback=done.get("traceback"),
