@@ -124,12 +124,8 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
     gil = describe_gil_holder(link.pid) if condition == "silent" and link.here else ""
     if facts is None:
         return RankEvidence(link.rank, link.pid, condition, running=running, gil=gil, host=link.host)
-    threads = second.threads.get(link, [])
+    threads, before = second.threads.get(link, []), first.threads.get(link, [])
     now, last = int(facts["monotonic_ns"]), facts.get("last_step_ns")
-    main = [
-        next((each.frames for each in looked if each.is_main), None)
-        for looked in (first.threads.get(link, []), threads)
-    ]
     return RankEvidence(
         link.rank,
         link.pid,
@@ -141,7 +137,7 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
         rows=_rows(link, first, second),
         running=running,
         threads=threads,
-        moved=main[0] != main[1],
+        moved=[each.frames for each in before if each.is_main] != [each.frames for each in threads if each.is_main],
         entries=entries,
         workers=_workers(link.pid) if link.here else (),
         gil=gil,
@@ -152,9 +148,7 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
 def _condition(link: AgentLink) -> str:
     if link.ended or (link.here and has_ended(link.pid)):
         return "ended"
-    if link.stopped:
-        return "stopped"
-    return "silent" if link.socket is not None else "unseen"
+    return "stopped" if link.stopped else "silent" if link.socket is not None else "unseen"
 
 
 def _others(endpoint: str, known: set[int]) -> list[tuple[int, int]]:

@@ -1,6 +1,6 @@
-"""What hosts and devices of a job are at, by the newest samples of its ranks, in lines.
+"""The load of a job's hosts and devices, by the newest samples of its ranks, in lines.
 
-Called by probe.diagnose.evidence.  Invariant: pure, and a host that nobody has sampled is left out.
+Called by probe.diagnose.looks.  Invariant: pure, and a host that no rank has sampled is left out.
 """
 
 from __future__ import annotations

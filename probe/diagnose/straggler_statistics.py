@@ -1,7 +1,7 @@
 """Which ranks are late, by how much, and how sure that is.
 
-Called by probe.diagnose.stragglers.  A rank is late by what it does longer than the others (the median of them) before
-it comes to what they wait for together.  Invariant: pure; nobody is named for what could be chance.
+Called by probe.diagnose.stragglers.  Lateness is a rank's own work per step minus the median of the others.  Invariant:
+pure; no rank is called late if chance could explain it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-TOLERATED = 0.02  # of a step: what a rank may be late by in the median step
-SLIGHT = 0.01  # of a step: by what it may be late in any, and it is chance
+TOLERATED = 0.02  # of a step: a rank may be late by this much in the median step
+SLIGHT = 0.01  # of a step: less than this counts as chance in any step
 CONFIDENT = 0.95
-Seconds = Any  # numpy array of floats, NaN where not known: a row a rank, a column a step
+Seconds = Any  # numpy array of floats, NaN where unknown: one row per rank, one column per step
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """late_s: in the median step, negative for who waits for others; steps: in which it was more than slightly late;
-    confidence: that it is so in general, and not by chance in these."""
+    """late_s: in the median step, negative if the rank waits for others; steps: those in which it was more than
+    slightly late; confidence: that it is late in general, not by chance in these steps."""
 
     rank: int
     late_s: float
@@ -36,7 +36,7 @@ class Lateness:
 
 
 def lateness(ranks: Sequence[int], own: Seconds, step_s: float) -> list[Lateness]:
-    """The latest first.  own: what each rank did itself in each step."""
+    """The latest first.  own: each rank's own work in each step."""
     more = excess(own)
     later = (more > SLIGHT * step_s).sum(axis=1)
     found = []
@@ -47,12 +47,12 @@ def lateness(ranks: Sequence[int], own: Seconds, step_s: float) -> list[Lateness
 
 
 def excess(seconds: Seconds) -> Seconds:
-    """By how much each rank has more than the median of the others."""
+    """Each rank's value minus the median of the others."""
     return np.stack([one - np.median(np.delete(seconds, place, 0), axis=0) for place, one in enumerate(seconds)])
 
 
 def by_chance(values: Seconds) -> float:
-    """How likely values around 0 are so far above it: Wilcoxon's signed-rank test, which no outlier sways."""
+    """How likely it is that values around 0 lie so far above it: Wilcoxon's signed-rank test, robust to outliers."""
     count = len(values)
     order = np.argsort(np.argsort(np.abs(values))) + 1
     above, usual = order[values > 0].sum(), count * (count + 1) / 4
