@@ -71,7 +71,7 @@ class Connection:
         self.explanation: list[str] = []
         make_room(len(resolved.addresses))
         self._client = Client(key)
-        self._fetcher: WireSource | None = None
+        self.fetcher: WireSource | None = None  # what queries have read so far, and what they keep of it
         self._opening: DuckDBSession | None = None
         self._database: Database | None = None
         self._unaligned: list[AgentLink] = []
@@ -135,10 +135,10 @@ class Connection:
         self._database = database = self._database or Database(TABLES, self._opening)
         if self._settle() or self._unaligned:
             self._align()
-        self._fetcher = self._fetcher or WireSource(self._client, self.timeout)
-        scans = self._fetcher.scans
+        self.fetcher = self.fetcher or WireSource(self._client, self.timeout)
+        scans = self.fetcher.scans
         scans.begin(max_fetch)
-        job = self._fetcher.snapshot(open_steps)
+        job = self.fetcher.snapshot(open_steps)
         self._enough(job, begun, min_ranks)
         result = interruptibly(partial(database.run, sql, job), database.interrupt, lambda: self._client.interrupted)
         notes = notes_of(job, database.scanned, self.endpoint)

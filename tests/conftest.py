@@ -8,12 +8,12 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from until import until
 
 from target import PROBE, PYTHON, TARGETS, TORCHRUN, Probe, Start, Target, descendants
 
@@ -84,11 +84,16 @@ def left_as_found() -> Iterator[None]:
     """The test process has the threads, descriptors, children and signal handlers after a test that it had before."""
     before = found()
     yield
-    end = time.monotonic() + SETTLE_S
-    while new := {kind: things - before[kind] for kind, things in found().items() if things - before[kind]}:
-        assert time.monotonic() < end, f"left behind: {new}"
-        gc.collect()
-        time.sleep(0.02)
+
+    def left_behind() -> dict[str, set[str]]:
+        return {kind: things - before[kind] for kind, things in found().items() if things - before[kind]}
+
+    def is_clean() -> bool:
+        if left_behind():
+            gc.collect()
+        return not left_behind()
+
+    until(is_clean, SETTLE_S, why=left_behind)
 
 
 def found() -> dict[str, set[str]]:

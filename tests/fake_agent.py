@@ -5,12 +5,15 @@ Used by the tests of the reader.  `deaf` kinds of requests are taken and never a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import zmq
 
 from probe import protocol as wire
 from probe.agent.inspect.stacks import stacks
@@ -111,6 +114,12 @@ class FakeAgent:
 
     def now(self) -> dict[str, Any]:
         return {**self.facts, "monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+
+    def send(self, key: Key, frames: list[bytes]) -> None:
+        """What a handler answers, as it is: not all of it need be a reply."""
+        (door, identity), id = key
+        with contextlib.suppress(zmq.ZMQError):  # gone, or it does not read
+            door.socket.send_multipart([identity, id, *frames], zmq.NOBLOCK)
 
     # ---- what a job would do
 

@@ -11,6 +11,10 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from until import until
+
+from probe.host import agent_memory
+
 TARGETS = Path(__file__).parent / "targets"
 PROBE = Path(sys.executable).parent / "probe"
 PYTHON = os.environ.get("TARGET_PYTHON", sys.executable)  # the targets' own: make soak runs them on others
@@ -43,11 +47,14 @@ class Target:
 
     def wait_for(self, text: str, times: int = 1, timeout: float = START_S) -> str:
         """The output, once it holds `text` that many times."""
-        end = time.monotonic() + timeout
-        while self.output.count(text) < times:
-            assert self.alive, f"ended with {self.process.returncode} before {text!r}:\n{self.output}"
-            assert time.monotonic() < end, f"no {text!r} in {timeout} s:\n{self.output}"
-            time.sleep(0.02)
+
+        def said() -> bool:
+            alive = self.alive  # asked first: what it said last counts
+            found = self.output.count(text) >= times
+            assert found or alive, f"ended with {self.process.returncode} before {text!r}:\n{self.output}"
+            return found
+
+        until(said, timeout, why=lambda: f"no {text!r}:\n{self.output}")
         return self.output
 
     def end(self) -> None:
@@ -101,6 +108,12 @@ def descendants(pid: int) -> dict[int, str]:
         todo += found
         below.update({child: starts[child] for child in found})
     return below
+
+
+def until_ticked(pid: int) -> None:
+    """Its agent has looked at what is new, and written down how it is, since now; it does so once a second."""
+    now = time.monotonic_ns()
+    until(lambda: (agent_memory.facts(pid) or {"monotonic_ns": 0})["monotonic_ns"] > now)
 
 
 def remove_socket(pid: int) -> None:

@@ -63,7 +63,7 @@ class Boundary:
         self._learning = False
         self._closed = False
         self._running: int | None = None  # the thread on which requests are running
-        self._driver = DrivingLoop()
+        self.driver = DrivingLoop()
         self._proved: dict[tuple[CodeType, int], int] = {}
         self._turn: BackEdgeTrace | None = None
 
@@ -112,7 +112,7 @@ class Boundary:
             if turn.thread == get_ident():
                 turn.end(sys._getframe(1))
         for frame in (*frames_of_others().values(), sys._getframe(1)):
-            self._driver.unmark(frame)
+            self.driver.unmark(frame)
 
     # ---- in the post-hook
 
@@ -135,11 +135,11 @@ class Boundary:
         self._look_at = self._count + 1
         self._end_turn(frame)
         due = self._due()
-        loop = self._driver.find(frame)
+        loop = self.driver.find(frame)
         if self._requests or not self._learning:
-            self._driver.mark(frame)
+            self.driver.mark(frame)
         else:
-            self._driver.unmark(frame)
+            self.driver.unmark(frame)
         if loop is not None and (due or self._learning):
             self._arm(frame, loop, due)
         self._plan()
@@ -205,7 +205,7 @@ class Boundary:
     # ---- at the boundary
 
     def _loads(self, turn: BackEdgeTrace, frame: FrameType) -> None:
-        loop = turn.at_same_call(frame, self._driver.marked)
+        loop = turn.at_same_call(frame, self.driver.marked)
         if loop is not None:
             turn.end(frame)
             turn.fire(loop)

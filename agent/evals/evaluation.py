@@ -115,7 +115,7 @@ class Evaluation:
         """Run it; the repr of its last expression, if it ends in one that is not None."""
         import ast
 
-        tree = _parsed(self._code, self._filename)
+        tree = parsed(self._code, self._filename)
         self._imported = _only_imported(tree)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         self._compiled.append(compile(tree, self._filename, "exec", dont_inherit=True))
@@ -147,7 +147,7 @@ def _frame_of(thread: int | None) -> FrameType | None:
     return None if thread is None else frames.get(thread)
 
 
-def _parsed(code: str, filename: str) -> Any:
+def parsed(code: str, filename: str) -> Any:
     """The tree of its source.  CPython 3.11 to 3.13.0 count the depth of trees that are being made in one place for all
     threads, and refuse what another thread came in between: that is no fault of the snippet."""
     import ast

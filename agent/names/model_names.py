@@ -23,11 +23,11 @@ from .namespace import PACKAGES, USERS, whose
 from .variable_names import OWN_NAMES, outward, parts_of, variables
 
 LOOKS = 3  # at each root: a variable that is another's the next time was a loop's or a parameter
-_LOOK_AGAIN_S = 1.0
+LOOK_AGAIN_S = 1.0
 _MOST = 64  # roots that are looked for at once
 _THREADS = 16  # whose variables are looked at
-_LONGEST_S = 0.003  # no other thread runs meanwhile
-_PATIENCE_S = 0.05
+LONGEST_S = 0.003  # no other thread runs meanwhile
+PATIENCE_S = 0.05
 _MODULE_PY = "torch/nn/modules/module.py"  # what a module's call runs has names for it that are not the user's
 _ENTRIES = ("RESUME", "YIELD_VALUE", "GEN_START")  # where a frame stands while a tracer is told that it was entered
 
@@ -46,7 +46,7 @@ class ModelNames:
 
     @property
     def curious(self) -> bool:
-        return any(looks < LOOKS for looks in self._looks.values()) and monotonic() >= self._looked_s + _LOOK_AGAIN_S
+        return any(looks < LOOKS for looks in self._looks.values()) and monotonic() >= self._looked_s + LOOK_AGAIN_S
 
     def name(self, roots: Mapping[int, Sequence[Any]]) -> None:
         """All that are alive: serial -> the module with those that it wraps, innermost last."""
@@ -72,7 +72,7 @@ class ModelNames:
         wanted = {id(layer): serial for serial in serials for layer in roots[serial]}
         found: Found = {serial: [] for serial in serials}
         held = {serial: self._held.get(serial) for serial in serials}
-        exclusively(partial(_search, wanted, held, found), in_a_trace, _PATIENCE_S)
+        exclusively(partial(_search, wanted, held, found), in_a_trace, PATIENCE_S)
         for serial in serials:
             self._looks[serial] += 1
             names = found[serial]
@@ -96,7 +96,7 @@ def kind(module: Any) -> type:
 
 def _search(wanted: dict[int, int], held: dict[int, str | None], found: Found) -> None:
     """Add names of each until it has the one that it had, or a first one.  No object of the job outlives this."""
-    end = monotonic() + _LONGEST_S
+    end = monotonic() + LONGEST_S
     for space in _spaces(_stacks()):
         _find(space, wanted, found)
         if monotonic() > end or all(

@@ -55,7 +55,7 @@ class Gpu:
         self, samples: Stream, log: Log, pynvml_path: str | None, load: Callable[[str | None], Any] | None = None
     ) -> None:
         self._samples = samples
-        self._nvml = (load or _pynvml)(pynvml_path)
+        self._nvml = (load or pynvml_at)(pynvml_path)
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -191,9 +191,9 @@ _READINGS: tuple[Reading, ...] = (
 )  # fmt: skip
 
 
-def _pynvml(path: str | None) -> Any:
+def pynvml_at(path: str | None) -> Any:
     """nvidia-ml-py out of the command's packages, whose version is known, else out of the process's own."""
-    if not _has_library():
+    if not has_library():
         raise Absent("no NVML library")
     found = PathFinder.find_spec("pynvml", [*([path] if path else []), *sys.path])
     spec = spec_from_file_location(_PRIVATE, found.origin) if found is not None and found.origin else None
@@ -205,7 +205,7 @@ def _pynvml(path: str | None) -> Any:
 
 
 @lru_cache(maxsize=1)  # each CDLL brings a class of its own, a circle; the process's next agent finds this one
-def _has_library() -> bool:
+def has_library() -> bool:
     """Asked before nvidia-ml-py, which takes some ten milliseconds to import, for nothing where there is no driver."""
     try:
         import ctypes

@@ -49,7 +49,7 @@ class Process:
         self._usage, self._whole, self._thread = resource.getrusage, resource.RUSAGE_SELF, resource.RUSAGE_THREAD
         self._files: dict[int, str] = {}  # descriptor -> path
         self._unreadable: list[str] = []
-        for path in _FILES:
+        for path in FILES:
             try:
                 self._files[os.open(path, os.O_RDONLY)] = path
             except OSError as error:
@@ -85,7 +85,7 @@ class Process:
     def _read(self, fd: int) -> Readings:
         """Nothing of a file that cannot be read, or not understood; it is not read again."""
         try:
-            return _FILES[self._files[fd]](os.pread(fd, _READ, 0))
+            return FILES[self._files[fd]](os.pread(fd, _READ, 0))
         except (OSError, LookupError, ValueError) as error:
             self._unreadable.append(f"{self._files.pop(fd)}: {error!r}")
             os.close(fd)
@@ -130,7 +130,7 @@ def _named(text: bytes) -> dict[bytes, int]:
     return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
 
 
-_FILES: dict[str, Callable[[bytes], Readings]] = {
+FILES: dict[str, Callable[[bytes], Readings]] = {
     "/proc/self/stat": _stat,
     "/proc/self/schedstat": _schedule,
     "/proc/self/io": _io,

@@ -35,7 +35,7 @@ class SamplerLoop:
     """tick() as often as one likes: it samples once in each whole second of the monotonic clock."""
 
     def __init__(self, samples: Stream, log: Log, pynvml_path: str | None) -> None:
-        self._make: dict[str, Callable[[], Sampler]] = {
+        self.makers: dict[str, Callable[[], Sampler]] = {
             "process": lambda: Process(samples),
             "gpu": lambda: Gpu(samples, log, pynvml_path),
         }
@@ -48,7 +48,7 @@ class SamplerLoop:
         now = perf_counter_ns()
         if now // _SECOND > self._last_ns // _SECOND and now - self._last_ns >= _LEAST:
             self._last_ns = now
-            for name in self._make:
+            for name in self.makers:
                 self._sample(name)
         return (_SECOND - now % _SECOND) / _SECOND + _LATE_S
 
@@ -57,7 +57,7 @@ class SamplerLoop:
             return
         try:
             if name not in self._samplers:
-                self._samplers[name] = self._make[name]()
+                self._samplers[name] = self.makers[name]()
             self._samplers[name].sample()
         except Absent as absent:
             self._turn_off(name, str(absent))
@@ -72,7 +72,7 @@ class SamplerLoop:
 
     def states(self) -> dict[str, str]:
         """on, or off and why, of each sampler.  Any thread."""
-        waiting = dict.fromkeys(self._make, "waiting for its first second")
+        waiting = dict.fromkeys(self.makers, "waiting for its first second")
         return waiting | {name: sampler.state for name, sampler in self._samplers.copy().items()} | self._off
 
     def close(self) -> None:

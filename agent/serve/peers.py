@@ -46,7 +46,7 @@ class Peers:
         if self._listens is None or time.monotonic() < self._due or self._at_store.locked():
             return
         try:
-            wanted = _place(), sys.modules["torch.distributed"].get_rank()
+            wanted = place_of_store(), sys.modules["torch.distributed"].get_rank()
         except Unknown as error:
             self.state = f"off: {error}"
             return
@@ -71,7 +71,7 @@ class Peers:
         try:
             if self._left is not None:
                 place, rank = self._left
-                store, name = _store(place), f"{place[2]}/{rank}"
+                store, name = open_store(place), f"{place[2]}/{rank}"
                 if store.check([name]) and json.loads(store.get(name))["id"] == self._identity:
                     store.delete_key(name)
         except Exception:  # a store that is gone has no record either
@@ -85,7 +85,7 @@ class Peers:
         try:
             listens = self._listens
             if listens is not None:
-                _store(place).set(f"{place[2]}/{rank}", json.dumps(self._record(place, rank, listens)))
+                open_store(place).set(f"{place[2]}/{rank}", json.dumps(self._record(place, rank, listens)))
                 self._left, self._due, self.state = (place, rank), 0.0, "on"
         except Exception as error:
             self.state = f"off: the store at {place[0]}:{place[1]}: {_line(error)}"
@@ -94,7 +94,7 @@ class Peers:
 
     def _record(self, place: Place, rank: int, listens: dict[str, Any]) -> dict[str, Any]:
         address = listens["address"]
-        host = _towards(place) if address in _EVERYWHERE else listens["host"]
+        host = address_towards(place) if address in _EVERYWHERE else listens["host"]
         return {
             "rank": rank,
             "endpoint": f"tcp://{host}:{self._server.doors.port}",
@@ -106,7 +106,7 @@ class Peers:
 
     def _read(self, key: Key, place: Place, size: int) -> None:
         try:
-            store = _store(place)
+            store = open_store(place)
             names = [f"{place[2]}/{rank}" for rank in range(size)]
             ranks = [json.loads(store.get(name)) if store.check([name]) else None for name in names]
             self._server.post(key, wire.KNOWN, ranks=ranks)
@@ -115,7 +115,7 @@ class Peers:
             self._server.post(key, wire.ERROR, code="no-peers", message=why)
 
 
-def _place() -> Place:
+def place_of_store() -> Place:
     """Raises Unknown.  Keys bear the run's name and its size: torchrun counts restarts in each node by itself."""
     if not is_distributed():
         raise Unknown("the job has no process group")
@@ -131,7 +131,7 @@ def _place() -> Place:
     return host, int(port), f"probe/{os.environ.get('TORCHELASTIC_RUN_ID') or port}/{size}"
 
 
-def _store(place: Place) -> Any:
+def open_store(place: Place) -> Any:
     """A connection of our own.  A look at the port comes first: torch waits for a store that is gone, and prints so."""
     import socket
     from datetime import timedelta
@@ -143,7 +143,7 @@ def _store(place: Place) -> Any:
     return sys.modules["torch.distributed"].TCPStore(host, port, **fields)
 
 
-def _towards(place: Place) -> str:
+def address_towards(place: Place) -> str:
     """The address of this host on the road to the store: one that the others can reach.
 
     On the store's own host that may be the loopback's (so it is where Debian installs one): there the others' name for

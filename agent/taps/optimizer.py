@@ -43,7 +43,7 @@ class OptimizerStep:
         self._class: Any = self._optimizer_py.Optimizer
         self._maker: Any = self._class.profile_hook_step  # wraps the step of a class when first one of it is made
         self._making: CodeType = self._maker.__code__
-        original = _wrapper(self._making)
+        original = wrapper_of(self._making)
         if original is None:
             raise LookupError("Optimizer.profile_hook_step makes no wrapper that we know")
         self._original, self._ours = original, _swapped(original)
@@ -96,7 +96,7 @@ def optimizer_tap(*parts: Any) -> OptimizerStep | OptimizerHooks:
         return OptimizerHooks(*parts)
 
 
-def _wrapper(making: CodeType) -> CodeType | None:
+def wrapper_of(making: CodeType) -> CodeType | None:
     """The code that profile_hook_step makes of each step, if it is of the kind that ours can stand for."""
     for constant in making.co_consts:
         if isinstance(constant, CodeType) and constant.co_freevars == ("func",) and not constant.co_argcount:

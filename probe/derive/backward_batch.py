@@ -19,7 +19,7 @@ from .backward import Calls, Instances, Marks, Passes, lengths
 from .backward import resolve as resolve_each
 from .call_tree import CallTree
 
-_LEAST = 8  # passes of a shape: for fewer it is not worth asking
+LEAST = 8  # passes of a shape: for fewer it is not worth asking
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 Times = npt.NDArray[np.float64]
@@ -57,7 +57,7 @@ def _shapes(marks: Marks, first: Ints, roots: Ints, calls: Calls) -> list[Ints]:
     room, found = len(marks.time), list[Ints]()
     for members in sorted(groups, key=len, reverse=True):
         room -= (int(length[members[0]]) + 2) ** 2
-        if len(members) < _LEAST or room < 0:
+        if len(members) < LEAST or room < 0:
             break
         found.append(members)
     return found

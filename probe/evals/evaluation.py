@@ -36,7 +36,7 @@ EvalResult = list["RankResult"]
 
 _GRACE_S = 0.4  # for the answers to a cancel: with what else it takes, half a second
 _ATTEMPTS = 4
-_STAYING_S = 2.0  # after the last `stay` an agent is sure to wait this long
+STAYING_S = 2.0  # after the last `stay` an agent is sure to wait this long
 _MARGIN = 2  # boundaries: one rank may be past the first before it hears of it
 _SENDING_S = 0.02  # by which a busy machine may delay a message
 # A job counts as not stepping after this many usual steps, and at least so many seconds
@@ -172,7 +172,7 @@ class _Attempt:
         end = math.inf if timeout is None else time.monotonic() + timeout
         if self._together:
             self._until(end, lambda: all(rank.ready for rank in self._ranks.values()))
-            if time.monotonic() > self._stayed + _STAYING_S:  # this process was stopped: they may have gone on
+            if time.monotonic() > self._stayed + STAYING_S:  # this process was stopped: they may have gone on
                 raise EvalError("the ranks were not told in time.", "", "eval-missed")
             for call in self._ranks:
                 self._client.send(call.link, wire.RUN, of=call.id.decode())

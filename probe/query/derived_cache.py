@@ -22,7 +22,7 @@ from .lazy_columns import LazyColumns
 
 _BACK = 2  # steps before the newest one: some of their rows may still come
 WORTH = 1 << 15  # rows: fewer are made anew each time
-_AT_ONCE = 1 << 16  # rows that go together, when the agent's memory has lost the oldest of them
+AT_ONCE = 1 << 16  # rows that go together, when the agent's memory has lost the oldest of them
 _MOST = 1 << 22  # rows of a rank's table; what they are made of is held too
 
 
@@ -50,7 +50,7 @@ class DerivedCache:
     def add(self, piece: LazyColumns, rows: Ints) -> None:
         """rows: by step."""
         steps = piece.steps[rows]
-        cuts = distinct(np.searchsorted(steps, steps[_AT_ONCE - 1 :: _AT_ONCE], side="right"))
+        cuts = distinct(np.searchsorted(steps, steps[AT_ONCE - 1 :: AT_ONCE], side="right"))
         for each in np.split(np.arange(len(rows)), cuts[cuts < len(rows)]):
             self.pieces.append((steps[each], piece.of(rows[each])))
         self.rows += len(rows)

@@ -26,7 +26,7 @@ from .derived_cache import WORTH
 from .identity_columns import length, with_common
 from .lazy_columns import Chunks, LazyColumns, Made
 
-_LEAST = 4  # ranks
+LEAST = 4  # ranks
 _MOST = 1 << 17  # rows of all of them: more at once take longer, not less
 _LONGEST_NS = 1 << 50  # of a rank's history: two weeks
 _APART = 40  # bits of a step
@@ -223,7 +223,7 @@ class Share(LazyColumns):
 def groups_of(raws: Sequence[Rank], streams: Sequence[str]) -> Iterator[list[Rank]]:
     """Ranks that may be taken together; of the others nothing is said."""
     alike: dict[Any, list[Rank]] = {}
-    for raw in raws if len(raws) >= _LEAST else ():
+    for raw in raws if len(raws) >= LEAST else ():
         if _is_simple(raw, streams):
             alike.setdefault(_key(raw, streams), []).append(raw)
     for group in alike.values():
@@ -234,7 +234,7 @@ def groups_of(raws: Sequence[Rank], streams: Sequence[str]) -> Iterator[list[Ran
             if size >= _MOST:
                 yield members
                 size, members = 0, []
-        if len(members) >= _LEAST:
+        if len(members) >= LEAST:
             yield members
 
 

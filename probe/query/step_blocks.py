@@ -25,9 +25,9 @@ from .lazy_columns import Chunks, LazyColumns, Made
 from .worker import Worker
 
 BEFORE = 3  # steps before the first one wanted: what runs across a boundary is whole in the steps after it
-_ROWS = 1 << 18  # of a block, about
-_MOST = 2  # times the rows that there are; a call around all steps would have each block made of everything
-_AT_ONCE = 1 << 10  # rows: whether all of them are of a block or not is looked up together
+ROWS = 1 << 18  # of a block, about
+MOST = 2  # times the rows that there are; a call around all steps would have each block made of everything
+AT_ONCE = 1 << 10  # rows: whether all of them are of a block or not is looked up together
 _AHEAD = 1 << 62
 
 
@@ -60,7 +60,7 @@ class Blocks(Made):
         self, blocks: Sequence[tuple[_Span, Block]], derive: Callable[[Rank], Columns], helper: Worker
     ) -> None:
         super().__init__(self._derived)
-        self._blocks, self._derive, self._helper = blocks, derive, helper
+        self.blocks, self._derive, self._helper = blocks, derive, helper
         self._steps: Ints | None = None
 
     @property
@@ -78,7 +78,7 @@ class Blocks(Made):
             piece = piece if here.all() else piece.of(here)
             return piece.steps, [piece.chunks(column) for column in columns]
 
-        steps, chunks = zip(*self._helper.share(derived, self._blocks), strict=True)
+        steps, chunks = zip(*self._helper.share(derived, self.blocks), strict=True)
         self._steps = np.concatenate(steps)
         of_columns = (list(chain.from_iterable(each)) for each in zip(*chunks, strict=True))
         return dict(zip((column.name for column in columns), of_columns, strict=True))
@@ -87,7 +87,7 @@ class Blocks(Made):
 def blocks_of(raw: Rank, derive: Callable[[Rank], Columns], helper: Worker) -> Blocks | None:
     """None where it is not worth it, or not possible."""
     spans, marks, timed = (raw.rows(stream) for stream in (SPANS, MARKS, DEVICE))
-    count = (len(spans) + len(marks)) // _ROWS
+    count = (len(spans) + len(marks)) // ROWS
     if count < 2 or len(timed) or not raw.timeline.incomplete or not len(raw.timeline.boundaries):
         return None
     of_spans, of_marks = _Times(spans, "start_ns", "end_ns"), _Times(marks, "time_ns", "time_ns")
@@ -99,7 +99,7 @@ def blocks_of(raw: Rank, derive: Callable[[Rank], Columns], helper: Worker) -> B
         cut = {SPANS: of_spans.between(span.begin, until), MARKS: of_marks.between(span.begin, until), DEVICE: timed}
         rows += len(cut[SPANS]) + len(cut[MARKS])
         blocks.append((span, Block(raw, cut)))
-    return Blocks(blocks, derive, helper) if rows <= _MOST * (len(spans) + len(marks)) else None
+    return Blocks(blocks, derive, helper) if rows <= MOST * (len(spans) + len(marks)) else None
 
 
 def _spans(raw: Rank, moments: Ints) -> Iterator[_Span]:
@@ -118,7 +118,7 @@ class _Times:
 
     def __init__(self, rows: Rows, start: str, end: str) -> None:
         self._rows, self._start, self._end = rows, start, end
-        self._first = np.arange(0, len(rows), _AT_ONCE)
+        self._first = np.arange(0, len(rows), AT_ONCE)
         self._begun = np.minimum.reduceat(rows[start], self._first) if len(rows) else rows[start]
         self._ended = np.maximum.reduceat(rows[end], self._first) if len(rows) else rows[end]
 
@@ -133,6 +133,6 @@ class _Times:
         if not len(chosen):
             return self._rows.of(slice(0, 0))
         if chosen[-1] - chosen[0] < len(chosen):
-            return self._rows.of(slice(self._first[chosen[0]], self._first[chosen[-1]] + _AT_ONCE))
-        places = self._first[chosen][:, None] + np.arange(_AT_ONCE)
+            return self._rows.of(slice(self._first[chosen[0]], self._first[chosen[-1]] + AT_ONCE))
+        places = self._first[chosen][:, None] + np.arange(AT_ONCE)
         return self._rows.of(places[places < len(self._rows)])

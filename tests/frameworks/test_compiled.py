@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
+from until import until
 from watched import rows
 
 from target import Probe, Start, Target
@@ -22,9 +22,7 @@ def test_a_compiled_model_is_one_row_and_compiles_no_more(start: Start, probe: P
     job = start("compiled.py", style, "--sleep", "0.1")
     for _ in range(2):
         probe("attach", job.pid)
-        end = time.monotonic() + 20
-        while not (found := rows(probe, job.pid, REGIONS)) and time.monotonic() < end:
-            time.sleep(0.2)
+        found = until(lambda: rows(probe, job.pid, REGIONS), 20, every_s=0.2)
         probe("detach", job.pid)
     name = {"wrapped": "Net", "builtin": "Sequential"}[style]
     both = [(name, name, stage, 0, None, True) for stage in ("forward", "backward")]

@@ -158,6 +158,6 @@ def test_a_forked_child_ends_as_it_would(device: str) -> None:
         child = os.fork()
         if not child:
             taps.device.forget()
-            taps.device._clocks = None
+            taps.device.clocks = None
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0

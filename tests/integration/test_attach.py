@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from delivering import AGENT, interpreters, put, states
+from until import until
 
 from probe.attach import delivery
 from probe.attach.inject.injection import PENDING_CALL, THREAD
@@ -76,13 +77,6 @@ def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
-def settle(condition, seconds: float = 3.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def rendezvous_directories() -> list[str]:
     return [name for name in os.listdir("/tmp") if name.startswith(PREFIX)]
 
@@ -97,7 +91,7 @@ def test_a_process_is_reached_wherever_its_only_thread_is(start: Start, where):
         delivered = put(target)
         assert delivered.reply["pid"] == target.pid
         assert delivered.injected.way == THREAD
-    settle(lambda: threads(target.pid) == before)
+    until(lambda: threads(target.pid) == before, 3)
     assert target.alive
     if where == "nanosleep":
         target.wait_for("slept", times=target.output.count("slept") + 2)
@@ -108,7 +102,7 @@ def test_a_process_is_reached_wherever_its_only_thread_is(start: Start, where):
 def test_every_version_is_attached_to_under_load_and_stays_whole(start_python, version):
     target = start_python(interpreter(version), "busy.py")
     put(target)
-    settle(lambda: threads(target.pid) >= 4)
+    until(lambda: threads(target.pid) >= 4, 3)
     waits = []
     for _ in range(STRESS):
         began = time.monotonic()
@@ -134,12 +128,12 @@ def test_it_leaves_nothing_behind_but_its_module(start: Start):
     assert [name for name in first["modules"] if name.startswith("_probe")] == [
         "_probe_agent", "_probe_agent.agent", "_probe_agent.agent.main",
     ]  # fmt: skip
-    settle(lambda: threads(target.pid) == 1)
+    until(lambda: threads(target.pid) == 1, 3)
     maps, files = Path(f"/proc/{target.pid}/maps"), Path(f"/proc/{target.pid}/fd")
     before = len(maps.read_text().splitlines()), len(list(files.iterdir()))
     for _ in range(20):
         put(target)
-    settle(lambda: threads(target.pid) == 1)
+    until(lambda: threads(target.pid) == 1, 3)
     after = len(maps.read_text().splitlines()), len(list(files.iterdir()))
     assert after[0] <= before[0] + 5  # arenas that malloc and the interpreter keep; a page an attach would be 20
     assert after[1] == before[1]
@@ -208,7 +202,7 @@ def test_with_the_gil_held_in_native_code_it_says_so_and_nothing_runs_later(star
     assert error.code == "gil-held" and re.search(r": its main thread, asleep[^,]*, holds the GIL", error.message)
     assert time.monotonic() - began < 1.5
     target.wait_for("released")
-    settle(lambda: threads(target.pid) == 1)
+    until(lambda: threads(target.pid) == 1, 3)
     assert not trace.exists()
     assert put(target).reply["pid"] == target.pid
 
@@ -224,15 +218,15 @@ def test_the_thread_that_holds_the_gil_is_named(start_python, version):
 def test_ctrl_c_ends_a_waiting_attach_at_once_and_removes_the_rendezvous(start: Start):
     target = start("waiting.py", "gil_held")
     child = _in_child(lambda: _interrupted(lambda: put(target)))
-    settle(lambda: rendezvous_directories() != [])
-    settle(lambda: threads(target.pid) == 2)
+    until(lambda: rendezvous_directories() != [], 3)
+    until(lambda: threads(target.pid) == 2, 3)
     os.kill(child, signal.SIGINT)
     began = time.monotonic()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert time.monotonic() - began < 0.5
     assert rendezvous_directories() == []
     target.wait_for("released")
-    settle(lambda: threads(target.pid) == 1)
+    until(lambda: threads(target.pid) == 1, 3)
 
 
 def _interrupted(work) -> int:
@@ -254,7 +248,7 @@ def test_an_agent_that_starts_too_slowly_is_given_up_and_taken_out(start: Start)
     error = refusal(target.pid, timeout=1.0, text=slow + "def stop():\n    print('stopped', flush=True)\n")
     assert error.code == "attach-timeout"
     target.wait_for("stopped")
-    settle(lambda: threads(target.pid) == 1)
+    until(lambda: threads(target.pid) == 1, 3)
     assert not put(target).reply["already"]
 
 
@@ -295,7 +289,7 @@ def test_where_pthread_create_fails_it_says_so_and_nothing_stays(start: Start, p
     target = start("waiting.py", "nanosleep", env={"LD_PRELOAD": pthread_create, "CREATE": "fail"})
     error = refusal(target.pid, timeout=1.0)
     assert error.code == "no-connection" and "a new thread" in error.message
-    settle(lambda: threads(target.pid) == 1)
+    until(lambda: threads(target.pid) == 1, 3)
     target.wait_for("slept", times=target.output.count("slept") + 2)
     assert "broken" not in target.output and rendezvous_directories() == []
 

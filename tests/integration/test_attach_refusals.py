@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from delivering import as_another_user, put
+from until import until
 
 from probe.attach import attach, delivery
 from probe.errors import CODES, AttachError
@@ -54,8 +55,7 @@ def test_a_thread_of_a_process():
 
 def test_a_process_that_ended_and_was_not_waited_for():
     child = subprocess.Popen(["true"])
-    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        time.sleep(0.01)
+    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
     assert refusal(child.pid).code == "zombie"
     child.wait()
 

@@ -11,12 +11,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from delivering import put
+from until import until
 
 from probe.errors import AttachError
 from target import TARGETS, Probe, Target, descendants
@@ -63,10 +63,7 @@ def works(probe: Probe, pid: int, place: str) -> None:
     assert f"you and the process can both write to {place}" in probe("doctor", pid).stdout
     assert len(os.listdir(f"/proc/{pid}/root/{place}")) == 1
     probe(pid, "detach")
-    end = time.monotonic() + 5  # the agent's last act
-    while os.listdir(f"/proc/{pid}/root/{place}"):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: not os.listdir(f"/proc/{pid}/root/{place}"), 5)  # the agent's last act
 
 
 @needs_root

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from until import until
 
 import probe as library
 from probe.connection import Connection
@@ -46,19 +46,16 @@ def recorded(start_once: Start, probe: Probe) -> Iterator[Connection]:
     probe("attach", job.pid)
     probe(job.pid, "set", "sample=5")
     with library.connect(str(job.pid)) as connection:
-        until(connection, "SELECT COUNT(*) FILTER (NOT sampled) >= 10 AS enough FROM python.step_trace")
+        wait_for(connection, "SELECT COUNT(*) FILTER (NOT sampled) >= 10 AS enough FROM python.step_trace")
         probe(job.pid, "eval", "MICRO_STEPS")
         probe(job.pid, "set", "sample=1")
-        until(connection, f"SELECT COUNT(DISTINCT step) >= {STEPS} AS enough FROM python.torch_trace")
-        until(connection, "SELECT COUNT(core_wait_pct) >= 6 AS enough FROM host.process_trace")
+        wait_for(connection, f"SELECT COUNT(DISTINCT step) >= {STEPS} AS enough FROM python.torch_trace")
+        wait_for(connection, "SELECT COUNT(core_wait_pct) >= 6 AS enough FROM host.process_trace")
         yield connection
 
 
-def until(connection: Connection, sql: str) -> None:
-    end = time.monotonic() + 90
-    while not rows(connection, sql)[0]["enough"]:
-        assert time.monotonic() < end, sql
-        time.sleep(0.3)
+def wait_for(connection: Connection, sql: str) -> None:
+    until(lambda: rows(connection, sql)[0]["enough"], 90, every_s=0.3, why=lambda: sql)
 
 
 def rows(connection: Connection, sql: str) -> list[dict[str, Any]]:

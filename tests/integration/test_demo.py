@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
+from functools import partial
 from pathlib import Path
+
+from until import until
 
 from target import PROBE
 
@@ -30,11 +32,8 @@ def left(folder: Path) -> list[str]:
     return found
 
 
-def nothing_is_left(folder: Path, patience_s: float = 5) -> bool:
-    end = time.monotonic() + patience_s
-    while left(folder) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not left(folder)
+def no_process(folder: Path) -> bool:
+    return not [name for name in left(folder) if name.isdigit()]
 
 
 def test_the_demo_shows_attach_three_queries_and_an_eval(short_folder: Path) -> None:
@@ -44,7 +43,7 @@ def test_the_demo_shows_attach_three_queries_and_an_eval(short_folder: Path) -> 
     assert out.count("attached  rank") == 2
     assert out.count(" query ") == 4 and "all_reduce" in out and "ranks 0-1:\nloss " in out
     assert "probe attach PID" in out
-    assert nothing_is_left(short_folder)
+    until(lambda: not left(short_folder), 5, why=lambda: left(short_folder))
 
 
 def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path) -> None:
@@ -59,7 +58,7 @@ def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path) -> None:
             assert any("attached  rank 0" in line for line in process.stdout)
             process.send_signal(number)
             process.communicate(timeout=30)
-    assert demos[signal.SIGINT].returncode == 130 and nothing_is_left(folders[signal.SIGINT])
+    assert demos[signal.SIGINT].returncode == 130
+    until(lambda: not left(folders[signal.SIGINT]), 5, why=lambda: left(folders[signal.SIGINT]))
     for number in (signal.SIGTERM, signal.SIGKILL):  # its files stay, no process does
-        nothing_is_left(folders[number], patience_s=3)
-        assert not [name for name in left(folders[number]) if name.isdigit()]
+        until(partial(no_process, folders[number]), 3)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from typing import Any
 
 import pytest
+from until import until
 
 from probe.host import agent_memory
 from probe.query.database import Database
 from probe.snapshot import memory_source
 from probe.streams import DEVICE
 from probe.tables import TABLES
-from target import Probe, Start, Target
+from target import Probe, Start, Target, until_ticked
 
+STEPS = 40
 TIMES_MS = {
     ("Kernels", "forward"): 1, ("inner", "forward"): 0, ("inner.0", "forward"): 3, ("inner.1", "forward"): 5,
     ("Kernels", "backward"): 2, ("inner", "backward"): 0, ("inner.0", "backward"): 4, ("inner.1", "backward"): 6,
@@ -38,7 +39,8 @@ def job(start: Start, probe: Probe) -> Target:
     job = start("on_cuda.py")
     probe("attach", job.pid)
     probe(job.pid, "set", "sample=1")
-    time.sleep(2.5)
+    known = "SELECT COUNT(DISTINCT step) AS steps FROM python.torch_trace WHERE duration > 0"
+    until(lambda: rows(probe, job, known)[0]["steps"] >= STEPS)
     return job
 
 
@@ -65,10 +67,7 @@ def test_it_is_named_and_counted_and_gone_after_detach(job: Target, probe: Probe
     assert drops["rows"] > 100 and drops["dropped"] == 0
     assert DEVICE in agent_memory.descriptors(job.pid)
     probe(job.pid, "detach")
-    end = time.monotonic() + 5
-    while agent_memory.descriptors(job.pid):  # its thread ends a moment after it has said so
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: not agent_memory.descriptors(job.pid), 5)  # its thread ends a moment after it has said so
 
 
 FORK = "import os; child = os.fork()\nif not child: os._exit(0)\nprint(os.waitpid(child, 0)[1])"
@@ -81,7 +80,7 @@ def test_a_forked_child_ends_as_it_would(job: Target, probe: Probe) -> None:
 def test_a_job_on_the_cpu_has_no_stream_and_no_word_of_it(start: Start, probe: Probe) -> None:
     job = start("loop.py")
     probe("attach", job.pid)
-    time.sleep(1.2)
+    until_ticked(job.pid)  # then it looks for devices
     assert rows(probe, job, "SELECT device_tap FROM probe.agents") == [{"device_tap": None}]
     assert rows(probe, job, f"SELECT COUNT(*) AS n FROM probe.drops WHERE stream = '{DEVICE}'") == [{"n": 0}]
     done = probe(job.pid, "query", "SELECT COUNT(*) FROM python.torch_trace WHERE duration IS NULL")

@@ -24,9 +24,10 @@ from typing import Any
 
 import pytest
 from delivering import interpreters, put, states
+from until import until
 
 from probe.errors import AttachError
-from target import TARGETS, Start, Target
+from target import TARGETS, Start, Target, stat
 
 SIZE = int(os.environ.get("ENDURANCE", "1"))
 
@@ -168,7 +169,7 @@ def test_a_rank_that_waits_at_a_barrier_is_reached_and_passes_it_when_the_other_
     pytest.importorskip("torch")
     job = start("barrier.py", str(tmp_path / "go"), ranks=2, ready="")
     pid = int(job.wait_for("waits").partition("waits ")[2].split()[0])
-    time.sleep(0.5)
+    until(lambda: stat(pid)[0] == "S")  # it stands in the barrier
     times = [timed_put(pid) for _ in range(2 * SIZE)]
     assert job.alive and "passed" not in job.output
     (tmp_path / "go").touch()
@@ -286,7 +287,4 @@ def attaching(target: Target) -> int:
 
 
 def nobody_stands(target: Target) -> None:
-    end = time.monotonic() + 3
-    while set(states(target.pid)) & {"t", "T"}:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: not set(states(target.pid)) & {"t", "T"}, 3)

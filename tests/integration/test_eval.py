@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from until import until
 
-from target import PROBE, Probe, Start, Target
+from target import PROBE, Probe, Start, Target, stat
 
 ALL_REDUCE = "import torch.distributed as dist\nt = torch.ones(3)\ndist.all_reduce(t)\nprint(t.tolist())"
+ENDLESS = "print('in')\nwhile True: pass"
 JOB = Path(__file__).parent.parent / "acceptance" / "document" / "job.py"
 
 
@@ -39,9 +41,13 @@ def steps_on(job: Target, probe: Probe) -> None:
     def step() -> int:
         return int(json.loads(probe(job.pid, "query", "--format", "json", sql).stdout)[0]["step"])
 
-    now, end = step(), time.monotonic() + 30
-    while step() <= now:
-        assert time.monotonic() < end, "the job does not step"
+    now = step()
+    until(lambda: step() > now, why=lambda: "the job does not step")
+
+
+def cpu_s(pid: int) -> float:
+    """What a process has had of the processors."""
+    return sum(map(int, stat(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_snippet_that_raises_shows_its_own_traceback(job: Target, probe: Probe) -> None:
@@ -75,7 +81,6 @@ def test_a_snippet_stuck_in_c_is_named_and_the_job_goes_on_after_it(job: Target,
     done = probe(job.pid, "eval", "--timeout", "1", "import time; time.sleep(6)", status=6)
     assert time.monotonic() - begin < 5 and "eval-timeout" in done.stderr
     assert "still holds the job" in probe(job.pid, "eval", "1", status=6).stderr
-    time.sleep(6)
     steps_on(job, probe)
 
 
@@ -104,13 +109,13 @@ def test_a_local_variable_is_rebound_and_that_is_said(job: Target, probe: Probe)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_ended_ends_its_snippet(job: Target, probe: Probe, number: signal.Signals) -> None:
     command = subprocess.Popen(
-        [str(PROBE), str(job.pid), "eval", "while True: pass"],
+        [str(PROBE), str(job.pid), "eval", ENDLESS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # whoever runs the tests may ignore it
     )
-    time.sleep(2.5)
+    assert command.stdout is not None and command.stdout.readline() == "in\n"
     command.send_signal(number)
     _, talk = command.communicate(timeout=15)
     assert command.returncode == 130 and "Traceback" not in talk
@@ -128,14 +133,15 @@ def test_two_commands_at_once_both_have_their_answer(job: Target, probe: Probe) 
 def test_a_target_that_dies_in_the_middle_of_a_query_is_named(start: Start, probe: Probe) -> None:
     job = start(JOB)
     probe("attach", job.pid)
-    time.sleep(1)
     rows = "(SELECT COUNT(*) AS n FROM python.torch_trace) t"
+    until(lambda: probe(job.pid, "query", "--format", "csv", f"SELECT n > 0 FROM {rows}").stdout.endswith("true\n"))
     sql = f"SELECT COUNT(*) FROM range(3000000000) r, {rows} WHERE r.range % 7 = n"
     commands = [
         subprocess.Popen([str(PROBE), str(job.pid), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for words in (["eval", "while True: pass"], ["query", sql])
+        for words in (["eval", ENDLESS], ["query", sql])
     ]
-    time.sleep(2.5)
+    assert commands[0].stdout is not None and commands[0].stdout.readline() == "in\n"
+    until(lambda: cpu_s(commands[1].pid) > 2)  # to start and to fetch the rows takes less
     os.kill(job.pid, signal.SIGKILL)
     _, talk = commands[0].communicate(timeout=30)
     assert commands[0].returncode == 8 and "gone" in talk and "Traceback" not in talk, talk
@@ -171,9 +177,7 @@ def test_a_rank_attached_just_now_runs_it_at_the_step_of_the_others(start: Start
     first = next(pid for pid, rank in pids.items() if rank == "0")
     probe("attach", first)
     steps = "SELECT COUNT(DISTINCT step) FROM python.torch_trace"
-    until = time.monotonic() + 30
-    while not int(probe(first, "query", "--format", "csv", steps).stdout.split()[-1]):
-        assert time.monotonic() < until
+    until(lambda: int(probe(first, "query", "--format", "csv", steps).stdout.split()[-1]))
     probe("attach", job.pid)
     done = probe(job.pid, "eval", ALL_REDUCE)
     assert done.stdout == "ranks 0-1:\n[2.0, 2.0, 2.0]\n"

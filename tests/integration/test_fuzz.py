@@ -13,19 +13,20 @@ import random
 import re
 import socket as sockets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
+from until import until
 
 from probe import protocol as wire
 from probe.agent.evals.run_gate import WORD_SECONDS
 from probe.agent.serve.authenticator import CLIENTS
 from probe.host import agent_memory
 from probe.streams import STREAMS
-from target import Probe, Start, Target
+from target import Probe, Start, Target, until_ticked
 
 pytest.importorskip("torch")
 
@@ -218,31 +219,22 @@ def storm(clients: Clients, fuzz: Fuzz, requests: int) -> None:
         one.close()
 
 
-def settled(look: Callable[[], bool], timeout: float = 45.0) -> bool:
-    end = time.monotonic() + timeout
-    while not look():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.2)
-    return True
-
-
 @pytest.mark.timeout(600)
 def test_ten_thousand_requests_leave_a_training_and_its_agent_as_they_were(
     job: Target, clients: Clients, start: Start, tmp_path: Path
 ) -> None:
     storm(clients, Fuzz(SEED), REQUESTS // 5)  # what is kept once
     clients.answers()
-    assert settled(lambda: stuff(job.pid)["descriptors"] < 1000)
-    time.sleep(1.5)  # the agent counts who is gone once a second
+    until(lambda: stuff(job.pid)["descriptors"] < 1000, 45, every_s=0.2)
+    until_ticked(job.pid)  # then the agent counts who is gone
     before, trained = stuff(job.pid), steps(job)
     held = []
     for part in range(6):
         storm(clients, Fuzz(SEED + 1 + part), REQUESTS // 6)
         clients.answers()
         held.append(stuff(job.pid)["rss_kb"])
-    assert settled(lambda: steps(job) > trained)
-    assert settled(lambda: stuff(job.pid)["descriptors"] <= before["descriptors"])
+    until(lambda: steps(job) > trained, 45, every_s=0.2)
+    until(lambda: stuff(job.pid)["descriptors"] <= before["descriptors"], 45, every_s=0.2)
     after = stuff(job.pid)
     grown = {name: after[name] - before[name] for name in after}
     assert grown["threads"] <= 0 and grown["descriptors"] <= 0, grown
@@ -279,10 +271,10 @@ def test_more_clients_than_there_is_room_for_are_refused_and_the_others_served(
     for one in crowd:
         with contextlib.suppress(zmq.Again):  # who is refused already has nobody to send to
             one.send_multipart([b"1", wire.encode(wire.HELLO, protocol=wire.PROTOCOL)], zmq.NOBLOCK)
-    assert settled(lambda: sum(bool(one.poll(0)) for one in crowd) == CLIENTS)
+    until(lambda: sum(bool(one.poll(0)) for one in crowd) == CLIENTS, 45, every_s=0.2)
     inside = [one for one in crowd if one.poll(0)]
     outside = [one for one in crowd if one not in inside]
-    assert settled(lambda: stuff(job.pid)["descriptors"] - before <= CLIENTS)
+    until(lambda: stuff(job.pid)["descriptors"] - before <= CLIENTS, 45, every_s=0.2)
     said = probe(job.pid, "query", "SELECT 1", status=8).stderr
     assert "has as many readers as it takes" in said
     for one in inside:
@@ -290,7 +282,7 @@ def test_more_clients_than_there_is_room_for_are_refused_and_the_others_served(
         one.send_multipart([b"2", wire.encode(wire.HELLO, protocol=wire.PROTOCOL)])
         assert wire.decode(one.recv_multipart()[1])["kind"] == wire.WELCOME
         one.close()
-    assert settled(lambda: stuff(job.pid)["descriptors"] <= before)
+    until(lambda: stuff(job.pid)["descriptors"] <= before, 45, every_s=0.2)
     clients.answers()
     for one in outside:
         one.close()
@@ -330,12 +322,6 @@ def test_armed_snippets_of_clients_that_vanished_hold_nobody_up(job: Target, cli
     one.close()
 
 
-def until(happens: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not happens():
-        assert time.monotonic() < end
-
-
 @pytest.fixture
 def standing(job: Target, clients: Clients) -> Any:
     """A client for which the training stands at a step, until the word comes to run the snippet that is armed."""
@@ -344,7 +330,7 @@ def standing(job: Target, clients: Clients) -> Any:
     count = wire.decode(one.recv_multipart()[1])["count"]
     one.send_multipart([b"2", wire.encode(wire.GO, of="1", count=count + 20)])
     assert wire.decode(one.recv_multipart()[1])["kind"] == wire.READY
-    until(clients.stands)
+    until(clients.stands, 20)
     assert not one.poll(0)  # nothing has run
     return one
 
@@ -374,7 +360,7 @@ def test_a_step_is_held_as_long_as_the_client_says_so(standing: Any, clients: Cl
         standing.send_multipart([b"3", wire.encode(wire.STAY, of="1")])
         assert clients.stands()
     standing.close()
-    until(lambda: not clients.stands())
+    until(lambda: not clients.stands(), 20)
 
 
 def test_a_client_gets_so_many_streams_and_is_told_when_one_is_dropped(job: Target, clients: Clients) -> None:

@@ -7,14 +7,14 @@ import os
 import re
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from two_hosts import STORE_PORT, Host, two_hosts
+from until import until
 
 from probe import keys
 from probe.host import agent_memory
@@ -38,14 +38,7 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 def published(pid: int) -> None:
     """Returns once the agent has left its record."""
-    until(lambda: (agent_memory.facts(pid) or {}).get("peers") == "on")
-
-
-def until(holds: Callable[[], object], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: (agent_memory.facts(pid) or {}).get("peers") == "on", 60)
 
 
 def port(pid: int) -> int:
@@ -193,7 +186,7 @@ def test_an_agent_that_knows_no_others_says_why(start: Start, probe: Probe, key:
     done = probe(f"job://127.0.0.1:{port(plain.pid)}", "query", "--key", key, "SELECT 1", status=3)
     assert "[no-peers] Rank 0: knows no other rank: the job has no process group." in done.stderr
     assert "tcp://HOST:PORT,tcp://HOST:PORT" in done.stderr
-    until(lambda: (agent_memory.facts(plain.pid) or {}).get("peers") == "off: the job has no process group")
+    until(lambda: (agent_memory.facts(plain.pid) or {}).get("peers") == "off: the job has no process group", 60)
 
 
 def test_a_store_that_is_gone_is_said(hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path) -> None:

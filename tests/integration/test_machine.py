@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from played_nvml import module_text
+from until import until
 
 from target import Probe, Start, Target
 
@@ -36,10 +37,8 @@ def job(start: Start, probe: Probe, tmp_path: Path) -> Target:
 
 
 def test_the_table_says_what_the_job_uses(job: Target, probe: Probe) -> None:
-    time.sleep(SECONDS + 1)
-    found = rows(
-        probe, job, "SELECT epoch_us(time) / 1e6 AS at, * EXCLUDE (time) FROM host.process_trace ORDER BY start_ns"
-    )
+    sql = "SELECT epoch_us(time) / 1e6 AS at, * EXCLUDE (time) FROM host.process_trace ORDER BY start_ns"
+    found = until(lambda: found if len(found := rows(probe, job, sql)) >= SECONDS else None)
     inside = [line for line in said(job) if found[0]["at"] <= line["time"] <= found[-1]["at"]]
     assert len(found) >= SECONDS and len(inside) >= SECONDS - 2
     wall = inside[-1]["time"] - inside[0]["time"]
@@ -89,10 +88,7 @@ def test_nothing_of_the_samplers_is_left_after_detach(job: Target, probe: Probe)
     own = [f"/proc/{job.pid}/{name}" for name in ("io", "schedstat", "stat", "statm")]
     assert files() == sorted([*own, "/proc/meminfo", "/proc/stat"])
     probe(job.pid, "detach")
-    end = time.monotonic() + 5
-    while files():  # its thread ends a moment after it has said so
-        assert time.monotonic() < end, files()
-        time.sleep(0.02)
+    until(lambda: not files(), 5, why=files)  # its thread ends a moment after it has said so
 
 
 FORKS = """
@@ -125,9 +121,13 @@ def test_devices_of_a_played_driver_have_rows_and_are_gone_after_detach(
     job = start("loads.py", str(tmp_path), env={"LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "1,0"})
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # where the command finds what it lends
     probe("attach", job.pid)
-    time.sleep(2.5)
     sql = "SELECT device, uuid, COUNT(*) AS n, AVG(power_w) AS power FROM host.gpu_trace GROUP BY ALL ORDER BY device"
-    found = rows(probe, job, sql)
+
+    def both() -> list[dict[str, Any]] | None:
+        found = rows(probe, job, sql)
+        return found if len(found) == 2 and all(row["n"] >= 2 for row in found) else None
+
+    found = until(both)
     assert [(row["device"], row["uuid"]) for row in found] == [("cuda:0", "GPU-b-1234"), ("cuda:1", "GPU-a-1234")]
     assert all(row["n"] >= 2 and row["power"] == pytest.approx(412.345) for row in found)
     assert rows(probe, job, "SELECT gpu_tap FROM probe.agents") == [{"gpu_tap": "on"}]

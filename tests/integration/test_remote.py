@@ -8,13 +8,13 @@ import re
 import socket
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
+from until import until
 
 from probe import keys
 from probe import protocol as wire
@@ -66,13 +66,6 @@ def sockets(pid: int) -> int:
         except OSError:  # closed meanwhile
             continue
     return found
-
-
-def until(holds: Callable[[], object], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 # ---- keys

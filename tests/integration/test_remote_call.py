@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import time
-from pathlib import Path
 
 import pytest
 from delivering import in_child
+from until import until
 
 from probe.attach.inject.call import CallFailed, RemoteCalls
 from probe.attach.inject.safepoint import stop_safe_thread
 from probe.attach.inject.target import examine
-from target import Start
+from target import Start, stat
 
 
 def call(pid: int, function: str, *arguments: int, seconds: float) -> dict:
@@ -48,8 +48,8 @@ def test_a_call_that_works_on_is_left_to_end_by_itself(start: Start):
     told = in_child(lambda: call(target.pid, "sleep", 1, seconds=0.2))
     assert "left to end by itself" in told["outcome"]
     assert told["stood"] < 1.0
-    assert Path(f"/proc/{target.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"  # not spinning yet
-    time.sleep(1.2)
+    assert stat(target.pid)[0] == "S"  # not spinning yet
+    until(lambda: stat(target.pid)[0] == "R")
     assert in_child(lambda: call(target.pid, "getpid", seconds=0.5))["outcome"] == "returned"
     assert target.alive
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
+from until import until
 
 from target import Probe, Start, Target
 
@@ -29,10 +29,7 @@ def recorded(probe: Probe, target: Target) -> dict[str, int]:
 
 
 def wait_for_step(probe: Probe, target: Target, wanted: int) -> None:
-    end = time.monotonic() + 60
-    while step(probe, target) < wanted:
-        assert time.monotonic() < end, "the target does not step"
-        time.sleep(0.1)
+    until(lambda: step(probe, target) >= wanted, 60, why=lambda: "the target does not step")
 
 
 @pytest.fixture

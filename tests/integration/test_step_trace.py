@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+from until import until
 
 from target import Probe, Start, Target
 
@@ -26,10 +26,7 @@ def watched(job: Target, probe: Probe, steps: int = STEPS) -> None:
     """The agent is in, and so many steps whole."""
     probe("attach", job.pid)
     probe(job.pid, "set", "sample=1")
-    end = time.monotonic() + 60
-    while rows(job, probe, "SELECT COUNT(*) AS n FROM python.step_trace")[0]["n"] < steps:
-        assert time.monotonic() < end
-        time.sleep(0.3)
+    until(lambda: rows(job, probe, "SELECT COUNT(*) AS n FROM python.step_trace")[0]["n"] >= steps, 60)
 
 
 @pytest.mark.parametrize("style", ["", "--accumulate", "--gan", "--workers"])
@@ -59,13 +56,11 @@ def test_an_eval_between_two_steps_is_its_phase(start: Start, probe: Probe, tmp_
     job = start("phased.py", str(tmp_path / "times"))
     watched(job, probe, 5)
     probe(job.pid, "eval", "import time; time.sleep(0.3)")
-    time.sleep(1)
-    found = rows(
-        job,
-        probe,
+    sql = (
         "SELECT s.step, s.eval_duration, s.other_duration, e.duration FROM python.step_trace s "
-        "JOIN probe.evals e USING (step) WHERE s.eval_duration > 0",
+        "JOIN probe.evals e USING (step) WHERE s.eval_duration > 0"
     )
+    found = until(lambda: rows(job, probe, sql))
     assert len(found) == 1
     assert found[0]["eval_duration"] == pytest.approx(found[0]["duration"], rel=0.05) and found[0]["duration"] > 0.3
     assert found[0]["other_duration"] < 0.05

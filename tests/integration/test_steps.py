@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 
+from until import until
+
 import probe as reader
 from target import Probe, Start
 
@@ -28,11 +30,12 @@ def test_ranks_attached_three_seconds_apart_join_on_step_and_group_seq(start: St
     time.sleep(3)
     probe("attach", pids[1])
     with reader.connect(str(target.pid)) as connection:
-        row = {"steps": 0}
-        end = time.monotonic() + 60
-        while row["steps"] < STEPS and time.monotonic() < end:
-            time.sleep(1)
+
+        def enough() -> dict[str, int] | None:
             (row,) = connection.query(LONE).to_pylist()
+            return row if row["steps"] >= STEPS else None
+
+        row = until(enough, 60, every_s=1)
         sources = [facts["step_source"] for facts in connection.agents]
     assert row["steps"] >= STEPS and row["operations"] >= 2 * STEPS
     assert row["lone"] == 0

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from until import until
 
 from probe import connect
-from target import PROBE, Probe, Start, Target
+from probe.host import agent_memory
+from target import PROBE, Probe, Start, Target, until_ticked
 
 SQL = "SELECT * EXCLUDE (time) FROM python.torch_trace WHERE step <= {last} ORDER BY seq, stage, module, start_ns"
 HOLDS = "import ctypes; ctypes.PyDLL(None).sleep(60)"  # PyDLL does not let go of the GIL
@@ -45,8 +47,9 @@ def test_what_needs_the_agent_says_at_once_that_it_does_not_answer(job: Target, 
 @pytest.mark.parametrize("how", ["stopped", "gil"])
 def test_it_gives_the_same_rows(job: Target, probe: Probe, how: str) -> None:
     with connect(str(job.pid)) as connection:
-        # two looks of the agent's thread at what is new: module names lie in the log
-        time.sleep(2.5)
+        until(lambda: connection.query("SELECT COUNT(*) AS n FROM python.torch_trace").to_pylist()[0]["n"] > 500)
+        for _ in range(2):
+            until_ticked(job.pid)  # module names lie in the log
         last = connection.query("SELECT MAX(step) AS last FROM python.torch_trace").to_pylist()[0]["last"]
         expected = connection.query(SQL.format(last=last)).to_pylist()
     snippet = _stand_still(job, how)
@@ -73,5 +76,7 @@ def _stand_still(job: Target, how: str) -> subprocess.Popen[Any] | None:
     snippet = subprocess.Popen(
         [PROBE, str(job.pid), "eval", "--now", HOLDS], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    time.sleep(5)  # the agent's last word is old by then
+    until(
+        lambda: time.monotonic_ns() - (agent_memory.facts(job.pid) or {})["monotonic_ns"] > 3e9
+    )  # its agent's last word
     return snippet

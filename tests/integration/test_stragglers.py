@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
+from until import until
 
 from target import Probe, Start, Target
 
@@ -18,14 +18,14 @@ STEPS = 30
 
 def told(job: Target, probe: Probe) -> list[dict[str, object]]:
     """What is said of so many steps."""
-    end = time.monotonic() + 60
-    while True:
+
+    def now() -> list[dict[str, object]] | None:
         asked = probe(job.pid, "stragglers", "--steps", STEPS, "--format", "json", status=None)
+        assert asked.returncode in (0, 8), asked.stderr
         found = list(json.loads(asked.stdout or "[]"))
-        if found and found[0]["steps"] == STEPS:
-            return found
-        assert asked.returncode in (0, 8) and time.monotonic() < end, asked.stderr
-        time.sleep(0.5)
+        return found if found and found[0]["steps"] == STEPS else None
+
+    return until(now, 60, every_s=0.5)
 
 
 def test_the_slow_rank_and_what_is_slow_in_it_are_named(start: Start, probe: Probe) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from until import until
 
 from target import Probe, Start, Target
 
@@ -22,11 +22,8 @@ def test_the_sum_of_each_stage_is_what_the_loop_measures(start: Start, probe: Pr
     job = start("clocked.py", str(file))
     probe("attach", job.pid)
     probe(job.pid, "set", "sample=1")
-    end = time.monotonic() + 60
     first = len(file.read_text().splitlines())
-    while len(file.read_text().splitlines()) < first + 60:
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    until(lambda: len(file.read_text().splitlines()) >= first + 60, 60)
     sql = "SELECT step, stage, SUM(duration) AS seconds FROM python.torch_trace GROUP BY ALL"
     rows = json.loads(probe(job.pid, "query", "--format", "json", sql).stdout)
     measured = {step: times for step, *times in map(json.loads, file.read_text().splitlines())}
@@ -46,15 +43,12 @@ def test_the_reducers_all_reduces_are_its_buckets(start: Start, probe: Probe) ->
     probe(job.pid, "set", "sample=1")
     buckets = probe(job.pid, "eval", "train_model._get_ddp_logging_data()['rebuilt_bucket_sizes']").stdout
     sizes = sorted(int(size) for size in buckets.splitlines()[-1].strip("'").split(","))
-    time.sleep(4)
-    firsts = "(SELECT MIN(step) AS first FROM python.torch_trace GROUP BY rank)"
-    first = rows(job, probe, f"SELECT MAX(first) AS step FROM {firsts}")
-    found = rows(
-        job,
-        probe,
-        f"""SELECT rank, step, LIST(bytes ORDER BY bytes) AS sizes, COUNT(duration_ms) AS timed
-        FROM python.nccl_trace WHERE operation_type = 'all_reduce' AND step >= {first[0]["step"]} + 2
-        AND step <= (SELECT MAX(step) FROM python.torch_trace) GROUP BY ALL""",
-    )
+    both = "SELECT COUNT(*) AS ranks, MAX(first) AS step FROM ({}) WHERE first IS NOT NULL"
+    firsts = both.format("SELECT MIN(step) AS first FROM python.torch_trace GROUP BY rank")
+    first = until(lambda: found if (found := rows(job, probe, firsts)[0])["ranks"] == 2 else None)
+    sql = f"""SELECT rank, step, LIST(bytes ORDER BY bytes) AS sizes, COUNT(duration_ms) AS timed
+        FROM python.nccl_trace WHERE operation_type = 'all_reduce' AND step >= {first["step"]} + 2
+        AND step <= (SELECT MAX(step) FROM python.torch_trace) GROUP BY ALL"""
+    found = until(lambda: found if len(found := rows(job, probe, sql)) > 20 else None)
     assert len(found) > 20 and {row["rank"] for row in found} == {0, 1}
     assert all(row["sizes"] == sizes and row["timed"] == len(sizes) for row in found), (sizes, found)

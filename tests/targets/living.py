@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -71,17 +72,21 @@ def faults():
     os.kill(os.getpid(), signal.SIGUSR1)
     sys.stdout.flush()
     faulthandler.enable(sys.stdout, all_threads=False)
-    with open(os.devnull, "w") as nowhere:  # it has all threads, so also an agent's
-        faulthandler.dump_traceback_later(0.05, file=nowhere)
-        time.sleep(0.1)
+    with tempfile.TemporaryFile() as aside:  # it has all threads, so also an agent's
+        faulthandler.dump_traceback_later(0.05, file=aside)
+        while not os.fstat(aside.fileno()).st_size:
+            time.sleep(0.01)
+        faulthandler.cancel_dump_traceback_later()  # returns once it is written
     faulthandler._sigsegv()
 
 
 def handlers():
     """The alarm has gone off every 2 ms since before the attach."""
-    time.sleep(0.1)
+    before, end = len(ALARMS), time.monotonic() + 10
+    while len(ALARMS) <= before + 10 and time.monotonic() < end:
+        time.sleep(0.01)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    print("alarms", len(ALARMS) > 10, "in the main thread", {*ALARMS} == {True})
+    print("alarms", len(ALARMS) > before + 10, "in the main thread", {*ALARMS} == {True})
     signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM", flush=True))
     os.kill(os.getpid(), signal.SIGTERM)
     try:

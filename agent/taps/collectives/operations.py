@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # operation -> (which argument holds the tensors that count, whether they are 1/size of the whole)
-_SIZED: dict[str, tuple[int, bool]] = {
+SIZED: dict[str, tuple[int, bool]] = {
     "_allgather_base_": (1, True),
     "_reduce_scatter_base_": (1, False),
     "allgather_": (1, True),
@@ -39,7 +39,7 @@ _SIZED: dict[str, tuple[int, bool]] = {
     "scatter_": (0, True),
     "send": (0, False),
 }
-_SIZELESS = {"barrier", "monitored_barrier_"}
+SIZELESS = {"barrier", "monitored_barrier_"}
 _POINT_TO_POINT = {"send", "recv_", "recv_any_source_"}
 # gloo counts these too, but only on the ranks they touch, and monitored_barrier more often on rank 0;
 # NCCL counts point-to-point apart.  So their number means nothing on another rank.
@@ -70,14 +70,14 @@ def described(schema: Any) -> Operation | None:
     if "process_group" not in names:
         return None
     name = schema.name.partition("::")[2]
-    tensors_at, a_share = _SIZED.get(name, (0, False))
+    tensors_at, a_share = SIZED.get(name, (0, False))
     return Operation(
         name=name,
         group_at=names.index("process_group"),
         async_at=names.index("async_op") if "async_op" in names else None,
         peer_at=next((names.index(each) for each in _PEERS if each in names), None),
         tensors_at=tensors_at,
-        sizeless=name in _SIZELESS,
+        sizeless=name in SIZELESS,
         a_share=a_share,
         returns=len(schema.returns),
         numbered=name not in _UNNUMBERED,

@@ -66,7 +66,7 @@ class DeviceClock:
         """Here something begins on the device; None if it cannot be timed."""
         if self._cuda.is_capturing():
             return None
-        event = self._take()
+        event = self.take()
         if event is None:
             return None
         allocated = self._cuda.memory(self.index)["allocated_bytes"]["all"]["current"]
@@ -78,7 +78,7 @@ class DeviceClock:
     def end(self, begun: Begun, kind: int, host_ns: int, thread: int) -> None:
         """What began there has ended; kind, host_ns and thread say which row it is."""
         _, anchor, event, before = begun
-        last = None if self._cuda.is_capturing() else self._take()
+        last = None if self._cuda.is_capturing() else self.take()
         if last is None:
             self._spare.append(event)
             return
@@ -90,7 +90,7 @@ class DeviceClock:
 
     def mark(self, host_ns: int, thread: int) -> None:
         """A moment on the device, likewise."""
-        event = None if self._cuda.is_capturing() else self._take()
+        event = None if self._cuda.is_capturing() else self.take()
         if event is None:
             return
         stream = self._cuda.stream(self.index)
@@ -98,7 +98,8 @@ class DeviceClock:
         event.record(stream)
         self._waiting.append((anchor, event, event, (host_ns, thread, self.index, -1, -1, -1, -1, MARK)))
 
-    def _take(self) -> Any:
+    def take(self) -> Any:
+        """An event that is not in use; None if the stock is out."""
         for events in (self._spare, self._fresh):
             try:
                 return events.pop()

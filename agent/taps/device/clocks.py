@@ -17,7 +17,7 @@ from .clock import Begun, DeviceClock
 from .cuda import Cuda
 from .module_device import NOWHERE, device_of, device_of_optimizer
 
-_EVENTS = 8192  # of all devices: some ten steps of a model of 150 modules
+EVENTS = 8192  # of all devices: some ten steps of a model of 150 modules
 _AT_ONCE = 512  # events made without a pause
 
 
@@ -27,7 +27,7 @@ class DeviceClocks:
     def __init__(self, cuda: Cuda, rows: Stream, modules: Modules) -> None:
         self._cuda, self._rows, self._modules = cuda, rows, modules
         self._fresh: deque[Any] = deque()
-        self._clocks: dict[int, DeviceClock] = {}  # by index of the device
+        self.of_index: dict[int, DeviceClock] = {}  # by index of the device
         self._of: dict[int, DeviceClock | None] = {}  # by serial
         modules.forgotten.append(self._of)
         self.of_serial = self._of.get
@@ -51,9 +51,9 @@ class DeviceClocks:
 
     def begin_here(self) -> Begun | None:
         """Something begins on the current device, or on the only one that modules have run on."""
-        clock = self._clocks.get(self._cuda.current_device())
-        if clock is None and len(self._clocks) == 1:
-            clock = next(iter(self._clocks.values()))
+        clock = self.of_index.get(self._cuda.current_device())
+        if clock is None and len(self.of_index) == 1:
+            clock = next(iter(self.of_index.values()))
         return None if clock is None else clock.begin()
 
     def is_of(self, optimizer: Any, begun: Begun) -> bool:
@@ -64,27 +64,27 @@ class DeviceClocks:
     def _clock(self, index: int) -> DeviceClock | None:
         if index == NOWHERE:
             return None
-        if index not in self._clocks:
-            self._clocks[index] = DeviceClock(self._cuda, index, self._fresh, self._rows)
-        return self._clocks[index]
+        if index not in self.of_index:
+            self.of_index[index] = DeviceClock(self._cuda, index, self._fresh, self._rows)
+        return self.of_index[index]
 
     # ---- on the agent's thread
 
     @property
     def waits(self) -> bool:
         """Whether there is anything that has no row yet."""
-        return any(clock.waits for clock in list(self._clocks.values()))
+        return any(clock.waits for clock in list(self.of_index.values()))
 
     def tend(self) -> None:
         """Write the rows of what is over.  Raises what CUDA raises."""
-        for clock in list(self._clocks.values()):
+        for clock in list(self.of_index.values()):
             clock.resolve()
         self._fill()
 
     def _fill(self) -> None:
         """Up to the bound; what calls that failed have lost is made again."""
-        elsewhere = sum(clock.events for clock in list(self._clocks.values()))
-        for made in range(_EVENTS - elsewhere - len(self._fresh)):
+        elsewhere = sum(clock.events for clock in list(self.of_index.values()))
+        for made in range(EVENTS - elsewhere - len(self._fresh)):
             self._fresh.append(self._cuda.event())
             if made % _AT_ONCE == _AT_ONCE - 1:
                 sleep(0.0005)  # with the GIL they take some 0.5 ms
@@ -94,11 +94,11 @@ class DeviceClocks:
         self.on.clear()
         self._of.clear()
         self._fresh.clear()
-        for clock in self._clocks.values():
+        for clock in self.of_index.values():
             clock.drop()
 
     def keep(self) -> None:
         """In a forked child: an event must never be collected there, for that would end the process."""
         ctypes: Any = sys.modules["ctypes"]
         self.on.clear()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._clocks))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.of_index))

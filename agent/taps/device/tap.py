@@ -36,7 +36,7 @@ class Device:
         self._streams, self._modules, self._retention_bytes = streams, modules, retention_bytes
         self._forward, self._backward, self._optimizer = forward, backward, optimizer
         self._trouble = trouble
-        self._clocks: DeviceClocks | None = None
+        self.clocks: DeviceClocks | None = None
         self.state: str | None = None  # the job does not use CUDA
 
     def look(self) -> None:
@@ -54,7 +54,7 @@ class Device:
             raise LookupError("this torch's _wrapped_call_impl is not known")
         cuda, streams, backward = Cuda(), self._streams, self._backward
         rows = Stream(DEVICE, STREAMS[DEVICE], self._retention_bytes)
-        clocks = self._clocks = DeviceClocks(cuda, rows, self._modules)
+        clocks = self.clocks = DeviceClocks(cuda, rows, self._modules)
         engine = passes_on(clocks, streams[SPANS].append, backward.wrap_engine, self._trouble)
         backward.mark_with(marks_on(clocks, streams[MARKS], backward.host_writer, self._trouble))
         backward.time_passes_with(engine)
@@ -65,34 +65,34 @@ class Device:
 
     def open(self) -> None:
         """A block of sampled steps begins; before forward is installed."""
-        if self._clocks is not None:
-            self._clocks.open()
+        if self.clocks is not None:
+            self.clocks.open()
 
     def close(self) -> None:
         """Nothing is recorded from here on; what was is written as the device comes to it.  Any thread."""
-        if self._clocks is not None:
-            self._clocks.on.clear()
+        if self.clocks is not None:
+            self.clocks.on.clear()
 
     def tend(self) -> None:
         """Write what the device has come to."""
         try:
-            if self._clocks is not None:
-                self._clocks.tend()
+            if self.clocks is not None:
+                self.clocks.tend()
         except Exception as error:  # of CUDA, whatever it is: the job will meet it by itself
             self._trouble(f"device: {error!r}")
 
     @property
     def waits(self) -> bool:
         """Whether there will soon be something to write."""
-        return self._clocks is not None and self._clocks.waits
+        return self.clocks is not None and self.clocks.waits
 
     def remove(self) -> None:
         """Let go of all events.  Not on a thread of the job's; the other taps have been taken out."""
-        clocks, self._clocks = self._clocks, None
+        clocks, self.clocks = self.clocks, None
         if clocks is not None:
             clocks.drop()
 
     def forget(self) -> None:
         """In a forked child."""
-        if self._clocks is not None:
-            self._clocks.keep()
+        if self.clocks is not None:
+            self.clocks.keep()

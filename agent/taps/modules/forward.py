@@ -53,11 +53,11 @@ class Forward:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
-        if not _is_known(self._original):
+        if not is_known(self._original):
             raise LookupError("nn.Module._wrapped_call_impl is not the one that we know")
         counting = _counting(backward.samples, trouble)
         row = row_after(spans, backward)
-        self._globals = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
+        self.marking = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
         self._unmarked = counting | _globals(_nothing, row, row)
         self._code = _compiled(self._original)
         self.around: Callable[[dict[str, Any]], dict[str, Any]] = _as_they_are  # where there are devices, theirs
@@ -65,7 +65,7 @@ class Forward:
 
     def install(self, marks: bool = True, spent: Callable[[int], None] | None = None) -> None:
         """marks: backward too.  spent: is told the nanoseconds that each piece of the tap took."""
-        chosen = self.around(self._globals if marks else self._unmarked)
+        chosen = self.around(self.marking if marks else self._unmarked)
         self._module_py.__dict__.update(chosen if spent is None else _timed(chosen, spent))
         if not self.installed:
             self._target.__code__ = self._code
@@ -87,7 +87,8 @@ def forward_tap(*parts: Any) -> Forward | ForwardHooks:
         return ForwardHooks(*parts)
 
 
-def _is_known(code: types.CodeType) -> bool:
+def is_known(code: types.CodeType) -> bool:
+    """Whether this is the `_wrapped_call_impl` that ours can stand for."""
     return (code.co_varnames, code.co_names) == _KNOWN
 
 

@@ -49,7 +49,7 @@ def answering(agent: FakeAgent, kind: str, frames: list[bytes]) -> Callable[[], 
     before = agent.server.handlers.get(kind)
 
     def handle(key: Any, request: dict[str, Any], payload: Any) -> None:
-        agent.server._send(key, frames[0], frames[1:])
+        agent.send(key, frames)
 
     agent.server.handlers[kind] = handle
 
@@ -153,7 +153,7 @@ def test_facts_that_tell_nothing(broken: FakeAgent, answer: str, said: dict[str,
 @given(st.integers(-5, 1 << 63), st.integers(0, 1 << 63), st.integers(0, 400), st.integers(0, 1 << 63))
 def test_rows_that_cannot_be(broken: FakeAgent, first: int, rows: int, size: int, end: int) -> None:
     def handle(key: Any, request: dict[str, Any], payload: Any) -> None:
-        broken.server._send(key, wire.encode(wire.ROWS, first=first, rows=rows), [b"", b"\1" * size])
+        broken.send(key, [wire.encode(wire.ROWS, first=first, rows=rows), b"", b"\1" * size])
         broken.server.reply(key, wire.END, rows=end)
 
     before, broken.server.handlers[wire.SCAN] = broken.server.handlers[wire.SCAN], handle
@@ -182,7 +182,7 @@ def lies(agent: FakeAgent, **changes: Callable[[Any], Any]) -> None:
             rows = len(data) // stream.row_bytes
             fields = {"first": first, "rows": rows}
             told = {name: changes.get(name, int)(value) for name, value in fields.items()}
-            agent.server._send(key, wire.encode(wire.ROWS, **told), [b"", changes.get("data", bytes)(bytes(data))])
+            agent.send(key, [wire.encode(wire.ROWS, **told), b"", changes.get("data", bytes)(bytes(data))])
             sent += rows
         agent.server.reply(key, wire.END, rows=changes.get("end", int)(sent))
 

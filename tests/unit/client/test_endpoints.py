@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from probe import keys
 from probe.cli.argv import arrange
 from probe.client import endpoints
+from probe.client.client import Client
 from probe.client.endpoints import FORMS, Address, Resolved, host_and_port, is_name
+from probe.client.handshake import greet
 from probe.connection import Connection
 from probe.errors import EndpointError
 from probe.host import agent_memory
@@ -98,9 +101,11 @@ def test_into_a_process_of_another_host_nobody_looks_whatever_its_pid(
     one = agent(1, **{**here("ours"), **elsewhere, "host": "far", "start_ticks": 1})
     if elsewhere == {"id": "another agent"}:
         monkeypatch.setattr(agent_memory, "facts", lambda pid: {"id": "ours"})
+    with closing(Client()) as client:
+        link = client.connect(Address(one.server.endpoint))
+        greet(client, 2.0)
+        assert (link.here, link.readable, link.pid) == (False, False, os.getpid())
     connection = connect(Address(one.server.endpoint))
-    link = connection._client.links[0]
-    assert (link.here, link.readable, link.pid) == (False, False, os.getpid())
     monkeypatch.setattr(memory_source, "ranks", lambda pids: pytest.fail("its memory was read") if list(pids) else [])
     one.deaf |= {"snapshot", "stacks"}
     assert connection.stacks() == {}

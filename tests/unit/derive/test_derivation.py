@@ -244,7 +244,7 @@ def test_passes_of_one_shape_are_as_each_by_itself(programs: list, order: list, 
                 for i in range(2))),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backward_batch, "_LEAST", 2)
+        patch.setattr(backward_batch, "LEAST", 2)
         fields = ("number", "module", "start", "thread", "own", "total")
         together, single = (sorted(zip(*(getattr(found, field).tolist() for field in fields), strict=True))
                             for found in (backward_batch.resolve(*asked), resolve(*asked)))  # fmt: skip

@@ -142,7 +142,7 @@ def test_a_rank_that_does_not_come_to_the_step_keeps_all_from_it(ranks: list[Fak
 def test_ranks_that_may_have_gone_on_are_not_told_to_run(
     ranks: list[FakeAgent], connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "_STAYING_S", -1.0)
+    monkeypatch.setattr(evaluation, "STAYING_S", -1.0)
     with pytest.raises(EvalError, match=r"did not agree on a step: the ranks were not told in time") as caught:
         connected(*ranks).eval("1")
     assert caught.value.code == "eval-missed" and ranks[0].ran_at == ranks[1].ran_at == []

@@ -23,7 +23,7 @@ ALL = "SELECT * EXCLUDE (time) FROM python.torch_trace ORDER BY ALL"
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few rows are worth to be kept."""
     monkeypatch.setattr(derived_cache, "WORTH", 10)
-    monkeypatch.setattr(derived_cache, "_AT_ONCE", 25)
+    monkeypatch.setattr(derived_cache, "AT_ONCE", 25)
 
 
 class Job:
@@ -45,8 +45,8 @@ def rows(connection: Connection, sql: str = ALL) -> list[dict[str, Any]]:
 
 def kept(connection: Connection) -> Any:
     """As the next query finds it."""
-    assert connection._fetcher is not None
-    (found,) = connection._fetcher._shelves.values()
+    assert connection.fetcher is not None
+    (found,) = connection.fetcher.shelves.values()
     laid_by = found["python.torch_trace"]()
     found["python.torch_trace"] = lambda: laid_by
     return laid_by
@@ -72,7 +72,7 @@ def test_rows_from_the_shelf_are_not_fetched_and_not_made_again(agent: Make, con
     living = connected(one.agent)
     rows(living)
     laid_by = kept(living).pieces[0][1]
-    before = living._fetcher.scans.account[-1].asked["last"]  # type: ignore[union-attr]
+    before = living.fetcher.scans.account[-1].asked["last"]  # type: ignore[union-attr]
     one.train(3)
     rows(living)
     assert kept(living).pieces[0][1] is laid_by

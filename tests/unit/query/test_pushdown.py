@@ -98,10 +98,10 @@ def connect(agents: list[FakeAgent], request: pytest.FixtureRequest) -> Iterator
     """Makes new connections, which have fetched nothing yet."""
     patch = pytest.MonkeyPatch()
     patch.setattr(agent_memory, "facts", lambda pid: None)
-    patch.setattr(rank_batch, "_LEAST", 2)  # as of many ranks
+    patch.setattr(rank_batch, "LEAST", 2)  # as of many ranks
     ranks, of_block = request.param
-    patch.setattr(step_blocks, "_ROWS", of_block)
-    patch.setattr(step_blocks, "_AT_ONCE", 8)
+    patch.setattr(step_blocks, "ROWS", of_block)
+    patch.setattr(step_blocks, "AT_ONCE", 8)
     chosen = agents[:ranks]
     yield lambda: Connection(resolved(*chosen))
     patch.undo()
@@ -134,8 +134,8 @@ def living(connect: Connect) -> Iterator[Connection]:
 
 def snapshot(connection: Connection) -> Snapshot:
     connection.query("SELECT 1")
-    assert connection._fetcher is not None
-    return connection._fetcher.snapshot()
+    assert connection.fetcher is not None
+    return connection.fetcher.snapshot()
 
 
 def rows(result: Any) -> list[str]:

@@ -32,9 +32,9 @@ derive: Callable[[Rank], Any] = TABLE.derive
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_blocks, "_ROWS", 30)
-    monkeypatch.setattr(step_blocks, "_AT_ONCE", 4)
-    monkeypatch.setattr(step_blocks, "_MOST", 100)
+    monkeypatch.setattr(step_blocks, "ROWS", 30)
+    monkeypatch.setattr(step_blocks, "AT_ONCE", 4)
+    monkeypatch.setattr(step_blocks, "MOST", 100)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def rows(table: Any) -> list[str]:
 
 def check(raw: Rank, helper: Worker) -> None:
     made = step_blocks.blocks_of(raw, derive, helper)
-    assert made is not None and len(made._blocks) > 2
+    assert made is not None and len(made.blocks) > 2
     made.have(TABLE.columns)
     found = pa.table({column.name: made.joined(column) for column in TABLE.columns})
     assert rows(found) == rows(table_of(TABLE.columns, with_common(raw, derive(raw))))
@@ -127,7 +127,7 @@ def _crosses(span: tuple[int, ...], others: list[tuple[int, ...]], one: Rank) ->
 
 
 def test_a_call_around_everything_is_derived_as_a_whole(helper: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_blocks, "_MOST", 2)
+    monkeypatch.setattr(step_blocks, "MOST", 2)
     one, ends = history("chain", 16)
     thread = int(one.rows(SPANS)["thread"][0])
     assert step_blocks.blocks_of(of_rank(one, ends, []), derive, helper) is not None

@@ -94,14 +94,14 @@ def test_what_is_read_beside_a_process_that_runs_is_what_it_would_send(one: int)
     sql = "SELECT * EXCLUDE (time) FROM python.torch_trace WHERE step < 100 ORDER BY ALL"
     with connect(str(one)) as connection:
         beside = connection.query(sql)
-        assert connection._fetcher is not None
-        assert {scan.stream: scan.is_read for scan in connection._fetcher.scans.account} == dict.fromkeys(
+        assert connection.fetcher is not None
+        assert {scan.stream: scan.is_read for scan in connection.fetcher.scans.account} == dict.fromkeys(
             ("steps", "spans", "marks"), True
         )
     with pytest.MonkeyPatch.context() as patch, connect(str(one)) as connection:
         patch.setattr(RingReader, "of", lambda *_: None)
         assert connection.query(sql).equals(beside) and beside.num_rows == 495
-        assert connection._fetcher is not None and not any(scan.is_read for scan in connection._fetcher.scans.account)
+        assert connection.fetcher is not None and not any(scan.is_read for scan in connection.fetcher.scans.account)
 
 
 def test_reading_does_not_make_the_targets_memory_grow(one: int) -> None:

@@ -27,8 +27,8 @@ def trained(agent: FakeAgent, steps: int = 3000) -> FakeAgent:
 
 
 def sent(connection: Connection) -> dict[tuple[int, str], int]:
-    assert connection._fetcher is not None
-    return {(scan.raw.rank, scan.stream): scan.rows for scan in connection._fetcher.scans.account}
+    assert connection.fetcher is not None
+    return {(scan.raw.rank, scan.stream): scan.rows for scan in connection.fetcher.scans.account}
 
 
 def value(connection: Connection, sql: str, **options: Any) -> Any:

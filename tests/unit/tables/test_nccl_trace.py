@@ -173,7 +173,7 @@ def test_no_operations_no_rows():
 
 
 def test_every_operation_that_the_tap_knows_has_a_type_and_every_type_but_barrier_a_bandwidth():
-    known = {*collective_ops._SIZED, *collective_ops._SIZELESS}
+    known = {*collective_ops.SIZED, *collective_ops.SIZELESS}
     assert {name.removeprefix("c10d::") for name in OPERATION_TYPES} == known
     assert set(OPERATION_TYPES.values()) - {"barrier"} == set(BUS_FACTORS)
 

@@ -15,6 +15,8 @@ import time
 from collections import Counter
 from typing import Any
 
+from until import until
+
 from probe.agent.boundary.boundary import Boundary
 from probe.agent.evals.evaluation import Evaluation
 from probe.agent.evals.interrupt import Cancelled, Interruptible
@@ -56,8 +58,7 @@ class Snippets:
         evaluation = self.new(code)
 
         def cancel() -> None:
-            while not evaluation.running:
-                time.sleep(0.001)
+            until(lambda: evaluation.running, every_s=0.001)
             while not evaluation.done:
                 time.sleep(0.03)
                 evaluation.cancel()
@@ -109,7 +110,8 @@ def test_a_cancel_after_the_end_does_nothing() -> None:
         evaluation.run_at(sys._getframe(), 0)
         for _ in range(3):
             evaluation.cancel()
-        time.sleep(0.01)
+        for _ in range(1000):  # an interrupt that is on its way comes at the next turn of a loop
+            pass
         assert snippets.done[0]["ok"]
 
 
@@ -128,8 +130,7 @@ def test_a_snippet_beside_the_training_is_interrupted_and_the_training_is_not() 
         evaluation = snippets.new("while True: pass", where="now")
         thread = threading.Thread(target=evaluation.run_now, args=(threading.get_ident(),))
         thread.start()
-        while not evaluation.running:
-            time.sleep(0.001)
+        until(lambda: evaluation.running, every_s=0.001)
         while not evaluation.done:
             evaluation.cancel()
             time.sleep(0.01)

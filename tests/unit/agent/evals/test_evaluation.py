@@ -44,12 +44,24 @@ class Result:
         return fields
 
 
+class Noting(Log):
+    """A log that also keeps what is put into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[tuple[int, int, dict[str, Any]]] = []
+
+    def put(self, kind: int, id: int, payload: Any) -> None:
+        self.noted.append((kind, id, payload))
+        super().put(kind, id, payload)
+
+
 class Reader:
     """Evaluates snippets one after another, as one agent would."""
 
     def __init__(self) -> None:
         self.own: dict[str, Any] = {}
-        self.log = Log()
+        self.log = Noting()
         self.spans = Stream(SPANS, STREAMS[SPANS], retention_bytes=1)
         self.boundary = Boundary()
         self.count = 0
@@ -496,7 +508,7 @@ def test_a_tree_that_another_thread_makes_meanwhile_does_not_fail_the_snippet() 
     disturbed = []
 
     def disturb(phase: str, info: dict[str, int]) -> None:
-        if len(disturbed) < 20 and any(each.co_name == "_parsed" for each in codes_around()):
+        if len(disturbed) < 20 and any(each.co_name == "parsed" for each in codes_around()):
             disturbed.append(compile("a + b", "", "exec", ast.PyCF_ONLY_AST))
 
     with Reader() as reader:
@@ -595,7 +607,7 @@ def test_a_row_and_two_log_records_tell_of_each_snippet() -> None:
         assert before <= first[0] <= first[1] <= second[0] <= second[1] <= after
         assert first[3] == threading.get_ident()
         assert (first[4], second[4]) == (EVAL, EVAL | FAILED)
-        records = [record for record in reader.log._waiting if record[0] in (LOG_EVAL, LOG_EVAL_DONE)]
+        records = [record for record in reader.log.noted if record[0] in (LOG_EVAL, LOG_EVAL_DONE)]
         assert [(kind, id) for kind, id, _ in records] == [
             (LOG_EVAL, first[2]), (LOG_EVAL_DONE, first[2]), (LOG_EVAL, second[2]), (LOG_EVAL_DONE, second[2]),
         ]  # fmt: skip

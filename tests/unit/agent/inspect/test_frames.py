@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from probe.agent.boundary.boundary import Boundary
-from probe.agent.evals import evaluation
-from probe.agent.inspect import exclusive, stacks
-from probe.agent.names import model_names
+from probe.agent.evals.evaluation import Evaluation
+from probe.agent.inspect.exclusive import exclusively
+from probe.agent.inspect.stacks import stacks
+from probe.agent.names.model_names import ModelNames
+from probe.agent.storage.log import Log
+from probe.agent.storage.rows import Stream
+from probe.streams import SPANS, STREAMS
 
 
 class Thing:
@@ -27,13 +31,24 @@ def without_collector() -> Iterator[None]:
     gc.enable()
 
 
+def evaluated(code: str) -> None:
+    """A snippet beside the training, which sees the names of its frame."""
+    log, spans = Log(), Stream(SPANS, STREAMS[SPANS], retention_bytes=1)
+    Evaluation(
+        code=code, filename="<eval>", write=False, send=lambda kind, fields: None, log=log, spans=spans, own={},
+        where="now",
+    ).run_now(None)  # fmt: skip
+    spans.close()
+    log.close()
+
+
 @pytest.mark.parametrize(
     "look",
     [
-        stacks.stacks,
-        lambda: model_names._search({}, {0: None}, {0: []}),
-        lambda: exclusive._any_frame(lambda code: False),
-        lambda: evaluation._frame_of(None),
+        stacks,
+        lambda: ModelNames().name({1: [Thing()]}),
+        lambda: exclusively(stacks, lambda code: False),
+        lambda: evaluated("1"),
         lambda: Boundary().close(),
     ],
     ids=["stacks", "roots", "alone", "evaluate", "boundary"],

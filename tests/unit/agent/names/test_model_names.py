@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,8 +29,8 @@ from probe.agent.names.model_names import (  # noqa: E402
 @pytest.fixture
 def taps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Taps]:
     """A look takes as long as it takes, here: a core that is lost meanwhile is no reason not to find a name."""
-    monkeypatch.setattr(roots_py, "_LONGEST_S", 60.0)
-    monkeypatch.setattr(roots_py, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(roots_py, "LONGEST_S", 60.0)
+    monkeypatch.setattr(roots_py, "PATIENCE_S", 60.0)
     with tapped() as made:
         yield made
 
@@ -37,7 +38,7 @@ def taps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Taps]:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks that are due a second later are due now."""
-    monkeypatch.setattr(roots_py, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(roots_py, "LOOK_AGAIN_S", 0.0)
 
 
 class Net(nn.Module):
@@ -160,9 +161,11 @@ def test_parameters_of_functions_that_the_model_calls_are_no_names(taps: Taps) -
 
 def test_another_threads_variables_are_read_and_nothing_is_kept(taps: Taps) -> None:
     go, done = threading.Event(), threading.Event()
+    alive: list[weakref.ref[nn.Module]] = []
 
     def serve() -> None:
         teacher = Net()
+        alive.extend(map(weakref.ref, teacher.modules()))
         teacher(torch.ones(2, 4))
         go.set()
         done.wait()
@@ -175,7 +178,7 @@ def test_another_threads_variables_are_read_and_nothing_is_kept(taps: Taps) -> N
     done.set()
     thread.join()
     gc.collect()
-    assert not taps.modules._alive
+    assert len(alive) == 4 and not any(each() for each in alive)
 
 
 def test_a_traced_functions_variables_are_left_alone(taps: Taps) -> None:
@@ -185,7 +188,6 @@ def test_a_traced_functions_variables_are_left_alone(taps: Taps) -> None:
     def tracer(frame: Any, event: str, arg: Any) -> Any:
         if frame.f_code is traced.__code__:
             if event == "return":
-                taps.modules._new = True
                 names.append(roots(taps))
             return tracer
         return None
@@ -205,14 +207,16 @@ def test_a_traced_functions_variables_are_left_alone(taps: Taps) -> None:
     assert names == [{"Net"}] or sys.version_info >= (3, 13)
 
 
-def test_looks_end() -> None:
+def test_looks_end(at_once: None) -> None:
     roots = ModelNames()
     nowhere = [[Net()]]
     for _ in range(LOOKS):
         roots.name({1: nowhere[0]})
     assert not roots.curious and roots.names == {1: "Net"}
     roots.name({})
-    assert roots.names == {} == roots._looks
+    assert roots.names == {}
+    roots.name({1: nowhere[0]})
+    assert roots.curious  # as if it had never been looked for
 
 
 def test_names_that_many_share_are_told_apart_quickly() -> None:

@@ -204,21 +204,21 @@ def test_nvml_is_started_once_and_shut_down_once_but_not_in_a_forked_child(sampl
 
 def test_nvidia_ml_py_is_the_commands_under_a_name_of_our_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "pynvml.py").write_text("import sys\nme = sys.modules[__name__]\n")
-    monkeypatch.setattr(gpu, "_has_library", lambda: True)
+    monkeypatch.setattr(gpu, "has_library", lambda: True)
     before = dict(sys.modules)
-    assert gpu._pynvml(str(tmp_path)).__file__ == str(tmp_path / "pynvml.py")
+    assert gpu.pynvml_at(str(tmp_path)).__file__ == str(tmp_path / "pynvml.py")
     assert sys.modules.keys() - before.keys() == {"_probe_agent.pynvml"}
     del sys.modules["_probe_agent.pynvml"]
 
 
 def test_the_processs_own_is_taken_where_the_commands_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "pynvml.py").write_text("")
-    monkeypatch.setattr(gpu, "_has_library", lambda: True)
+    monkeypatch.setattr(gpu, "has_library", lambda: True)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert gpu._pynvml("/not/here").__file__ == str(tmp_path / "pynvml.py")
+    assert gpu.pynvml_at("/not/here").__file__ == str(tmp_path / "pynvml.py")
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(Absent, match="has nvidia-ml-py"):
-        gpu._pynvml(None)
+        gpu.pynvml_at(None)
     sys.modules.pop("_probe_agent.pynvml", None)
 
 
@@ -226,8 +226,8 @@ def test_every_call_and_constant_is_one_of_nvidia_ml_py(monkeypatch: pytest.Monk
     path = pynvml_path()
     if path is None:
         pytest.skip("nvidia-ml-py is not installed")
-    monkeypatch.setattr(gpu, "_has_library", lambda: True)
-    real = gpu._pynvml(path)
+    monkeypatch.setattr(gpu, "has_library", lambda: True)
+    real = gpu.pynvml_at(path)
     sys.modules.pop("_probe_agent.pynvml")
     names = [name for name in (*vars(Nvml), "NVMLError") if name.startswith(("nvml", "NVML"))]
     assert [name for name in names if not hasattr(real, name)] == []

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from probe.agent.serve import peers
-from probe.agent.serve.peers import Unknown, _place, _store, _towards
+from probe.agent.serve.peers import Unknown, address_towards, open_store, place_of_store
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from probe.agent.serve.peers import Unknown, _place, _store, _towards
     [("127.0.0.1", "127.0.0.1"), ("localhost", "localhost"), ("::1", "[::1]"), ("127.0.1.1", "127.0.1.1")],
 )
 def test_on_the_stores_own_host_its_name_is_the_hosts(store: str, host: str) -> None:
-    assert _towards((store, 29500, "")) == host
+    assert address_towards((store, 29500, "")) == host
 
 
 @pytest.fixture
@@ -36,24 +36,24 @@ def job(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_the_environment_says_where_the_store_is(job: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "node1")
     monkeypatch.setenv("MASTER_PORT", "29500")
-    assert _place() == ("node1", 29500, "probe/29500/4")
+    assert place_of_store() == ("node1", 29500, "probe/29500/4")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run7")
-    assert _place() == ("node1", 29500, "probe/run7/4")
+    assert place_of_store() == ("node1", 29500, "probe/run7/4")
 
 
 def test_else_the_jobs_store_does_under_all_its_prefixes(job: SimpleNamespace) -> None:
     tcp = SimpleNamespace(host="node2", port=4711)
     job.store = SimpleNamespace(underlying_store=SimpleNamespace(underlying_store=tcp))
-    assert _place() == ("node2", 4711, "probe/4711/4")
+    assert place_of_store() == ("node2", 4711, "probe/4711/4")
 
 
 def test_a_store_of_another_kind_is_said_to_be_one(job: SimpleNamespace) -> None:
     with pytest.raises(Unknown, match="no TCPStore"):
-        _place()
+        place_of_store()
 
 
 def test_a_store_that_is_gone_is_told_before_torch_waits_for_it(job: SimpleNamespace) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = server.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):  # the job here has no TCPStore that could be made
-        _store(("127.0.0.1", free, ""))
+        open_store(("127.0.0.1", free, ""))

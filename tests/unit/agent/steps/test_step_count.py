@@ -13,19 +13,27 @@ from probe.agent.storage.rows import Stream
 from probe.streams import STEPS, STREAMS
 
 ANCHOR = 1
-Made = Callable[[Callable[[int], int]], Steps]
+Made = Callable[..., Steps]
 
 
 @pytest.fixture
 def made() -> Made:
-    def make(boundary: Callable[[int], int]) -> Steps:
-        sampling = Sampling()
-        sampling.turn = lambda *_: (0, 1 << 40)  # type: ignore[method-assign, assignment]
-        steps = Steps(Stream(STEPS, STREAMS[STEPS], 1), boundary, sampling)
+    def make(boundary: Callable[[int], int], stream: Stream | None = None, sampling: Sampling | None = None) -> Steps:
+        steps = Steps(stream or small_stream(), boundary, sampling or never_turning())
         steps.anchor = ANCHOR
         return steps
 
     return make
+
+
+def small_stream() -> Stream:
+    return Stream(STEPS, STREAMS[STEPS], 1)
+
+
+def never_turning() -> Sampling:
+    sampling = Sampling()
+    sampling.turn = lambda *_: (0, 1 << 40)  # type: ignore[method-assign, assignment]
+    return sampling
 
 
 def run(steps: Steps, count: int, every_ns: int = 10) -> None:
@@ -63,14 +71,15 @@ def test_who_wakes_it_while_it_plans_is_heard(made: Made, wake: Callable[[Steps]
 
 
 def test_an_error_of_the_sampling_is_not_the_last_that_is_heard_of_it(made: Made) -> None:
-    steps, told = made(lambda count: told.append(count) or 1 << 40), []  # type: ignore[func-returns-value]
-    turn = steps._sampling.turn
+    sampling, told = never_turning(), list[int]()
+    steps = made(lambda count: told.append(count) or 1 << 40, sampling=sampling)  # type: ignore[func-returns-value]
+    turn = sampling.turn
 
     def broken(*_: object) -> tuple[int, int]:
-        steps._sampling.turn = turn  # type: ignore[method-assign]
+        sampling.turn = turn  # type: ignore[method-assign]
         raise ValueError
 
-    steps._sampling.turn = broken  # type: ignore[method-assign, assignment]
+    sampling.turn = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(ValueError):
         run(steps, 1)
     run(steps, 5)
@@ -78,13 +87,14 @@ def test_an_error_of_the_sampling_is_not_the_last_that_is_heard_of_it(made: Made
 
 
 def test_what_is_known_of_the_last_steps_is_read_from_their_rows(made: Made) -> None:
-    steps = made(lambda _: 1 << 40)
+    stream = small_stream()
+    steps = made(lambda _: 1 << 40, stream)
     assert (steps.last_ns, steps.training_thread, steps.typical_ns()) == (None, None, None)
     run(steps, 1)
     assert (steps.last_ns, steps.training_thread, steps.typical_ns()) == (10, threading.get_ident(), None)
     run(steps, 20_000)  # more than a lap of the ring
     assert steps.last_ns == 200_010 and steps.typical_ns() == 10
-    steps._stream.claim()  # one is being written
+    stream.claim()  # one is being written
     assert steps.last_ns == 200_010 and steps.typical_ns() == 10
     run(steps, 40, every_ns=30)
     assert steps.typical_ns() == 30

@@ -174,14 +174,14 @@ def test_rows_come_as_the_device_does(played: PlayedCuda, taps: Taps) -> None:
 def test_only_what_lacks_a_time_and_what_holds_it_are_null(played: PlayedCuda, taps: Taps) -> None:
     model = model_on(played)
     model(torch.ones(1))
-    clock = taps.device._clocks._clocks[0]
-    take, taken = clock._take, []
+    clock = taps.device.clocks.of_index[0]
+    take, taken = clock.take, []
 
     def none_for_the_third() -> Any:
         taken.append(1)
         return None if len(taken) == 3 else take()
 
-    clock._take = none_for_the_third
+    clock.take = none_for_the_third
     start = played.clock()
     model(torch.ones(1)).sum().backward()
     rows = [row for row in known(played, taps) if row["start_ns"] > start]
@@ -196,7 +196,7 @@ def test_a_mark_that_was_not_timed_spoils_what_lies_around_it_and_nothing_else(
 ) -> None:
     model = to_cuda(nn.Sequential(*(Kernels(played, 1, ms) for ms in (2, 3, 4))))
     loss = model(torch.ones(1, requires_grad=True) * 1).sum()
-    clock = taps.device._clocks._clocks[0]
+    clock = taps.device.clocks.of_index[0]
     timed, seen = clock.mark, []
 
     def not_the_third(*args: Any) -> None:
@@ -214,7 +214,7 @@ def test_a_mark_that_was_not_timed_spoils_what_lies_around_it_and_nothing_else(
 def test_without_an_event_to_be_had_a_row_has_no_device_time(
     played: PlayedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clocks, "_EVENTS", 4)
+    monkeypatch.setattr(clocks, "EVENTS", 4)
     with tapped() as taps:
         model = model_on(played)
         for _ in range(3):
@@ -230,7 +230,7 @@ def test_without_an_event_to_be_had_a_row_has_no_device_time(
 def test_a_device_that_never_ends_keeps_no_more_than_the_stock(
     played: PlayedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clocks, "_EVENTS", 100)
+    monkeypatch.setattr(clocks, "EVENTS", 100)
     with tapped() as taps:
         model, played.reached = model_on(played), 0
         for _ in range(200):
@@ -376,7 +376,7 @@ def test_a_job_without_cuda_has_no_stream_for_it_and_the_functions_of_before() -
         assert taps.device.state is None and DEVICE not in taps.streams
         assert DEVICE not in agent_memory.descriptors(os.getpid())
         functions = vars(torch.nn.modules.module)
-        assert all(functions[name] is value for name, value in taps.forward._globals.items())
+        assert all(functions[name] is value for name, value in taps.forward.marking.items())
 
 
 def test_cuda_that_comes_later_is_found(played: PlayedCuda) -> None:

@@ -210,7 +210,7 @@ def test_names_are_those_of_named_modules(taps: Taps) -> None:
     model = nn.Sequential(Block(), nn.ReLU())
     model(torch.ones(2, 4))
     told = dict[int, dict[str, Any]]()
-    taps.modules._log.put = lambda kind, id, fields: told.update({id: fields})  # type: ignore[method-assign]
+    taps.log.put = lambda kind, id, fields: told.update({id: fields})  # type: ignore[method-assign]
     taps.modules.name()
     names = {serial: fields["name"] for serial, fields in told.items()}
     expected = {
@@ -402,8 +402,8 @@ def test_another_threads_calls_are_no_samples(code_taps: Taps) -> None:
 
 
 def test_hooks_are_chosen_where_torchs_code_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.agent.taps.modules.forward._is_known", lambda code: False)
-    monkeypatch.setattr("probe.agent.taps.optimizer._wrapper", lambda code: None)
+    monkeypatch.setattr("probe.agent.taps.modules.forward.is_known", lambda code: False)
+    monkeypatch.setattr("probe.agent.taps.optimizer.wrapper_of", lambda code: None)
     with tapped(forward_tap, optimizer_tap) as taps:
         assert taps.forward.state == "on: hooks, this torch's _wrapped_call_impl is not known"
         assert taps.optimizer.state == "on: hooks, this torch's Optimizer.profile_hook_step is not known"
