@@ -12,7 +12,6 @@ def _begin(path, key):
     import _thread
     _thread.start_new_thread(_connect, (path, key))
 
-
 def _connect(path, key):
     try:
         import _socket
@@ -28,7 +27,6 @@ def _connect(path, key):
         connection.close()
         globals().clear()  # these functions and their namespace refer to each other; nobody needs them any more
 
-
 def _serve(connection, key):
     """Send hello, receive the order with the agent's modules, send OK or ER."""
     import json
@@ -38,7 +36,10 @@ def _serve(connection, key):
     try:
         _import_threading(order["patience"])
         _import_zmq(order["zmq"])
-        order["facts"]["uid"] = _peer_uid(connection)
+        import _socket
+        import struct
+        credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        order["facts"]["uid"] = struct.unpack("3i", credentials)[1]
         reply = _start(order)
     except BaseException as error:
         code = getattr(error, "probe_code", "agent-failed")
@@ -52,14 +53,12 @@ def _serve(connection, key):
             _leave()
         raise
 
-
 def _traceback(error):
     try:
         import traceback
         return traceback.format_exc()
     except BaseException:  # its standard library is out of reach
         return repr(error)
-
 
 def _receive(connection, count):
     """In one call where the kernel can: each call releases the GIL and waits to get it back."""
@@ -72,7 +71,6 @@ def _receive(connection, count):
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
-
 
 def _hello(key):
     import importlib.machinery
@@ -92,18 +90,10 @@ def _hello(key):
         "has": getattr(root, "digest", None) if getattr(root, "loaded", False) else None,
     }
 
-
-def _peer_uid(connection):
-    import _socket
-    import struct
-    return struct.unpack("3i", connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))[1]
-
-
 def _refusal(code, text):  # a class of our own would be a reference cycle, left to the collector
     refusal = RuntimeError(text)
     refusal.probe_code = code
     return refusal
-
 
 def _import_threading(patience):
     """The main thread must be the first to import `threading`: up to 3.12 the first importer is taken for the main
@@ -128,7 +118,6 @@ def _import_threading(patience):
                 return
             raise _refusal("main-thread-busy", "its main thread stays in native code")
         time.sleep(0.001)
-
 
 def _import_zmq(loan):
     """Import the target's own pyzmq, else the command's, whose directory never enters sys.path."""
@@ -157,10 +146,8 @@ def _import_zmq(loan):
             del sys.modules[name]
         raise _refusal("no-pyzmq", "%s; the one in %s failed: %r" % (reason, loan["path"], error))
 
-
 PACKAGE = "_probe_agent"
 SET_ASIDE = "_probe_laid_by"  # on the os module: the modules that agent/fork.py left for the next attach
-
 
 def _start(order):
     """One agent per process: the first attach makes the package, the others find it under its lock."""
@@ -184,7 +171,6 @@ def _start(order):
         finally:
             lock.release()
 
-
 def _new_root(order):
     import os
     root = getattr(os, SET_ASIDE, {}).get(PACKAGE)
@@ -196,7 +182,6 @@ def _new_root(order):
     root.digest = order["digest"]
     root.loaded = False
     return root
-
 
 def _load_and_start(root, order):
     import sys
@@ -214,7 +199,6 @@ def _load_and_start(root, order):
             _forget()
         raise
 
-
 def _take_back(root):
     """Make the modules importable again that an agent set aside when it left."""
     import os
@@ -223,7 +207,6 @@ def _take_back(root):
     if set_aside.get(PACKAGE) is root:
         delattr(os, SET_ASIDE)
         sys.modules.update(set_aside)
-
 
 def _module(name, is_package):
     import importlib.machinery
@@ -234,7 +217,6 @@ def _module(name, is_package):
     if is_package:
         module.__path__ = []
     return module
-
 
 def _load(modules):
     import binascii
@@ -254,7 +236,6 @@ def _load(modules):
         if not code:
             time.sleep(0)  # compiling keeps the GIL: the training waits no longer than one file takes
 
-
 def _leave():
     """Take out the agent that is inside."""
     import sys
@@ -264,7 +245,6 @@ def _leave():
             main.stop()
     finally:
         _forget()
-
 
 def _forget():
     import os

@@ -69,18 +69,13 @@ def _sites(pid: int) -> Iterator[str]:
     yield from (match[1] for mapping in read_mappings(pid) if (match := _SITE.match(mapping.path)))
     yield from filter(None, environment_variable(pid, "PYTHONPATH").split(":"))
     version = ".".join(map(str, python_version(pid) or ()))
-    for program in _programs(pid):
+    programs = [executable(pid)]
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        started_as = os.fsdecode(file.read().partition(b"\0")[0])
+        programs += [started_as] if started_as.startswith("/") else []  # a link in a virtual environment
+    for program in programs:
         prefix = os.path.dirname(os.path.dirname(program))
         for library in (f"{prefix}/lib", f"{prefix}/local/lib"):  # the latter is Debian's
             for folder in ("site-packages", "dist-packages"):
                 yield f"{library}/python{version}/{folder}"
         yield f"{prefix}/lib/python3/dist-packages"
-
-
-def _programs(pid: int) -> Iterator[str]:
-    """The executable, and the path by which it was started: a link in a virtual environment."""
-    yield executable(pid)
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        called = os.fsdecode(file.read().partition(b"\0")[0])
-        if called.startswith("/"):
-            yield called

@@ -6,11 +6,11 @@ or replaced files matter; a malformed image raises ValueError and nothing else.
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import Protocol
 
-from .target_memory import PAGE
-
+PAGE = os.sysconf("SC_PAGE_SIZE")
 LOAD, DYNAMIC = 1, 2  # segment types
 HASH, STRTAB, SYMTAB, GNU_HASH = 4, 5, 6, 0x6FFFFEF5  # tags of the dynamic section
 SYMBOL_BYTES = 24
@@ -38,7 +38,10 @@ class Image:
     def symbol(self, name: str) -> int | None:
         """The address of the exported symbol, None when the module does not define it."""
         try:
-            return self._by_gnu_hash(name) if self._gnu_hash else self._by_walking(name)
+            if self._gnu_hash:
+                return self._by_gnu_hash(name)
+            found = (self._defined(index, name) for index in range(self._symbol_count))
+            return next((address for address in found if address is not None), None)
         except (struct.error, OSError, ZeroDivisionError, OverflowError) as error:
             raise ValueError(f"broken symbol table at {self._base:#x}: {error!r}") from None
 
@@ -71,10 +74,6 @@ class Image:
     def _address(self, value: int) -> int:
         # glibc relocates the pointers of the dynamic section in place, other loaders leave offsets
         return value if value >= self._base else value + self._bias
-
-    def _by_walking(self, name: str) -> int | None:
-        found = (self._defined(index, name) for index in range(self._symbol_count))
-        return next((address for address in found if address is not None), None)
 
     def _by_gnu_hash(self, name: str) -> int | None:
         read, table = self._memory.read, self._gnu_hash

@@ -6,6 +6,7 @@ every reason for which this process cannot be attached to is raised here as an A
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -18,9 +19,8 @@ from ...host.process_status import Status, read_status
 from ...host.processes import has_ended
 from ..python_installation import mapped_executable, newest_version
 from ..refusals import absent, check_state, permission, refusal
-from .architecture import Architecture
+from . import ptrace
 from .elf import Image
-from .target_memory import Memory
 from .x86_64 import X86_64
 
 _PYTHON_CALLS = (
@@ -38,12 +38,46 @@ OLDEST_PYTHON = (3, 10)
 OTHER_ATTACH_SECONDS = 0.2  # an attach stops a thread for a few milliseconds
 
 
+class Memory:
+    """The target's bytes through /proc/PID/mem; neither namespaces nor deleted files matter to it.
+
+    Only the remote call uses `write`; nothing else here changes the target.  descriptor: for code that closes all
+    other files.
+    """
+
+    def __init__(self, pid: int) -> None:
+        path = f"/proc/{pid}/mem"
+        try:
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except PermissionError:
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, address: int, length: int) -> bytes:
+        data = os.pread(self.descriptor, length, address)
+        if len(data) != length:
+            raise OSError(errno.EIO, f"{len(data)} of {length} bytes at {address:#x}")
+        return data
+
+    def write(self, address: int, data: bytes, tid: int) -> None:
+        """Writes also to pages that the target may not write.  Kernels may forbid that through /proc/PID/mem
+        (proc_mem.force_override, 6.12); then the stopped thread `tid` is used."""
+        try:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(self.descriptor, data[done:], address + done)
+        except OSError:
+            ptrace.poke(tid, address, data)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
 @dataclass
 class Target:
     """symbols: addresses of the functions that attaching calls; status: as of the beginning."""
 
     pid: int
-    architecture: Architecture
+    architecture: X86_64
     status: Status
     memory: Memory
     mappings: list[Mapping]
@@ -64,7 +98,7 @@ class Target:
         self.memory.close()
 
 
-def this_machine() -> Architecture:
+def this_machine() -> X86_64:
     """The machine's processor, one line here for each that attaching supports.  Raises AttachError for any other."""
     machine = platform.machine()
     if machine == "x86_64":

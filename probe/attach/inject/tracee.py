@@ -12,7 +12,7 @@ import signal
 import time
 
 from . import ptrace
-from .architecture import Architecture, Registers
+from .x86_64 import X86_64, Registers
 
 GENERAL_REGSET = 1  # NT_PRSTATUS
 STOP_SECONDS = 0.3  # a thread that runs or sleeps stops within microseconds; one in D state does not
@@ -32,7 +32,7 @@ class GroupStopped(Exception):
 class Tracee:
     """registers, extended: as they were at the stop."""
 
-    def __init__(self, tid: int, architecture: Architecture) -> None:
+    def __init__(self, tid: int, architecture: X86_64) -> None:
         """Raises CannotStop, GroupStopped, or PermissionError when the kernel refuses tracing."""
         self.tid = tid
         self._architecture = architecture

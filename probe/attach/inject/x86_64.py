@@ -6,8 +6,15 @@ Made by `target.this_machine`.  Layouts are the kernel's (struct user_regs_struc
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
-from .architecture import STUB_CALLS, Frame, Registers, SystemCalls
+Registers = dict[str, int]  # by the processor's own names
+
+# What the new thread calls, in the order of the table at the start of its page.
+STUB_CALLS = (
+    "pthread_self", "pthread_detach", "Py_IsInitialized", "PyGILState_Ensure", "PyRun_SimpleString",
+    "PyGILState_Release", "munmap",
+)  # fmt: skip
 
 WORD = (1 << 64) - 1
 RED_ZONE = 128  # bytes below the stack pointer that a leaf function may be using
@@ -51,7 +58,37 @@ _UNDER_A_LOCK = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Frame:
+    """data: a signal frame to be written at `stack`; scratch: address of 8 free bytes inside it."""
+
+    stack: int
+    data: bytes
+    scratch: int
+
+
+@dataclass(frozen=True)
+class SystemCalls:
+    """Numbers.  waiting: calls in which a thread may block for long; restartable: those of them in which the program
+    does not see a stop; under_a_lock: what malloc, the loader and libpthread call while holding a lock."""
+
+    futex: int
+    read: int
+    mmap: int
+    clones: frozenset[int]
+    waiting: frozenset[int]
+    restartable: frozenset[int]
+    under_a_lock: frozenset[int]
+
+
 class X86_64:
+    """Everything in `inject` that depends on the processor.  Another one is a class with these attributes and methods,
+    in a file of its own, and one line in `target.this_machine`.
+
+    extended_regset: holds everything that rt_sigreturn restores besides the registers; restorers: the code of libc's
+    signal trampoline; text_offset: where the text lies behind the stub.
+    """
+
     name = "x86_64"
     extended_regset = 0x202  # NT_X86_XSTATE
     restorers: tuple[bytes, ...] = (b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",)  # mov $15, %rax; syscall
@@ -80,23 +117,31 @@ class X86_64:
         return registers["rsp"]
 
     def syscall(self, registers: Registers) -> int | None:
+        """The number of the interrupted system call, None in user code."""
         number = _signed(registers["orig_rax"])
         return number if number >= 0 else None
 
     def argument(self, registers: Registers, index: int) -> int:
+        """An argument of the interrupted system call."""
         return registers[_SYSCALL_ARGUMENTS[index]]
 
     def thread_block(self, registers: Registers) -> int:
+        """The address of libc's descriptor of this thread (struct pthread)."""
         return registers["fs_base"]
 
     def is_thread_block(self, address: int, first: bytes) -> bool:
+        """Whether such a descriptor may be at this address, given its first 8 bytes."""
         return int.from_bytes(first, "little") == address  # fs:0 holds fs itself
 
     def thread_id_offset(self, exported: int | None) -> int:
+        """Of the thread id in that descriptor; exported: what libc itself says (since 2.34)."""
         return THREAD_ID_OFFSET if exported is None else exported
 
     def resumed(self, registers: Registers) -> Registers:
-        """Does by hand what the kernel does after a stop without a handler: back to the `syscall` instruction."""
+        """Registers with which the thread goes on as if it had not been stopped, after any kind of stop.
+
+        This does by hand what the kernel does after a stop without a handler: back to the `syscall` instruction.
+        """
         after = dict(registers)
         if self.syscall(registers) is not None:
             result = _signed(registers["rax"])
@@ -108,15 +153,19 @@ class X86_64:
         return after
 
     def calling(self, registers: Registers, function: int, arguments: list[int], stack: int) -> Registers:
+        """Registers that enter the function with the return addresses at `stack`."""
         inside = {**registers, **dict(zip(_CALL_ARGUMENTS, arguments, strict=False))}
         inside.update(rip=function, rsp=stack, rax=0, orig_rax=NO_SYSCALL)
         inside["eflags"] &= ~_DIRECTION_AND_TRAP
         return inside
 
     def signal_frame(self, registers: Registers, extended: bytes, mask: int, returns: tuple[int, int, int]) -> Frame:
-        """From `stack` upwards: the return addresses, struct ucontext, scratch, the extended state.
-        rt_sigreturn expects the ucontext at the stack pointer once the last of them was popped; three
-        words before its 16-byte alignment give the ABI's stack at a function's entry."""
+        """What the kernel would have pushed for a handler that returns through `returns`.
+
+        From `stack` upwards: the return addresses, struct ucontext, scratch, the extended state.  rt_sigreturn expects
+        the ucontext at the stack pointer once the last return address was popped; three words before its 16-byte
+        alignment give the ABI's stack at a function's entry.
+        """
         room = (registers["rsp"] - RED_ZONE) & ~63
         state_at = (room - len(extended) - 64) & ~63
         context_at = (state_at - UCONTEXT_ROOM) & ~15
@@ -130,11 +179,13 @@ class X86_64:
         )
 
     def stub(self, page: int, length: int, symbols: dict[str, int]) -> bytes:
-        """start_routine(page): table of functions, the code, and from text_offset on the text."""
+        """The page up to the text, which begins at text_offset: table of functions, then the code start_routine(page),
+        with which the new thread runs the text in the interpreter and unmaps the page."""
         table = struct.pack("<8Q", *(symbols[name] for name in STUB_CALLS), length)
         return (table.ljust(self._code_offset, b"\0") + _stub_code(self.text_offset)).ljust(self.text_offset, b"\0")
 
     def stub_entry(self, page: int) -> int:
+        """Where the stub's code begins."""
         return page + self._code_offset
 
 

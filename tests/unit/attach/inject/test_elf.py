@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.attach.inject.elf import Image, gnu_hash
-from probe.attach.inject.target_memory import Memory
+from probe.attach.inject.target import Memory
 from probe.host.memory_maps import modules, read_mappings
 
 
