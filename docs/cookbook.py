@@ -51,12 +51,12 @@ def read() -> tuple[str, list[Recipe]]:
 def main(endpoint: str) -> None:
     intro, recipes = read()
     with probe.connect(endpoint) as job:
-        answered = [replace(recipe, output=printed(job.query(recipe.sql))) for recipe in recipes]
+        answered = [replace(recipe, output=printed(job.query(recipe.sql).table)) for recipe in recipes]
     PAGE.write_text("\n## ".join([intro, *map(str, answered)]), encoding="utf-8")
 
 
-def printed(result: Any) -> str:
-    return "\n".join(render(ArrowResult(result)))
+def printed(table: Any) -> str:
+    return "\n".join(render(ArrowResult(table)))
 
 
 if __name__ == "__main__":

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from .evals.evaluation import EvalResult, OnOutput
     from .query.database import Database
     from .query.duckdb_session import DuckDBSession
-    from .query.notes import Answered
-    from .snapshot.snapshot import Snapshot
+    from .query.result import Coverage, Result
     from .snapshot.stacks import Thread
     from .snapshot.wire_source import WireSource
 
@@ -58,17 +57,15 @@ class Connection:
 
     Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
 
-    notes: what the user should know of the last call (who was silent, what is not recorded).  answered: how many ranks
-    did to the last query(), and when.  unreached: the ranks that the last stacks(), set() or detach() did not come to.
+    notes: what the user should know about the last call other than query(), whose Result has its own.  unreached: the
+    ranks that the last stacks(), set() or detach() did not come to.
     """
 
     def __init__(self, resolved: Resolved, timeout: float = 10.0, key: str | None = None) -> None:
         self.endpoint = resolved.endpoint
         self.timeout = timeout
         self.notes: list[str] = []
-        self.answered: Answered | None = None
         self.unreached: list[Unreached] = []
-        self.explanation: list[str] = []
         make_room(len(resolved.addresses))
         self._client = Client(key)
         self.fetcher: WireSource | None = None  # what queries have read so far, and what they keep of it
@@ -104,7 +101,7 @@ class Connection:
     def _begin(self) -> None:
         if self._closed:
             raise UsageError("This connection is closed.", f'Make another one: probe.connect("{self.endpoint}")')
-        self.notes, self.answered = [], None
+        self.notes = []
         self._client.interrupted = False
 
     def _align(self) -> None:
@@ -112,12 +109,12 @@ class Connection:
 
     def query(
         self, sql: str, *, open_steps: bool = False, min_ranks: int = 1, max_fetch: float | None = MAX_FETCH
-    ) -> Any:
-        """The result of this SQL over all ranks, a pyarrow.Table.  open_steps: the step that still runs, too.
+    ) -> Result:
+        """The result of this SQL over all ranks.  open_steps: include the step that is still in progress.
 
-        max_fetch: bytes that may travel for it.  What did is in `explanation` afterwards.  Raises QueryError, and
-        SilentError where it would be the result of fewer than min_ranks.  Cost: each rank sends the new rows of the
-        streams that the tables need; it does not pause the job.
+        max_fetch: the most bytes that may travel for it.  Raises QueryError, and SilentError where fewer than min_ranks
+        would be in the result.  Cost: each rank sends the new rows of the streams that the tables need; it does not
+        pause the job.
 
         Example: `job.query("SELECT step, duration FROM python.step_trace").to_pylist()`
         """
@@ -127,8 +124,8 @@ class Connection:
 
         self._opening = self._opening or DuckDBSession()
         from .query.database import Database
-        from .query.fetch_report import explained
-        from .query.notes import answered_of, notes_of
+        from .query.notes import notes_of
+        from .query.result import Cost, Coverage, Result
         from .snapshot.wire_source import WireSource
         from .tables import TABLES
 
@@ -139,21 +136,17 @@ class Connection:
         scans = self.fetcher.scans
         scans.begin(max_fetch)
         job = self.fetcher.snapshot(open_steps)
-        self._enough(job, begun, min_ranks)
-        result = interruptibly(partial(database.run, sql, job), database.interrupt, lambda: self._client.interrupted)
-        notes = notes_of(job, database.scanned, self.endpoint)
-        self.answered = answered_of(job, time.monotonic() - begun)
-        self.notes += [str(self.answered), *notes] if self.answered.silent else notes
-        self.explanation = explained(scans.account, scans.seconds, database.seconds, time.monotonic() - begun)
-        self._enough(job, begun, min_ranks)
-        return result
+        self._enough(Coverage.of(job, time.monotonic() - begun), min_ranks)
+        table = interruptibly(partial(database.run, sql, job), database.interrupt, lambda: self._client.interrupted)
+        seconds = time.monotonic() - begun
+        coverage = Coverage.of(job, seconds)
+        self._enough(coverage, min_ranks)
+        notes = notes_of(job, coverage, database.scanned, self.endpoint)
+        return Result(table, coverage, notes, Cost.of(scans.account, scans.seconds, database.seconds, seconds))
 
-    def _enough(self, job: Snapshot, begun: float, min_ranks: int) -> None:
-        from .query.notes import answered_of
-
-        answered = answered_of(job, time.monotonic() - begun)
-        if answered.seen < min_ranks:
-            raise SilentError(f"Fewer than {min_ranks} ranks: {answered}.", f"Why: probe {self.endpoint} hang")
+    def _enough(self, coverage: Coverage, min_ranks: int) -> None:
+        if coverage.seen < min_ranks:
+            raise SilentError(f"Fewer than {min_ranks} ranks: {coverage}.", f"Why: probe {self.endpoint} hang")
 
     def eval(
         self,

@@ -88,12 +88,12 @@ class Shell:
             self.find_new_agents()
         begun = time.monotonic()
         with ctrl_c_cancels(self.connection):
-            table = self.connection.query(sql, open_steps=self.open_steps)
+            result = self.connection.query(sql, open_steps=self.open_steps)
         seconds = time.monotonic() - begun
         self.waited = seconds >= self._timeout
         from ..output.arrow_result import ArrowResult
 
-        return Answer(ArrowResult(table), seconds, self.connection.notes)
+        return Answer(ArrowResult(result.table), seconds, [note.text for note in result.notes])
 
     def show(self, answer: Answer) -> None:
         """Write the rows, on a terminal the first most_rows of a table, then the notes and a summary."""

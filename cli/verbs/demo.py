@@ -80,7 +80,7 @@ def show_all(pid: str) -> None:
             raise EndpointError(f"The demo's job made no {STEPS} steps.", "Try again on a less busy machine.")
         for question, sql in QUERIES.items():
             click.echo(f'\n# {question}\n$ probe {pid} query "{sql}"')
-            Output().show(ArrowResult(connection.query(sql)))
+            Output().show(ArrowResult(connection.query(sql).table))
         click.echo(f'\n# Run Python inside the job, with its local variables\n$ probe {pid} eval "{CODE}"')
         evaluate(connection, CODE)
         click.echo(f"$ probe {pid} detach")

@@ -42,13 +42,16 @@ def command(
     """
     endpoint, sql = endpoint_and_text(endpoints, words, file, "SQL")
     with connected(endpoint, timeout) as connection:
-        table = connection.query(sql, open_steps=open_steps, min_ranks=min_ranks, max_fetch=max_fetch)
-        for line in connection.explanation if explain else ():
-            say(line)
-        answered = connection.answered
-        connection.notes = [note for note in connection.notes if note != str(answered)]
+        result = connection.query(sql, open_steps=open_steps, min_ranks=min_ranks, max_fetch=max_fetch)
+    from probe.query.result import SILENT
+
     from ..output.arrow_result import ArrowResult
 
-    output.show(ArrowResult(table))
-    if answered is not None and (answered.total > 1 or answered.silent):
-        say(str(answered))
+    for line in result.cost.lines() if explain else ():
+        say(line)
+    for note in result.notes:
+        if note.code != SILENT:  # the last line says it
+            say(note.text)
+    output.show(ArrowResult(result.table))
+    if result.coverage.total > 1 or result.coverage.silent:
+        say(str(result.coverage))

@@ -39,7 +39,6 @@ class JobTables(Tables, Protocol):
     """What is asked of a Connection."""
 
     notes: list[str]
-    answered: Any
 
     @property
     def agents(self) -> list[dict[str, Any]]: ...
@@ -96,13 +95,15 @@ class _Look:
 
     def __init__(self, connection: JobTables, steps: int) -> None:
         self._connection = connection
-        rows = self._rows(
+        result = connection.query(
             "SELECT rank, step, sampled, duration, comm_duration AS comm, data_duration AS data, forward_duration AS "
             "forward, backward_duration AS backward, optimizer_duration AS optimizer, other_duration AS other "
             f"FROM python.step_trace WHERE step > (SELECT MAX(step) FROM python.step_trace) - {int(steps)} "
             "AND duration IS NOT NULL AND NOT eval_duration > 0"
         )
-        self._notes = connection.notes  # those of the other queries would repeat it
+        rows, self._coverage = result.to_pylist(), result.coverage
+        # the other queries' notes would repeat these
+        self._notes = connection.notes = [note.text for note in result.notes]
         self.ranks = self._comparable({row["rank"] for row in rows})
         known = [row for row in rows if row["comm"] is not None]
         counts = Counter(row["step"] for row in known)
@@ -119,11 +120,12 @@ class _Look:
 
     def _comparable(self, seen: set[int]) -> list[int]:
         """The ranks to compare; raises what stands in the way.  seen: those with steps."""
-        agents, answered = self._connection.agents, self._connection.answered
-        if answered.silent:
+        agents = self._connection.agents
+        if self._coverage.silent:
             if len(seen) > 1:
                 return sorted(seen)
-            raise SilentError(f"No other rank to compare: {answered}.", f"Run: probe {self._connection.endpoint} hang")
+            why, hint = f"No other rank to compare: {self._coverage}.", f"Run: probe {self._connection.endpoint} hang"
+            raise SilentError(why, hint)
         if len(agents) > 1:
             return sorted({int(facts.get("rank") or 0) for facts in agents})
         size = max((int(facts.get("world_size") or 1) for facts in agents), default=1)

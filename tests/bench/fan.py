@@ -87,7 +87,7 @@ def reader(attached: str, kill: int, profiled: bool) -> dict[str, Any]:
         return {
             "connect_s": connected - begun, "query_s": done - connected, "again_s": end - done,
             "rows": first.num_rows, "ranks": len(set(first.column("rank").to_pylist())), "again": again.num_rows,
-            "answered": str(connection.answered), "notes": connection.notes,
+            "answered": str(first.coverage), "notes": [note.text for note in first.notes],
             "seconds": sum(first.column("seconds").to_pylist()),
         }  # fmt: skip
 

@@ -57,7 +57,7 @@ def test_it_gives_the_same_rows(job: Target, probe: Probe, how: str) -> None:
     done = probe(job.pid, "query", "--format", "json", SQL.format(last=last))
     assert time.monotonic() - began < 6
     assert len(expected) > 500 and json.loads(done.stdout) == expected
-    assert "answered 0/1 ranks in " in done.stderr and ", silent: 0; read out of its memory: rank 0" in done.stderr
+    assert "answered 0/1 ranks in " in done.stderr and ", silent: 0; read from memory: rank 0" in done.stderr
     agents = json.loads(probe(job.pid, "query", "--format", "json", "SELECT state, step FROM probe.agents").stdout)
     assert [agent["state"] for agent in agents] == ["silent"] and agents[0]["step"] >= last
     stack = probe(job.pid, "stack", "--timeout", "1", status=8)

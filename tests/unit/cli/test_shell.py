@@ -16,17 +16,16 @@ from probe.cli.shell.dot_commands import run as run_line
 from probe.cli.shell.shell import Answer, Shell, what_next
 from probe.cli.shell.watch import frame
 from probe.errors import EndpointError, QueryError, UsageError
+from probe.query.result import Cost, Coverage, Note, Result
+
+NO_COST = Cost((), 0.0, {}, 0.0)
 
 
 class Played:
     """Plays a Connection: `asked` are the statements, each answered by its number."""
 
     def __init__(self, endpoint: str = "4242") -> None:
-        self.endpoint, self.agents, self.notes = (
-            endpoint,
-            [{"rank": 0, "pid": 4242, "attached_ns": 5}],
-            ["rank 0: backward is off"],
-        )
+        self.endpoint, self.agents = endpoint, [{"rank": 0, "pid": 4242, "attached_ns": 5}]
         self.asked: list[tuple[str, bool]] = []
         self.closed = False
 
@@ -34,7 +33,8 @@ class Played:
         self.asked.append((sql, open_steps))
         if "wrong" in sql:
             raise QueryError("It is wrong.")
-        return pa.table({"n": range(len(self.asked))} if "nothing" not in sql else {})
+        table = pa.table({"n": range(len(self.asked))} if "nothing" not in sql else {})
+        return Result(table, Coverage((0,), (), (), 0.1), (Note("tap-off", "rank 0: backward is off"),), NO_COST)
 
     def close(self) -> None:
         self.closed = True

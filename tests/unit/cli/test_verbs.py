@@ -24,7 +24,8 @@ from probe.cli.verbs.list import records
 from probe.connection import Unreached
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
 from probe.host.processes import Process
-from probe.query.notes import Answered
+from probe.query.result import Cost, Coverage, Note
+from probe.query.result import Result as QueryResult
 
 FACTS = ({"rank": 0, "pid": 4250}, {"rank": 1, "pid": 4251})
 
@@ -55,7 +56,8 @@ class Job:
     asked: dict[str, Any] = field(default_factory=dict)
     cancelled: int = 0
     unreached: list[Unreached] = field(default_factory=list)
-    answered: Answered | None = None
+    coverage: Coverage = field(default_factory=lambda: Coverage((0,), (), (), 0.1))
+    query_notes: tuple[Note, ...] = ()
 
     def connect(self, endpoint: str, *, timeout: float = 10.0, key: str | None = None) -> Job:
         self.asked.update(endpoint=endpoint, patience=timeout)
@@ -68,11 +70,11 @@ class Job:
 
     def query(
         self, sql: str, *, open_steps: bool = False, min_ranks: int = 1, max_fetch: float | None = None
-    ) -> pa.Table:
+    ) -> QueryResult:
         self.asked.update(sql=sql, open_steps=open_steps, min_ranks=min_ranks)
         if self.fails is not None:
             self.fails()
-        return self.table
+        return QueryResult(self.table, self.coverage, self.query_notes, Cost((), 0.0, {}, 0.0))
 
     def eval(self, code: str, *, on_output: Callable[[list[int], str, str], None], **asked: Any) -> list[Result]:
         self.asked.update(code=code, **asked)
@@ -127,36 +129,39 @@ def test_the_endpoint_may_stand_anywhere(words: list[str], play: Play) -> None:
 
 
 def test_query_writes_rows_to_stdout_and_notes_to_stderr(play: Play, capfd: Captured) -> None:
-    answered = Answered(2, (1,), (), 0.84)
-    job = play(notes=[str(answered), "rank 0: forward is off"], answered=answered)
+    coverage = Coverage((0,), (1,), (), 0.84)
+    notes = Note("silent", str(coverage), (1,)), Note("tap-off", "rank 0: forward is off", (0,))
+    job = play(coverage=coverage, query_notes=notes)
     assert run(["4242", "query", "--open", "--timeout", "3", "--min-ranks", "1", "SELECT 1"]) == 0
     assert job.asked == {"endpoint": "4242", "patience": 3.0, "sql": "SELECT 1", "open_steps": True, "min_ranks": 1}
     out, err = capfd.readouterr()
     assert out == "module  seconds\n------  -------\nh.0        0.25\n"
-    assert job.notes == ["rank 0: forward is off"]
     assert err == "rank 0: forward is off\n(1 row)\nanswered 1/2 ranks in 0.8 s, silent: 1\n"
 
 
 @pytest.mark.parametrize(
-    ("answered", "last"),
+    ("coverage", "last"),
     [
-        (Answered(1, (), (), 0.2), "(1 row)"),
-        (Answered(4, (), (), 0.2), "answered 4/4 ranks in 0.2 s"),
-        (Answered(512, (17, 301), (), 0.84), "answered 510/512 ranks in 0.8 s, silent: 17, 301"),
-        (Answered(1, (0,), (0,), 5.0), "answered 0/1 ranks in 5.0 s, silent: 0; read out of its memory: rank 0"),
+        (Coverage((0,), (), (), 0.2), "(1 row)"),
+        (Coverage((0, 1, 2, 3), (), (), 0.2), "answered 4/4 ranks in 0.2 s"),
+        (
+            Coverage(tuple({*range(512)} - {17, 301}), (17, 301), (), 0.84),
+            "answered 510/512 ranks in 0.8 s, silent: 17, 301",
+        ),
+        (Coverage((), (0,), (0,), 5.0), "answered 0/1 ranks in 5.0 s, silent: 0; read from memory: rank 0"),
     ],
 )
 def test_the_last_line_says_who_answered_where_there_are_several(
-    answered: Answered, last: str, play: Play, capfd: Captured
+    coverage: Coverage, last: str, play: Play, capfd: Captured
 ) -> None:
-    play(answered=answered)
+    play(coverage=coverage)
     assert run(["4242", "query", "SELECT 1"]) == 0
     assert capfd.readouterr().err.splitlines()[-1] == last
 
 
 def test_many_silent_ranks_are_shortened() -> None:
     silent = (*range(0, 40, 2), *range(400, 411))
-    told = str(Answered(512, silent, (), 1.0))
+    told = str(Coverage(tuple({*range(512)} - {*silent}), silent, (), 1.0))
     assert told.endswith("silent: 0, 2, 4, 6, 8, 10, 12, 14 and 23 more")
 
 

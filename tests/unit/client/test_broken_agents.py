@@ -212,9 +212,10 @@ def test_a_rank_that_lies_about_its_rows_is_left_out_and_the_other_one_is_seen(
     whole = connection.query(SQL).to_pylist()
     lies(ranks[1], **lie)
     connection = connected(*ranks, timeout=2.0)  # one that has not read anything yet
-    (half,) = connection.query(SQL).to_pylist()
+    result = connection.query(SQL)
+    (half,) = result.to_pylist()
     assert half == {"n": whole[0]["n"] // 2, "ranks": 1}
-    assert any("silent: 1" in note for note in connection.notes)
+    assert any("silent: 1" in note.text for note in result.notes)
 
 
 def test_a_rank_that_tells_the_truth_in_small_messages_is_seen(agent: Make, connected: Connect) -> None:
@@ -305,4 +306,4 @@ def test_marks_of_a_kind_that_nobody_knows_and_threads_with_any_number(agent: Ma
         for each in (one, plain):
             each.train(1, start)
     sql = "SELECT step, module, stage, SUM(duration) FROM python.torch_trace GROUP BY ALL ORDER BY ALL"
-    assert connected(one).query(sql) == connected(plain).query(sql)
+    assert connected(one).query(sql).table == connected(plain).query(sql).table

@@ -81,7 +81,7 @@ def job(child: Callable[..., subprocess.Popen[str]]) -> int:
 def test_a_stopped_process_gives_the_same_rows_as_the_wire(one: int) -> None:
     sql = "SELECT * EXCLUDE (time) FROM python.torch_trace ORDER BY ALL"
     with connect(str(one)) as connection:
-        expected = connection.query(sql, open_steps=True)
+        expected = connection.query(sql, open_steps=True).table
     os.kill(one, signal.SIGSTOP)
     job = memory_source.snapshot([one], open_steps=True)
     query = Database(TABLES)
@@ -93,14 +93,14 @@ def test_a_stopped_process_gives_the_same_rows_as_the_wire(one: int) -> None:
 def test_what_is_read_beside_a_process_that_runs_is_what_it_would_send(one: int) -> None:
     sql = "SELECT * EXCLUDE (time) FROM python.torch_trace WHERE step < 100 ORDER BY ALL"
     with connect(str(one)) as connection:
-        beside = connection.query(sql)
+        beside = connection.query(sql).table
         assert connection.fetcher is not None
         assert {scan.stream: scan.is_read for scan in connection.fetcher.scans.account} == dict.fromkeys(
             ("steps", "spans", "marks"), True
         )
     with pytest.MonkeyPatch.context() as patch, connect(str(one)) as connection:
         patch.setattr(RingReader, "of", lambda *_: None)
-        assert connection.query(sql).equals(beside) and beside.num_rows == 495
+        assert connection.query(sql).table.equals(beside) and beside.num_rows == 495
         assert connection.fetcher is not None and not any(scan.is_read for scan in connection.fetcher.scans.account)
 
 

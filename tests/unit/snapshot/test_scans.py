@@ -81,13 +81,13 @@ def test_more_than_is_allowed_is_refused_before_it_travels(agent: Make, connecte
 
 def test_an_explanation_names_every_rank_and_what_it_sent(agent: Make, connected: Connect) -> None:
     connection = connected(*(trained(agent(rank), 10) for rank in range(2)))
-    connection.query("SELECT count(*) FROM torch_trace")
-    lines = [line.split() for line in connection.explanation]
+    explanation = connection.query("SELECT count(*) FROM torch_trace").cost.lines()
+    lines = [line.split() for line in explanation]
     assert lines[0] == ["rank", "stream", "rows", "MB", "ms"]
     assert [line[:3] for line in lines[1:7]] == [
         [rank, stream, rows] for rank in "01" for stream, rows in (("marks", "30"), ("spans", "40"), ("steps", "10"))
     ]
-    assert lines[7][:2] == ["fetched", "160"] and "python.torch_trace" in connection.explanation[8]
+    assert lines[7][:2] == ["fetched", "160"] and "python.torch_trace" in explanation[8]
 
 
 def test_another_agent_at_the_same_address_is_read_from_its_beginning(agent: Make, connected: Connect) -> None:

@@ -209,20 +209,19 @@ def test_that_no_step_is_whole_yet_is_no_news_to_who_asks_for_samples(agent: Mak
     one = agent()
     one.boundary(SECOND)
     connection = connected(one)
-    connection.query("SELECT * FROM python.torch_trace")
-    assert [note.partition(" (")[0] for note in connection.notes] == ["rank 0: no whole step since the attach yet"]
-    connection.query("SELECT * FROM host.process_trace")
-    assert connection.notes == []
+    notes = connection.query("SELECT * FROM python.torch_trace").notes
+    assert [note.text.partition(" (")[0] for note in notes] == ["rank 0: no whole step since the attach yet"]
+    assert connection.query("SELECT * FROM host.process_trace").notes == ()
 
 
 def test_a_table_of_devices_that_is_empty_says_why(agent: Make, connected: Connect) -> None:
     one = agent(taps={"process": "on", "gpu": "off: no NVML library"})
     one.sample(SECOND, (THREADS, 1))
     connection = connected(one)
-    assert connection.query("SELECT * FROM host.gpu_trace").num_rows == 0
-    assert connection.notes == ["rank 0: gpu is off: no NVML library"]
-    assert connection.query("SELECT * FROM host.process_trace").num_rows == 1
-    assert connection.notes == []
+    result = connection.query("SELECT * FROM host.gpu_trace")
+    assert result.num_rows == 0 and list(map(str, result.notes)) == ["rank 0: gpu is off: no NVML library"]
+    result = connection.query("SELECT * FROM host.process_trace")
+    assert result.num_rows == 1 and result.notes == ()
     assert connection.query("SELECT process_tap, gpu_tap FROM probe.agents").to_pylist() == [
         {"process_tap": "on", "gpu_tap": "off: no NVML library"}
     ]

@@ -316,8 +316,8 @@ def test_a_loader_that_is_off_is_said(agent: Make, connected: Connect) -> None:
     one.facts["taps"]["loader"] = "off: broken"
     one.train(3)
     connection = connected(one)
-    connection.query("SELECT * FROM python.dataloader_trace")
-    assert "rank 0: loader is off: broken" in connection.notes
+    notes = connection.query("SELECT * FROM python.dataloader_trace").notes
+    assert "rank 0: loader is off: broken" in map(str, notes)
 
 
 pieces = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30), st.sampled_from([0, 1, 2])), max_size=12)

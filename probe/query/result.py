@@ -1,0 +1,153 @@
+"""What a query returns: its rows, the ranks they come from, notes for the user, and what it cost.
+
+Made by Connection.query.  Invariant: whatever a program may want to know is a field or a code, never only text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..snapshot.snapshot import Snapshot
+from ..text import some, title
+
+if TYPE_CHECKING:
+    from ..snapshot.scans import Scan
+
+SILENT, TAP_OFF, NO_STEPS, UNSAMPLED = "silent", "tap-off", "no-steps", "unsampled"  # codes of notes
+_LINE = "{:>4}  {:<12}{:>12}{:>10}{:>9}"
+_MAX_LINES = 40  # the ranks that sent most are shown
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something to know about a result.  code: one of those above; text: a line for a person; ranks: the affected."""
+
+    code: str
+    text: str
+    ranks: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which ranks a result covers, and how long they took to answer.
+
+    answered, silent: every rank of the job is in one of them; read: silent ranks whose memory was read instead.
+    """
+
+    answered: tuple[int, ...]
+    silent: tuple[int, ...]
+    read: tuple[int, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, seconds: float) -> Coverage:
+        read = tuple(each.rank for each in snapshot.read)
+        answered = tuple(rank.rank for rank in snapshot.ranks if rank.rank not in read)
+        return cls(answered, tuple(sorted([*read, *(each.rank for each in snapshot.silent)])), read, seconds)
+
+    @property
+    def total(self) -> int:
+        return len(self.answered) + len(self.silent)
+
+    @property
+    def seen(self) -> int:
+        """The number of ranks that the result has rows of."""
+        return len(self.answered) + len(self.read)
+
+    def __str__(self) -> str:
+        text = f"answered {len(self.answered)}/{self.total} ranks in {self.seconds:.1f} s"
+        text += f", silent: {some(self.silent)}" if self.silent else ""
+        return f"{text}; read from memory: {title(self.read)}" if self.read else text
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """What one rank sent of one stream."""
+
+    rank: int
+    stream: str
+    rows: int
+    bytes: int
+    ms: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a query cost.  fetching_s is a part of tables_s (by table), which is a part of total_s."""
+
+    fetches: tuple[Fetch, ...]
+    fetching_s: float
+    tables_s: Mapping[str, float]
+    total_s: float
+
+    @classmethod
+    def of(cls, scans: Iterable[Scan], fetching_s: float, tables_s: Mapping[str, float], total_s: float) -> Cost:
+        fetches = tuple(Fetch(scan.raw.rank, scan.stream, scan.rows, scan.bytes, scan.ms) for scan in scans)
+        return cls(fetches, fetching_s, dict(tables_s), total_s)
+
+    def lines(self) -> list[str]:
+        """What `--explain-fetch` shows."""
+        largest = sorted(self.fetches, key=lambda each: -each.bytes)[:_MAX_LINES]
+        lines = [_LINE.format("rank", "stream", "rows", "MB", "ms")] if largest else []
+        lines += [
+            _LINE.format(each.rank, each.stream, f"{each.rows:,}", f"{each.bytes / 1e6:.2f}", f"{each.ms:.0f}")
+            for each in sorted(largest, key=lambda each: (each.rank, each.stream))
+        ]
+        if len(self.fetches) > _MAX_LINES:
+            lines.append(f"      and {len(self.fetches) - _MAX_LINES} smaller ones")
+        rows, size = sum(each.rows for each in self.fetches), sum(each.bytes for each in self.fetches) / 1e6
+        tables = ", ".join(f"{name} {seconds * 1e3:.0f} ms" for name, seconds in self.tables_s.items())
+        making_s = sum(self.tables_s.values())
+        derived_ms, rest_ms = (1e3 * max(0.0, s) for s in (making_s - self.fetching_s, self.total_s - making_s))
+        return [
+            *lines,
+            f"fetched {rows:,} rows, {size:.2f} MB in {self.fetching_s * 1e3:.0f} ms",
+            f"derived tables in {derived_ms:.0f} ms" + (f" (fetching included: {tables})" if tables else ""),
+            f"DuckDB and everything else took {rest_ms:.0f} ms",
+        ]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The rows of a query as a pyarrow.Table in `table`.  Iterating gives one dict a row.
+
+    Example: `for row in job.query("SELECT rank, step FROM probe.agents"): print(row["rank"], row["step"])`
+    """
+
+    table: Any
+    coverage: Coverage
+    notes: tuple[Note, ...]
+    cost: Cost
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        return list(self.table.to_pylist())
+
+    def to_pandas(self) -> Any:
+        return self.table.to_pandas()
+
+    def column(self, name: str) -> Any:
+        """A column as a pyarrow.ChunkedArray."""
+        return self.table.column(name)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self.table.column_names)
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self.table.to_batches():
+            yield from batch.to_pylist()
