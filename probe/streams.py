@@ -50,6 +50,11 @@ WRITTEN = {
     SPANS: "end_ns", MARKS: "time_ns", STEPS: "time_ns", COLLECTIVES: "start_ns", LOADS: "end_ns", SAMPLES: "time_ns",
     DEVICE: "end_ns",
 }  # fmt: skip
+# The slots that hold moments of time; all other numbers are the same at any time.
+TIMES = {
+    SPANS: ("start_ns", "end_ns"), MARKS: ("time_ns",), STEPS: ("time_ns",), LOADS: ("start_ns", "end_ns"),
+    COLLECTIVES: ("start_ns", "issued_ns", "done_ns"), SAMPLES: ("time_ns",), DEVICE: ("start_ns", "end_ns", "host_ns"),
+}  # fmt: skip
 # A row is packed a moment after that time was read; a preempted thread may take some milliseconds for it.
 PACKING_NS = 50_000_000
 ON_DEMAND = {DEVICE}  # streams that are made once there is something to record

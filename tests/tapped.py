@@ -24,6 +24,7 @@ from probe.agent.taps.modules.forward_hooks import ForwardHooks
 from probe.agent.taps.optimizer import OptimizerStep
 from probe.agent.taps.optimizer_hooks import OptimizerHooks
 from probe.arrays.arrow import table_of
+from probe.derive.partition import Partition
 from probe.snapshot.log import START
 from probe.snapshot.log import Log as ReadersLog
 from probe.snapshot.rows import complete
@@ -127,7 +128,7 @@ class Taps:
     def table(self) -> list[dict[str, Any]]:
         """python.torch_trace of this process, as the reader derives it."""
         assert TABLE.derive is not None
-        found: list[dict[str, Any]] = table_of(COLUMNS, TABLE.derive(self.raw())).to_pylist()
+        found: list[dict[str, Any]] = table_of(COLUMNS, TABLE.derive(Partition.of(self.raw()))).to_pylist()
         return found
 
     def close(self) -> None:

@@ -101,21 +101,29 @@ def table_of(columns: Sequence[Column], values: Columns) -> Any:
     return pa.Table.from_arrays(arrays, schema=schema_of(columns))
 
 
-def stacked(columns: Sequence[Column], parts: Sequence[Columns]) -> Columns:
-    """The rows of one part below those of the other; NULL where a part does not have a column of the other."""
-    named = {column.name: column for column in columns}
-    rows = [len(part["start_ns"]) for part in parts]
+def columns_of(columns: Sequence[Column], records: Sequence[Mapping[str, Any]]) -> Columns:
+    """The values of these columns, out of one mapping a row; NULL where it lacks a column's name."""
 
-    def column(name: str) -> Any:
-        arrow_type, sql_type = ARROW_TYPES[named[name].type], named[name].type
-        arrays = [
-            _array(part[name], arrow_type) if name in part else nulls(count, sql_type)
+    def values(column: Column) -> Any:
+        arrow_type = pa.string() if column.type == "VARCHAR" else ARROW_TYPES[column.type]  # coded where it is used
+        return pa.array([record.get(column.name) for record in records], arrow_type)
+
+    return {column.name: values(column) for column in columns}
+
+
+def stacked(columns: Sequence[Column], parts: Sequence[Columns]) -> Columns:
+    """The rows of each part below those of the one before; NULL where a part lacks a column that another has."""
+    rows = [next(len(value) for value in part.values() if not callable(value)) for part in parts]
+
+    def values(column: Column) -> Any:
+        chunks = [
+            _array(part[column.name], ARROW_TYPES[column.type]) if column.name in part else nulls(count, column.type)
             for part, count in zip(parts, rows, strict=True)
         ]
-        return pa.chunked_array(arrays, arrow_type)
+        return pa.chunked_array(chunks, ARROW_TYPES[column.type])
 
-    lazy = {name: partial(column, name) for part in parts for name in part}
-    return {**lazy, "start_ns": np.concatenate([part["start_ns"] for part in parts])}
+    present = [column for column in columns if not parts or any(column.name in part for part in parts)]
+    return {column.name: partial(values, column) for column in present}
 
 
 def made(value: Any | Callable[[], Any]) -> Any:

@@ -11,25 +11,25 @@ import numpy as np
 
 from ..arrays.dtypes import Bools, Ints
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Rank
 from ..streams import BLOCKING, COLLECTIVES, ENGINE, KIND_MASK, SPANS, WAIT
+from .partition import Partition
 from .spans import united
 
 _DDP = "ddp"
 _HOST = ("gloo", "mpi", "ucc")  # backends whose operations are not in the order of a device's stream
 
 
-def blocked(raw: Rank, thread: int) -> tuple[Ints, Ints]:
+def blocked(part: Partition, thread: int) -> tuple[Ints, Ints]:
     """Starts and ends, disjoint and sorted."""
-    spans, operations = raw.rows(SPANS), raw.rows(COLLECTIVES)
+    spans, operations = part.rows(SPANS), part.rows(COLLECTIVES)
     spans, operations = spans.of(spans["thread"] == thread), operations.of(operations["thread"] == thread)
     waits = spans.of(spans["flags"] & KIND_MASK == WAIT)
-    start, end = operations["start_ns"], _ended(raw, operations)
+    start, end = operations["start_ns"], _ended(part, operations)
     issued = np.where(operations["issued_ns"] > 0, operations["issued_ns"], end)
     engine = spans.of(spans["flags"] & KIND_MASK == ENGINE)
     passes = united(engine["start_ns"], engine["end_ns"])
-    of_ddp = np.isin(operations["source"], [id for id, text in raw.log.strings.items() if text == _DDP])
-    of_ddp &= ~np.isin(operations["group"], _on_devices(raw))  # there it is a stream that waits
+    of_ddp = np.isin(operations["source"], [id for id, text in part.log.strings.items() if text == _DDP])
+    of_ddp &= ~np.isin(operations["group"], _on_devices(part))  # there it is a stream that waits
     at_once = (operations["flags"] & BLOCKING != 0) | (of_ddp & ~_inside(start, *passes))
     reducer = _of_reducer(start[of_ddp], issued[of_ddp], end[of_ddp], *passes)
     return united(
@@ -38,24 +38,24 @@ def blocked(raw: Rank, thread: int) -> tuple[Ints, Ints]:
     )
 
 
-def under_way(raw: Rank) -> tuple[Ints, Ints]:
+def under_way(part: Partition) -> tuple[Ints, Ints]:
     """From issue to end of operations, disjoint and sorted, on whatever thread."""
-    operations = raw.rows(COLLECTIVES)
-    return united(operations["start_ns"], _ended(raw, operations))
+    operations = part.rows(COLLECTIVES)
+    return united(operations["start_ns"], _ended(part, operations))
 
 
-def on_host(raw: Rank) -> bool:
+def on_host(part: Partition) -> bool:
     """Whether all operations are of backends that show when they ran by the host's clock."""
-    return not _on_devices(raw)
+    return not _on_devices(part)
 
 
-def _on_devices(raw: Rank) -> list[int]:
-    return [id for id, group in raw.log.groups.items() if group.get("backend") not in _HOST]
+def _on_devices(part: Partition) -> list[int]:
+    return [id for id, group in part.log.groups.items() if group.get("backend") not in _HOST]
 
 
-def _ended(raw: Rank, operations: Rows) -> Ints:
+def _ended(part: Partition, operations: Rows) -> Ints:
     done = operations["done_ns"]
-    result: Ints = np.where(done > 0, done, raw.now_ns)
+    result: Ints = np.where(done > 0, done, part.rank.now_ns)
     return result
 
 

@@ -17,10 +17,10 @@ from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..schema import Columns
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Rank
 from ..streams import ASYNC_OP, FAILED
 from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once, operation_type
 from .operation_types import FAILED as HAS_FAILED
+from .partition import Partition
 
 _NOT_TOLD = ("send", "recv")  # c10d does not say whether the caller waits for these
 
@@ -28,9 +28,9 @@ _NOT_TOLD = ("send", "recv")  # c10d does not say whether the caller waits for t
 class CollectiveColumns:
     """Some operations of one rank; what several columns need is worked out here."""
 
-    def __init__(self, raw: Rank, rows: Rows, step: Ints) -> None:
-        self._raw, self._rows, self._step = raw, rows, step
-        self._types = {id: operation_type(name) for id, name in raw.log.strings.items() if name.startswith("c10d::")}
+    def __init__(self, part: Partition, rows: Rows, step: Ints) -> None:
+        self._part, self._rows, self._step = part, rows, step
+        self._types = {id: operation_type(name) for id, name in part.log.strings.items() if name.startswith("c10d::")}
         self._start, self._done = rows["start_ns"], rows["done_ns"]
         self._ended: Bools = self._done > 0
         self._failed: Bools = (rows["flags"] & FAILED) != 0
@@ -43,7 +43,7 @@ class CollectiveColumns:
             "start_ns": self._start,
             "step": self._step,
             "from_flight_recorder": np.zeros(len(rows), np.bool_),
-            "in_eval": self._raw.timeline.in_eval(self._start, rows["thread"]),
+            "in_eval": self._part.timeline.in_eval(self._start, rows["thread"]),
             "seq": rows["seq"],
             "operation_type": lambda: coded(rows["operation"], self._types),
             "backend": lambda: self._of_group("backend", pa.string()).dictionary_encode(),
@@ -57,10 +57,10 @@ class CollectiveColumns:
             "dtype": lambda: coded(rows["tensor"], self._tensors(0)),
             "shape": lambda: coded(rows["tensor"], self._tensors(1)),
             "async_op": lambda: nullable((rows["flags"] & ASYNC_OP) != 0, ~self._is(*_NOT_TOLD)),
-            "source": lambda: coded(rows["source"], self._raw.log.strings),
+            "source": lambda: coded(rows["source"], self._part.log.strings),
             "issue_us": lambda: nullable((issued - self._start) / 1e3, issued > 0),
             "duration_ms": lambda: nullable(self._ns / 1e6, self._ended),
-            "age_ms": lambda: nullable(np.maximum(self._raw.now_ns - self._start, 0) / 1e6, in_flight),
+            "age_ms": lambda: nullable(np.maximum(self._part.rank.now_ns - self._start, 0) / 1e6, in_flight),
             "algbw_gbps": lambda: self._bandwidth(once),
             "busbw_gbps": lambda: self._bandwidth(None),
             "state": lambda: choice(np.where(in_flight, IN_FLIGHT, np.where(self._failed, HAS_FAILED, DONE)), STATES),
@@ -71,13 +71,13 @@ class CollectiveColumns:
 
     def _of_group(self, what: str, arrow_type: Any) -> Any:
         known, inverse = np.unique(self._rows["group"], return_inverse=True)
-        values = [self._raw.log.groups.get(id, {}).get(what) for id in known.tolist()]
+        values = [self._part.log.groups.get(id, {}).get(what) for id in known.tolist()]
         return pa.array(values, arrow_type).take(pa.array(inverse.reshape(-1)))
 
     def _tensors(self, part: int) -> dict[int, str]:
         """dtype (0) or shape (1) of the tensors by log id, out of "float32 [8, 16] +1"."""
         ids = distinct(self._rows["tensor"]).tolist()
-        texts = {id: self._raw.log.strings[id] for id in ids if id in self._raw.log.strings}
+        texts = {id: self._part.log.strings[id] for id in ids if id in self._part.log.strings}
         return {id: text.partition(" ")[2 * part] for id, text in texts.items()}
 
     def _peer(self) -> Any:
@@ -88,7 +88,7 @@ class CollectiveColumns:
         return pa.array(peers, pa.int32()).take(pa.array(inverse.reshape(-1)))
 
     def _rank(self, group: int, peer: int) -> int | None:
-        ranks = self._raw.log.groups.get(group, {}).get("ranks")
+        ranks = self._part.log.groups.get(group, {}).get("ranks")
         if not ranks:
             return None
         return int(ranks[peer]) if 0 <= peer < len(ranks) else None

@@ -12,15 +12,15 @@ from ..arrays.dtypes import Bools, Ints
 from ..arrays.nesting import NONE, nearest, nest
 from ..snapshot.log import Log
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Rank
 from ..streams import COMPILED, FORWARD, KIND_MASK, MARKS, SPANS, WAIT
+from .partition import Partition
 
 _GRAPHS = {"GraphModule", "<lambda>"}  # classes of modules that torch.fx makes of a graph
 
 
-def spans(raw: Rank) -> Rows:
+def spans(part: Partition) -> Rows:
     """The rows of the stream of spans but waits: wrappers are the modules that they wrap, marked as compiled."""
-    rows, compiled = raw.rows(SPANS), _compiled(raw.log)
+    rows, compiled = part.rows(SPANS), _compiled(part.log)
     waits = rows["flags"] & KIND_MASK == WAIT
     rows = rows.of(~waits) if waits.any() else rows
     if not compiled and not (rows["flags"] & COMPILED).any():
@@ -31,13 +31,13 @@ def spans(raw: Rank) -> Rows:
     made = Rows(rows.slots, rows.table.copy())
     made["flags"][called] |= COMPILED
     made["subject"][:] = _inside(rows["subject"], compiled)
-    return Rows(made.slots, made.table[~_repeats(made, raw.log)])
+    return Rows(made.slots, made.table[~_repeats(made, part.log)])
 
 
-def marks(raw: Rank) -> Rows:
+def marks(part: Partition) -> Rows:
     """The rows of the stream of marks; a wrapper sets the same ones as the module in it."""
-    rows = raw.rows(MARKS)
-    wrappers = [wrapper for wrapper, wrapped in _compiled(raw.log).items() if wrapped]
+    rows = part.rows(MARKS)
+    wrappers = [wrapper for wrapper, wrapped in _compiled(part.log).items() if wrapped]
     return Rows(rows.slots, rows.table[~np.isin(rows["subject"], wrappers)]) if wrappers else rows
 
 

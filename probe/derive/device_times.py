@@ -17,9 +17,9 @@ from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..arrays.nesting import NONE, nearest
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Rank
 from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARK, OPTIMIZER
 from .backward import Instances, Marks, Passes
+from .partition import Partition
 from .spans import Spans, united
 
 _MB = 1 << 20
@@ -63,20 +63,20 @@ class Stamps:
 class DeviceTimes:
     """What a rank knows of its devices.  devices: of each subject, by name."""
 
-    def __init__(self, raw: Rank, spans: Spans) -> None:
-        rows = raw.rows(DEVICE)
+    def __init__(self, part: Partition, spans: Spans) -> None:
+        rows = part.rows(DEVICE)
         marks = rows["flags"] & KIND_MASK == MARK
         self._rows, self._mark_rows = rows.of(~marks), rows.of(marks)
         self._spans = spans
         self._place = _find(self._rows, spans.start, spans.rows["thread"])
         self._stamps = _stamps(self._rows, self._place)
-        raw.agree(spans.start[self._stamps.known], spans.subject[self._stamps.known])
-        told = {**raw.log.modules, **raw.log.optimizers}
+        part.require_agreement(spans.start[self._stamps.known], spans.subject[self._stamps.known])
+        told = {**part.log.modules, **part.log.optimizers}
         self.devices = {serial: str(thing["device"]) for serial, thing in told.items() if thing.get("device")}
         measured, first = np.unique(spans.subject[self._stamps.known], return_index=True)
         for serial, device in zip(measured.tolist(), self._stamps.device[self._stamps.known][first], strict=True):
             self.devices.setdefault(serial, f"cuda:{device}")
-        spread = {serial for serial, thing in told.items() if thing.get("spread") and raw.has(DEVICE)}
+        spread = {serial for serial, thing in told.items() if thing.get("spread") and part.rank.has(DEVICE)}
         for serial in spread:
             self.devices.pop(serial, None)
         on_cuda = {serial for serial, device in self.devices.items() if device.startswith("cuda")}

@@ -33,18 +33,18 @@ _SHARES = {"all_gather": "input", "gather": "input", "scatter": "output"}  # wha
 _PEER = re.compile(r"(?:->|<-)(\d+)$")
 
 
-def history_of(raw: Rank) -> list[Told]:
+def history_of(rank: Rank) -> list[Told]:
     """What this rank has issued, oldest first, as long as its tap waits for a boundary to go in: a job that has hung
     since before the attach.  Of one that goes on nothing is asked, for a dump would hold it up."""
-    if not raw.facts.get("distributed") or raw.facts.get("collectives_ns") is not None or raw.facts.get("count"):
+    if not rank.facts.get("distributed") or rank.facts.get("collectives_ns") is not None or rank.facts.get("count"):
         return []
-    return told_of(raw.snapshot.ask(wire.FLIGHT).get(raw, {}).get("texts", ()))
+    return told_of(rank.snapshot.ask(wire.FLIGHT).get(rank, {}).get("texts", ()))
 
 
-def columns(raw: Rank, told: Sequence[Told]) -> Columns:
+def columns(rank: Rank, told: Sequence[Told]) -> Columns:
     """All that python.nccl_trace has and that can be known."""
-    groups = raw.snapshot.ask(wire.FLIGHT).get(raw, {}).get("groups", {}) if told else {}
-    rows = [_Operation(raw, each, groups.get(each["process_group"][0]) or ()) for each in told]
+    groups = rank.snapshot.ask(wire.FLIGHT).get(rank, {}).get("groups", {}) if told else {}
+    rows = [_Operation(rank, each, groups.get(each["process_group"][0]) or ()) for each in told]
     state = [DONE if row.ended else IN_FLIGHT if row.in_flight else None for row in rows]
     return {
         "start_ns": np.array([row.start_ns for row in rows], np.int64),
@@ -72,15 +72,15 @@ def columns(raw: Rank, told: Sequence[Told]) -> Columns:
 class _Operation:
     """One entry in the words of python.nccl_trace; None where it tells nothing."""
 
-    def __init__(self, raw: Rank, told: Told, members: Sequence[int]) -> None:
+    def __init__(self, rank: Rank, told: Told, members: Sequence[int]) -> None:
         self._told, self.members = told, members
         self.backend, _, self._name = str(told["profiling_name"]).partition(":")
         self.type = operation_type(self._name)
         self.group = str(told["process_group"][0])
-        self.group_rank = self.members.index(raw.rank) if raw.rank in self.members else None
-        self.start_ns = int(told["time_created_ns"]) - int(raw.facts["wall_ns"]) + int(raw.facts["monotonic_ns"])
+        self.group_rank = self.members.index(rank.rank) if rank.rank in self.members else None
+        self.start_ns = int(told["time_created_ns"]) - int(rank.facts["wall_ns"]) + int(rank.facts["monotonic_ns"])
         self.ended, self.in_flight = has_ended(told), is_in_flight(told)
-        self.age_ms = max(0, raw.now_ns - self.start_ns) / 1e6 if self.in_flight else None
+        self.age_ms = max(0, rank.now_ns - self.start_ns) / 1e6 if self.in_flight else None
         self.number = None if told.get("is_p2p") else int(told["collective_seq_id"])
         self.duration_ms = told.get("duration_ms") if self.ended else None
         self.bytes = self._bytes()

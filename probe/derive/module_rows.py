@@ -12,7 +12,6 @@ import numpy as np
 from ..arrays.distinct import distinct, first_places
 from ..arrays.dtypes import Ints
 from ..arrays.nesting import NONE, depth_below
-from ..snapshot.snapshot import Rank
 from ..streams import FORWARD, KIND_MASK
 from .backward import Calls, Instances, Marks, Passes, place_marks
 from .backward_batch import resolve
@@ -21,20 +20,21 @@ from .call_tree import CallTree
 from .compiled_regions import marks as recorded_marks
 from .compiled_regions import parents as noted_parents
 from .device_times import DeviceTimes, Timed
+from .partition import Partition
 from .spans import Spans
 
 
-def places_of(raw: Rank, spans: Spans) -> CallSites:
+def places_of(part: Partition, spans: Spans) -> CallSites:
     """Callers as the calls themselves show them, else as the agent noted them."""
-    parents = noted_parents(raw.log)
-    for subjects in (recorded_marks(raw)["subject"], spans.subject[spans.kind == FORWARD]):
+    parents = noted_parents(part.log)
+    for subjects in (recorded_marks(part)["subject"], spans.subject[spans.kind == FORWARD]):
         for subject in distinct(subjects).tolist():
             parents.setdefault(subject, 0)
     # a call whose caller was under way at the attach, or is at this moment, seems to have none
     shown = (spans.kind == FORWARD) & ~spans.recompute & ~spans.in_eval
     calls = np.flatnonzero(shown & (spans.caller != NONE))
     callers = spans.subject[spans.caller[calls]]
-    raw.agree(spans.start[calls], spans.subject[calls] * (int(callers.max(initial=0)) + 1) + callers)
+    part.require_agreement(spans.start[calls], spans.subject[calls] * (int(callers.max(initial=0)) + 1) + callers)
     subjects, first = first_places(spans.subject[calls])
     parents.update(zip(subjects.tolist(), callers[first].tolist(), strict=True))
     return CallSites.of(spans, shown, parents)
@@ -47,8 +47,8 @@ def passes_of(spans: Spans) -> tuple[Ints, Passes]:
     return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
 
 
-def _marks(raw: Rank, passes: Passes, tree: CallTree, calls: Calls) -> Marks:
-    marks = recorded_marks(raw)
+def _marks(part: Partition, passes: Passes, tree: CallTree, calls: Calls) -> Marks:
+    marks = recorded_marks(part)
     time, thread = (np.ascontiguousarray(marks[slot]) for slot in ("time_ns", "thread"))
     number = place_marks(time, thread, passes)
     rising = bool((number[1:] >= number[:-1]).all() and (time[1:] >= time[:-1]).all())
@@ -62,14 +62,14 @@ def _marks(raw: Rank, passes: Passes, tree: CallTree, calls: Calls) -> Marks:
     return Marks(time[order], thread[order], kind, number, module)
 
 
-def _roots(raw: Rank, spans: Spans, passes: Passes, marks: Marks, tree: CallTree) -> Ints:
+def _roots(part: Partition, spans: Spans, passes: Passes, marks: Marks, tree: CallTree) -> Ints:
     """The outermost module of each pass: of its first mark, else of the last call before it; 0 for none."""
     roots = np.zeros(len(passes.start), np.int64)
     calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute)
     calls = calls[np.argsort(spans.start[calls], kind="stable")]
     if len(calls):
         before = np.searchsorted(spans.start[calls], passes.start) - 1
-        called = (before >= 0) & (raw.run_of(passes.start) == raw.run_of(spans.start[calls])[before])
+        called = (before >= 0) & (part.owner(passes.start) == part.owner(spans.start[calls])[before])
         roots[called] = tree.index(spans.subject[calls[before[called]]])
     known = marks.module > 0
     number = marks.number[known]
@@ -79,17 +79,23 @@ def _roots(raw: Rank, spans: Spans, passes: Passes, marks: Marks, tree: CallTree
 
 
 def backwards(
-    raw: Rank, spans: Spans, places: CallSites, tree: CallTree, passes: Passes, engines: Ints, devices: DeviceTimes
+    part: Partition,
+    spans: Spans,
+    places: CallSites,
+    tree: CallTree,
+    passes: Passes,
+    engines: Ints,
+    devices: DeviceTimes,
 ) -> tuple[Instances, Callable[[], Timed]]:
     """By the host's clock, and when asked for by the devices'."""
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
     if len(passes.start):
-        here = raw.run_of(passes.start)[np.minimum(before, len(passes.start) - 1)] == raw.run_of(spans.start[calls])
+        here = part.owner(passes.start)[np.minimum(before, len(passes.start) - 1)] == part.owner(spans.start[calls])
         before = np.where(here, before, len(passes.start))
     made = Calls(before, tree.index(places.of_calls[calls]))
-    marks = _marks(raw, passes, tree, made)
-    roots = _roots(raw, spans, passes, marks, tree)
+    marks = _marks(part, passes, tree, made)
+    roots = _roots(part, spans, passes, marks, tree)
 
     def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:
         return resolve(passes, marks, tree, roots, recomputed, made)

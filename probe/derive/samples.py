@@ -14,8 +14,8 @@ from ..arrays.arrow import nullable
 from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..schema import Columns
-from ..snapshot.snapshot import Rank
 from ..streams import EVAL, KIND_MASK, SAMPLES, SPANS
+from .partition import Partition
 
 
 class Values:
@@ -47,8 +47,8 @@ class Values:
 class Samples:
     """The readings of one source; times: of its rows, ascending."""
 
-    def __init__(self, raw: Rank, source: int) -> None:
-        rows = raw.rows(SAMPLES)
+    def __init__(self, part: Partition, source: int) -> None:
+        rows = part.rows(SAMPLES)
         own = rows["source"] == source
         self._time, self._counter, self._value = rows["time_ns"][own], rows["counter"][own], rows["value"][own]
         self.times: Ints = distinct(self._time)
@@ -87,17 +87,17 @@ class Samples:
         return Values(filled, valid)
 
 
-def common(raw: Rank, times: Ints) -> Columns:
+def common(part: Partition, times: Ints) -> Columns:
     """A sample is of the machine, not of a step: it is seen at once, whatever the steps do."""
-    return {"start_ns": times, "step": raw.timeline.step(times), "in_eval": _in_eval(raw, times)}
+    return {"start_ns": times, "step": part.timeline.step(times), "in_eval": _in_eval(part, times)}
 
 
-def _in_eval(raw: Rank, times: Ints) -> Bools:
+def _in_eval(part: Partition, times: Ints) -> Bools:
     """Whether a snippet was running, on any thread."""
     found = np.zeros(len(times), np.bool_)
-    if not raw.log.evals:
+    if not part.log.evals:
         return found
-    spans = raw.rows(SPANS)
+    spans = part.rows(SPANS)
     for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL):
         found |= (times >= spans["start_ns"][row]) & (times < spans["end_ns"][row])
     return found

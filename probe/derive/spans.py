@@ -13,9 +13,9 @@ from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..arrays.nesting import Nesting, ancestors_with, nearest, nest
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Rank
 from ..streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS
 from .compiled_regions import spans
+from .partition import Partition
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Spans:
     outermost_engine: Bools
 
     @classmethod
-    def of(cls, raw: Rank) -> Spans:
-        rows = spans(raw)
+    def of(cls, part: Partition) -> Spans:
+        rows = spans(part)
         start, end, thread = (np.ascontiguousarray(rows[slot]) for slot in ("start_ns", "end_ns", "thread"))
         kind = rows["flags"] & KIND_MASK
         nesting = nest(start, end, thread)
         outer = _outermost(start, end, kind == ENGINE)
         inside = ancestors_with(nesting, kind == ENGINE)
-        inside |= _on_autograd_threads(raw, start, thread, kind, start[outer], end[outer])
+        inside |= _on_autograd_threads(part, start, thread, kind, start[outer], end[outer])
         recompute = (kind == FORWARD) & inside
         in_eval = ancestors_with(nesting, kind == EVAL)
         caller = nearest(nesting, kind == FORWARD)
@@ -76,9 +76,9 @@ def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:
     return outer
 
 
-def _on_autograd_threads(raw: Rank, start: Ints, thread: Ints, kind: Ints, begins: Ints, ends: Ints) -> Bools:
+def _on_autograd_threads(part: Partition, start: Ints, thread: Ints, kind: Ints, begins: Ints, ends: Ints) -> Bools:
     """Spans that run during a pass on a thread that belongs to autograd: one with marks and no pass of its own."""
-    marked, own = distinct(raw.rows(MARKS)["thread"]), distinct(thread[kind == ENGINE])
+    marked, own = distinct(part.rows(MARKS)["thread"]), distinct(thread[kind == ENGINE])
     autograd = marked[~np.isin(marked, own)]
     if not len(autograd) or not len(begins):
         return np.zeros(len(start), np.bool_)

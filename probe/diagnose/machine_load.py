@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..arrays.arrow import table_of
+from ..derive.partition import Partition
 from ..snapshot.snapshot import Rank, RankLeft, Snapshot
 from ..tables.declaration import Table
 from ..tables.gpu_trace import TABLE as GPU
@@ -50,4 +51,4 @@ def _devices(raw: Rank) -> Iterator[str]:
 def _rows(raw: Rank, table: Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
     assert table.derive is not None  # of the two tables here
     columns = [column for column in table.columns if column.name in names]
-    return list(table_of(columns, table.derive(raw)).to_pylist())
+    return list(table_of(columns, table.derive(Partition.of(raw))).to_pylist())

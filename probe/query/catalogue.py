@@ -1,26 +1,18 @@
-"""What each table and column means, as comments in DuckDB's own catalogue.
-
-Called by probe.query.database before it runs a statement.  Invariant: only a statement that reads the catalogue pays
-for them, for two hundred comments take 60 ms to make, which is more than most queries.
-"""
+"""What each table and column means, as comments in DuckDB's own catalogue."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 import duckdb
 
 from ..tables.declaration import Table
 
-# What shows comments.  DESCRIBE and SHOW do not.
-_CATALOGUE = re.compile(r"duckdb_(columns|views)|information_schema|pg_description", re.IGNORECASE)
 
-
-def comment(connection: duckdb.DuckDBPyConnection, tables: Iterable[Table], sql: str) -> None:
-    """Put the declarations into the catalogue if this statement looks there."""
-    if _CATALOGUE.search(sql):
-        connection.execute("; ".join(_statements(tables)))
+def comment(connection: duckdb.DuckDBPyConnection, tables: Iterable[Table]) -> None:
+    """Write the declarations into the catalogue.  Two hundred comments take 60 ms, more than most queries: it is done
+    for statements that read comments only."""
+    connection.execute("; ".join(_statements(tables)))
 
 
 def _statements(tables: Iterable[Table]) -> Iterator[str]:

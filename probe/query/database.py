@@ -22,20 +22,21 @@ from ..errors import Interrupted, ProbeError, QueryError
 from ..snapshot.snapshot import Snapshot
 from ..tables.declaration import Table
 from .catalogue import comment
+from .derived_cache import DerivedCaches
 from .duckdb_session import PATH, DuckDBSession
 from .max_step import MaxStep
+from .statement import Statement
 from .subquery_folding import fold
 from .table_scan import TableScan
 
-_CATALOGUE = ("information_schema", "duckdb_", "pg_", "pragma", "show", "describe")  # of statements about all tables
 _UNKNOWN_TABLE = re.compile(r"Table with name (\S+) does not exist")
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:not )?found|does not have a column named "([^"]+)"')
 
 
-class _Lazy(ds.InMemoryDataset):  # type: ignore[misc]
-    """A dataset that has nothing until DuckDB asks: scanner() gets the columns and the filter of the query."""
+class _LazyDataset(ds.InMemoryDataset):  # type: ignore[misc]
+    """A dataset that holds nothing until DuckDB calls scanner() with the columns and the filter of a query."""
 
-    def __new__(cls, schema: Any, fetch: Callable[[list[str] | None, Any], Any]) -> _Lazy:
+    def __new__(cls, schema: Any, fetch: Callable[[list[str] | None, Any], Any]) -> _LazyDataset:
         return super().__new__(cls)  # type: ignore[no-any-return]
 
     def __init__(self, schema: Any, fetch: Callable[[list[str] | None, Any], Any]) -> None:
@@ -49,91 +50,91 @@ class _Lazy(ds.InMemoryDataset):  # type: ignore[misc]
 class Database:
     """The tables of a job in DuckDB, for any number of queries.  interrupt() from any thread or signal handler."""
 
-    def __init__(self, tables: Iterable[Table], opening: DuckDBSession | None = None) -> None:
-        self._opening = opening or DuckDBSession()
+    def __init__(self, tables: Iterable[Table], session: DuckDBSession | None = None) -> None:
+        self._session = session or DuckDBSession()
         self._tables = {table.name: table for table in tables}
-        self._by_step = [table.name for table in self._tables.values() if table.by_step]
-        self._derived: dict[str, TableScan] = {}
-        self.seconds: dict[str, float] = {}  # that making each table took for the last query
+        self._scans: dict[str, TableScan] = {}
+        self.caches = DerivedCaches()
+        self.seconds: dict[str, float] = {}  # what deriving each table took for the last query
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
         self._added: set[str] = set()
 
     @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
-        return self._opening.connection
+        return self._session.connection
 
     @property
     def scanned(self) -> list[Table]:
-        """The tables that the last query has asked for anything."""
-        return [derived.table for derived in self._derived.values() if derived.scanned]
+        """The tables that the last query read."""
+        return [scan.table for scan in self._scans.values() if scan.scanned]
 
-    def _add(self, sql: str) -> None:
-        """The tables that the query may name; each takes a millisecond."""
-        text = sql.lower()
-        every = any(word in text for word in _CATALOGUE)
+    def _make_views(self, statement: Statement) -> None:
+        """Of the tables that the query may read; each takes a millisecond."""
         missing = [table for name, table in self._tables.items() if name not in self._added]
-        wanted = [table for table in missing if every or table.short_name in text]
+        wanted = [table for table in missing if statement.reads_catalogue or statement.names(table)]
         for table in wanted:
-            lazy = _Lazy(schema_of(table.columns), partial(self._fetch, table.name))
+            lazy = _LazyDataset(schema_of(table.columns), partial(self._scan, table.name))
             self._connection.execute(f"USE {table.schema}")
             self._connection.from_arrow(lazy).create_view(table.short_name)
             self._added.add(table.name)
         if wanted:
             self._connection.execute(f"SET search_path = '{PATH}'")
 
-    def _fetch(self, table: str, columns: list[str] | None, filter: Any) -> Any:
-        """Errors of ours cross DuckDB as text only: the exception itself is kept for run()."""
+    def _scan(self, table: str, columns: list[str] | None, filter: Any) -> Any:
+        """Our errors cross DuckDB as text only, so the exception itself is kept for run()."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
             began = time.monotonic()
             try:
-                return self._derived[table].scan(columns, filter)
+                return self._scans[table].scan(columns, filter)
             except BaseException as error:
                 self._failure = error
                 raise
             finally:
                 self.seconds[table] = self.seconds.get(table, 0.0) + time.monotonic() - began
 
-    def run(self, sql: str, job: Snapshot, pruned: bool = True) -> Any:
+    def run(self, sql: str, snapshot: Snapshot, pruned: bool = True) -> Any:
         """The result over this snapshot, a pyarrow Table; an empty one for a statement without a result.
 
         pruned: False fetches and derives everything and folds nothing; the result is the same.  Raises QueryError.
         """
-        self._failure = None
-        self.seconds = {}
-        self._derived = {
-            name: TableScan(table, job, self._opening.helper, pruned) for name, table in self._tables.items()
+        self._failure, self.seconds = None, {}
+        self._scans = {
+            name: TableScan(table, snapshot, self._session.worker, self.caches, pruned)
+            for name, table in self._tables.items()
         }
+        statement = Statement(self._connection, sql)
         try:
-            self._add(sql)
-            return self._execute(sql, job if pruned else None)
+            self._make_views(statement)
+            return self._execute(statement, snapshot if pruned else None)
         except duckdb.Error as error:
             if self._failure is not None:
                 raise self._failure from None
             if isinstance(error, duckdb.InterruptException):
                 raise Interrupted("Interrupted.") from None
-            raise self._told(self._with_caret(sql, error)) from None
+            raise self._hinted(self._with_caret(sql, error), statement) from None
 
-    def _execute(self, sql: str, job: Snapshot | None) -> Any:
-        if not self._connection.extract_statements(sql):
+    def _execute(self, statement: Statement, snapshot: Snapshot | None) -> Any:
+        if statement.is_empty:
             raise QueryError("There is no statement in the SQL.", 'For example: "SELECT * FROM probe.agents"')
-        comment(self._connection, self._tables.values(), sql)
-        folded = fold(self._connection, sql, self._newest(sql, job)) if job is not None else sql
-        if self._failure is not None:  # met inside a subquery
+        if statement.reads_comments:
+            comment(self._connection, self._tables.values())
+        folded = fold(statement, self._max_step(statement, snapshot)) if snapshot is not None else statement.sql
+        if self._failure is not None:  # inside a subquery
             raise self._failure
         result = self._connection.sql(folded)
         return pa.table({}) if result is None else result.to_arrow_table()
 
-    def _newest(self, sql: str, job: Snapshot) -> MaxStep | None:
-        tables = [name for name in self._by_step if self._tables[name].short_name in sql.lower()]
-        if not tables or job.open_steps or job.completed is None:
+    def _max_step(self, statement: Statement, snapshot: Snapshot) -> MaxStep | None:
+        tables = [name for name, table in self._tables.items() if table.by_step and statement.names(table)]
+        if not tables or snapshot.open_steps or snapshot.completed is None:
             return None
-        return MaxStep(job.completed, frozenset(tables))
+        return MaxStep(snapshot.completed, frozenset(tables))
 
     def _with_caret(self, sql: str, error: duckdb.Error) -> duckdb.Error:
-        """The error as DuckDB tells it of the very text of the user; sql() leaves the place out."""
+        """DuckDB's error about the user's own text, with the place in it, which sql() leaves out."""
         if not isinstance(error, (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)):
             return error
         try:
@@ -146,17 +147,17 @@ class Database:
         self._connection.interrupt()
 
     def close(self) -> None:
-        self._opening.close()
+        self._session.close()
 
-    def _told(self, error: duckdb.Error) -> ProbeError:
-        """DuckDB's own message with its caret, and what there is instead of what was asked for."""
+    def _hinted(self, error: duckdb.Error, statement: Statement) -> ProbeError:
+        """DuckDB's own message with its caret, and the tables or columns that do exist."""
         text = str(error)
         table = _UNKNOWN_TABLE.search(text)
         if table:
             return QueryError(text, self._table_hint(table.group(1)), "unknown-table")
         column = _UNKNOWN_COLUMN.search(text)
         if column:
-            return QueryError(text, self._column_hint(column.group(1) or column.group(2), text), "unknown-column")
+            return QueryError(text, self._column_hint(column.group(1) or column.group(2), statement), "unknown-column")
         return QueryError(text)
 
     def _table_hint(self, name: str) -> str:
@@ -165,8 +166,9 @@ class Database:
         nearest = f"Nearest: {short[near[0]]}. " if near else ""
         return f"{nearest}Tables: {', '.join(sorted(self._tables))}."
 
-    def _column_hint(self, name: str, text: str) -> str:
-        asked = [table for table in self._tables.values() if table.short_name in text] or list(self._tables.values())
+    def _column_hint(self, name: str, statement: Statement) -> str:
+        tables = list(self._tables.values())
+        asked = [table for table in tables if statement.names(table)] or tables
         names = list(dict.fromkeys(column.name for table in asked for column in table.columns))
         near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
         nearest = f"Nearest: {near[0]}. " if near else ""

@@ -1,6 +1,6 @@
-"""DuckDB, empty but for the schemas, opened on a thread of its own: that takes 20 ms and not the GIL.
+"""DuckDB with nothing but the schemas, opened on a thread of its own: that takes 20 ms without holding the GIL.
 
-Begun by Connection.query before it imports what else a query needs, which takes longer.
+Begun by Connection.query before it imports whatever else a query needs, which takes longer.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ PATH = f"main,{','.join(SCHEMAS)}"  # for SHOW TABLES, and to write less
 
 
 class DuckDBSession:
-    """helper: the thread, which has nothing to do afterwards."""
+    """worker: the thread that opens it, which is idle afterwards."""
 
     def __init__(self) -> None:
-        self.helper = Worker()
-        self._opened = self.helper.begin(_opened)
+        self.worker = Worker()
+        self._opened = self.worker.begin(_open)
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -28,11 +28,11 @@ class DuckDBSession:
         try:
             self.connection.close()
         finally:
-            del self._opened  # an error's traceback holds on to this object, and DuckDB complains at exit
-            self.helper.close()
+            del self._opened  # an error's traceback keeps this object alive, and DuckDB would complain at exit
+            self.worker.close()
 
 
-def _opened() -> duckdb.DuckDBPyConnection:
+def _open() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(":memory:", config={"python_enable_replacements": "false"})
     connection.execute("SET enable_progress_bar = false")
     for schema in SCHEMAS:

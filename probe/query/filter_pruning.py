@@ -1,4 +1,4 @@
-"""What a filter can let through, by Arrow's own reasoning: of which ranks, and from which step on.
+"""What a query's filter can let through, by Arrow's own reasoning: which columns, ranks and steps it is about.
 
 Called by probe.query.table_scan.  Invariant: only what the filter provably refuses is left out.
 """
@@ -21,27 +21,47 @@ _EXACT = 16  # of the newest steps each is told from the next, of older ones eve
 _GROWTH = 1.5
 
 
-def possible_ranks(filter: Any, ranks: Sequence[int]) -> set[int]:
-    """Those of which a row may pass; all, where the filter does not mention them."""
-    if filter is None or "rank" not in str(filter):
-        return set(ranks)
-    known = sorted(set(ranks))
-    return {known[place] for place in _possible(filter, [ds.field("rank") == rank for rank in known])}
+class Filter:
+    """The filter that DuckDB passes to a table, an Arrow expression; None lets everything through."""
 
+    def __init__(self, expression: Any) -> None:
+        self._expression = expression
+        self._text = "" if expression is None else str(expression)
 
-def first_step(filter: Any, last: int) -> int | None:
-    """No row of an earlier step can pass: None where every step can, a step behind all where none can.
+    def names(self, column: str) -> bool:
+        """Whether it may name this column: it does, or one whose name contains this one's."""
+        return column in self._text
 
-    last: the newest step that is known.  Of steps long ago the answer may be too early.
-    """
-    if filter is None or "step" not in str(filter):
-        return None
-    step, edges = ds.field("step"), _edges(last)
-    between = [(step >= low) & (step < high) for low, high in pairwise(edges)]
-    places = _possible(filter, [step < edges[0], *between, step >= edges[-1]])
-    if not places:
-        return last + (1 << 32)
-    return None if places[0] == 0 else edges[places[0] - 1]
+    def possible_ranks(self, ranks: Sequence[int]) -> set[int]:
+        """The ranks of which a row may pass."""
+        if not self.names("rank"):
+            return set(ranks)
+        known = sorted(set(ranks))
+        return {known[place] for place in self._possible([ds.field("rank") == rank for rank in known])}
+
+    def first_step(self, last: int) -> int | None:
+        """No row of an earlier step can pass: None where every step can, a step behind all where none can.
+
+        last: the newest step that is known.  Of steps long ago the answer may be too early.
+        """
+        if not self.names("step"):
+            return None
+        step, edges = ds.field("step"), _edges(last)
+        between = [(step >= low) & (step < high) for low, high in pairwise(edges)]
+        places = self._possible([step < edges[0], *between, step >= edges[-1]])
+        if not places:
+            return last + (1 << 32)
+        return None if places[0] == 0 else edges[places[0] - 1]
+
+    def _possible(self, guarantees: Sequence[Any]) -> list[int]:
+        """Places of the guarantees under which the filter is not plainly false: a dataset skips its files so."""
+        form, files = ds.IpcFileFormat(), fs.LocalFileSystem()
+        pieces = [
+            form.make_fragment(str(place), filesystem=files, partition_expression=known)
+            for place, known in enumerate(guarantees)
+        ]
+        whole = ds.FileSystemDataset(pieces, _schema(), form, files)
+        return sorted(int(piece.path) for piece in whole.get_fragments(filter=self._expression))
 
 
 def _edges(last: int) -> list[int]:
@@ -53,19 +73,8 @@ def _edges(last: int) -> list[int]:
     return edges[::-1]
 
 
-def _possible(filter: Any, guarantees: Sequence[Any]) -> list[int]:
-    """Places of the guarantees under which the filter is not plainly false: as a dataset leaves out its files."""
-    form, files = ds.IpcFileFormat(), fs.LocalFileSystem()
-    pieces = [
-        form.make_fragment(str(place), filesystem=files, partition_expression=known)
-        for place, known in enumerate(guarantees)
-    ]
-    whole = ds.FileSystemDataset(pieces, _schema(), form, files)
-    return sorted(int(piece.path) for piece in whole.get_fragments(filter=filter))
-
-
 @cache
 def _schema() -> Any:
-    """Of every column that a filter may name; the fragments have no more than the two."""
+    """Every column that a filter may name, though the fragments have no more than the two."""
     fields = {column.name: ARROW_TYPES[column.type] for table in TABLES for column in table.columns}
     return pa.schema(list(fields.items()))

@@ -1,8 +1,7 @@
-"""`SELECT MAX(step) - 10 FROM …` out of the newest steps: where they have a row, no earlier one can change the answer.
+"""`SELECT MAX(step) - 10 FROM …` out of the newest steps: where they have a row, no earlier row can change the answer.
 
-Called by probe.query.subquery_folding with the syntax tree of a query.  Invariant: a bound is put only to a query of
-which nothing but the largest step of one table comes, so that a result which is not NULL is the result without the
-bound.
+Called by probe.query.subquery_folding with the syntax tree of a query.  Invariant: only a query that returns nothing
+but the largest step of one table is bounded, so a result that is not NULL is the result without the bound.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-Node = Any  # of DuckDB's JSON syntax tree
+from .statement import Node
+
 _STEPS = (32, 4096)  # looked at before all of them are; where one block of ten in many is sampled, the newest lies back
 _ARITHMETIC = {"+", "-", "*", "/", "//"}
 _PLAIN = ("group_expressions", "group_sets", "having", "sample", "qualify", "modifiers")
@@ -26,7 +25,7 @@ class MaxStep:
     tables: frozenset[str]
 
     def bounded(self, node: Node) -> Iterator[Node]:
-        """The same query over ever more of the newest steps; nothing, where that is another query."""
+        """The same query over more and more of the newest steps; nothing for any other kind of query."""
         if not self._asks_for_largest_step(node):
             return
         for steps in _STEPS:

@@ -8,18 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..snapshot.snapshot import Snapshot
-from ..streams import COLLECTIVES, DEVICE, LOADS, MARKS, SAMPLES, SPANS
+from ..streams import MARKS, SAMPLES
 from ..tables.declaration import Table
 from ..text import some
 from .result import NO_STEPS, SILENT, TAP_OFF, UNSAMPLED, Coverage, Note
-
-_TAPS = {
-    SPANS: ("forward", "optimizer"),
-    MARKS: ("backward",),
-    DEVICE: ("device",),
-    COLLECTIVES: ("collectives",),
-    LOADS: ("loader",),
-}
 
 
 def notes_of(snapshot: Snapshot, coverage: Coverage, scanned: Iterable[Table], endpoint: str) -> tuple[Note, ...]:
@@ -35,11 +27,7 @@ def notes_of(snapshot: Snapshot, coverage: Coverage, scanned: Iterable[Table], e
 
 
 def _taps_off(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
-    names = dict.fromkeys(
-        tap
-        for table in tables
-        for tap in table.taps or [tap for stream in table.streams for tap in _TAPS.get(stream, ())]
-    )
+    names = dict.fromkeys(tap for table in tables for tap in table.filled_by)
     off: dict[tuple[str, str], list[int]] = {}
     for rank in snapshot.ranks:
         for name in names:

@@ -1,7 +1,7 @@
-"""A second thread for what takes long without the GIL: to open DuckDB, and to derive tables.
+"""A second thread for work that takes long without the GIL: opening DuckDB, and deriving tables.
 
-One a probe.query.database.Database.  Invariant: it is made on the thread that opens the connection, for a thread of
-DuckDB's that makes one would stay known to Python for ever; and it ends with the connection.
+One for each probe.query.database.Database.  Invariant: it is created on the thread that opens the connection, since
+Python would never forget a thread of DuckDB's that created one; and it ends with the connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class Worker:
         return self._pool.submit(work)
 
     def share(self, work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
-        """What becomes of each part, here or there; the first error ends it."""
+        """The result for each part, worked out on this thread or the other; the first error ends it."""
+        if len(parts) == 1:
+            return [work(parts[0])]
         left, done = deque(enumerate(parts)), dict[int, Result]()
 
         def some() -> None:

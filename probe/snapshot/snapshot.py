@@ -48,7 +48,6 @@ class Rank:
         self.now_ns = int(facts.get("monotonic_ns") or time.monotonic_ns())
         self.snapshot: Snapshot
         self.left = False  # the job: it fell silent while it was read
-        self.shelves: dict[str, Any] = {}  # of a connection: table -> what it has made of this rank before
         self._rows: dict[str, Rows] = {}
         self._oldest: dict[str, Rows] = {}
 
@@ -107,13 +106,6 @@ class Rank:
         offset = int(self.facts["wall_ns"]) - int(self.facts["monotonic_ns"])
         result: Ints = (times_ns + offset) // 1000
         return result
-
-    def run_of(self, times_ns: Ints) -> Any:
-        """Which rank's moments these are, where several are taken together (probe.query.rank_batch)."""
-        return np.zeros(len(times_ns), np.int64)
-
-    def agree(self, times_ns: Ints, seen: Ints) -> None:
-        """For several ranks taken together: what was seen at these moments must be the same of each."""
 
     def native_threads(self, threads: Ints) -> Any:
         """Native thread ids, NULL where the log does not know the thread."""

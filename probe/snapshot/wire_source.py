@@ -27,7 +27,6 @@ class WireSource:
         self._client = client
         self._timeout = timeout
         self._logs: dict[AgentLink, Log] = {}
-        self.shelves: dict[AgentLink, dict[str, Any]] = {}  # what derived_cache.py keeps of each
         self._agents: dict[AgentLink, Any] = {}  # by their ids
         self.scans = Scans(client, timeout)
 
@@ -85,15 +84,12 @@ class WireSource:
         link.facts = header["facts"]
         if self._agents.setdefault(link, link.facts.get("id")) != link.facts.get("id"):
             self._forget(link)
-        raw = Rank(link.pid, link.facts, header["streams"], self._logs.setdefault(link, Log()))
-        raw.shelves = self.shelves.setdefault(link, {})
-        return raw
+        return Rank(link.pid, link.facts, header["streams"], self._logs.setdefault(link, Log()))
 
     def _forget(self, link: AgentLink) -> None:
         """Another agent listens at that port now: the job was detached and attached again."""
         self._agents[link] = link.facts.get("id")
         self._logs.pop(link, None)
-        self.shelves.pop(link, None)
         self.scans.forget(link)
 
     def _ask(self, job: Snapshot, raws: dict[AgentLink, Rank], kind: str) -> dict[Rank, Header]:

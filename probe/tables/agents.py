@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arrays.arrow import columns_of
 from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Rank, Snapshot
 from ..tested_versions import is_tested
-from .declaration import Table
+from .declaration import TAPS, Table
 
 _RANK, _HOST, _PID = COMMON[:3]
 
@@ -38,7 +39,7 @@ def _of_raw(raw: Rank) -> dict[str, Any]:
         "torch": facts.get("torch"),
         "cuda": facts.get("torch_cuda"),
         "untested": _is_untested(facts.get("python"), facts.get("torch")),
-        **{f"{name}_tap": _tap(raw, name) for name in _TAPS},
+        **{f"{tap.name}_tap": _tap(raw, tap.name) for tap in TAPS},
         "endpoint": facts.get("endpoint"),
     }
 
@@ -56,18 +57,9 @@ def derive(job: Snapshot) -> Columns:
     rows = [{**_of_raw(raw), **silent.get(raw.rank, {})} for raw in job.ranks]
     for one in job.silent:
         rows.append({"rank": one.rank, "pid": one.pid or None, "state": "silent", "why": one.why})
-    import pyarrow as pa
-
-    from ..arrays.arrow import ARROW_TYPES
-
-    def column(name: str, sql_type: str) -> Any:
-        values = [row.get(name) for row in rows]
-        return pa.array(values, pa.string() if sql_type == "VARCHAR" else ARROW_TYPES[sql_type])
-
-    return {column_.name: column(column_.name, column_.type) for column_ in TABLE.columns}
+    return columns_of(TABLE.columns, rows)
 
 
-_TAPS = ("forward", "backward", "optimizer", "device", "collectives", "loader", "process", "gpu")
 _SILENT = "It does not answer."
 
 TABLE = Table(
@@ -140,21 +132,10 @@ TABLE = Table(
             "list in the release",
             "The target has not imported torch.",
         ),
-        Column("forward_tap", "VARCHAR", "", "on, or why module calls are not recorded.", "agent", _SILENT),
-        Column("backward_tap", "VARCHAR", "", "on, or why backwards are not recorded.", "agent", _SILENT),
-        Column("optimizer_tap", "VARCHAR", "", "on, or why optimizer steps are not recorded.", "agent", _SILENT),
-        Column(
-            "device_tap",
-            "VARCHAR",
-            "",
-            "on, or why times and memory on CUDA devices are not recorded.",
-            "agent",
-            "The job does not use CUDA.",
+        *(
+            Column(f"{tap.name}_tap", "VARCHAR", "", f"on, or why {tap.records} are not recorded.", "agent", tap.null)
+            for tap in TAPS
         ),
-        Column("collectives_tap", "VARCHAR", "", "on, or why collectives are not recorded.", "agent", _SILENT),
-        Column("loader_tap", "VARCHAR", "", "on, or why batches of loaders are not recorded.", "agent", _SILENT),
-        Column("process_tap", "VARCHAR", "", "on, or why process and host are not sampled.", "agent", _SILENT),
-        Column("gpu_tap", "VARCHAR", "", "on, or why devices are not sampled.", "agent", _SILENT),
         Column("endpoint", "VARCHAR", "", "The agent's socket as the target sees it.", "agent", _SILENT),
     ),
     derive_job=derive,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrays.arrow import ARROW_TYPES
+from ..arrays.arrow import stacked
 from ..arrays.dtypes import Bools, Ints
 from ..derive.operation_types import DONE, IN_FLIGHT, STATES, operation_type
 from ..derive.operation_types import FAILED as HAS_FAILED
@@ -26,12 +26,7 @@ def derive(job: Snapshot) -> Columns:
     """Operations of the steps that may be seen, and every one that is in flight somewhere."""
     pieces = [_OfGroup(operations, job).columns() for operations in operations_of(job)]
 
-    def column(name: str, sql_type: str) -> Any:
-        arrow_type = pa.string() if sql_type == "VARCHAR" else ARROW_TYPES[sql_type]
-        chunks = [pa.array(piece[name]).cast(arrow_type) for piece in pieces]
-        return pa.concat_arrays([pa.array([], arrow_type), *chunks])
-
-    return {each.name: column(each.name, each.type) for each in TABLE.columns}
+    return stacked(TABLE.columns, pieces)
 
 
 class _OfGroup:

@@ -11,20 +11,20 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrays.arrow import coded, nullable
+from ..derive.partition import Partition
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Rank
 from ..streams import FAILED, LOADS
 from .declaration import Table
 
 _STREAMS = (LOADS,)
 
 
-def derive(raw: Rank) -> Columns:
+def derive(part: Partition) -> Columns:
     """Rows of the steps that may be seen."""
-    every = raw.rows(LOADS)
-    step = raw.timeline.step(every["start_ns"])
-    seen = raw.timeline.visible(step, _STREAMS)
-    rows, loaders = every.of(seen), raw.log.loaders
+    every = part.rows(LOADS)
+    step = part.timeline.step(every["start_ns"])
+    seen = part.timeline.visible(step, _STREAMS)
+    rows, loaders = every.of(seen), part.log.loaders
     met, place = np.unique(rows["subject"], return_inverse=True)
 
     def told(key: str, type: Any) -> Any:
@@ -34,7 +34,7 @@ def derive(raw: Rank) -> Columns:
     return {
         "start_ns": rows["start_ns"],
         "step": step[seen],
-        "in_eval": raw.timeline.in_eval(rows["start_ns"], rows["thread"]),
+        "in_eval": part.timeline.in_eval(rows["start_ns"], rows["thread"]),
         "loader": lambda: coded(rows["subject"], {serial: str(each["name"]) for serial, each in loaders.items()}),
         "wait_duration": (rows["end_ns"] - rows["start_ns"]) / 1e9,
         "num_workers": lambda: told("num_workers", pa.int32()),
@@ -43,7 +43,7 @@ def derive(raw: Rank) -> Columns:
         "pin_memory": lambda: told("pin_memory", pa.bool_()),
         "prefetch_factor": lambda: told("prefetch_factor", pa.int32()),
         "batch_size": lambda: told("batch_size", pa.int64()),
-        "thread": lambda: raw.native_threads(rows["thread"]),
+        "thread": lambda: part.native_threads(rows["thread"]),
         "failed": (rows["flags"] & FAILED) != 0,
     }
 

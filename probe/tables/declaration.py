@@ -1,7 +1,7 @@
-"""What a table is: its name, its columns, the raw streams that it is made of, and how its rows are derived from them.
+"""What a table is: its name, its columns, the raw streams it is made of, and how its rows are derived from them.
 
-Every other file of this room declares one Table; the reader, `probe tables`, the comments in DuckDB, the reference
-pages and the tests all use that declaration.  Invariant: a declaration can be read without pyarrow.
+Every other file of this room declares one Table.  The query, `probe tables`, the comments in DuckDB, the reference
+pages and the tests all use that declaration.  Invariant: whatever is said about a table comes from its declaration.
 """
 
 from __future__ import annotations
@@ -9,25 +9,54 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..derive.partition import Partition
 from ..schema import Column, Columns
-from ..snapshot.snapshot import Rank, Snapshot
+from ..snapshot.snapshot import Snapshot
+from ..streams import COLLECTIVES, DEVICE, LOADS, MARKS, SPANS
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A tap or sampler of the agent, which probe.agents has a column for and notes name when it is off.
+
+    name: as the agent's facts have it; records: what it records, in the plural; streams: those it alone fills; null:
+    when its column is NULL.
+    """
+
+    name: str
+    records: str
+    streams: tuple[str, ...] = ()
+    null: str = "It does not answer."
+
+
+TAPS = (
+    Tap("forward", "module calls", (SPANS,)),
+    Tap("backward", "backward passes", (MARKS,)),
+    Tap("optimizer", "optimizer steps", (SPANS,)),
+    Tap("device", "times and memory on CUDA devices", (DEVICE,), "The job does not use CUDA."),
+    Tap("collectives", "collectives", (COLLECTIVES,)),
+    Tap("loader", "batches of loaders", (LOADS,)),
+    Tap("process", "samples of the process and its host"),
+    Tap("gpu", "samples of devices"),
+)
 
 
 @dataclass(frozen=True)
 class Table:
     """One table.  Exactly one of `derive`, `derive_job` and `derive_catalogue` is given.
 
-    derive: called once for each rank that answered; returns its own columns and `step`, `in_eval`,
-    `start_ns`, all of one length and only rows that may be seen (Raw.timeline.visible), `step` or
-    `start_ns` as an array; `rank`, `host`, `pid` and `time` are added by the reader.
+    derive: called once for each partition, usually a rank; returns the table's own columns and `step`, `in_eval`,
+    `start_ns`, all of the same length, with no rows but those that may be seen (part.timeline.visible), and `step` or
+    `start_ns` as an array.  The query adds `rank`, `host`, `pid` and `time`.
     derive_job: called once with all ranks; returns every column.
     derive_catalogue: called with the declarations of all tables; returns every column.
     streams: the raw streams it is made of, beside the steps, which every table may use.
-    taps: what fills it, by the names in probe.agents, where its streams do not tell.
-    by_step: the rows of a step come of what was recorded from some steps before it on, and of nothing earlier; several
-    ranks with few rows may be derived as one (probe.query.rank_batch).
-    in_blocks: and of nothing later than the end of all that began in the step, so that a long history may be derived
-    in parts (probe.query.step_blocks).
+    taps: names from TAPS of what fills it, if its streams do not tell.
+    by_step: the rows of a step follow from what was recorded from some steps before it to the end of everything that
+    began in it, and from nothing else.  So the query derives only the steps it wants, a long history in blocks of
+    steps (probe.query.step_blocks), and caches rows of finished steps.
+    in_batches: derive() asks part.owner() where rows of different ranks could mix, and part.require_agreement() for
+    what it keeps only once, so ranks with few rows are derived together (probe.query.rank_batch).
     question: what the example answers.
     """
 
@@ -35,14 +64,14 @@ class Table:
     doc: str
     columns: tuple[Column, ...]
     streams: tuple[str, ...] = ()
-    derive: Callable[[Rank], Columns] | None = None
+    derive: Callable[[Partition], Columns] | None = None
     derive_job: Callable[[Snapshot], Columns] | None = None
     derive_catalogue: Callable[[Sequence[Table]], Columns] | None = None
     question: str = ""
     example: str = ""
     taps: tuple[str, ...] = ()
     by_step: bool = False
-    in_blocks: bool = False
+    in_batches: bool = False
 
     @property
     def schema(self) -> str:
@@ -51,3 +80,9 @@ class Table:
     @property
     def short_name(self) -> str:
         return self.name.split(".")[1]
+
+    @property
+    def filled_by(self) -> list[str]:
+        """Names of the taps that record what it is made of."""
+        of_streams = (tap.name for stream in self.streams for tap in TAPS if stream in tap.streams)
+        return list(self.taps or dict.fromkeys(of_streams))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..arrays.arrow import ARROW_TYPES
+from ..arrays.arrow import columns_of
 from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Rank, RankLeft, Snapshot
 from ..streams import CHUNK_ROWS
@@ -16,13 +16,7 @@ from .declaration import Table
 def derive(job: Snapshot) -> Columns:
     """Every stream of every rank; what was recorded follows from the number of the last row."""
     rows = [_of_stream(raw, stream) for raw in list(job.ranks) for stream in sorted(raw.facts.get("streams", {}))]
-
-    def column(name: str, sql_type: str) -> Any:
-        values = [row[name] for row in rows]
-        return pa.array(values, pa.string() if sql_type == "VARCHAR" else ARROW_TYPES[sql_type])
-
-    fixed = {each.name: column(each.name, each.type) for each in TABLE.columns if each.name != "oldest_time"}
-    return {**fixed, "oldest_time": lambda: _oldest_times(job, rows)}
+    return {**columns_of(TABLE.columns, rows), "oldest_time": lambda: _oldest_times(job, rows)}
 
 
 def _of_stream(raw: Rank, stream: str) -> dict[str, Any]:

@@ -8,33 +8,33 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrays.arrow import nullable
+from ..derive.partition import Partition
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Rank
 from ..streams import EVAL, KIND_MASK, SPANS
 from .declaration import Table
 
 _COMMON = tuple(column for column in COMMON if column.name not in ("time", "start_ns", "step", "in_eval"))
 
 
-def derive(raw: Rank) -> Columns:
-    spans = raw.rows(SPANS)
+def derive(part: Partition) -> Columns:
+    spans = part.rows(SPANS)
     place = {int(spans["subject"][row]): row for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL)}
-    ids = sorted(raw.log.evals)
+    ids = sorted(part.log.evals)
     ran = np.array([id in place for id in ids], np.bool_)
     rows = np.array([place.get(id, -1) for id in ids], np.int64)[ran]
     start, end = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)
     start[ran], end[ran] = spans["start_ns"][rows], spans["end_ns"][rows]
 
     def begun(key: str, type: Any) -> Any:
-        return pa.array([raw.log.evals[id].get(key) for id in ids], type)
+        return pa.array([part.log.evals[id].get(key) for id in ids], type)
 
     def done(key: str, type: Any) -> Any:
-        return pa.array([raw.log.evals_done.get(id, {}).get(key) for id in ids], type)
+        return pa.array([part.log.evals_done.get(id, {}).get(key) for id in ids], type)
 
     return {
-        "time": nullable(raw.wall_us(start), ran).cast(pa.timestamp("us")),
+        "time": nullable(part.rank.wall_us(start), ran).cast(pa.timestamp("us")),
         "start_ns": nullable(start, ran),
-        "step": nullable(raw.timeline.step(start), ran),
+        "step": nullable(part.timeline.step(start), ran),
         "duration": nullable((end - start) / 1e9, ran),
         "by": begun("by", pa.string()),
         "where": begun("where", pa.string()),

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrays.arrow import coded
+from ..derive.partition import Partition
 from ..derive.samples import Samples, Values, common
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Rank
 from ..streams import (
     GPU_ECC_ERRORS,
     GPU_MEMORY_BYTES,
@@ -66,11 +66,11 @@ _NUMBERS: dict[str, tuple[int, bool, float]] = {
 }
 
 
-def derive(raw: Rank) -> Columns:
+def derive(part: Partition) -> Columns:
     """Device after device, each by time."""
-    devices = _Devices(raw)
+    devices = _Devices(part)
     return {
-        **common(raw, devices.times),
+        **common(part, devices.times),
         "device": lambda: coded(devices.sources, devices.names("index", "cuda:{}")),
         "uuid": lambda: coded(devices.sources, devices.names("uuid", "{}")),
         "name": lambda: coded(devices.sources, devices.names("name", "{}")),
@@ -82,9 +82,9 @@ def derive(raw: Rank) -> Columns:
 class _Devices:
     """The samples of every device of one rank, one after the other."""
 
-    def __init__(self, raw: Rank) -> None:
-        self._known = raw.log.devices
-        self._samples = {source: Samples(raw, source) for source in sorted(self._known)}
+    def __init__(self, part: Partition) -> None:
+        self._known = part.log.devices
+        self._samples = {source: Samples(part, source) for source in sorted(self._known)}
         empty = np.zeros(0, np.int64)
         every = [(source, samples.times) for source, samples in self._samples.items()]
         self.times = np.concatenate([empty, *(times for _, times in every)])

@@ -7,31 +7,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from ..arrays.arrow import stacked
 from ..arrays.dtypes import Ints
 from ..derive.collective_columns import CollectiveColumns
+from ..derive.partition import Partition
 from ..schema import COMMON, Column, Columns
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Rank
 from ..streams import COLLECTIVES
 from .declaration import Table
 
 
-def derive(raw: Rank) -> Columns:
+def derive(part: Partition) -> Columns:
     """Rows of the steps that may be seen, every operation in flight, and those from before the attach."""
     from ..derive.flight_history import columns, history_of
 
-    every = raw.rows(COLLECTIVES)
-    step = raw.timeline.step(every["start_ns"])
-    seen = (raw.timeline.visible(step) & (step >= _first_whole(raw, every, step))) | (every["done_ns"] == 0)
-    now = CollectiveColumns(raw, Rows(every.slots, every.table[seen]), step[seen]).columns()
-    past = columns(raw, history_of(raw))
-    return stacked(TABLE.columns, [past, now])
+    every = part.rows(COLLECTIVES)
+    step = part.timeline.step(every["start_ns"])
+    seen = (part.timeline.visible(step) & (step >= _first_whole(part, every, step))) | (every["done_ns"] == 0)
+    now = CollectiveColumns(part, Rows(every.slots, every.table[seen]), step[seen]).columns()
+    past = columns(part.rank, history_of(part.rank))
+    start_ns = np.concatenate([past["start_ns"], now["start_ns"]])
+    return {**stacked(TABLE.columns, [past, now]), "start_ns": start_ns}
 
 
-def _first_whole(raw: Rank, rows: Rows, step: Ints) -> int:
+def _first_whole(part: Partition, rows: Rows, step: Ints) -> int:
     """The first step whose rows are all still in the ring."""
-    overwritten = len(rows) > 0 and int(rows["seq"][0]) > 1 and not raw.snapshot.open_steps
+    overwritten = len(rows) > 0 and int(rows["seq"][0]) > 1 and not part.rank.snapshot.open_steps
     return int(step[0]) + 1 if overwritten else 0
 
 

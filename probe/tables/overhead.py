@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from ..arrays.arrow import ARROW_TYPES
+from ..arrays.arrow import columns_of
 from ..arrays.dtypes import Ints
 from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Rank, Snapshot
@@ -62,14 +61,7 @@ def _over(value: float | None, unit: float | None) -> float | None:
 
 
 def derive(job: Snapshot) -> Columns:
-    rows = [row for raw in list(job.ranks) for row in _of_rank(raw)]
-    return {
-        column.name: pa.array([row[column.name] for row in rows], _arrow_type(column.type)) for column in TABLE.columns
-    }
-
-
-def _arrow_type(sql_type: str) -> Any:
-    return pa.string() if sql_type == "VARCHAR" else ARROW_TYPES[sql_type]
+    return columns_of(TABLE.columns, [row for rank in list(job.ranks) for row in _of_rank(rank)])
 
 
 _FEW = f"Fewer than {ENOUGH} steps."

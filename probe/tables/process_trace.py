@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..derive.partition import Partition
 from ..derive.samples import Samples, common
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Rank
 from ..streams import (
     CORE_WAIT_NS,
     CPU_NS,
@@ -28,11 +28,11 @@ from .declaration import Table
 _MB = 1 << 20
 
 
-def derive(raw: Rank) -> Columns:
-    samples = Samples(raw, PROCESS)
+def derive(part: Partition) -> Columns:
+    samples = Samples(part, PROCESS)
     level, rate, growth = samples.level, samples.rate, samples.growth
     return {
-        **common(raw, samples.times),
+        **common(part, samples.times),
         "cpu_pct": lambda: (rate(CPU_NS) * (100 / 1e9)).arrow(),
         "core_wait_pct": lambda: (rate(CORE_WAIT_NS) * (100 / 1e9)).arrow(),
         "rss_mb": lambda: (level(RSS_BYTES) * (1 / _MB)).arrow(),

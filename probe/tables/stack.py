@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from .. import protocol as wire
-from ..arrays.arrow import ARROW_TYPES
+from ..arrays.arrow import columns_of
 from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Rank, Snapshot
 from .declaration import Table
@@ -25,12 +23,7 @@ def derive(job: Snapshot) -> Columns:
         for thread in threads_of(answer["threads"])
         for row in _of_thread(raw, thread)
     ]
-
-    def column(name: str, sql_type: str) -> Any:
-        arrow_type = pa.string() if sql_type == "VARCHAR" else ARROW_TYPES[sql_type]
-        return pa.array([row[name] for row in rows], arrow_type)
-
-    return {each.name: column(each.name, each.type) for each in TABLE.columns}
+    return columns_of(TABLE.columns, rows)
 
 
 def _of_thread(raw: Rank, thread: Thread) -> list[dict[str, Any]]:

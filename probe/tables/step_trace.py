@@ -16,10 +16,10 @@ from ..arrays.distinct import distinct
 from ..arrays.dtypes import Bools, Ints
 from ..derive.backward import covered
 from ..derive.collective_blocking import blocked, on_host, under_way
+from ..derive.partition import Partition
 from ..derive.phases import Intervals, phase_times
 from ..protocol import NO_GROUP
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Rank
 from ..streams import (
     BARE,
     COLLECTIVES,
@@ -44,10 +44,10 @@ _PHASES = {
 _MB = 1 << 20
 
 
-def derive(raw: Rank) -> Columns:
+def derive(part: Partition) -> Columns:
     """Rows of the steps that may be seen; the open one is the last."""
-    steps = _Steps(raw)
-    return steps.columns(np.flatnonzero(steps.shown & raw.timeline.visible(steps.step)))
+    steps = _Steps(part)
+    return steps.columns(np.flatnonzero(steps.shown & part.timeline.visible(steps.step)))
 
 
 class _Steps:
@@ -56,14 +56,14 @@ class _Steps:
     What the time of a step went into is worked out when a column asks for it.
     """
 
-    def __init__(self, raw: Rank) -> None:
-        self._raw = raw
-        timeline, rows, closed = raw.timeline, raw.timeline.boundaries, raw.timeline.closings
-        now = np.full(min(1, len(rows)), raw.now_ns)
+    def __init__(self, part: Partition) -> None:
+        self._part = part
+        timeline, rows, closed = part.timeline, part.timeline.boundaries, part.timeline.closings
+        now = np.full(min(1, len(rows)), part.rank.now_ns)
         self._rows = rows.of(np.append(np.arange(len(rows)), now * 0 - 1))  # of the open step nothing is known
         self.is_open = np.arange(len(self._rows)) == len(rows)
         self.step: Ints = timeline.base + self._rows["count"] + self.is_open
-        attached = np.minimum(int(raw.facts.get("attached_ns") or 0), closed.time[:1])
+        attached = np.minimum(int(part.rank.facts.get("attached_ns") or 0), closed.time[:1])
         self.begin: Ints = np.append(attached, closed.time)
         self.end: Ints = np.append(closed.time, now)
         flags = self._rows["flags"]
@@ -72,7 +72,7 @@ class _Steps:
         self.whole: Bools = np.append(now < 0, np.diff(self._rows["count"]) == 1)
         self.shown = self._rows["count"] >= 0
         self.shown[:1] = self._rows["count"][:1] == 0
-        if len(rows) > 1 and not raw.snapshot.open_steps:
+        if len(rows) > 1 and not part.rank.snapshot.open_steps:
             # an optimizer that was not through yet when this was read would be missing from the last step
             self.shown[len(rows) - 1] = (
                 closed.stepped[-1] or not closed.stepped[-2] or bool(flags[-1] & (BARE | UNTIMED))
@@ -81,7 +81,7 @@ class _Steps:
     def columns(self, rows: Ints) -> Columns:
         """Of the chosen steps."""
         ended, samples, rss = self._rows["time_ns"][rows], self._rows["samples"], self._rows["rss_bytes"]
-        in_eval = self._raw.timeline.in_eval(ended, self._rows["thread"][rows])
+        in_eval = self._part.timeline.in_eval(ended, self._rows["thread"][rows])
         return {
             "start_ns": self.begin[rows],
             "step": self.step[rows],
@@ -98,7 +98,7 @@ class _Steps:
     def known(self) -> dict[str, Bools]:
         """The steps in which each phase is known."""
         of_rows = (self._rows["flags"] & (BARE | UNTIMED)) == 0
-        split = self.whole & of_rows & (self.step >= self._raw.timeline.oldest(_STREAMS))
+        split = self.whole & of_rows & (self.step >= self._part.timeline.oldest(_STREAMS))
         others = {"forward": split & self.sampled, "comm": split & self._collectives_known()}
         return dict.fromkeys((*_PHASES, "other"), split) | others
 
@@ -117,13 +117,13 @@ class _Steps:
         times = np.zeros((len(_PHASES), len(self.step)), np.int64)
         for thread in distinct(of_steps).tolist():
             mine = np.flatnonzero(of_steps == thread)
-            done = _done_by(self._raw, thread)
+            done = _done_by(self._part, thread)
             times[:, mine] = phase_times(self.begin[mine], self.end[mine], done, list(_PHASES.values()))
         return dict(zip(_PHASES, times, strict=True))
 
     def _collectives_known(self) -> Bools:
         """Steps in which every collective was recorded: since the tap is in, or where there can be none."""
-        facts = self._raw.facts
+        facts = self._part.rank.facts
         tap, since = facts.get("taps", {}).get("collectives"), facts.get("collectives_ns")
         if tap != "on" or since is None:
             return np.full(len(self.step), tap == NO_GROUP)
@@ -132,24 +132,24 @@ class _Steps:
 
     def _hidden(self, rows: Ints) -> Any:
         """Of the time in which an operation was under way, the part in which the thread that trains did not wait."""
-        intervals, waited = under_way(self._raw), self.parts["comm"]
+        intervals, waited = under_way(self._part), self.parts["comm"]
         busy = covered(self.end, *intervals) - covered(self.begin, *intervals)
-        valid = self.known["comm"] & (self.parts["eval"] == 0) & ~self.is_open & (busy > 0) & on_host(self._raw)
+        valid = self.known["comm"] & (self.parts["eval"] == 0) & ~self.is_open & (busy > 0) & on_host(self._part)
         return nullable((100 * np.maximum(busy - waited, 0) / np.maximum(busy, 1))[rows], valid[rows])
 
 
-def _done_by(raw: Rank, thread: int) -> Intervals:
+def _done_by(part: Partition, thread: int) -> Intervals:
     """The outermost things that a thread did, and in them its waits for collectives, but in an eval.
 
     A call that steps an optimizer is a whole step, not a forward.
     """
-    spans, loads = raw.rows(SPANS), raw.rows(LOADS)
+    spans, loads = part.rows(SPANS), part.rows(LOADS)
     spans = spans.of((spans["thread"] == thread) & (spans["flags"] & KIND_MASK != WAIT))
     loads = loads.of(loads["thread"] == thread)
     start, end = (np.concatenate([spans[slot], loads[slot]]) for slot in ("start_ns", "end_ns"))
     kind = np.concatenate([spans["flags"] & KIND_MASK, np.full(len(loads), _LOAD)])
     done = Intervals(start, end, kind).without(FORWARD, around=OPTIMIZER).outermost()
-    begin, until = blocked(raw, thread)
+    begin, until = blocked(part, thread)
     return done.give_way(Intervals(begin, until, np.full(len(begin), WAIT)), but=EVAL)
 
 

@@ -19,36 +19,36 @@ from ..arrays.nesting import NONE, self_time
 from ..derive.call_tree import CallTree
 from ..derive.device_times import DeviceTimes, Timed
 from ..derive.module_rows import backwards, depths, passes_of, places_of
+from ..derive.partition import Partition
 from ..derive.spans import Spans
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Rank
-from ..streams import COMPILED, DEVICE, FAILED, FORWARD, MARKS, OPTIMIZER, SAMPLED, SPANS
+from ..streams import COMPILED, DEVICE, FAILED, FORWARD, MARKS, OPTIMIZER, SPANS
 from .declaration import Table
 
 STAGES = ("forward", "backward", "step")
 _STREAMS = (SPANS, MARKS)  # what a row cannot do without; its times on a device may be lost before it
 
 
-def derive(raw: Rank) -> Columns:
+def derive(part: Partition) -> Columns:
     """Forward and step rows by their spans, then the backwards."""
-    return _Trace(raw).columns()
+    return _Trace(part).columns()
 
 
 class _Trace:
     """What the columns are made of; what only some of them need is made when the first one asks for it."""
 
-    def __init__(self, raw: Rank) -> None:
-        self._raw, spans = raw, Spans.of(raw)
-        places = places_of(raw, spans)
+    def __init__(self, part: Partition) -> None:
+        self._part, spans = part, Spans.of(part)
+        places = places_of(part, spans)
         self._spans, self._tree = spans, CallTree.of(places.parents, places.subjects)
         self._engines, self._passes = passes_of(spans)
-        self._devices = DeviceTimes(raw, spans)
+        self._devices = DeviceTimes(part, spans)
         back, self._back_on_device = backwards(
-            raw, spans, places, self._tree, self._passes, self._engines, self._devices
+            part, spans, places, self._tree, self._passes, self._engines, self._devices
         )
         rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
-        steps = raw.timeline.step(spans.start[rows]), raw.timeline.step(self._passes.start)[back.number]
-        seen, self._bound = (np.flatnonzero(_seen(raw, step)) for step in steps)
+        steps = part.timeline.step(spans.start[rows]), part.timeline.step(self._passes.start)[back.number]
+        seen, self._bound = (np.flatnonzero(part.sampled(step, _STREAMS)) for step in steps)
         self._rows, self._back = rows[seen], back
         self._number = back.number[self._bound]
         self._steps = self._join(steps[0][seen], steps[1][self._bound])
@@ -57,7 +57,7 @@ class _Trace:
     def columns(self) -> Columns:
         spans, tree, rows, back, bound = self._spans, self._tree, self._rows, self._back, self._bound
         engines, flags, join = self._engines[self._number], self._flags, self._join
-        names, types = _names(self._raw, "name"), _names(self._raw, "type")
+        names, types = _names(self._part, "name"), _names(self._part, "type")
         return {
             "start_ns": lambda: join(spans.start[rows], back.start[bound]),
             "step": self._steps,
@@ -67,7 +67,7 @@ class _Trace:
             "module": lambda: coded(self._subject, names),
             "module_type": lambda: coded(self._subject, types),
             "parent": lambda: coded(self._caller, names),
-            "root": lambda: coded(self._subject, _models(self._raw)),
+            "root": lambda: coded(self._subject, _models(self._part)),
             "depth": lambda: join(depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
             "stage": self._stage,
             "duration": lambda: self._seconds(self._own, lambda: (self._timed.own, self._timed.own_known)),
@@ -76,7 +76,7 @@ class _Trace:
             "total_host_duration": lambda: self._whole / 1e9,
             **self._devices.memory(rows, len(bound)),
             "device": lambda: coded(self._subject, self._devices.devices),
-            "thread": lambda: self._raw.native_threads(join(spans.rows["thread"][rows], back.thread[bound])),
+            "thread": lambda: self._part.native_threads(join(spans.rows["thread"][rows], back.thread[bound])),
             "recompute": lambda: join(spans.recompute[rows], np.zeros(len(bound), np.bool_)),
             "compiled": self._compiled,
             "failed": lambda: join((flags[rows] & FAILED) != 0, (flags[engines] & FAILED) != 0),
@@ -118,7 +118,7 @@ class _Trace:
         """Backward passes begun in the step before each row; what runs inside a pass belongs with the pass."""
         starts = self._passes.start
         times = self._join(self._spans.start[self._rows], starts[self._number])
-        before: Ints = np.searchsorted(starts, times) - np.searchsorted(starts, self._raw.timeline.since(times))
+        before: Ints = np.searchsorted(starts, times) - np.searchsorted(starts, self._part.timeline.since(times))
         before[: len(self._rows)] -= self._spans.recompute[self._rows]
         return before
 
@@ -132,23 +132,14 @@ class _Trace:
         return self._join(compiled[self._rows], np.isin(self._subject[len(self._rows) :], subjects))
 
 
-def _seen(raw: Rank, steps: Ints) -> Bools:
-    """All rows of sampled steps and none of others: sums over a step that lacks its forwards would not be true."""
-    timeline = raw.timeline
-    sampled: Bools = (timeline.flags(steps) & SAMPLED) != 0
-    if not raw.snapshot.open_steps:
-        sampled &= timeline.finished(steps)
-    return sampled & timeline.visible(steps, _STREAMS)
-
-
-def _names(raw: Rank, what: str) -> dict[int, str]:
-    known = {**raw.log.modules, **raw.log.optimizers}
+def _names(part: Partition, what: str) -> dict[int, str]:
+    known = {**part.log.modules, **part.log.optimizers}
     return {serial: str(thing[what]) for serial, thing in known.items() if thing.get(what)}
 
 
-def _models(raw: Rank) -> dict[int, str]:
+def _models(part: Partition) -> dict[int, str]:
     """What the model of each module is called."""
-    modules = raw.log.modules
+    modules = part.log.modules
     roots = {serial: modules.get(module.get("root") or serial, module) for serial, module in modules.items()}
     return {serial: str(root.get("model") or root.get("type")) for serial, root in roots.items()}
 
@@ -272,7 +263,7 @@ TABLE = Table(
     streams=(*_STREAMS, DEVICE),
     derive=derive,
     by_step=True,
-    in_blocks=True,
+    in_batches=True,
     question="Which modules take longest, a call?",
     example="SELECT module, stage, AVG(duration) FROM python.torch_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 5",
 )

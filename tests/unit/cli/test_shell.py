@@ -26,6 +26,7 @@ class Played:
 
     def __init__(self, endpoint: str = "4242") -> None:
         self.endpoint, self.agents = endpoint, [{"rank": 0, "pid": 4242, "attached_ns": 5}]
+        self.notes: list[str] = []
         self.asked: list[tuple[str, bool]] = []
         self.closed = False
 

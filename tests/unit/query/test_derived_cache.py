@@ -22,8 +22,8 @@ ALL = "SELECT * EXCLUDE (time) FROM python.torch_trace ORDER BY ALL"
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few rows are worth to be kept."""
-    monkeypatch.setattr(derived_cache, "WORTH", 10)
-    monkeypatch.setattr(derived_cache, "AT_ONCE", 25)
+    monkeypatch.setattr(derived_cache, "WORTH_CACHING", 10)
+    monkeypatch.setattr(derived_cache, "ROWS_A_PIECE", 25)
 
 
 class Job:
@@ -45,11 +45,11 @@ def rows(connection: Connection, sql: str = ALL) -> list[dict[str, Any]]:
 
 def kept(connection: Connection) -> Any:
     """As the next query finds it."""
-    assert connection.fetcher is not None
-    (found,) = connection.fetcher.shelves.values()
-    laid_by = found["python.torch_trace"]()
-    found["python.torch_trace"] = lambda: laid_by
-    return laid_by
+    assert connection.database is not None
+    (found,) = connection.database.caches._of.values()
+    cache = found["python.torch_trace"]
+    found["python.torch_trace"] = cache = cache.filed() if isinstance(cache, derived_cache._Pending) else cache
+    return cache
 
 
 @pytest.mark.slow

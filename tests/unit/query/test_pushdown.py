@@ -98,10 +98,10 @@ def connect(agents: list[FakeAgent], request: pytest.FixtureRequest) -> Iterator
     """Makes new connections, which have fetched nothing yet."""
     patch = pytest.MonkeyPatch()
     patch.setattr(agent_memory, "facts", lambda pid: None)
-    patch.setattr(rank_batch, "LEAST", 2)  # as of many ranks
+    patch.setattr(rank_batch, "MIN_RANKS", 2)  # as of many ranks
     ranks, of_block = request.param
-    patch.setattr(step_blocks, "ROWS", of_block)
-    patch.setattr(step_blocks, "AT_ONCE", 8)
+    patch.setattr(step_blocks, "ROWS_A_BLOCK", of_block)
+    patch.setattr(step_blocks, "LOOKED_UP_TOGETHER", 8)
     chosen = agents[:ranks]
     yield lambda: Connection(resolved(*chosen))
     patch.undo()

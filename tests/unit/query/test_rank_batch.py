@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ from zoo import ZOO  # noqa: E402
 
 from probe.arrays.arrow import table_of  # noqa: E402
 from probe.arrays.dtypes import Ints  # noqa: E402
-from probe.query.identity_columns import with_common  # noqa: E402
-from probe.query.rank_batch import Group, groups_of  # noqa: E402
+from probe.derive.partition import Partition  # noqa: E402
+from probe.query.identity_columns import identified  # noqa: E402
+from probe.query.lazy_columns import LazyColumns, derived_in_parts  # noqa: E402
+from probe.query.rank_batch import batch_of, batches_of  # noqa: E402
+from probe.query.worker import Worker  # noqa: E402
 from probe.snapshot.log import Log  # noqa: E402
 from probe.snapshot.snapshot import Rank, Snapshot  # noqa: E402
 from probe.streams import BEGIN, DEVICE, END, ENGINE, FORWARD, MARKS, SAMPLED, SPANS, STEPS  # noqa: E402
@@ -29,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 STREAMS = TABLE.streams
 assert TABLE.derive is not None
-derive: Callable[[Rank], Any] = TABLE.derive
+derive: Callable[[Partition], Any] = TABLE.derive
 
 
 def job(one: Rank, ends: list[int], ranks: int) -> Snapshot:
@@ -58,20 +62,29 @@ def rows(values: Any) -> list[str]:
     return sorted(map(repr, table_of(TABLE.columns, values).to_pylist()))
 
 
+def batches(ranks: list[Rank]) -> list[list[Rank]]:
+    found = batches_of(list(map(Partition.of, ranks)), STREAMS)
+    return [[part.rank for part in batch] for batch in found]
+
+
 def check(job: Snapshot) -> None:
-    alone = [rows(with_common(raw, derive(raw))) for raw in job.ranks]
-    (members,) = groups_of(job.ranks, STREAMS)
-    assert members == job.ranks
-    group = Group(members, STREAMS, derive)
+    parts = list(map(Partition.of, job.ranks))
+    alone = [rows(identified(part, derive(part))) for part in parts]
+    assert batches(job.ranks) == [job.ranks]
+    worker = Worker()
+    together = derived_in_parts([partial(batch_of, parts, STREAMS)], derive, worker)
+    worker.close()
     assert all(alone)
-    assert [rows_of(share) for share in group.shares] == alone
-    assert rows_of(group.piece) == sorted(row for each in alone for row in each)
+    assert [rows_of(together, rank.rank) for rank in job.ranks] == alone
+    assert rows_of(together) == sorted(row for each in alone for row in each)
 
 
-def rows_of(piece: Any) -> list[str]:
+def rows_of(piece: LazyColumns, rank: int | None = None) -> list[str]:
+    """Of all ranks, or of one."""
     columns = {column.name: [value for chunk in piece.chunks(column) for value in chunk.to_pylist()]
                for column in TABLE.columns}  # fmt: skip
-    return sorted(repr(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
+    found = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return sorted(repr(row) for row in found if rank is None or row["rank"] == rank)
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -107,7 +120,7 @@ def test_on_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ranks = job(raw, ends, 10)
         for rank in range(1, 10, 2):
             ranks.ranks[rank].rows(DEVICE)["device"][:] += 1
-        assert list(groups_of(ranks.ranks, STREAMS)) == [ranks.ranks[::2], ranks.ranks[1::2]]
+        assert batches(ranks.ranks) == [ranks.ranks[::2], ranks.ranks[1::2]]
 
 
 def test_what_one_rank_did_last_is_nothing_to_the_next_ones_first_pass() -> None:
@@ -162,6 +175,6 @@ def test_who_is_not_like_the_others_stays_alone() -> None:
     others.log = type(others.log)()
     others.log.modules.update({serial: dict(module) for serial, module in far.log.modules.items()})
     far.rows(STREAMS[0]).table[0, 0] -= 1 << 60
-    (members,) = groups_of(ranks.ranks, STREAMS)
+    (members,) = batches(ranks.ranks)
     assert members == [raw for raw in ranks.ranks if raw not in (others, far)]
-    assert list(groups_of(ranks.ranks[:3], STREAMS)) == []
+    assert batches(ranks.ranks[:3]) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from tapped import tapped  # noqa: E402
 from zoo import ZOO  # noqa: E402
 
 from probe.arrays.arrow import table_of  # noqa: E402
+from probe.derive.partition import Partition  # noqa: E402
 from probe.query import step_blocks  # noqa: E402
-from probe.query.identity_columns import with_common  # noqa: E402
+from probe.query.identity_columns import identified  # noqa: E402
+from probe.query.lazy_columns import derived_in_parts  # noqa: E402
 from probe.query.worker import Worker  # noqa: E402
 from probe.snapshot.snapshot import Rank, Snapshot  # noqa: E402
 from probe.streams import DEVICE, ENGINE, EVAL, FORWARD, MARKS, SAMPLED, SPANS, STEPS, WAIT  # noqa: E402
@@ -27,18 +30,18 @@ from probe.tables.torch_trace import TABLE  # noqa: E402
 pytestmark = pytest.mark.slow
 
 assert TABLE.derive is not None
-derive: Callable[[Rank], Any] = TABLE.derive
+derive: Callable[[Partition], Any] = TABLE.derive
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_blocks, "ROWS", 30)
-    monkeypatch.setattr(step_blocks, "AT_ONCE", 4)
-    monkeypatch.setattr(step_blocks, "MOST", 100)
+    monkeypatch.setattr(step_blocks, "ROWS_A_BLOCK", 30)
+    monkeypatch.setattr(step_blocks, "LOOKED_UP_TOGETHER", 4)
+    monkeypatch.setattr(step_blocks, "MAX_COPIES", 100)
 
 
 @pytest.fixture
-def helper() -> Iterator[Worker]:
+def worker() -> Iterator[Worker]:
     made = Worker()
     yield made
     made.close()
@@ -77,24 +80,26 @@ def rows(table: Any) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 
 
-def check(raw: Rank, helper: Worker) -> None:
-    made = step_blocks.blocks_of(raw, derive, helper)
-    assert made is not None and len(made.blocks) > 2
+def check(raw: Rank, worker: Worker) -> None:
+    whole = Partition.of(raw)
+    blocks = step_blocks.blocks_of(whole)
+    assert blocks is not None and len(blocks) > 2
+    made = derived_in_parts([partial(lambda block: block, block) for block in blocks], derive, worker)
     made.have(TABLE.columns)
     found = pa.table({column.name: made.joined(column) for column in TABLE.columns})
-    assert rows(found) == rows(table_of(TABLE.columns, with_common(raw, derive(raw))))
+    assert rows(found) == rows(table_of(TABLE.columns, identified(whole, derive(whole))))
     assert found["step"].to_pylist() == made.steps.tolist()
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_a_training_of_each_kind(name: str, helper: Worker) -> None:
+def test_a_training_of_each_kind(name: str, worker: Worker) -> None:
     one, ends = history(name, 16)
-    check(of_rank(one, ends, []), helper)
-    check(of_rank(one, ends, [], first=1000), helper)  # the oldest rows are lost
+    check(of_rank(one, ends, []), worker)
+    check(of_rank(one, ends, [], first=1000), worker)  # the oldest rows are lost
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_what_runs_across_the_ends_of_steps(seed: int, helper: Worker) -> None:
+def test_what_runs_across_the_ends_of_steps(seed: int, worker: Worker) -> None:
     """A call around some steps after another; evals, passes and waits around parts of them, some on other threads."""
     chance = random.Random(seed)
     one, ends = history(chance.choice(list(ZOO)), 20)
@@ -113,7 +118,7 @@ def test_what_runs_across_the_ends_of_steps(seed: int, helper: Worker) -> None:
         start, stop = ends[begin] + chance.choice((-MS // 3, -1, 0, 1)), ends[end] + chance.choice((2, MS // 3))
         more.append((start, stop, 0, thread if chance.random() < 0.5 else 99, kind))
     more = [each for place, each in enumerate(more) if not _crosses(each, more[:place], one)]
-    check(of_rank(one, ends, more), helper)
+    check(of_rank(one, ends, more), worker)
 
 
 def _crosses(span: tuple[int, ...], others: list[tuple[int, ...]], one: Rank) -> bool:
@@ -126,31 +131,33 @@ def _crosses(span: tuple[int, ...], others: list[tuple[int, ...]], one: Rank) ->
     )
 
 
-def test_a_call_around_everything_is_derived_as_a_whole(helper: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_blocks, "MOST", 2)
+def test_a_call_around_everything_is_derived_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_blocks, "MAX_COPIES", 2)
     one, ends = history("chain", 16)
     thread = int(one.rows(SPANS)["thread"][0])
-    assert step_blocks.blocks_of(of_rank(one, ends, []), derive, helper) is not None
-    assert step_blocks.blocks_of(of_rank(one, ends, [(0, ends[-1] + MS, 1, thread, FORWARD)]), derive, helper) is None
+    assert step_blocks.blocks_of(Partition.of(of_rank(one, ends, []))) is not None
+    around = of_rank(one, ends, [(0, ends[-1] + MS, 1, thread, FORWARD)])
+    assert step_blocks.blocks_of(Partition.of(around)) is None
 
 
-def test_what_fails_in_a_block_fails_here(helper: Worker) -> None:
+def test_what_fails_in_a_block_fails_here(worker: Worker) -> None:
     one, ends = history("chain", 16)
-    seen: list[Rank] = []
+    seen: list[Partition] = []
 
-    def fails(raw: Rank) -> Any:
-        seen.append(raw)
+    def fails(part: Partition) -> Any:
+        seen.append(part)
         if len(seen) == 2:
             raise MemoryError
-        return derive(raw)
+        return derive(part)
 
-    made = step_blocks.blocks_of(of_rank(one, ends, []), fails, helper)
-    assert made is not None
+    blocks = step_blocks.blocks_of(Partition.of(of_rank(one, ends, [])))
+    assert blocks is not None
+    made = derived_in_parts([partial(lambda block: block, block) for block in blocks], fails, worker)
     with pytest.raises(MemoryError):
         made.have(TABLE.columns)
 
 
-def test_the_helper_does_its_part_and_order_is_kept(helper: Worker) -> None:
+def test_the_worker_does_its_part_and_order_is_kept(worker: Worker) -> None:
     import threading
 
     both = threading.Barrier(2, timeout=10)
@@ -160,5 +167,5 @@ def test_the_helper_does_its_part_and_order_is_kept(helper: Worker) -> None:
             both.wait()
         return part, threading.get_ident()
 
-    done: list[tuple[int, int]] = helper.share(work, range(9))
+    done: list[tuple[int, int]] = worker.share(work, range(9))
     assert [part for part, _ in done] == list(range(9)) and len({thread for _, thread in done}) == 2

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
+from probe.query.statement import Statement
 from probe.query.subquery_folding import fold
 
 FOLDED = [
@@ -42,7 +43,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @pytest.mark.parametrize("sql", FOLDED)
 def test_a_constant_is_folded_and_the_result_the_same(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    folded = fold(connection, sql)
+    folded = fold(Statement(connection, sql))
     assert folded != sql and "max(" not in folded.partition("WHERE")[2].lower()
     expected, got = connection.sql(sql), connection.sql(folded)
     assert got.columns == expected.columns and got.fetchall() == expected.fetchall()
@@ -50,4 +51,4 @@ def test_a_constant_is_folded_and_the_result_the_same(connection: duckdb.DuckDBP
 
 @pytest.mark.parametrize("sql", LEFT)
 def test_what_is_no_constant_is_left_as_it_stands(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    assert fold(connection, sql) == sql
+    assert fold(Statement(connection, sql)) == sql

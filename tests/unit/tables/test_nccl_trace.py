@@ -8,6 +8,7 @@ import pytest
 from probe.agent.taps.collectives import operations as collective_ops
 from probe.arrays.arrow import table_of
 from probe.derive.operation_types import BUS_FACTORS, OPERATION_TYPES, operation_type
+from probe.derive.partition import Partition
 from probe.schema import COMMON
 from probe.snapshot.log import Log
 from probe.snapshot.snapshot import Rank, Snapshot
@@ -49,7 +50,7 @@ def derived(operations, *, boundaries=(10 * MS, 20 * MS, 30 * MS, 40 * MS), span
         raw.put(stream, [np.array(rows[stream], np.int64).reshape(-1, len(STREAMS[stream]))])
 
     Snapshot([raw], fetch, open_steps=open_steps)
-    return table_of(COLUMNS, TABLE.derive(raw)).to_pylist()
+    return table_of(COLUMNS, TABLE.derive(Partition.of(raw))).to_pylist()
 
 
 def one(*arguments, **keywords):
