@@ -38,39 +38,15 @@ class Column:
 
 # What every table of a rank's rows begins with; the reader fills all but the last three.
 COMMON = (
-    Column(
-        "rank",
-        "INTEGER",
-        "",
-        "Rank of the process in its job; 0 outside a process group.",
-        "RANK or the default group",
-        joins="rank everywhere",
-    ),
+    Column("rank", "INTEGER", "", "Rank of the process in its job; 0 outside a process group.",
+           "RANK or the default group", joins="rank everywhere"),
     Column("host", "VARCHAR", "", "Name of the machine.", "gethostname", joins="host everywhere"),
-    Column("pid", "INTEGER", "", "Process id as the reader's machine sees it.", "/proc", joins="pid everywhere"),
-    Column(
-        "time",
-        "TIMESTAMP",
-        "",
-        "Wall clock of the start, UTC.",
-        "start_ns and a pair of clock readings",
-        joins="time everywhere, by ASOF JOIN",
-    ),
-    Column(
-        "start_ns",
-        "BIGINT",
-        "ns",
-        "Start on the host's monotonic clock.",
-        "CLOCK_MONOTONIC",
-        joins="start_ns of rows of the same host",
-    ),
-    Column(
-        "step",
-        "BIGINT",
-        "",
-        "The job's step in which it started: optimizer steps completed before, the same number on every rank.",
-        "boundaries between steps",
-        joins="step everywhere",
-    ),
+    Column("pid", "INTEGER", "", "Process id as seen from the reader's machine.", "/proc", joins="pid everywhere"),
+    Column("time", "TIMESTAMP", "", "Wall clock of the start, UTC.", "start_ns and a pair of clock readings",
+           joins="time everywhere, by ASOF JOIN"),
+    Column("start_ns", "BIGINT", "ns", "Start on the host's monotonic clock.", "CLOCK_MONOTONIC",
+           joins="start_ns of rows of the same host"),
+    Column("step", "BIGINT", "", "The job's step in which it started: the number of optimizer steps completed "
+           "before, the same on every rank.", "boundaries between steps", joins="step everywhere"),
     Column("in_eval", "BOOLEAN", "", "Whether an eval of probe caused it.", "spans of evals"),
-)
+)  # fmt: skip

@@ -60,78 +60,41 @@ def derive(job: Snapshot) -> Columns:
     return columns_of(TABLE.columns, rows)
 
 
-_SILENT = "It does not answer."
+_SILENT = "The rank does not answer."
 
 TABLE = Table(
     name="probe.agents",
-    doc="One row per rank: who answers, who is silent, since when, and what could not be tapped and why.",
+    doc="One row per rank: whether it answers, at which step it is, and what is not recorded on it and why.",
     columns=(
         _RANK,
         Column("host", "VARCHAR", "", "Name of the machine.", "gethostname", _SILENT, "host everywhere"),
         _PID,
         Column("state", "VARCHAR", "", "answers or silent.", "answer of the agent"),
-        Column(
-            "why", "VARCHAR", "", "Why it is silent, or the last fault of the agent itself.", "agent", "All is well."
-        ),
+        Column("why", "VARCHAR", "", "Why the rank is silent, or the agent's own last fault.", "agent",
+               "Nothing is wrong."),
         Column("attached_at", "TIMESTAMP", "", "When the agent was attached, UTC.", "facts of the agent", _SILENT),
-        Column(
-            "clock_offset_us",
-            "DOUBLE",
-            "µs",
-            "How far its host's clock is ahead of the reader's; `time` is corrected by it, if it is more than "
-            "clock_error_us. 0 on the reader's own host.",
-            "the clock read between request and reply",
-            _SILENT,
-        ),
-        Column(
-            "clock_error_us",
-            "DOUBLE",
-            "µs",
-            "By how much clock_offset_us may be off: half of the quickest round trip to that host.",
-            "the reader's clock",
-            _SILENT,
-        ),
+        Column("clock_offset_us", "DOUBLE", "µs", "How far the host's clock is ahead of the reader's; `time` is "
+               "corrected by it if it exceeds clock_error_us. 0 on the reader's own host.",
+               "the clock read between request and reply", _SILENT),
+        Column("clock_error_us", "DOUBLE", "µs",
+               "Possible error of clock_offset_us: half of the fastest round trip to that host.", "the reader's clock",
+               _SILENT),
         Column("step", "BIGINT", "", "The step the rank is in now.", "boundaries", _SILENT, "step everywhere"),
-        Column(
-            "step_source",
-            "VARCHAR",
-            "",
-            "Where the step's number comes from: optimizer (its own count), trainer (its global_step), scheduler (its "
-            "count, if it is stepped with each step), group_seq (aligned with another rank) or attach (counted from "
-            "the attach).",
-            "agent",
-            _SILENT,
-        ),
-        Column(
-            "optimizer",
-            "VARCHAR",
-            "",
-            "The optimizer whose step ends a step of the job.",
-            "optimizer hooks",
-            "None has stepped yet.",
-        ),
+        Column("step_source", "VARCHAR", "", "Where the step's number comes from: optimizer (its own count), trainer "
+               "(its global_step), scheduler (its count, if it steps once per step), group_seq (aligned with another "
+               "rank) or attach (counted from the attach).", "agent", _SILENT),
+        Column("optimizer", "VARCHAR", "", "The optimizer whose step() ends a step of the job.", "optimizer hooks",
+               "No optimizer has stepped yet."),
         Column("world_size", "INTEGER", "", "Ranks in the job.", "WORLD_SIZE or the default group", _SILENT),
         Column("version", "VARCHAR", "", "Version of the agent.", "agent", _SILENT),
         Column("python", "VARCHAR", "", "Version of Python in the target.", "sys.version_info", _SILENT),
-        Column(
-            "torch",
-            "VARCHAR",
-            "",
-            "Version of torch in the target.",
-            "torch.__version__",
-            "The target has not imported torch.",
-        ),
-        Column(
-            "cuda", "VARCHAR", "", "CUDA version torch was built for.", "torch.version.cuda", "A build without CUDA."
-        ),
-        Column(
-            "untested",
-            "BOOLEAN",
-            "",
-            "This release was not tested with this pair of Python and torch.",
-            "list in the release",
-            "The target has not imported torch.",
-        ),
+        Column("torch", "VARCHAR", "", "Version of torch in the target.", "torch.__version__",
+               "The target has not imported torch."),
+        Column("cuda", "VARCHAR", "", "CUDA version torch was built for.", "torch.version.cuda",
+               "A build without CUDA."),
+        Column("untested", "BOOLEAN", "",
+               "Whether this release has not been tested with this pair of Python and torch.", "list in the release",
+               "The target has not imported torch."),
         *(
             Column(f"{tap.name}_tap", "VARCHAR", "", f"on, or why {tap.records} are not recorded.", "agent", tap.null)
             for tap in TAPS
@@ -139,6 +102,6 @@ TABLE = Table(
         Column("endpoint", "VARCHAR", "", "The agent's socket as the target sees it.", "agent", _SILENT),
     ),
     derive_job=derive,
-    question="Who answers, at which step, and where does the step's number come from?",
+    question="Which ranks answer, at which step are they, and where does the step's number come from?",
     example="SELECT rank, pid, state, step, step_source, torch FROM probe.agents ORDER BY rank",
-)
+)  # fmt: skip

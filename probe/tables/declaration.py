@@ -26,7 +26,7 @@ class Tap:
     name: str
     records: str
     streams: tuple[str, ...] = ()
-    null: str = "It does not answer."
+    null: str = "The rank does not answer."
 
 
 TAPS = (

@@ -57,12 +57,13 @@ TABLE = Table(
         *COMMON[:3],
         Column("stream", "VARCHAR", "", "The stream.", "agent", joins="streams of probe.tables"),
         Column("rows", "BIGINT", "", "Rows recorded since the attach.", "number of the last row"),
-        Column("kept", "BIGINT", "", "Those that are still there.", "rows and the size of the ring"),
-        Column("dropped", "BIGINT", "", "The oldest ones, overwritten by newer ones.", "rows and the size of the ring"),
-        Column("oldest_time", "TIMESTAMP", "", "Time of the oldest row kept, UTC.", "its first slot", "There is none."),
-        Column("retention_mb", "DOUBLE", "MB", "The most that the stream keeps (2^20 bytes).", "size of the ring"),
+        Column("kept", "BIGINT", "", "Rows that are still there.", "rows and the size of the ring"),
+        Column("dropped", "BIGINT", "", "Oldest rows, overwritten by newer ones.", "rows and the size of the ring"),
+        Column("oldest_time", "TIMESTAMP", "", "Time of the oldest row kept, UTC.", "its first slot",
+               "The stream has no rows."),
+        Column("retention_mb", "DOUBLE", "MB", "The most the stream keeps (2^20 bytes).", "size of the ring"),
     ),
     derive_job=derive,
     question="How far back do the rows of each stream reach, and how many are gone?",
     example="SELECT rank, stream, kept, dropped, oldest_time FROM probe.drops ORDER BY rank, dropped DESC, stream",
-)
+)  # fmt: skip

@@ -46,36 +46,30 @@ def derive(part: Partition) -> Columns:
     }
 
 
-_NOT_RUN = "It has not run, or is running."
+_NOT_RUN = "It has not run yet, or is still running."
 
 TABLE = Table(
     name="probe.evals",
-    doc="One row per snippet and rank: who evaluated what, when, and what it changed.",
+    doc="One row per snippet and rank: who ran what, when, and what it changed.",
     columns=(
         *_COMMON,
-        Column(
-            "time", "TIMESTAMP", "", "Wall clock of the start, UTC.", "start_ns and a pair of clock readings", _NOT_RUN
-        ),
+        Column("time", "TIMESTAMP", "", "Wall clock of the start, UTC.", "start_ns and a pair of clock readings",
+               _NOT_RUN),
         Column("start_ns", "BIGINT", "ns", "Start on the host's monotonic clock.", "CLOCK_MONOTONIC", _NOT_RUN),
-        Column("step", "BIGINT", "", "The job's step that was to begin.", "boundaries", _NOT_RUN, "step everywhere"),
-        Column(
-            "duration",
-            "DOUBLE",
-            "s",
-            "How long it ran; at a boundary, how long the training was held.",
-            "host's clock",
-            _NOT_RUN,
-        ),
+        Column("step", "BIGINT", "", "The job's step that was about to begin.", "boundaries", _NOT_RUN,
+               "step everywhere"),
+        Column("duration", "DOUBLE", "s", "How long it ran; at a boundary, how long the training was held.",
+               "host's clock", _NOT_RUN),
         Column("by", "VARCHAR", "", "Who asked for it.", "reader"),
-        Column("where", "VARCHAR", "", "boundary (between two steps) or now (beside the training).", "reader"),
-        Column("ranks", "INTEGER[]", "", "The ranks it was sent to.", "reader", "All of the job."),
+        Column("where", "VARCHAR", "", "boundary (between two steps) or now (while the training goes on).", "reader"),
+        Column("ranks", "INTEGER[]", "", "The ranks it was sent to.", "reader", "It was sent to all ranks."),
         Column("code", "VARCHAR", "", "The snippet.", "reader"),
         Column("ok", "BOOLEAN", "", "Whether it ended without an exception.", "agent", _NOT_RUN),
         Column("error", "VARCHAR", "", "The exception it raised.", "agent", "It raised none."),
-        Column("changed", "VARCHAR[]", "", "Variables of the job that it bound anew.", "agent", _NOT_RUN),
+        Column("changed", "VARCHAR[]", "", "Variables of the job that it rebound.", "agent", _NOT_RUN),
     ),
     streams=(SPANS,),
     derive=derive,
     question="Who ran what in the job, and did it work?",
     example='SELECT time, rank, "by", code, ok, error FROM probe.evals ORDER BY time, rank',
-)
+)  # fmt: skip

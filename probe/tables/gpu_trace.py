@@ -117,7 +117,7 @@ def _reasons(masks: Values) -> Any:
     return pa.array(lists, pa.list_(pa.string())).take(place)
 
 
-_NOT = "The device does not tell."
+_NOT = "The device does not report it."
 _FIRST = "The first second; the device or its driver has no such counter."
 
 
@@ -127,53 +127,38 @@ def _column(name: str, type: str, unit: str, doc: str, source: str, null: str = 
 
 TABLE = Table(
     name="host.gpu_trace",
-    doc="One row per rank, device that the rank can see, and second, as soon as it is sampled.  Ranks that see the "
-    "same device each have rows of it: by uuid they are one.",
+    doc="One row per rank, device visible to the rank, and second, as soon as it is sampled.  Ranks that see the same "
+    "device each have rows for it; uuid tells that it is the same.",
     columns=(
         *COMMON,
-        Column(
-            "device",
-            "VARCHAR",
-            "",
-            "The device as the process numbers it; on a host of unequal devices that is sure only with "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID.",
-            "CUDA_VISIBLE_DEVICES",
-            joins="device of python.torch_trace of the same rank",
-        ),
-        _column("uuid", "VARCHAR", "", "Its UUID, the same for every process.", "UUID"),
-        _column("name", "VARCHAR", "", "Its model.", "Name"),
+        Column("device", "VARCHAR", "", "The device as the process numbers it; on a host with different kinds of "
+               "devices that is certain only with CUDA_DEVICE_ORDER=PCI_BUS_ID.", "CUDA_VISIBLE_DEVICES",
+               joins="device of python.torch_trace of the same rank"),
+        _column("uuid", "VARCHAR", "", "UUID of the device, the same for every process.", "UUID"),
+        _column("name", "VARCHAR", "", "Model of the device.", "Name"),
         _column("gpu_util_pct", "DOUBLE", "%", "Share of time in which a kernel ran.", "UtilizationRates"),
         _column("memory_util_pct", "DOUBLE", "%", "Share of time in which its memory was busy.", "UtilizationRates"),
-        _column("memory_used_mb", "DOUBLE", "MB", "Memory in use, by all processes (2^20 bytes).", "MemoryInfo"),
-        _column("memory_total_mb", "DOUBLE", "MB", "Memory it has (2^20 bytes).", "MemoryInfo"),
-        _column("power_w", "DOUBLE", "W", "Power it draws.", "PowerUsage"),
-        _column("power_limit_w", "DOUBLE", "W", "Power it may draw.", "EnforcedPowerLimit"),
+        _column("memory_used_mb", "DOUBLE", "MB", "Memory in use by all processes (2^20 bytes).", "MemoryInfo"),
+        _column("memory_total_mb", "DOUBLE", "MB", "Total memory (2^20 bytes).", "MemoryInfo"),
+        _column("power_w", "DOUBLE", "W", "Power drawn.", "PowerUsage"),
+        _column("power_limit_w", "DOUBLE", "W", "Power limit.", "EnforcedPowerLimit"),
         _column("temperature_celsius", "DOUBLE", "°C", "Temperature of the chip.", "Temperature"),
-        _column("sm_clock_mhz", "DOUBLE", "MHz", "Clock of its multiprocessors.", "ClockInfo"),
-        _column("memory_clock_mhz", "DOUBLE", "MHz", "Clock of its memory.", "ClockInfo"),
-        _column(
-            "throttle_reasons",
-            "VARCHAR[]",
-            "",
-            f"What keeps its clocks down, of {', '.join(REASONS.values())}; empty if nothing does.",
-            "CurrentClocksThrottleReasons",
-        ),
+        _column("sm_clock_mhz", "DOUBLE", "MHz", "Clock of the multiprocessors.", "ClockInfo"),
+        _column("memory_clock_mhz", "DOUBLE", "MHz", "Clock of the memory.", "ClockInfo"),
+        _column("throttle_reasons", "VARCHAR[]", "",
+                f"What holds its clocks down, out of {', '.join(REASONS.values())}; empty if nothing does.",
+                "CurrentClocksThrottleReasons"),
         _column("pcie_rx_mb_s", "DOUBLE", "MB/s", "Received over PCIe.", "PCIE_COUNT_RX_BYTES", _FIRST),
         _column("pcie_tx_mb_s", "DOUBLE", "MB/s", "Sent over PCIe.", "PCIE_COUNT_TX_BYTES", _FIRST),
         _column("nvlink_rx_mb_s", "DOUBLE", "MB/s", "Received over NVLink.", "NVLINK_THROUGHPUT_DATA_RX", _FIRST),
         _column("nvlink_tx_mb_s", "DOUBLE", "MB/s", "Sent over NVLink.", "NVLINK_THROUGHPUT_DATA_TX", _FIRST),
-        _column(
-            "ecc_errors",
-            "BIGINT",
-            "",
-            "Errors of its memory that could not be corrected, since the driver was loaded.",
-            "TotalEccErrors",
-        ),
+        _column("ecc_errors", "BIGINT", "", "Uncorrectable memory errors since the driver was loaded.",
+                "TotalEccErrors"),
     ),
     streams=(SAMPLES,),
     derive=derive,
     taps=("gpu",),
-    question="How busy is each device, and how full?",
-    example="SELECT host, device, AVG(gpu_util_pct) AS util, MAX(memory_used_mb) AS used, MAX(power_w) AS power "
-    "FROM host.gpu_trace GROUP BY ALL ORDER BY ALL",
-)
+    question="How busy is each device, and how full is its memory?",
+    example="SELECT host, device, AVG(gpu_util_pct) AS util, MAX(memory_used_mb) AS used, MAX(power_w) AS power FROM "
+    "host.gpu_trace GROUP BY ALL ORDER BY ALL",
+)  # fmt: skip

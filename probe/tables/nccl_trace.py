@@ -40,161 +40,67 @@ def _first_whole(part: Partition, rows: Rows, step: Ints) -> int:
 
 _BEFORE = "Issued before the attach."
 _GROUP = "process group"
-_UNKNOWN_GROUP = "A group that the agent could not look into."
+_UNKNOWN_GROUP = "The agent could not inspect the group."
 _NO_TENSOR = "Barriers."
 
 TABLE = Table(
     name="python.nccl_trace",
-    doc="One row per collective or point-to-point operation (NCCL, gloo, any backend), from its issue on; "
-    "one that never ends stays in_flight.  Operations that overlap add up to work, not to wall time.",
+    doc="One row per collective or point-to-point operation of any backend (NCCL, gloo, …), from the moment it is "
+    "issued; one that never ends stays in_flight.  Overlapping operations add up to work, not to wall time.",
     columns=(
         *(replace(column, null=_BEFORE) if column.name == "step" else column for column in COMMON),
         Column("seq", "BIGINT", "", "Order of issue in this process.", "number of the row", _BEFORE),
-        Column(
-            "operation_type",
-            "VARCHAR",
-            "",
-            "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, "
-            "barrier, send or recv; coalesced operations go by the same names.",
-            "operation of c10d",
-            joins="operation_type of other ranks",
-        ),
+        Column("operation_type", "VARCHAR", "", "all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, "
+               "scatter, all_to_all, barrier, send or recv; coalesced operations have the same names.",
+               "operation of c10d", joins="operation_type of other ranks"),
         Column("backend", "VARCHAR", "", "gloo, nccl, …", _GROUP, _UNKNOWN_GROUP),
-        Column(
-            "group_name",
-            "VARCHAR",
-            "",
-            "torch's name of the process group, the same on all its ranks.",
-            _GROUP,
-            _UNKNOWN_GROUP,
-            "group_name of other ranks and of probe.collectives",
-        ),
+        Column("group_name", "VARCHAR", "", "torch's name of the process group, the same on all its ranks.", _GROUP,
+               _UNKNOWN_GROUP, "group_name of other ranks and of probe.collectives"),
         Column("group_size", "INTEGER", "", "Ranks in the group.", _GROUP, _UNKNOWN_GROUP),
         Column("group_rank", "INTEGER", "", "This process's rank in the group.", _GROUP, _UNKNOWN_GROUP),
-        Column(
-            "group_ranks",
-            "INTEGER[]",
-            "",
-            "The group's members as ranks of the job.",
-            _GROUP,
-            "A group made without torch.distributed.",
-            "rank",
-        ),
-        Column(
-            "group_seq",
-            "BIGINT",
-            "",
-            "The backend's own sequence number after the operation was issued; gloo counts point-to-point "
-            "operations and monitored barriers in it too, on the ranks that take part.",
-            "backend",
-            "send, recv, monitored barriers; blocked or failed while it was issued.",
-            "group_seq of other ranks, with group_name",
-        ),
-        Column(
-            "peer",
-            "INTEGER",
-            "",
-            "The other rank of send and recv, the root of broadcast, reduce, gather and scatter; a rank of the job.",
-            "arguments",
-            "Operations of all with all; recv from any rank.",
-            "rank",
-        ),
-        Column(
-            "bytes",
-            "BIGINT",
-            "B",
-            "Size as nccl-tests counts it: the buffer of all_reduce, broadcast and reduce, the whole "
-            "gathered or scattered buffer, the input of reduce_scatter and all_to_all; 0 for barriers.",
-            "tensors",
-        ),
+        Column("group_ranks", "INTEGER[]", "", "The group's members, as ranks of the job.", _GROUP,
+               "The group was made without torch.distributed.", "rank"),
+        Column("group_seq", "BIGINT", "", "The backend's own sequence number after the operation was issued; gloo "
+               "counts point-to-point operations and monitored barriers in it too, on the ranks that take part.",
+               "backend", "send, recv, monitored barriers; blocked or failed while it was issued.",
+               "group_seq of other ranks, with group_name"),
+        Column("peer", "INTEGER", "", "The other rank of send and recv, the root of broadcast, reduce, gather and "
+               "scatter; as a rank of the job.", "arguments", "Operations between all ranks; recv from any rank.",
+               "rank"),
+        Column("bytes", "BIGINT", "B", "Size as nccl-tests counts it: the buffer of all_reduce, broadcast and reduce, "
+               "the whole gathered or scattered buffer, the input of reduce_scatter and all_to_all; 0 for barriers.",
+               "tensors"),
         Column("dtype", "VARCHAR", "", "Data type of the first tensor.", "tensors", _NO_TENSOR),
-        Column(
-            "shape",
-            "VARCHAR",
-            "",
-            "Shape of the first tensor that this rank gives (of a receiver: gets), and how many more there are.",
-            "tensors",
-            _NO_TENSOR,
-        ),
-        Column(
-            "async_op",
-            "BOOLEAN",
-            "",
-            "Issued to be waited for later, as DDP and functional collectives do.",
-            "arguments",
-            "send and recv, where c10d does not tell; issued before the attach.",
-        ),
-        Column(
-            "source",
-            "VARCHAR",
-            "",
-            "Who issued it: ddp (its reducer, hooks and buffers), fsdp, functional (functional collectives, DTensor, "
-            "compiled code), zero, pipelining, … (the part of torch.distributed), or user.",
-            "Python frames around it",
-            _BEFORE,
-        ),
-        Column(
-            "issue_us",
-            "DOUBLE",
-            "µs",
-            "Time the host took to issue it.",
-            "host's clock",
-            "Blocked or failed while it was issued, or issued before the attach.",
-        ),
-        Column(
-            "duration_ms",
-            "DOUBLE",
-            "ms",
-            "From issue to completion; on NCCL the time on the device.",
-            "future of the operation, or its own events",
-            "In flight, or issued before the attach and not timed by the recorder.",
-        ),
-        Column(
-            "age_ms",
-            "DOUBLE",
-            "ms",
-            "How long one in flight has been going on.",
-            "clock of the snapshot",
-            "Not in flight.",
-        ),
-        Column(
-            "algbw_gbps",
-            "DOUBLE",
-            "GB/s",
-            "bytes / duration, as nccl-tests defines it (10^9 bytes).",
-            "bytes and duration_ms",
-            "In flight, failed, barriers, no duration_ms.",
-        ),
-        Column(
-            "busbw_gbps",
-            "DOUBLE",
-            "GB/s",
-            "algbw × what each link carries of it: 2 (n-1)/n for all_reduce, 1 for broadcast, reduce, send "
-            "and recv, else (n-1)/n.",
-            "algbw_gbps and group_size",
-            "As algbw_gbps.",
-        ),
-        Column(
-            "state",
-            "VARCHAR",
-            "",
-            "done, in_flight or failed.",
-            "future of the operation",
-            "Sends and receives of a batch that was issued before the attach: the recorder does not tell.",
-        ),
-        Column(
-            "from_flight_recorder",
-            "BOOLEAN",
-            "",
-            "Issued before the attach: what torch's own recorder has (TORCH_FR_BUFFER_SIZE, 2,000 operations), as long "
-            "as no step has ended since, as in a job that hangs.  It knows no step and no source; gloo's has no send "
-            "and recv, no durations, and calls a reduce_scatter an all_reduce.",
-            "torch's Flight Recorder",
-        ),
+        Column("shape", "VARCHAR", "", "Shape of the first tensor that this rank contributes (a receiver: receives), "
+               "and how many more there are.", "tensors", _NO_TENSOR),
+        Column("async_op", "BOOLEAN", "",
+               "Whether it was issued to be waited for later, as DDP and functional collectives do.", "arguments",
+               "send and recv, for which c10d does not say; issued before the attach."),
+        Column("source", "VARCHAR", "", "What issued it: ddp (its reducer, hooks and buffers), fsdp, functional "
+               "(functional collectives, DTensor, compiled code), zero, pipelining, … (the part of "
+               "torch.distributed), or user.", "Python frames around it", _BEFORE),
+        Column("issue_us", "DOUBLE", "µs", "Time the host took to issue it.", "host's clock",
+               "Blocked or failed while it was issued, or issued before the attach."),
+        Column("duration_ms", "DOUBLE", "ms", "From issue to completion; on NCCL the time on the device.",
+               "future of the operation, or its own events",
+               "In flight, or issued before the attach and not timed by the recorder."),
+        Column("age_ms", "DOUBLE", "ms", "How long an operation in flight has been running.", "clock of the snapshot",
+               "Not in flight."),
+        Column("algbw_gbps", "DOUBLE", "GB/s", "bytes / duration, as nccl-tests defines it (10^9 bytes).",
+               "bytes and duration_ms", "In flight, failed, barriers, no duration_ms."),
+        Column("busbw_gbps", "DOUBLE", "GB/s", "algbw times the share that each link carries: 2 (n-1)/n for "
+               "all_reduce, 1 for broadcast, reduce, send and recv, else (n-1)/n.", "algbw_gbps and group_size",
+               "Same as algbw_gbps."),
+        Column("state", "VARCHAR", "", "done, in_flight or failed.", "future of the operation",
+               "Sends and receives of a batch that was issued before the attach: the recorder does not say."),
+        Column("from_flight_recorder", "BOOLEAN", "", "Whether it was issued before the attach and comes from torch's "
+               "own recorder (TORCH_FR_BUFFER_SIZE, 2,000 operations), which is read as long as no step has ended "
+               "since, as in a job that hangs.  The recorder has no steps and no sources; gloo's has no send and "
+               "recv, no durations, and records a reduce_scatter as an all_reduce.", "torch's Flight Recorder"),
     ),
     streams=(COLLECTIVES,),
     derive=derive,
     question="What does each step send, in how many operations, and how fast?",
-    example="SELECT rank, step, operation_type, COUNT(*) AS n, SUM(bytes) / 1e6 AS mb, AVG(busbw_gbps) AS busbw "
-    "FROM python.nccl_trace GROUP BY ALL ORDER BY step DESC, rank, mb DESC LIMIT 10",
-)
+    example="SELECT rank, step, operation_type, COUNT(*) AS n, SUM(bytes) / 1e6 AS mb, AVG(busbw_gbps) AS busbw FROM "
+    "python.nccl_trace GROUP BY ALL ORDER BY step DESC, rank, mb DESC LIMIT 10",
+)  # fmt: skip

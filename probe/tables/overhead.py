@@ -68,38 +68,24 @@ _FEW = f"Fewer than {ENOUGH} steps."
 
 TABLE = Table(
     name="probe.overhead",
-    doc="Three rows per rank: the usual time of steps that were sampled, that were not, and that had no tap at all.",
+    doc="Three rows per rank: the median duration of steps that were sampled, that were not, and that had no tap at "
+    "all.",
     columns=(
         *COMMON[:3],
-        Column(
-            "steps_of",
-            "VARCHAR",
-            "",
-            "sampled, unsampled or bare (no tap in but the one that counts steps).",
-            "flags of the step",
-        ),
-        Column(
-            "steps",
-            "BIGINT",
-            "",
-            "Steps compared: whole ones without an eval, not the first after a change.",
-            "boundaries between steps",
-        ),
-        Column("median_duration", "DOUBLE", "s", "Median time of such a step.", "boundaries between steps", _FEW),
-        Column(
-            "over_bare",
-            "DOUBLE",
-            "",
-            "median_duration over that of bare steps: 1.01 is 1 % more.",
-            "boundaries between steps",
-            f"{_FEW[:-1]} of the kind, or of bare ones.",
-        ),
-        Column("sample", "VARCHAR", "", "What was asked for: auto, or every how many blocks of ten steps.", "agent"),
-        Column("every", "INTEGER", "", "Of how many blocks of ten steps one is sampled now.", "agent"),
-        Column("budget_pct", "DOUBLE", "%", "What sampling may cost with sample=auto.", "agent"),
+        Column("steps_of", "VARCHAR", "",
+               "sampled, unsampled or bare (no tap installed but the one that counts steps).", "flags of the step"),
+        Column("steps", "BIGINT", "",
+               "Steps compared: whole ones without an eval, except the first after a change of kind.",
+               "boundaries between steps"),
+        Column("median_duration", "DOUBLE", "s", "Median duration of these steps.", "boundaries between steps", _FEW),
+        Column("over_bare", "DOUBLE", "", "median_duration divided by that of bare steps; 1.01 means 1 % longer.",
+               "boundaries between steps", f"{_FEW[:-1]} of the kind, or of bare ones."),
+        Column("sample", "VARCHAR", "", "The setting: auto, or N to record one block of ten steps in N.", "agent"),
+        Column("every", "INTEGER", "", "N, if one block of ten steps in N is sampled now.", "agent"),
+        Column("budget_pct", "DOUBLE", "%", "The most that sampling may cost with sample=auto.", "agent"),
     ),
     derive_job=derive,
     streams=(),
-    question="How much longer is a step that is recorded than one that is not?",
+    question="How much longer does a recorded step take than one that is not?",
     example="SELECT rank, steps_of, steps, median_duration, over_bare FROM probe.overhead ORDER BY ALL",
-)
+)  # fmt: skip

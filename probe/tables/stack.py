@@ -44,28 +44,21 @@ def _of_thread(raw: Rank, thread: Thread) -> list[dict[str, Any]]:
 
 TABLE = Table(
     name="python.stack",
-    doc="One row per Python frame of every thread, at the moment of the query; the agent's own thread is left out.  "
-    "`probe ENDPOINT stack` shows it folded.",
+    doc="One row per Python frame of every thread, at the moment of the query, without the agent's own thread.  "
+    "`probe ENDPOINT stack` shows the same, folded.",
     columns=(
         *COMMON[:3],
         Column("thread", "BIGINT", "", "The thread's identifier in Python.", "sys._current_frames"),
-        Column(
-            "native_id",
-            "BIGINT",
-            "",
-            "The kernel's number of the thread.",
-            "threading",
-            "A thread that Python did not start.",
-            "thread of python.torch_trace",
-        ),
-        Column("thread_name", "VARCHAR", "", "Its name.", "threading", "A thread that Python did not start."),
+        Column("native_id", "BIGINT", "", "The kernel's id of the thread.", "threading",
+               "Python did not start the thread.", "thread of python.torch_trace"),
+        Column("thread_name", "VARCHAR", "", "Name of the thread.", "threading", "Python did not start the thread."),
         Column("is_main", "BOOLEAN", "", "Whether it is the main thread.", "threading"),
-        Column("depth", "INTEGER", "", "0 is the innermost frame; at most 200 of a thread.", "frames"),
+        Column("depth", "INTEGER", "", "0 is the innermost frame; at most 200 frames per thread.", "frames"),
         Column("function", "VARCHAR", "", "Qualified name of the function (before Python 3.11 its name).", "code"),
-        Column("file", "VARCHAR", "", "Its source file.", "code"),
-        Column("line", "INTEGER", "", "The line it is at.", "frame"),
+        Column("file", "VARCHAR", "", "Source file of the function.", "code"),
+        Column("line", "INTEGER", "", "The line that it is executing.", "frame"),
     ),
     derive_job=derive,
     question="Where does the main thread of each rank stand?",
     example="SELECT rank, function, file, line FROM python.stack WHERE is_main AND depth < 3 ORDER BY rank, depth",
-)
+)  # fmt: skip

@@ -155,10 +155,10 @@ def _done_by(part: Partition, thread: int) -> Intervals:
 
 _OPEN = "The step of the attach, an open step."
 _LOST = (
-    f"{_OPEN[:-1]}, a step whose rows have been overwritten; of steps that are not sampled the bare ones "
-    "(probe.overhead) and those too short to be timed within the budget."
+    f"{_OPEN[:-1]}, a step whose rows have been overwritten; of unsampled steps, bare ones (probe.overhead) and those "
+    "too short to be timed within the budget."
 )
-_AS_DATA = "As data_duration."
+_AS_DATA = "Same as data_duration."
 _CLOCK = "host's clock"
 
 
@@ -168,69 +168,44 @@ def _phase(name: str, doc: str, source: str, null: str = _AS_DATA) -> Column:
 
 TABLE = Table(
     name="python.step_trace",
-    doc="One row per step, every step: what its time went into.  The phases add up to duration; they are what the "
-    "thread that trains was in, so a phase inside another one belongs to the outer one.",
+    doc="One row per step, for every step: where its time went.  The phases add up to duration.  They are what the "
+    "training thread was doing, and a phase inside another one counts as the outer one.",
     columns=(
         *COMMON,
-        Column(
-            "duration",
-            "DOUBLE",
-            "s",
-            "Wall time of the step: from the end of the last optimizer of the step before to the end of its own.",
-            _CLOCK,
-            _OPEN,
-        ),
+        Column("duration", "DOUBLE", "s",
+               "Wall time of the step: from the end of the last optimizer of the step before to the end of its own.",
+               _CLOCK, _OPEN),
         _phase("data", "Time in __next__ of torch's DataLoaders.", "python.dataloader_trace", _LOST),
-        _phase(
-            "forward",
-            "Time in module calls, outside the other phases.",
-            "outermost module calls",
-            f"{_OPEN[:-1]}, a step whose rows have been overwritten, or that is not sampled: its forward is then in "
-            "other_duration.",
-        ),
-        _phase("backward", "Time in backward passes, forwards that they run again included.", "autograd's engine"),
-        _phase("optimizer", "Time in Optimizer.step, with what its closure calls.", "optimizer steps"),
-        _phase(
-            "comm",
-            "Time for which the thread that trains was blocked by collectives, wherever that was: while it issued "
-            "them and while it waited for one.  On a device hardly any: there it is the device that waits.",
-            "python.nccl_trace, Work.wait, wait_tensor",
-            f"{_AS_DATA[:-1]}, and a step before collectives were recorded: it is then in the phases around.",
-        ),
-        _phase("eval", "Time for which evals of probe held the training.", "probe.evals"),
+        _phase("forward", "Time in module calls, outside the other phases.", "outermost module calls",
+               f"{_OPEN[:-1]}, a step whose rows have been overwritten, an unsampled step, whose forward is in "
+               "other_duration."),
+        _phase("backward", "Time in backward passes, including forwards that they run again.", "autograd's engine"),
+        _phase("optimizer", "Time in Optimizer.step, including what its closure calls.", "optimizer steps"),
+        _phase("comm", "Time for which collectives blocked the training thread, in whatever phase: while it issued "
+               "them and while it waited for one.  Next to nothing on a device, where it is the device that waits.",
+               "python.nccl_trace, Work.wait, wait_tensor",
+               f"{_AS_DATA[:-1]}, and a step before collectives were recorded, when it is in the phases around it."),
+        _phase("eval", "Time for which evals of probe held the training up.", "probe.evals"),
         _phase("other", "The rest of duration.", "duration less the phases"),
-        Column(
-            "comm_hidden_pct",
-            "DOUBLE",
-            "%",
-            "Of the time in which any collective was under way, the part in which the thread that trains went on.",
-            "python.nccl_trace, comm_duration",
-            "As comm_duration; no collectives, or some of a backend that runs them on a device; an open step, an eval.",
-        ),
-        Column(
-            "rss_mb",
-            "DOUBLE",
-            "MB",
-            "Resident memory of the process at the end of the step (2^20 bytes).",
-            "/proc/self/statm",
-            "It was not read: an unsampled or an open step, or it had been read some milliseconds before.",
-        ),
+        Column("comm_hidden_pct", "DOUBLE", "%",
+               "Share of the time with a collective under way in which the training thread went on.",
+               "python.nccl_trace, comm_duration", "Same as comm_duration; no collectives, or some of a backend that "
+               "runs them on a device; an open step, an eval."),
+        Column("rss_mb", "DOUBLE", "MB", "Resident memory of the process at the end of the step (2^20 bytes).",
+               "/proc/self/statm",
+               "It was not read: an unsampled or open step, or it had been read a few milliseconds before."),
         Column("sampled", "BOOLEAN", "", "Whether module calls were recorded.", "agent", "An open step."),
-        Column(
-            "samples",
-            "BIGINT",
-            "",
-            "First dimension of the first tensor that the model was given, added up over the micro steps.",
-            "first module call with gradients of each micro step",
-            f"{_OPEN[:-1]}, a step that is not sampled, no tensor was seen.",
-        ),
+        Column("samples", "BIGINT", "",
+               "Size of the first dimension of the first tensor passed to the model, summed over the micro steps.",
+               "first module call with gradients of each micro step",
+               f"{_OPEN[:-1]}, an unsampled step, no tensor was seen."),
     ),
     streams=_STREAMS,
     taps=("forward", "optimizer", "loader"),
     derive=derive,
-    question="What does the time of a step go into, in seconds?",
-    example="SELECT rank, AVG(data_duration) AS data, AVG(forward_duration) AS forward, "
-    "AVG(backward_duration) AS backward, AVG(optimizer_duration) AS optimizer, AVG(comm_duration) AS comm, "
-    "AVG(eval_duration) AS eval, AVG(other_duration) AS other, AVG(duration) AS step "
-    "FROM python.step_trace WHERE sampled GROUP BY rank ORDER BY rank",
-)
+    question="Where does the time of a step go, in seconds?",
+    example="SELECT rank, AVG(data_duration) AS data, AVG(forward_duration) AS forward, AVG(backward_duration) AS "
+    "backward, AVG(optimizer_duration) AS optimizer, AVG(comm_duration) AS comm, AVG(eval_duration) AS eval, "
+    "AVG(other_duration) AS other, AVG(duration) AS step FROM python.step_trace WHERE sampled GROUP BY rank ORDER BY "
+    "rank",
+)  # fmt: skip

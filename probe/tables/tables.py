@@ -30,9 +30,9 @@ TABLE = Table(
         Column("column_count", "INTEGER", "", "How many columns it has.", "declaration"),
         Column("streams", "VARCHAR[]", "", "The raw streams it is made of.", "declaration"),
         Column("question", "VARCHAR", "", "What the example answers.", "declaration"),
-        Column("example", "VARCHAR", "", "A query to begin with.", "declaration"),
+        Column("example", "VARCHAR", "", "A query to start with.", "declaration"),
     ),
     derive_catalogue=derive,
     question="What tables are there?",
     example="SELECT table_name, description FROM probe.tables",
-)
+)  # fmt: skip

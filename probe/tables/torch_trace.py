@@ -146,124 +146,65 @@ def _models(part: Partition) -> dict[int, str]:
 
 _CLOCKS = "CUDA events on cuda, else the host's clock"
 _NOT_TIMED = (
-    "On cuda: the device has not come to it yet, no event was to be had, a graph was being captured, the module is on "
+    "On cuda: the device has not got to it yet, no event was available, a graph was being captured, the module is on "
     "several devices, or retention has dropped it."
 )
 
 
 def _memory(name: str, doc: str) -> Column:
-    return Column(name, "DOUBLE", "MB", doc, "CUDA caching allocator", "On the CPU; in backward; as total_duration.")
+    return Column(name, "DOUBLE", "MB", doc, "CUDA caching allocator", "On the CPU; in backward; same as total_duration.")
 
 
 TABLE = Table(
     name="python.torch_trace",
-    doc="One row per module call, per backward of a module and per optimizer step, of each sampled step.  duration "
-    "is self time, so that sums are true; a module with its children is total_duration.",
+    doc="One row per module call, backward of a module and optimizer step, of each sampled step.  duration is self "
+    "time: durations never overlap, so they can be summed; total_duration includes a module's children.",
     columns=(
         *COMMON,
-        Column(
-            "seq",
-            "BIGINT",
-            "",
-            "Order of completion in this process; the rows of one backward pass share the number of the pass.",
-            "number of the span",
-        ),
-        Column(
-            "micro_step",
-            "INTEGER",
-            "",
-            "Backward passes since the last step (gradient accumulation).",
-            "passes of the autograd engine",
-        ),
-        Column(
-            "module",
-            "VARCHAR",
-            "",
-            "Qualified name as named_modules() gives it, without wrappers; a root and an optimizer go by their "
-            "class name.",
-            "named_modules()",
-            "A backward pass of no known module.",
-            "module of other ranks and steps, parent",
-        ),
-        Column("module_type", "VARCHAR", "", "Class name.", "type()", "As module."),
-        Column(
-            "parent",
-            "VARCHAR",
-            "",
-            "Module whose call this one ran in.",
-            "nesting of calls",
-            "Outermost calls, optimizer steps.",
-            "module of the same rank, step and root",
-        ),
-        Column(
-            "root",
-            "VARCHAR",
-            "",
-            "The model that the module is of: the variable that holds its outermost module, else the class of that; "
-            "a number after # tells models apart that would have one name.",
-            "variables of the job's functions, when the module was named",
-            "Optimizer steps, a backward pass of no known module.",
-        ),
+        Column("seq", "BIGINT", "",
+               "Order of completion in this process; the rows of one backward pass share the number of the pass.",
+               "number of the span"),
+        Column("micro_step", "INTEGER", "", "Backward passes since the last step (gradient accumulation).",
+               "passes of the autograd engine"),
+        Column("module", "VARCHAR", "", "Qualified name as named_modules() gives it, without wrappers; for a root or "
+               "an optimizer, its class name.", "named_modules()", "A backward pass without a known module.",
+               "module of other ranks and steps, parent"),
+        Column("module_type", "VARCHAR", "", "Class name.", "type()", "Same as module."),
+        Column("parent", "VARCHAR", "", "Module whose call this one ran in.", "nesting of calls",
+               "Outermost calls, optimizer steps.", "module of the same rank, step and root"),
+        Column("root", "VARCHAR", "", "The model that the module belongs to: the variable that holds its outermost "
+               "module, else that module's class; a number after # distinguishes models of the same name.",
+               "variables of the job's functions, when the module was named",
+               "Optimizer steps, a backward pass without a known module."),
         Column("depth", "INTEGER", "", "Module calls around this one; 0 is the outermost.", "nesting of calls"),
         Column("stage", "VARCHAR", "", "forward, backward or step.", "kind of span"),
-        Column(
-            "duration",
-            "DOUBLE",
-            "s",
-            "Time of this module itself, not of modules it called, on its device; on cuda from the end of what was "
-            "issued before it to the end of what it issued, waiting for the host included.",
-            _CLOCKS,
-            f"{_NOT_TIMED}  So is a module that holds one that was not timed.",
-        ),
-        Column(
-            "total_duration",
-            "DOUBLE",
-            "s",
-            "Time from entry to exit, children included, on its device.",
-            _CLOCKS,
-            _NOT_TIMED,
-        ),
+        Column("duration", "DOUBLE", "s", "Time of this module itself, without the modules it called, on its device; "
+               "on cuda from the end of the work issued before it to the end of its own, including time spent waiting "
+               "for the host.", _CLOCKS, f"{_NOT_TIMED}  Also a module that contains one that was not timed."),
+        Column("total_duration", "DOUBLE", "s", "Time from entry to exit, including children, on its device.", _CLOCKS,
+               _NOT_TIMED),
         Column("host_duration", "DOUBLE", "s", "duration on the host's clock.", "host's clock"),
         Column("total_host_duration", "DOUBLE", "s", "total_duration on the host's clock.", "host's clock"),
-        _memory("allocated", "Memory of the device held at the end of the call (2^20 bytes)."),
+        _memory("allocated", "Device memory allocated at the end of the call (2^20 bytes)."),
         _memory("allocated_delta", "Memory gained or lost during the call."),
-        _memory("max_allocated", "Most memory held until then, since the job last reset that count."),
+        _memory("max_allocated", "Peak of allocated memory until then, since the job last reset the peak."),
         _memory("reserved", "Memory the allocator had reserved at the end of the call."),
-        Column(
-            "device",
-            "VARCHAR",
-            "",
-            "Device of the module's parameters and buffers, else of the module around it, else the cuda device of its "
-            "arguments: cpu, cuda:0, ...",
-            "parameters, when the module was named",
-            "Several devices, offloaded, not named yet, or no parameters anywhere and no arguments on cuda.",
-            "device of host.gpu_trace of the same rank",
-        ),
-        Column(
-            "thread",
-            "BIGINT",
-            "",
-            "Native id of the thread.",
-            "threading.get_native_id()",
-            "A thread that ended before it was noted.",
-            "thread of python.dataloader_trace, native_id of python.stack",
-        ),
-        Column(
-            "recompute",
-            "BOOLEAN",
-            "",
-            "Forward run again by activation checkpointing.",
-            "forward inside a backward pass",
-        ),
-        Column(
-            "compiled", "BOOLEAN", "", "The row is a compiled region; its inner modules give no rows.", "torch.compile"
-        ),
-        Column("failed", "BOOLEAN", "", "The call raised.", "exceptions"),
+        Column("device", "VARCHAR", "", "Device of the module's parameters and buffers, else of the module around it, "
+               "else the cuda device of its arguments: cpu, cuda:0, ...", "parameters, when the module was named",
+               "Several devices, offloaded, not named yet, or no parameters anywhere and no arguments on cuda.",
+               "device of host.gpu_trace of the same rank"),
+        Column("thread", "BIGINT", "", "Native id of the thread.", "threading.get_native_id()",
+               "The thread ended before it was noted.", "thread of python.dataloader_trace, native_id of python.stack"),
+        Column("recompute", "BOOLEAN", "", "Whether activation checkpointing ran this forward again.",
+               "forward inside a backward pass"),
+        Column("compiled", "BOOLEAN", "", "Whether the row is a compiled region, whose inner modules have no rows.",
+               "torch.compile"),
+        Column("failed", "BOOLEAN", "", "Whether the call raised.", "exceptions"),
     ),
     streams=(*_STREAMS, DEVICE),
     derive=derive,
     by_step=True,
     in_batches=True,
-    question="Which modules take longest, a call?",
+    question="Which modules take the longest per call?",
     example="SELECT module, stage, AVG(duration) FROM python.torch_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 5",
-)
+)  # fmt: skip
