@@ -152,7 +152,9 @@ _NOT_TIMED = (
 
 
 def _memory(name: str, doc: str) -> Column:
-    return Column(name, "DOUBLE", "MB", doc, "CUDA caching allocator", "On the CPU; in backward; same as total_duration.")
+    return Column(
+        name, "DOUBLE", "MB", doc, "CUDA caching allocator", "On the CPU; in backward; same as total_duration."
+    )
 
 
 TABLE = Table(
