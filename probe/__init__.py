@@ -35,15 +35,18 @@ if TYPE_CHECKING:
         UsageError,
     )  # fmt: skip
     from .evals.evaluation import EvalResult, RankResult
+    from .query.result import Cost, Coverage, Fetch, Note, Result
 
 __all__ = [
-    "AgentError", "AttachError", "Attached", "Connection", "EndpointError", "EvalError", "EvalResult", "HungError",
-    "Interrupted", "OutputError", "ProbeError", "QueryError", "RankResult", "Report", "SilentError", "SnippetFailed",
-    "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
+    "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "EndpointError", "EvalError",
+    "EvalResult", "Fetch", "HungError", "Interrupted", "Note", "OutputError", "ProbeError", "QueryError", "RankResult",
+    "Report", "Result", "SilentError", "SnippetFailed", "Stragglers", "Unreached", "UsageError", "__version__",
+    "connect", "start",
 ]  # fmt: skip
 _MODULES = {
     **dict.fromkeys(("Connection", "Unreached", "connect"), "connection"),
     **dict.fromkeys(("EvalResult", "RankResult"), "evals.evaluation"),
+    **dict.fromkeys(("Cost", "Coverage", "Fetch", "Note", "Result"), "query.result"),
     "Attached": "attach",
     "Report": "diagnose.report",
     "Stragglers": "diagnose.stragglers",

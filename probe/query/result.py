@@ -22,7 +22,13 @@ _MAX_LINES = 40  # the ranks that sent most are shown
 
 @dataclass(frozen=True)
 class Note:
-    """Something to know about a result.  code: one of those above; text: a line for a person; ranks: the affected."""
+    """Something to know about a result.  text: a line for a person; ranks: those it is about.
+
+    code: silent (ranks did not answer), tap-off (something is not recorded), no-steps (no whole step since the attach
+    yet) or unsampled (steps without rows).
+
+    Example: `if any(note.code == "tap-off" for note in job.query(sql).notes): ...`
+    """
 
     code: str
     text: str
@@ -37,6 +43,8 @@ class Coverage:
     """Which ranks a result covers, and how long they took to answer.
 
     answered, silent: every rank of the job is in one of them; read: silent ranks whose memory was read instead.
+
+    Example: `missing = set(result.coverage.silent) - set(result.coverage.read)`
     """
 
     answered: tuple[int, ...]
@@ -67,7 +75,10 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Fetch:
-    """What one rank sent of one stream."""
+    """What one rank sent of one stream.
+
+    Example: `sum(fetch.bytes for fetch in job.query(sql).cost.fetches)`
+    """
 
     rank: int
     stream: str
@@ -78,7 +89,10 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a query cost.  fetching_s is a part of tables_s (by table), which is a part of total_s."""
+    """What a query cost.  fetching_s is a part of tables_s (by table), which is a part of total_s.
+
+    Example: `print(*job.query(sql).cost.lines())`
+    """
 
     fetches: tuple[Fetch, ...]
     fetching_s: float
