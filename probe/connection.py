@@ -70,7 +70,7 @@ class Connection:
         self._client = Client(key)
         self.fetcher: WireSource | None = None  # what queries have read so far, and what they keep of it
         self._opening: DuckDBSession | None = None
-        self._database: Database | None = None
+        self.database: Database | None = None
         self._unaligned: list[AgentLink] = []
         self._closed = False
         try:
@@ -129,7 +129,7 @@ class Connection:
         from .snapshot.wire_source import WireSource
         from .tables import TABLES
 
-        self._database = database = self._database or Database(TABLES, self._opening)
+        self.database = database = self.database or Database(TABLES, self._opening)
         if self._settle() or self._unaligned:
             self._align()
         self.fetcher = self.fetcher or WireSource(self._client, self.timeout)
@@ -345,7 +345,7 @@ class Connection:
         self._closed = True
         if self._opening is not None:
             self._opening.close()
-            self._opening = self._database = None
+            self._opening = self.database = None
         self._client.close()
 
 

@@ -58,7 +58,7 @@ class DerivedCache:
 
 
 @dataclass
-class _Pending:
+class Pending:
     """Rows that are to be cached once another query comes: sorting them by step takes time, and there may be none."""
 
     new: DerivedCache
@@ -80,13 +80,13 @@ class DerivedCaches:
     """Those of a connection, by rank and table.  A rank's go with its log, when another agent takes its place."""
 
     def __init__(self) -> None:
-        self._of: WeakKeyDictionary[Log, dict[str, DerivedCache | _Pending]] = WeakKeyDictionary()
+        self.by_log: WeakKeyDictionary[Log, dict[str, DerivedCache | Pending]] = WeakKeyDictionary()
 
     def get(self, rank: Rank, table: Table) -> DerivedCache | None:
         """What is cached, if it still holds.  Raises RankLeft."""
-        of_rank = self._of.get(rank.log, {})
+        of_rank = self.by_log.get(rank.log, {})
         found = of_rank.pop(table.name, None)
-        cache = found.filed() if isinstance(found, _Pending) else found
+        cache = found.filed() if isinstance(found, Pending) else found
         if cache is None or cache.names != _names(rank) or any(_came_late(rank, each, cache) for each in table.streams):
             return None
         of_rank[table.name] = cache
@@ -98,7 +98,7 @@ class DerivedCaches:
         new = DerivedCache(
             _names(rank), _first_open(rank, table), {stream: rank.recorded(stream) for stream in table.streams}
         )
-        self._of.setdefault(rank.log, {})[table.name] = _Pending(new, piece, cache)
+        self.by_log.setdefault(rank.log, {})[table.name] = Pending(new, piece, cache)
 
 
 def _names(rank: Rank) -> tuple[Any, ...]:

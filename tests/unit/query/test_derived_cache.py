@@ -46,9 +46,9 @@ def rows(connection: Connection, sql: str = ALL) -> list[dict[str, Any]]:
 def kept(connection: Connection) -> Any:
     """As the next query finds it."""
     assert connection.database is not None
-    (found,) = connection.database.caches._of.values()
+    (found,) = connection.database.caches.by_log.values()
     cache = found["python.torch_trace"]
-    found["python.torch_trace"] = cache = cache.filed() if isinstance(cache, derived_cache._Pending) else cache
+    found["python.torch_trace"] = cache = cache.filed() if isinstance(cache, derived_cache.Pending) else cache
     return cache
 
 
