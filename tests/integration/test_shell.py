@@ -186,7 +186,7 @@ def test_an_agent_that_ends_is_told_and_another_one_can_be_asked(
     shell.wait_for(r"\n42\n\(1 row")
     first.end()
     shell.type("SELECT 6 * 7 AS n FROM probe.agents;")
-    shown = shell.wait_for("Then ask again, or ask another job: .connect PID*" + PROMPT.format(first.pid))
+    shown = shell.wait_for("Then ask again, or ask another job: .connect PID.*" + PROMPT.format(first.pid))
     assert "probe: [gone] Rank 0" in shown and f"There is no process {first.pid}." in shown
     shell.type("SELECT 6 * 7 AS n FROM probe.agents;")
     shell.wait_for(rf"\[endpoint\] There is no process {first.pid}\.")
