@@ -60,4 +60,4 @@ def test_every_source_file_named_exists(path: Path) -> None:
 
 def test_the_overview_fits_on_two_screens() -> None:
     lines = OVERVIEW.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 115 and [line for line in lines if len(line) > 110] == []
+    assert len(lines) <= 120 and [line for line in lines if len(line) > 110] == []
