@@ -17,7 +17,7 @@ Add a diagnosis rule
                needs=("python.dataloader_trace",),
            )
 
-       Otherwise `find` is a generator: of `Tables` (`tables.query(sql).to_pylist()`), or, in a rule for `hang` that
+       Otherwise `find` is a generator: of `Tables` (`for row in tables.query(sql)`), or, in a rule for `hang` that
        needs no tables, of the `Evidence`.  It yields a `Finding` for each fault, and nothing where it lacks data.
     2. Import it in `rules/__init__.py`.  That registers it; for a rule on evidence the place decides, the surest first.
     3. Run it: `list(STARVED.find(probe.connect("4242")))`.  Test it on a job with that fault and on a healthy one that

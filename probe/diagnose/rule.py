@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
+
+from ..query.result import Result
 
 Severity = Literal["none", "hint", "warning", "critical"]
 Subject = TypeVar("Subject", contravariant=True)
@@ -19,7 +21,7 @@ class Tables(Protocol):
 
     endpoint: str
 
-    def query(self, sql: str) -> Any: ...
+    def query(self, sql: str) -> Result: ...
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,13 @@ class Sql:
     remedy: str = ""
 
     def __call__(self, tables: Tables) -> Iterator[Finding]:
-        for row in tables.query(self.sql).to_pylist():
+        for row in tables.query(self.sql):
             values = {"endpoint": tables.endpoint, **row}
             yield Finding(
                 self.sentence.format(**values),
                 () if row.get("rank") is None else (row["rank"],),
                 remedy=self.remedy.format(**values),
-                **{name: row.get(name) for name in ("seconds", "share", "confidence")},
+                seconds=row.get("seconds"),
+                share=row.get("share"),
+                confidence=row.get("confidence"),
             )

@@ -145,7 +145,7 @@ class _Look:
         return Stragglers(ranks, len(self.steps), step_s)
 
     def _rows(self, sql: str) -> list[dict[str, Any]]:
-        return list(self._connection.query(sql).to_pylist())
+        return self._connection.query(sql).to_pylist()
 
     def _array(self, rows: Sequence[Mapping[str, Any]], name: str) -> Seconds:
         """NaN where nothing is known."""

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from probe.derive.partition import Partition
 from probe.diagnose import machine_load
 from probe.diagnose.machine_load import machines_told
 from probe.snapshot.log import Log
 from probe.snapshot.snapshot import Rank, Snapshot
+from probe.streams import STREAMS
 from probe.tables.declaration import Table
 
 
@@ -18,12 +20,12 @@ def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | No
     """ranks: host, its busy cores second by second, and of each second its devices' load."""
     raws = [Rank(number, {"rank": number, "host": host}, {}, Log()) for number, (host, _, _) in enumerate(ranks)]
 
-    def host(raw: Rank) -> Any:
-        busy = np.array(ranks[raw.rank][1], float)
+    def host(part: Partition) -> Any:
+        busy = np.array(ranks[part.rank.rank][1], float)
         return {"host_cpu_pct": busy, "host_memory_used_pct": busy / 2, "start_ns": np.arange(len(busy))}
 
-    def devices(raw: Rank) -> Any:
-        seconds = ranks[raw.rank][2]
+    def devices(part: Partition) -> Any:
+        seconds = ranks[part.rank.rank][2]
         rows = [(second, load) for second, loads in enumerate(seconds) for load in loads]
         return {
             "start_ns": np.array([second for second, _ in rows], np.int64),
@@ -34,7 +36,12 @@ def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | No
     for name, derive in (("PROCESS", host), ("GPU", devices)):
         real: Table = getattr(machine_load, name)
         monkeypatch.setattr(machine_load, name, Table(real.name, real.doc, real.columns, derive=derive))
-    return machines_told(Snapshot(raws, lambda stream: None))
+
+    def no_rows(stream: str) -> None:
+        for raw in raws:
+            raw.put(stream, [np.empty((0, len(STREAMS[stream])), np.int64)])
+
+    return machines_told(Snapshot(raws, no_rows))
 
 
 def test_a_host_is_told_once_by_its_newest_second(monkeypatch: pytest.MonkeyPatch) -> None:
