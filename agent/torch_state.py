@@ -1,4 +1,4 @@
-"""How far the process is with torch: whether it is imported, and whether a process group exists."""
+"""How far the process is with torch: whether it is imported, has begun to use CUDA, and has a process group."""
 
 from __future__ import annotations
 
@@ -16,3 +16,10 @@ def is_distributed() -> bool:
     """Whether the job has a process group."""
     distributed: Any = sys.modules.get("torch.distributed") if torch_is_imported() else None
     return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
+
+
+def cuda_is_in_use() -> bool:
+    """Whether the job, which has imported torch, has begun to use CUDA; False in a forked child of one that has."""
+    cuda: Any = sys.modules.get("torch.cuda")
+    is_initialized = getattr(cuda, "is_initialized", None)  # not there yet while torch is being imported
+    return is_initialized is not None and bool(is_initialized())

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from probe.errors import EndpointError, ProbeError, SilentError, UsageError
+from probe.protocol import UNTESTED
+from probe.text import title
 
 from .session import say
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from probe.connection import Connection
     from probe.host.processes import Process
 
+# Taps that are off because they were never tested on a GPU, and what the job then lacks.
+_ON_DEVICES = {"device": "device times and memory", "collectives": "collectives and the Flight Recorder"}
 _POLL_S = 0.5  # a look at the processes takes some milliseconds
 # Programs that start ranks: they import torch too, and look like a rank until their ranks appear.
 LAUNCHER = re.compile(r"(\S+(\s-\S+)*\s)?(\S*/)?(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)(\s|$)")
@@ -83,16 +87,32 @@ def attach_each(ranks: Mapping[int, int | None], wanted: Wanted, tell: Callable[
     One failure does not keep the others from being tried.  The failure of a single pid is raised as it is; of several
     pids, each failure is a line on stderr, and an error with the code and exit status of the first is raised.
     """
-    failures = []
+    attached: list[Attached] = []
+    failures: list[ProbeError] = []
     for place, (pid, rank) in enumerate(ranks.items()):
         try:
-            tell(line(wanted.attach(pid, place)))
+            attached.append(wanted.attach(pid, place))
+            tell(line(attached[-1]))
         except ProbeError as error:
             if len(ranks) == 1:
                 raise
             failures.append(error)
             say(_failed(rank, pid, error))
+    _say_untested(attached)
     _raise_first(failures, len(ranks))
+
+
+def _say_untested(attached: Iterable[Attached]) -> None:
+    """Say on stderr what is off because it was never tested on a GPU: one line for all ranks that lack the same."""
+    lacking: dict[tuple[str, str], list[int]] = {}
+    for each in attached:
+        off = {name: each.taps[name] for name in _ON_DEVICES if each.taps.get(name, "").endswith(UNTESTED)}
+        if off:
+            what = ", ".join(_ON_DEVICES[name] for name in off)
+            why = next(iter(off.values())).removeprefix("off: ")
+            lacking.setdefault((what, why), []).append(each.rank or 0)
+    for (what, why), ranks in lacking.items():
+        say(f"{title(sorted(ranks))}: {what} are off: {why}")
 
 
 def attach_as_they_come(
@@ -110,20 +130,23 @@ def attach_as_they_come(
     if gone := [pid for pid, ticks in began.items() if ticks is None]:
         raise EndpointError(f"There is no process {gone[0]}.", "Run: probe list")
     tried: dict[tuple[int, tuple[int, int] | None], int | None] = {}  # process and its program -> rank
-    failures = []
+    failures: list[ProbeError] = []
     if not needs_torch and not _ranks_now(pids, needs_torch):
         say("No rank has started yet: waiting for one.")
     while left := [pid for pid in pids if start_ticks(pid) == began[pid]]:
+        attached: list[Attached] = []
         for place, (pid, rank) in enumerate(_ranks_now(left, needs_torch).items()):
             process = pid, program(pid)
             if process in tried or (rank is None and any(each is not None for each in tried.values())):
                 continue  # a launcher whose ranks are gone looks like a job of its own
             tried[process] = rank
             try:
-                tell(line(wanted.attach(pid, place)))
+                attached.append(wanted.attach(pid, place))
+                tell(line(attached[-1]))
             except ProbeError as error:
                 failures.append(error)
                 say(_failed(rank, pid, error))
+        _say_untested(attached)
         time.sleep(_POLL_S)
     _raise_first(failures, len(tried))
 

@@ -49,6 +49,7 @@ CREDIT = 16  # messages that may travel before the reader asks for more
 OUTPUT_LIMIT = 4 << 20  # bytes of output of one eval that the target keeps for a slow reader
 IDLE_SECONDS = 30.0  # a stream whose reader asks for nothing this long is dropped
 NO_GROUP = "off: no process group"  # state of the tap of collectives in a job that can have none
+UNTESTED = "this was not tested on a GPU yet"  # end of the state of a tap that is off for that reason
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, STAY, RUN, DETACH = "align", "set", "arm", "go", "stay", "run", "detach"

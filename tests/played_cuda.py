@@ -159,8 +159,8 @@ class _Launch(torch.autograd.Function):
 
 
 @contextmanager
-def played_cuda(clock: Clock | RealClock) -> Iterator[PlayedCuda]:
-    """The taps that are made from here on find a device in use."""
+def played_cuda(clock: Clock | RealClock, guarded: bool = False) -> Iterator[PlayedCuda]:
+    """The taps that are made from here on find a device in use; guarded: as in a user's job, where they stay off."""
     library = ctypes.CDLL
     played = PlayedCuda(clock)
     core = {
@@ -169,6 +169,7 @@ def played_cuda(clock: Clock | RealClock) -> Iterator[PlayedCuda]:
         "_cuda_memoryStats": played.memory,
     }
     with ExitStack() as patches:
+        patches.enter_context(patch.dict(os.environ, {"PROBE_UNTESTED_CUDA": "0" if guarded else "1"}))
         for home, name, value in (
             (torch.cuda, "is_initialized", lambda: played.initialized),
             (torch.cuda, "Event", played.event),

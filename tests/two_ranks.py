@@ -13,7 +13,7 @@ from typing import Any
 TARGETS = Path(__file__).parent / "targets"
 
 
-def run_ranks(target: str, out: Path, *arguments: str, timeout: float = 60) -> list[dict[str, Any]]:
+def run_ranks(target: str, out: Path, *arguments: str, timeout: float = 100) -> list[dict[str, Any]]:
     """What each rank of tests/targets/<target> has written about what it saw."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

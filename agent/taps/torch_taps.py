@@ -27,6 +27,7 @@ from .modules.backward import Backward
 from .modules.forward import forward_tap
 from .optimizer import optimizer_tap
 from .tap_faults import TapFaults
+from .untested_devices import why_off
 
 TAPS = ("forward", "backward", "optimizer", "collectives", "loader")
 NO_TORCH = "off: the process has not imported torch"
@@ -146,8 +147,9 @@ class TorchTaps:
         }
         if self.device.state is not None:
             states["device"] = self.device.state
-        if self.collectives.why_not:
-            states["collectives"] = f"off: {self.collectives.why_not}"
+        why_not = self.collectives.why_not or (why_off() if is_distributed() else "")
+        if why_not:
+            states["collectives"] = f"off: {why_not}"
         return states | {tap: f"off: {why}" for tap, why in self._troubles.of.items()}
 
     def remove(self) -> list[str]:

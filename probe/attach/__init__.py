@@ -10,7 +10,8 @@ Invariant: an attach that fails or is interrupted leaves the process as it was, 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..host import agent_memory
@@ -23,7 +24,7 @@ __all__ = ["Attached", "attach"]
 @dataclass(frozen=True)
 class Attached:
     """A process with an agent in it.  already: the agent was there before; version: of the agent; milliseconds: for
-    the whole attach; tcp: where other hosts can query it.
+    the whole attach; tcp: where other hosts can query it; taps: the state of each tap by name.
 
     Example: `from probe.attach import attach; attach(4242).torch`
     """
@@ -36,6 +37,7 @@ class Attached:
     already: bool
     version: str
     tcp: str | None = None
+    taps: Mapping[str, str] = field(default_factory=dict)
 
 
 def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, Any] | None = None) -> Attached:
@@ -72,4 +74,5 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, An
         already=already,
         version=str(facts.get("agent", __version__)),
         tcp=facts.get("tcp"),
+        taps=facts.get("taps") or {},
     )

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import protocol as wire
 from ..attach.gil_holder import describe_gil_holder
@@ -142,7 +143,13 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
         workers=_workers(link.pid) if link.here else (),
         gil=gil,
         host=link.host,
+        untested=_untested(facts),
     )
+
+
+def _untested(facts: Mapping[str, Any]) -> str:
+    state = str(facts.get("taps", {}).get("collectives", ""))
+    return state.removeprefix("off: ") if state.endswith(wire.UNTESTED) else ""
 
 
 def _condition(link: AgentLink) -> str:

@@ -100,6 +100,15 @@ def wait_lines(evidence: Evidence) -> list[str]:
     return lines
 
 
+def untested_lines(evidence: Evidence) -> list[str]:
+    """The ranks whose collectives are not recorded because that was never tested on a GPU."""
+    same: dict[str, list[int]] = {}
+    for each in evidence.ranks:
+        if each.untested:
+            same.setdefault(each.untested, []).append(each.rank)
+    return [f"the collectives of {title(ranks)} are not known: {why}" for why, ranks in same.items()]
+
+
 def rank_lines(evidence: Evidence) -> list[str]:
     """What ranks do and how far they are, one line for all of which both are the same."""
     same: dict[tuple[str, int | None], list[RankEvidence]] = {}

@@ -146,8 +146,8 @@ def _models(part: Partition) -> dict[int, str]:
 
 _CLOCKS = "CUDA events on cuda, else the host's clock"
 _NOT_TIMED = (
-    "On cuda: the device has not got to it yet, no event was available, a graph was being captured, the module is on "
-    "several devices, or retention has dropped it."
+    "On cuda: device_tap of probe.agents is off, the device has not got to it yet, no event was available, a graph "
+    "was being captured, the module is on several devices, or retention has dropped it."
 )
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..untested_devices import check_backends
+
 Log = Callable[[dict[str, Any]], int]  # a LOG_GROUP record's payload -> its id
 
 
@@ -51,7 +53,7 @@ class Groups:
         self._known: dict[int, _Known] = {}
 
     def of(self, process_group: Any, tensors: Sequence[Any]) -> Group:
-        """The group, seen from the backend that serves these tensors."""
+        """The group, seen from the backend that serves these tensors.  Raises Untested, having done nothing yet."""
         key = id(process_group)
         known = self._known.get(key)
         if known is None or known.process_group() is not process_group:
@@ -70,10 +72,10 @@ class Groups:
         self._log = _untold
 
     def _meet(self, process_group: Any, forget: Callable[[Any], Any]) -> _Known:
-        reference = weakref.ref(process_group, forget)
-        backends = {id(process_group._get_backend(device)) for device in process_group._device_types}
-        only = self._learn(process_group, None) if len(backends) <= 1 else None
-        return _Known(reference, only, {})
+        backends = [process_group._get_backend(device) for device in process_group._device_types]
+        check_backends(str(backend._get_backend_name()) for backend in backends)
+        only = self._learn(process_group, None) if len(set(map(id, backends))) <= 1 else None
+        return _Known(weakref.ref(process_group, forget), only, {})
 
     def _learn(self, process_group: Any, device: Any) -> Group:
         owner = process_group if device is None else process_group._get_backend(device)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from ....streams import ASYNC_OP, BLOCKING, COLLECTIVES, STREAMS
 from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo
+from ..untested_devices import cuda_check
 from .groups import Group, Groups
 from .operations import Operation, flat
 from .sources import Sources
@@ -96,8 +97,10 @@ class Kernels:
         unbox, group_of, size_of = self._c10d.ProcessGroup.unbox, self._groups.of, self._tensors.size_of
         claim, pack_into, buffer = self._stream.claim, self._stream.pack_into, self._stream.buffer
         source_of, native = self._sources.of, self._sources.of_native(operation.name)
+        check_cuda = cuda_check()
 
         def begin(args: tuple[Any, ...]) -> Begun | None:
+            check_cuda()
             process_group = unbox(args[group_at])
             tensors = flat(args[tensors_at])
             group = group_of(process_group, tensors)

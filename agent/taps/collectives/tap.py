@@ -7,6 +7,9 @@ for is what it would be without us; a failure of our own ends the recording, nev
 A row is written before its operation is issued, so that one which blocks there is seen too, and patched
 in place: issued_ns and group_seq on return, done_ns when it completed (works.py).  On a device,
 done_ns - start_ns is the time that the device took, from the backend's own events.
+
+Where untested_devices.py forbids it, nothing is recorded: then the kernels refuse what an eval must not issue, and do
+nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from ....streams import LOG_GROUP
 from ...inspect.exclusive import exclusively
 from ...storage.log import Log
 from ...storage.rows import Stream
+from ..untested_devices import Untested, why_off
 from .groups import Groups, ranks_of
 from .kernel import Kernels
 from .one_sided import Running, refusal
@@ -41,7 +45,7 @@ class Collectives:
     def __init__(self, stream: Stream, spans: Stream, log: Log, current_eval: Callable[[int], Running | None]) -> None:
         self.installed = False
         self.recording = False
-        self.since_ns: int | None = None  # when it was put in
+        self.since_ns: int | None = None  # when it began to record
         self.why_not = ""
         self.current_eval: Callable[[int], Running | None] = current_eval
         self._stream, self._log = stream, log
@@ -52,23 +56,29 @@ class Collectives:
         self._libraries: list[Any] = []
         self._codes: set[Any] = set()
         self._torch: Any = None
+        self._forbidden = False  # once it is true it stays so
 
     def install(self) -> None:
-        """Put the kernels in, about 7 ms; why_not tells if that cannot be.  Once, then pass_through and resume."""
+        """Put the kernels in, about 7 ms; why_not tells if that cannot be, or why they do not record.  Once, then
+        pass_through and resume."""
         if self.installed or self.why_not:
             return
         self._torch = sys.modules.get("torch")
         if self._torch is None or not hasattr(self._torch._C, "_distributed_c10d"):
             self.why_not = "torch.distributed is not there"
             return
+        why_off_here = why_off()
         try:
-            self._register()
+            self._register(with_waits=not why_off_here)
         except Exception as error:  # a torch whose operators are others: the job goes on without this tap
             self.remove()
             self.why_not = repr(error)
             return
-        self.installed = self.recording = True
-        self.since_ns = perf_counter_ns()
+        self.installed = True
+        if why_off_here:
+            self.trouble(Untested(why_off_here))
+        else:
+            self.recording, self.since_ns = True, perf_counter_ns()
 
     def remove(self) -> bool:
         """Take the kernels out; False if a thread stands in one of them: try again at a later boundary."""
@@ -88,8 +98,17 @@ class Collectives:
         self.recording = self.installed and not self.why_not
 
     def drain(self) -> None:
-        """Ask the operations that cannot tell by themselves whether they are done; the agent's thread, at 1 Hz."""
-        self._works.poll()
+        """Ask the operations that cannot tell by themselves whether they are done; the agent's thread, at 1 Hz.
+
+        Once nothing may be recorded any more, what is held is let go instead: works of gloo on the CPU, since no others
+        were ever held, so the thread makes no difference.  Each time, for an operation under way adds its own later.
+        """
+        if not self._forbidden and (why := why_off()):
+            self.trouble(Untested(why))
+        if self._forbidden:
+            self._works.give_up()
+        else:
+            self._works.poll()
 
     def forked(self) -> None:
         """In a forked child: nothing is recorded, refused or asked any more."""
@@ -107,9 +126,10 @@ class Collectives:
         self._waits.let_go()
 
     def trouble(self, error: BaseException) -> None:
-        """A kernel failed in our own part: no more of that."""
+        """A kernel failed in our own part, or nothing may be recorded any more: no more of that."""
         self.recording = False
-        self.why_not = repr(error)
+        self._forbidden = self._forbidden or isinstance(error, Untested)
+        self.why_not = str(error) if isinstance(error, Untested) else repr(error)
 
     def refuse(self, operation: Operation, args: tuple[Any, ...]) -> None:
         """Raise RuntimeError if the eval on this thread would hang the job by this operation."""
@@ -131,7 +151,7 @@ class Collectives:
             ranks = tuple(sorted({ranks[process_group.rank()], ranks[args[operation.peer_at]]}))
         return refusal(evaluation, operation.name.strip("_"), process_group.group_name, ranks)
 
-    def _register(self) -> None:
+    def _register(self, with_waits: bool) -> None:
         torch = self._torch
         c10d = torch._C._distributed_c10d
         tensors = Tensors(self._log.string, torch)
@@ -150,10 +170,14 @@ class Collectives:
                 name_id = self._log.string(f"c10d::{operation.name}")
                 kernel = kernels.kernel(self, operation, name_id, op._handle.redispatch_boxed, below)
                 self._put(library, name, kernel)
-        space, name = _WAIT
+        if with_waits:
+            self._register_waits(below)
+
+    def _register_waits(self, below: Any) -> None:
+        torch, (space, name) = self._torch, _WAIT
         op = getattr(torch.ops, space).wait_tensor.default
         self._put(self._library(space), name, self._waits.kernel(op._handle.redispatch_boxed, below))
-        self._waits.install(c10d.Work)
+        self._waits.install(torch._C._distributed_c10d.Work)
 
     def _library(self, space: str) -> Any:
         library = self._torch.library.Library(space, "IMPL")

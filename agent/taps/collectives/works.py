@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from mmap import mmap
 from struct import Struct
@@ -90,6 +91,15 @@ class Works:
                 return
             if not self._ended(asked):
                 self._asked.append(asked)
+
+    def give_up(self) -> None:
+        """Let go of all works without asking them, and take back their rows, whose end will never be known."""
+        with suppress(IndexError):  # once there are none
+            while True:
+                asked = self._asked.popleft()
+                if self._get(asked.offset + _SEQ) == asked.seq:
+                    _SLOT.pack_into(self._buffer, asked.offset + _SEQ, 0)
+        self.forget()
 
     def forget(self) -> None:
         """Let go of all works without asking them, as a forked child must."""

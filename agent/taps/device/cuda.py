@@ -14,12 +14,6 @@ _DRIVER = "libcuda.so.1"
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
-def cuda_is_in_use() -> bool:
-    """Whether the job, which has imported torch, has begun to use CUDA; False in a forked child of one that has."""
-    cuda: Any = sys.modules.get("torch.cuda")
-    return cuda is not None and bool(cuda.is_initialized())
-
-
 class Cuda:
     """What of it is called, looked up once.  Raises LookupError where device times cannot be taken safely."""
 

@@ -1,7 +1,8 @@
 """Device time and memory of modules, passes and optimizer steps, once the job uses CUDA.
 
-Then the other taps are given functions around theirs that record events; a job on the CPU runs none of this.  The one
-invariant: a time that cannot be taken is not there, and whatever raises turns this off and nothing else.
+Then the other taps are given functions around theirs that record events; a job on the CPU runs none of this.  It does
+not begin as long as untested_devices.py forbids it.  The one invariant: a time that cannot be taken is not there, and
+whatever raises turns this off and nothing else.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Any
 from ....streams import DEVICE, MARKS, RETENTION_BYTES, SPANS, STREAMS
 from ...names.modules import Modules
 from ...storage.rows import Stream
+from ...torch_state import cuda_is_in_use
 from ..modules.backward import Backward
 from ..modules.forward import Forward
 from ..optimizer import OptimizerStep
+from ..untested_devices import why_off
 from .calls import around_calls, around_steps, marks_on, passes_on
 from .clocks import DeviceClocks
-from .cuda import Cuda, cuda_is_in_use
+from .cuda import Cuda
 
 
 class Device:
@@ -42,6 +45,9 @@ class Device:
     def look(self) -> None:
         """Begin, if the job has come to use CUDA; its stream, and with it a descriptor, is made only then."""
         if self.state is not None or not cuda_is_in_use():
+            return
+        if why := why_off():
+            self.state = f"off: {why}"
             return
         try:
             self._begin()

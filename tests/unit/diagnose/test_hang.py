@@ -52,6 +52,11 @@ def test_a_rank_that_has_not_come_is_waited_for() -> None:
     assert report.next == ["probe 3999 stack"]
 
 
+def test_ranks_whose_collectives_are_not_recorded_are_named() -> None:
+    report = verdict(rank(0, untested="why"), rank(1, untested="why"), rank(2))
+    assert (report.code, report.why[0]) == ("stands", "the collectives of ranks 0-1 are not known: why")
+
+
 def test_ranks_that_do_the_same_are_one_line_and_one_stack() -> None:
     late = {"entries": issued(29, 30, True), "threads": stack(("threading.py", "wait"), ("train.py", "validate"))}
     waiting = [rank(number, entries=issued(30, 30, False), step_age_s=30.0 + number) for number in (0, 1)]

@@ -394,6 +394,24 @@ def test_cuda_that_comes_later_is_found(played: PlayedCuda) -> None:
         assert column(rows, "backward", "duration").count(None) == 4
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["before", "after"])
+def test_in_a_users_job_it_never_begins_whenever_cuda_comes(later: bool) -> None:
+    clock = Clock()
+    with napping(clock), played_cuda(clock, guarded=True) as played:
+        played.initialized = not later
+        with tapped() as taps:
+            model = model_on(played)
+            model(torch.ones(1)).sum().backward()
+            played.initialized = True
+            for _ in range(2):
+                taps.install()  # as at the next block of sampled steps
+                model(torch.ones(1)).sum().backward()
+            taps.device.tend()
+            assert taps.device.state == "off: CUDA is in use, and this was not tested on a GPU yet"
+            assert (played.times_made, played.entered, DEVICE in taps.streams) == (0, [], False)
+            assert len(column(taps.table(), "forward", "host_duration")) == 12
+
+
 @pytest.mark.parametrize(
     "change, why",
     [
