@@ -1,4 +1,4 @@
-"""Backward passes: whose time each moment of a pass is, out of the marks that autograd left on its way.
+"""Backward passes: which module each moment of a pass belongs to, by the marks that autograd left on its way.
 
 Called by torch_trace.  The marks say when the backward of a module began (autograd reached its output)
 and ended (it is through with its input); a pass is an outermost call of the engine.  Invariant: what the
@@ -53,8 +53,8 @@ class Calls:
 class Instances:
     """One backward of one module in one pass: times in ns; `own` excludes what children and recomputation took.
 
-    number: of the pass; module: index in the tree, 0: a pass without any module.  What else there is, is made when it
-    is asked for, by its name.
+    number: of the pass; module: index in the tree, 0 for a pass without any module.  The other arrays are made when
+    they are first asked for, by name.
     """
 
     def __init__(self, number: Ints, module: Ints, make: Callable[[str], Ints]) -> None:
@@ -120,7 +120,7 @@ def _latest(starts: Ints, time: Ints) -> Ints:
 
 
 def owners(number: Ints, kind: Ints, module: Ints, tree: CallTree) -> Ints:
-    """Who owns the time after each mark, 0: the pass itself.  Marks come by pass and time.
+    """The module that owns the time after each mark, 0 for the pass itself.  Marks come by pass and time.
 
     BEGIN makes its module the owner.  END gives the time back to the module's caller, if the owner is the
     module itself or runs inside it: an END that comes late (its node also was the beginning of another
@@ -197,7 +197,7 @@ class Begun:
 
 
 def _limits(owners: Ints, called: Ints, times: Ints) -> Ints:
-    """How many instances each may have: as often as it was called; any number where no call was seen."""
+    """How many instances each may have: as many as its calls, or any number if no call was seen."""
     limits = np.full(len(owners), _FAR, np.int64)
     if len(called):
         place = np.minimum(np.searchsorted(called, owners), len(called) - 1)
@@ -264,7 +264,7 @@ def resolve(
 
 
 def _of_modules(passes: Passes, marks: Marks, tree: CallTree, begun: Begun, recomputed: tuple[Ints, Ints]) -> _Parts:
-    """What began, with the time that it owned, then what owned time without having begun by itself."""
+    """Modules that began, with the time they owned, then those that owned time without having begun themselves."""
     owner = owners(marks.number, marks.kind, marks.module, tree)
     length = _owned(passes, marks, recomputed)
     rows = np.flatnonzero(owner > 0)
@@ -290,7 +290,7 @@ def _owned(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Ints:
 
 
 def lengths(start: Ints, end: Ints, recomputed: tuple[Ints, Ints]) -> Ints:
-    """Of these stretches of time, without the forwards that checkpointing ran in them."""
+    """The lengths of these stretches, without the forwards that checkpointing ran in them."""
     if not len(recomputed[0]):
         return end - start
     return (end - start) - (covered(end, *recomputed) - covered(start, *recomputed))
@@ -302,7 +302,7 @@ def _of_passes(passes: Passes, roots: Ints, own: Ints, begun: Begun) -> _Parts:
 
 
 def _to_callers(parts: _Parts, tree: CallTree, begun: Begun) -> _Parts:
-    """What finished instances add to those of their callers."""
+    """What finished instances contribute to their callers'."""
     number, module = begun.split(parts.key)
     key = begun.key(number, tree.parent[module], parts.node)
     return _Parts(key, parts.node, parts.start, parts.thread, np.zeros_like(parts.own), parts.own + parts.inner)

@@ -1,9 +1,11 @@
-"""Backward passes of one shape, resolved together: a training does the same in step after step.
+"""Backward passes of the same shape, resolved together: a training repeats the same pass step after step.
 
-Called by probe.derive.module_rows in place of probe.derive.backward's resolve(), which it uses.  A shape is the order
-in which modules begin and end in a pass.  Whose time each stretch between two marks is follows from the shape alone,
-so one pass tells it for all: resolve() is asked about passes in which one stretch after the other is all there is.
-Invariant: the instances are those of resolve(), in an order of their own.
+Called by probe.derive.module_rows in place of probe.derive.backward.resolve(), which it uses.  The shape of a pass is
+the order in which modules begin and end in it.  The marks cut a pass into stretches of time, and which module owns a
+stretch follows from the shape alone.  So times are linear: the time of each module is a sum of stretches, always the
+same ones.  Which ones, resolve() tells once for each shape, by unit vectors: it is given one pass for each stretch, in
+which that stretch takes 1 ns and all others take none.  The passes of a shape are then one product of matrices.
+Invariant: the instances are those of resolve(), in another order.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from .backward import Calls, Instances, Marks, Passes, lengths
 from .backward import resolve as resolve_each
 from .call_tree import CallTree
 
-LEAST = 8  # passes of a shape: for fewer it is not worth asking
+LEAST = 8  # passes of a shape; for fewer a matrix is not worth its cost
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 Times = npt.NDArray[np.float64]
@@ -29,7 +31,7 @@ Numbers = npt.NDArray[np.uint64]
 def resolve(
     passes: Passes, marks: Marks, tree: CallTree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
 ) -> Instances:
-    """As probe.derive.backward.resolve."""
+    """The same as probe.derive.backward.resolve()."""
     first = np.searchsorted(marks.number, np.arange(len(passes.start) + 1))
     done, left = list[Instances](), np.ones(len(passes.start), np.bool_)
     for members in _shapes(marks, first, roots, calls):
@@ -49,7 +51,8 @@ def resolve(
 
 
 def _shapes(marks: Marks, first: Ints, roots: Ints, calls: Calls) -> list[Ints]:
-    """The passes of each shape of which there are many, as long as asking takes no more marks than there are."""
+    """The passes of each frequent shape, most frequent first, as long as the unit passes have no more marks than the
+    passes themselves."""
     shape = _hashes(marks, first, roots, calls)
     order = np.argsort(shape, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(shape[order])) + 1) if len(order) else []
@@ -64,7 +67,7 @@ def _shapes(marks: Marks, first: Ints, roots: Ints, calls: Calls) -> list[Ints]:
 
 
 def _hashes(marks: Marks, first: Ints, roots: Ints, calls: Calls) -> Numbers:
-    """A number a pass; equal ones are of one shape (64 bits: that others meet is not to be expected)."""
+    """A number for each pass, equal for passes of the same shape (64 bits: collisions are not to be expected)."""
     place = np.arange(len(marks.time)) - first[marks.number]
     codes = np.arange(8 * (int(marks.module.max(initial=0)) + 1), dtype=np.uint64)
     at = np.arange(int(place.max(initial=0)) + 1, dtype=np.uint64)
@@ -87,8 +90,11 @@ def _mixed(values: Numbers) -> Numbers:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Of each instance: its module, where its start and its thread are read (0: the pass, i: the mark before i), and
-    which stretches of the pass it owns and has in total."""
+    """What the instances of every pass of a shape have in common, one element or row for each instance.
+
+    start, thread: where they are read, 0 for the pass and i for its i-th mark; own, total: matrices of instances by
+    stretches, 1 where the instance owns the stretch or has it in its total.
+    """
 
     module: Ints
     start: Ints
@@ -98,17 +104,16 @@ class _Shape:
 
     @classmethod
     def of(cls, one: int, marks: Marks, first: Ints, tree: CallTree, roots: Ints, calls: Calls) -> _Shape:
-        """Asked of as many passes as there are stretches, in each of which all but one are empty; and one more, in
-        which every time says where it stands."""
+        """By one pass for each stretch, in which all others are empty, and a last one whose times and threads are the
+        numbers of the marks, which tells where starts and threads are read."""
         rows = np.arange(first[one], first[one + 1])
         count = len(rows) + 1
         numbers = np.arange(count + 1)
         times = (np.arange(len(rows)) >= numbers[:, None]).astype(np.int64)
         times[-1] = np.arange(1, count)
-        asked = Passes(
-            np.zeros(count + 1, np.int64), np.where(numbers < count, 1, count), np.zeros(count + 1, np.int64)
-        )
-        made = Marks(
+        zeros = np.zeros(count + 1, np.int64)
+        unit_passes = Passes(zeros, np.where(numbers < count, 1, count), zeros)
+        unit_marks = Marks(
             times.reshape(-1),
             np.tile(np.arange(1, count), count + 1),
             np.tile(marks.kind[rows], count + 1),
@@ -116,13 +121,13 @@ class _Shape:
             np.tile(marks.module[rows], count + 1),
         )
         called = calls.module[calls.number == one]
-        ran = Calls(np.repeat(numbers, len(called)), np.tile(called, count + 1))
-        none = np.zeros(0, np.int64)
-        told = resolve_each(asked, made, tree, np.full(count + 1, roots[one]), (none, none), ran)
-        order = np.argsort(told.number, kind="stable").reshape(count + 1, -1)
+        unit_calls = Calls(np.repeat(numbers, len(called)), np.tile(called, count + 1))
+        of_each, nothing = np.full(count + 1, roots[one]), np.zeros(0, np.int64)
+        found = resolve_each(unit_passes, unit_marks, tree, of_each, (nothing, nothing), unit_calls)
+        order = np.argsort(found.number, kind="stable").reshape(count + 1, -1)
         last = order[-1]
-        own, total = (values[order[:-1]].T.astype(np.float64) for values in (told.own, told.total))
-        return cls(told.module[last], told.start[last], told.thread[last], own, total)
+        own, total = (values[order[:-1]].T.astype(np.float64) for values in (found.own, found.total))
+        return cls(found.module[last], found.start[last], found.thread[last], own, total)
 
     def instances(
         self, members: Ints, passes: Passes, marks: Marks, first: Ints, recomputed: tuple[Ints, Ints]
@@ -154,7 +159,7 @@ class _Shape:
 def _some(
     rest: Ints, passes: Passes, marks: Marks, tree: CallTree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
 ) -> Instances:
-    """These passes by themselves."""
+    """These passes by resolve() alone."""
     if len(rest) == len(passes.start):
         return resolve_each(passes, marks, tree, roots, recomputed, calls)
     place = np.full(len(passes.start) + 1, -1, np.int64)

@@ -1,7 +1,7 @@
-"""CallSites of modules that several others call: an activation that is given to every block has one in each.
+"""Where modules are called: a module that several others call, such as a shared activation, has a place under each.
 
-Called by torch_trace before it reads backward.  Invariant: the first place of a module bears its own number, and
-a module with one caller has no other; so a job without shared modules pays for a look at its callers only.
+Called by torch_trace before it reads backward.  Invariant: the first place of a module bears the module's own number,
+and a module with one caller has no other place; so a job without shared modules only pays for a look at its callers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .backward import Calls
 from .call_tree import CallTree
 from .spans import Spans
 
-_MOST = 10_000  # places; a module that calls itself ever deeper makes new ones without end
+_MAX_PLACES = 10_000  # a module that calls itself ever deeper makes new ones without end
 _FAR = 1 << 20  # more than any depth
-_ROUNDS = 3  # of settling: a shared module inside a shared one is settled after it
+_ROUNDS = 3  # a shared module inside a shared one is settled in the round after its caller
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,14 @@ class CallSites:
     def _take(self, spans: Spans, rows: Ints) -> bool:
         """Give the calls of one generation their places; False if there are too many."""
         most = int(spans.subject.max(initial=0)) + 1
-        pairs = (self.of_calls[spans.caller[rows]] + _MOST * 2) * most + spans.subject[rows]
+        pairs = (self.of_calls[spans.caller[rows]] + _MAX_PLACES * 2) * most + spans.subject[rows]
         known, inverse = np.unique(pairs, return_inverse=True)
-        places = [self._place(pair // most - _MOST * 2, pair % most) for pair in known.tolist()]
+        places = [self._place(pair // most - _MAX_PLACES * 2, pair % most) for pair in known.tolist()]
         self.of_calls[rows] = np.array(places, np.int64)[inverse.reshape(-1)]
-        return len(self.subjects) < _MOST
+        return len(self.subjects) < _MAX_PLACES
 
     def _place(self, above: int, subject: int) -> int:
+        """The subject's place below a caller's place, a new one if there is none yet."""
         if self.parents.get(subject) == above:
             return subject
         place = -1 - len(self.subjects)
@@ -65,41 +66,51 @@ class CallSites:
 
 
 def settle(number: Ints, kind: Ints, module: Ints, tree: CallTree, calls: Calls) -> Ints:
-    """The place of each mark, which come by pass and time; calls: the modules are places, as indices of the tree.
+    """The place of each mark; marks come by pass (number) and time.  calls: with places, as indices of the tree.
 
-    A module begins where the caller is that has begun last, unless it has begun inside that one as often already as
-    it is called there; it ends where it has begun last.
+    A mark names a module but not its caller.  The backward of a shared module belongs to the caller whose backward
+    began last, unless it has already begun inside that one as often as the caller calls it; then to the last caller
+    with calls left.  A module ends where it began last.
     """
     settled: Ints = module.copy()
     shared = tree.shared()
+    if not shared:
+        return settled
     rows_of = {first: np.flatnonzero(module == first) for first in shared}
-    node = np.cumsum(kind != BEGIN_SAME_NODE) if shared else kind
-    for _ in range(_ROUNDS if shared else 0):
+    node = np.cumsum(kind != BEGIN_SAME_NODE)  # marks of one node of autograd have one number
+    for _ in range(_ROUNDS):
         for first, places in shared.items():
             rows = rows_of[first]
-            begins = rows[kind[rows] != END]
-            until = np.searchsorted(node, node[begins], side="right") - 1
-            callers = tree.parent[places]
-            seen = [_begun(number, kind, settled, int(caller), begins, until, node, calls) for caller in callers]
-            begun, since = (np.stack(each) for each in zip(*seen, strict=True))
-            # of those that began at one node the innermost
-            order = np.where(begun == NONE, NONE, node[begun] * _FAR + tree.depth[callers][:, None])
-            inside = np.arange(len(begins)) - np.searchsorted(node[begins], node[since])
-            most = np.array([_calls_inside(int(caller), places, tree, calls.module) for caller in callers])
-            room = np.where(inside < most[:, None], order, NONE)
-            best = np.where(room.max(axis=0) == NONE, order.argmax(axis=0), room.argmax(axis=0))
-            settled[begins] = np.where(begun.max(axis=0) == NONE, first, places[best])
-            ends = rows[kind[rows] == END]
+            begins, ends = rows[kind[rows] != END], rows[kind[rows] == END]
+            settled[begins] = _begun_at(number, kind, settled, node, begins, places, tree, calls)
             last = begins[np.maximum(np.searchsorted(begins, ends) - 1, 0)] if len(begins) else ends
             settled[ends] = np.where((last < ends) & (number[last] == number[ends]), settled[last], first)
     return settled
 
 
-def _begun(
+def _begun_at(
+    number: Ints, kind: Ints, settled: Ints, node: Ints, begins: Ints, places: Ints, tree: CallTree, calls: Calls
+) -> Ints:
+    """At which of its places a shared module began, at each of these marks; at the first where no caller has begun."""
+    until = np.searchsorted(node, node[begins], side="right") - 1
+    callers = tree.parent[places]
+    seen = [_last_begin(number, kind, settled, int(caller), begins, until, node, calls) for caller in callers]
+    begun, since = (np.stack(each) for each in zip(*seen, strict=True))  # a row for each caller
+    # the caller that began last; of those that began at one node the innermost
+    order = np.where(begun == NONE, NONE, node[begun] * _FAR + tree.depth[callers][:, None])
+    inside = np.arange(len(begins)) - np.searchsorted(node[begins], node[since])  # how often it has begun in the caller
+    most = np.array([_calls_inside(int(caller), places, tree, calls.module) for caller in callers])
+    room = np.where(inside < most[:, None], order, NONE)
+    best = np.where(room.max(axis=0) == NONE, order.argmax(axis=0), room.argmax(axis=0))
+    found: Ints = np.where(begun.max(axis=0) == NONE, places[0], places[best])
+    return found
+
+
+def _last_begin(
     number: Ints, kind: Ints, module: Ints, caller: int, rows: Ints, until: Ints, node: Ints, calls: Calls
 ) -> tuple[Ints, Ints]:
-    """Which mark was the last begin of the caller, in the pass of each of these rows, and which one began the call
-    that is under way: a call with several outputs begins at the node of each.  NONE if there was none."""
+    """For each of these marks, two earlier ones of its pass, NONE if there are none: the last begin of the caller, and
+    the begin of the caller's call that is in progress.  A call with several outputs begins at the node of each."""
     begins = np.flatnonzero((module == caller) & (kind != END))
     if not len(begins) or not caller:
         return (np.full(len(rows), NONE, np.int64),) * 2
@@ -111,12 +122,12 @@ def _begun(
     first = np.searchsorted(number[nodes], number[found])
     many = np.searchsorted(number[nodes], number[found], side="right") - first
     called = np.bincount(calls.number[calls.module == caller], minlength=int(number.max()) + 1)[number[found]]
-    each = -(-many // np.maximum(called, 1))  # as many of every call
-    return np.where(known, found, NONE), np.where(known, nodes[at - (at - first) % each], NONE)
+    of_each_call = -(-many // np.maximum(called, 1))  # begins, taken to be as many for every call
+    return np.where(known, found, NONE), np.where(known, nodes[at - (at - first) % of_each_call], NONE)
 
 
 def _calls_inside(caller: int, places: Ints, tree: CallTree, calls: Ints) -> int:
-    """How often a module is called within one call of the caller, by whomever."""
+    """How often the module with these places is called within one call of the caller, directly or not."""
     there = calls[np.isin(calls, places)]
     inside = np.count_nonzero(tree.within(there, np.full(len(there), caller)))
     return -(-int(inside) // max(1, int(np.count_nonzero(calls == caller))))

@@ -1,8 +1,8 @@
-"""When a thread stood still for collective operations, and when any was under way.
+"""When a thread was blocked by collective operations, and when any operation was under way.
 
 Called by step_trace.  A thread is blocked while it issues an operation and while it waits for one: by Work.wait or
 wait_tensor (spans of kind WAIT), at once (BLOCKING), or in C++ in DDP, which sends its buffers and waits, and whose
-reducer waits at the end of a backward pass for what it has sent last.  Invariant: what is told was measured.
+reducer waits at the end of a backward pass for what it sent last.  Invariant: every interval was measured.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def blocked(part: Partition, thread: int) -> tuple[Ints, Ints]:
 
 
 def under_way(part: Partition) -> tuple[Ints, Ints]:
-    """From issue to end of operations, disjoint and sorted, on whatever thread."""
+    """From issue to end of operations on any thread, disjoint and sorted."""
     operations = part.rows(COLLECTIVES)
     return united(operations["start_ns"], _ended(part, operations))
 
 
 def on_host(part: Partition) -> bool:
-    """Whether all operations are of backends that show when they ran by the host's clock."""
+    """Whether the host's clock shows when each operation ran, as it does for these backends only."""
     return not _on_devices(part)
 
 
@@ -68,7 +68,7 @@ def _inside(times: Ints, start: Ints, end: Ints) -> Bools:
 
 
 def _of_reducer(start: Ints, issued: Ints, end: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """Of each pass what lies between the last issue and the last end of DDP's operations, if that comes later."""
+    """For each pass, the time from the last issue to the last end of DDP's operations, if the end comes later."""
     place = np.searchsorted(first, start, side="right") - 1
     inside = _inside(start, first, last)
     begin, until = np.zeros(len(first), np.int64), np.zeros(len(first), np.int64)

@@ -1,7 +1,7 @@
-"""Operations of one rank as its tap has recorded them, as columns of python.nccl_trace.
+"""Operations of one rank as its tap recorded them, as columns of python.nccl_trace.
 
-Called by that table.  Invariant: names of groups and tensors come from the log; a group that the agent could not look
-into is NULL.
+Called by that table.  Invariant: names of groups and tensors come from the log; a group that the agent could not
+inspect is NULL.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once, operati
 from .operation_types import FAILED as HAS_FAILED
 from .partition import Partition
 
-_NOT_TOLD = ("send", "recv")  # c10d does not say whether the caller waits for these
+_ASYNC_UNKNOWN = ("send", "recv")  # c10d does not say whether the caller waits for these
 
 
 class CollectiveColumns:
-    """Some operations of one rank; what several columns need is worked out here."""
+    """Some operations of one rank, and what several of their columns need."""
 
     def __init__(self, part: Partition, rows: Rows, step: Ints) -> None:
         self._part, self._rows, self._step = part, rows, step
@@ -56,7 +56,7 @@ class CollectiveColumns:
             "bytes": rows["bytes"],
             "dtype": lambda: coded(rows["tensor"], self._tensors(0)),
             "shape": lambda: coded(rows["tensor"], self._tensors(1)),
-            "async_op": lambda: nullable((rows["flags"] & ASYNC_OP) != 0, ~self._is(*_NOT_TOLD)),
+            "async_op": lambda: nullable((rows["flags"] & ASYNC_OP) != 0, ~self._is(*_ASYNC_UNKNOWN)),
             "source": lambda: coded(rows["source"], self._part.log.strings),
             "issue_us": lambda: nullable((issued - self._start) / 1e3, issued > 0),
             "duration_ms": lambda: nullable(self._ns / 1e6, self._ended),
@@ -81,7 +81,7 @@ class CollectiveColumns:
         return {id: text.partition(" ")[2 * part] for id, text in texts.items()}
 
     def _peer(self) -> Any:
-        """The rank in the job of a rank in the group."""
+        """Ranks of the job, from ranks of the group."""
         pairs = np.stack([self._rows["group"], self._rows["peer"]], axis=1)
         known, inverse = np.unique(pairs, axis=0, return_inverse=True)
         peers = [self._rank(group, peer) for group, peer in known.tolist()]
@@ -94,7 +94,7 @@ class CollectiveColumns:
         return int(ranks[peer]) if 0 <= peer < len(ranks) else None
 
     def _bandwidth(self, factor: Callable[[Any], Any] | None) -> Any:
-        """Bytes a nanosecond; factor None: the one of each operation."""
+        """Bytes per nanosecond; factor None: the bus factor of each operation."""
         size = np.maximum(np.asarray(self._of_group("size", pa.int64()).fill_null(1)), 1)
         factors = np.zeros(len(size))
         for name, of_type in BUS_FACTORS.items():

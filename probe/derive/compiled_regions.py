@@ -1,7 +1,7 @@
 """Compiled regions: torch.compile(model) calls a wrapper, which calls the model; a backend may call its graph, too.
 
-Used by probe.derive.spans and torch_trace.  The one invariant: of a compiled call one row is left, which goes by the
-name of the module that was compiled; what runs eagerly inside it, after a graph break, keeps its rows.
+Used by probe.derive.spans and torch_trace.  Invariant: a compiled call has one row, under the name of the module that
+was compiled; what runs eagerly inside it, after a graph break, keeps its rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GRAPHS = {"GraphModule", "<lambda>"}  # classes of modules that torch.fx makes 
 
 
 def spans(part: Partition) -> Rows:
-    """The rows of the stream of spans but waits: wrappers are the modules that they wrap, marked as compiled."""
+    """The spans except waits; a call of a wrapper becomes a call of the module that it wraps, marked as compiled."""
     rows, compiled = part.rows(SPANS), _compiled(part.log)
     waits = rows["flags"] & KIND_MASK == WAIT
     rows = rows.of(~waits) if waits.any() else rows
@@ -35,14 +35,14 @@ def spans(part: Partition) -> Rows:
 
 
 def marks(part: Partition) -> Rows:
-    """The rows of the stream of marks; a wrapper sets the same ones as the module in it."""
+    """The marks without those of wrappers, which repeat those of the module inside."""
     rows = part.rows(MARKS)
     wrappers = [wrapper for wrapper, wrapped in _compiled(part.log).items() if wrapped]
     return Rows(rows.slots, rows.table[~np.isin(rows["subject"], wrappers)]) if wrappers else rows
 
 
 def parents(log: Log) -> dict[int, int]:
-    """The caller of each module, as far as the agent noted it, without wrappers."""
+    """The caller of each module where the agent noted it, wrappers skipped."""
     compiled = {wrapper: wrapped for wrapper, wrapped in _compiled(log).items() if wrapped}
     found = {}
     for subject, module in log.modules.items():

@@ -1,7 +1,7 @@
-"""Times on CUDA devices beside those of the host: which span or mark was when on its device, and whose time that is.
+"""Times on CUDA devices beside those of the host: when each span or mark ran on its device, and whose time that is.
 
-Called by torch_trace.  Invariant: what is not known of a device is not made up: it is NULL for a module on one, and
-so is whatever it is a part of; a module on the CPU has the host's times.
+Called by torch_trace.  Invariant: device times are measured or NULL, and whatever contains an unknown time is NULL too;
+a module on the CPU has the host's times.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Stamps:
 
 
 class DeviceTimes:
-    """What a rank knows of its devices.  devices: of each subject, by name."""
+    """What a rank recorded about its devices.  devices: the name of each subject's device."""
 
     def __init__(self, part: Partition, spans: Spans) -> None:
         rows = part.rows(DEVICE)
@@ -83,7 +83,7 @@ class DeviceTimes:
         self._spread, self._on_cuda = np.array(sorted(spread), np.int64), np.array(sorted(on_cuda | spread), np.int64)
 
     def timed(self) -> Timed:
-        """Of all spans: self time is what the spans inside it on the same device leave."""
+        """The times of all spans; self time is what spans inside it on the same device leave over."""
         spans, stamps = self._spans, self._stamps
         known, total = stamps.known, stamps.end - stamps.start
         around = nearest(spans.nesting, known)
@@ -95,17 +95,17 @@ class DeviceTimes:
         return Timed(total - taken, total, known & whole, known)
 
     def _unknown(self) -> Bools:
-        """Spans that must have run on a device and were not timed there."""
+        """Spans that must have run on a device but were not timed there."""
         spans = self._spans
         on_cuda = (spans.kind == FORWARD) & np.isin(spans.subject, self._on_cuda)
         result: Bools = ~self._stamps.known & (on_cuda | np.isin(spans.kind, (ENGINE, OPTIMIZER)))
         return result
 
     def of_backwards(self, passes: Passes, engines: Ints, marks: Marks, resolve: Resolve) -> Timed:
-        """Of what resolve() gives for these passes and marks, by the same reading with the device's times.
+        """The times of the instances that resolve() finds in these passes and marks, with the device's times in them.
 
-        engines: the rows of the spans that the passes are.  What resolve() gives for lengths that count gaps in what
-        is known says of which instances all is known.
+        engines: the rows of the spans that are the passes.  To tell which instances are fully known, resolve() runs a
+        second time with lengths that count the gaps in what is known.
         """
         ran, seen = self._stamps.of(engines), _stamps(self._mark_rows, _find(self._mark_rows, marks.time, marks.thread))
         again = self._spans.recompute & self._stamps.known
@@ -128,7 +128,7 @@ class DeviceTimes:
         return unclear
 
     def seconds(self, subject: Ints, host: Ints, on_device: Callable[[], tuple[Ints, Bools]]) -> Any:
-        """By the clock of the device that each row's subject is on; on_device: ns, and whether they are known."""
+        """Seconds by the clock of the device that each row's subject is on; on_device: ns, and which are known."""
         on_cuda = np.isin(subject, self._on_cuda)
         if not on_cuda.any():
             return host / 1e9
@@ -136,7 +136,7 @@ class DeviceTimes:
         return nullable(np.where(on_cuda, device, host) / 1e9, known | ~on_cuda)
 
     def memory(self, rows: Ints, others: int) -> dict[str, Callable[[], Any]]:
-        """The columns of memory, of these spans and of as many other rows that have none."""
+        """The columns of memory for these spans, followed by as many other rows, which have none."""
         place = self._place[rows]
 
         def column(slot: str, less: str = "") -> Any:
@@ -155,7 +155,7 @@ class DeviceTimes:
 
 
 def _find(rows: Rows, host_ns: Ints, thread: Ints) -> Ints:
-    """The row of the device's stream that is of each moment of a thread, NONE where there is none."""
+    """The row of the device stream that belongs to each moment of a thread, NONE where there is none."""
     if not len(rows) or not len(host_ns):
         return np.full(len(host_ns), NONE, np.int64)
     threads = distinct(rows["thread"])
@@ -185,7 +185,7 @@ _STAMPS = (("start_ns", 0), ("end_ns", 0), ("device", NONE))
 
 
 def _gaps(passes: Passes, ran: Stamps, marks: Marks, seen: Stamps, unclear: Bools) -> tuple[Passes, Marks]:
-    """The passes and marks with times such that a stretch between two of them is as long as it has gaps."""
+    """The passes and marks with other times: the stretch between two of them is as long as the number of its gaps."""
     device = np.where(unclear, NONE, ran.device)
     number, here = marks.number, np.where(unclear[marks.number], NONE, seen.device)
     last = np.append(number[1:] != number[:-1], True)[: len(number)]

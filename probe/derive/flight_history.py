@@ -1,6 +1,6 @@
 """Operations from before the attach, out of torch's own Flight Recorder, as rows of python.nccl_trace.
 
-Called by that table.  Invariant: what the recorder does not tell is NULL, and once the tap is in it is not asked.
+Called by that table.  Invariant: what the recorder does not know is NULL, and once the tap is installed it is not read.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _PEER = re.compile(r"(?:->|<-)(\d+)$")
 
 
 def history_of(rank: Rank) -> list[Told]:
-    """What this rank has issued, oldest first, as long as its tap waits for a boundary to go in: a job that has hung
-    since before the attach.  Of one that goes on nothing is asked, for a dump would hold it up."""
+    """What this rank issued, oldest first, as long as its tap waits for a boundary to be installed: in a job that was
+    hanging before the attach.  A job that goes on is not asked, since a dump would hold it up."""
     if not rank.facts.get("distributed") or rank.facts.get("collectives_ns") is not None or rank.facts.get("count"):
         return []
     return told_of(rank.snapshot.ask(wire.FLIGHT).get(rank, {}).get("texts", ()))
 
 
 def columns(rank: Rank, told: Sequence[Told]) -> Columns:
-    """All that python.nccl_trace has and that can be known."""
+    """Those columns of python.nccl_trace that the recorder knows."""
     groups = rank.snapshot.ask(wire.FLIGHT).get(rank, {}).get("groups", {}) if told else {}
     rows = [_Operation(rank, each, groups.get(each["process_group"][0]) or ()) for each in told]
     state = [DONE if row.ended else IN_FLIGHT if row.in_flight else None for row in rows]
@@ -70,7 +70,7 @@ def columns(rank: Rank, told: Sequence[Told]) -> Columns:
 
 
 class _Operation:
-    """One entry in the words of python.nccl_trace; None where it tells nothing."""
+    """One entry in terms of python.nccl_trace; None for what it does not have."""
 
     def __init__(self, rank: Rank, told: Told, members: Sequence[int]) -> None:
         self._told, self.members = told, members
@@ -119,7 +119,7 @@ class _Operation:
         return whole or None
 
     def bandwidth(self, of_links: bool) -> float | None:
-        """Bytes a nanosecond, as nccl-tests has it."""
+        """Bytes per nanosecond, as nccl-tests defines it."""
         if not self.duration_ms or self.bytes is None or self.type not in BUS_FACTORS or not self.members:
             return None
         factor = BUS_FACTORS[self.type] if of_links else once
@@ -127,7 +127,7 @@ class _Operation:
 
 
 def operation_type(name: str) -> str:
-    """all_gather for _all_gather_base, send for `send 0->1`; a name not known here is its own."""
+    """all_gather for _all_gather_base, send for `send 0->1`; an unknown name stays as it is."""
     if name.endswith("barrier"):
         return "barrier"
     plain = _VARIANT.sub("", name.partition(" ")[0])

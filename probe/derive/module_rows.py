@@ -1,6 +1,6 @@
-"""Module calls and their backwards, put together of spans and marks: what python.torch_trace has rows for.
+"""Module calls and their backwards, put together from spans and marks: what python.torch_trace has rows for.
 
-The invariant: what cannot be told from the rows (a caller under way at the attach) is taken from what the agent noted.
+Invariant: what the rows cannot tell (a caller that was running at the attach) comes from what the agent noted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .spans import Spans
 
 
 def places_of(part: Partition, spans: Spans) -> CallSites:
-    """Callers as the calls themselves show them, else as the agent noted them."""
+    """Where modules are called, as the calls themselves show, else as the agent noted."""
     parents = noted_parents(part.log)
     for subjects in (recorded_marks(part)["subject"], spans.subject[spans.kind == FORWARD]):
         for subject in distinct(subjects).tolist():
@@ -41,7 +41,7 @@ def places_of(part: Partition, spans: Spans) -> CallSites:
 
 
 def passes_of(spans: Spans) -> tuple[Ints, Passes]:
-    """Rows of the outermost engine spans by start, and what they are."""
+    """Rows of the outermost engine spans by start, and the passes that they are."""
     rows = np.flatnonzero(spans.outermost_engine)
     rows = rows[np.argsort(spans.start[rows], kind="stable")]
     return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
@@ -63,7 +63,7 @@ def _marks(part: Partition, passes: Passes, tree: CallTree, calls: Calls) -> Mar
 
 
 def _roots(part: Partition, spans: Spans, passes: Passes, marks: Marks, tree: CallTree) -> Ints:
-    """The outermost module of each pass: of its first mark, else of the last call before it; 0 for none."""
+    """The outermost module of each pass: that of its first mark, else of the last call before it; 0 for none."""
     roots = np.zeros(len(passes.start), np.int64)
     calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute)
     calls = calls[np.argsort(spans.start[calls], kind="stable")]
@@ -87,7 +87,7 @@ def backwards(
     engines: Ints,
     devices: DeviceTimes,
 ) -> tuple[Instances, Callable[[], Timed]]:
-    """By the host's clock, and when asked for by the devices'."""
+    """Every backward by the host's clock, and a function that gives their times by the devices' clocks."""
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
     if len(passes.start):
@@ -105,7 +105,7 @@ def backwards(
 
 
 def depths(spans: Spans, tree: CallTree) -> Ints:
-    """Module calls around each span; what checkpointing runs again stands where it stood the first time."""
+    """The number of module calls around each span; a forward that checkpointing runs again has its first depth."""
     again = spans.recompute & (spans.caller == NONE)
     base = np.where(again, np.maximum(tree.depth[tree.index(spans.subject)], 0), 0)
     return depth_below(spans.nesting, spans.caller, base)

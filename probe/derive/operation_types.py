@@ -1,6 +1,6 @@
-"""Operations of c10d by the names that users know, and how much of their bytes each link carries.
+"""Operations of c10d by the names that users know, and the share of their bytes that each link carries.
 
-Read by the tables of collectives.  The one invariant: an operation not known here goes by c10d's own name.
+Read by the tables of collectives.  Invariant: an unknown operation keeps c10d's own name.
 """
 
 from __future__ import annotations
@@ -66,5 +66,5 @@ BUS_FACTORS: dict[str, Callable[[Any], Any]] = {
 
 
 def operation_type(operation: str) -> str:
-    """all_reduce for c10d::allreduce_; an operation not known here goes by its own name."""
+    """all_reduce for c10d::allreduce_; an unknown operation keeps its own name."""
     return OPERATION_TYPES.get(operation, operation.partition("::")[2].strip("_"))

@@ -1,4 +1,4 @@
-"""Operations of a group over all its ranks: which rows of different ranks are one operation, and who came when.
+"""Operations of a group over all its ranks: which rows are the same operation, and when each rank arrived.
 
 Called by probe.collectives.  The n-th operation that a rank issues on a group within a step is the n-th of every
 other rank, since ranks issue the same ones in the same order or hang; what backends count is not the same
@@ -29,7 +29,7 @@ class Operations:
     """Those of one group: arrays over operations, or over (operation, member).
 
     place: row of the member's table, NONE where it has none; time: of the arrival, in ns of one clock for all;
-    known: whether the member would have a row if it had come.
+    known: whether the member would have a row if it had arrived.
     """
 
     name: str
@@ -69,8 +69,8 @@ class _OfRank:
 
 
 def operations_of(job: Snapshot) -> Iterator[Operations]:
-    """Of each group whose members are known, those of every step that somebody recorded."""
-    clocks: dict[str, int] = {}  # of each host one offset, so that what its ranks tell differs by no reading of it
+    """For each group whose members are known, the operations of every step that any rank recorded."""
+    clocks: dict[str, int] = {}  # one offset for each host, so that its ranks do not differ by readings of the clock
     found: dict[Key, dict[int, _OfRank]] = {}
     answering: dict[int, Rank] = {}
     for raw in list(job.ranks):
@@ -87,7 +87,7 @@ def operations_of(job: Snapshot) -> Iterator[Operations]:
 
 
 def _by_group(raw: Rank, rows: Rows) -> Iterator[tuple[Key, Ints]]:
-    """Places of the rows of each group, operations between two ranks left out."""
+    """Places of each group's rows, without operations between two ranks."""
     pairwise = [id for id, name in raw.log.strings.items() if name in PAIRWISE]
     place = np.flatnonzero(~np.isin(rows["operation"], pairwise))
     groups = rows["group"][place]
@@ -112,7 +112,7 @@ def _of_rank(raw: Rank, rows: Rows, place: Ints, clock: int) -> _OfRank:
 
 
 def _first_whole(raw: Rank, rows: Rows) -> int:
-    """The first step of which a rank has all operations: after the attach, and after the tap of collectives came."""
+    """The first step whose operations the rank has recorded completely: after the attach and the tap's installation."""
     first = raw.timeline.oldest(()) if raw.timeline.steps else raw.timeline.base
     since = raw.facts.get("collectives_ns")
     if since is not None and raw.timeline.steps:
@@ -139,7 +139,7 @@ def _of_group(name: str, members: tuple[int, ...], ranks: dict[int, _OfRank], an
 
 
 def _knows(raw: Rank, step: Ints) -> Bools:
-    """The steps in which this rank has recorded every operation that it has issued."""
+    """The steps in which this rank recorded every operation that it issued."""
     recorded = raw.facts.get("taps", {}).get("collectives", "on") == "on"
     whole = step >= _first_whole(raw, raw.rows(COLLECTIVES))
     result: Bools = recorded & whole & ((raw.timeline.flags(step) & BARE) == 0)

@@ -1,7 +1,7 @@
-"""What a step's time went into: the outermost things that its thread did, one after the other.
+"""Where a step's time went: the outermost things that its thread did, one after another.
 
 Called by step_trace.  Spans of one thread are nested or disjoint; where they are not (coroutines), the one that
-began first has the time that they share.  What waits for collectives takes its time from the phase around it.
+began first has the time that they share.  Waiting for collectives takes its time from the phase around it.
 Invariant: no phase is negative, and phases never exceed their step.
 """
 
@@ -30,7 +30,7 @@ class Intervals:
         return Intervals(self.start[chosen], self.end[chosen], self.kind[chosen])
 
     def outermost(self) -> Intervals:
-        """Those that lie in no other one, by start, disjoint."""
+        """Those inside no other one, by start and disjoint."""
         ordered = self.of(np.lexsort((-self.end, self.start)))
         until = np.maximum.accumulate(ordered.end)
         start = ordered.start.copy()
@@ -38,15 +38,14 @@ class Intervals:
         return Intervals(start, ordered.end, ordered.kind).of(ordered.end > start)
 
     def without(self, kind: int, around: int) -> Intervals:
-        """Less those of a kind in which one of the other kind begins: they are not one thing, but what is in them."""
+        """Without those of a kind in which one of kind `around` begins: what is inside them counts instead."""
         begun = np.sort(self.start[self.kind == around])
         holds = np.searchsorted(begun, self.end) > np.searchsorted(begun, self.start)
         return self.of(~(holds & (self.kind == kind)))
 
     def give_way(self, other: Intervals, but: int) -> Intervals:
-        """Both, where both are disjoint and sorted: other ones take their time from these, but from one kind of them.
-
-        What they share with that kind is its own.
+        """Both kinds of intervals, each disjoint and sorted: `other` takes its time from these, except from kind `but`,
+        which keeps what they share.
         """
         cuts = distinct(np.concatenate([self.start, self.end, other.start, other.end]))
         begin, end = cuts[:-1], cuts[1:]
@@ -56,7 +55,7 @@ class Intervals:
 
 
 def _kind_at(times: Ints, intervals: Intervals) -> Ints:
-    """Of the one around each moment, of disjoint and sorted ones; NONE outside."""
+    """The kind of the interval around each moment, of disjoint and sorted ones; NONE outside."""
     if not len(intervals.start):
         return np.full(len(times), NONE, np.int64)
     place = np.searchsorted(intervals.start, times, side="right") - 1

@@ -1,7 +1,7 @@
-"""Samples of one source as the machine tables read them: a row per moment, with levels and rates.
+"""Samples of one source as the machine tables need them: a row per moment, with levels and rates.
 
 Called by probe/tables/process_trace.py and gpu_trace.py.  Invariant: a rate is over the true time between two readings
-of the very counter, however far apart they came; without an earlier reading, or after a counter fell, there is none.
+of the same counter, however far apart; without an earlier reading, or after the counter fell, there is none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .partition import Partition
 
 
 class Values:
-    """Numbers of some rows, and in which of them there are any."""
+    """A number for each row, and which rows have one."""
 
     def __init__(self, numbers: Any, valid: Bools) -> None:
         self.numbers, self.valid = numbers, valid
@@ -31,7 +31,7 @@ class Values:
         return Values(self.numbers + other.numbers, self.valid & other.valid)
 
     def share(self, whole: Values) -> Values:
-        """Which part of `whole` it is, in percent."""
+        """The share of `whole`, in percent."""
         valid = self.valid & whole.valid & (whole.numbers > 0)
         part = self.numbers / np.where(valid, whole.numbers, 1)
         return Values(100 * np.clip(part, 0, 1), valid)
@@ -62,7 +62,7 @@ class Samples:
         return self._placed(time, value)
 
     def growth(self, counter: int) -> Values:
-        """By how much it grew since the reading before."""
+        """Its growth since the reading before."""
         time, value = self._readings(counter)
         grown = np.diff(value)
         return self._placed(time[1:][grown >= 0], grown[grown >= 0])
@@ -79,7 +79,7 @@ class Samples:
         return self._time[of], self._value[of]
 
     def _placed(self, time: Ints, numbers: Any) -> Values:
-        """One number a row, out of those read at some of the rows' moments."""
+        """A value for each row, from numbers read at some of the rows' moments."""
         shown = np.isin(time, self.times)
         place = np.searchsorted(self.times, time[shown])
         filled, valid = np.zeros(len(self.times), numbers.dtype), np.zeros(len(self.times), np.bool_)
@@ -88,7 +88,7 @@ class Samples:
 
 
 def common(part: Partition, times: Ints) -> Columns:
-    """A sample is of the machine, not of a step: it is seen at once, whatever the steps do."""
+    """The common columns.  A sample describes the machine, not a step: it is visible at once, whatever the steps do."""
     return {"start_ns": times, "step": part.timeline.step(times), "in_eval": _in_eval(part, times)}
 
 

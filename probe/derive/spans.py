@@ -1,4 +1,4 @@
-"""All spans of a rank, read once: what they are, how they nest, which are forwards that checkpointing ran again.
+"""All spans of a partition: what they are, how they nest, and which are forwards that checkpointing ran again.
 
 Made by torch_trace.  Invariant: one array a property, one element a span, in the order of completion.
 """
@@ -20,7 +20,7 @@ from .partition import Partition
 
 @dataclass(frozen=True)
 class Spans:
-    """All spans of a rank, read once: what they are, how they nest, which are forwards run again."""
+    """caller: row of the module call around each span, NONE outside; recompute: forwards run again."""
 
     rows: Rows
     start: Ints
@@ -28,7 +28,7 @@ class Spans:
     subject: Ints
     kind: Ints
     nesting: Nesting
-    caller: Ints  # row of the module call around each, NONE outside
+    caller: Ints
     recompute: Bools
     in_eval: Bools
     outermost_engine: Bools
@@ -77,7 +77,7 @@ def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:
 
 
 def _on_autograd_threads(part: Partition, start: Ints, thread: Ints, kind: Ints, begins: Ints, ends: Ints) -> Bools:
-    """Spans that run during a pass on a thread that belongs to autograd: one with marks and no pass of its own."""
+    """Spans that run during a pass on a thread of autograd's: one that has marks and no pass of its own."""
     marked, own = distinct(part.rows(MARKS)["thread"]), distinct(thread[kind == ENGINE])
     autograd = marked[~np.isin(marked, own)]
     if not len(autograd) or not len(begins):

@@ -1,4 +1,4 @@
-"""host.gpu_trace: one row per device and second: what NVML says of the devices that the process can see."""
+"""host.gpu_trace: one row per device and second: what NVML reports about the devices visible to the process."""
 
 from __future__ import annotations
 
@@ -8,28 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from .. import streams
 from ..arrays.arrow import coded
 from ..derive.partition import Partition
 from ..derive.samples import Samples, Values, common
 from ..schema import COMMON, Column, Columns
-from ..streams import (
-    GPU_ECC_ERRORS,
-    GPU_MEMORY_BYTES,
-    GPU_MEMORY_CLOCK_MHZ,
-    GPU_MEMORY_USED_BYTES,
-    GPU_MEMORY_UTIL_PCT,
-    GPU_NVLINK_RX_KB,
-    GPU_NVLINK_TX_KB,
-    GPU_PCIE_RX_BYTES,
-    GPU_PCIE_TX_BYTES,
-    GPU_POWER_LIMIT_MW,
-    GPU_POWER_MW,
-    GPU_SM_CLOCK_MHZ,
-    GPU_TEMPERATURE_CELSIUS,
-    GPU_THROTTLE_REASONS,
-    GPU_UTIL_PCT,
-    SAMPLES,
-)
+from ..streams import SAMPLES
 from .declaration import Table
 
 _MB = 1 << 20
@@ -49,20 +33,20 @@ REASONS = {
 
 # column -> (counter, whether the column is how fast it grows, column's unit / counter's unit)
 _NUMBERS: dict[str, tuple[int, bool, float]] = {
-    "gpu_util_pct": (GPU_UTIL_PCT, False, 1),
-    "memory_util_pct": (GPU_MEMORY_UTIL_PCT, False, 1),
-    "memory_used_mb": (GPU_MEMORY_USED_BYTES, False, 1 / _MB),
-    "memory_total_mb": (GPU_MEMORY_BYTES, False, 1 / _MB),
-    "power_w": (GPU_POWER_MW, False, 1e-3),
-    "power_limit_w": (GPU_POWER_LIMIT_MW, False, 1e-3),
-    "temperature_celsius": (GPU_TEMPERATURE_CELSIUS, False, 1),
-    "sm_clock_mhz": (GPU_SM_CLOCK_MHZ, False, 1),
-    "memory_clock_mhz": (GPU_MEMORY_CLOCK_MHZ, False, 1),
-    "pcie_rx_mb_s": (GPU_PCIE_RX_BYTES, True, 1 / _MB),
-    "pcie_tx_mb_s": (GPU_PCIE_TX_BYTES, True, 1 / _MB),
-    "nvlink_rx_mb_s": (GPU_NVLINK_RX_KB, True, 1 / 1024),
-    "nvlink_tx_mb_s": (GPU_NVLINK_TX_KB, True, 1 / 1024),
-    "ecc_errors": (GPU_ECC_ERRORS, False, 1),
+    "gpu_util_pct": (streams.GPU_UTIL_PCT, False, 1),
+    "memory_util_pct": (streams.GPU_MEMORY_UTIL_PCT, False, 1),
+    "memory_used_mb": (streams.GPU_MEMORY_USED_BYTES, False, 1 / _MB),
+    "memory_total_mb": (streams.GPU_MEMORY_BYTES, False, 1 / _MB),
+    "power_w": (streams.GPU_POWER_MW, False, 1e-3),
+    "power_limit_w": (streams.GPU_POWER_LIMIT_MW, False, 1e-3),
+    "temperature_celsius": (streams.GPU_TEMPERATURE_CELSIUS, False, 1),
+    "sm_clock_mhz": (streams.GPU_SM_CLOCK_MHZ, False, 1),
+    "memory_clock_mhz": (streams.GPU_MEMORY_CLOCK_MHZ, False, 1),
+    "pcie_rx_mb_s": (streams.GPU_PCIE_RX_BYTES, True, 1 / _MB),
+    "pcie_tx_mb_s": (streams.GPU_PCIE_TX_BYTES, True, 1 / _MB),
+    "nvlink_rx_mb_s": (streams.GPU_NVLINK_RX_KB, True, 1 / 1024),
+    "nvlink_tx_mb_s": (streams.GPU_NVLINK_TX_KB, True, 1 / 1024),
+    "ecc_errors": (streams.GPU_ECC_ERRORS, False, 1),
 }
 
 
@@ -74,7 +58,7 @@ def derive(part: Partition) -> Columns:
         "device": lambda: coded(devices.sources, devices.names("index", "cuda:{}")),
         "uuid": lambda: coded(devices.sources, devices.names("uuid", "{}")),
         "name": lambda: coded(devices.sources, devices.names("name", "{}")),
-        "throttle_reasons": lambda: _reasons(devices.values(lambda one: one.level(GPU_THROTTLE_REASONS))),
+        "throttle_reasons": lambda: _reasons(devices.values(lambda one: one.level(streams.GPU_THROTTLE_REASONS))),
         **{name: _number(devices, *how) for name, how in _NUMBERS.items()},
     }
 

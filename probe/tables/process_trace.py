@@ -1,49 +1,35 @@
-"""host.process_trace: one row per second: what the process and its host are at."""
+"""host.process_trace: one row per second: what the process and its host are doing."""
 
 from __future__ import annotations
 
+from .. import streams
 from ..derive.partition import Partition
 from ..derive.samples import Samples, common
 from ..schema import COMMON, Column, Columns
-from ..streams import (
-    CORE_WAIT_NS,
-    CPU_NS,
-    GIL_WAIT_NS,
-    HOST_IDLE_TICKS,
-    HOST_MEMORY_AVAILABLE_KB,
-    HOST_MEMORY_KB,
-    HOST_TICKS,
-    INVOLUNTARY_SWITCHES,
-    MAJOR_FAULTS,
-    PROCESS,
-    READ_BYTES,
-    RSS_BYTES,
-    SAMPLES,
-    THREADS,
-    VOLUNTARY_SWITCHES,
-    WRITTEN_BYTES,
-)
+from ..streams import SAMPLES
 from .declaration import Table
 
 _MB = 1 << 20
 
 
 def derive(part: Partition) -> Columns:
-    samples = Samples(part, PROCESS)
+    samples = Samples(part, streams.PROCESS)
     level, rate, growth = samples.level, samples.rate, samples.growth
     return {
         **common(part, samples.times),
-        "cpu_pct": lambda: (rate(CPU_NS) * (100 / 1e9)).arrow(),
-        "core_wait_pct": lambda: (rate(CORE_WAIT_NS) * (100 / 1e9)).arrow(),
-        "rss_mb": lambda: (level(RSS_BYTES) * (1 / _MB)).arrow(),
-        "read_mb_s": lambda: (rate(READ_BYTES) * (1 / _MB)).arrow(),
-        "write_mb_s": lambda: (rate(WRITTEN_BYTES) * (1 / _MB)).arrow(),
-        "threads": lambda: level(THREADS).arrow(),
-        "context_switches_s": lambda: (rate(VOLUNTARY_SWITCHES) + rate(INVOLUNTARY_SWITCHES)).arrow(),
-        "major_faults_s": lambda: rate(MAJOR_FAULTS).arrow(),
-        "host_cpu_pct": lambda: growth(HOST_IDLE_TICKS).share(growth(HOST_TICKS)).rest().arrow(),
-        "host_memory_used_pct": lambda: level(HOST_MEMORY_AVAILABLE_KB).share(level(HOST_MEMORY_KB)).rest().arrow(),
-        "gil_wait_us": lambda: (level(GIL_WAIT_NS) * 1e-3).arrow(),
+        "cpu_pct": lambda: (rate(streams.CPU_NS) * (100 / 1e9)).arrow(),
+        "core_wait_pct": lambda: (rate(streams.CORE_WAIT_NS) * (100 / 1e9)).arrow(),
+        "rss_mb": lambda: (level(streams.RSS_BYTES) * (1 / _MB)).arrow(),
+        "read_mb_s": lambda: (rate(streams.READ_BYTES) * (1 / _MB)).arrow(),
+        "write_mb_s": lambda: (rate(streams.WRITTEN_BYTES) * (1 / _MB)).arrow(),
+        "threads": lambda: level(streams.THREADS).arrow(),
+        "context_switches_s": lambda: (rate(streams.VOLUNTARY_SWITCHES) + rate(streams.INVOLUNTARY_SWITCHES)).arrow(),
+        "major_faults_s": lambda: rate(streams.MAJOR_FAULTS).arrow(),
+        "host_cpu_pct": lambda: growth(streams.HOST_IDLE_TICKS).share(growth(streams.HOST_TICKS)).rest().arrow(),
+        "host_memory_used_pct": lambda: (
+            level(streams.HOST_MEMORY_AVAILABLE_KB).share(level(streams.HOST_MEMORY_KB)).rest().arrow()
+        ),
+        "gil_wait_us": lambda: (level(streams.GIL_WAIT_NS) * 1e-3).arrow(),
     }
 
 

@@ -33,7 +33,7 @@ from ..streams import (
     SPANS,
     UNTIMED,
     WAIT,
-)
+)  # fmt: skip
 from .declaration import Table
 
 _STREAMS = (SPANS, LOADS, COLLECTIVES)
