@@ -40,7 +40,7 @@ class Operations:
     time: Ints
     known: Bools
     rows: Sequence[Rows | None]  # of each member, None where it did not answer
-    raws: Sequence[Rank | None]
+    ranks: Sequence[Rank | None]
 
     @property
     def arrived(self) -> Bools:
@@ -61,7 +61,7 @@ class Operations:
 class _OfRank:
     """The collective operations of one rank on one group."""
 
-    raw: Rank
+    rank: Rank
     rows: Rows
     place: Ints  # rows of the group
     code: Ints  # step and index of each
@@ -73,74 +73,76 @@ def operations_of(job: Snapshot) -> Iterator[Operations]:
     clocks: dict[str, int] = {}  # one offset for each host, so that its ranks do not differ by readings of the clock
     found: dict[Key, dict[int, _OfRank]] = {}
     answering: dict[int, Rank] = {}
-    for raw in list(job.ranks):
+    for rank in list(job.ranks):
         try:
-            rows = raw.rows(COLLECTIVES)
+            rows = rank.rows(COLLECTIVES)
         except RankLeft:
             continue
-        answering[raw.rank] = raw
-        clock = clocks.setdefault(raw.host, int(raw.facts["wall_ns"]) - int(raw.facts["monotonic_ns"]))
-        for key, place in _by_group(raw, rows):
-            found.setdefault(key, {})[raw.rank] = _of_rank(raw, rows, place, clock)
+        answering[rank.rank] = rank
+        clock = clocks.setdefault(rank.host, int(rank.facts["wall_ns"]) - int(rank.facts["monotonic_ns"]))
+        for key, place in _by_group(rank, rows):
+            found.setdefault(key, {})[rank.rank] = _of_rank(rank, rows, place, clock)
     for (name, members), ranks in sorted(found.items()):
         yield _of_group(name, members, ranks, answering)
 
 
-def _by_group(raw: Rank, rows: Rows) -> Iterator[tuple[Key, Ints]]:
+def _by_group(rank: Rank, rows: Rows) -> Iterator[tuple[Key, Ints]]:
     """Places of each group's rows, without operations between two ranks."""
-    pairwise = [id for id, name in raw.log.strings.items() if name in PAIRWISE]
+    pairwise = [id for id, name in rank.log.strings.items() if name in PAIRWISE]
     place = np.flatnonzero(~np.isin(rows["operation"], pairwise))
     groups = rows["group"][place]
     ids: dict[Key, list[int]] = {}
     for id in distinct(groups).tolist():
-        group = raw.log.groups.get(id, {})
+        group = rank.log.groups.get(id, {})
         if group.get("ranks"):
             ids.setdefault((str(group.get("name")), tuple(group["ranks"])), []).append(id)
     for key, mine in ids.items():
         yield key, place[np.isin(groups, mine)]
 
 
-def _of_rank(raw: Rank, rows: Rows, place: Ints, clock: int) -> _OfRank:
+def _of_rank(rank: Rank, rows: Rows, place: Ints, clock: int) -> _OfRank:
     start = rows["start_ns"][place]
-    step = raw.timeline.step(start)
+    step = rank.timeline.step(start)
     order = np.lexsort((rows["seq"][place], step))
     place, step = place[order], step[order]
     first = np.searchsorted(step, step)
-    kept = step >= _first_whole(raw, rows)
+    kept = step >= _first_whole(rank, rows)
     code = step * _MOST + np.arange(len(step)) - first
-    return _OfRank(raw, rows, place[kept], code[kept], (rows["start_ns"][place] + clock)[kept])
+    return _OfRank(rank, rows, place[kept], code[kept], (rows["start_ns"][place] + clock)[kept])
 
 
-def _first_whole(raw: Rank, rows: Rows) -> int:
+def _first_whole(rank: Rank, rows: Rows) -> int:
     """The first step whose operations the rank has recorded completely: after the attach and the tap's installation."""
-    first = raw.timeline.oldest(()) if raw.timeline.steps else raw.timeline.base
-    since = raw.facts.get("collectives_ns")
-    if since is not None and raw.timeline.steps:
-        first = max(first, int(raw.timeline.step(np.array([since]))[0]) + 1)
+    first = rank.timeline.oldest(()) if rank.timeline.steps else rank.timeline.base
+    since = rank.facts.get("collectives_ns")
+    if since is not None and rank.timeline.steps:
+        first = max(first, int(rank.timeline.step(np.array([since]))[0]) + 1)
     overwritten = len(rows) > 0 and int(rows["seq"][0]) > 1
-    return max(first, int(raw.timeline.step(rows["start_ns"][:1])[0]) + 1) if overwritten else first
+    return max(first, int(rank.timeline.step(rows["start_ns"][:1])[0]) + 1) if overwritten else first
 
 
-def _of_group(name: str, members: tuple[int, ...], ranks: dict[int, _OfRank], answering: dict[int, Rank]) -> Operations:
-    code = distinct(np.concatenate([of.code for of in ranks.values()]))
+def _of_group(
+    name: str, members: tuple[int, ...], recorded: dict[int, _OfRank], answering: dict[int, Rank]
+) -> Operations:
+    code = distinct(np.concatenate([of.code for of in recorded.values()]))
     step = code // _MOST
     place = np.full((len(code), len(members)), NONE, np.int64)
     time = np.zeros(place.shape, np.int64)
     known = np.zeros(place.shape, np.bool_)
-    for member, rank in enumerate(members):
-        if rank in ranks:
-            at = np.searchsorted(code, ranks[rank].code)
-            place[at, member], time[at, member] = ranks[rank].place, ranks[rank].time
-        if rank in answering:
-            known[:, member] = _knows(answering[rank], step)
-    raws = [answering.get(rank) for rank in members]
-    rows = [None if raw is None else raw.rows(COLLECTIVES) for raw in raws]
-    return Operations(name, members, step, code % _MOST, place, time, known, rows, raws)
+    for member, number in enumerate(members):
+        if number in recorded:
+            at = np.searchsorted(code, recorded[number].code)
+            place[at, member], time[at, member] = recorded[number].place, recorded[number].time
+        if number in answering:
+            known[:, member] = _knows(answering[number], step)
+    ranks = [answering.get(number) for number in members]
+    rows = [None if rank is None else rank.rows(COLLECTIVES) for rank in ranks]
+    return Operations(name, members, step, code % _MOST, place, time, known, rows, ranks)
 
 
-def _knows(raw: Rank, step: Ints) -> Bools:
+def _knows(rank: Rank, step: Ints) -> Bools:
     """The steps in which this rank recorded every operation that it issued."""
-    recorded = raw.facts.get("taps", {}).get("collectives", "on") == "on"
-    whole = step >= _first_whole(raw, raw.rows(COLLECTIVES))
-    result: Bools = recorded & whole & ((raw.timeline.flags(step) & BARE) == 0)
+    recorded = rank.facts.get("taps", {}).get("collectives", "on") == "on"
+    whole = step >= _first_whole(rank, rank.rows(COLLECTIVES))
+    result: Bools = recorded & whole & ((rank.timeline.flags(step) & BARE) == 0)
     return result

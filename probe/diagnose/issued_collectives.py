@@ -24,7 +24,7 @@ def issued_of(job: Snapshot) -> dict[int, list[Entry]]:
         numbers = operations.slot("group_seq", -1).max(axis=1, initial=-1)
         (known,) = np.nonzero(numbers >= 0)
         first = int(numbers[known[-1]] - known[-1]) if len(known) else 1
-        for member, (rank, rows) in enumerate(zip(operations.raws, operations.rows, strict=True)):
+        for member, (rank, rows) in enumerate(zip(operations.ranks, operations.rows, strict=True)):
             for at in range(max(0, count - _LATEST), count):
                 place = operations.place[at, member]
                 if rank is None or rows is None or place < 0:

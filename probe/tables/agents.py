@@ -13,18 +13,18 @@ from .declaration import TAPS, Table
 _RANK, _HOST, _PID = COMMON[:3]
 
 
-def _tap(raw: Rank, name: str) -> str | None:
-    state = raw.facts.get("taps", {}).get(name)
+def _tap(rank: Rank, name: str) -> str | None:
+    state = rank.facts.get("taps", {}).get(name)
     return None if state is None else str(state)
 
 
-def _of_raw(raw: Rank) -> dict[str, Any]:
-    facts = raw.facts
+def _record(rank: Rank) -> dict[str, Any]:
+    facts = rank.facts
     attached_us = int(facts["attached_wall_ns"]) // 1000 if facts.get("attached_wall_ns") else None
     return {
-        "rank": raw.rank,
-        "host": raw.host,
-        "pid": raw.pid,
+        "rank": rank.rank,
+        "host": rank.host,
+        "pid": rank.pid,
         "state": "answers",
         "why": facts.get("trouble") or None,
         "attached_at": attached_us,
@@ -39,7 +39,7 @@ def _of_raw(raw: Rank) -> dict[str, Any]:
         "torch": facts.get("torch"),
         "cuda": facts.get("torch_cuda"),
         "untested": _is_untested(facts.get("python"), facts.get("torch")),
-        **{f"{tap.name}_tap": _tap(raw, tap.name) for tap in TAPS},
+        **{f"{tap.name}_tap": _tap(rank, tap.name) for tap in TAPS},
         "endpoint": facts.get("endpoint"),
     }
 
@@ -54,7 +54,7 @@ def _us(ns: Any) -> float | None:
 
 def derive(job: Snapshot) -> Columns:
     silent = {one.rank: {"state": "silent", "why": one.why} for one in job.read}
-    rows = [{**_of_raw(raw), **silent.get(raw.rank, {})} for raw in job.ranks]
+    rows = [{**_record(rank), **silent.get(rank.rank, {})} for rank in job.ranks]
     for one in job.silent:
         rows.append({"rank": one.rank, "pid": one.pid or None, "state": "silent", "why": one.why})
     return columns_of(TABLE.columns, rows)

@@ -41,7 +41,7 @@ class _OfGroup:
 
     def _visible(self) -> Bools:
         steps = self._all.step
-        seen = [raw.timeline.visible(steps) for raw in self._all.raws if raw is not None]
+        seen = [rank.timeline.visible(steps) for rank in self._all.ranks if rank is not None]
         result: Bools = np.logical_and.reduce(seen)
         return result
 
@@ -81,8 +81,8 @@ class _OfGroup:
         return [shown(names[each]) for each in zip(member.tolist(), ids.tolist(), strict=True)]
 
     def _string(self, member: int, id: int) -> str:
-        raw = self._all.raws[member]
-        return "" if raw is None else raw.log.strings.get(id, "")
+        rank = self._all.ranks[member]
+        return "" if rank is None else rank.log.strings.get(id, "")
 
     def _lists(self, chosen: Bools) -> Any:
         """Of each operation the members that are chosen, as ranks of the job."""

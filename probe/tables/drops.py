@@ -15,39 +15,39 @@ from .declaration import Table
 
 def derive(job: Snapshot) -> Columns:
     """Every stream of every rank; what was recorded follows from the number of the last row."""
-    rows = [_of_stream(raw, stream) for raw in list(job.ranks) for stream in sorted(raw.facts.get("streams", {}))]
+    rows = [_of_stream(rank, stream) for rank in list(job.ranks) for stream in sorted(rank.facts.get("streams", {}))]
     return {**columns_of(TABLE.columns, rows), "oldest_time": lambda: _oldest_times(job, rows)}
 
 
-def _of_stream(raw: Rank, stream: str) -> dict[str, Any]:
-    capacity = int(raw.facts["streams"][stream]["chunks"]) * CHUNK_ROWS
-    recorded = raw.recorded(stream)
+def _of_stream(rank: Rank, stream: str) -> dict[str, Any]:
+    capacity = int(rank.facts["streams"][stream]["chunks"]) * CHUNK_ROWS
+    recorded = rank.recorded(stream)
     dropped = max(0, recorded - capacity)
     return {
-        "raw": raw,
-        "rank": raw.rank,
-        "host": raw.host,
-        "pid": raw.pid,
+        "_of": rank,
+        "rank": rank.rank,
+        "host": rank.host,
+        "pid": rank.pid,
         "stream": stream,
         "rows": recorded,
         "kept": recorded - dropped,
         "dropped": dropped,
-        "retention_mb": capacity * len(raw.slots(stream)) * 8 / (1 << 20),
+        "retention_mb": capacity * len(rank.slots(stream)) * 8 / (1 << 20),
     }
 
 
 def _oldest_times(job: Snapshot, rows: list[dict[str, Any]]) -> Any:
     for stream in dict.fromkeys(row["stream"] for row in rows if row["rows"]):
         job.fetch_oldest_once(stream)
-    return pa.array([_oldest_us(row["raw"], row["stream"]) for row in rows], pa.int64()).cast(pa.timestamp("us"))
+    return pa.array([_oldest_us(row["_of"], row["stream"]) for row in rows], pa.int64()).cast(pa.timestamp("us"))
 
 
-def _oldest_us(raw: Rank, stream: str) -> int | None:
+def _oldest_us(rank: Rank, stream: str) -> int | None:
     try:
-        rows = raw.oldest_rows(stream)
+        rows = rank.oldest_rows(stream)
     except RankLeft:
         return None
-    return int(raw.wall_us(rows[rows.slots[0]][:1])[0]) if len(rows) else None  # every stream has its time in front
+    return int(rank.wall_us(rows[rows.slots[0]][:1])[0]) if len(rows) else None  # every stream has its time in front
 
 
 TABLE = Table(

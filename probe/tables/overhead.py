@@ -20,30 +20,30 @@ ENOUGH = 30  # steps of a kind below which a median says nothing
 _KINDS = (("sampled", SAMPLED), ("unsampled", 0), ("bare", BARE))
 
 
-def durations(raw: Rank) -> tuple[Ints, Ints]:
+def durations(rank: Rank) -> tuple[Ints, Ints]:
     """(ns, kind) of the steps that can be compared: not the first of its kind after a change, none with an eval."""
-    rows = raw.rows(STEPS)
+    rows = rank.rows(STEPS)
     order = np.argsort(rows["count"], kind="stable")
     ends, flags = rows["time_ns"][order], rows["flags"][order] & (SAMPLED | BARE)
     follows = (np.diff(rows["count"][order]) == 1) & (flags[1:] == flags[:-1])
     middles = ends[1:] - 1
-    begins, evals = ends[:-1], raw.timeline.evals()
+    begins, evals = ends[:-1], rank.timeline.evals()
     for start, end in evals:
         follows &= (end <= begins) | (start >= middles)
     result: tuple[Ints, Ints] = (ends[1:] - begins)[follows], flags[1:][follows]
     return result
 
 
-def _of_rank(raw: Rank) -> list[dict[str, Any]]:
-    ns, kinds = durations(raw)
+def _of_rank(rank: Rank) -> list[dict[str, Any]]:
+    ns, kinds = durations(rank)
     of_kind = {name: ns[kinds == flag] for name, flag in _KINDS}
     median = {name: float(np.median(some)) if len(some) >= ENOUGH else None for name, some in of_kind.items()}
-    settings = raw.facts.get("sampling") or {}
+    settings = rank.facts.get("sampling") or {}
     return [
         {
-            "rank": raw.rank,
-            "host": raw.host,
-            "pid": raw.pid,
+            "rank": rank.rank,
+            "host": rank.host,
+            "pid": rank.pid,
             "steps_of": name,
             "steps": len(of_kind[name]),
             "median_duration": _over(median[name], 1e9),

@@ -19,18 +19,18 @@ def derive(job: Snapshot) -> Columns:
 
     rows = [
         row
-        for raw, answer in job.ask(wire.STACKS).items()
+        for rank, answer in job.ask(wire.STACKS).items()
         for thread in threads_of(answer["threads"])
-        for row in _of_thread(raw, thread)
+        for row in _of_thread(rank, thread)
     ]
     return columns_of(TABLE.columns, rows)
 
 
-def _of_thread(raw: Rank, thread: Thread) -> list[dict[str, Any]]:
+def _of_thread(rank: Rank, thread: Thread) -> list[dict[str, Any]]:
     shared = {
-        "rank": raw.rank,
-        "host": raw.host,
-        "pid": raw.pid,
+        "rank": rank.rank,
+        "host": rank.host,
+        "pid": rank.pid,
         "thread": thread.ident,
         "native_id": thread.native_id,
         "thread_name": thread.name,
