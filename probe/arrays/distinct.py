@@ -40,8 +40,7 @@ def first_places(values: Ints) -> tuple[Ints, Ints]:
 def places(values: Ints, known: Ints) -> Ints:
     """The place of each value among `known`, which are the distinct ones."""
     if not len(known) or int(known[-1]) - int(known[0]) > _WIDE + len(values):
-        found: Ints = np.searchsorted(known, values)
-        return found
+        return np.searchsorted(known, values)
     place = np.zeros(int(known[-1]) - int(known[0]) + 1, np.int64)
     place[known - known[0]] = np.arange(len(known))
     result: Ints = place[values - known[0]]

@@ -96,8 +96,7 @@ def self_time(nesting: Nesting, total: Ints) -> Ints:
     """What of each span's time no directly contained span took."""
     inner = nesting.parent != NONE
     spent = np.bincount(nesting.parent[inner], weights=total[inner], minlength=len(total))
-    own: Ints = total - spent.astype(np.int64)
-    return own
+    return total - spent.astype(np.int64)
 
 
 def ancestors_with(nesting: Nesting, marked: Bools) -> Bools:

@@ -85,8 +85,7 @@ def covered(times: Ints, start: Ints, end: Ints) -> Ints:
     before = np.searchsorted(start, times, side="right")
     last = np.maximum(before - 1, 0)
     beyond = np.maximum(end[last] - times, 0)
-    result: Ints = np.where(before > 0, done[before] - beyond, 0)
-    return result
+    return np.where(before > 0, done[before] - beyond, 0)
 
 
 def place_marks(time: Ints, thread: Ints, passes: Passes) -> Ints:
@@ -113,8 +112,7 @@ def place_marks(time: Ints, thread: Ints, passes: Passes) -> Ints:
 def _latest(starts: Ints, time: Ints) -> Ints:
     """The place of the last start up to each moment, NONE before the first; by way of the fewer, where both rise."""
     if not (time[1:] >= time[:-1]).all():
-        found: Ints = np.searchsorted(starts, time, side="right") - 1
-        return found
+        return np.searchsorted(starts, time, side="right") - 1
     bounds = np.searchsorted(time, starts, side="left")
     return np.repeat(np.arange(-1, len(starts)), np.diff(bounds, prepend=0, append=len(time)))
 
@@ -133,8 +131,7 @@ def owners(number: Ints, kind: Ints, module: Ints, tree: CallTree) -> Ints:
     ends = (kind == END) & tree.within(opener, module)
     depth = np.where(ends, tree.depth[module] - 1, tree.depth[opener])
     depth = np.minimum.accumulate(depth - run * _FAR) + run * _FAR
-    result: Ints = np.where(depth < 0, 0, tree.chain[opener, np.maximum(depth, 0)])
-    return result
+    return np.where(depth < 0, 0, tree.chain[opener, np.maximum(depth, 0)])
 
 
 def _fresh(number: Ints) -> Bools:
@@ -168,8 +165,7 @@ class Begun:
         self.most = int(self.instances.max(initial=1)) + 1
 
     def owner_key(self, number: Ints, module: Ints) -> Ints:
-        key: Ints = number * self._modules + module
-        return key
+        return number * self._modules + module
 
     def split(self, key: Ints) -> tuple[Ints, Ints]:
         """Pass and module of an instance's key."""
@@ -192,8 +188,7 @@ class Begun:
         return self.instance_key(number, module, instance)
 
     def instance_key(self, number: Ints, module: Ints, instance: Ints | int) -> Ints:
-        key: Ints = self.owner_key(number, module) * self.most + instance
-        return key
+        return self.owner_key(number, module) * self.most + instance
 
 
 def _limits(owners: Ints, called: Ints, times: Ints) -> Ints:

@@ -52,8 +52,7 @@ class CallTree:
         low, high = int(self.places[0]), int(self.places[-1])
         if high - low > _WIDE:
             place = np.minimum(np.searchsorted(self.places, subjects), len(self.places) - 1)
-            found: Ints = np.where(self.places[place] == subjects, place + 1, 0)
-            return found
+            return np.where(self.places[place] == subjects, place + 1, 0)
         indices = np.zeros(high - low + 3, np.int64)  # with a 0 on either side
         indices[self.places - low + 1] = np.arange(1, len(self.places) + 1)
         return indices[np.clip(subjects - low + 1, 0, len(indices) - 1)]

@@ -55,16 +55,14 @@ def _on_devices(part: Partition) -> list[int]:
 
 def _ended(part: Partition, operations: Rows) -> Ints:
     done = operations["done_ns"]
-    result: Ints = np.where(done > 0, done, part.rank.now_ns)
-    return result
+    return np.where(done > 0, done, part.rank.now_ns)
 
 
 def _inside(times: Ints, start: Ints, end: Ints) -> Bools:
     if not len(start):
         return np.zeros(len(times), np.bool_)
     place = np.searchsorted(start, times, side="right") - 1
-    result: Bools = (place >= 0) & (times < end[place])
-    return result
+    return (place >= 0) & (times < end[place])
 
 
 def _of_reducer(start: Ints, issued: Ints, end: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:

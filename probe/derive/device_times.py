@@ -170,8 +170,7 @@ def _find(rows: Rows, host_ns: Ints, thread: Ints) -> Ints:
     order = np.argsort(known, kind="stable")
     wanted = keys(host_ns, thread)
     at = np.minimum(np.searchsorted(known[order], wanted), len(order) - 1)
-    found: Ints = np.where(known[order][at] == wanted, order[at], NONE)
-    return found
+    return np.where(known[order][at] == wanted, order[at], NONE)
 
 
 def _stamps(rows: Rows, place: Ints) -> Stamps:

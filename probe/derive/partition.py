@@ -74,8 +74,7 @@ class Partition:
         """The place among the partition's ranks of the one that each moment belongs to."""
         if self.layout is None:
             return np.zeros(len(times_ns), np.int64)
-        found: Ints = np.minimum(np.searchsorted(self.layout.end_ns, times_ns), len(self.layout.end_ns) - 1)
-        return found
+        return np.minimum(np.searchsorted(self.layout.end_ns, times_ns), len(self.layout.end_ns) - 1)
 
     def require_agreement(self, times_ns: Ints, values: Ints) -> None:
         """Raises Disagreement unless every rank has each of these values at one of its moments."""
@@ -102,8 +101,7 @@ class Partition:
         first = np.array([timeline.oldest(streams) for timeline in timelines])
         last = np.array([_FAR if timeline.stuck else completed for timeline in timelines])
         upto = np.array([timeline.unfinished for timeline in timelines])
-        result: Bools = sampled & (own >= first[owner]) & (own <= last[owner]) & (own < upto[owner])
-        return result
+        return sampled & (own >= first[owner]) & (own <= last[owner]) & (own < upto[owner])
 
     def native_threads(self, threads: Ints) -> Any:
         """Native thread ids, NULL where the log does not know the thread."""

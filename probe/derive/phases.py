@@ -60,8 +60,7 @@ def _kind_at(times: Ints, intervals: Intervals) -> Ints:
         return np.full(len(times), NONE, np.int64)
     place = np.searchsorted(intervals.start, times, side="right") - 1
     around = (place >= 0) & (times < intervals.end[place])
-    result: Ints = np.where(around, intervals.kind[place], NONE)
-    return result
+    return np.where(around, intervals.kind[place], NONE)
 
 
 def phase_times(begin: Ints, end: Ints, outermost: Intervals, kinds: Sequence[int]) -> Ints:
