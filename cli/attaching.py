@@ -173,8 +173,8 @@ def detach_all(connection: Connection, tell: Callable[[str], object]) -> None:
     agents = list(connection.agents)
     left = connection.detach()
     for facts in agents:
-        if (facts["rank"] or 0) not in {each.rank for each in connection.unreached}:
-            tell(f"detached  {who(facts['rank'], facts['pid'])}")
+        if (facts.rank or 0) not in {each.rank for each in connection.unreached}:
+            tell(f"detached  {who(facts.rank, facts.pid)}")
     for what in left:
         say(what)
     if connection.unreached:

@@ -23,7 +23,7 @@ def evaluate(
     timeout: float | None = None, write: bool = True,
 ) -> None:  # fmt: skip
     """Run the code; show what it printed and returned, then where it ran.  Raises SnippetFailed if it raised."""
-    asked = ranks or [int(facts["rank"] or 0) for facts in connection.agents]
+    asked = ranks or [facts.rank or 0 for facts in connection.agents]
     outputs = {
         name: RankOutput(asked, partial(print, end="", file=stream, flush=True))
         for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr))

@@ -35,20 +35,24 @@ if TYPE_CHECKING:
         UsageError,
     )  # fmt: skip
     from .evals.evaluation import EvalResult, RankResult
+    from .host.facts import Facts
     from .query.result import Cost, Coverage, Fetch, Note, Result
+    from .snapshot.snapshot import Snapshot
 
 __all__ = [
     "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "EndpointError", "EvalError",
-    "EvalResult", "Fetch", "HungError", "Interrupted", "Note", "OutputError", "ProbeError", "QueryError", "RankResult",
-    "Report", "Result", "SilentError", "SnippetFailed", "Stragglers", "Unreached", "UsageError", "__version__",
-    "connect", "start",
+    "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "Note", "OutputError", "ProbeError", "QueryError",
+    "RankResult", "Report", "Result", "SilentError", "Snapshot", "SnippetFailed", "Stragglers", "Unreached",
+    "UsageError", "__version__", "connect", "start",
 ]  # fmt: skip
 _MODULES = {
     **dict.fromkeys(("Connection", "Unreached", "connect"), "connection"),
     **dict.fromkeys(("EvalResult", "RankResult"), "evals.evaluation"),
     **dict.fromkeys(("Cost", "Coverage", "Fetch", "Note", "Result"), "query.result"),
     "Attached": "attach",
+    "Facts": "host.facts",
     "Report": "diagnose.report",
+    "Snapshot": "snapshot.snapshot",
     "Stragglers": "diagnose.stragglers",
     "start": "attach.starting",
 }

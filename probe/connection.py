@@ -1,14 +1,15 @@
-"""A connection to a job: query, eval, detach.  What probe.connect() returns; the command line is its user.
+"""A connection to a job: query, eval, detach.  Returned by probe.connect(), used by the command line.
 
-Invariant: no call outlives its time-out, and who did not answer is named in `notes`.
+Invariant: no call outlives its time-out, and `notes` names the ranks that did not answer.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pkgutil import resolve_name
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,13 @@ from .client.client import AgentLink, Call, Client, nobody
 from .client.endpoints import Resolved, resolve
 from .client.handshake import greet, whoami
 from .client.preflight import look
-from .errors import AgentError, EvalError, SilentError, UsageError
+from .errors import AgentError, SilentError, UsageError
 from .host import agent_memory
+from .host.facts import Facts
 from .host.file_limits import make_room
 from .query.interruptible import interruptibly
 from .settings import checked_settings
-from .snapshot.align import SETTLE_S, align, is_settled, may_change
+from .snapshot.align import Alignment
 
 if TYPE_CHECKING:
     from .diagnose.report import Report
@@ -31,17 +33,23 @@ if TYPE_CHECKING:
     from .query.database import Database
     from .query.duckdb_session import DuckDBSession
     from .query.result import Coverage, Result
+    from .snapshot.scans import FetchAccount
+    from .snapshot.snapshot import Snapshot
+    from .snapshot.source import Source
     from .snapshot.stacks import Thread
     from .snapshot.wire_source import WireSource
 
 MAX_FETCH = 1e9  # bytes
-_LAST_ACT_S = 1.0
-_DETACH_S = 15.0  # the target takes kernels out at a boundary; without one it says so in time
+SOURCES: dict[str, str] = {
+    # recorded ranks: Address.source -> module:class, imported when it is needed and made with Address.url
+}
+_MEMORY_FREED_S = 1.0
+_DETACH_S = 15.0  # the target removes kernels at a boundary; if none comes, it says so by then
 
 
 @dataclass(frozen=True)
 class Unreached:
-    """A rank that a request did not reach, and why.  host: "" for this machine, which the pid then belongs to.
+    """A rank that a request did not reach, and why.  host: "" for this machine, on which pid is then valid.
 
     Example: `[each.rank for each in job.unreached]`
     """
@@ -53,12 +61,12 @@ class Unreached:
 
 
 class Connection:
-    """Agents of one endpoint, as probe.connect gives them.  Use as a context manager, from one thread at a time.
+    """The ranks of one endpoint, from probe.connect.  Use it as a context manager, from one thread at a time.
 
     Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
 
-    notes: what the user should know about the last call other than query(), whose Result has its own.  unreached: the
-    ranks that the last stacks(), set() or detach() did not come to.
+    notes: what the user should know about the last call, except query(), whose Result has its own; unreached: the ranks
+    that the last stacks(), set() or detach() did not reach.
     """
 
     def __init__(self, resolved: Resolved, timeout: float = 10.0, key: str | None = None) -> None:
@@ -68,16 +76,21 @@ class Connection:
         self.unreached: list[Unreached] = []
         make_room(len(resolved.addresses))
         self._client = Client(key)
-        self.fetcher: WireSource | None = None  # what queries have read so far, and what they keep of it
+        self._agents_source: WireSource | None = None
+        self._recorded: list[Source] = []
         self._opening: DuckDBSession | None = None
         self.database: Database | None = None
-        self._unaligned: list[AgentLink] = []
+        self._alignment = Alignment(self._client, timeout)
         self._closed = False
         try:
             for address in resolved.addresses:
-                self._client.connect(look(address, timeout))
-            greet(self._client, self.timeout)
-            self._align()
+                if address.source:
+                    self._recorded.append(resolve_name(SOURCES[address.source])(address.url))
+                else:
+                    self._client.connect(look(address, timeout))
+            if self._client.links:
+                greet(self._client, self.timeout)
+                self._alignment.align()
         except BaseException:
             self.close()
             raise
@@ -91,30 +104,29 @@ class Connection:
         self.close()
 
     @property
-    def agents(self) -> list[dict[str, Any]]:
-        """The facts of every agent that answers, by rank; pid as this machine sees it, if it is on it."""
-        return [{**link.facts, "pid": link.pid} for link in self._answering()]
+    def agents(self) -> list[Facts]:
+        """The facts of all agents that answer and of recorded ranks, by rank; pid as this machine sees it, if it is
+        here."""
+        found = [replace(link.facts, pid=link.pid) for link in self._client.links if not link.silent]
+        if self._recorded:
+            from .snapshot.source import Rank
 
-    def _answering(self) -> list[AgentLink]:
-        return sorted((link for link in self._client.links if not link.silent), key=lambda link: link.rank)
+            found += [one.facts for source in self._recorded for one in source.ranks() if isinstance(one, Rank)]
+        return sorted(found, key=lambda facts: facts.rank or 0)
 
     def _begin(self) -> None:
         if self._closed:
-            raise UsageError("This connection is closed.", f'Make another one: probe.connect("{self.endpoint}")')
+            raise UsageError("This connection is closed.", f'Open a new one: probe.connect("{self.endpoint}")')
         self.notes = []
         self._client.interrupted = False
-
-    def _align(self) -> None:
-        self._unaligned = align(self._client, self.timeout)
 
     def query(
         self, sql: str, *, open_steps: bool = False, min_ranks: int = 1, max_fetch: float | None = MAX_FETCH
     ) -> Result:
         """The result of this SQL over all ranks.  open_steps: include the step that is still in progress.
 
-        max_fetch: the most bytes that may travel for it.  Raises QueryError, and SilentError where fewer than min_ranks
-        would be in the result.  Cost: each rank sends the new rows of the streams that the tables need; it does not
-        pause the job.
+        max_fetch: the most bytes to fetch.  Raises QueryError, and SilentError if fewer than min_ranks ranks answer.
+        Cost: each rank sends the new rows of the streams that the tables need; it does not pause the job.
 
         Example: `job.query("SELECT step, duration FROM python.step_trace").to_pylist()`
         """
@@ -126,23 +138,47 @@ class Connection:
         from .query.database import Database
         from .query.notes import notes_of
         from .query.result import Cost, Coverage, Result
-        from .snapshot.wire_source import WireSource
         from .tables import TABLES
 
         self.database = database = self.database or Database(TABLES, self._opening)
-        if self._settle() or self._unaligned:
-            self._align()
-        self.fetcher = self.fetcher or WireSource(self._client, self.timeout)
-        scans = self.fetcher.scans
-        scans.begin(max_fetch)
-        job = self.fetcher.snapshot(open_steps)
+        job = self._snapshot(open_steps, max_fetch)
         self._enough(Coverage.of(job, time.monotonic() - begun), min_ranks)
         table = interruptibly(partial(database.run, sql, job), database.interrupt, lambda: self._client.interrupted)
         seconds = time.monotonic() - begun
         coverage = Coverage.of(job, seconds)
         self._enough(coverage, min_ranks)
         notes = notes_of(job, coverage, database.scanned, self.endpoint)
-        return Result(table, coverage, notes, Cost.of(scans.account, scans.seconds, database.seconds, seconds))
+        cost = Cost.of(self.account.scans, self.account.seconds, database.seconds, seconds)
+        return Result(table, coverage, notes, cost)
+
+    def snapshot(self, *, open_steps: bool = False, max_fetch: float | None = MAX_FETCH) -> Snapshot:
+        """All ranks at this moment; their rows are fetched when they are read, max_fetch bytes at most.
+
+        Raises SilentError if no rank answers; reading raises QueryError past max_fetch.  Cost: one request to each
+        rank, then as query().
+
+        Example: `job.snapshot().ranks[0].rows("steps")["time_ns"]`
+        """
+        self._begin()
+        return self._snapshot(open_steps, max_fetch)
+
+    def _snapshot(self, open_steps: bool, max_fetch: float | None) -> Snapshot:
+        from .snapshot.snapshot import Snapshot
+        from .snapshot.wire_source import WireSource
+
+        self._alignment.update()
+        if self._client.links and self._agents_source is None:
+            self._agents_source = WireSource(self._client, self.timeout, self.account)
+        self.account.begin(max_fetch)
+        agents = [] if self._agents_source is None else [self._agents_source]
+        return Snapshot([*agents, *self._recorded], open_steps)
+
+    @cached_property
+    def account(self) -> FetchAccount:
+        """What the last query or snapshot has fetched from which rank."""
+        from .snapshot.scans import FetchAccount
+
+        return FetchAccount()
 
     def _enough(self, coverage: Coverage, min_ranks: int) -> None:
         if coverage.seen < min_ranks:
@@ -159,26 +195,27 @@ class Connection:
         filename: str = "<eval>",
         on_output: OnOutput | None = None,
     ) -> EvalResult:
-        """Run Python inside: at the same step on all ranks (or these), between two iterations; or at once (now).
+        """Run Python in the job: at the same step on all ranks (or these), between two iterations; or at once (now).
 
-        A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr", text) gets
+        A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr", text) receives
         output as it comes.  Raises EvalError, SilentError, AgentError, Interrupted.  Cost: the job stands still while
-        the snippet runs, and for the ranks to meet at the step; nothing else.
+        the snippet runs, and until the ranks meet at the step; nothing else.
 
         Example: `job.eval("optimizer.param_groups[0]['lr'] = 1e-4")[0].ok`
         """
         self._begin()
         from .evals.evaluation import Snippet, evaluate
 
+        self._must_reach_agents("eval")
         links = self._chosen(ranks)
         self._must_control("eval")
         if not now:
-            self._settle()
-        together = not now and len(links) > 1 and any(link.facts.get("distributed") for link in links)
+            self._alignment.settle()
+        together = not now and len(links) > 1 and any(link.facts.distributed for link in links)
         if together:
-            self._same_steps(links)
+            self._alignment.same_steps(links)
         here = [link.rank for link in links]
-        everyone = set(here) >= set(range(max(int(link.facts.get("world_size") or 1) for link in links)))
+        everyone = set(here) >= set(range(max(link.facts.world_size or 1 for link in links)))
         asked = None if ranks is None and everyone else here  # an endpoint may be one rank of several
         snippet = Snippet(code, filename, now, timeout, write, whoami(), asked)
         results = evaluate(self._client, links, snippet, together, self.timeout, on_output)
@@ -203,52 +240,15 @@ class Connection:
             raise SilentError(f"{silent[0].name} {silent[0].silent}: nothing was run.")
         return links
 
-    def _same_steps(self, links: Sequence[AgentLink]) -> None:
-        """Ranks whose steps are not known to be the same cannot run anything at the same one."""
-        end = time.monotonic() + self.timeout
-        while True:
-            self._refresh()
-            self._align()
-            unknown = [link for link in links if may_change(link)]
-            lost = unknown or [link for link in links if link in self._unaligned]
-            if not lost:
-                return
-            if time.monotonic() > end:
-                ranks = ", ".join(str(link.rank) for link in lost)
-                why = f"The steps of rank {ranks} cannot be matched to those of the others."
-                why = f"No step since the attach on rank {ranks}." if unknown else why
-                raise EvalError(why, "Run it with --now.", "no-step")
-            time.sleep(0.02)
-
-    def _settle(self) -> bool:
-        """Wait until numbers are final: a trainer's or scheduler's takes some steps to be believed.
-
-        Whether anything may have changed.
-        """
-        asked, end = False, time.monotonic() + min(self.timeout, SETTLE_S)
-        while any(map(may_change, self._answering())):
-            self._refresh()
-            asked = True
-            if all(map(is_settled, self._answering())) or time.monotonic() > end:
-                break
-            time.sleep(0.05)
-        return asked
-
-    def _refresh(self) -> None:
-        for call in self._client.ask(
-            wire.HELLO, time.monotonic() + self.timeout, self._answering(), protocol=wire.PROTOCOL
-        ):
-            if call.answer is not None:
-                call.link.facts = call.answer["facts"]
-
     def stacks(self) -> dict[int, list[Thread]]:
-        """The Python stacks of all threads of each rank that answers, the main thread first; see unreached.
+        """Rank -> the Python stacks of all its threads, the main thread first; see unreached for silent ranks.
 
         Raises Interrupted.  Cost: some milliseconds of the GIL of each rank.
 
         Example: `print(*job.stacks()[0][0].frames, sep="\\n")`
         """
         self._begin()
+        self._must_reach_agents("stacks")
         from .snapshot.stacks import threads_of
 
         calls = self._client.ask(wire.STACKS, time.monotonic() + self.timeout)
@@ -263,6 +263,7 @@ class Connection:
         Example: `print(job.hang().verdict)`
         """
         self._begin()
+        self._must_reach_agents("hang")
         from .diagnose.hang import judge
         from .diagnose.looks import gather
 
@@ -271,7 +272,7 @@ class Connection:
         return report
 
     def stragglers(self, steps: int = 100) -> Stragglers:
-        """Which ranks the others wait for, over the last steps, and what they spend the time on.
+        """Which ranks the others wait for, over the last steps, and what these spend the time on.
 
         Raises UsageError if there is only one rank, SilentError if too few steps are known.  Cost: some queries.
 
@@ -283,11 +284,11 @@ class Connection:
         return stragglers(self, steps)
 
     def set(self, **settings: Any) -> list[dict[str, Any]]:
-        """Change how steps are sampled on every rank; returns the settings of each rank that answers.
+        """Change how every rank samples steps; the settings of each rank that answers, with its rank.
 
-        sample: "auto", or N to record 10 of every 10 * N steps (1: all); budget_pct: the overhead that auto may cause;
-        backward: whether backward is recorded too.  Without arguments: the current settings.  Raises UsageError,
-        AgentError, SilentError.  Cost: one request; sample=1 costs what docs/benchmarks.md says of it.
+        sample: "auto", or N to record every N-th block of ten steps (1: all); budget_pct: the overhead that auto may
+        cause; backward: whether backward is recorded too.  Without arguments nothing changes.  Raises UsageError,
+        AgentError, SilentError.  Cost: one request; docs/benchmarks.md says what sample=1 costs.
 
         Example: `job.set(sample=1)`
         """
@@ -297,16 +298,15 @@ class Connection:
         calls = self._client.ask(wire.SET, time.monotonic() + self.timeout, settings=checked)
         answered = [call for call in calls if call.answer is not None]
         if not answered:
-            raise nobody(calls)
+            raise nobody([call.error for call in calls])
         self._reached(calls)
         self.notes += [each.why for each in self.unreached]
         return [{"rank": call.link.rank, **(call.answer or {})["settings"]} for call in answered]
 
     def detach(self) -> list[str]:
-        """Take every agent out and wait for its end; returns what had to stay, in lines that name the rank.
+        """Remove every agent and wait for its end; lines that say what had to stay in which rank.
 
-        Raises AgentError if the key may only read, Interrupted.  Cost: one boundary, at which the taps are
-        removed.
+        Raises AgentError if the key may only read, Interrupted.  Cost: one boundary, at which the taps are removed.
 
         Example: `assert not job.detach()`
         """
@@ -317,15 +317,22 @@ class Connection:
         _wait_for_the_end(call.link for call in calls if call.answer is not None)
         return [f"rank {call.link.rank}: {line}" for call in calls for line in (call.answer or {"left": []})["left"]]
 
+    def _must_reach_agents(self, what: str) -> None:
+        """Raises UsageError if there are only recorded ranks."""
+        if not self._client.links:
+            hint = f'It can be queried: probe {self.endpoint} query "SELECT …"'
+            raise UsageError(f"{self.endpoint} is a recording, without agents: no {what}.", hint)
+
     def _must_control(self, what: str) -> None:
-        """The agents refuse it too; so it is said in words of what was asked, and before any of them has begun."""
+        """Raises AgentError if the key may only read.  Agents refuse too; this names the call, before any has begun."""
+        self._must_reach_agents(what)
         barred = next((link for link in self._client.links if link.role != wire.CONTROL), None)
         if barred is not None:
             hint = "That takes the whole key, as probe key create made it."
             raise AgentError(f"{barred.name}: this key may read, not control: no {what}.", hint, "read-only")
 
     def _reached(self, calls: list[Call]) -> None:
-        """Of those that gave no answer, why: they were silent from the beginning, or have become so."""
+        """Set unreached: the ranks that were silent before, and those that gave no answer now."""
         why = {link: f"{link.name} {link.silent}" for link in self._client.links if link.silent}
         why |= {call.link: str(call.error).rstrip(".") for call in calls if call.answer is None}
         self.unreached = [Unreached(link.rank, link.pid, link.host, told) for link, told in why.items()]
@@ -338,7 +345,7 @@ class Connection:
         self._client.interrupt()
 
     def close(self) -> None:
-        """Give up the connection; the agents stay.  Leaving a `with` block does it.  Raises nothing.  Cost: none.
+        """Close the connection; the agents stay.  Leaving a `with` block does it.  Raises nothing.  Cost: none.
 
         Example: `job.close()`
         """
@@ -350,18 +357,19 @@ class Connection:
 
 
 def _wait_for_the_end(links: Iterable[AgentLink]) -> None:
-    """Of agents that have said that they go: their last act is to give their memory back."""
-    end = time.monotonic() + _LAST_ACT_S
+    """Agents that have confirmed the detach free their memory last."""
+    end = time.monotonic() + _MEMORY_FREED_S
     for link in links:
         while link.here and agent_memory.descriptors(link.pid) and time.monotonic() < end:
             time.sleep(0.001)
 
 
 def connect(endpoint: str | None = None, *, timeout: float = 10.0, key: str | None = None) -> Connection:
-    """A connection to the agents of an endpoint; without one, to the only attached job of this machine.
+    """A connection to the ranks of an endpoint; without one, to the only attached job on this machine.
 
-    key: the file for agents at a port (tcp://, job://); without one, what PROBE_KEY names.  Raises EndpointError,
-    SilentError, AgentError.  Cost: some milliseconds, and one request to each rank.
+    key: the key file for agents at a port (tcp://, job://); by default the one that PROBE_KEY names.
+
+    Raises EndpointError, SilentError, AgentError.  Cost: some milliseconds, and one request to each rank.
 
     Example: `with probe.connect("4242") as job: print(job.agents)`
     """

@@ -1,8 +1,8 @@
-"""The file with a job's keys: who has it may ask an agent over the network.
+"""The file with a job's keys: its holders may query the job's agents over the network.
 
-Made by the verb `key`, read by attach (the agent's part) and by who connects (the reader's).  It holds the agent's pair
-of CURVE keys and one pair for each role, as JSON; the file for readers has the agent's public key and the pair for
-`read` alone.  Invariant: a file that others than its owner may read is neither made nor used.
+Made by the verb `key`, read by attach (the agent's part) and when connecting (the reader's part).  It holds the agent's
+pair of CURVE keys and one pair for each role, as JSON; the file for readers has only the agent's public key and the
+pair for `read`.  Invariant: a file that anybody but its owner may read is neither made nor used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FORMAT = 1
 VARIABLE = "PROBE_KEY"
 _MODES = (0o600, 0o400)
 _KEY_LENGTH = 40  # of 32 bytes in Z85
-_MOST_BYTES = 1 << 16
+_MAX_FILE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Key:
-    """What a file holds.  server_secret: "" in a file for readers; roles: role -> the pair that proves it."""
+    """The contents of a file.  server_secret: "" in a file for readers; roles: role -> the pair that proves it."""
 
     path: str
     server_public: str
@@ -40,11 +40,11 @@ class Key:
 
     @property
     def client(self) -> Pair:
-        """The pair to ask with: of all that there are, the one that may do the most."""
+        """The pair to connect with: that of the most powerful role."""
         return self.roles.get(CONTROL) or self.roles[READ]
 
     def of_agent(self) -> dict[str, Any]:
-        """What an agent needs to listen: its own pair, and public key (hex) -> role of who may come.
+        """What an agent needs to listen: its own pair, and the role of each public key (hex) that may connect.
 
         Raises UsageError.
         """
@@ -58,7 +58,7 @@ class Key:
 
 
 def create(path: str) -> None:
-    """A new key in a new file.  Raises UsageError."""
+    """Write a new key to a new file.  Raises UsageError."""
     import zmq
 
     pairs = {name: zmq.curve_keypair() for name in ("server", CONTROL, READ)}
@@ -67,7 +67,7 @@ def create(path: str) -> None:
 
 
 def share(path: str, reader_path: str) -> None:
-    """The part of a key with which one may read, in a new file.  Raises UsageError."""
+    """Write the part of a key that is for reading to a new file.  Raises UsageError."""
     key = read(path)
     pair = key.roles[READ]
     reader = {"server": {"public": key.server_public}, READ: {"public": pair.public, "secret": pair.secret}}
@@ -75,18 +75,18 @@ def share(path: str, reader_path: str) -> None:
 
 
 def given(path: str | None) -> str | None:
-    """The key file that is meant: this one, else what the environment names."""
+    """The key file to use: this one, else the one that the environment names."""
     return path or os.environ.get(VARIABLE) or None
 
 
 def read(path: str) -> Key:
-    """Raises UsageError for a file that is not a key, or that others may read."""
+    """The key in a file.  Raises UsageError if it is not a key, or if others may read it."""
     try:
         with open(path, "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode not in _MODES:
                 raise _wrong(f"{path} has mode {mode:04o}: others may have read this key.", f"Run: chmod 600 {path}")
-            return _parsed(path, file.read(_MOST_BYTES))
+            return _parsed(path, file.read(_MAX_FILE_BYTES))
     except OSError as error:
         raise _wrong(f"The key {path} cannot be read: {error.strerror}.", "Make one: probe key create FILE") from error
 

@@ -1,13 +1,13 @@
-"""What one fixed-width row of each raw stream holds: shared by the agent, which packs, and the reader.
+"""What a fixed-width row of each raw stream holds: shared by the agent, which packs rows, and the reader.
 
-A row is a few little-endian signed 8-byte slots, `seq` always last: 0 until the row is complete, then
-its number from 1, so a row's place follows from its number.  A stream is a ring of chunks of CHUNK_ROWS
-rows in one memfd; chunk c (rows c * CHUNK_ROWS + 1 ...) lies at place c % chunks.  Rows carry times and
-serial numbers only: steps, names and nesting are resolved by the reader.  Stdlib only, no imports of ours.
+A row is a few little-endian signed 8-byte slots, `seq` always last: 0 until the row is complete, then the row's number
+from 1, which determines its place.  A stream is a ring of chunks of CHUNK_ROWS rows in one memfd; chunk c (rows
+c * CHUNK_ROWS + 1 ...) lies at place c % chunks.  Rows carry times and serial numbers only: the reader resolves steps,
+names and nesting.  Stdlib only, and it imports nothing of probe.
 """
 
 CHUNK_ROWS = 16384
-RETENTION_BYTES = 64 << 20  # a stream: 1.3 million spans, hours of a training at full recording
+RETENTION_BYTES = 64 << 20  # per stream: 1.3 million spans, hours of training at full recording
 
 SPANS = "spans"
 MARKS = "marks"
@@ -20,12 +20,12 @@ DEVICE = "device"
 # Times are nanoseconds of CLOCK_MONOTONIC; `thread` is threading.get_ident(), whose native id and name
 # stand in the log; `subject` is a serial number from the log, never a recycled id().
 STREAMS: dict[str, tuple[str, ...]] = {
-    # anything with a beginning and an end on one thread; flags say which kind
+    # anything with a start and an end on one thread; flags give its kind
     SPANS: ("start_ns", "end_ns", "subject", "thread", "flags", "seq"),
-    # autograd reached a module's output (its backward begins) or is through with its input (ends)
+    # autograd reached a module's output (its backward begins) or is done with its input (it ends)
     MARKS: ("time_ns", "subject", "thread", "flags", "seq"),
-    # a boundary: the anchor optimizer ended step number `count` since the attach.  rss_bytes is 0 where it was not
-    # read, samples (batch dimensions of the root's inputs, added up) where there was none
+    # a boundary: the anchor optimizer ended step number `count` since the attach.  rss_bytes is 0 if it was not read,
+    # samples (the sum of batch dimensions of the root's inputs) if there were none
     STEPS: ("time_ns", "count", "group_seq", "subject", "rss_bytes", "samples", "thread", "flags", "seq"),
     # done_ns is written later, in place, and stays 0 while the operation is in flight
     COLLECTIVES: (
@@ -35,17 +35,17 @@ STREAMS: dict[str, tuple[str, ...]] = {
     # a batch taken from a loader; ready and outstanding (batches, when it was asked) are -1 without workers
     LOADS: ("start_ns", "end_ns", "subject", "ready", "outstanding", "thread", "flags", "seq"),
     # one reading of one counter: of this process and host (source PROCESS) or of a device (its number in the log);
-    # readings of one source taken together share their time
+    # readings of one source that were taken together have the same time
     SAMPLES: ("time_ns", "source", "counter", "value", "seq"),
-    # when a span or a mark was on its CUDA device; it is the one of this kind that this thread began, or made, at
-    # host_ns.  Times by the device's clock, which all rows of a device share and which shows about the host's time.
-    # Bytes of the caching allocator are -1 where they were not read
+    # when a span or a mark ran on its CUDA device; it is the one of this kind that this thread began, or made, at
+    # host_ns.  Times are by the device's clock, the same for all rows of a device and close to the host's time.
+    # Bytes of the caching allocator are -1 if they were not read
     DEVICE: (
         "start_ns", "end_ns", "host_ns", "thread", "device", "allocated_before", "allocated", "max_allocated",
         "reserved", "flags", "seq",
     ),
 }  # fmt: skip
-# The slot that says when a row was written: rows come in its order, but for threads that were held up meanwhile.
+# The slot with the time a row was written: rows are in this order, except for threads that were delayed.
 WRITTEN = {
     SPANS: "end_ns", MARKS: "time_ns", STEPS: "time_ns", COLLECTIVES: "start_ns", LOADS: "end_ns", SAMPLES: "time_ns",
     DEVICE: "end_ns",
@@ -55,32 +55,32 @@ TIMES = {
     SPANS: ("start_ns", "end_ns"), MARKS: ("time_ns",), STEPS: ("time_ns",), LOADS: ("start_ns", "end_ns"),
     COLLECTIVES: ("start_ns", "issued_ns", "done_ns"), SAMPLES: ("time_ns",), DEVICE: ("start_ns", "end_ns", "host_ns"),
 }  # fmt: skip
-# A row is packed a moment after that time was read; a preempted thread may take some milliseconds for it.
+# A row is packed a moment after that time was read; a preempted thread may take some milliseconds.
 PACKING_NS = 50_000_000
-ON_DEMAND = {DEVICE}  # streams that are made once there is something to record
+ON_DEMAND = {DEVICE}  # streams that are created once there is something to record
 
 # flags, bits 0-7: the kind of row
 KIND_MASK = 0xFF
 FORWARD, OPTIMIZER, ENGINE, EVAL = range(1, 5)  # kinds of spans
-MARK = 5  # in DEVICE beside the kinds of spans: it is a mark that was timed
-WAIT = 6  # a span too: its thread waited for a collective operation
+MARK = 5  # in DEVICE, beside the kinds of spans: a timed mark
+WAIT = 6  # a kind of span, too: its thread waited for a collective operation
 BEGIN, BEGIN_SAME_NODE, END = range(1, 4)  # kinds of marks; SAME_NODE: a descendant began at this very node
 # flags, single bits
 FAILED = 1 << 8
 COMPILED = 1 << 9
 ASYNC_OP = 1 << 10
-SAMPLED = 1 << 11  # steps: the taps on modules were in from its beginning to its end
-BARE = 1 << 12  # steps: all taps were out but the one that counts steps
-UNTIMED = 1 << 13  # steps: so short that the clocks around engine and optimizer were out
-BLOCKING = 1 << 14  # collectives: the thread that issued it waited for its end at once
+SAMPLED = 1 << 11  # steps: the taps on modules were installed from its beginning to its end
+BARE = 1 << 12  # steps: no tap was installed except the one that counts steps
+UNTIMED = 1 << 13  # steps: so short that engine and optimizer were not timed
+BLOCKING = 1 << 14  # collectives: the issuing thread waited for its end at once
 
 # Sampling records module calls in every N-th block of BLOCK steps, N one of EVERY.
 BLOCK = 10
 EVERY = (1, 2, 5, 10, 20, 50, 100)
 
-# What a sample counts, as the kernel or the driver gives it: numbers that only grow (the reader makes rates of two of
-# them) and levels.  By number; a new one goes to the end, an old one never changes.
-PROCESS = 0  # the source of what is no device's
+# What a sample counts, as the kernel or the driver reports it: counters that only grow (the reader makes rates of two
+# readings) and levels.  By number: a new one goes to the end, an old one never changes.
+PROCESS = 0  # the source of everything that is not a device's
 (
     CPU_NS,  # ns, of all threads, ended ones too; grows
     VOLUNTARY_SWITCHES,  # a thread of the process blocked; grows
@@ -92,7 +92,7 @@ PROCESS = 0  # the source of what is no device's
     READ_BYTES,  # bytes from storage; grows
     WRITTEN_BYTES,  # bytes to storage; grows
     HOST_TICKS,  # clock ticks of all cores; grows
-    HOST_IDLE_TICKS,  # those in which a core had nothing to do, or waited for storage; grows
+    HOST_IDLE_TICKS,  # those in which a core was idle or waited for storage; grows
     HOST_MEMORY_KB,  # kB (2^10)
     HOST_MEMORY_AVAILABLE_KB,  # kB (2^10)
     GPU_UTIL_PCT,  # %
@@ -110,7 +110,7 @@ PROCESS = 0  # the source of what is no device's
     GPU_PCIE_TX_BYTES,  # bytes; grows
     GPU_NVLINK_RX_KB,  # kB (2^10); grows
     GPU_NVLINK_TX_KB,  # kB (2^10); grows
-    CORE_WAIT_NS,  # ns for which the main thread could have run and had no core; grows
+    CORE_WAIT_NS,  # ns for which the main thread was ready to run but had no core; grows
 ) = range(1, 30)
 
 # The log: an append-only memfd of records (kind u32, length u32, id u64, payload utf-8, padded to 8 bytes).
@@ -119,10 +119,10 @@ LOG_RECORD = "<IIQ"
 LOG_BYTES = 64 << 20  # address space; memory is used as records come
 LOG_STRING, LOG_MODULE, LOG_OPTIMIZER, LOG_GROUP, LOG_THREAD, LOG_EVAL, LOG_EVAL_DONE = range(1, 8)
 LOG_LOADER, LOG_DEVICE = range(8, 10)
-# payloads: STRING the text; all others JSON objects; a later record of the same kind and id replaces one.
+# Payloads: STRING the text, all others JSON objects; a later record replaces one of the same kind and id.
 #   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial, "device": "cuda:0" or null};
-#                                where it holds "spread": true (tensors on several devices, or elsewhere), "wraps":
-#                                serial or 0 (torch.compile's wrapper), "model" (of a root: what its model is called)
+#                                optional: "spread": true (tensors on several devices, or elsewhere), "wraps":
+#                                serial or 0 (torch.compile's wrapper), "model" (of a root: its model's name)
 #   OPTIMIZER id serial          {"name", "type", "device"}
 #   GROUP     id                 {"name", "backend", "size", "rank", "ranks": [...]}
 #   THREAD    id get_ident()     {"native_id", "name", "is_main"}

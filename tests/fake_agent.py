@@ -23,6 +23,7 @@ from probe.agent.storage.header import Header
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
 from probe.client.endpoints import Address, Resolved
+from probe.host.facts import Facts
 from probe.host.processes import boot_id, start_ticks
 from probe.streams import (
     BEGIN,
@@ -265,4 +266,4 @@ def run_snippet(agent: FakeAgent, key: Key, count: int) -> None:
 
 
 def resolved(*agents: FakeAgent) -> Resolved:
-    return Resolved("fake", [Address(agent.server.endpoint, os.getpid(), agent.now()) for agent in agents])
+    return Resolved("fake", [Address(agent.server.endpoint, os.getpid(), Facts.parse(agent.now())) for agent in agents])

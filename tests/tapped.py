@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from listed_source import listed
 
 from probe.agent.names.modules import Modules
 from probe.agent.steps.sampling import Sampling
@@ -25,10 +26,11 @@ from probe.agent.taps.optimizer import OptimizerStep
 from probe.agent.taps.optimizer_hooks import OptimizerHooks
 from probe.arrays.arrow import table_of
 from probe.derive.partition import Partition
+from probe.host.facts import Facts
 from probe.snapshot.log import START
 from probe.snapshot.log import Log as ReadersLog
 from probe.snapshot.rows import complete
-from probe.snapshot.snapshot import Rank, Snapshot
+from probe.snapshot.snapshot import Rank
 from probe.streams import MARKS, ON_DEMAND, SPANS, STEPS, STREAMS
 from probe.tables.torch_trace import TABLE
 
@@ -110,9 +112,12 @@ class Taps:
             name: {"slots": list(stream.slots), "chunks": stream.chunks} for name, stream in self.streams.items()
         }
         clocks = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
-        facts = {"step_base": self.steps.base, "streams": streams, **clocks}
+        facts = Facts.parse({"step_base": self.steps.base, "streams": streams, **clocks})
         raw = Rank(os.getpid(), facts, {name: stream.position() for name, stream in self.streams.items()}, log)
-        Snapshot([raw], lambda stream: raw.put(stream, self._pieces(stream)), open_steps=True)
+        for stream in STREAMS:
+            empty = np.zeros((0, len(raw.slots(stream))), np.int64)
+            raw.put(stream, np.concatenate([empty, *self._pieces(stream)]))
+        listed({raw: {}}, open_steps=True)
         return raw
 
     def _pieces(self, name: str) -> list[Any]:

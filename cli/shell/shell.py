@@ -121,4 +121,4 @@ def what_next(shell: Shell) -> Iterator[str]:
 
 
 def _identities(connection: Connection) -> set[tuple[object, object]]:
-    return {(facts["pid"], facts.get("attached_ns")) for facts in connection.agents}
+    return {(facts.pid, facts.attached_ns) for facts in connection.agents}

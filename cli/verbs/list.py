@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,7 @@ from ..output.result import Records
 from ..session import say
 
 if TYPE_CHECKING:
+    from probe.host.facts import Facts
     from probe.host.processes import Process
 
 COLUMNS = ("pid", "rank", "job", "attached", "name", "listens", "command")
@@ -49,16 +50,16 @@ def command(pid: int | None, output: Output) -> None:
         say("None of your Python processes is running.")
 
 
-def records(found: Sequence[Process], attached: Mapping[int, Mapping[str, Any]]) -> Records:
+def records(found: Sequence[Process], attached: Mapping[int, Facts]) -> Records:
     """A row for each process except workers.  attached: pid -> facts of the agent."""
     python = {process.pid: process for process in found}
     rows = []
     for process in found:
         if not is_worker(process, python.get(process.ppid)):
             job = process.ppid if process.rank is not None and process.ppid in python else None
-            facts = attached.get(process.pid, {})
-            since = facts and time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts["attached_wall_ns"] / 1e9))
-            told = since or None, facts.get("name") or None, facts.get("tcp")
+            facts = attached.get(process.pid)
+            since = facts and time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts.attached_wall_ns / 1e9))
+            told = since, facts and (facts.name or None), facts and facts.tcp
             rows.append((process.pid, process.rank, job, *told, process.command))
     return Records(COLUMNS, rows)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..host import agent_memory
+from ..host.facts import Facts
 from ..host.processes import has_ended
 from ..version import __version__
 
@@ -50,9 +51,9 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, An
     facts = agent_memory.facts(pid)
     already = (
         facts is not None
-        and facts.get("agent") == __version__
-        and name in ("", facts.get("name"))
-        and (listen is None or facts.get("server_key") == listen["public"])
+        and facts.version == __version__
+        and name in ("", facts.name)
+        and (listen is None or facts.server_key == listen["public"])
     )
     if facts is None or not already:
         # reads the sources, so only where they are needed
@@ -64,15 +65,16 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, An
             delivered = deliver(pid, agent_bundle(), timeout, wanted={"name": name, "listen": listen})
         except (ConnectionError, EOFError):
             raise refusal("target-ended", pid) if has_ended(pid) else broken_off(pid) from None
-        facts, already = {"python": delivered.python, **delivered.reply}, bool(delivered.reply.get("already"))
+        facts = Facts.parse({"python": delivered.python, **delivered.reply})
+        already = bool(delivered.reply.get("already"))
     return Attached(
         pid=pid,
-        rank=facts.get("rank"),
+        rank=facts.rank,
         milliseconds=(time.monotonic() - began) * 1e3,
-        python=str(facts.get("python")),
-        torch=facts.get("torch"),
+        python=str(facts.python),
+        torch=facts.torch,
         already=already,
-        version=str(facts.get("agent", __version__)),
-        tcp=facts.get("tcp"),
-        taps=facts.get("taps") or {},
+        version=facts.version or __version__,
+        tcp=facts.tcp,
+        taps=facts.taps,
     )

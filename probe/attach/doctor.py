@@ -175,4 +175,4 @@ def _pyzmq(pid: int) -> str:
 
 def _agent(pid: int) -> str:
     facts = agent_memory.facts(pid)
-    return "none yet" if facts is None else f"already there, version {facts.get('agent')}"
+    return "none yet" if facts is None else f"already there, version {facts.version}"

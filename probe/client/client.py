@@ -1,8 +1,8 @@
-"""Requests to many agents at once: one DEALER socket an agent, one poller, replies sorted to their requests.
+"""Requests to many agents at once: one DEALER socket per agent, one poller, replies matched to their requests.
 
-Called by probe.snapshot.wire_source (rows) and probe.evals.evaluation; knows kinds of messages only as far as credit
-goes. Invariant: every request ends, in an answer, an error or a statement that the agent is silent, refuses us or is
-gone; nothing here waits longer than its deadline.  No pyarrow, no duckdb.
+Called by probe.snapshot.wire_source (rows) and probe.evals.evaluation; of the kinds of messages it knows only which
+take credit.  Invariant: every request ends in an answer or an error, which says if the agent is silent, refuses us or
+is gone; nothing waits past its deadline.  No pyarrow, no duckdb.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ..errors import CODES, AgentError, EndpointError, Interrupted, ProbeError, 
 from ..host.file_limits import WATCHED
 from ..keys import VARIABLE, Key, given, read
 from . import reply_schema
-from .agent_link import AgentLink as AgentLink
-from .agent_link import Header as Header
-from .agent_link import Loss
+from .agent_link import AgentLink, Header, Loss
 from .clock_offsets import ClockOffsets
 from .endpoints import Address
 from .stream_checks import Expected
 
+__all__ = ["AgentLink", "Call", "Client", "Header", "OnReply", "agent_error", "nobody"]
+
 OnReply = Callable[["Call", Header, Sequence[Any]], None]
 
-_LOOK_SECONDS = 0.1  # how often a wait looks for Ctrl-C and for targets that died
-_AT_ONCE = 256  # messages of one agent, before the others and the deadline get their turn
+_LOOK_S = 0.1  # how often a wait checks for Ctrl-C and for targets that died
+_MESSAGES_AT_ONCE = 256  # of one agent, before the others and the deadline get their turn
 
 
 class Call:
-    """One request to one agent: `answer` is its terminal reply, `error` what went wrong instead."""
+    """One request to one agent.  answer: its terminal reply; error: what went wrong instead."""
 
     def __init__(self, link: AgentLink, id: bytes, kind: str) -> None:
         self.link, self.id, self.kind = link, id, kind
@@ -50,25 +50,24 @@ class Call:
         return self.answer is not None or self.error is not None
 
     def result(self) -> Header:
-        """The terminal reply; raises the error there was instead."""
-        if self.error is not None:
-            raise self.error
-        assert self.answer is not None
+        """The terminal reply.  Raises the error if there is one instead."""
+        if self.answer is None:
+            raise self.error or AssertionError("the request is not over")
         return self.answer
 
 
 class Client:
-    """Sockets to all agents of an endpoint.  One thread at a time; interrupt() also from a signal handler."""
+    """Sockets to all agents of an endpoint.  One thread at a time; interrupt() from any, or a signal handler."""
 
     def __init__(self, key_file: str | None = None) -> None:
         self._key_file = key_file
         self._key: Key | None = None
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 8192)
-        # zmq's own poller asks each socket each time: with 512 of them that took most of the time of a query
+        # zmq's own poller polls each socket each time: with 512 of them that took most of a query's time
         self._epoll = select.epoll()
         self._by_fd: dict[int, AgentLink] = {}
-        self._unread: set[AgentLink] = set()  # sockets that may have something of which the descriptor tells nothing
+        self._unread: set[AgentLink] = set()  # may have messages without their descriptors being readable
         self._ids = count(1)
         self._calls: dict[tuple[AgentLink, bytes], Call] = {}
         self.links: list[AgentLink] = []
@@ -88,21 +87,19 @@ class Client:
         return link
 
     def _key_for(self, address: Address) -> Key | None:
-        """Read once it is needed: a key file that is no good keeps nobody from the agents of this machine."""
+        """Reads the key file when a port needs it: agents on this machine can be asked whatever the file is like."""
         if not address.url.startswith("tcp://"):
             return None
         if self._key is None:
             path = given(self._key_file)
             if path is None:
-                hint = (
-                    f"Give the file that it was attached with, or a part shared of it: --key FILE, or {VARIABLE}=FILE"
-                )
+                hint = f"Give the file it was attached with, or a part shared of it: --key FILE, or {VARIABLE}=FILE"
                 raise EndpointError(f"{address.url} asks for a key.", hint, "no-key")
             self._key = read(path)
         return self._key
 
     def drop(self, link: AgentLink) -> None:
-        """It is asked nothing any more."""
+        """Close the connection to this agent."""
         self.links.remove(link)
         self._unread.discard(link)
         for known in (self._by_fd, self._watched):
@@ -119,16 +116,16 @@ class Client:
         self._context.term()
 
     def forgive(self) -> None:
-        """Ranks that did not answer are asked again, but for those that never will."""
+        """Ask ranks that did not answer again from now on, except those that never will."""
         for link in self.links:
             link.silent = link.silent if link.gone else ""
 
     def interrupt(self) -> None:
-        """Whatever waits stops waiting, with Interrupted."""
+        """End the wait that is under way with Interrupted."""
         self.interrupted = True
 
     def send(self, link: AgentLink, kind: str, *payload: bytes, **fields: Any) -> Call:
-        """Ask; the reply is taken by wait()."""
+        """Send a request; wait() takes the reply."""
         call = Call(link, str(next(self._ids)).encode(), kind)
         call.expected = Expected(fields, link.facts) if kind in (wire.SCAN, wire.LOG) else None
         if wire.REPLIES[kind]:
@@ -140,19 +137,19 @@ class Client:
         return call
 
     def _send(self, link: AgentLink, frames: list[bytes]) -> None:
-        """Without waiting: to one who has refused us zmq would wait for ever.  Why nothing comes is looked into."""
+        """Without blocking, as zmq would forever if the agent has refused us; _look() finds out why no reply comes."""
         with suppress(zmq.Again):
             link.socket.send_multipart(frames, zmq.NOBLOCK)
-        self._unread.add(link)  # sending takes zmq's notices of what has come
+        self._unread.add(link)  # sending consumes zmq's notices of what has come
 
     def cancel(self, calls: Iterable[Call]) -> None:
-        """Ask the agents to end these requests; each still ends by a reply."""
+        """Ask the agents to end these requests; each still ends with a reply."""
         for call in calls:
             if not call.over:
                 self.send(call.link, wire.CANCEL, of=call.id.decode())
 
     def forget(self, calls: Iterable[Call]) -> None:
-        """Late replies to these are dropped."""
+        """Drop late replies to these requests."""
         for call in calls:
             self._calls.pop((call.link, call.id), None)
 
@@ -163,9 +160,9 @@ class Client:
         on_reply: OnReply | None = None,
         until: Callable[[], bool] | None = None,
     ) -> list[Call]:
-        """Take replies until all calls are over, `until` holds, or the deadline (time.monotonic) is past.
+        """Take replies until all calls are over, `until` holds, or the deadline (time.monotonic) has passed.
 
-        Returns the calls that are not over.  on_reply gets what comes before a terminal reply.
+        Returns the calls that are not over.  on_reply gets the replies before a terminal one.
         Raises Interrupted after interrupt().
         """
         looked, over = time.monotonic(), 0
@@ -180,16 +177,16 @@ class Client:
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 break
-            wait = _LOOK_SECONDS if deadline is None else min(_LOOK_SECONDS, deadline - now)
+            wait = _LOOK_S if deadline is None else min(_LOOK_S, deadline - now)
             for link in self._ready(wait):
                 self._take(link, on_reply)
-            if time.monotonic() - looked >= _LOOK_SECONDS:
+            if time.monotonic() - looked >= _LOOK_S:
                 looked = time.monotonic()
                 self._look(calls)
         return [call for call in calls if not call.over]
 
     def ask(self, kind: str, deadline: float, links: Sequence[AgentLink] | None = None, **fields: Any) -> list[Call]:
-        """The same request to every agent (or these); all replies, or silence marked as an error."""
+        """Send the same request to every agent (or these); each call returned has an answer or an error."""
         calls = [self.send(link, kind, **fields) for link in (self.links if links is None else links)]
         for call in self.wait(calls, deadline):
             call.error = call.link.silence()
@@ -197,7 +194,7 @@ class Client:
         return calls
 
     def _ready(self, wait_s: float) -> set[AgentLink]:
-        """The links that something may have come on."""
+        """The links on which something may have come."""
         found, self._unread = self._unread, set()
         for fd, _ in self._epoll.poll(0 if found else wait_s):
             if fd in self._by_fd:
@@ -207,34 +204,30 @@ class Client:
         return found
 
     def _take(self, link: AgentLink, on_reply: OnReply | None) -> None:
-        """What has come of one agent."""
-        for _ in range(_AT_ONCE):
+        """Take the messages of one agent."""
+        for _ in range(_MESSAGES_AT_ONCE):
             try:
                 frames = link.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            link.greeted = True
+            link.handshakes.succeeded = True
             call = self._calls.get((link, frames[0].bytes)) if len(frames) >= 2 else None
             if call is not None and not call.over:
                 self._sort(call, frames, on_reply)
         self._unread.add(link)
 
     def _hear(self, fd: int, link: AgentLink) -> None:
-        """News of an agent that has not answered, or is asked at a port."""
+        """Read a monitor: of an agent that has not answered, or that is asked at a port."""
         if (refusal := link.refusal()) is not None:
             self._end(link, refusal)
-        if not link.at_port and (link.greeted or link.gone):
+        if not link.at_port and (link.handshakes.succeeded or link.gone):
             self._unwatch(fd)
-
-    def _watch(self, link: AgentLink) -> None:
-        link.watch()
-        self._listen(link)
 
     def _listen(self, link: AgentLink) -> None:
         fd = link.monitor.get(zmq.FD)
         self._watched[fd] = link
         self._epoll.register(fd, select.EPOLLIN)
-        self._hear(fd, link)  # a descriptor tells of what comes after everything has been read
+        self._hear(fd, link)  # its descriptor is readable only for events after everything was read
 
     def _unwatch(self, fd: int) -> None:
         self._epoll.unregister(fd)
@@ -252,35 +245,33 @@ class Client:
             if "facts" in header:
                 header["facts"] = self.clocks.corrected(header["facts"], call.sent_ns, time.time_ns())
         except wire.WireError as error:
-            call.error = AgentError(f"{call.link.name} sent a message that is none: {error}.", code="protocol")
+            call.error = AgentError(f"{call.link.name} sent a malformed message: {error}.", code="protocol")
             self.cancel([call])
             return
         if kind == wire.ERROR:
             call.error = agent_error(call.link, header)
         elif kind not in wire.REPLIES[call.kind]:
-            call.error = AgentError(f"{call.link.name} answered {call.kind} by {kind[:40]!r}.", code="protocol")
+            call.error = AgentError(f"{call.link.name} answered {call.kind} with {kind[:40]!r}.", code="protocol")
         elif kind in wire.TERMINAL:
             call.answer = header
         else:
-            self._credit(call)
+            call.received, refill = call.received + 1, wire.CREDIT // 2
+            if call.kind in (wire.SCAN, wire.LOG) and call.received % refill == 0:
+                self._send(call.link, [call.id, wire.encode(wire.NEXT, credit=refill)])
             if on_reply is not None:
                 on_reply(call, header, frames[2:])
 
-    def _credit(self, call: Call) -> None:
-        """Half of what may travel has come: ask for as much again."""
-        call.received += 1
-        if call.kind in (wire.SCAN, wire.LOG) and call.received % (wire.CREDIT // 2) == 0:
-            self._send(call.link, [call.id, wire.encode(wire.NEXT, credit=wire.CREDIT // 2)])
-
     def _look(self, calls: Sequence[Call]) -> None:
-        """At those who let us wait: have they ended, or do they refuse us?"""
-        for fd in [fd for fd, link in self._watched.items() if link.greeted and not link.at_port]:
-            self._unwatch(fd)
+        """Find out whether agents that we wait for have ended or refuse us."""
+        for fd, link in list(self._watched.items()):
+            if link.handshakes.succeeded and not link.at_port:
+                self._unwatch(fd)
         for link in {call.link for call in calls if not call.over}:
             if (loss := link.loss()) is not None:
                 self._end(link, loss)
-            elif link.socket is not None and not link.greeted and link.monitor is None and len(self._watched) < WATCHED:
-                self._watch(link)
+            elif link.unheard and len(self._watched) < WATCHED:
+                link.watch()
+                self._listen(link)
 
     def _end(self, link: AgentLink, loss: Loss) -> None:
         link.silent, link.gone, link.ended = loss.why, loss.for_good, loss.error.code == "gone"
@@ -289,16 +280,15 @@ class Client:
                 call.error = loss.error
 
 
-def nobody(calls: Sequence[Call]) -> ProbeError:
-    """What to raise when no rank answered: the cause, if there is but one rank."""
-    first = calls[0].error if calls else None
-    if len(calls) == 1 and first is not None:
-        return first
-    return SilentError(f"None of {len(calls)} ranks answered.", str(first or ""))
+def nobody(errors: Sequence[ProbeError | None]) -> ProbeError:
+    """What to raise when no rank answered: the error of the only one, else the first as a hint."""
+    first = errors[0] if errors else None
+    alone = first if len(errors) == 1 else None
+    return alone or SilentError(f"None of {len(errors)} ranks answered.", str(first or ""))
 
 
 def agent_error(link: AgentLink, header: Header) -> ProbeError:
-    """What an agent's error says, as the exception of its code."""
+    """The exception that stands for an agent's error."""
     code = str(header.get("code", "agent"))
     kind = CODES[code][0] if code in CODES else AgentError
     message = f"Rank {link.rank}: {header.get('message', '')}"

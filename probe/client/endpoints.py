@@ -1,50 +1,50 @@
-"""What an endpoint means: from what a user writes, or from nothing at all, to where the agents for it are asked.
+"""From what a user writes as an endpoint, or from nothing at all, to the addresses of the agents it names.
 
-Called by every verb and by probe.connect.  FORMS is what there is.  Invariant: no guess; what is not clear is an error
-that lists what there is.  Nothing here touches a network: that a port answers is found out by who connects.
+Called by every verb and by probe.connect.  _FORMS lists the forms; a new one is a line there.  Invariant: nothing is
+guessed; an ambiguous endpoint is an error that lists the choices.  Nothing here touches a network: only connecting
+shows whether a port answers.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from ..errors import EndpointError
 from ..host import agent_memory
+from ..host.facts import NO_FACTS, Facts
 from ..host.processes import descendants
 
-Facts = dict[str, Any]
-
-FORMS = "a pid (torchrun's, too), a name, ipc://PATH, tcp://HOST:PORT, job://HOST:PORT, or several with commas"
-_NAME = re.compile(r"(?!-)[^\s:/,]+")  # none can be taken for another form, or an option
+_NAME = re.compile(r"(?!-)[^\s:/,]+")  # looks like no other form, and no option
 _PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where one agent is asked.  url: for zmq; pid: as this machine sees it, 0 where the agent alone can tell; facts:
-    what is known of it beforehand; whole_job: it is asked for all the others of its job."""
+    """Where one agent listens.  url: for zmq; pid: as this machine sees it, 0 if only the agent knows; facts: known
+    beforehand; whole_job: it is to name all the others of its job; source: "" for an agent, else the source
+    (probe.connection.SOURCES) of the recorded ranks at the url."""
 
     url: str
     pid: int = 0
-    facts: Facts = field(default_factory=dict)
+    facts: Facts = NO_FACTS
     whole_job: bool = False
     shown: str = ""  # as it was written, where url is not
+    source: str = ""
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """endpoint: as one would write it; addresses: of each agent, by rank where that is known."""
+    """endpoint: as one would write it; addresses: of each agent, by rank if that is known."""
 
     endpoint: str
     addresses: list[Address]
 
 
 def resolve(text: str | None = None) -> Resolved:
-    """The agents of an endpoint; without one, of the only attached job.  Raises EndpointError."""
+    """The agents of an endpoint; if None, of the only attached job.  Raises EndpointError."""
     if text is None or not text.strip():
         return _only_job()
     parts = list(dict.fromkeys(part.strip() for part in text.split(",")))
@@ -58,25 +58,27 @@ def jobs() -> list[Resolved]:
 
 
 def is_name(text: str) -> bool:
-    """Whether an attached job may be called so: it must not look like any other form of endpoint."""
+    """Whether this may name an attached job: it must not look like any other form of endpoint."""
     return bool(_NAME.fullmatch(text)) and not text.isdigit()
 
 
 def host_and_port(text: str) -> tuple[str, int] | None:
-    """Of `HOST:PORT`, where HOST may be an IPv6 address in brackets; None if it is not that."""
+    """The parts of `HOST:PORT`, where HOST may be an IPv6 address in brackets; None for any other text."""
     match = _PORT.fullmatch(text)
     return (match[1].strip("[]"), int(match[2])) if match and 0 < int(match[2]) < 1 << 16 else None
 
 
 def _addresses(text: str) -> list[Address]:
-    scheme, _, place = text.partition("://")
-    if text.isdecimal() and 0 < int(text) < 1 << 31:
-        return _of_pid(int(text))
-    if scheme == "ipc" and place:
-        return [Address(text)]
-    if scheme in ("tcp", "job") and host_and_port(place):
-        return [Address(f"tcp://{place}", whole_job=scheme == "job")]
-    return _named(text) if is_name(text) else _no_form(text)
+    for form in _FORMS:
+        match = re.fullmatch(form.pattern, text, re.DOTALL)
+        found = None if match is None else form.addresses(match)
+        if found is not None:
+            return found
+    raise EndpointError(f"{text!r} is no endpoint.", f"An endpoint is {FORMS}.")
+
+
+def _at_port(place: str, whole_job: bool = False) -> list[Address] | None:
+    return None if host_and_port(place) is None else [Address(f"tcp://{place}", whole_job=whole_job)]
 
 
 def _of_pid(pid: int) -> list[Address]:
@@ -91,17 +93,17 @@ def _of_pid(pid: int) -> list[Address]:
 
 def _named(name: str) -> list[Address]:
     everyone = list(_attached())
-    found = [address for address in everyone if address.facts.get("name") == name]
+    found = [address for address in everyone if address.facts.name == name]
     if not found:
-        names = sorted({str(address.facts["name"]) for address in everyone if address.facts.get("name")})
-        known = f"Named are: {', '.join(names)}." if names else f"An endpoint is {FORMS}."
-        raise EndpointError(f"{name!r} is no endpoint: nothing that is attached here bears this name.", known)
+        names = sorted({address.facts.name for address in everyone if address.facts.name})
+        known = f"Names: {', '.join(names)}." if names else f"An endpoint is {FORMS}."
+        raise EndpointError(f"{name!r} is no endpoint: no job attached here has this name.", known)
     return _one_job(found, f"By the name {name}")
 
 
 def _one_job(found: list[Address], where: str) -> list[Address]:
-    """By rank.  Raises EndpointError if two have the same."""
-    if len({address.facts.get("rank") for address in found}) < len(found):
+    """Sorted by rank.  Raises EndpointError if two have the same rank."""
+    if len({address.facts.rank for address in found}) < len(found):
         raise _several(_by_job(found), where)
     return sorted(found, key=_rank)
 
@@ -111,8 +113,8 @@ def _attached() -> Iterable[Address]:
 
 
 def _address(pid: int, facts: Facts) -> Address:
-    """Of an agent of this machine, as this process reaches it: through the target's own root directory."""
-    path = str(facts["endpoint"]).partition("://")[2]
+    """The address of an agent on this machine, reached through the target's own root directory."""
+    path = str(facts.endpoint).partition("://")[2]
     return Address(f"ipc:///proc/{pid}/root{path}", pid, facts)
 
 
@@ -124,12 +126,12 @@ def _by_job(attached: Iterable[Address]) -> list[Resolved]:
 
 
 def _rank(address: Address) -> tuple[int, int]:
-    return int(address.facts.get("rank") or 0), address.pid
+    return address.facts.rank or 0, address.pid
 
 
 def _job(address: Address) -> int:
-    """The process that stands for the job: the launcher above a rank, else the process itself."""
-    if int(address.facts.get("world_size") or 1) < 2:
+    """The process that represents the job: the launcher above a rank, or the process itself."""
+    if (address.facts.world_size or 1) < 2:
         return address.pid
     try:
         with open(f"/proc/{address.pid}/stat", "rb") as file:
@@ -149,17 +151,12 @@ def _only_job() -> Resolved:
 
 
 def _several(found: list[Resolved], where: str) -> EndpointError:
-    names = "; ".join(f"{job.endpoint} ({_described(job)})" for job in found)
-    return EndpointError(f"{where} {len(found)} jobs are attached: {names}.", "Say which one.", "several-jobs")
-
-
-def _described(job: Resolved) -> str:
-    pids = ", ".join(str(address.pid) for address in job.addresses)
-    return f"pid {pids}" if len(job.addresses) == 1 else f"{len(job.addresses)} ranks: pids {pids}"
-
-
-def _no_form(text: str) -> list[Address]:
-    raise EndpointError(f"{text!r} is no endpoint.", f"An endpoint is {FORMS}.")
+    names = []
+    for job in found:
+        ranks, pids = len(job.addresses), ", ".join(str(address.pid) for address in job.addresses)
+        names.append(f"{job.endpoint} (pid {pids})" if ranks == 1 else f"{job.endpoint} ({ranks} ranks: pids {pids})")
+    message = f"{where} {len(found)} jobs are attached: {'; '.join(names)}."
+    return EndpointError(message, "Say which one.", "several-jobs")
 
 
 def _absent(pid: int) -> EndpointError:
@@ -173,3 +170,23 @@ def _absent(pid: int) -> EndpointError:
     except OSError:
         return EndpointError(f"Process {pid} is ending.", "Run: probe list")
     return EndpointError(f"No agent in pid {pid}.", f"Run: probe attach {pid}", "not-attached")
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of endpoint.  shown: how one writes it; pattern: of the whole text; addresses: what it stands for, None
+    if it is of another form all the same."""
+
+    shown: str
+    pattern: str
+    addresses: Callable[[re.Match[str]], list[Address] | None]
+
+
+_FORMS = [
+    Form("a pid (torchrun's, too)", r"\d+", lambda pid: _of_pid(int(pid[0])) if 0 < int(pid[0]) < 1 << 31 else None),
+    Form("a name", r".+", lambda name: _named(name[0]) if is_name(name[0]) else None),
+    Form("ipc://PATH", r"ipc://.+", lambda url: [Address(url[0])]),
+    Form("tcp://HOST:PORT", r"tcp://(.+)", lambda place: _at_port(place[1])),
+    Form("job://HOST:PORT", r"job://(.+)", lambda place: _at_port(place[1], whole_job=True)),
+]
+FORMS = ", ".join([*(form.shown for form in _FORMS), "or several with commas"])

@@ -1,7 +1,7 @@
-"""Whether an agent can be at an address at all: looked before libzmq, which would try for ever and not say why.
+"""Whether there can be an agent at an address at all: checked before libzmq, which would retry forever silently.
 
-Called by Connection for each address that its user has named.  At a port the look is a handshake's first 64 bytes
-(ZMTP 3.1), which agents answer at once.  Invariant: each way of there being no agent has a sentence and a code.
+Called by Connection for each address that its user has named.  At a port it sends the first 64 bytes of a handshake
+(ZMTP 3.1), which agents answer at once.  Invariant: each way in which there can be no agent has a sentence and a code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def look(address: Address, timeout: float) -> Address:
     """The address, its host in numbers.  Raises EndpointError, or SilentError after the time-out."""
     if address.url.startswith("tcp://"):
         return _at_port(address, timeout)
-    if not address.pid:  # of a process of this machine it is known
+    if not address.pid:  # the agent of a known process is there
         _at_path(address.url.partition("://")[2])
     return address
 
@@ -35,7 +35,7 @@ def look(address: Address, timeout: float) -> Address:
 def _at_path(path: str) -> None:
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise EndpointError(f"{path} is no socket.", "Run: probe list", "not-an-agent")
+            raise EndpointError(f"{path} is not a socket.", "Run: probe list", "not-an-agent")
         with socket.socket(socket.AF_UNIX) as made:
             made.connect(path)
     except ConnectionRefusedError:
@@ -68,7 +68,7 @@ def _at_port(address: Address, timeout: float) -> Address:
 
 
 def _greet(url: str, made: socket.socket, end: float) -> None:
-    """Raises EndpointError if it is another server, TimeoutError if it says nothing."""
+    """Raises EndpointError if it is another server, TimeoutError if nothing comes."""
     now = time.monotonic()
     said = _said(made, _SIGNATURE, len(_SIGNATURE), now + min(_HESITATION_S, (end - now) / 2))
     if said is None:
@@ -83,7 +83,7 @@ def _greet(url: str, made: socket.socket, end: float) -> None:
 
 
 def _said(made: socket.socket, word: bytes, most: int, end: float) -> bytes | None:
-    """What it answers to this word, at most so many bytes; None if it says nothing, less if it ends or hesitates."""
+    """The first `most` bytes of the answer; fewer if it closes or hesitates, None if nothing comes."""
     said = b""
     try:
         made.sendall(word)

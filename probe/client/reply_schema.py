@@ -1,9 +1,9 @@
-"""What a reply must look like to be believed: an agent may be broken, or another program.
+"""What a reply must look like to be accepted: an agent may be broken, or another program.
 
-Called by probe.client.client for every reply and by probe.snapshot.log for every record.  The one invariant: what has
-passed can be read by all that comes after without a look at its types.  Stdlib only.
+Called by probe.client.client for every reply and by probe.snapshot.log for every record.  Invariant: nothing that has
+passed needs its types checked again.  Stdlib only.
 
-A shape is a type, None, a tuple of shapes (any of them), [shape] (a list of such), a dict of shapes (an object with
+A shape is a type, None, a tuple of shapes (any of them), [shape] (a list of them), a dict of shapes (an object with
 these fields; "name?" may be missing), or Each(shape) (an object with any names).
 """
 
@@ -14,17 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import protocol as wire
-from ..streams import (
-    LOG_DEVICE,
-    LOG_EVAL,
-    LOG_EVAL_DONE,
-    LOG_GROUP,
-    LOG_LOADER,
-    LOG_MODULE,
-    LOG_OPTIMIZER,
-    LOG_THREAD,
-    STREAMS,
-)
+from .. import streams
+from ..streams import STREAMS
 
 
 @dataclass(frozen=True)
@@ -36,14 +27,14 @@ class Each:
 
 @dataclass(frozen=True)
 class Whole:
-    """An integer from `least` on, of so many bits: room is left to add one to another."""
+    """An integer between these bounds, which leave room to add two."""
 
     least: int = -(1 << 61)
     most: int = 1 << 61
 
 
 NUMBER, TIME, SMALL = Whole(), (Whole(0), None), (Whole(-(1 << 31), (1 << 31) - 1), None)
-TEXT = (str, None)
+TEXT, RANKS = (str, None), ([Whole(0, 1 << 31)], None)
 
 FACTS = {
     "monotonic_ns": NUMBER, "wall_ns": NUMBER, "attached_ns?": TIME, "attached_wall_ns?": TIME, "last_step_ns?": TIME,
@@ -84,33 +75,32 @@ REPLIES: dict[str, dict[str, Any]] = {
     wire.DETACHED: {"left": [str]},
     wire.ERROR: {"code": str, "message": str},
 }  # fmt: skip
-# of the log, which is append-only: what does not fit is left out, the rest is of use
+# of the log, which is append-only: fields that do not fit are left out, the rest is useful
 RECORDS: dict[int, dict[str, Any]] = {
-    LOG_MODULE: {
+    streams.LOG_MODULE: {
         "name": TEXT, "type": TEXT, "parent": (NUMBER, None), "root": (NUMBER, None), "device": TEXT, "model": TEXT,
         "wraps": NUMBER, "spread": (bool, None),
     },
-    LOG_OPTIMIZER: {"name": TEXT, "type": TEXT, "device": TEXT},
-    LOG_GROUP: {"name": TEXT, "backend": TEXT, "size": SMALL, "rank": SMALL, "ranks": ([Whole(0, 1 << 31)], None)},
-    LOG_THREAD: {"native_id": (NUMBER, None), "name": TEXT, "is_main": (bool, None)},
-    LOG_EVAL: {"by": TEXT, "code": TEXT, "where": TEXT, "ranks": ([Whole(0, 1 << 31)], None)},
-    LOG_EVAL_DONE: {"ok": (bool, None), "error": TEXT, "changed": ([str], None)},
-    LOG_LOADER: {
+    streams.LOG_OPTIMIZER: {"name": TEXT, "type": TEXT, "device": TEXT},
+    streams.LOG_GROUP: {"name": TEXT, "backend": TEXT, "size": SMALL, "rank": SMALL, "ranks": RANKS},
+    streams.LOG_THREAD: {"native_id": (NUMBER, None), "name": TEXT, "is_main": (bool, None)},
+    streams.LOG_EVAL: {"by": TEXT, "code": TEXT, "where": TEXT, "ranks": RANKS},
+    streams.LOG_EVAL_DONE: {"ok": (bool, None), "error": TEXT, "changed": ([str], None)},
+    streams.LOG_LOADER: {
         "name": TEXT, "num_workers": SMALL, "pin_memory": (bool, None), "prefetch_factor": SMALL, "batch_size": SMALL,
     },
-    LOG_DEVICE: {"index": SMALL, "uuid": TEXT, "name": TEXT},
+    streams.LOG_DEVICE: {"index": SMALL, "uuid": TEXT, "name": TEXT},
 }  # fmt: skip
 _PAYLOAD = {wire.ROWS: 2, wire.LOG: 1}  # frames behind the header
 
 
-Looked = Callable[[Any, str], str]  # (a value, its name) -> what is wrong with it, "" for nothing
+Check = Callable[[Any, str], str]  # (a value, its name) -> what is wrong with it, "" for nothing
 
 
 def check(header: dict[str, Any], payload: int) -> None:
     """Raises WireError, naming the field.  payload: how many frames come behind the header."""
     kind = header["kind"]
-    look = _LOOKS.get(kind)
-    wrong = look(header, kind) if look is not None else ""
+    wrong = _CHECKS[kind](header, kind) if kind in _CHECKS else ""
     if not wrong and "facts" in header and kind in (wire.WELCOME, wire.AT):
         wrong = _wrong_slots(header["facts"]["streams"])
     if not wrong and kind == wire.FRAMES:
@@ -122,14 +112,14 @@ def check(header: dict[str, Any], payload: int) -> None:
 
 
 def fitting(record: Mapping[str, Any], kind: int) -> dict[str, Any]:
-    """The fields of a record of the log that are as they should be, and those that are not known here."""
-    looks = _FIELDS[kind]
-    return {name: value for name, value in record.items() if name not in looks or not looks[name](value, name)}
+    """The fields of a log record that have their shape, and those that are unknown here."""
+    checks = _FIELDS[kind]
+    return {name: value for name, value in record.items() if name not in checks or not checks[name](value, name)}
 
 
-def _wrong_slots(streams: Mapping[str, Any]) -> str:
-    """Slots may be added to a stream; none may be missing of those that are known."""
-    for name, described in streams.items():
+def _wrong_slots(layouts: Mapping[str, Any]) -> str:
+    """A stream may have additional slots; all known ones must be there."""
+    for name, described in layouts.items():
         slots = described["slots"]
         if tuple(slots) == STREAMS.get(name):
             continue
@@ -147,10 +137,10 @@ def _wrong_frames(threads: Any) -> str:
     return ""
 
 
-# Shapes are made functions once: a query over 512 ranks looks at 60,000 values.
+# Shapes are compiled to functions once: a query over 512 ranks checks 60,000 values.
 
 
-def _looked(shape: Any) -> Looked:
+def _compiled(shape: Any) -> Check:
     if isinstance(shape, dict):
         return _object(shape)
     if isinstance(shape, (list, Each)):
@@ -159,20 +149,20 @@ def _looked(shape: Any) -> Looked:
     types = {type(None) if each is None else each for each in alternatives if isinstance(each, type) or each is None}
     wholes = [each for each in alternatives if isinstance(each, Whole)]
     least, most = (wholes[0].least, wholes[0].most) if wholes else (1, 0)
-    others = [_looked(each) for each in alternatives if isinstance(each, (dict, list, Each))]
+    others = [_compiled(each) for each in alternatives if isinstance(each, (dict, list, Each))]
 
-    def look(value: Any, name: str) -> str:
+    def check_value(value: Any, name: str) -> str:
         if type(value) in types or (type(value) is int and least <= value <= most):
             return ""
         return "" if any(not other(value, name) for other in others) else f"{name} is {str(value)[:60]!r}"
 
-    return look
+    return check_value
 
 
-def _object(shape: Mapping[str, Any]) -> Looked:
-    fields = [(name.rstrip("?"), name.endswith("?"), _looked(inner)) for name, inner in shape.items()]
+def _object(shape: Mapping[str, Any]) -> Check:
+    fields = [(name.rstrip("?"), name.endswith("?"), _compiled(inner)) for name, inner in shape.items()]
 
-    def look(value: Any, name: str) -> str:
+    def check_value(value: Any, name: str) -> str:
         if type(value) is not dict:
             return f"{name} is {str(value)[:60]!r}"
         for field, optional, inner in fields:
@@ -183,13 +173,13 @@ def _object(shape: Mapping[str, Any]) -> Looked:
                 return f"{name} without {field}"
         return ""
 
-    return look
+    return check_value
 
 
-def _many(shape: Any) -> Looked:
-    inner, kind = (_looked(shape.shape), dict) if isinstance(shape, Each) else (_looked(shape[0]), list)
+def _many(shape: Any) -> Check:
+    inner, kind = (_compiled(shape.shape), dict) if isinstance(shape, Each) else (_compiled(shape[0]), list)
 
-    def look(value: Any, name: str) -> str:
+    def check_value(value: Any, name: str) -> str:
         if type(value) is not kind:
             return f"{name} is {str(value)[:60]!r}"
         items: Iterable[Any] = value.values() if isinstance(value, dict) else value
@@ -198,8 +188,8 @@ def _many(shape: Any) -> Looked:
                 return wrong
         return ""
 
-    return look
+    return check_value
 
 
-_LOOKS = {kind: _looked(shape) for kind, shape in REPLIES.items()}
-_FIELDS = {kind: {name: _looked(inner) for name, inner in shape.items()} for kind, shape in RECORDS.items()}
+_CHECKS = {kind: _compiled(shape) for kind, shape in REPLIES.items()}
+_FIELDS = {kind: {name: _compiled(inner) for name, inner in shape.items()} for kind, shape in RECORDS.items()}

@@ -1,7 +1,7 @@
-"""Rows and log as an agent sends them, believed only where they can be what was asked for.
+"""Checks that the rows and log bytes an agent sends can be what was asked for.
 
-Called by probe.client.client for every message of a scan or a log.  The one invariant: messages come in order, lie
-within what was asked, and each brings something; so who sends on for ever is found out.
+Called by probe.client.client for every message of a scan or a log.  Invariant: messages come in order, lie within what
+was asked for, and none is empty, so an agent that sends forever is detected.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import protocol as wire
-from ..streams import STREAMS
+from ..host.facts import Facts
 
 
 class Expected:
-    """What one scan or log may still bring.  take() and end() raise WireError for what cannot be."""
+    """What one scan or log may still bring.  take() and end() raise WireError for anything else."""
 
-    def __init__(self, asked: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    def __init__(self, asked: Mapping[str, Any], facts: Facts) -> None:
         self._next, self._last = int(asked["first"]), int(asked["last"])
         self._taken = 0  # rows, or bytes
-        self._row_bytes = 8 * len(_slots(asked["stream"], facts)) if "stream" in asked else 0
+        self._row_bytes = 8 * len(facts.slots(asked["stream"])) if "stream" in asked else 0
 
     def take(self, header: Mapping[str, Any], payload: Sequence[Any]) -> None:
-        """A message on the way."""
+        """Check a message before the last."""
         size = len(payload[-1].buffer)
         if header["kind"] == wire.ROWS:
             self._take_rows(header["first"], header["rows"], size)
@@ -40,11 +40,6 @@ class Expected:
         self._taken += rows
 
     def end(self, said: int) -> None:
-        """The end, with what the agent says it has sent."""
+        """Check the last message, with the number of rows or bytes that the agent says it has sent."""
         if said != self._taken:
             raise wire.WireError(f"{self._taken} rows or bytes came, of {said}")
-
-
-def _slots(stream: str, facts: Mapping[str, Any]) -> Sequence[str]:
-    described = facts.get("streams", {}).get(stream)
-    return described["slots"] if described else STREAMS[stream]

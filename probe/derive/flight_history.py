@@ -36,7 +36,7 @@ _PEER = re.compile(r"(?:->|<-)(\d+)$")
 def history_of(rank: Rank) -> list[Told]:
     """What this rank issued, oldest first, as long as its tap waits for a boundary to be installed: in a job that was
     hanging before the attach.  A job that goes on is not asked, since a dump would hold it up."""
-    if not rank.facts.get("distributed") or rank.facts.get("collectives_ns") is not None or rank.facts.get("count"):
+    if not rank.facts.distributed or rank.facts.collectives_ns is not None or rank.facts.count:
         return []
     return told_of(rank.snapshot.ask(wire.FLIGHT).get(rank, {}).get("texts", ()))
 
@@ -78,7 +78,7 @@ class _Operation:
         self.type = operation_type(self._name)
         self.group = str(told["process_group"][0])
         self.group_rank = self.members.index(rank.rank) if rank.rank in self.members else None
-        self.start_ns = int(told["time_created_ns"]) - int(rank.facts["wall_ns"]) + int(rank.facts["monotonic_ns"])
+        self.start_ns = int(told["time_created_ns"]) - rank.facts.wall_offset_ns
         self.ended, self.in_flight = has_ended(told), is_in_flight(told)
         self.age_ms = max(0, rank.now_ns - self.start_ns) / 1e6 if self.in_flight else None
         self.number = None if told.get("is_p2p") else int(told["collective_seq_id"])

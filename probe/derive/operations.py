@@ -79,7 +79,7 @@ def operations_of(job: Snapshot) -> Iterator[Operations]:
         except RankLeft:
             continue
         answering[rank.rank] = rank
-        clock = clocks.setdefault(rank.host, int(rank.facts["wall_ns"]) - int(rank.facts["monotonic_ns"]))
+        clock = clocks.setdefault(rank.host, rank.facts.wall_offset_ns)
         for key, place in _by_group(rank, rows):
             found.setdefault(key, {})[rank.rank] = _of_rank(rank, rows, place, clock)
     for (name, members), ranks in sorted(found.items()):
@@ -114,7 +114,7 @@ def _of_rank(rank: Rank, rows: Rows, place: Ints, clock: int) -> _OfRank:
 def _first_whole(rank: Rank, rows: Rows) -> int:
     """The first step whose operations the rank has recorded completely: after the attach and the tap's installation."""
     first = rank.timeline.oldest(()) if rank.timeline.steps else rank.timeline.base
-    since = rank.facts.get("collectives_ns")
+    since = rank.facts.collectives_ns
     if since is not None and rank.timeline.steps:
         first = max(first, int(rank.timeline.step(np.array([since]))[0]) + 1)
     overwritten = len(rows) > 0 and int(rows["seq"][0]) > 1
@@ -142,7 +142,7 @@ def _of_group(
 
 def _knows(rank: Rank, step: Ints) -> Bools:
     """The steps in which this rank recorded every operation that it issued."""
-    recorded = rank.facts.get("taps", {}).get("collectives", "on") == "on"
+    recorded = rank.facts.taps.get("collectives", "on") == "on"
     whole = step >= _first_whole(rank, rank.rows(COLLECTIVES))
     result: Bools = recorded & whole & ((rank.timeline.flags(step) & BARE) == 0)
     return result

@@ -11,15 +11,16 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from .. import protocol as wire
 from ..attach.gil_holder import describe_gil_holder
 from ..client.client import AgentLink, Client, Header
 from ..errors import SilentError
+from ..host.facts import Facts
 from ..host.processes import has_ended, is_stopped, process, ranks_below
-from ..snapshot import memory_source
 from ..snapshot.flight_recorder import Entry, Pending, entries_of
+from ..snapshot.memory_source import MemorySource
+from ..snapshot.snapshot import Snapshot
 from ..snapshot.stacks import Thread, threads_of
 from ..snapshot.wire_source import WireSource
 from ..streams import SAMPLES
@@ -85,7 +86,7 @@ def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Iss
     for answer in told.values():
         found.groups.update({name: members for name, members in answer["groups"].items() if members})
     with contextlib.suppress(SilentError):
-        job = WireSource(client, patience).snapshot(open_steps=True, newest=wire.ROWS_A_MESSAGE)
+        job = Snapshot([WireSource(client, patience, newest=wire.ROWS_A_MESSAGE)], open_steps=True)
         found.pairs, found.machines = pairs_of(job), machines_told(job)
         untold = not any(found.entries.values())
         if untold or job.read:
@@ -120,21 +121,21 @@ def _share(pid: int, first: _Look, second: _Look) -> float:
 def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Entry]) -> RankEvidence:
     running = _share(link.pid, first, second) if link.here else None
     said = second.headers[link]["facts"] if link in second.headers else None
-    facts = said or next((raw.facts for raw in memory_source.ranks([link.pid] if link.here else [])), None)
+    facts = said or (next((rank.facts for rank in MemorySource(link.pid).ranks()), None) if link.here else None)
     condition = "answers" if said else _condition(link)
     gil = describe_gil_holder(link.pid) if condition == "silent" and link.here else ""
     if facts is None:
         return RankEvidence(link.rank, link.pid, condition, running=running, gil=gil, host=link.host)
     threads, before = second.threads.get(link, []), first.threads.get(link, [])
-    now, last = int(facts["monotonic_ns"]), facts.get("last_step_ns")
+    now, last = facts.monotonic_ns, facts.last_step_ns
     return RankEvidence(
         link.rank,
         link.pid,
         condition,
-        steps=int(facts.get("step_base") or 0) + int(facts.get("count") or 0),
-        step_age_s=(now - int(last)) / 1e9 if last else None,
-        usual_step_s=int(facts["step_ns"]) / 1e9 if facts.get("step_ns") else None,
-        attached_s=(now - int(facts["attached_ns"])) / 1e9 if facts.get("attached_ns") else None,
+        steps=facts.step,
+        step_age_s=(now - last) / 1e9 if last else None,
+        usual_step_s=facts.step_ns / 1e9 if facts.step_ns else None,
+        attached_s=(now - facts.attached_ns) / 1e9 if facts.attached_ns else None,
         rows=_rows(link, first, second),
         running=running,
         threads=threads,
@@ -147,8 +148,8 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
     )
 
 
-def _untested(facts: Mapping[str, Any]) -> str:
-    state = str(facts.get("taps", {}).get("collectives", ""))
+def _untested(facts: Facts) -> str:
+    state = facts.taps.get("collectives", "")
     return state.removeprefix("off: ") if state.endswith(wire.UNTESTED) else ""
 
 

@@ -50,7 +50,7 @@ def pairs_of(job: Snapshot) -> list[Pending]:
 def _halves(rank: Rank) -> Iterator[_Half]:
     rows = rank.rows(COLLECTIVES)
     kinds = {id: operation_type(name) for id, name in rank.log.strings.items() if name in PAIRWISE}
-    clock = int(rank.facts["wall_ns"]) - int(rank.facts["monotonic_ns"])
+    clock = rank.facts.wall_offset_ns
     slots = (rows[slot].tolist() for slot in ("done_ns", "start_ns", "operation", "group", "peer"))
     for done, start, operation, group, peer in zip(*slots, strict=True):
         if not done and operation in kinds:

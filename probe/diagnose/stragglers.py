@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import SilentError, UsageError
+from ..host.facts import Facts
 from .rule import Finding, Tables
 from .straggler_statistics import Lateness, Seconds, excess, lateness
 
@@ -41,7 +42,7 @@ class JobTables(Tables, Protocol):
     notes: list[str]
 
     @property
-    def agents(self) -> list[dict[str, Any]]: ...
+    def agents(self) -> list[Facts]: ...
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,8 @@ class _Look:
             why, hint = f"No other rank to compare: {self._coverage}.", f"Run: probe {self._connection.endpoint} hang"
             raise SilentError(why, hint)
         if len(agents) > 1:
-            return sorted({int(facts.get("rank") or 0) for facts in agents})
-        size = max((int(facts.get("world_size") or 1) for facts in agents), default=1)
+            return sorted({facts.rank or 0 for facts in agents})
+        size = max((facts.world_size or 1 for facts in agents), default=1)
         if size > 1:
             raise UsageError(f"Only one of {size} ranks is attached here.", "Give the pid of the launcher.", "one-rank")
         raise UsageError("Only one rank: nothing to compare.", code="one-rank")

@@ -227,19 +227,18 @@ class _Attempt:
                 facts, rank = hello.answer["facts"], self._ranks[call]
                 target = rank.count if self._together else int(rank.armed["count"]) + 1
                 # at its boundary, but nothing runs there: its loop does not turn, perhaps after a training's last step
-                idle = "holder" in facts and facts["holder"] is None
-                if int(facts["count"]) < target or idle:
-                    since = facts.get("last_step_ns") or facts["attached_ns"]
-                    self._must_step(call, (facts["monotonic_ns"] - since) / 1e9)
+                if facts.count < target or facts.idle:
+                    since = facts.last_step_ns or facts.attached_ns
+                    self._must_step(call, (facts.monotonic_ns - since) / 1e9)
 
     def _must_step(self, call: Call, since: float | None) -> None:
         """Raises EvalError if the rank's last boundary is much longer ago than usual."""
         facts, said = call.link.facts, self._ranks[call].armed
-        if facts.get("torch") is None:
+        if facts.torch is None:
             raise EvalError("The process has not imported torch and has no steps.", "Run it with --now.", "no-step")
         usual = (said.get("step_ns") or 0) / 1e9
         if since is None:  # no step since the attach
-            since = (int(facts["monotonic_ns"]) - int(facts["attached_ns"])) / 1e9
+            since = (facts.monotonic_ns - facts.attached_ns) / 1e9
         if since <= (max(_PATIENCE * usual, _PATIENCE_S) if usual else _FIRST_STEP_S):
             return
         if holder := said.get("holder"):
@@ -280,4 +279,4 @@ class _Attempt:
 
 
 def _base(link: AgentLink) -> int:
-    return int(link.facts.get("step_base") or 0)
+    return link.facts.step_base

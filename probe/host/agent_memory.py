@@ -1,7 +1,7 @@
-"""The memory of an agent as /proc/<pid>/fd shows it: its files, and the facts in its header.
+"""The memory of an agent as /proc/<pid>/fd shows it: its memfds, and the facts in its header.
 
-Called to find out who is attached; `probe.snapshot.memory_source` reads rows and log.  Invariant: nothing is asked of
-the target, and its memory does not grow: holes are skipped, never read.
+Called to find out which processes have an agent; probe.snapshot.memory_source reads rows and log.  Invariant: nothing
+is asked of the target, and its memory does not grow: holes are skipped, never read.
 """
 
 from __future__ import annotations
@@ -11,26 +11,17 @@ import json
 import os
 import struct
 from collections.abc import Iterator
-from typing import Any
 
-from ..streams import (
-    HEADER_BYTES,
-    HEADER_HALF_LAYOUT,
-    HEADER_HALVES,
-    HEADER_LAYOUT,
-    HEADER_MAGIC,
-    HEADER_NAME,
-    HEADER_VERSION,
-)
+from .. import streams
+from .facts import Facts
 from .processes import boot_id, start_ticks
 
-Facts = dict[str, Any]
 _PREFIX = "/memfd:probe-"
-_TRIES = 20  # a reader that is preempted may come back to a half that was rewritten meanwhile
+_TRIES = 20  # a reader that was preempted may find its half of the header rewritten
 
 
 def descriptors(pid: int) -> dict[str, str]:
-    """Name ("header", "log", a stream) -> path of each memfd of an agent in this process; {} if there is none."""
+    """Name ("header", "log", a stream) -> path of each memfd of the agent in this process; {} without an agent."""
     found: dict[str, str] = {}
     try:
         names = os.listdir(f"/proc/{pid}/fd")
@@ -46,24 +37,24 @@ def descriptors(pid: int) -> dict[str, str]:
 
 
 def is_alone(pid: int) -> bool:
-    """Whether there is but one agent in this process: several would have memory of the same names."""
+    """Whether there is only one agent in this process: the memfds of several have the same names."""
     try:
         links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
     except OSError:
         return False
-    return sum(link.startswith(f"/memfd:{HEADER_NAME}") for link in links) == 1
+    return sum(link.startswith(f"/memfd:{streams.HEADER_NAME}") for link in links) == 1
 
 
 def facts(pid: int) -> Facts | None:
-    """What the agent in this process says about itself, None if there is no agent."""
-    path = descriptors(pid).get(HEADER_NAME.removeprefix("probe-"))
+    """What the agent in this process says about itself; None without an agent."""
+    path = descriptors(pid).get(streams.HEADER_NAME.removeprefix("probe-"))
     said = None if path is None else _header(path)
     # a child forked behind our back holds its parent's descriptors
-    return said if said is not None and said.get("start_ticks") == start_ticks(pid) else None
+    return said if said is not None and said.start_ticks == start_ticks(pid) else None
 
 
 def attached() -> Iterator[tuple[int, Facts]]:
-    """Every process that has an agent and that we may look into, with its facts."""
+    """Every process that has an agent and that this user may look into, with the agent's facts."""
     for name in os.listdir("/proc"):
         if name.isdecimal():
             said = facts(int(name))
@@ -72,23 +63,23 @@ def attached() -> Iterator[tuple[int, Facts]]:
 
 
 def here(said: Facts) -> int | None:
-    """The process that says this of itself, as this machine sees it; None if it is elsewhere or hidden.
+    """The pid on this machine of the process with these facts; None if it is elsewhere or hidden.
 
-    Its own pid need not be the one that it has here: it may live in another pid namespace.
+    Its own pid may be another one: it may live in another pid namespace.
     """
-    if not said.get("id") or said.get("boot_id") != boot_id():
+    if not said.id or said.boot_id != boot_id():
         return None
-    own = int(said["pid"])
-    if (facts(own) or {}).get("id") == said["id"]:
-        return own
-    return next((pid for pid, other in attached() if other.get("id") == said["id"]), None)
+    own = facts(said.pid)
+    if own is not None and own.id == said.id:
+        return said.pid
+    return next((pid for pid, other in attached() if other.id == said.id), None)
 
 
 def _header(path: str) -> Facts | None:
     for _ in range(_TRIES):
         try:
             with open(path, "rb", buffering=0) as file:
-                said = _parsed(os.pread(file.fileno(), HEADER_BYTES, 0))
+                said = _parsed(os.pread(file.fileno(), streams.HEADER_BYTES, 0))
         except OSError:
             return None
         if said is not None:
@@ -98,19 +89,18 @@ def _header(path: str) -> Facts | None:
 
 def _parsed(data: bytes) -> Facts | None:
     try:
-        magic, version, active = struct.unpack_from(HEADER_LAYOUT, data)
-        if magic != HEADER_MAGIC or version != HEADER_VERSION:
+        magic, version, active = struct.unpack_from(streams.HEADER_LAYOUT, data)
+        if magic != streams.HEADER_MAGIC or version != streams.HEADER_VERSION:
             return None
-        start = HEADER_HALVES[active]
-        (length,) = struct.unpack_from(HEADER_HALF_LAYOUT, data, start)
-        said = json.loads(data[start + 4 : start + 4 + length])
-    except (ValueError, IndexError, struct.error):
+        start = streams.HEADER_HALVES[active]
+        (length,) = struct.unpack_from(streams.HEADER_HALF_LAYOUT, data, start)
+        return Facts.parse(json.loads(data[start + 4 : start + 4 + length]))
+    except (ValueError, LookupError, TypeError, AttributeError, struct.error):
         return None
-    return said if isinstance(said, dict) else None
 
 
 def filled(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where the file has data, in pieces of some chunks; reading a hole of a memfd through a map would fill it."""
+    """(start, end) of each part of the file that has data; reading a hole of a memfd through a map would fill it."""
     at = 0
     while at < size:
         try:

@@ -1,6 +1,6 @@
-"""Room for the sockets to many agents: the soft limit of open files is raised where it is too low.
+"""Room for the sockets to many agents: raises the soft limit of open files if it is too low.
 
-Called by probe.connection before it connects.  The one invariant: too little room is told before a socket fails.
+Called by probe.connection before it connects.  Invariant: too low a limit is reported before a socket fails.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import resource
 
 from ..errors import EndpointError
 
-# Measured with zmq 4.3: a socket's mailbox and its connection; for the news of one that does not answer another such
+# Measured with zmq 4.3: a socket's mailbox and its connection; to watch an agent that does not answer, another such
 # socket and the two ends of its monitor
 PER_AGENT, PER_WATCHED = 2, 4
-WATCHED = 16  # of those that do not answer, at a time
+WATCHED = 16  # agents that do not answer, at a time
 _REST = 64  # zmq's threads, DuckDB, files
 
 
 def make_room(agents: int) -> None:
-    """Raises EndpointError where even the hard limit is too low for so many agents."""
+    """Raises EndpointError if even the hard limit is too low for so many agents."""
     needed = len(os.listdir("/proc/self/fd")) + PER_AGENT * agents + PER_WATCHED * min(agents, WATCHED) + _REST
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:

@@ -1,6 +1,6 @@
-"""The threads of a process as the kernel has them: for one whose Python nobody can ask.
+"""The threads of a process as the kernel knows them, for a process whose Python cannot answer.
 
-Called by the verb stack and by attach.  /proc only; where the kernel does not say what a thread waits in, that is "".
+Called by the verb stack and by attach.  Reads /proc only; waits_in is "" if the kernel does not say it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NativeThread:
 
 
 def native_threads(pid: int) -> list[NativeThread]:
-    """The main thread first; [] of a process that has ended."""
+    """The main thread first; [] if the process has ended."""
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/task"):
@@ -54,7 +54,7 @@ def _thread(pid: int, tid: int) -> NativeThread:
 
 
 def told_together(threads: Sequence[NativeThread]) -> list[str]:
-    """A line for all threads of the same name that do the same: `python (4250): asleep in hrtimer_nanosleep`."""
+    """One line for all threads of the same name and state: `python (4250): asleep in hrtimer_nanosleep`."""
     same: dict[tuple[str, str], list[int]] = {}
     for each in threads:
         same.setdefault((each.name, str(each)), []).append(each.tid)

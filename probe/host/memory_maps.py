@@ -1,4 +1,4 @@
-"""What a process has mapped, out of /proc/PID/maps."""
+"""What a process has mapped, from /proc/PID/maps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Mapping(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The file's last component, also of a file deleted since."""
+        """The file's last component, also if the file was deleted since."""
         return os.path.basename(self.path.removesuffix(_DELETED))
 
 

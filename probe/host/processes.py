@@ -1,7 +1,7 @@
-"""The processes of this machine as attaching sees them: who is Python, who has torch, who is a rank.
+"""The processes of this machine: which are Python, have torch, or are ranks.
 
-Called by the verbs `attach`, `list` and `run` and by endpoints.  /proc only, standard library only, nothing is
-stopped or changed; a process that ends meanwhile is left out, what may not be read is told as absent.
+Called by the verbs `attach`, `list` and `run` and by endpoints.  Reads /proc with the standard library; nothing is
+stopped or changed.  A process that ends meanwhile is left out; what may not be read counts as absent.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _LIBPYTHON = re.compile(rb"/libpython\d")
 _LIBTORCH = re.compile(rb"/libtorch(_cpu|_python)?\.so")
 _SPAWNED = "from multiprocessing.spawn import spawn_main"
 _LOADER_WORKER = "pt_data_worker"  # as torch names its spawned loader workers' main thread
-_LAUNCHER_LEAVES = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")  # what a launcher gives to its ranks and has not itself
+_LAUNCHER_LEAVES = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")  # what a launcher gives to its ranks and does not have itself
 _EXITING = 0x4  # PF_EXITING, in the kernel's flags of a process
 _WANTED = (b"RANK", b"WORLD_SIZE", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"TORCHELASTIC_RUN_ID")
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process.  start_ticks: when it began, in clock ticks since boot, which tells it from a later one with
-    the same pid; rank, world_size, local_rank, local_world_size: from the environment that it was started with."""
+    """One process.  start_ticks: when it began, in clock ticks since boot, which distinguishes it from a later one with
+    the same pid; rank, world_size, local_rank, local_world_size: from the environment it was started with."""
 
     pid: int
     ppid: int
@@ -48,7 +48,7 @@ def process(pid: int) -> Process | None:
     try:
         name, fields = _stat(pid)
         uid = os.stat(f"/proc/{pid}").st_uid
-    except (OSError, ValueError, IndexError):
+    except OSError:
         return None
     executable = _executable(pid)
     maps = _read(f"/proc/{pid}/maps") if executable else b""
@@ -72,39 +72,35 @@ def process(pid: int) -> Process | None:
 
 def start_ticks(pid: int) -> int | None:
     """When the process began; None when there is no such process."""
-    try:
+    with contextlib.suppress(OSError):
         return int(_stat(pid)[1][19])
-    except (OSError, ValueError, IndexError):
-        return None
+    return None
 
 
 def program(pid: int) -> tuple[int, int] | None:
-    """By which a process is known until it ends or executes another program; None when there is no such process.
+    """Identifies a process until it ends or executes another program; None when there is no such process.
 
-    When it began, and where the kernel has laid its stack: 0 for one that we may not look into.
+    When it began, and where the kernel has put its stack: 0 for a process that we may not look into.
     """
-    try:
+    with contextlib.suppress(OSError):
         fields = _stat(pid)[1]
         return int(fields[19]), int(fields[25])
-    except (OSError, ValueError, IndexError):
-        return None
+    return None
 
 
 def is_stopped(pid: int) -> bool:
     """By a signal (SIGSTOP, Ctrl-Z) or a debugger."""
-    try:
+    with contextlib.suppress(OSError):
         return _stat(pid)[1][0] in "tT"
-    except (OSError, ValueError, IndexError):
-        return False
+    return False
 
 
 def has_ended(pid: int) -> bool:
-    """Gone, or on its way: a process that was killed has no memory left before it is a zombie."""
-    try:
+    """Ended or ending: a process that was killed loses its memory before it is a zombie."""
+    with contextlib.suppress(OSError):
         state, flags = _stat(pid)[1][0], int(_stat(pid)[1][6])
-    except (OSError, ValueError, IndexError):
-        return True
-    return state in "ZX" or bool(flags & _EXITING)
+        return state in "ZX" or bool(flags & _EXITING)
+    return True
 
 
 def python_processes() -> list[Process]:
@@ -125,12 +121,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def ranks_below(pid: int) -> list[Process]:
-    """The ranks of the job at or below that process, by rank; [] when nothing there is one.
+    """The ranks of the job at or below this process, by rank; [] if there are none.
 
-    A rank is the topmost Python process for each RANK it was started with.  Without any RANK, the children that
-    `multiprocessing.spawn` made and that have torch; without these, the topmost Python process.  Loader workers,
-    resource trackers and compile workers lie below a rank or are none, and so is the process that asks, unless it has
-    a RANK itself.
+    A rank is the topmost Python process with each value of RANK in its initial environment.  Without any RANK, the
+    ranks are the children made by `multiprocessing.spawn` that have torch; without these, the topmost Python process.
+    Loader workers, resource trackers and compile workers are below a rank or are none; neither is the process that
+    asks, unless it has a RANK itself.
     """
     tree = [entry for each in descendants(pid) if (entry := process(each)) is not None]
     own = os.getpid()
@@ -149,7 +145,7 @@ def choose_ranks(tree: list[Process]) -> list[Process]:
 
 
 def _launches(entry: Process, others: Iterable[Process], tree: list[Process]) -> bool:
-    """Some schedulers give RANK to the launcher of a node too: its ranks have what it lacks."""
+    """Some schedulers give RANK to a node's launcher too, but not the variables that the launcher gives its ranks."""
     below = _below(entry.pid, tree)
     return not any(entry.launched_by) and any(other.pid in below and any(other.launched_by) for other in others)
 
@@ -170,7 +166,7 @@ def _below(pid: int, tree: list[Process]) -> set[int]:
 def _parents() -> dict[int, int]:
     parents = {}
     for pid in _pids():
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        with contextlib.suppress(OSError):
             parents[pid] = int(_stat(pid)[1][1])
     return parents
 
@@ -180,9 +176,11 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> tuple[str, list[str]]:
-    """Name, and the fields from `state` on (so ppid is 1, start time 19)."""
+    """Name, and the fields from `state` on (so ppid is 1, start time 19).  Raises OSError when there is none."""
     with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
         head, _, tail = file.read().rpartition(b")")
+    if not tail:  # it ends just now
+        raise ProcessLookupError
     return head.partition(b"(")[2].decode(errors="replace"), tail.decode().split()
 
 
@@ -192,7 +190,7 @@ def _environment(pid: int) -> Mapping[str, str]:
 
 
 def _executable(pid: int) -> str:
-    """Its name; "" for the kernel's threads, what is gone, and what we may not look into."""
+    """Its name; "" for kernel threads, and for a process that is gone or may not be looked into."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)"))
     except OSError:
@@ -200,7 +198,7 @@ def _executable(pid: int) -> str:
 
 
 def _read(path: str) -> bytes:
-    """Empty when it may not be read or is gone."""
+    """b"" when it may not be read or is gone."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -213,7 +211,7 @@ def _number(text: str | None) -> int | None:
 
 
 def boot_id() -> str:
-    """By which this machine is known until it boots again; "" where that cannot be read."""
+    """Identifies this machine until its next boot; "" where that cannot be read."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()

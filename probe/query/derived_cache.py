@@ -102,7 +102,7 @@ class DerivedCaches:
 
 
 def _names(rank: Rank) -> tuple[Any, ...]:
-    return rank.facts.get("step_base"), rank.facts.get("step_source"), rank.log.renamed
+    return rank.facts.step_base, rank.facts.step_source, rank.log.renamed
 
 
 def _first_open(rank: Rank, table: Table) -> int:

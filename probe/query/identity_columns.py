@@ -41,7 +41,7 @@ def _by_rank(layout: Layout, values: Columns) -> Columns:
         return choice(np.array([names.index(rank.host) for rank in ranks])[owner], names)
 
     def time() -> Any:
-        offset = np.array([int(rank.facts["wall_ns"]) - int(rank.facts["monotonic_ns"]) for rank in ranks])
+        offset = np.array([rank.facts.wall_offset_ns for rank in ranks])
         return pa.array((start_ns() + offset[owner]) // 1000).cast(pa.timestamp("us"))
 
     return {

@@ -31,7 +31,7 @@ def _taps_off(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
     off: dict[tuple[str, str], list[int]] = {}
     for rank in snapshot.ranks:
         for name in names:
-            state = str(rank.facts.get("taps", {}).get(name, "on"))
+            state = rank.facts.taps.get(name, "on")
             if state != "on":
                 off.setdefault((name, state), []).append(rank.rank)
     return [
@@ -55,14 +55,14 @@ def _unsampled(snapshot: Snapshot, tables: Iterable[Table], endpoint: str) -> li
     most = max(missing, key=missing.__getitem__, default=None)
     if most is None or not missing[most]:
         return []
-    settings = most.facts["sampling"]
+    settings = most.facts.sampling
     text = f"{missing[most]} of {most.timeline.unsampled[1]} steps were not sampled"
     least = min(missing, key=missing.__getitem__)
     if missing[least] != missing[most]:
         text += f" on rank {most.rank}, {missing[least]} on rank {least.rank}: sums by rank do not cover the same steps"
-    if settings["sample"] == 1:
+    if settings is None or settings.sample == 1:
         text += " (they were before sample=1)"
     else:
-        text += f" (sample={settings['sample']}, now 10 of every {10 * settings['every']} steps): "
+        text += f" (sample={settings.sample}, now 10 of every {10 * settings.every} steps): "
         text += f"probe {endpoint} set sample=1 records all"
     return [Note(UNSAMPLED, text, tuple(rank.rank for rank, count in missing.items() if count))]

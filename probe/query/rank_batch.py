@@ -7,7 +7,7 @@ whether for one rank or for a batch of them.  Invariant: each rank's rows are th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy as np
 from ..arrays.distinct import distinct
 from ..arrays.dtypes import Ints
 from ..derive.partition import STEP_BITS, Layout, Partition
+from ..host.facts import Facts
 from ..snapshot.log import Log
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import AllRanks
 from ..snapshot.timeline import Timeline
 from ..streams import DEVICE, SAMPLED, STEPS, TIMES
 from .derived_cache import WORTH_CACHING
@@ -33,10 +34,10 @@ _FAR = np.iinfo(np.int64).max
 class _LaidOut:
     """What the timeline of a batch is made of."""
 
-    facts: dict[str, Any]
+    facts: Facts
     log: Log
     now_ns: int
-    snapshot: Snapshot
+    snapshot: AllRanks
     streams: dict[str, Rows]
 
     def rows(self, stream: str) -> Rows:
@@ -63,7 +64,7 @@ def batch_of(parts: Sequence[Partition], streams: Sequence[str]) -> Partition:
         for ident in of_rank.tolist()
     ]
     rows[STEPS] = _boundaries(rows[STEPS], owner[STEPS], end, np.array([part.timeline.base for part in parts]))
-    laid_out = _LaidOut({**rank.facts, "step_base": 0}, rank.log, rank.now_ns, rank.snapshot, rows)
+    laid_out = _LaidOut(replace(rank.facts, step_base=0), rank.log, rank.now_ns, rank.snapshot, rows)
     return Partition(rank, laid_out.rows, Timeline(laid_out), layout=Layout(parts, shift, end, native_ids))
 
 

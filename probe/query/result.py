@@ -101,7 +101,7 @@ class Cost:
 
     @classmethod
     def of(cls, scans: Iterable[Scan], fetching_s: float, tables_s: Mapping[str, float], total_s: float) -> Cost:
-        fetches = tuple(Fetch(scan.raw.rank, scan.stream, scan.rows, scan.bytes, scan.ms) for scan in scans)
+        fetches = tuple(Fetch(scan.rank.rank, scan.stream, scan.rows, scan.bytes, scan.ms) for scan in scans)
         return cls(fetches, fetching_s, dict(tables_s), total_s)
 
     def lines(self) -> list[str]:

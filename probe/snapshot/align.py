@@ -1,8 +1,8 @@
-"""One number of a step for the whole job: ranks attached at different moments get their offsets.
+"""One step number for the whole job: ranks that were attached at different moments get offsets.
 
-Called at connect and before a query or eval.  The default group's sequence number is the same on every rank
-at the same boundary, so two boundaries with the same number are the same step.  Invariant: the rank attached
-first keeps its numbers, unless another one knows the optimizer's own.
+Called at connect and before a query or eval.  The default group's sequence number is the same on every rank at the same
+boundary, so boundaries with the same number are the same step.  Invariant: the rank attached first keeps its numbers,
+unless another one knows the optimizer's own.
 """
 
 from __future__ import annotations
@@ -11,38 +11,97 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from operator import sub
 from typing import Any
 
 from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
-from ..streams import STEPS, STREAMS
+from ..errors import EvalError, SilentError
+from ..streams import STEPS
 
-_FEW, _RECENT = 64, 1024  # boundaries compared, the second if the first do not do: ranks are some steps apart
+_BOUNDARIES, _MORE_BOUNDARIES = 64, 1024  # compared; more if ranks are too many steps apart for the first
 GROUP_SEQ = "group_seq"
-_TWICE = -1  # instead of a count
-SETTLE_S = 5.0  # rows of a job whose first steps take longer are seen only later
+_AMBIGUOUS = -1  # instead of a count
+SETTLE_S = 5.0  # if the first steps of a job take longer, its rows are shown only later
 OWN = ("optimizer", "trainer", "scheduler")  # sources of the job's own number, best first
 
 Boundaries = dict[int, int]  # sequence number of the default group -> count of the rank's boundaries
 
 
+class Alignment:
+    """Keeps the step numbers of a client's ranks aligned.  lost: ranks without a common boundary so far."""
+
+    def __init__(self, client: Client, timeout: float) -> None:
+        self._client, self._timeout = client, timeout
+        self.lost: list[AgentLink] = []
+
+    def align(self) -> None:
+        self.lost = align(self._client, self._timeout)
+
+    def update(self) -> None:
+        """Align if anything may have changed since the last time."""
+        if self.settle() or self.lost:
+            self.align()
+
+    def settle(self) -> bool:
+        """Wait until step numbers are final: a trainer's or scheduler's is trusted only after some steps.
+
+        Returns whether any may have changed.
+        """
+        asked, end = False, time.monotonic() + min(self._timeout, SETTLE_S)
+        while any(map(may_change, self._answering())):
+            self._refresh()
+            asked = True
+            if all(map(is_settled, self._answering())) or time.monotonic() > end:
+                break
+            time.sleep(0.05)
+        return asked
+
+    def same_steps(self, links: Sequence[AgentLink]) -> None:
+        """Raises EvalError if the steps of these ranks cannot be matched: nothing can run at the same one."""
+        end = time.monotonic() + self._timeout
+        while True:
+            self._refresh()
+            self.align()
+            unknown = [link for link in links if may_change(link)]
+            lost = unknown or [link for link in links if link in self.lost]
+            if not lost:
+                return
+            if time.monotonic() > end:
+                ranks = ", ".join(str(link.rank) for link in lost)
+                why = f"The steps of rank {ranks} cannot be matched to those of the others."
+                why = f"No step since the attach on rank {ranks}." if unknown else why
+                raise EvalError(why, "Run it with --now.", "no-step")
+            time.sleep(0.02)
+
+    def _answering(self) -> list[AgentLink]:
+        return [link for link in self._client.links if not link.silent]
+
+    def _refresh(self) -> None:
+        end = time.monotonic() + self._timeout
+        for call in self._client.ask(wire.HELLO, end, self._answering(), protocol=wire.PROTOCOL):
+            if call.answer is not None:
+                call.link.facts = call.answer["facts"]
+
+
 def align(client: Client, timeout: float) -> list[AgentLink]:
-    """Give ranks the offsets they lack; the ranks for which no common boundary has been found yet."""
+    """Give ranks the offsets they lack.  Returns the ranks without a common boundary so far."""
     links = [link for link in client.links if not link.gone]
-    sources = {link.facts.get("step_source") for link in links}
+    sources = {link.facts.step_source for link in links}
     if len(links) < 2 or (len(sources) == 1 and sources <= set(OWN)):
         return []
     unsettled = [link for link in links if not link.silent and not is_settled(link)]
     if unsettled:
         return unsettled
     deadline = time.monotonic() + timeout
-    lost = _align(client, links, deadline, _FEW)
-    return _align(client, links, deadline, _RECENT) if lost else []
+    lost = _align(client, links, deadline, _BOUNDARIES)
+    return _align(client, links, deadline, _MORE_BOUNDARIES) if lost else []
 
 
 def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: int) -> list[AgentLink]:
-    """By so many boundaries of each rank; those that have none in common."""
+    """Compare that many boundaries of each rank.  Returns the ranks that have none in common."""
     boundaries = _boundaries(client, links, deadline, recent)
     reference = min(boundaries, key=_precedence, default=None)
     if reference is None:
@@ -52,11 +111,11 @@ def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: 
         base = link is reference or _base(reference, boundaries[reference], boundaries[link])
         if base is None:
             lost.append(link)
-        elif base is not True and (base, GROUP_SEQ) != (link.facts["step_base"], link.facts["step_source"]):
+        elif base is not True and (base, GROUP_SEQ) != (link.facts.step_base, link.facts.step_source):
             asked = not link.silent and link.role == wire.CONTROL
             calls += [client.send(link, wire.ALIGN, base=base, source=GROUP_SEQ)] if asked else []
             if link.role == wire.CONTROL:
-                link.facts = {**link.facts, "step_base": base, "step_source": GROUP_SEQ}
+                link.facts = replace(link.facts, step_base=base, step_source=GROUP_SEQ)
             else:
                 link.number_steps(base, GROUP_SEQ)
     client.forget(client.wait(calls, deadline))
@@ -64,25 +123,25 @@ def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: 
 
 
 def is_settled(link: AgentLink) -> bool:
-    """Whether the agent knows where its numbers come from."""
-    return link.facts.get("step_settled") is not False
+    """Whether the agent knows the source of its step numbers."""
+    return link.facts.step_settled
 
 
 def may_change(link: AgentLink) -> bool:
-    """Whether the agent may still find out the job's own number, by what is known here."""
+    """Whether the agent may still find the job's own step number, as far as is known here."""
     facts = link.facts
-    return not is_settled(link) or (facts.get("step_source") == "attach" and not facts.get("count"))
+    return not is_settled(link) or (facts.step_source == "attach" and not facts.count)
 
 
 def _precedence(link: AgentLink) -> tuple[int, int]:
-    source = link.facts.get("step_source")
+    source = link.facts.step_source
     known = OWN.index(source) if source in OWN else len(OWN)
-    return known, int(link.facts.get("attached_wall_ns") or 0)
+    return known, link.facts.attached_wall_ns
 
 
 def _base(reference: AgentLink, known: Boundaries, own: Boundaries) -> int | None:
-    """The job's number of a rank's count 0, by majority of the boundaries both have."""
-    first = int(reference.facts.get("step_base") or 0)
+    """The job's step number of a rank's count 0, by majority of the boundaries both have."""
+    first = reference.facts.step_base
     common = own.keys() & known.keys()
     votes = Counter(map(sub, map(known.__getitem__, common), map(own.__getitem__, common)))
     return first + votes.most_common(1)[0][0] if votes else None
@@ -91,7 +150,7 @@ def _base(reference: AgentLink, known: Boundaries, own: Boundaries) -> int | Non
 def _boundaries(
     client: Client, links: Sequence[AgentLink], deadline: float, recent: int
 ) -> dict[AgentLink, Boundaries]:
-    """Sequence number -> count of each rank's last boundaries; numbers that occur twice tell nothing."""
+    """Sequence number -> count of each rank's last boundaries, without numbers that occur twice."""
     asked = [link for link in links if not link.silent]
     seen: dict[Call, Boundaries] = {client.send(link, wire.SCAN, b"", **_scan(link, recent)): {} for link in asked}
 
@@ -102,31 +161,31 @@ def _boundaries(
     client.forget(seen)
     told = {call.link: found for call, found in seen.items() if call.answer is not None}
     stored = {link: _stored(link.pid) for link in links if link.silent and link.here}
-    known = {link: {number: count for number, count in found.items() if number >= 0 and count != _TWICE}
+    known = {link: {number: count for number, count in found.items() if number >= 0 and count != _AMBIGUOUS}
              for link, found in {**told, **stored}.items()}  # fmt: skip
     return {link: found for link, found in known.items() if found}
 
 
 def _stored(pid: int) -> Boundaries:
-    """Out of the memory of a rank that does not answer."""
-    from . import memory_source
+    """Read from the memory of a rank that does not answer."""
+    from .memory_source import MemorySource
+    from .snapshot import Snapshot
 
     found: Boundaries = {}
-    for raw in memory_source.snapshot([pid]).ranks:
-        rows = raw.rows(STEPS)
+    with suppress(SilentError):
+        rows = Snapshot([MemorySource(pid)]).ranks[0].rows(STEPS)
         _add(found, rows["group_seq"].tolist(), rows["count"].tolist())
     return found
 
 
 def _scan(link: AgentLink, recent: int) -> Header:
-    first = max(1, int(link.facts.get("count") or 0) - recent)
+    first = max(1, link.facts.count - recent)
     return {"stream": STEPS, "first": first, "last": 1 << 62, "credit": wire.CREDIT, "patch": []}
 
 
 def _rows(link: AgentLink, first: int, data: bytes) -> tuple[Sequence[int], Sequence[int]]:
-    """(group_seq, count) of the rows that are complete; without numpy, which eval does not need otherwise."""
-    described = link.facts.get("streams", {}).get(STEPS)
-    slots = list(described["slots"] if described else STREAMS[STEPS])
+    """(group_seq, count) of the complete rows; without numpy, which eval does not need otherwise."""
+    slots = link.facts.slots(STEPS)
     values = array("q", data)
     number, count = (values[slots.index(name) :: len(slots)] for name in ("group_seq", "count"))
     if values[len(slots) - 1 :: len(slots)] == array("q", range(first, first + len(number))):
@@ -136,9 +195,9 @@ def _rows(link: AgentLink, first: int, data: bytes) -> tuple[Sequence[int], Sequ
 
 
 def _add(found: Boundaries, numbers: Sequence[int], counts: Sequence[int]) -> None:
-    """Boundaries to those that were found; a number that comes twice is marked."""
+    """Add boundaries to those found; a number that occurs twice is marked."""
     new = dict(zip(numbers, counts, strict=True))
     if len(new) < len(numbers):
-        new |= {number: _TWICE for number, times in Counter(numbers).items() if times > 1}
-    new |= dict.fromkeys(new.keys() & found.keys(), _TWICE)
+        new |= {number: _AMBIGUOUS for number, times in Counter(numbers).items() if times > 1}
+    new |= dict.fromkeys(new.keys() & found.keys(), _AMBIGUOUS)
     found |= new

@@ -1,7 +1,7 @@
-"""torch's Flight Recorder of all ranks: what each has issued last, who has not come, and what does not fit.
+"""torch's Flight Recorders of all ranks: what is in flight, which ranks have not arrived, and where ranks disagree.
 
-Called by probe.diagnose.evidence with what the agents tell.  The recorder knows what was issued before the attach, too.
-Invariant: pure; a rank that told nothing is never said to be missing.
+Called by probe.diagnose.evidence with what the agents sent.  The recorder also knows what was issued before the attach.
+Invariant: pure; a rank that reported nothing is never called missing.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 from ..text import title
 
-_UNEVEN = ("to_all", "toall", "gather", "scatter")  # in kinds to which ranks may give unequal parts
+_UNEVEN = ("to_all", "toall", "gather", "scatter")  # in kinds in which ranks may contribute unequal parts
 
 _NUMBERS = ("time_created_ns", "collective_seq_id")
-_TOLD = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
+_FIELD_NAMES = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One collective as one rank issued it.  created_ns: wall clock; backend: where a group has two, each counts."""
+    """One collective as one rank issued it.  created_ns: wall clock; backend: each of a group counts its own."""
 
     group: str
     number: int  # of the group's collectives, the same on all its ranks
@@ -37,8 +37,8 @@ class Entry:
 class Pending:
     """A collective that is in flight on some rank, or an operation between two ranks, whose number is -1.
 
-    missing: members that have not issued it; unknown: members that told nothing; mismatch: what the ranks do not agree
-    on; created_ns: of the first that issued it.
+    missing: members that have not issued it; unknown: members that reported nothing; mismatch: what the ranks disagree
+    about; created_ns: when the first rank issued it.
     """
 
     group: str
@@ -54,13 +54,13 @@ class Pending:
 
 
 def told_of(texts: Iterable[str]) -> list[Mapping[str, Any]]:
-    """The entries of dumps as torch tells them, oldest first."""
+    """The entries of dumps as torch writes them, oldest first."""
     told = [each for text in texts for each in _readable(text)]
     return sorted(told, key=lambda each: int(each["time_created_ns"]))
 
 
 def _readable(text: str) -> list[Mapping[str, Any]]:
-    """The entries of one dump that have what is needed of them; none of what is no dump."""
+    """The entries of one dump that have the fields needed; [] if it is no dump."""
     try:
         told = json.loads(text)
     except (ValueError, RecursionError):
@@ -82,12 +82,12 @@ def entries_of(texts: Iterable[str]) -> list[Entry]:
 
 
 def has_ended(told: Mapping[str, Any]) -> bool:
-    """Whether an entry is of an operation that is over; gloo's recorder keeps the state as it was issued."""
+    """Whether the operation of an entry is over; gloo's recorder never updates the state."""
     return bool(told.get("retired")) or told.get("state") == "completed"
 
 
 def is_in_flight(told: Mapping[str, Any]) -> bool:
-    """Whether it is surely so: of one send or recv out of a batch the recorder never tells that it is over."""
+    """Whether it is certainly in flight: the recorder never marks one send or recv of a batch as over."""
     return not has_ended(told) and (not told.get("is_p2p") or told.get("state") == "started")
 
 
@@ -106,7 +106,7 @@ def _entry(told: Mapping[str, Any]) -> Entry:
 
 
 def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequence[int]]) -> list[Pending]:
-    """Collectives in flight, those first that were issued first.  groups: name -> members, as ranks of the job."""
+    """Collectives in flight, in the order of issue.  groups: name -> members, as ranks of the job."""
     issued: dict[tuple[str, str, int], dict[int, Entry]] = {}
     latest: dict[tuple[str, str, int], int] = {}
     for rank, entries in by_rank.items():
@@ -140,7 +140,7 @@ def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequenc
 
 
 def _mismatch(ranks: Mapping[int, Entry]) -> str:
-    """`operation: all_reduce on ranks 0-2, broadcast on rank 3`, or nothing."""
+    """`operation: all_reduce on ranks 0-2, broadcast on rank 3`, or ""."""
     comparable = not any(part in entry.kind for entry in ranks.values() for part in _UNEVEN)
     for what in ("kind", "sizes", "dtypes") if comparable else ("kind",):
         by_value: dict[str, list[int]] = {}
@@ -148,5 +148,5 @@ def _mismatch(ranks: Mapping[int, Entry]) -> str:
             by_value.setdefault(getattr(entry, what), []).append(rank)
         if len(by_value) > 1:
             told = (f"{value or 'none'} on {title(who)}" for value, who in by_value.items())
-            return f"{_TOLD[what]}: {', '.join(told)}"
+            return f"{_FIELD_NAMES[what]}: {', '.join(told)}"
     return ""

@@ -1,7 +1,7 @@
-"""What serial numbers mean: the agent's append-only log, decoded as its bytes come.
+"""What serial numbers mean: the agent's append-only log, decoded as its bytes arrive.
 
-Called by the fetchers, which feed it; read by the tables.  Invariant: a later record of the same kind
-and id replaces an earlier one.  Stdlib only, so that it serves readers without Arrow.
+Fed by the sources, read by the tables.  Invariant: a later record replaces an earlier one of the same kind and id.
+Stdlib only, for readers without Arrow.
 """
 
 from __future__ import annotations
@@ -11,32 +11,22 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any
 
+from .. import streams
 from ..client import reply_schema
-from ..streams import (
-    LOG_DEVICE,
-    LOG_EVAL,
-    LOG_EVAL_DONE,
-    LOG_GROUP,
-    LOG_LOADER,
-    LOG_MODULE,
-    LOG_OPTIMIZER,
-    LOG_RECORD,
-    LOG_STRING,
-    LOG_THREAD,
-)
 
-_RECORD = Struct(LOG_RECORD)
-START = 8  # the committed length stands before the first record
+_RECORD = Struct(streams.LOG_RECORD)
+START = 8  # of the first record; the committed length stands before it
 
 Objects = dict[int, dict[str, Any]]
 
 
 class Log:
-    """Dictionaries by id, one a kind of record; `end` is the offset of the next byte to feed."""
+    """Dictionaries by id, one per kind of record.  end: offset of the next byte to feed; renamed: how many records have
+    named what rows are about."""
 
     def __init__(self) -> None:
         self.end = START
-        self.renamed = 0  # how many records have given names to what rows are about
+        self.renamed = 0
         self.strings: dict[int, str] = {}
         self.modules: Objects = {}
         self.optimizers: Objects = {}
@@ -47,18 +37,18 @@ class Log:
         self.loaders: Objects = {}
         self.devices: Objects = {}
         self._kinds: dict[int, Objects] = {
-            LOG_MODULE: self.modules,
-            LOG_OPTIMIZER: self.optimizers,
-            LOG_GROUP: self.groups,
-            LOG_THREAD: self.threads,
-            LOG_EVAL: self.evals,
-            LOG_EVAL_DONE: self.evals_done,
-            LOG_LOADER: self.loaders,
-            LOG_DEVICE: self.devices,
+            streams.LOG_MODULE: self.modules,
+            streams.LOG_OPTIMIZER: self.optimizers,
+            streams.LOG_GROUP: self.groups,
+            streams.LOG_THREAD: self.threads,
+            streams.LOG_EVAL: self.evals,
+            streams.LOG_EVAL_DONE: self.evals_done,
+            streams.LOG_LOADER: self.loaders,
+            streams.LOG_DEVICE: self.devices,
         }
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take the bytes from `end` on; a record that is cut off waits for the rest.  Unknown kinds are skipped."""
+        """Take the bytes from `end` on; a record that is cut off waits for its rest.  Unknown kinds are skipped."""
         offset, size = 0, len(data)
         while offset + _RECORD.size <= size:
             kind, length, id = _RECORD.unpack_from(data, offset)
@@ -72,18 +62,18 @@ class Log:
 
     def _take(self, kind: int, id: int, payload: bytes) -> None:
         text = payload.decode("utf-8", "replace")
-        if kind == LOG_STRING:
+        if kind == streams.LOG_STRING:
             self.strings[id] = text
         elif kind in self._kinds:
             value = _read(kind, text)
             if value is not None:
                 self._kinds[kind][id] = value
-                self.renamed += kind not in (LOG_EVAL, LOG_EVAL_DONE)
+                self.renamed += kind not in (streams.LOG_EVAL, streams.LOG_EVAL_DONE)
 
 
 @lru_cache(maxsize=1 << 16)
 def _read(kind: int, text: str) -> dict[str, Any] | None:
-    """What a record says, without what cannot be; None if it is none.  Ranks of a job say the same: it is read once."""
+    """The valid fields of a record; None if it is malformed.  Cached, since the ranks of a job say the same."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

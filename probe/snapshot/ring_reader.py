@@ -1,8 +1,7 @@
-"""Rows of an agent on this machine, out of the memory in which it keeps them: it is not asked and lends no hand.
+"""Rows of an agent on this machine, read from its rings in memory without its help.
 
 Called by probe.snapshot.scans.  Invariant: the rows are those that the agent would send.  They are read while it
-writes, so a row counts only if it was whole before its values were read, and not if the ring has come round to it
-meanwhile.
+writes, so a row counts only if it was complete before its values were read and was not overwritten meanwhile.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from ..host import agent_memory
 from ..streams import CHUNK_ROWS
 
 _SLOT = Struct("<q")
-_WRITING = 64  # rows that may be under way at a time, one a thread
+_WRITING = 64  # rows that may be in progress at a time, one per thread
 
 
 class RingReader:
-    """The streams of one agent, found once."""
+    """The rings of one agent; their memfds are looked up once."""
 
     def __init__(self, pid: int, inodes: dict[str, int], paths: dict[str, str]) -> None:
         self._pid, self._inodes, self._paths = pid, inodes, paths
 
     @classmethod
     def of(cls, pid: int, identity: str | None) -> RingReader | None:
-        """Of the agent that is known by this; None where its memory cannot be read, or is not its own alone."""
+        """The rings of the agent with this id; None if its memory cannot be read, or has several agents."""
         said = agent_memory.facts(pid) if identity else None
-        if said is None or said.get("id") != identity or not agent_memory.is_alone(pid):
+        if said is None or said.id != identity or not agent_memory.is_alone(pid):
             return None
         try:
             paths = agent_memory.descriptors(pid)
@@ -43,9 +42,9 @@ class RingReader:
     def rows(
         self, stream: str, slots: Sequence[str], first: int, last: int, since: tuple[str, int] | None = None
     ) -> tuple[int, Ints]:
-        """The number that the rows begin with, and all places up to `last`, also those that hold no row.
+        """The number of the first row, and the table from there to `last`, including places without a row.
 
-        Raises OSError: the agent has gone.
+        Raises OSError if the agent is gone.
         """
         file = os.open(self._paths[stream], os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -66,9 +65,9 @@ class _Ring:
         self.rows = size // (8 * slots)
 
     def read(self, first: int, last: int) -> Ints:
-        """Rows that are not whole, or not any more, have another number than that of their place, 0."""
+        """Rows that are incomplete or overwritten have the number 0."""
         table = self._copy(first, last)
-        fresh = max(first, last - CHUNK_ROWS)  # a row that is older has been written long ago
+        fresh = max(first, last - CHUNK_ROWS)  # older rows have been complete for long
         whole = table[fresh - first :, -1] == np.arange(fresh, last + 1)
         table[fresh - first :] = self._copy(fresh, last)
         table[fresh - first :, -1] *= whole
@@ -90,7 +89,7 @@ class _Ring:
     def _copy(self, first: int, last: int) -> Ints:
         table = np.empty((max(0, last - first + 1), self._slots), np.int64)
         done = 0
-        while done < len(table):  # once more where the ring ends in between
+        while done < len(table):  # twice if the ring ends in between
             place = (first + done - 1) % self.rows
             part = table[done : done + self.rows - place]
             into: Any = part.reshape(-1).view(np.uint8)
@@ -101,7 +100,7 @@ class _Ring:
         return table
 
     def _newest(self, last: int) -> int:
-        """The number of the last row by now."""
+        """The number of the newest row by now."""
         step = 1
         while self._value(last + step, self._slots - 1) == last + step:
             step *= 2

@@ -1,7 +1,7 @@
-"""Rows that a connection has read before: a later query asks for those that have come since.
+"""Rows that a connection has read before, so that a later query asks only for newer ones.
 
-Made by probe.snapshot.wire_source, one a stream of an agent.  Invariant: rows without a gap between them, of which
-none changes any more and none comes late; views that were given out stay as they were.
+Made by probe.snapshot.scans, one per stream of an agent.  Invariant: rows without gaps, none of which will change and
+between which none will appear; views that were given out never change.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import numpy as np
 from ..arrays.dtypes import Ints
 from ..streams import CHUNK_ROWS
 
-_SPARE = 1.25  # of memory, so that not every query moves what is there
+_GROWTH = 1.25  # spare memory, so that not every query moves all rows
 
 
 class RowCache:
-    """next: the number of the first row that is not kept; whole: it begins where the agent's ring did."""
+    """next: the number of the first row that is not cached; whole: it begins where the agent's ring did."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -33,17 +33,17 @@ class RowCache:
         return self._table.nbytes
 
     def begin(self, first: int, whole: bool) -> None:
-        """Forget everything; the next rows will be from this number on."""
+        """Drop everything; the next rows will start at this number."""
         self._table = np.zeros((0, self._slots), np.int64)
         self._begin = self._end = 0
         self.next, self.whole = first, whole
 
     def take(self, fresh: Ints, first: int, last: int) -> Ints:
-        """All rows, with these behind them: what there was of the numbers from `first` to `last`.
+        """Append the rows that there were of the numbers `first` to `last`; all rows.
 
-        What is not settled (a row in their midst is not written yet) is in the result, but will be asked for again.
+        Rows after a gap (a row that is not written yet) are in the result, but not cached: they will be read again.
         """
-        if first > self.next:  # the ring has lost rows since they were asked for
+        if first > self.next:  # the ring has overwritten rows since
             self.begin(first, True)
         settled = _settled(fresh[:, -1], self.next, last)
         if settled:
@@ -52,7 +52,7 @@ class RowCache:
         return self.table if settled == len(fresh) else np.concatenate([self.table, fresh[settled:]])
 
     def drop_before(self, first: int) -> None:
-        """Rows of lower numbers: the agent's ring has lost them too."""
+        """Drop rows with lower numbers: the agent's ring has overwritten them too."""
         self._begin += int(np.searchsorted(self.table[:, -1], first))
 
     def _append(self, fresh: Ints) -> None:
@@ -61,7 +61,7 @@ class RowCache:
             return
         if self._end + len(fresh) > len(self._table):
             rows = self._end - self._begin
-            moved = np.empty((int((rows + len(fresh)) * _SPARE), self._slots), np.int64)
+            moved = np.empty((int((rows + len(fresh)) * _GROWTH), self._slots), np.int64)
             moved[:rows] = self.table
             self._table, self._begin, self._end = moved, 0, rows
         self._table[self._end : self._end + len(fresh)] = fresh
@@ -69,8 +69,8 @@ class RowCache:
 
 
 def _settled(numbers: Ints, first: int, last: int) -> int:
-    """How many of these rows nothing can come between any more: a place that was skipped long ago stays empty."""
-    late = max(first, last - CHUNK_ROWS)  # of older places none is still being written
+    """How many of these rows are final: none can appear between them.  A place skipped long ago stays empty."""
+    late = max(first, last - CHUNK_ROWS)  # no older row is still being written
     place = int(np.searchsorted(numbers, late))
     gaps = np.flatnonzero(numbers[place:] != np.arange(late, late + len(numbers) - place))
     return place + int(gaps[0]) if len(gaps) else len(numbers)

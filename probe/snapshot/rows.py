@@ -1,4 +1,4 @@
-"""Rows of one raw stream, as an array whose columns have the names of the stream's slots."""
+"""Rows of one raw stream: an array whose columns are named after the stream's slots."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Rows:
         return Rows(self.slots, self.table[chosen])
 
     def since(self, slot: str, value: int) -> Rows:
-        """As an agent cuts them (agent/storage/rows.py): from the row before the first one, about, of which this is no
-        less."""
+        """The rows from about one before the first with at least this value, as agents cut them
+        (agent/storage/rows.py)."""
         times = self[slot]
         return self.of(slice(max(0, bisect_left(times, value) - 1), None))
 
 
 def complete(table: Ints, first: int) -> Ints:
-    """Drop rows that are not written yet or not any more: those that do not bear the number of their place."""
+    """Without rows that are not written yet or overwritten: those whose number is not that of their place."""
     valid: Bools = table[:, -1] == np.arange(first, first + len(table))
     return table if valid.all() else table[valid]

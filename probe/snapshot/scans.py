@@ -1,14 +1,13 @@
-"""Rows of streams, of many agents at once: off the wire, or out of their memory.
+"""Rows of a stream of many agents at once: off the wire, or out of the rings of agents on this machine.
 
-Called by probe.snapshot.wire_source.  Invariant: a rank that falls silent on the way leaves the Job whole, never half
-of its rows; and what a connection has read before does not travel again, as long as it has room for it.  An agent of
-this machine sends nothing: its memory is read (probe.snapshot.ring_reader).
+Called by probe.snapshot.wire_source.  Invariant: a rank that falls silent on the way has no rows, never half of them;
+and rows that a connection has read before do not travel again, as long as they fit into its cache.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,23 +16,23 @@ import numpy as np
 from .. import protocol as wire
 from ..arrays.arrow import template
 from ..arrays.dtypes import Ints
-from ..client.client import AgentLink, Call, Client, Header, OnReply, nobody
+from ..client.client import AgentLink, Call, Client, Header, OnReply
 from ..errors import QueryError, SilentError
-from ..streams import CHUNK_ROWS, COLLECTIVES, PACKING_NS, WRITTEN
+from ..streams import COLLECTIVES, PACKING_NS, WRITTEN
 from .ring_reader import RingReader
 from .row_cache import RowCache
 from .rows import complete
-from .snapshot import Rank, RecentRows, Snapshot
+from .source import Rank, Tables
 
-_ROOM = 1 << 30  # bytes of rows that are kept for the next query
+_CACHE_BYTES = 1 << 30  # of rows that are kept for the next query
 _CHANGING = {COLLECTIVES}  # the end of an operation is written later, in place
 
 
 @dataclass
 class Scan:
-    """One scan of one rank, and with the closing message what it was: `--explain-fetch` shows it."""
+    """One scan of one rank; afterwards what it was: `--explain-fetch` shows it."""
 
-    raw: Rank
+    rank: Rank
     stream: str
     asked: dict[str, Any]
     estimate: int  # bytes
@@ -45,17 +44,22 @@ class Scan:
     is_read: bool = False  # out of its memory
     _table: Ints | None = None
 
-    def read(self, shared: RingReader) -> None:
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to ask for."""
+        return bool(self.asked["last"] < self.asked["first"])
+
+    def read(self, ring: RingReader) -> None:
         """Raises OSError."""
         since = self.asked.get("since")
-        where = (self.stream, self.raw.slots(self.stream), self.asked["first"], self.asked["last"])
-        self.first, self._table = shared.rows(*where, None if since is None else (since[0], since[1]))
+        where = (self.stream, self.rank.slots(self.stream), self.asked["first"], self.asked["last"])
+        self.first, self._table = ring.rows(*where, None if since is None else (since[0], since[1]))
         self.rows, self.bytes, self.is_read = len(self._table), self._table.nbytes, True
         self.ms = (time.monotonic() - self.began) * 1e3
 
     def take(self, first: int, frame: Any) -> None:
         """Rows from this number on, which follow those that came before."""
-        came: Ints = np.frombuffer(frame, "<i8").reshape(-1, len(self.raw.slots(self.stream)))
+        came: Ints = np.frombuffer(frame, "<i8").reshape(-1, len(self.rank.slots(self.stream)))
         if self._table is None:
             self.first = first
             self._table = np.empty((self.asked["last"] - first + 1, came.shape[1]), np.int64)
@@ -68,146 +72,76 @@ class Scan:
     def table(self) -> Ints:
         """The complete rows of what came."""
         if self._table is None:
-            return np.zeros((0, len(self.raw.slots(self.stream))), np.int64)
+            return np.zeros((0, len(self.rank.slots(self.stream))), np.int64)
         return complete(self._table[: self.rows], self.first)
 
 
-class Scans:
-    """max_bytes: of one query; account: what has travelled for it; seconds: that took."""
+class FetchAccount:
+    """max_bytes: of one query, None for no limit; scans: what has been fetched for it; seconds: that took."""
 
-    def __init__(self, client: Client, timeout: float) -> None:
-        self._client, self._timeout = client, timeout
-        self._kept: dict[tuple[AgentLink, str], RowCache] = {}
-        self._shared: dict[AgentLink, RingReader | None] = {}
-        self._of_process: dict[
-            int, AgentLink
-        ] = {}  # the first; several agents in a process there are in simulations only
+    def __init__(self) -> None:
         self.begin(None)
 
     def begin(self, max_bytes: float | None) -> None:
         """For the next query."""
         self.max_bytes = max_bytes
-        self.account: list[Scan] = []
+        self.scans: list[Scan] = []
         self.seconds = 0.0
 
-    def forget(self, link: AgentLink) -> None:
-        """What has been read of this agent."""
-        self._shared.pop(link, None)
-        self._kept = {key: kept for key, kept in self._kept.items() if key[0] is not link}
-
-    def whole(self, job: Snapshot, raws: dict[AgentLink, Rank], stream: str, newest: int | None = None) -> None:
-        """All rows of a stream, or so many of the newest."""
-        scans, kept = {}, {}
-        for link, raw in _answering(job, raws):
-            if newest is None:
-                kept[link] = self._keeping(link, raw, stream, True)
-            scans[link] = _scan(raw, stream, *_range(raw, stream, newest, kept.get(link)))
-        for link, scan in self._run(job, scans).items():
-            scan.raw.put(stream, [self._taken(kept[link], scan) if link in kept else scan.table])
-        self._fit(kept.values())
-
-    def oldest(self, job: Snapshot, raws: dict[AgentLink, Rank], stream: str, rows: int) -> None:
-        """At most so many of the oldest rows."""
-        scans = {}
-        for link, raw in _answering(job, raws):
-            first, last = _range(raw, stream)
-            scans[link] = _scan(raw, stream, first, min(last, first + rows - 1))
-        for scan in self._run(job, scans).values():
-            scan.raw.put(stream, [scan.table], oldest=True)
-
-    def recent(self, job: Snapshot, raws: dict[AgentLink, Rank], stream: str, ranks: Sequence[RecentRows]) -> None:
-        """The rows since the moment of each rank."""
-        wanted = {each.whole: each for each in ranks}
-        chosen = {link: raw for link, raw in raws.items() if raw in wanted}
-        scans = {link: self._since(link, wanted[raw], stream) for link, raw in _answering(job, chosen)}
-        for link, scan in self._run(job, scans).items():
-            wanted[scan.raw].cut(stream, self._taken(self._kept[link, stream], scan))
-        self._fit(self._kept[link, stream] for link in scans)
-
-    def _since(self, link: AgentLink, recent: RecentRows, stream: str) -> Scan:
-        raw, kept = recent.whole, self._keeping(link, recent.whole, stream, recent.since_ns is None)
-        if recent.since_ns is None:
-            return _scan(raw, stream, *_range(raw, stream, None, kept))
-        slot, since = WRITTEN[stream], recent.since_ns - 2 * PACKING_NS
-        if len(kept.table) and (kept.whole or int(kept.table[0, raw.slots(stream).index(slot)]) < since):
-            return _scan(raw, stream, *_range(raw, stream, None, kept))
-        first, last = _range(raw, stream)
-        share = (raw.now_ns - since) / max(1, raw.now_ns - int(raw.facts.get("attached_ns") or 0))
-        return _scan(raw, stream, first, last, (slot, since), min(1.0, share))
-
-    def _keeping(self, link: AgentLink, raw: Rank, stream: str, whole: bool = False) -> RowCache:
-        """What is kept of a stream: nothing where it does not reach to what the ring has now, or not from there."""
-        kept = self._kept.setdefault((link, stream), RowCache(len(raw.slots(stream))))
-        oldest, _ = _range(raw, stream)
-        if stream in _CHANGING or kept.next < oldest or (whole and not kept.whole):
-            kept.begin(oldest, True)
-        kept.drop_before(oldest)
-        return kept
-
-    def _taken(self, kept: RowCache, scan: Scan) -> Ints:
-        if "since" in scan.asked:
-            kept.begin(scan.first, scan.first == scan.asked["first"])
-        return kept.take(scan.table, scan.first, scan.asked["last"])
-
-    def _fit(self, new: Iterable[RowCache]) -> None:
-        """Keep no more than there is room for: what has come last goes."""
-        size = sum(each.bytes for each in self._kept.values())
-        for kept in new if size > _ROOM else ():
-            size -= kept.bytes
-            kept.begin(1, False)
-            if size <= _ROOM:
-                return
-
-    def _run(self, job: Snapshot, scans: dict[AgentLink, Scan]) -> dict[AgentLink, Scan]:
-        """Ask for all of them, and take them to their ends; without the ranks that have left."""
-        self._weigh(list(scans.values()))
-        wanted = {link: scan for link, scan in scans.items() if _wanted(scan)}
-        began = time.monotonic()
-        self.account += [scan for link, scan in wanted.items() if self._read(link, scan)]
-        self.seconds += time.monotonic() - began
-        calls = {self._send(link, scan): scan for link, scan in wanted.items() if not scan.is_read}
-
-        def take(call: Call, header: Header, payload: Sequence[Any]) -> None:
-            calls[call].take(int(header["first"]), payload[1].buffer)
-
-        self.stream(job, {call: scan.raw for call, scan in calls.items()}, take)
-        self.account += calls.values()
-        return {link: scan for link, scan in scans.items() if not scan.raw.left}
-
-    def _read(self, link: AgentLink, scan: Scan) -> bool:
-        """Without the agent, where that can be done.  What is changed in place only the agent can show whole."""
-        if scan.stream in _CHANGING or not link.readable:
-            return False
-        if link not in self._shared:
-            alone = self._of_process.setdefault(link.pid, link) is link
-            self._shared[link] = RingReader.of(link.pid, scan.raw.facts.get("id")) if alone else None
-        shared, scan.began = self._shared[link], time.monotonic()
-        try:
-            if shared is not None:
-                scan.read(shared)
-        except (OSError, KeyError):  # it goes just now, which its answer will tell
-            self._shared[link] = None
-        return scan.is_read
-
-    def _send(self, link: AgentLink, scan: Scan) -> Call:
-        header, patch = template(len(scan.raw.slots(scan.stream)))
-        scan.began = time.monotonic()
-        return self._client.send(link, wire.SCAN, header, patch=patch, credit=wire.CREDIT, **scan.asked)
-
-    def _weigh(self, scans: Sequence[Scan]) -> None:
-        estimate = sum(scan.estimate for scan in scans) + sum(scan.bytes for scan in self.account)
+    def admit(self, scans: Sequence[Scan]) -> None:
+        """Raises QueryError if the query would fetch more than it may with these."""
+        estimate = sum(scan.estimate for scan in scans) + sum(scan.bytes for scan in self.scans)
         if self.max_bytes is not None and estimate > self.max_bytes:
-            ranks = len({scan.raw.rank for scan in scans})
+            ranks = len({scan.rank.rank for scan in scans})
             raise QueryError(
-                f"The query would fetch about {_told(estimate)} from {ranks} rank{'s' * (ranks > 1)}, more than "
-                f"{_told(self.max_bytes)}.",
+                f"The query would fetch about {_megabytes(estimate)} from {ranks} rank{'s' * (ranks > 1)}, more than "
+                f"{_megabytes(self.max_bytes)}.",
                 "Ask for less (WHERE step > …, WHERE rank = …), or allow it: --max-fetch "
                 f"{-(-estimate // 1_000_000_000):.0f}GB",
                 "max-fetch",
             )
 
-    def stream(self, job: Snapshot, calls: dict[Call, Rank], take: OnReply) -> None:
-        """Take streams to their ends; the time-out runs anew with everything that comes."""
+
+class Scans:
+    """links: the agents of ranks; account: of what is fetched."""
+
+    def __init__(self, client: Client, timeout: float, account: FetchAccount) -> None:
+        self.links: Mapping[Rank, AgentLink] = {}
+        self._client, self._timeout, self._account = client, timeout, account
+        self._caches: dict[tuple[AgentLink, str], RowCache] = {}
+        self._rings: dict[AgentLink, RingReader | None] = {}
+        # the first agent of a process; only simulations have several in one
+        self._of_process: dict[int, AgentLink] = {}
+
+    def forget(self, link: AgentLink) -> None:
+        """What has been read of this agent."""
+        self._rings.pop(link, None)
+        self._caches = {key: cache for key, cache in self._caches.items() if key[0] is not link}
+
+    def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> Tables:
+        """All rows of a stream that these ranks have, or those since a moment of each."""
+        caches = {rank: self._cache(rank, stream, moment is None) for rank, moment in since_ns.items()}
+        scans = [_scan_since(rank, stream, moment, caches[rank]) for rank, moment in since_ns.items()]
+        found = {}
+        for scan in self._run(scans):
+            cache = caches[scan.rank]
+            if "since" in scan.asked:
+                cache.begin(scan.first, scan.first == scan.asked["first"])
+            found[scan.rank] = cache.take(scan.table, scan.first, scan.asked["last"])
+        self._shrink(caches.values())
+        return found
+
+    def some(self, stream: str, ranks: Iterable[Rank], count: int, newest: bool) -> Tables:
+        """At most so many of the newest rows, or of the oldest; they are not kept."""
+        scans = []
+        for rank in ranks:
+            first, last = _range(rank, stream)
+            within = (max(first, last - count + 1), last) if newest else (first, min(last, first + count - 1))
+            scans.append(_scan(rank, stream, *within))
+        return {scan.rank: scan.table for scan in self._run(scans)}
+
+    def stream(self, calls: Sequence[Call], take: OnReply) -> None:
+        """Take streams to their ends, or errors; the time-out runs anew with everything that comes."""
         heard = began = time.monotonic()
 
         def on_reply(call: Call, header: Header, payload: Sequence[Any]) -> None:
@@ -216,45 +150,94 @@ class Scans:
             take(call, header, payload)
 
         try:
-            late = self._client.wait(list(calls), None, on_reply, lambda: time.monotonic() - heard > self._timeout)
+            late = self._client.wait(calls, None, on_reply, lambda: time.monotonic() - heard > self._timeout)
             for call in late:
                 call.error = SilentError(f"Rank {call.link.rank} (pid {call.link.pid}) stopped answering.")
         finally:  # after Ctrl-C too
             self._client.cancel(call for call in calls if call.answer is None)
             self._client.forget(calls)
-            self.seconds += time.monotonic() - began
-        for call, raw in calls.items():
+            self._account.seconds += time.monotonic() - began
+
+    def _cache(self, rank: Rank, stream: str, whole: bool) -> RowCache:
+        """What is kept of a stream: nothing where it does not reach to what the ring has now, or not from there."""
+        cache = self._caches.setdefault((self.links[rank], stream), RowCache(len(rank.slots(stream))))
+        oldest, _ = _range(rank, stream)
+        if stream in _CHANGING or cache.next < oldest or (whole and not cache.whole):
+            cache.begin(oldest, True)
+        cache.drop_before(oldest)
+        return cache
+
+    def _shrink(self, newest: Iterable[RowCache]) -> None:
+        """Keep no more than there is room for: what has come last goes."""
+        size = sum(each.bytes for each in self._caches.values())
+        for cache in newest if size > _CACHE_BYTES else ():
+            size -= cache.bytes
+            cache.begin(1, False)
+            if size <= _CACHE_BYTES:
+                return
+
+    def _run(self, scans: Sequence[Scan]) -> list[Scan]:
+        """Take all of them to their ends; without those of ranks that have left."""
+        self._account.admit(scans)
+        began = time.monotonic()
+        self._account.scans += [scan for scan in scans if not scan.is_empty and self._read(scan)]
+        self._account.seconds += time.monotonic() - began
+        calls = {self._send(scan): scan for scan in scans if not scan.is_empty and not scan.is_read}
+        self.stream(list(calls), lambda call, header, payload: calls[call].take(header["first"], payload[1].buffer))
+        self._account.scans += calls.values()
+        for call, scan in calls.items():
             if call.error is not None:
-                job.leave(raw, str(call.error))
-        if calls and not job.ranks:
-            raise nobody(list(calls))
+                scan.rank.leave(call.error)
+        return [scan for scan in scans if not scan.rank.left]
+
+    def _read(self, scan: Scan) -> bool:
+        """Without the agent, where that can be done.  What is changed in place only the agent can show whole."""
+        link = self.links[scan.rank]
+        if scan.stream in _CHANGING or not link.readable:
+            return False
+        if link not in self._rings:
+            alone = self._of_process.setdefault(link.pid, link) is link
+            self._rings[link] = RingReader.of(link.pid, scan.rank.facts.id) if alone else None
+        ring, scan.began = self._rings[link], time.monotonic()
+        try:
+            if ring is not None:
+                scan.read(ring)
+        except (OSError, KeyError):  # it goes just now, which its answer will tell
+            self._rings[link] = None
+        return scan.is_read
+
+    def _send(self, scan: Scan) -> Call:
+        header, patch = template(len(scan.rank.slots(scan.stream)))
+        scan.began = time.monotonic()
+        link = self.links[scan.rank]
+        return self._client.send(link, wire.SCAN, header, patch=patch, credit=wire.CREDIT, **scan.asked)
 
 
-def _answering(job: Snapshot, raws: dict[AgentLink, Rank]) -> Iterator[tuple[AgentLink, Rank]]:
-    """The ranks that answer."""
-    for link, raw in raws.items():
-        if not raw.left:
-            yield link, raw
+def _range(rank: Rank, stream: str) -> tuple[int, int]:
+    """First and last number of the rows that the ring has."""
+    last = int(rank.last_seq.get(stream, 0))
+    return max(1, last - rank.facts.ring_rows(stream) + 1), last
 
 
-def _range(raw: Rank, stream: str, newest: int | None = None, kept: RowCache | None = None) -> tuple[int, int]:
-    """First and last number of what there is, of what is asked for, and of that what is not here."""
-    last = int(raw.last_seq.get(stream, 0))
-    room = int(raw.facts["streams"].get(stream, {}).get("chunks", 1)) * CHUNK_ROWS
-    first = max(1, last - (room if newest is None else min(room, newest)) + 1)
-    return first if kept is None else max(first, kept.next), last
+def _scan(
+    rank: Rank, stream: str, first: int, last: int, since: tuple[str, int] | None = None, share: float = 1.0
+) -> Scan:
+    """share: of these rows, how many will come, about."""
+    asked = {"stream": stream, "first": first, "last": last, **({} if since is None else {"since": list(since)})}
+    return Scan(rank, stream, asked, int(max(0, last - first + 1) * len(rank.slots(stream)) * 8 * share))
 
 
-def _scan(raw: Rank, stream: str, first: int, last: int, since: Sequence[Any] = (), share: float = 1.0) -> Scan:
-    asked: dict[str, Any] = {"stream": stream, "first": first, "last": last}
-    if since:
-        asked["since"] = list(since)
-    return Scan(raw, stream, asked, int(max(0, last - first + 1) * len(raw.slots(stream)) * 8 * share))
+def _scan_since(rank: Rank, stream: str, moment: int | None, cache: RowCache) -> Scan:
+    """What the cache lacks of the rows since a moment; all that it lacks where it begins before that."""
+    first, last = _range(rank, stream)
+    if moment is None:
+        return _scan(rank, stream, max(first, cache.next), last)
+    slot, since = WRITTEN[stream], moment - 2 * PACKING_NS
+    if len(cache.table) and (cache.whole or int(cache.table[0, rank.slots(stream).index(slot)]) < since):
+        return _scan(rank, stream, max(first, cache.next), last)
+    share = (rank.now_ns - since) / max(1, rank.now_ns - rank.facts.attached_ns)
+    return _scan(rank, stream, first, last, (slot, since), min(1.0, share))
 
 
-def _told(size: float) -> str:
+def _megabytes(size: float) -> str:
     return f"{size / 1e6:,.0f} MB" if size >= 1e7 else f"{size / 1e6:.1f} MB"
-
-
-def _wanted(scan: Scan) -> bool:
-    return bool(scan.asked["last"] >= scan.asked["first"])

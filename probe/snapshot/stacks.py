@@ -1,7 +1,7 @@
-"""Python stacks of a job's threads: which ranks stand at the same place.
+"""Python stacks of a job's threads, and which ranks have the same ones.
 
-Called by the verbs stack and hang and by python.stack, with what the agents told.  Invariant: pure; a thread is folded
-with another one only where name and every frame are the same.
+Called by the verbs stack and hang and by python.stack, with what the agents sent.  Invariant: pure; threads are folded
+into one only if their names and all frames are equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Thread:
-    """One thread of one process.  frames: innermost first; cut: outer ones that were left out."""
+    """One thread of one process.  frames: innermost first; cut: how many outer frames were left out."""
 
     ident: int
     native_id: int | None
@@ -39,14 +39,14 @@ class Thread:
 
 @dataclass(frozen=True)
 class Folded:
-    """One stack, and the ranks with it."""
+    """One stack, and the ranks that have it."""
 
     thread: Thread
     ranks: tuple[int, ...]
 
 
 def threads_of(told: Iterable[Mapping[str, Any]]) -> list[Thread]:
-    """As an agent tells them, the main thread first."""
+    """The threads as an agent sent them, the main thread first."""
     found = [
         Thread(
             int(each["ident"]),
@@ -62,7 +62,7 @@ def threads_of(told: Iterable[Mapping[str, Any]]) -> list[Thread]:
 
 
 def folded(by_rank: Mapping[int, Sequence[Thread]]) -> list[Folded]:
-    """Stacks of all ranks, main threads first, those of most ranks first among them."""
+    """Stacks of all ranks: main threads first, then by name, then those of most ranks."""
     same: dict[tuple[Any, ...], list[tuple[int, Thread]]] = {}
     for rank, threads in sorted(by_rank.items()):
         for thread in threads:
@@ -72,7 +72,7 @@ def folded(by_rank: Mapping[int, Sequence[Thread]]) -> list[Folded]:
 
 
 def short(file: str) -> str:
-    """The end of a path that says which file it is: below site-packages or the standard library, else its name."""
+    """The telling end of a path: below site-packages or the standard library, else the file's name."""
     for mark in ("/site-packages/", "/dist-packages/"):
         if mark in file:
             return file.rpartition(mark)[2]

@@ -1,28 +1,37 @@
-"""A rank's steps: which step a moment belongs to, which steps may be seen, and what an eval caused.
+"""A rank's steps: the step of a moment, the steps that may be shown, and when evals ran.
 
-Made by Raw.timeline from the boundaries that the agent recorded; a loop that never steps an optimizer
-counts its outermost module calls instead.  Invariant: the same moment gets the same step in every table.
+Made by Rank.timeline from the boundaries that the agent recorded; in a loop that never steps an optimizer, each
+outermost module call is a step.  Invariant: the same moment has the same step in every table.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ..arrays.dtypes import Bools, Ints
+from ..host.facts import Facts
 from ..streams import BLOCK, ENGINE, EVAL, FORWARD, KIND_MASK, OPTIMIZER, PACKING_NS, SAMPLED, SPANS, STEPS, WRITTEN
 from .log import Log
 from .rows import Rows
-from .step_ends import StepEnds, step_ends
 
-STUCK = 5  # a rank that has been in a step for this many usual steps shows that step
-_RECENT = 64  # steps that say what is usual
+STUCK = 5  # a rank that has been in a step for this many typical steps shows that step
+_RECENT_STEPS = 64  # their median is typical
+
+
+@dataclass(frozen=True)
+class StepEnds:
+    """For each boundary: when its step is over, and whether the end of its optimizer's step was recorded."""
+
+    time: Ints
+    stepped: Bools
 
 
 class Everyone(Protocol):
-    """All ranks of the snapshot, as far as one of them needs to know."""
+    """The snapshot, as far as one rank's timeline depends on it."""
 
     open_steps: bool
 
@@ -31,9 +40,9 @@ class Everyone(Protocol):
 
 
 class OneRank(Protocol):
-    """What a timeline is made of."""
+    """The rank, as far as its timeline depends on it."""
 
-    facts: dict[str, Any]
+    facts: Facts
     log: Log
     now_ns: int
 
@@ -49,10 +58,10 @@ class Timeline:
     boundaries: the rows of STEPS by count, or what stands for them in a loop without an optimizer.
     """
 
-    def __init__(self, raw: OneRank) -> None:
-        self._raw = raw
-        self.base = int(raw.facts.get("step_base") or 0)
-        rows = raw.rows(STEPS)
+    def __init__(self, rank: OneRank) -> None:
+        self._rank = rank
+        self.base = rank.facts.step_base
+        rows = rank.rows(STEPS)
         self.incomplete = 1  # the step in which the attach fell
         self.boundaries = rows.of(np.argsort(rows["count"], kind="stable")) if len(rows) else self._count_calls(rows)
         self._ends: Ints = np.ascontiguousarray(self.boundaries["time_ns"])
@@ -60,20 +69,20 @@ class Timeline:
         self._flags: Ints = np.ascontiguousarray(self.boundaries["flags"])
 
     def _count_calls(self, none: Rows) -> Rows:
-        """No optimizer steps: every outermost call of a root module is a step, once there has been nothing else."""
-        spans = self._raw.rows(SPANS)
+        """Without optimizer steps and backward passes, every outermost call of a root module is a step."""
+        spans = self._rank.rows(SPANS)
         kind = spans["flags"] & KIND_MASK
-        if self._raw.facts.get("anchor") or np.isin(kind, (ENGINE, OPTIMIZER)).any():
+        if self._rank.facts.anchor or np.isin(kind, (ENGINE, OPTIMIZER)).any():
             return none
         calls = np.flatnonzero(kind == FORWARD)
-        roots = [serial for serial, module in self._raw.log.modules.items() if module.get("root") in (serial, 0, None)]
+        roots = [serial for serial, module in self._rank.log.modules.items() if module.get("root") in (serial, 0, None)]
         calls = calls[np.isin(spans["subject"][calls], roots)]
         calls = calls[np.argsort(spans["start_ns"][calls], kind="stable")]
         start, end = spans["start_ns"][calls], spans["end_ns"][calls]
-        # a root that calls itself, or another root, is one call
+        # calls of a root within itself or another root count as one
         outermost = np.ones(len(start), np.bool_)
         outermost[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
-        first = start[outermost][:1]  # what was under way at the attach ends here
+        first = start[outermost][:1]  # the step that ran at the attach ends here
         self.incomplete = 0
         made = type(none)(none.slots, np.zeros((outermost.sum() + len(first), len(none.slots)), np.int64))
         made["time_ns"][:] = np.concatenate([first, end[outermost]])
@@ -84,16 +93,16 @@ class Timeline:
 
     @cached_property
     def closings(self) -> StepEnds:
-        """When each step is over; the time of its boundary where it is not known better."""
+        """When each step is over; the time of its boundary if nothing more precise is known."""
         rows = self.boundaries
         if not len(rows) or not self.incomplete:
             return StepEnds(self._ends, np.ones(len(rows), np.bool_))
-        return step_ends(self._ends, rows["thread"], self._raw.rows(SPANS))
+        return step_ends(self._ends, rows["thread"], self._rank.rows(SPANS))
 
     @property
     def steps(self) -> bool:
-        """Whether this rank takes part in the job's steps at all."""
-        return len(self._ends) > 0 or bool(self._raw.facts.get("anchor"))
+        """Whether this rank steps at all."""
+        return len(self._ends) > 0 or bool(self._rank.facts.anchor)
 
     def _index(self, times_ns: Ints) -> Ints:
         found: Ints = np.searchsorted(self.closings.time, times_ns, side="right")
@@ -107,7 +116,7 @@ class Timeline:
         return self.base + counts[self._index(times_ns)]
 
     def counted(self, times_ns: Ints) -> Ints:
-        """The step of each moment by the boundaries alone: that moment's or, in the midst of an optimizer, the next."""
+        """The step of each moment by the boundaries alone: inside an optimizer's step, it may be the next one."""
         counts = np.append(self._counts, self._counts[-1] + 1)
         result: Ints = self.base + counts[np.searchsorted(self._ends, times_ns, side="right")]
         return result
@@ -119,12 +128,12 @@ class Timeline:
         return result
 
     def time_before(self, step: int, steps: int) -> int | None:
-        """A moment so many steps before this one began; None where there is no such moment, or steps are but calls."""
+        """A moment that many steps before this step began; None if there is none, or if steps are mere calls."""
         place = int(np.searchsorted(self._counts, step - self.base - steps))
         return int(self._ends[place - 1]) if self.incomplete and place > 0 else None
 
     def flags(self, steps: Ints) -> Ints:
-        """SAMPLED or BARE of these steps, 0 for neither; one that has not ended yet shows what it has."""
+        """SAMPLED or BARE for each of these steps, 0 for neither; a step that has not ended counts as SAMPLED."""
         if len(self._counts) and int(self._counts[-1] - self._counts[0]) == len(self._counts) - 1:
             place = np.clip(steps - (self.base + self._counts[0]), 0, len(self._counts) - 1)
         else:
@@ -137,54 +146,54 @@ class Timeline:
 
     @cached_property
     def unfinished(self) -> int:
-        """The first step of a block of sampled steps that has only begun, after some that were not; else a far one.
+        """The first step of a block of sampled steps that is not complete yet; the largest integer if there is none.
 
-        Until it is whole nobody sees it: "the last ten steps" would be two or three.
+        The block stays hidden until it is complete: otherwise "the last ten steps" would be two or three.
         """
-        far, last = np.iinfo(np.int64).max, self._raw.snapshot.completed
-        every = (self._raw.facts.get("sampling") or {}).get("every", 1)
-        if every == 1 or last is None or self.stuck:
+        far, last = np.iinfo(np.int64).max, self._rank.snapshot.completed
+        sampling = self._rank.facts.sampling
+        if sampling is None or sampling.every == 1 or last is None or self.stuck:
             return far
         latest = self.flags(np.arange(last - BLOCK + 1, last + 1)) & SAMPLED
         run = int(np.argmin(latest[::-1])) if not latest.all() else 0
         return last - run + 1 if run else far
 
     def finished(self, steps: Ints) -> Bools:
-        """Which of these are no such steps."""
+        """Which of these steps are before the incomplete block."""
         result: Bools = steps < self.unfinished
         return result
 
     @property
     def unsampled(self) -> tuple[int, int]:
-        """How many of the whole steps were not sampled, and how many there are."""
+        """How many of the whole steps were not sampled, and how many whole steps there are."""
         whole = self._flags[self._counts >= self.incomplete]
         return int((whole & SAMPLED == 0).sum()), len(whole)
 
     @property
     def completed(self) -> int | None:
-        """The last step this rank has completed, None if none as a whole, or while their numbers may still change."""
+        """The last step this rank has completed; None if no whole one, or while step numbers may still change."""
         if not len(self._ends) or self._counts[-1] < self.incomplete or not self.settled:
             return None
         return int(self.base + self._counts[-1])
 
     @property
     def settled(self) -> bool:
-        """Whether the agent knows where the job's own number comes from: some steps after the first one."""
-        return self._raw.facts.get("step_settled") is not False
+        """Whether the agent knows the source of the job's own step number, as it does some steps after the first."""
+        return self._rank.facts.step_settled
 
     @cached_property
     def stuck(self) -> bool:
-        """Whether the rank has been in its open step for much longer than usual."""
-        usual = np.diff(self._ends[-_RECENT:])
+        """Whether the rank has been in its open step for much longer than is typical."""
+        usual = np.diff(self._ends[-_RECENT_STEPS:])
         if not len(usual):
             return False
-        return bool(self._raw.now_ns - self._ends[-1] > STUCK * np.median(usual))
+        return bool(self._rank.now_ns - self._ends[-1] > STUCK * np.median(usual))
 
     def oldest(self, streams: tuple[str, ...]) -> int:
-        """The first step of which all rows of these streams are still there."""
+        """The first step whose rows in these streams are all still there."""
         first = self.base + max(self.incomplete, int(self._counts[0]) + 1 if self._lost(STEPS) else 0)
         for stream in streams:
-            rows = self._raw.rows(stream)
+            rows = self._rank.rows(stream)
             if not self._lost(stream) or not len(rows):
                 continue
             left = rows[WRITTEN[stream]][:1] + PACKING_NS
@@ -192,33 +201,59 @@ class Timeline:
         return first
 
     def _lost(self, stream: str) -> bool:
-        rows = self._raw.rows(stream)
+        rows = self._rank.rows(stream)
         return len(rows) > 0 and int(rows["seq"][0]) > 1
 
     def visible(self, steps: Ints, streams: tuple[str, ...] = ()) -> Bools:
-        """Which rows of these steps may be seen: steps that this rank has whole and every rank has completed."""
-        job = self._raw.snapshot
-        if job.open_steps:
+        """Which of these steps may be shown: those that this rank has whole and every rank has completed."""
+        snapshot = self._rank.snapshot
+        if snapshot.open_steps:
             return np.ones(len(steps), np.bool_)
         whole: Bools = steps >= self.oldest(streams)
         if self.stuck:
             return whole
-        if job.completed is None:
+        if snapshot.completed is None:
             return np.zeros(len(steps), np.bool_)
-        result: Bools = whole & (steps <= job.completed)
+        result: Bools = whole & (steps <= snapshot.completed)
         return result
 
     def evals(self) -> list[tuple[int, int]]:
         """Start and end of each eval."""
-        spans = self._raw.rows(SPANS)
+        spans = self._rank.rows(SPANS)
         rows = np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL)
         return list(zip(spans["start_ns"][rows].tolist(), spans["end_ns"][rows].tolist(), strict=True))
 
     def in_eval(self, times_ns: Ints, threads: Ints) -> Bools:
         """Whether an eval was running on that thread at that moment."""
-        spans = self._raw.rows(SPANS)
+        spans = self._rank.rows(SPANS)
         found = np.zeros(len(times_ns), np.bool_)
         for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL):
             inside = (times_ns >= spans["start_ns"][row]) & (times_ns < spans["end_ns"][row])
             found |= inside & (threads == spans["thread"][row])
         return found
+
+
+def step_ends(ends: Ints, threads: Ints, spans: Rows) -> StepEnds:
+    """When steps are over: when their optimizers are done, a little later than their boundaries.
+
+    A boundary is recorded inside the anchor optimizer's step; another optimizer that steps after it, with no model call
+    and no backward in between, belongs to the same step.  The ends are in order, each between its own boundary and the
+    next one.  ends, threads: the time and thread of each boundary, in order.
+    """
+    kind = spans["flags"] & KIND_MASK
+    rows = np.flatnonzero(kind == OPTIMIZER)
+    start, end, thread = (spans[slot][rows] for slot in ("start_ns", "end_ns", "thread"))
+    first = np.searchsorted(ends, start, side="right")
+    last = np.searchsorted(ends, end, side="right") - 1
+    around = last >= first
+    late = ~around & (last >= 0)
+    if late.any():
+        # in a step that is not sampled, calls are not recorded, but backward is
+        calls = np.sort(spans["start_ns"][(kind == FORWARD) | (kind == ENGINE)])
+        late[late] = np.searchsorted(calls, start[late]) == np.searchsorted(calls, ends[last[late]])
+    mine = (around | late) & (threads[last] == thread)
+    closed = ends.copy()
+    np.maximum.at(closed, last[mine], end[mine])
+    stepped = np.zeros(len(ends), np.bool_)
+    stepped[last[mine & around]] = True
+    return StepEnds(closed, stepped)

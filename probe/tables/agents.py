@@ -13,34 +13,29 @@ from .declaration import TAPS, Table
 _RANK, _HOST, _PID = COMMON[:3]
 
 
-def _tap(rank: Rank, name: str) -> str | None:
-    state = rank.facts.get("taps", {}).get(name)
-    return None if state is None else str(state)
-
-
 def _record(rank: Rank) -> dict[str, Any]:
     facts = rank.facts
-    attached_us = int(facts["attached_wall_ns"]) // 1000 if facts.get("attached_wall_ns") else None
+    attached_us = facts.attached_wall_ns // 1000 or None
     return {
         "rank": rank.rank,
         "host": rank.host,
         "pid": rank.pid,
         "state": "answers",
-        "why": facts.get("trouble") or None,
+        "why": facts.trouble or None,
         "attached_at": attached_us,
-        "clock_offset_us": _us(facts.get("clock_offset_ns")),
-        "clock_error_us": _us(facts.get("clock_error_ns")),
-        "step": int(facts.get("step_base") or 0) + int(facts.get("count") or 0),
-        "step_source": facts.get("step_source"),
-        "optimizer": facts.get("anchor"),
-        "world_size": facts.get("world_size"),
-        "version": facts.get("agent"),
-        "python": facts.get("python"),
-        "torch": facts.get("torch"),
-        "cuda": facts.get("torch_cuda"),
-        "untested": _is_untested(facts.get("python"), facts.get("torch")),
-        **{f"{tap.name}_tap": _tap(rank, tap.name) for tap in TAPS},
-        "endpoint": facts.get("endpoint"),
+        "clock_offset_us": _us(facts.clock_offset_ns),
+        "clock_error_us": _us(facts.clock_error_ns),
+        "step": facts.step,
+        "step_source": facts.step_source,
+        "optimizer": facts.anchor,
+        "world_size": facts.world_size,
+        "version": facts.version,
+        "python": facts.python,
+        "torch": facts.torch,
+        "cuda": facts.torch_cuda,
+        "untested": _is_untested(facts.python, facts.torch),
+        **{f"{tap.name}_tap": facts.taps.get(tap.name) for tap in TAPS},
+        "endpoint": facts.endpoint,
     }
 
 
@@ -48,8 +43,8 @@ def _is_untested(python: str | None, torch: str | None) -> bool | None:
     return not is_tested(python, torch) if python and torch else None
 
 
-def _us(ns: Any) -> float | None:
-    return None if ns is None else int(ns) / 1000
+def _us(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1000
 
 
 def derive(job: Snapshot) -> Columns:

@@ -9,18 +9,17 @@ import pyarrow as pa
 from ..arrays.arrow import columns_of
 from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Rank, RankLeft, Snapshot
-from ..streams import CHUNK_ROWS
 from .declaration import Table
 
 
 def derive(job: Snapshot) -> Columns:
     """Every stream of every rank; what was recorded follows from the number of the last row."""
-    rows = [_of_stream(rank, stream) for rank in list(job.ranks) for stream in sorted(rank.facts.get("streams", {}))]
+    rows = [_of_stream(rank, stream) for rank in list(job.ranks) for stream in sorted(rank.facts.streams)]
     return {**columns_of(TABLE.columns, rows), "oldest_time": lambda: _oldest_times(job, rows)}
 
 
 def _of_stream(rank: Rank, stream: str) -> dict[str, Any]:
-    capacity = int(rank.facts["streams"][stream]["chunks"]) * CHUNK_ROWS
+    capacity = rank.facts.ring_rows(stream)
     recorded = rank.recorded(stream)
     dropped = max(0, recorded - capacity)
     return {
@@ -38,7 +37,7 @@ def _of_stream(rank: Rank, stream: str) -> dict[str, Any]:
 
 def _oldest_times(job: Snapshot, rows: list[dict[str, Any]]) -> Any:
     for stream in dict.fromkeys(row["stream"] for row in rows if row["rows"]):
-        job.fetch_oldest_once(stream)
+        job.fetch_oldest(stream)
     return pa.array([_oldest_us(row["_of"], row["stream"]) for row in rows], pa.int64()).cast(pa.timestamp("us"))
 
 

@@ -38,7 +38,7 @@ def _of_rank(rank: Rank) -> list[dict[str, Any]]:
     ns, kinds = durations(rank)
     of_kind = {name: ns[kinds == flag] for name, flag in _KINDS}
     median = {name: float(np.median(some)) if len(some) >= ENOUGH else None for name, some in of_kind.items()}
-    settings = rank.facts.get("sampling") or {}
+    settings = rank.facts.sampling
     return [
         {
             "rank": rank.rank,
@@ -48,9 +48,9 @@ def _of_rank(rank: Rank) -> list[dict[str, Any]]:
             "steps": len(of_kind[name]),
             "median_duration": _over(median[name], 1e9),
             "over_bare": _over(median[name], median["bare"]),
-            "sample": str(settings.get("sample", "")) or None,
-            "every": settings.get("every"),
-            "budget_pct": settings.get("budget_pct"),
+            "sample": None if settings is None else str(settings.sample),
+            "every": None if settings is None else settings.every,
+            "budget_pct": None if settings is None else settings.budget_pct,
         }
         for name, _ in _KINDS
     ]

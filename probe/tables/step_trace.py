@@ -63,7 +63,7 @@ class _Steps:
         self._rows = rows.of(np.append(np.arange(len(rows)), now * 0 - 1))  # of the open step nothing is known
         self.is_open = np.arange(len(self._rows)) == len(rows)
         self.step: Ints = timeline.base + self._rows["count"] + self.is_open
-        attached = np.minimum(int(part.rank.facts.get("attached_ns") or 0), closed.time[:1])
+        attached = np.minimum(part.rank.facts.attached_ns, closed.time[:1])
         self.begin: Ints = np.append(attached, closed.time)
         self.end: Ints = np.append(closed.time, now)
         flags = self._rows["flags"]
@@ -124,7 +124,7 @@ class _Steps:
     def _collectives_known(self) -> Bools:
         """Steps in which every collective was recorded: since the tap is in, or where there can be none."""
         facts = self._part.rank.facts
-        tap, since = facts.get("taps", {}).get("collectives"), facts.get("collectives_ns")
+        tap, since = facts.taps.get("collectives"), facts.collectives_ns
         if tap != "on" or since is None:
             return np.full(len(self.step), tap == NO_GROUP)
         result: Bools = self.begin >= since

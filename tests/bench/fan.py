@@ -61,11 +61,12 @@ def reader(attached: str, kill: int, profiled: bool) -> dict[str, Any]:
     from probe import tables  # noqa: F401  imports are not measured
     from probe.client.endpoints import Address, Resolved
     from probe.connection import Connection
+    from probe.host.facts import Facts
 
     now = time.monotonic_ns()  # as an endpoint's facts are read when it is resolved
     known = [
-        Address(facts["endpoint"], pid, {**facts, "monotonic_ns": now})
-        for pid, facts in json.loads(Path(attached).read_text())
+        Address(said["endpoint"], pid, Facts.parse({**said, "monotonic_ns": now}))
+        for pid, said in json.loads(Path(attached).read_text())
     ]
     profile = cProfile.Profile(time.process_time)
     if profiled:

@@ -44,7 +44,7 @@ class Readers:
         self._context = zmq.Context()
         facts = agent_memory.facts(pid)
         assert facts is not None
-        self._path, self._rows = str(facts["endpoint"]), rows
+        self._path, self._rows = str(facts.endpoint), rows
         self.scanned = 0
 
     def connect(self, **options: int) -> Any:

@@ -12,6 +12,7 @@ from until import until
 
 from probe import keys
 from probe.host import agent_memory
+from probe.host.facts import Facts
 from target import Probe, Start, Target, descendants
 
 # What one attach leaves, once: imported modules of the standard library and zmq (with the exit handler that zmq
@@ -29,18 +30,18 @@ def state(file: Path) -> dict[str, Any]:
     return until(lambda: found if (found := seen())["step"] >= now + 20 else None, why=lambda: "it does not step")
 
 
-def agents(target: Target) -> list[dict[str, Any]]:
+def agents(target: Target) -> list[Facts]:
     return [facts for pid in descendants(target.pid) if (facts := agent_memory.facts(pid)) is not None]
 
 
 def all_taps_are_in(target: Target) -> bool:
     """The kernels on c10d come at a boundary between two steps: an agent that leaves at once may not have had them."""
-    return [facts["taps"]["collectives"] for facts in agents(target)] == ["on", "on"]
+    return [facts.taps["collectives"] for facts in agents(target)] == ["on", "on"]
 
 
 def published(target: Target) -> dict[str, Any] | None:
     """Rank 0, once it has told the others where it is."""
-    return next((facts for facts in agents(target) if facts["rank"] == 0 and facts["peers"] == "on"), None)
+    return next((facts for facts in agents(target) if facts.rank == 0 and facts.peers == "on"), None)
 
 
 def compared(state: dict[str, Any], stays: set[str]) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def test_nothing_is_left_of_an_agent_that_has_listened_and_told_the_others_where
         place = first["tcp"].replace("tcp", "job")
         assert probe(place, "query", "--key", key, "SELECT 1", status=None).returncode == 0
         probe(place, "detach", "--key", key)
-        while any(agent_memory.facts(facts["pid"]) for facts in ranks):
+        while any(agent_memory.facts(facts.pid) for facts in ranks):
             probe(target.pid, "detach", status=None)  # the other one, if it had not left its record yet
     after = state(file)
     varies = {"maps", "rss_pages", "step", "modules"}

@@ -12,7 +12,8 @@ from until import until
 
 from probe.host import agent_memory
 from probe.query.database import Database
-from probe.snapshot import memory_source
+from probe.snapshot.memory_source import MemorySource
+from probe.snapshot.snapshot import Snapshot
 from probe.streams import DEVICE
 from probe.tables import TABLES
 from target import Probe, Start, Target, until_ticked
@@ -48,7 +49,7 @@ def test_each_module_has_the_time_of_its_kernels(job: Target, probe: Probe) -> N
     are_true(rows(probe, job, SQL))
     os.kill(job.pid, signal.SIGSTOP)
     query = Database(TABLES)
-    are_true(query.run(SQL, memory_source.snapshot([job.pid])).to_pylist())
+    are_true(query.run(SQL, Snapshot([MemorySource(job.pid)])).to_pylist())
     query.close()
 
 

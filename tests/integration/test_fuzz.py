@@ -120,7 +120,7 @@ class Clients:
 
     def __init__(self, pid: int) -> None:
         self.context = zmq.Context()
-        self.path = str(agent_memory.facts(pid)["endpoint"])  # type: ignore[index]
+        self.path = str(agent_memory.facts(pid).endpoint)  # type: ignore[union-attr]
 
     def connect(self, **options: int) -> Any:
         made = self.context.socket(zmq.DEALER)

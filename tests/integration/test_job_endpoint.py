@@ -18,6 +18,7 @@ from until import until
 
 from probe import keys
 from probe.host import agent_memory
+from probe.host.facts import NO_FACTS
 from target import PYTHON, TARGETS, Probe, Start, Target, descendants
 
 RANKS = "SELECT rank, state, why, pid FROM probe.agents ORDER BY rank"
@@ -38,11 +39,11 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 def published(pid: int) -> None:
     """Returns once the agent has left its record."""
-    until(lambda: (agent_memory.facts(pid) or {}).get("peers") == "on", 60)
+    until(lambda: (agent_memory.facts(pid) or NO_FACTS).peers == "on", 60)
 
 
 def port(pid: int) -> int:
-    return int((agent_memory.facts(pid) or {})["tcp"].rpartition(":")[2])
+    return int(str((agent_memory.facts(pid) or NO_FACTS).tcp).rpartition(":")[2])
 
 
 def rows(text: str) -> list[dict[str, Any]]:
@@ -93,11 +94,11 @@ def test_a_rank_that_is_not_there_is_named_with_its_reason(
         asked = ("query", "--key", key, "--format", "json", "--timeout", "5", RANKS)
         done = hosts[1].probe(job, *asked)
         assert [row["state"] for row in rows(done.stdout)] == ["answers", "silent"]
-        assert "Rank 1 has told nobody where it is asked" in rows(done.stdout)[1]["why"]
+        assert "Rank 1 has published no address" in rows(done.stdout)[1]["why"]
         assert re.search(r"answered 1/2 ranks in .* s, silent: 1", done.stderr)
         stacks = hosts[1].probe(job, "stack", "--key", key, status=8)
         assert "loop.py" in stacks.stdout and "pid 0" not in stacks.stderr
-        assert "Rank 1 has told nobody where it is asked" in stacks.stderr
+        assert "Rank 1 has published no address" in stacks.stderr
         hang = hosts[1].probe(job, "hang", "--key", key)
         assert "rank 1" in hang.stdout and "pid 0" not in hang.stdout
         probe("attach", "--listen", hosts[1].address, "--key", key, ranks[1].pid)
@@ -122,7 +123,7 @@ def torchrun(start: Start) -> Target:
 def ranks_of(torchrun: Target) -> list[int]:
     """Their pids, by rank."""
     known = {pid: facts for pid in descendants(torchrun.pid) if (facts := agent_memory.facts(pid)) is not None}
-    return sorted(known, key=lambda pid: int(known[pid]["rank"]))
+    return sorted(known, key=lambda pid: known[pid].rank or 0)
 
 
 def store_of(torchrun: Target) -> tuple[Any, list[str]]:
@@ -186,7 +187,7 @@ def test_an_agent_that_knows_no_others_says_why(start: Start, probe: Probe, key:
     done = probe(f"job://127.0.0.1:{port(plain.pid)}", "query", "--key", key, "SELECT 1", status=3)
     assert "[no-peers] Rank 0: knows no other rank: the job has no process group." in done.stderr
     assert "tcp://HOST:PORT,tcp://HOST:PORT" in done.stderr
-    until(lambda: (agent_memory.facts(plain.pid) or {}).get("peers") == "off: the job has no process group", 60)
+    until(lambda: (agent_memory.facts(plain.pid) or NO_FACTS).peers == "off: the job has no process group", 60)
 
 
 def test_a_store_that_is_gone_is_said(hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from until import until
 from probe import keys
 from probe import protocol as wire
 from probe.host import agent_memory
+from probe.host.facts import Facts
 from target import PROBE, PYTHON, Probe, Start, Target
 
 KINDS_OF_CONTROL = sorted(wire.OF_CONTROL)
@@ -46,12 +47,12 @@ def port(plain: Target, probe: Probe, folder: Path) -> Iterator[int]:
     """Of the agent in `plain`; its key is job.key."""
     line = probe("attach", "--listen", "127.0.0.1", "--key", folder / "job.key", plain.pid).stdout
     made = int(line.strip().rpartition(":")[2])
-    assert line.strip().endswith(f", at tcp://127.0.0.1:{made}") and facts(plain)["tcp"] == f"tcp://127.0.0.1:{made}"
+    assert line.strip().endswith(f", at tcp://127.0.0.1:{made}") and facts(plain).tcp == f"tcp://127.0.0.1:{made}"
     yield made
     probe(plain.pid, "detach", status=None)
 
 
-def facts(target: Target) -> dict[str, Any]:
+def facts(target: Target) -> Facts:
     found = agent_memory.facts(target.pid)
     assert found is not None
     return found
@@ -167,7 +168,7 @@ def test_no_key_and_a_wrong_key_are_told_apart_at_once(port: int, probe: Probe, 
     without = probe(at, "query", "--timeout", "600", "SELECT 1", status=3, timeout=30)
     assert f"[no-key] {at} asks for a key." in without.stderr
     other = probe(at, "query", "--timeout", "600", "--key", folder / "other.key", "SELECT 1", status=3, timeout=30)
-    assert f"[key-refused] {at} does not take the key {folder / 'other.key'}." in other.stderr
+    assert f"[key-refused] {at} does not accept the key {folder / 'other.key'}." in other.stderr
     made = json.loads((folder / "job.key").read_text())
     public, secret = zmq.curve_keypair()
     mixed = folder / "mixed.key"
@@ -236,7 +237,7 @@ def test_an_agent_that_is_there_begins_to_listen(plain: Target, probe: Probe, fo
     probe("attach", plain.pid)
     line = probe("attach", "--listen", "[::1]", "--key", folder / "job.key", plain.pid).stdout
     assert line.startswith("already") and "at tcp://[::1]:" in line
-    at = facts(plain)["tcp"]
+    at = facts(plain).tcp
     assert probe(at, "eval", "--key", folder / "job.key", "--now", "1").stdout == "1\n"
     probe(plain.pid, "detach")
 
@@ -389,7 +390,7 @@ def test_where_nothing_is_that_is_said(probe: Probe, folder: Path, tmp_path: Pat
 def test_what_ends_while_it_is_asked_is_told_as_gone(start: Start, probe: Probe, folder: Path) -> None:
     plain = start("plain.py")
     probe("attach", "--listen", "127.0.0.1", "--key", folder / "job.key", plain.pid)
-    place = facts(plain)["tcp"]
+    place = facts(plain).tcp
     asked = subprocess.Popen(
         [str(PROBE), place, "eval", "--key", str(folder / "job.key"), "--now", "print('in'); time.sleep(600)"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -418,7 +419,7 @@ sys.exit(run([sys.argv[1], "eval", "--now", "1"]))
 def test_another_user_is_refused_at_the_path(plain: Target, probe: Probe) -> None:
     probe("attach", plain.pid)
     try:
-        path = facts(plain)["endpoint"]
+        path = facts(plain).endpoint
         for endpoint, said in ((path, "Permission denied"), (str(plain.pid), "belongs to user 0")):
             # what is imported has been before, for that user may not be able to read this Python
             done = subprocess.run([PYTHON, "-c", AS_NOBODY, endpoint], capture_output=True, text=True, timeout=60)
@@ -429,7 +430,7 @@ def test_another_user_is_refused_at_the_path(plain: Target, probe: Probe) -> Non
 
 def test_an_agents_path_is_an_endpoint(plain: Target, probe: Probe) -> None:
     probe("attach", plain.pid)
-    path = facts(plain)["endpoint"]
+    path = facts(plain).endpoint
     assert probe(path, "eval", "--now", "os.getpid()").stdout == f"{plain.pid}\n"
     pid = probe(path, "query", "--format", "csv", "SELECT pid FROM probe.agents").stdout
     assert pid == f"pid\n{plain.pid}\n"
@@ -446,7 +447,7 @@ def test_a_name_stands_for_every_rank_of_the_attach(start: Start, probe: Probe) 
     rows = json.loads(probe("list", "--format", "json", torchrun.pid).stdout)
     assert [row["name"] for row in rows if row["rank"] is not None] == [name, name]
     said = probe(other, "query", "SELECT 1", status=3).stderr
-    assert f"{other!r} is no endpoint" in said and re.search(f"Named are: .*{name}", said)
+    assert f"{other!r} is no endpoint" in said and re.search(f"Names: .*{name}", said)
     probe("attach", "--name", other, torchrun.pid)
     assert probe(other, "query", "--format", "csv", DISTINCT).stdout == "n\n2\n"
     assert "is no endpoint" in probe(name, "query", "SELECT 1", status=3).stderr
@@ -504,7 +505,7 @@ child
 def test_after_detach_the_port_and_its_descriptors_are_gone(plain: Target, probe: Probe, folder: Path) -> None:
     before, tasks = sockets(plain.pid), len(os.listdir(f"/proc/{plain.pid}/task"))
     probe("attach", "--listen", "127.0.0.1", "--key", folder / "job.key", plain.pid)
-    number = int(facts(plain)["tcp"].rpartition(":")[2])
+    number = int(str(facts(plain).tcp).rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", number)):
         probe(plain.pid, "detach")
         until(lambda: sockets(plain.pid) == before)

@@ -36,7 +36,7 @@ def test_ranks_attached_three_seconds_apart_join_on_step_and_group_seq(start: St
             return row if row["steps"] >= STEPS else None
 
         row = until(enough, 60, every_s=1)
-        sources = [facts["step_source"] for facts in connection.agents]
+        sources = [facts.step_source for facts in connection.agents]
     assert row["steps"] >= STEPS and row["operations"] >= 2 * STEPS
     assert row["lone"] == 0
     assert sources == ["attach", "group_seq"]

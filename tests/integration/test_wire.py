@@ -28,7 +28,7 @@ def socket(target: Target) -> Iterator[Any]:
     context = zmq.Context()
     made = context.socket(zmq.DEALER)
     made.linger, made.rcvtimeo = 0, 5000
-    made.connect(agent_memory.facts(target.pid)["endpoint"])
+    made.connect(agent_memory.facts(target.pid).endpoint)
     yield made
     context.destroy(0)
 
@@ -106,7 +106,7 @@ def test_a_bad_request_is_answered_and_the_agent_goes_on(socket: Any, header: by
 
 
 def test_a_client_that_does_not_read_does_not_hold_up_another(target: Target, socket: Any) -> None:
-    slots = agent_memory.facts(target.pid)["streams"]["spans"]["slots"]
+    slots = agent_memory.facts(target.pid).streams["spans"].slots
     _, template = message_of(len(slots), 8)
     for number in range(30):
         ask(
@@ -116,7 +116,7 @@ def test_a_client_that_does_not_read_does_not_hold_up_another(target: Target, so
     context = zmq.Context()
     other = context.socket(zmq.DEALER)
     other.linger, other.rcvtimeo = 0, 2000
-    other.connect(agent_memory.facts(target.pid)["endpoint"])
+    other.connect(agent_memory.facts(target.pid).endpoint)
     for _ in range(20):
         ask(other, b"1", "hello", protocol=wire.PROTOCOL, version="0", by="test")
         assert answer(other)[0]["kind"] == "welcome"

@@ -14,6 +14,7 @@ import pytest
 from probe.agent.storage.header import Header
 from probe.attach import attach
 from probe.host.agent_memory import facts as agent_inside
+from probe.host.facts import Facts
 from probe.host.processes import start_ticks
 from probe.streams import HEADER_BYTES, HEADER_HALVES, HEADER_LAYOUT, HEADER_MAGIC, HEADER_NAME, HEADER_VERSION
 
@@ -40,7 +41,7 @@ ME = {"agent": "0.1.0", "start_ticks": start_ticks(os.getpid()), "rank": 3, "pyt
 @pytest.mark.parametrize("active", [0, 1])
 def test_the_facts_are_read_from_the_valid_half(active):
     with header(of(ME, active)):
-        assert agent_inside(os.getpid()) == ME
+        assert agent_inside(os.getpid()) == Facts.parse(ME)
 
 
 def test_a_second_attach_finds_it_without_touching_the_process(monkeypatch):
@@ -77,7 +78,7 @@ def test_an_agent_is_found_while_the_process_opens_and_closes_files():
     thread.start()
     try:
         with header(of(ME)):
-            assert all(agent_inside(os.getpid()) == ME for _ in range(300))
+            assert all(agent_inside(os.getpid()) == Facts.parse(ME) for _ in range(300))
     finally:
         stop.set()
         thread.join()
@@ -94,7 +95,7 @@ def test_an_agent_is_found_while_it_rewrites_its_facts():
     thread = threading.Thread(target=rewrite)
     thread.start()
     try:
-        assert all(agent_inside(os.getpid())["rank"] == 3 for _ in range(300))
+        assert all(agent_inside(os.getpid()).rank == 3 for _ in range(300))
     finally:
         stop.set()
         thread.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from probe.cli.shell.dot_commands import run as run_line
 from probe.cli.shell.shell import Answer, Shell, what_next
 from probe.cli.shell.watch import frame
 from probe.errors import EndpointError, QueryError, UsageError
+from probe.host.facts import Facts
 from probe.query.result import Cost, Coverage, Note, Result
 
 NO_COST = Cost((), 0.0, {}, 0.0)
@@ -25,7 +27,7 @@ class Played:
     """Plays a Connection: `asked` are the statements, each answered by its number."""
 
     def __init__(self, endpoint: str = "4242") -> None:
-        self.endpoint, self.agents = endpoint, [{"rank": 0, "pid": 4242, "attached_ns": 5}]
+        self.endpoint, self.agents = endpoint, [Facts(rank=0, pid=4242, attached_ns=5)]
         self.notes: list[str] = []
         self.asked: list[tuple[str, bool]] = []
         self.closed = False
@@ -180,7 +182,7 @@ def test_connect_takes_another_job_only_if_it_can(shell: Shell, made: list[Playe
 
 def test_who_is_gone_is_looked_for_anew(shell: Shell, made: list[Played]) -> None:
     assert list(what_next(shell)) == [] and shell.connection is made[0] and made[1].closed
-    made[0].agents[0]["attached_ns"] = 6
+    made[0].agents[0] = replace(made[0].agents[0], attached_ns=6)
     assert list(what_next(shell)) == ["There are new agents: 4242, 1 rank. Ask again."]
     assert shell.connection is made[2] and made[0].closed and not made[2].closed
     made[2].endpoint = "99"

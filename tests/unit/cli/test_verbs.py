@@ -23,12 +23,13 @@ from probe.cli.verbs.eval import parse_ranks
 from probe.cli.verbs.list import records
 from probe.connection import Unreached
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
+from probe.host.facts import Facts
 from probe.host.processes import Process
 from probe.protocol import UNTESTED
 from probe.query.result import Cost, Coverage, Note
 from probe.query.result import Result as QueryResult
 
-FACTS = ({"rank": 0, "pid": 4250}, {"rank": 1, "pid": 4251})
+FACTS = (Facts(rank=0, pid=4250), Facts(rank=1, pid=4251))
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Result:
 class Job:
     """Plays probe.connect(): remembers what it was asked."""
 
-    agents: tuple[dict[str, Any], ...] = FACTS
+    agents: tuple[Facts, ...] = FACTS
     notes: list[str] = field(default_factory=list)
     results: list[Result] = field(default_factory=lambda: [Result(0), Result(1)])
     printed: list[tuple[list[int], str, str]] = field(default_factory=list)
@@ -345,7 +346,7 @@ def test_list_shows_ranks_and_their_job_but_no_workers() -> None:
         process(40, 1, "python serve.py", has_torch=False),
         process(41, 40, "python other.py"),
     ]
-    rows = records(found, {20: {"attached_wall_ns": 0}}).rows
+    rows = records(found, {20: Facts(attached_wall_ns=0)}).rows
     assert [(row[0], row[1], row[2], row[3] is not None) for row in rows] == [
         (10, None, None, False),
         (20, 0, 10, True),

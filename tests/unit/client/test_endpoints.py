@@ -22,8 +22,9 @@ from probe.client.handshake import greet
 from probe.connection import Connection
 from probe.errors import EndpointError
 from probe.host import agent_memory
+from probe.host.facts import Facts
 from probe.host.processes import boot_id
-from probe.snapshot import memory_source
+from probe.snapshot.memory_source import MemorySource
 
 Make = Callable[..., FakeAgent]
 
@@ -48,7 +49,7 @@ def test_each_form_says_where_to_ask(text: str, addresses: list[Address]) -> Non
      "job://a", "a:1", "0", "99999999999", "1,,2", "a/b", "tcp://a:1,foo://b", "-x"],
 )  # fmt: skip
 def test_what_is_no_form_is_told_all_forms_in_one_line(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_memory, "facts", lambda pid: {"rank": 0, "endpoint": "ipc:///x"})
+    monkeypatch.setattr(agent_memory, "facts", lambda pid: Facts(rank=0, endpoint="ipc:///x"))
     with pytest.raises(EndpointError, match="is no endpoint") as caught:
         endpoints.resolve(text)
     assert str(caught.value).endswith(f"An endpoint is {FORMS}.") and "\n" not in str(caught.value)
@@ -65,7 +66,7 @@ def test_a_name_is_never_another_form_nor_lost_on_a_command_line(name: str) -> N
 def test_a_name_that_nothing_bears_is_told_the_names_there_are(agent: Make) -> None:
     name = f"exp-{os.getpid()}"
     agent(name=name)
-    with pytest.raises(EndpointError, match=rf"'{name}-b' is no endpoint: .* Named are: .*{name}"):
+    with pytest.raises(EndpointError, match=rf"'{name}-b' is no endpoint: .* Names: .*{name}"):
         endpoints.resolve(f"{name}-b")
     (address,) = endpoints.resolve(name).addresses
     assert address.pid == os.getpid()
@@ -91,7 +92,7 @@ def here(id: str) -> dict[str, Any]:
 def test_an_agent_asked_at_its_socket_is_known_by_the_pid_it_has_here(agent: Make, connect: Any) -> None:
     one = agent(3, **{**here("ours"), "pid": 1})  # as in a pid namespace of its own
     (facts,) = connect(Address(one.server.endpoint)).agents
-    assert (facts["rank"], facts["pid"]) == (3, os.getpid())
+    assert (facts.rank, facts.pid) == (3, os.getpid())
 
 
 @pytest.mark.parametrize("elsewhere", [{"boot_id": "another kernel"}, {"id": "another agent"}, {"id": None}])
@@ -100,13 +101,13 @@ def test_into_a_process_of_another_host_nobody_looks_whatever_its_pid(
 ) -> None:
     one = agent(1, **{**here("ours"), **elsewhere, "host": "far", "start_ticks": 1})
     if elsewhere == {"id": "another agent"}:
-        monkeypatch.setattr(agent_memory, "facts", lambda pid: {"id": "ours"})
+        monkeypatch.setattr(agent_memory, "facts", lambda pid: Facts(id="ours"))
     with closing(Client()) as client:
         link = client.connect(Address(one.server.endpoint))
         greet(client, 2.0)
         assert (link.here, link.readable, link.pid) == (False, False, os.getpid())
     connection = connect(Address(one.server.endpoint))
-    monkeypatch.setattr(memory_source, "ranks", lambda pids: pytest.fail("its memory was read") if list(pids) else [])
+    monkeypatch.setattr(MemorySource, "ranks", lambda source: pytest.fail("its memory was read"))
     one.deaf |= {"snapshot", "stacks"}
     assert connection.stacks() == {}
     (silent,) = connection.unreached
@@ -119,8 +120,8 @@ def test_agents_named_twice_count_once_and_ranks_of_two_jobs_collide(agent: Make
     zero, one = agent(0, **here("a"), world_size=2), agent(1, **here("b"), world_size=2)
     places = [Address(one.server.endpoint), Address(zero.server.endpoint)]
     twice = Address(f"ipc:///proc/self/root{one.server.endpoint.removeprefix('ipc://')}")
-    assert [facts["rank"] for facts in connect(*places, twice).agents] == [0, 1]
-    with pytest.raises(EndpointError, match=r"not of one job: Rank 0 .* and Rank 0 ") as caught:
+    assert [facts.rank for facts in connect(*places, twice).agents] == [0, 1]
+    with pytest.raises(EndpointError, match=r"different jobs: Rank 0 .* and Rank 0 ") as caught:
         connect(*places, Address(agent(0, **here("c")).server.endpoint))
     assert caught.value.code == "rank-twice"
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from listed_source import ListedSource
 
 from probe import protocol as wire
 from probe.derive.flight_history import columns, history_of, operation_type
+from probe.host.facts import Facts
 from probe.snapshot.log import Log
 from probe.snapshot.snapshot import Rank, Snapshot
 
@@ -29,15 +31,11 @@ def entry(record: int, at_ms: float, name: str = "nccl:all_reduce", **fields: An
 def rank(told: list[dict[str, Any]], **facts: Any) -> tuple[Rank, list[str]]:
     """A rank whose recorder has these, and the list of what it was asked."""
     known = {"rank": 3, "monotonic_ns": NOW_NS, "wall_ns": WALL_NS + NOW_NS, "distributed": True}
-    raw = Rank(1, {**known, "collectives_ns": None, **facts}, {}, Log())
-    asked: list[str] = []
-
-    def ask(kind: str) -> dict[Rank, Any]:
-        asked.append(kind)
-        return {raw: {"texts": [json.dumps({"entries": told})], "groups": {"0": [1, 3]}}}
-
-    Snapshot([raw], lambda stream: None, ask=ask)
-    return raw, asked
+    raw = Rank(1, Facts.parse({**known, "collectives_ns": None, **facts}), {}, Log())
+    answer = {"texts": [json.dumps({"entries": told})], "groups": {"0": [1, 3]}}
+    source = ListedSource({raw: {}}, {wire.FLIGHT: {raw: answer}})
+    Snapshot([source])
+    return raw, source.asked
 
 
 def rows(raw: Rank) -> list[dict[str, Any]]:

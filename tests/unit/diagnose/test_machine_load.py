@@ -6,19 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from listed_source import listed
 
 from probe.derive.partition import Partition
 from probe.diagnose import machine_load
 from probe.diagnose.machine_load import machines_told
+from probe.host.facts import Facts
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Rank, Snapshot
-from probe.streams import STREAMS
+from probe.snapshot.snapshot import Rank
 from probe.tables.declaration import Table
 
 
 def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | None], list[list[float | None]]]]) -> Any:
     """ranks: host, its busy cores second by second, and of each second its devices' load."""
-    raws = [Rank(number, {"rank": number, "host": host}, {}, Log()) for number, (host, _, _) in enumerate(ranks)]
+    raws = [Rank(number, Facts(rank=number, host=host), {}, Log()) for number, (host, _, _) in enumerate(ranks)]
 
     def host(part: Partition) -> Any:
         busy = np.array(ranks[part.rank.rank][1], float)
@@ -37,11 +38,7 @@ def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | No
         real: Table = getattr(machine_load, name)
         monkeypatch.setattr(machine_load, name, Table(real.name, real.doc, real.columns, derive=derive))
 
-    def no_rows(stream: str) -> None:
-        for raw in raws:
-            raw.put(stream, [np.empty((0, len(STREAMS[stream])), np.int64)])
-
-    return machines_told(Snapshot(raws, no_rows))
+    return machines_told(listed({raw: {} for raw in raws}))
 
 
 def test_a_host_is_told_once_by_its_newest_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
+from listed_source import listed
 
 from probe.diagnose.point_to_point import pairs_of
+from probe.host.facts import Facts
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Rank, Snapshot
-from probe.streams import COLLECTIVES, STREAMS
+from probe.snapshot.snapshot import Rank
+from probe.streams import COLLECTIVES
 
 SEND, RECV, ANY, ALL_REDUCE = 10, 11, 12, 13
 STRINGS = {
@@ -31,14 +32,10 @@ def pairs(ranks: dict[int, list[list[int]]]) -> list[tuple[Any, ...]]:
     for rank in ranks:
         log = Log()
         log.strings, log.groups = dict(STRINGS), {1: {"name": "7", "ranks": [4, 5, 6], "size": 3, "rank": rank - 4}}
-        raws.append(Rank(4000 + rank, {"rank": rank, "monotonic_ns": 50, "wall_ns": 1050}, {}, log))
+        raws.append(Rank(4000 + rank, Facts(rank=rank, monotonic_ns=50, wall_ns=1050), {}, log))
 
-    def fetch(stream: str) -> None:
-        for raw in raws:
-            table = [[*each, seq] for seq, each in enumerate(ranks[raw.rank], start=1)]
-            raw.put(stream, [np.array(table, np.int64).reshape(-1, len(STREAMS[COLLECTIVES]))])
-
-    found = pairs_of(Snapshot(raws, fetch))
+    numbered = {rank: [[*each, seq] for seq, each in enumerate(rows, start=1)] for rank, rows in ranks.items()}
+    found = pairs_of(listed({raw: {COLLECTIVES: numbered[raw.rank]} for raw in raws}))
     assert all(each.group == "7" and each.number == -1 and each.members == (4, 5, 6) for each in found)
     return [(each.kind, each.waiting, each.missing, each.unknown, each.created_ns) for each in found]
 

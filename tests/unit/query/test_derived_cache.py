@@ -72,7 +72,7 @@ def test_rows_from_the_shelf_are_not_fetched_and_not_made_again(agent: Make, con
     living = connected(one.agent)
     rows(living)
     laid_by = kept(living).pieces[0][1]
-    before = living.fetcher.scans.account[-1].asked["last"]  # type: ignore[union-attr]
+    before = living.account.scans[-1].asked["last"]
     one.train(3)
     rows(living)
     assert kept(living).pieces[0][1] is laid_by

@@ -134,8 +134,7 @@ def living(connect: Connect) -> Iterator[Connection]:
 
 def snapshot(connection: Connection) -> Snapshot:
     connection.query("SELECT 1")
-    assert connection.fetcher is not None
-    return connection.fetcher.snapshot()
+    return connection.snapshot()
 
 
 def rows(result: Any) -> list[str]:

@@ -263,7 +263,7 @@ def test_nobody_answers(agent: Make, connected: Connect) -> None:
 def test_a_refused_handshake_is_told_within_a_second(agent: Make, connected: Connect) -> None:
     one = agent(uid=54321)
     begun = time.monotonic()
-    with pytest.raises(SilentError, match="refuses this user"):
+    with pytest.raises(SilentError, match="belongs to another user"):
         connected(one, timeout=10)
     assert time.monotonic() - begun < 1
 

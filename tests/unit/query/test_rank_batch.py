@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from listed_source import listed  # noqa: E402
 from naps import MS, Clock, napping  # noqa: E402
 from on_a_device import on_a_device  # noqa: E402
 from played_cuda import to_cuda  # noqa: E402
@@ -20,6 +22,7 @@ from zoo import ZOO  # noqa: E402
 from probe.arrays.arrow import table_of  # noqa: E402
 from probe.arrays.dtypes import Ints  # noqa: E402
 from probe.derive.partition import Partition  # noqa: E402
+from probe.host.facts import Facts  # noqa: E402
 from probe.query.identity_columns import identified  # noqa: E402
 from probe.query.lazy_columns import LazyColumns, derived_in_parts  # noqa: E402
 from probe.query.rank_batch import batch_of, batches_of  # noqa: E402
@@ -43,8 +46,8 @@ def job(one: Rank, ends: list[int], ranks: int) -> Snapshot:
     raws = []
     for rank in range(ranks):
         shift = (rank % 3) * 10**12 + rank * 77
-        facts = {**one.facts, "rank": rank, "host": f"host{rank % 2}", "step_base": rank % 2,
-                 "monotonic_ns": ends[-1] + shift + MS, "wall_ns": 10**18 + rank}  # fmt: skip
+        facts = replace(one.facts, rank=rank, host=f"host{rank % 2}", step_base=rank % 2,
+                        monotonic_ns=ends[-1] + shift + MS, wall_ns=10**18 + rank)  # fmt: skip
         raws.append(Rank(one.pid + rank, facts, {}, one.log))
 
         def moved(table: Ints, slots: tuple[str, ...], shift: int = shift) -> Ints:
@@ -54,8 +57,8 @@ def job(one: Rank, ends: list[int], ranks: int) -> Snapshot:
             return made
 
         for stream, table in {**tables, STEPS: steps}.items():
-            raws[-1].put(stream, [moved(table, raws[-1].slots(stream))])
-    return Snapshot(raws, lambda stream: None)
+            raws[-1].put(stream, moved(table, raws[-1].slots(stream)))
+    return listed({raw: {} for raw in raws})
 
 
 def rows(values: Any) -> list[str]:
@@ -127,10 +130,9 @@ def test_what_one_rank_did_last_is_nothing_to_the_next_ones_first_pass() -> None
     """A pass without a module, after a step without any; behind it calls that have no pass yet."""
     log = Log()
     log.modules[1001] = {"name": "Model", "type": "Model", "parent": 0, "root": 1001}
-    one = Rank(1, {"streams": {}}, {}, log)
-    Snapshot([one], lambda stream: one.put(stream, [tables.get(stream, np.zeros((0, 11), np.int64))]))
+    one = Rank(1, Facts(), {}, log)
     spans = [[30, 40, 0, 7, ENGINE, 1], [70, 80, 1001, 7, FORWARD, 2], [81, 90, 1001, 7, FORWARD, 3]]
-    tables = {SPANS: np.array(spans, np.int64), MARKS: np.zeros((0, 5), np.int64)}
+    listed({one: {SPANS: spans}})
     check(job(one, [20, 60], 4))
 
 
@@ -153,16 +155,16 @@ def test_a_rank_that_calls_a_module_from_elsewhere_changes_nothing_of_the_others
         return {stream: np.array([(*row, number + 1) for number, row in enumerate(rows)], np.int64)
                 for stream, rows in ((SPANS, spans), (MARKS, marks))}  # fmt: skip
 
-    one = Rank(1, {"streams": {}}, {}, log)
+    one = Rank(1, Facts(), {}, log)
     usual, other = tables((115, 130), (110, 140), "OIio"), tables((110, 120), (130, 140), "OoIi")
-    Snapshot([one], lambda stream: one.put(stream, [usual.get(stream, np.zeros((0, 11), np.int64))]))
+    listed({one: usual})
     ranks = job(one, [900, 1900, 2900], 5)
     for stream, table in other.items():
         rows = ranks.ranks[2].rows(stream)
         moved = [place for place, slot in enumerate(rows.slots) if slot.endswith("_ns")]
         shift = rows.table[0, moved[0]] - usual[stream][0, moved[0]]
         table[:, moved] += shift
-        ranks.ranks[2].put(stream, [table])
+        ranks.ranks[2].put(stream, table)
     check(ranks)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from listed_source import listed  # noqa: E402
 from naps import MS, Clock, napping  # noqa: E402
 from tapped import tapped  # noqa: E402
 from zoo import ZOO  # noqa: E402
@@ -23,7 +25,7 @@ from probe.query import step_blocks  # noqa: E402
 from probe.query.identity_columns import identified  # noqa: E402
 from probe.query.lazy_columns import derived_in_parts  # noqa: E402
 from probe.query.worker import Worker  # noqa: E402
-from probe.snapshot.snapshot import Rank, Snapshot  # noqa: E402
+from probe.snapshot.snapshot import Rank  # noqa: E402
 from probe.streams import DEVICE, ENGINE, EVAL, FORWARD, MARKS, SAMPLED, SPANS, STEPS, WAIT  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
 
@@ -58,21 +60,21 @@ def history(name: str, steps: int) -> tuple[Rank, list[int]]:
         run()  # a step that has only begun
         found = taps.raw()
         for stream in TABLE.streams:
-            found.put(stream, [found.rows(stream).table.copy()])
+            found.put(stream, found.rows(stream).table.copy())
         return found, ends
 
 
 def of_rank(one: Rank, ends: list[int], more: list[tuple[int, ...]], first: int = 1) -> Rank:
     """With more spans, and numbers from `first` on."""
-    raw = Rank(one.pid, {**one.facts, "monotonic_ns": ends[-1] + MS, "wall_ns": 10**18}, {}, one.log)
+    raw = Rank(one.pid, replace(one.facts, monotonic_ns=ends[-1] + MS, wall_ns=10**18), {}, one.log)
     spans = np.concatenate([one.rows(SPANS).table, np.array([(*each, 0) for each in more], np.int64).reshape(-1, 6)])
     spans = spans[np.lexsort((-spans[:, 0], spans[:, 1]))]
     steps = np.array([[end, count, -1, 0, 0, 0, 7, SAMPLED, 0] for count, end in enumerate(ends)], np.int64)
     for stream, table in {SPANS: spans, MARKS: one.rows(MARKS).table.copy(), STEPS: steps}.items():
         table[:, -1] = np.arange(len(table)) + (first if stream != STEPS else 1)
-        raw.put(stream, [table])
-    raw.put(DEVICE, [one.rows(DEVICE).table])
-    Snapshot([raw], lambda stream: None)
+        raw.put(stream, table)
+    raw.put(DEVICE, one.rows(DEVICE).table)
+    listed({raw: {}})
     return raw
 
 

@@ -19,8 +19,9 @@ from probe.errors import EndpointError
 from probe.host import agent_memory
 from probe.host.processes import descendants
 from probe.query.database import Database
-from probe.snapshot import memory_source
+from probe.snapshot.memory_source import MemorySource
 from probe.snapshot.ring_reader import RingReader
+from probe.snapshot.snapshot import Snapshot
 from probe.streams import MARKS, SPANS, STEPS
 from probe.tables import TABLES
 
@@ -83,7 +84,7 @@ def test_a_stopped_process_gives_the_same_rows_as_the_wire(one: int) -> None:
     with connect(str(one)) as connection:
         expected = connection.query(sql, open_steps=True).table
     os.kill(one, signal.SIGSTOP)
-    job = memory_source.snapshot([one], open_steps=True)
+    job = Snapshot([MemorySource(one)], open_steps=True)
     query = Database(TABLES)
     assert query.run(sql, job).equals(expected)
     query.close()
@@ -94,19 +95,18 @@ def test_what_is_read_beside_a_process_that_runs_is_what_it_would_send(one: int)
     sql = "SELECT * EXCLUDE (time) FROM python.torch_trace WHERE step < 100 ORDER BY ALL"
     with connect(str(one)) as connection:
         beside = connection.query(sql).table
-        assert connection.fetcher is not None
-        assert {scan.stream: scan.is_read for scan in connection.fetcher.scans.account} == dict.fromkeys(
+        assert {scan.stream: scan.is_read for scan in connection.account.scans} == dict.fromkeys(
             ("steps", "spans", "marks"), True
         )
     with pytest.MonkeyPatch.context() as patch, connect(str(one)) as connection:
         patch.setattr(RingReader, "of", lambda *_: None)
         assert connection.query(sql).table.equals(beside) and beside.num_rows == 495
-        assert connection.fetcher is not None and not any(scan.is_read for scan in connection.fetcher.scans.account)
+        assert not any(scan.is_read for scan in connection.account.scans)
 
 
 def test_reading_does_not_make_the_targets_memory_grow(one: int) -> None:
     before = [os.stat(path).st_blocks for path in agent_memory.descriptors(one).values()]
-    job = memory_source.snapshot([one])
+    job = Snapshot([MemorySource(one)])
     assert all(len(job.ranks[0].rows(stream)) for stream in (SPANS, MARKS, STEPS))
     assert [os.stat(path).st_blocks for path in agent_memory.descriptors(one).values()] == before
 
@@ -116,14 +116,14 @@ def test_after_a_lap_of_the_ring_the_last_rows_are_there(agent: Callable[..., Fa
     capacity = mine.streams[SPANS].capacity
     for at in range(capacity + 100):
         mine.span(at, at + 1)
-    rows = memory_source.snapshot([os.getpid()]).ranks[0].rows(SPANS)
+    rows = Snapshot([MemorySource(os.getpid())]).ranks[0].rows(SPANS)
     assert np.array_equal(rows["seq"], np.arange(101, capacity + 101))
 
 
 def test_steps_of_which_rows_were_overwritten_are_not_shown(agent: Callable[..., FakeAgent]) -> None:
     mine = agent()
     mine.train(mine.streams[MARKS].capacity, unit=1000)
-    job = memory_source.snapshot([os.getpid()])
+    job = Snapshot([MemorySource(os.getpid())])
     query = Database(TABLES)
     (row,) = query.run(
         "SELECT min(n) low, max(n) high FROM (SELECT count(*) n FROM python.torch_trace GROUP BY step)",
@@ -135,12 +135,12 @@ def test_steps_of_which_rows_were_overwritten_are_not_shown(agent: Callable[...,
 
 def test_the_pid_of_a_process_is_its_endpoint(one: int) -> None:
     resolved = endpoints.resolve(str(one))
-    assert [(address.pid, address.facts["rank"]) for address in resolved.addresses] == [(one, 0)]
+    assert [(address.pid, address.facts.rank) for address in resolved.addresses] == [(one, 0)]
 
 
 def test_the_pid_of_the_launcher_stands_for_all_its_ranks(job: int) -> None:
     resolved = endpoints.resolve(str(job))
-    assert [address.facts["rank"] for address in resolved.addresses] == [0, 1]
+    assert [address.facts.rank for address in resolved.addresses] == [0, 1]
     with connect(str(job)) as connection:
         got = connection.query("SELECT rank, pid FROM probe.agents ORDER BY rank").to_pylist()
     assert got == [{"rank": rank, "pid": address.pid} for rank, address in enumerate(resolved.addresses)]

@@ -27,8 +27,7 @@ def trained(agent: FakeAgent, steps: int = 3000) -> FakeAgent:
 
 
 def sent(connection: Connection) -> dict[tuple[int, str], int]:
-    assert connection.fetcher is not None
-    return {(scan.raw.rank, scan.stream): scan.rows for scan in connection.fetcher.scans.account}
+    return {(scan.rank.rank, scan.stream): scan.rows for scan in connection.account.scans}
 
 
 def value(connection: Connection, sql: str, **options: Any) -> Any:

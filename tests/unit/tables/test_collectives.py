@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from listed_source import listed
 
 from probe.arrays.arrow import table_of
+from probe.host.facts import Facts
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Rank, Snapshot
-from probe.streams import BARE, COLLECTIVES, SAMPLED, STEPS, STREAMS
+from probe.snapshot.snapshot import Rank
+from probe.streams import BARE, COLLECTIVES, SAMPLED, STEPS
 from probe.tables.collectives import TABLE
 
 MS = 1_000_000
@@ -32,7 +33,7 @@ def derived(
     ranks, *, boundaries=(10, 20, 30, 40), silent=(), flags=SAMPLED, hosts=("a", "a", "a"), skews=(0, 0, 0), since=()
 ):
     """ranks: rank -> its rows; skews: how far the monotonic clock of each lags behind the first one's, in ms."""
-    raws, rows = [], {}
+    rows = {}
     for rank, operations in ranks.items():
         log = Log()
         log.strings, log.groups = dict(STRINGS), {id: {**group, "size": 2, "rank": 0} for id, group in GROUPS.items()}
@@ -41,19 +42,14 @@ def derived(
             "rank": rank, "host": hosts[rank], "monotonic_ns": NOW - skew, "wall_ns": NOW, "step_base": 0,
             "anchor": "SGD", "collectives_ns": since[rank] * MS if rank < len(since) else None,
         }  # fmt: skip
-        raw = Rank(4000 + rank, facts, {}, log)
-        raws.append(raw)
+        raw = Rank(4000 + rank, Facts.parse(facts), {}, log)
         shifted = [[each[0] - skew, each[1] - skew, each[2] and each[2] - skew, *each[3:]] for each in operations]
         rows[raw] = {
             COLLECTIVES: [[*each, seq] for seq, each in enumerate(shifted, start=1)],
             STEPS: [[at * MS - skew, count, 0, 0, 0, 0, 7, flags, count + 1] for count, at in enumerate(boundaries)],
         }
 
-    def fetch(stream):
-        for raw in raws:
-            raw.put(stream, [np.array(rows[raw].get(stream, []), np.int64).reshape(-1, len(STREAMS[stream]))])
-
-    return table_of(TABLE.columns, TABLE.derive_job(Snapshot(raws, fetch))).to_pylist()
+    return table_of(TABLE.columns, TABLE.derive_job(listed(rows))).to_pylist()
 
 
 def test_an_operation_in_every_column():

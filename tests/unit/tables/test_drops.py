@@ -12,7 +12,8 @@ from fake_agent import FakeAgent
 from probe.connection import Connection
 from probe.host import agent_memory
 from probe.query.database import Database
-from probe.snapshot import memory_source
+from probe.snapshot.memory_source import MemorySource
+from probe.snapshot.snapshot import Snapshot
 from probe.streams import ON_DEMAND, SPANS, STREAMS
 from probe.tables import TABLES
 
@@ -70,7 +71,7 @@ def test_a_process_that_does_not_answer_shows_its_drops_too(agent: Make) -> None
     for at in range(one.streams[SPANS].capacity + 7):
         one.span(at, at + 1)
     one.publish()
-    job = memory_source.snapshot([os.getpid()])
+    job = Snapshot([MemorySource(os.getpid())])
     query = Database(TABLES)
     (row,) = query.run("SELECT dropped, oldest_time FROM probe.drops WHERE stream = 'spans'", job).to_pylist()
     query.close()

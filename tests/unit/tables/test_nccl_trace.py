@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from listed_source import listed
 
 from probe.agent.taps.collectives import operations as collective_ops
 from probe.arrays.arrow import table_of
 from probe.derive.operation_types import BUS_FACTORS, OPERATION_TYPES, operation_type
 from probe.derive.partition import Partition
+from probe.host.facts import Facts
 from probe.schema import COMMON
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Rank, Snapshot
-from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SAMPLED, SPANS, STEPS, STREAMS
+from probe.snapshot.snapshot import Rank
+from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SAMPLED, SPANS, STEPS
 from probe.tables.nccl_trace import TABLE
 
 MS = 1_000_000
@@ -39,17 +40,14 @@ def derived(operations, *, boundaries=(10 * MS, 20 * MS, 30 * MS, 40 * MS), span
         UNKNOWN: {"name": "6", "backend": "nccl", "size": 2, "rank": 0, "ranks": None},
     }
     facts = {"rank": 1, "host": "a", "monotonic_ns": NOW, "wall_ns": NOW, "step_base": 0, "anchor": "SGD"}
-    raw = Rank(4242, facts, {}, log)
+    raw = Rank(4242, Facts.parse(facts), {}, log)
     rows = {
         COLLECTIVES: [[*row, first + place] for place, row in enumerate(operations)],
         STEPS: [[at, count, 0, 0, 0, 0, MAIN_THREAD, SAMPLED, count + 1] for count, at in enumerate(boundaries)],
         SPANS: [[*span, place] for place, span in enumerate(spans, start=1)],
     }
 
-    def fetch(stream):
-        raw.put(stream, [np.array(rows[stream], np.int64).reshape(-1, len(STREAMS[stream]))])
-
-    Snapshot([raw], fetch, open_steps=open_steps)
+    listed({raw: rows}, open_steps)
     return table_of(COLUMNS, TABLE.derive(Partition.of(raw))).to_pylist()
 
 

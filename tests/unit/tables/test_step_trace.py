@@ -16,7 +16,7 @@ from probe.connection import Connection
 from probe.derive.phases import Intervals, phase_times
 from probe.protocol import NO_GROUP
 from probe.snapshot.rows import Rows
-from probe.snapshot.step_ends import step_ends
+from probe.snapshot.timeline import step_ends
 from probe.streams import (
     BARE,
     BLOCKING,

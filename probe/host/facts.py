@@ -1,0 +1,116 @@
+"""What an agent says about itself, parsed once where it enters the reader.
+
+Made from headers by probe.host.agent_memory and from replies, which client.reply_schema has checked, by
+probe.client.client.  Invariant: only parse() reads the agent's JSON; a field that an agent does not send, or sends as
+null, has its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from ..streams import CHUNK_ROWS, STREAMS
+
+
+class StreamLayout(NamedTuple):
+    """The slots of a row, as the agent packs them, and how many chunks the ring has."""
+
+    slots: tuple[str, ...]
+    chunks: int
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How an agent samples steps: `sample` is "auto" or N; every N-th block of steps is recorded now."""
+
+    sample: int | str
+    every: int
+    budget_pct: float | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One agent at one moment.  Times of the wall clock are called so, all others are of its host's monotonic clock.
+
+    pid: in the agent's own namespace; id: no other agent has it; count: steps since the attach; step_base: the job's
+    step of count 0; step_settled: whether the agent knows where that number comes from; idle: it says that no snippet
+    holds the job; collectives_ns: when their tap went in; clock_offset_ns, clock_error_ns: how far the host's wall
+    clock is ahead of this one's, as the client measured it.
+
+    Example: `{facts.rank: facts.torch for facts in job.agents}`
+    """
+
+    version: str | None = None
+    id: str | None = None
+    pid: int = 0
+    start_ticks: int | None = None
+    boot_id: str | None = None
+    host: str = ""
+    python: str | None = None
+    torch: str | None = None
+    torch_cuda: str | None = None
+    name: str = ""
+    endpoint: str | None = None
+    tcp: str | None = None
+    server_key: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    distributed: bool = False
+    attached_ns: int = 0
+    attached_wall_ns: int = 0
+    monotonic_ns: int = 0
+    wall_ns: int = 0
+    clock_offset_ns: int | None = None
+    clock_error_ns: int | None = None
+    step_base: int = 0
+    step_source: str | None = None
+    step_settled: bool = True
+    count: int = 0
+    anchor: str | None = None
+    step_ns: int | None = None
+    last_step_ns: int | None = None
+    sampling: SamplingSettings | None = None
+    collectives_ns: int | None = None
+    taps: Mapping[str, str] = field(default_factory=dict)
+    streams: Mapping[str, StreamLayout] = field(default_factory=dict)
+    peers: str | None = None
+    trouble: str | None = None
+    idle: bool = False
+
+    @classmethod
+    def parse(cls, said: Mapping[str, Any]) -> Facts:
+        """Raises LookupError, TypeError or AttributeError for what no agent says, where nobody has checked it."""
+        known = {name: value for name, value in said.items() if value is not None and name in _NAMES}
+        known["streams"] = {
+            name: StreamLayout(tuple(layout["slots"]), layout["chunks"])
+            for name, layout in (said.get("streams") or {}).items()
+        }
+        if (sampling := said.get("sampling")) is not None:
+            known["sampling"] = SamplingSettings(sampling["sample"], sampling["every"], sampling.get("budget_pct"))
+        return cls(**known, version=said.get("agent"), idle="holder" in said and said["holder"] is None)
+
+    @property
+    def step(self) -> int:
+        """The job's number of the step that runs."""
+        return self.step_base + self.count
+
+    @property
+    def wall_offset_ns(self) -> int:
+        """What makes a time of the wall clock out of one of the monotonic clock."""
+        return self.wall_ns - self.monotonic_ns
+
+    def slots(self, stream: str) -> Sequence[str]:
+        """The slots as the agent packs them; as this version knows them, of a stream that it does not record."""
+        layout = self.streams.get(stream)
+        return STREAMS[stream] if layout is None else layout.slots
+
+    def ring_rows(self, stream: str) -> int:
+        """How many rows of a stream the agent keeps."""
+        layout = self.streams.get(stream)
+        return CHUNK_ROWS * (1 if layout is None else layout.chunks)
+
+
+_NAMES = {each.name for each in fields(Facts)} - {"version", "idle", "streams", "sampling"}
+NO_FACTS = Facts()

@@ -1,0 +1,162 @@
+"""Where the ranks of a snapshot and their rows come from.
+
+WireSource (agents that answer), MemorySource (a process that need not) and recordings implement Source; a Snapshot asks
+them.  Invariant: everything a source gives of a rank belongs to the moment at which it gave the rank.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..arrays.arrow import nullable
+from ..arrays.dtypes import Ints
+from ..errors import ProbeError
+from ..host.facts import Facts
+from .log import Log
+from .rows import Rows
+from .timeline import Everyone, Timeline
+
+Tables = Mapping["Rank", Ints]  # rank -> complete rows of one stream by number, shape (rows, slots)
+
+
+class Source(Protocol):
+    """Subclass it and write ranks() and rows().  Used by one thread at a time."""
+
+    def ranks(self) -> Sequence[Rank | SilentRank]:
+        """The ranks as of now, with their facts and logs."""
+
+    def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> Tables:
+        """The rows of these ranks since a moment of each, or all of them (None); earlier rows may be among them.
+
+        A rank that cannot be read any more is not in the result; its leave() has been called.
+        """
+
+    def oldest(self, stream: str, ranks: Sequence[Rank]) -> Tables:
+        """Some rows at the beginning of the stream; worth writing where they cost less than all rows."""
+        return self.rows(stream, dict.fromkeys(ranks))
+
+    def ask(self, kind: str, ranks: Sequence[Rank]) -> Mapping[Rank, Any]:
+        """What the agents of these ranks answer to a request without fields; {} where none can be asked."""
+        return {}
+
+
+@dataclass(frozen=True)
+class SilentRank:
+    """A rank that did not answer, and the error of that.  pid: 0 where it is not known; instead: a source that may have
+    the rank all the same."""
+
+    rank: int
+    pid: int
+    error: ProbeError
+    instead: Source | None = None
+
+    @property
+    def why(self) -> str:
+        return str(self.error)
+
+
+class RankLeft(Exception):
+    """The rank that was being read has left the job; its rows are to be left out."""
+
+
+class AllRanks(Everyone, Protocol):
+    """The snapshot, as its ranks use it."""
+
+    def fetch(self, stream: str) -> None: ...
+
+    def fetch_oldest(self, stream: str) -> None: ...
+
+    def ask(self, kind: str) -> Mapping[Rank, Any]: ...
+
+    def leave(self, rank: Rank, error: ProbeError) -> None: ...
+
+
+class Rank:
+    """One rank in one snapshot.  pid: as the reader's machine sees it; now_ns: the moment, on its monotonic clock.
+
+    last_seq: number of the last row of each stream, as far as the source knows it without reading; log: the same object
+    in all snapshots of a rank, where its source keeps it; left: the rank fell silent while it was read.
+    """
+
+    source: Source
+    snapshot: AllRanks
+
+    def __init__(self, pid: int, facts: Facts, last_seq: Mapping[str, int], log: Log) -> None:
+        self.pid = pid
+        self.facts = facts
+        self.rank = facts.rank or 0
+        self.host = facts.host
+        self.last_seq = last_seq
+        self.log = log
+        self.now_ns = facts.monotonic_ns or time.monotonic_ns()
+        self.left = False
+        self._rows: dict[str, Rows] = {}
+        self._oldest: dict[str, Rows] = {}
+
+    def rows(self, stream: str) -> Rows:
+        """The rows of a stream; the first call fetches them for all ranks of the snapshot.
+
+        Raises RankLeft if this very rank fell silent meanwhile.
+        """
+        if stream not in self._rows and not self.left:
+            self.snapshot.fetch(stream)
+        if self.left:
+            raise RankLeft
+        return self._rows[stream]
+
+    def oldest_rows(self, stream: str) -> Rows:
+        """Some rows at the beginning of a stream, without the rest of it.  Raises RankLeft, as rows()."""
+        if stream not in self._rows and stream not in self._oldest and not self.left:
+            self.snapshot.fetch_oldest(stream)
+        if self.left:
+            raise RankLeft
+        return self._rows[stream] if stream in self._rows else self._oldest[stream]
+
+    def recorded(self, stream: str) -> int:
+        """How many rows the stream had at the moment of the snapshot, those that were overwritten included."""
+        if stream in self.last_seq:
+            return int(self.last_seq[stream])
+        rows = self.rows(stream)
+        return int(rows["seq"][-1]) if len(rows) else 0
+
+    def put(self, stream: str, table: Ints, oldest: bool = False) -> None:
+        """Keep the rows of a stream, or just its oldest ones."""
+        (self._oldest if oldest else self._rows)[stream] = Rows(self.slots(stream), table)
+
+    def has_rows(self, stream: str, oldest: bool = False) -> bool:
+        """Whether rows() (or oldest_rows()) has nothing to fetch."""
+        return stream in self._rows or (oldest and stream in self._oldest)
+
+    def has(self, stream: str) -> bool:
+        """Whether the agent records this stream; one of them it makes only where there is a CUDA device."""
+        return stream in self.facts.streams
+
+    def slots(self, stream: str) -> tuple[str, ...]:
+        """The slots as the agent packs them; a stream that it does not have is empty."""
+        return tuple(self.facts.slots(stream))
+
+    def leave(self, error: ProbeError) -> None:
+        """The rank cannot be read any more: the snapshot goes on without it."""
+        self.snapshot.leave(self, error)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        return Timeline(self)
+
+    def wall_us(self, times_ns: Ints) -> Ints:
+        """Microseconds since 1970, by the pair of clock readings taken with the snapshot."""
+        result: Ints = (times_ns + self.facts.wall_offset_ns) // 1000
+        return result
+
+    def native_threads(self, threads: Ints) -> Any:
+        """Native thread ids, NULL where the log does not know the thread."""
+        known, inverse = np.unique(threads, return_inverse=True)
+        natives = [self.log.threads.get(ident, {}).get("native_id") for ident in known.tolist()]
+        ids = np.array([native or 0 for native in natives], np.int64)[inverse.reshape(-1)]
+        return nullable(ids, ids != 0)

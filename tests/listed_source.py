@@ -1,0 +1,42 @@
+"""A source of which the test writes every row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from probe.arrays.dtypes import Ints
+from probe.snapshot.snapshot import Snapshot
+from probe.snapshot.source import Rank, Source
+
+
+class ListedSource(Source):
+    """tables: the rows of each stream of each rank; answers: what each rank answers to each kind of request; asked: the
+    streams and kinds that were asked for, in order."""
+
+    def __init__(
+        self, tables: Mapping[Rank, Mapping[str, Any]], answers: Mapping[str, Mapping[Rank, Any]] | None = None
+    ) -> None:
+        self.tables, self.answers = tables, answers or {}
+        self.asked: list[str] = []
+
+    def ranks(self) -> Sequence[Rank]:
+        return list(self.tables)
+
+    def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> dict[Rank, Ints]:
+        self.asked.append(stream)
+        return {
+            rank: np.array(self.tables[rank].get(stream, []), np.int64).reshape(-1, len(rank.slots(stream)))
+            for rank in since_ns
+        }
+
+    def ask(self, kind: str, ranks: Sequence[Rank]) -> Mapping[Rank, Any]:
+        self.asked.append(kind)
+        return self.answers.get(kind, {})
+
+
+def listed(tables: Mapping[Rank, Mapping[str, Any]], open_steps: bool = False) -> Snapshot:
+    """These ranks with these rows."""
+    return Snapshot([ListedSource(tables)], open_steps)
