@@ -46,12 +46,12 @@ class Agent:
         self.header, self.log = Header(), Log()
         self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         self.modules = Modules(self.log)
-        self.machine = SamplerLoop(self.streams[SAMPLES], self.log, pynvml_path)
+        self.sampler_loop = SamplerLoop(self.streams[SAMPLES], self.log, pynvml_path)
         self.boundary = Boundary()
         self.sampling = Sampling()
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
-        self.resident = Rss()
-        self.steps.rss_bytes = self.resident.read
+        self.rss = Rss()
+        self.steps.rss_bytes = self.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
@@ -149,7 +149,7 @@ class Agent:
 
     def _tick(self) -> float:
         """Once a second or sooner, on the agent's thread."""
-        due = self.machine.tick()
+        due = self.sampler_loop.tick()
         self._look_for_torch()
         self.peers.tick()
         self._write_log()
@@ -233,12 +233,12 @@ class Agent:
         self.steps.release()
         self.evals.release()
         self.modules.close()
-        self.machine.close()
+        self.sampler_loop.close()
         for part in self._parts():
             part.close()
 
     def _parts(self) -> list[Stream | Log | Header | Rss]:
-        return [*self.streams.values(), self.log, self.header, self.resident]
+        return [*self.streams.values(), self.log, self.header, self.rss]
 
     def _in_forked_child(self) -> None:
         """First thing in a forked child: taps out, descriptors closed, locks and sockets left alone."""
@@ -246,7 +246,7 @@ class Agent:
         self.boundary.close()  # forked from within a turn, it would inherit the trace
         if self.taps is not None:
             self.taps.forget()
-        self.machine.forget()
+        self.sampler_loop.forget()
         for part in self._parts():
             with contextlib.suppress(BufferError):  # the server was sending from it: that thread is not here
                 part.close()

@@ -30,7 +30,7 @@ class Described(Protocol):
     streams: dict[str, Stream]
     steps: Steps
     sampling: Sampling
-    machine: SamplerLoop
+    sampler_loop: SamplerLoop
     peers: Peers
     boundary: Boundary
     server: Server
@@ -87,7 +87,7 @@ class Facts:
             "last_step_ns": steps.last_ns,
             "sampling": self._agent.sampling.settings(),
             "collectives_ns": taps.collectives.since_ns if taps is not None else None,
-            "taps": {**of_torch, **self._agent.machine.states()},
+            "taps": {**of_torch, **self._agent.sampler_loop.states()},
             "peers": self._agent.peers.state,
             "trouble": self._agent.boundary.trouble or self._agent.server.trouble,
             "holder": self._agent.evals.holder(),

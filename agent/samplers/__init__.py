@@ -1,8 +1,4 @@
-"""What reads the machine once a second.
+"""Samplers: read counters of the process, its host and its devices once a second.
 
-It may import `storage`.  Invariant: a sampler that raises is turned off and named; the others go on.
+May import `storage`.  Invariant: a sampler that raises is turned off and named; the others go on.
 """
-
-
-class Absent(Exception):
-    """There is nothing here to sample; why, in words."""

@@ -1,8 +1,8 @@
-"""Counters of the devices that this process can see, asked of NVML through nvidia-ml-py's pure Python.
+"""Samples counters of the devices that this process can see, read from NVML through nvidia-ml-py, which is pure Python.
 
-Called by agent/samplers/sampler_loop.py, on the agent's thread, which no call here keeps for long: PCIe's throughput,
-for one, which the driver takes 20 ms to measure, is left to the counters of drivers that have them.  The one
-invariant: what a device does not support is asked once, and a device that is lost takes no other with it.
+Called by agent/samplers/sampler_loop.py, on the agent's thread.  No call here blocks that thread for long: the driver
+takes 20 ms to measure PCIe throughput, for example, so PCIe traffic comes only from drivers that have counters for it.
+Invariant: a counter that a device does not support is requested once, and a lost device does not affect the others.
 """
 
 from __future__ import annotations
@@ -36,20 +36,22 @@ from ...streams import (
 )
 from ..storage.log import Log
 from ..storage.rows import Stream
-from . import Absent
+from .sampler import Absent
 from .visible_devices import visible_devices
 
 _LIBRARY = "libnvidia-ml.so.1"
-# In the target it is known by this name alone: the job's own import of pynvml, or its lack, is not touched.
-_PRIVATE = "_probe_agent.pynvml"
-_ALL_LINKS = 0xFFFFFFFF  # NVML's scope of a field for the sum of all NVLinks
-_SLOT = 1 << 63  # NVML marks "not available" by all bits set, which no slot holds
+# The only name of the module in the target: whether and what the job itself imports as pynvml stays untouched.
+_PRIVATE_NAME = "_probe_agent.pynvml"
+_ALL_LINKS = 0xFFFFFFFF  # NVML's scope of a field for the sum over all NVLinks
+_SLOT_LIMIT = 1 << 63  # NVML marks "not available" by setting all bits, a value that does not fit into a slot
 
 Reading = Callable[[Any, Any], Iterator[tuple[int, int]]]  # (nvml, handle) -> (counter, value) ...
 
 
 class Gpu:
     """sample() on the agent's thread, once a second.  Raises Absent where there is no device to sample."""
+
+    name = "gpu"
 
     def __init__(
         self, samples: Stream, log: Log, pynvml_path: str | None, load: Callable[[str | None], Any] | None = None
@@ -89,42 +91,46 @@ class Gpu:
 
 
 class _Device:
-    """One device: the calls that it answers."""
+    """One device, and the readings that it supports."""
 
     def __init__(self, nvml: Any, index: int, handle: Any, log: Log) -> None:
         self._nvml, self.index, self._handle = nvml, index, handle
         self._source = log.next_id()
         self._readings: list[Reading] = list(_READINGS)
         self.why_off = ""
-        self._never = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION, nvml.NVML_ERROR_INVALID_ARGUMENT,
-                       nvml.NVML_ERROR_FUNCTION_NOT_FOUND)  # fmt: skip
-        self._lost = (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED, nvml.NVML_ERROR_NOT_FOUND,
-                      nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_DRIVER_NOT_LOADED)  # fmt: skip
-        said = {"uuid": self._text(nvml.nvmlDeviceGetUUID), "name": self._text(nvml.nvmlDeviceGetName)}
-        log.put(LOG_DEVICE, self._source, {"index": index, **said})
+        self._permanent_errors = (
+            nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION, nvml.NVML_ERROR_INVALID_ARGUMENT,
+            nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        )  # fmt: skip
+        self._lost_errors = (
+            nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED, nvml.NVML_ERROR_NOT_FOUND,
+            nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        )  # fmt: skip
+        texts = {"uuid": self._text(nvml.nvmlDeviceGetUUID), "name": self._text(nvml.nvmlDeviceGetName)}
+        log.put(LOG_DEVICE, self._source, {"index": index, **texts})
 
     def _text(self, get: Callable[[Any], Any]) -> str | None:
         try:
             value = get(self._handle)
         except self._nvml.NVMLError:
             return None
-        return value.decode() if isinstance(value, bytes) else str(value)  # old ones of nvidia-ml-py
+        return value.decode() if isinstance(value, bytes) else str(value)  # bytes: older nvidia-ml-py
 
     def sample(self, samples: Stream) -> None:
-        """A row of each counter, all with one time.  A failure of the moment leaves its counters out."""
+        """Append one row per counter, all with the same time.  A transient failure leaves its counters out."""
         now = perf_counter_ns()
         for read in list(self._readings):
             try:
                 for counter, value in read(self._nvml, self._handle):
-                    if 0 <= value < _SLOT:
+                    if 0 <= value < _SLOT_LIMIT:
                         samples.append(now, self._source, counter, value)
             except self._nvml.NVMLError as error:
-                if error.value in self._lost:
+                if error.value in self._lost_errors:
                     self.why_off = str(error)
                     return
-                if error.value in self._never:
+                if error.value in self._permanent_errors:
                     self._readings.remove(read)
-            except AttributeError:  # an nvidia-ml-py that is older than the call
+            except AttributeError:  # this nvidia-ml-py is older than the call
                 self._readings.remove(read)
 
 
@@ -170,7 +176,7 @@ def _ecc(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
 
 
 def _links(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
-    """Bytes over PCIe and NVLink in one call; each field says for itself whether it is there."""
+    """PCIe and NVLink traffic in one call; each field has a status of its own."""
     fields = {
         (nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0): GPU_PCIE_RX_BYTES,
         (nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0): GPU_PCIE_TX_BYTES,
@@ -180,8 +186,8 @@ def _links(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
     found = list(nvml.nvmlDeviceGetFieldValues(handle, list(fields)))
     for counter, field in zip(fields.values(), found, strict=True):
         if field.nvmlReturn == nvml.NVML_SUCCESS:
-            wide = field.valueType != nvml.NVML_VALUE_TYPE_UNSIGNED_INT
-            yield counter, field.value.ullVal if wide else field.value.uiVal
+            is_64_bit = field.valueType != nvml.NVML_VALUE_TYPE_UNSIGNED_INT
+            yield counter, field.value.ullVal if is_64_bit else field.value.uiVal
     if all(field.nvmlReturn == nvml.NVML_ERROR_NOT_SUPPORTED for field in found):
         raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
 
@@ -192,21 +198,21 @@ _READINGS: tuple[Reading, ...] = (
 
 
 def pynvml_at(path: str | None) -> Any:
-    """nvidia-ml-py out of the command's packages, whose version is known, else out of the process's own."""
+    """nvidia-ml-py from the command's packages, whose version is known, else from the process's own."""
     if not has_library():
         raise Absent("no NVML library")
     found = PathFinder.find_spec("pynvml", [*([path] if path else []), *sys.path])
-    spec = spec_from_file_location(_PRIVATE, found.origin) if found is not None and found.origin else None
+    spec = spec_from_file_location(_PRIVATE_NAME, found.origin) if found is not None and found.origin else None
     if spec is None or spec.loader is None:
         raise Absent("neither this process nor the command that attached has nvidia-ml-py")
-    module = sys.modules[_PRIVATE] = module_from_spec(spec)
+    module = sys.modules[_PRIVATE_NAME] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-@lru_cache(maxsize=1)  # each CDLL brings a class of its own, a circle; the process's next agent finds this one
+@lru_cache(maxsize=1)  # each CDLL makes a class of its own, a reference cycle; the process's next agent reuses this one
 def has_library() -> bool:
-    """Asked before nvidia-ml-py, which takes some ten milliseconds to import, for nothing where there is no driver."""
+    """Checked first: importing nvidia-ml-py takes some ten milliseconds, useless where there is no driver."""
     try:
         import ctypes
 

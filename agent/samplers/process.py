@@ -1,7 +1,7 @@
-"""Counters of this process and its host out of /proc and getrusage, as the kernel gives them.
+"""Samples counters of this process and its host from /proc and getrusage, with the kernel's own values.
 
-Called by agent/samplers/sampler_loop.py, on the agent's thread.  The one invariant: what cannot be read gives no
-sample, and keeps nothing else from being read.
+Called by agent/samplers/sampler_loop.py, on the agent's thread.  Invariant: a counter that cannot be read yields no
+sample, and does not keep the others from being read.
 """
 
 from __future__ import annotations
@@ -32,21 +32,25 @@ from ..storage.rows import Stream
 Readings = tuple[tuple[int, int], ...]  # (counter, value)
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_READ = 1024  # all of these files but /proc/stat are shorter, and of that the first line is wanted
-# Long enough for a thread that waits for the GIL to wake up and take it: a call that returns at once has it back
-# before that thread is awake, and sees no wait however busy the GIL is.
+_READ_BYTES = 1024  # all of these files are shorter, except /proc/stat, of which only the first line is needed
+# Long enough for a thread that waits for the GIL to wake up and take it.  A call that returns at once has the GIL back
+# before that thread is awake, and measures no wait however busy the GIL is.
 _NAP_S = 100e-6
-_NAP_NS = 150_000  # with the 50 µs by which the kernel may be late
+_NAP_NS = 150_000  # including the 50 µs by which the kernel may be late
 
 
 class Process:
     """sample() on the agent's thread, once a second."""
 
-    def __init__(self, samples: Stream) -> None:
-        import resource  # an extension module: where it is missing the other samplers go on
+    name = "process"
 
-        self._put = samples.append
-        self._usage, self._whole, self._thread = resource.getrusage, resource.RUSAGE_SELF, resource.RUSAGE_THREAD
+    def __init__(self, samples: Stream, *_: object) -> None:
+        import resource  # an extension module: where it is missing, the other samplers still work
+
+        self._append = samples.append
+        self._getrusage, self._of_process, self._of_thread = (
+            resource.getrusage, resource.RUSAGE_SELF, resource.RUSAGE_THREAD,
+        )  # fmt: skip
         self._files: dict[int, str] = {}  # descriptor -> path
         self._unreadable: list[str] = []
         for path in FILES:
@@ -60,32 +64,34 @@ class Process:
         return f"on, without {', '.join(self._unreadable)}" if self._unreadable else "on"
 
     def sample(self) -> None:
-        """A row of each counter, all with one time: that of the first, which are read in one go."""
-        waited = self._gil_wait_ns()
-        usage, cpu, now = self._usage(self._whole), process_time_ns(), perf_counter_ns()
-        put = self._put
-        put(now, PROCESS, CPU_NS, cpu)
-        put(now, PROCESS, VOLUNTARY_SWITCHES, usage.ru_nvcsw)
-        put(now, PROCESS, INVOLUNTARY_SWITCHES, usage.ru_nivcsw)
-        put(now, PROCESS, MAJOR_FAULTS, usage.ru_majflt)
-        put(now, PROCESS, GIL_WAIT_NS, waited)
+        """Append one row per counter.  All share the time of the first ones, which are read together."""
+        gil_wait_ns = self._gil_wait_ns()
+        usage, cpu_ns, now = self._getrusage(self._of_process), process_time_ns(), perf_counter_ns()
+        append = self._append
+        append(now, PROCESS, CPU_NS, cpu_ns)
+        append(now, PROCESS, VOLUNTARY_SWITCHES, usage.ru_nvcsw)
+        append(now, PROCESS, INVOLUNTARY_SWITCHES, usage.ru_nivcsw)
+        append(now, PROCESS, MAJOR_FAULTS, usage.ru_majflt)
+        append(now, PROCESS, GIL_WAIT_NS, gil_wait_ns)
         for fd in list(self._files):
             for counter, value in self._read(fd):
-                put(now, PROCESS, counter, value)
+                append(now, PROCESS, counter, value)
 
     def _gil_wait_ns(self) -> int:
-        """How much longer than a nap it took until this thread could run Python again; 0 if it blocked for the nap
-        only, as the kernel counts: a core that came late is no wait for the GIL."""
-        blocked, start = self._usage(self._thread).ru_nvcsw, perf_counter_ns()
+        """How much longer than a nap it took until this thread could run Python again.
+
+        0 if the kernel counts only the nap as a voluntary switch: waiting for a core is not waiting for the GIL.
+        """
+        switches, start = self._getrusage(self._of_thread).ru_nvcsw, perf_counter_ns()
         sleep(_NAP_S)
-        took = perf_counter_ns() - start
-        again = self._usage(self._thread).ru_nvcsw - blocked > 1
-        return max(0, took - _NAP_NS) if again else 0
+        took_ns = perf_counter_ns() - start
+        blocked_again = self._getrusage(self._of_thread).ru_nvcsw - switches > 1
+        return max(0, took_ns - _NAP_NS) if blocked_again else 0
 
     def _read(self, fd: int) -> Readings:
-        """Nothing of a file that cannot be read, or not understood; it is not read again."""
+        """The file's counters; none if it cannot be read or parsed, and then it is not read again."""
         try:
-            return FILES[self._files[fd]](os.pread(fd, _READ, 0))
+            return FILES[self._files[fd]](os.pread(fd, _READ_BYTES, 0))
         except (OSError, LookupError, ValueError) as error:
             self._unreadable.append(f"{self._files.pop(fd)}: {error!r}")
             os.close(fd)
@@ -104,7 +110,7 @@ def _stat(text: bytes) -> Readings:
 
 
 def _schedule(text: bytes) -> Readings:
-    """Of the main thread: time on a core, time it waited for one, and how often it got one."""
+    """For the main thread, the file holds the time on a core, the time waiting for one, and the number of slices."""
     return ((CORE_WAIT_NS, int(text.split()[1])),)
 
 
@@ -114,7 +120,7 @@ def _io(text: bytes) -> Readings:
 
 
 def _host_stat(text: bytes) -> Readings:
-    """user nice system idle iowait irq softirq steal; the guests' that follow are counted in user already."""
+    """user nice system idle iowait irq softirq steal; user already includes the guest times that follow."""
     ticks = [int(field) for field in text.partition(b"\n")[0].split()[1:9]]
     return (HOST_TICKS, sum(ticks)), (HOST_IDLE_TICKS, ticks[3] + ticks[4])
 
@@ -125,7 +131,7 @@ def _host_memory(text: bytes) -> Readings:
 
 
 def _named(text: bytes) -> dict[bytes, int]:
-    """Whole lines only: the last may be cut off."""
+    """Uses complete lines only: the last one may be cut off."""
     words = text[: text.rindex(b"\n")].split()
     return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
 

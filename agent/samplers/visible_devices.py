@@ -1,8 +1,8 @@
-"""The devices of this process in its own numbering: what CUDA_VISIBLE_DEVICES leaves of them, as CUDA reads it.
+"""The devices that this process sees, in its own numbering: CUDA_VISIBLE_DEVICES as CUDA reads it.
 
-Called by gpu.py at its start.  The one invariant: place n of the result is cuda:n of the process; a device that cannot
-be reached is None there.  Devices count in the order of the PCI bus, as NVML has them: on a host of unequal devices
-CUDA keeps to it only with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+Called by gpu.py at its start.  Invariant: item n of the result is cuda:n of the process, or None if that device cannot
+be reached.  Devices are numbered in PCI bus order, as in NVML; on a host with different kinds of devices, CUDA uses
+that order only with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 """
 
 from __future__ import annotations
@@ -12,31 +12,28 @@ from typing import Any
 
 
 def visible_devices(nvml: Any) -> list[Any]:
-    """A handle each."""
+    """One NVML handle per device."""
     count = int(nvml.nvmlDeviceGetCount())
     asked = os.environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None:
-        return [_whole(nvml, index) for index in range(count)]
+        return [_device_or_instance(nvml, index) for index in range(count)]
     devices = []
     for word in (word.strip() for word in asked.split(",")):
         if word.startswith("MIG-"):
-            devices.append(_reached(nvml, lambda word=word: nvml.nvmlDeviceGetHandleByUUID(word)))
+            devices.append(_or_none(nvml, lambda word=word: nvml.nvmlDeviceGetHandleByUUID(word)))
             continue
-        index = _of_uuid(nvml, word, count) if word.startswith("GPU-") else _number(word)
-        if index is None or index >= count:  # CUDA takes what stands before the first word that names no device
+        number = int(word) if word.isdecimal() else None
+        index = _index_of_uuid(nvml, word, count) if word.startswith("GPU-") else number
+        if index is None or index >= count:  # CUDA uses only the entries before the first that names no device
             break
-        devices.append(_whole(nvml, index))
+        devices.append(_device_or_instance(nvml, index))
     return devices
 
 
-def _number(word: str) -> int | None:
-    return int(word) if word.isdecimal() else None
-
-
-def _of_uuid(nvml: Any, start: str, count: int) -> int | None:
-    """CUDA takes the beginning of a UUID, as long as it is one device's only."""
-    uuids = [_reached(nvml, lambda index=index: _uuid(nvml, index)) or "" for index in range(count)]
-    found = [index for index, uuid in enumerate(uuids) if uuid.startswith(start)]
+def _index_of_uuid(nvml: Any, prefix: str, count: int) -> int | None:
+    """CUDA accepts a prefix of a UUID if only one device has it."""
+    uuids = [_or_none(nvml, lambda index=index: _uuid(nvml, index)) or "" for index in range(count)]
+    found = [index for index, uuid in enumerate(uuids) if uuid.startswith(prefix)]
     return found[0] if len(found) == 1 else None
 
 
@@ -45,20 +42,20 @@ def _uuid(nvml: Any, index: int) -> str:
     return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
 
 
-def _whole(nvml: Any, index: int) -> Any:
-    """The device, or the first instance of one that is divided: CUDA uses no more than one."""
-    handle = _reached(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
-    if handle is None or not (_reached(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)) or [0])[0]:
+def _device_or_instance(nvml: Any, index: int) -> Any:
+    """The device, or its first MIG instance if it is partitioned: CUDA uses only one instance."""
+    handle = _or_none(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+    if handle is None or not (_or_none(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)) or [0])[0]:
         return handle
-    for place in range(_reached(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
-        instance = _reached(nvml, lambda place=place: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+    for place in range(_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
+        instance = _or_none(nvml, lambda place=place: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
         if instance is not None:
             return instance
     return handle
 
 
-def _reached(nvml: Any, ask: Any) -> Any:
+def _or_none(nvml: Any, call: Any) -> Any:
     try:
-        return ask()
+        return call()
     except nvml.NVMLError:
         return None

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from played_nvml import LOST, NO_PERMISSION, NOT_SUPPORTED, TIMEOUT, Nvml
 
-from probe.agent.samplers import Absent, gpu
+from probe.agent.samplers import gpu
 from probe.agent.samplers.gpu import Gpu
+from probe.agent.samplers.sampler import Absent
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
 from probe.attach.lent_packages import pynvml_path

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from conftest import descriptors
 
-from probe.agent.samplers import Absent, process, sampler_loop
+from probe.agent.samplers import process, sampler_loop
 from probe.agent.samplers.process import Process
+from probe.agent.samplers.sampler import Absent
 from probe.agent.samplers.sampler_loop import SamplerLoop
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
@@ -113,9 +114,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def sampling(samples: Stream, log: Log) -> Callable[..., SamplerLoop]:
     def make(**samplers: Any) -> SamplerLoop:
-        one = SamplerLoop(samples, log, None)
-        one.makers = {name: (lambda made=made: made) for name, made in samplers.items()}
-        return one
+        registry = {name: (lambda *_, made=made: made) for name, made in samplers.items()}
+        return SamplerLoop(samples, log, None, registry)
 
     return make
 

@@ -1,0 +1,42 @@
+"""The seam of the samplers: what SamplerLoop calls on each of them.
+
+A new sampler is one file with a class that has these members and one line in registry.py.  Invariant: SamplerLoop calls
+a sampler on the agent's thread only, except `state`, which may be read on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..storage.log import Log
+from ..storage.rows import Stream
+
+
+class Absent(Exception):
+    """There is nothing here to sample; the message says why."""
+
+
+class Sampler(Protocol):
+    """One source of samples."""
+
+    @property
+    def name(self) -> str:
+        """Its key in the registry and in the facts."""
+
+    @property
+    def state(self) -> str:
+        """`on`, with what is missing, if anything."""
+
+    def sample(self) -> None:
+        """Append one row per counter, all with the same time."""
+
+    def close(self) -> None:
+        """Release everything the sampler holds."""
+
+    def forget(self) -> None:
+        """In a forked child: close descriptors, leave the driver to the parent."""
+
+
+# (samples, log, pynvml_path) -> sampler; raises Absent where there is nothing to sample.
+MakeSampler = Callable[[Stream, Log, str | None], Sampler]
