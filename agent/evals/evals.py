@@ -1,9 +1,8 @@
-"""Evals in three phases: a client arms a snippet, every rank says where it stands; `go` names one step, at which each
-rank stops and says so; then comes the word to `run`.
+"""Takes an eval through its life (see the package's docstring): arm, go, stay, run, cancel.
 
-Lives on the agent's thread; the snippets run elsewhere.  The one invariant: whatever becomes of a client,
-an armed snippet expires and a running one is cancelled at its time-out; and none runs unless all ranks stand
-at the step, for a collective in it would meet one of the training, which ends the job.
+Lives on the agent's thread; the snippets run on other threads.  Invariant: whatever happens to the client, an armed
+snippet expires and a running one is cancelled at its time-out; and no snippet runs unless all ranks wait at the step,
+because a collective in the snippet would match one of the training's, which ends the job.
 """
 
 from __future__ import annotations
@@ -19,23 +18,24 @@ from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .evaluation import Evaluation
-from .run_gate import WORD_SECONDS, RunGate
+from .run_gate import CLIENT_TIMEOUT_SECONDS, RunGate
 
-_ARMED_SECONDS = 30.0  # a client that armed and went away
-_FLUSH_SECONDS = 0.1  # so that a progress line is seen while the next one is computed
-_AGAIN_SECONDS = 0.5  # a snippet that swallows an interrupt gets another
-_SESSIONS, _SESSIONS_A_CLIENT = 32, 4
-_BY = 200  # characters of who asks
-_WAITING_SECONDS = 3600.0  # a client that went away while its snippet waited for a boundary
+_ARMED_SECONDS = 30.0  # for a client that armed and went away
+_FLUSH_SECONDS = 0.1  # so that a progress line is visible while the next one is computed
+_INTERRUPT_AGAIN_SECONDS = 0.5  # a snippet that swallows an interrupt gets another
+_MOST_SESSIONS, _MOST_SESSIONS_PER_CLIENT = 32, 4
+_BY_CHARACTERS = 200  # kept of the client's name
+_WAITING_SECONDS = 3600.0  # for a client that went away while its snippet waited for a boundary
 
 
 class _Session:
-    def __init__(self, evaluation: Evaluation, where: str, timeout: float | None, by: str) -> None:
-        self.evaluation, self.where, self.by = evaluation, where, by
-        self.timeout = timeout
-        self.ticket: Ticket | None = None
-        self.word = RunGate()
-        self.begun = False
+    """One eval from `arm` to `done`."""
+
+    def __init__(self, evaluation: Evaluation, timeout: float | None) -> None:
+        self.evaluation, self.timeout = evaluation, timeout
+        self.ticket: Ticket | None = None  # while a boundary is requested
+        self.gate = RunGate()
+        self.started = False
         self.expires: float | None = time.monotonic() + _ARMED_SECONDS
 
 
@@ -46,11 +46,11 @@ class Evals:
         self._server, self._boundary, self._steps = server, boundary, steps
         self._log, self._spans = log, spans
         self._sessions: dict[Key, _Session] = {}
-        self._own: dict[str, Any] = {}  # names that snippets made, for later snippets
+        self._own: dict[str, Any] = {}  # names that snippets defined, for later snippets
 
     def current(self, thread: int) -> Evaluation | None:
-        """The snippet that runs on this thread, if one does."""
-        if not self._sessions:  # asked at every collective
+        """The snippet that runs on this thread, if any."""
+        if not self._sessions:  # called at every collective
             return None
         for session in list(self._sessions.values()):
             if session.evaluation.running and session.evaluation.thread == thread:
@@ -58,6 +58,7 @@ class Evals:
         return None
 
     def arm(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        """Register a snippet and reply where this rank is in its training."""
         where = request["where"]
         if where not in ("boundary", "now"):
             raise Refused("protocol", f"an eval runs at the boundary or now, not {where!r}")
@@ -69,106 +70,108 @@ class Evals:
             log=self._log,
             spans=self._spans,
             own=self._own,
-            by=str(request.get("by", ""))[:_BY],
+            by=str(request.get("by", ""))[:_BY_CHARACTERS],
             where=where,
             ranks=request.get("ranks"),
         )
         timeout = request.get("timeout")
         self._make_room(key)
         steps, now, holder = self._steps, time.perf_counter_ns(), self.holder()
-        by = str(request.get("by", ""))[:_BY]
-        self._sessions[key] = _Session(evaluation, where, None if timeout is None else float(timeout), by)
-        waiting = None if steps.last_ns is None else (now - steps.last_ns) / 1e9
-        fields = {
-            "count": steps.count,
-            "base": steps.base,
-            "step_ns": steps.typical_ns(),
-            "waiting": waiting,
-            "holder": holder,
-        }
-        self._server.reply(key, wire.ARMED, **fields)
+        self._sessions[key] = _Session(evaluation, None if timeout is None else float(timeout))
+        self._server.reply(
+            key,
+            wire.ARMED,
+            count=steps.count,
+            base=steps.base,
+            step_ns=steps.typical_ns(),
+            waiting=None if steps.last_ns is None else (now - steps.last_ns) / 1e9,
+            holder=holder,
+        )
 
     def _make_room(self, key: Key) -> None:
-        """Clients may vanish between arm and go: of too many the one that was armed first goes."""
+        """Clients may vanish between arm and go: when there are too many, cancel the one that was armed first."""
         for other in [other for other, session in self._sessions.items() if session.evaluation.done]:
             self._drop(other)
-        if key in self._sessions or sum(other[0] == key[0] for other in self._sessions) >= _SESSIONS_A_CLIENT:
+        if key in self._sessions or sum(other[0] == key[0] for other in self._sessions) >= _MOST_SESSIONS_PER_CLIENT:
             raise Refused("held", "this client has armed too much already")
-        waiting = [other for other, session in self._sessions.items() if not session.begun]
-        if len(waiting) >= _SESSIONS:
-            self.cancel(waiting[0])
+        not_started = [other for other, session in self._sessions.items() if not session.started]
+        if len(not_started) >= _MOST_SESSIONS:
+            self.cancel(not_started[0])
 
     def holder(self) -> str | None:
-        """Whose snippet the training waits for."""
-        running = (each for each in self._sessions.values() if each.evaluation.running and each.where == "boundary")
-        return next((each.by or "somebody" for each in running), None)
+        """The client whose snippet the training waits for."""
+        evaluations = (session.evaluation for session in self._sessions.values())
+        return next((each.by or "somebody" for each in evaluations if each.running and each.where == "boundary"), None)
 
     def go(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        """Run the snippet now, or have the training stop for it at the boundary after `count` steps."""
         armed = (key[0], str(request["of"]).encode())
         session = self._sessions.get(armed)
-        if session is None or session.begun or session.ticket is not None:
+        if session is None or session.started or session.ticket is not None:
             raise Refused("protocol", "go for a snippet that is not armed")
         count = int(request.get("count", -1))
         if count < -1:
             raise Refused("protocol", f"no boundary has the number {count}")
-        if session.where == "now":
-            self._begin(session)
+        if session.evaluation.where == "now":
+            self._start(session)
             sys.modules["_thread"].start_new_thread(session.evaluation.run_now, (self._steps.training_thread,))
             return
         if count == -1:
-            self._may_run(session)
+            self._allow(session)
         else:
-            session.expires = time.monotonic() + WORD_SECONDS
+            session.expires = time.monotonic() + CLIENT_TIMEOUT_SECONDS
         self._request(armed, session, count)
 
     def stay(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        """The client is still there: keep waiting for `run`."""
         session = self._sessions.get((key[0], str(request["of"]).encode()))
-        if session is not None and not session.begun and session.ticket is not None:
-            session.expires = time.monotonic() + WORD_SECONDS
-            session.word.extend()
+        if session is not None and not session.started and session.ticket is not None:
+            session.expires = time.monotonic() + CLIENT_TIMEOUT_SECONDS
+            session.gate.extend()
 
     def run(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        """Every rank is ready: let the snippet run."""
         session = self._sessions.get((key[0], str(request["of"]).encode()))
         if session is None or session.ticket is None:
             raise Refused("protocol", "run for a snippet that is not ready")
-        self._may_run(session)
+        self._allow(session)
 
-    def _may_run(self, session: _Session) -> None:
-        if not session.begun:
+    def _allow(self, session: _Session) -> None:
+        if not session.started:
             session.expires = time.monotonic() + _WAITING_SECONDS
-        session.word.give(True)
+        session.gate.decide(True)
 
     def _request(self, armed: Key, session: _Session, count: int) -> None:
-        """Have it run at the boundary after `count` steps, once the word is given; at -1, the next one, it is."""
+        """Have it run at the boundary after `count` steps once `run` comes; -1: at the next one, without `run`."""
 
         def run(frame: Any) -> None:
-            told, since = False, time.perf_counter_ns()
+            allowed, since = False, time.perf_counter_ns()
             if count >= 0:
                 self._server.post(armed, wire.READY)
             try:
-                told = session.word.wait()
+                allowed = session.gate.wait()
             finally:
-                if not told:
-                    self._miss(armed, "the word to run did not come")
-            if told:
-                self._begin(session)
+                if not allowed:
+                    self._miss(armed, "the client did not send run in time")
+            if allowed:
+                self._start(session)
                 session.evaluation.run_at(frame, self._steps.count, since)
 
         def missed() -> None:
             self._miss(armed, f"the step is past: {self._steps.count} boundaries are done, {count} were asked for")
 
         session.ticket = self._boundary.request(run, count, missed)
-        if armed not in self._sessions:  # it was missed at once
+        if armed not in self._sessions:  # the boundary was past already
             session.ticket = None
 
     def _miss(self, key: Key, why: str) -> None:
-        """On whichever thread notices."""
+        """Report that the snippet will not run.  Any thread."""
         self._drop(key)
         self._server.post(key, wire.ERROR, code="eval-missed", message=why)
 
-    def _begin(self, session: _Session) -> None:
-        """The time-out counts from the moment the snippet starts; on the thread that runs it, or just before."""
-        session.begun, session.expires = True, None
+    def _start(self, session: _Session) -> None:
+        """Count the time-out from now.  On the thread that runs the snippet, or just before that thread starts."""
+        session.started, session.expires = True, None
         if session.timeout is not None:
             session.expires = time.monotonic() + session.timeout
             self._server.wake()
@@ -180,45 +183,46 @@ class Evals:
         return send
 
     def cancel(self, key: Key, code: str = "interrupted", why: str = "cancelled before it ran") -> None:
-        """Take back an armed snippet, and say why, or interrupt a running one."""
+        """Withdraw an armed snippet and report why, or interrupt a running one."""
         session = self._sessions.get(key)
         if session is None:
             return
-        ticket = session.ticket  # which goes where the boundary is missed, on another thread
-        if not session.begun and (ticket is None or ticket.cancel()):
+        ticket = session.ticket  # read once: another thread clears it if the boundary is missed
+        if not session.started and (ticket is None or ticket.cancel()):
             self._drop(key)
             self._server.post(key, wire.ERROR, code=code, message=why)
         else:
-            session.expires = time.monotonic() + _AGAIN_SECONDS
+            session.expires = time.monotonic() + _INTERRUPT_AGAIN_SECONDS
             session.evaluation.cancel()
-            session.word.give(False)
+            session.gate.decide(False)
 
     def tick(self) -> float:
-        """Expire and interrupt; seconds until the next call is wanted."""
-        now, soon = time.monotonic(), 1.0
+        """Flush output, cancel what has expired.  Returns the seconds until the next call is due."""
+        now, due = time.monotonic(), 1.0
         for key, session in list(self._sessions.items()):
-            if session.begun:
+            if session.started:
                 session.evaluation.flush()
-                soon = min(soon, _FLUSH_SECONDS)
+                due = min(due, _FLUSH_SECONDS)
             if session.evaluation.done:
                 self._drop(key)
             elif session.expires is not None and now >= session.expires:
-                self.cancel(key, "eval-missed", "its command was not heard of for too long")
+                self.cancel(key, "eval-missed", "the client was silent for too long")
             elif session.expires is not None:
-                soon = min(soon, session.expires - now)
-        return max(0.01, soon)
+                due = min(due, session.expires - now)
+        return max(0.01, due)
 
     def _drop(self, key: Key) -> None:
         session = self._sessions.pop(key, None)
         if session is not None:
-            session.ticket = None  # whose run() holds the session: nothing is to be left to the collector
+            session.ticket = None  # its run() holds the session: leave no cycle to the garbage collector
 
     def release(self) -> None:
-        """After the agent's thread: those that nobody asks about any more."""
+        """After the agent's thread has ended: drop the sessions that are left."""
         for key in list(self._sessions):
             self._drop(key)
 
     def close(self) -> None:
+        """At detach: cancel every snippet."""
         for key in list(self._sessions):
             self.cancel(key)
         self._own.clear()

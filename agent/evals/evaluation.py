@@ -1,7 +1,7 @@
-"""One snippet, from the moment it is armed to its `done`: at a boundary or beside the training.
+"""One snippet, from `arm` to `done`: it runs at a boundary, or on a thread beside the training.
 
-Made by evals.py, which also sends what this hands to `send`.  The one invariant: whatever the snippet does, the
-thread goes on as if it had called a function that returned, and the reader is told once.
+Made by evals.py, whose `send` delivers the messages.  Invariant: whatever the snippet does, the thread goes on as if it
+had called a function that returned, and the client gets exactly one `done`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..inspect.frames import frames_of_others
 from ..names.namespace import Namespace
 from ..storage.log import Log
 from ..storage.rows import Stream
-from .failure import told
+from .failure import describe_failure
 from .interrupt import Interruptible
 from .output import Output, Send, capture, release
 
-_PARSES = 20  # that another thread may spoil
+_PARSE_ATTEMPTS = 20  # another thread may spoil some
 
 
 class Evaluation:
@@ -44,10 +44,10 @@ class Evaluation:
         where: str = "boundary",
         ranks: list[int] | None = None,
     ) -> None:
-        self.ranks, self.where = ranks, where
+        self.ranks, self.where, self.by = ranks, where, by
         self.running, self.done = False, False
         self.thread: int | None = None
-        self._code, self._filename, self._write, self._by = code, filename, write, by
+        self._code, self._filename, self._write = code, filename, write
         self._send, self._log, self._spans, self._own = send, log, spans, own
         self._output = Output(send)
         self._interruptible = Interruptible()
@@ -55,31 +55,31 @@ class Evaluation:
         self._imported: frozenset[str] = frozenset()
 
     def run_at(self, frame: FrameType, count: int, since: int = 0) -> None:
-        """At a boundary, with the frame whose loop turned; `count` steps are complete.  since: the job is held, ns."""
+        """At a boundary, in the frame whose loop turned, after `count` steps.  since: when the job was stopped, ns."""
         self._run(lambda: frame, count, since or perf_counter_ns())
 
     def run_now(self, training: int | None) -> None:
-        """On a thread of its own: sees the frames of the training thread, if that is known, else of the main one."""
+        """On a thread of its own: sees the frames of the training thread if that is known, else of the main thread."""
         self._run(partial(_frame_of, training), None, perf_counter_ns())
 
     def cancel(self) -> None:
-        """Interrupt the snippet, or keep it from starting.  Call again for one that goes on."""
+        """Interrupt the snippet, or keep it from starting.  Call again if it goes on."""
         self._interruptible.cancel()
 
     def flush(self) -> None:
-        """Send the output that waits for more."""
+        """Send the output that is buffered."""
         self._output.flush()
 
     # ---- around the snippet
 
     def _run(self, frame: Callable[[], FrameType | None], count: int | None, start: int) -> None:
         id = self._log.next_id()
-        self._log.put(LOG_EVAL, id, {"by": self._by, "code": self._code, "where": self.where, "ranks": self.ranks})
+        self._log.put(LOG_EVAL, id, {"by": self.by, "code": self._code, "where": self.where, "ranks": self.ranks})
         self.thread, self.running = get_ident(), True
         done = _done(error="interrupted by a signal of the job")
         try:
             done = self._evaluate(frame)
-        except Exception as error:  # a fault of ours: the job's loop is next on the stack
+        except Exception as error:  # a bug of ours must not reach the job's loop, which is next on the stack
             done = _done(error=f"the agent failed: {error!r}")
         finally:
             self.running = False
@@ -109,10 +109,10 @@ class Evaluation:
             return _done(ok=True, echo=self._interruptible.run(partial(self._snippet, names.names)))
         except BaseException as error:  # sys.exit and KeyboardInterrupt of the snippet among them
             self._interruptible.cancelled = False
-            return _done(**told(error, self._code, self._filename, self._interruptible))
+            return _done(**describe_failure(error, self._code, self._filename, self._interruptible))
 
     def _snippet(self, names: dict[str, Any]) -> str | None:
-        """Run it; the repr of its last expression, if it ends in one that is not None."""
+        """Run it.  Returns the repr of its last expression, if it ends in one whose value is not None."""
         import ast
 
         tree = parsed(self._code, self._filename)
@@ -127,7 +127,7 @@ class Evaluation:
 
 
 def _done(**known: Any) -> dict[str, Any]:
-    """The fields of `done` as if nothing had happened, but for what is known."""
+    """The fields of `done`: the defaults of a snippet that did nothing, updated with `known`."""
     fields: dict[str, Any] = {
         "ok": False,
         "echo": None,
@@ -140,7 +140,7 @@ def _done(**known: Any) -> dict[str, Any]:
 
 
 def _frame_of(thread: int | None) -> FrameType | None:
-    """Of a thread that is not this one."""
+    """The current frame of that thread, which is not this one."""
     frames, threading = frames_of_others(), sys.modules.get("threading")
     if thread not in frames and threading is not None:
         thread = threading.main_thread().ident
@@ -148,18 +148,21 @@ def _frame_of(thread: int | None) -> FrameType | None:
 
 
 def parsed(code: str, filename: str) -> Any:
-    """The tree of its source.  CPython 3.11 to 3.13.0 count the depth of trees that are being made in one place for all
-    threads, and refuse what another thread came in between: that is no fault of the snippet."""
+    """The syntax tree of the code.
+
+    CPython 3.11 to 3.13.0 share one depth counter among all threads that build trees, and raise SystemError if another
+    thread parses in between.  The snippet is not at fault then, so parsing is tried again.
+    """
     import ast
 
-    for _ in range(_PARSES):
+    for _ in range(_PARSE_ATTEMPTS):
         with suppress(SystemError):
             return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
 
 
 def _only_imported(tree: Any) -> frozenset[str]:
-    """Names bound by import alone: a snippet's `import time` must not undo the job's `from time import time`."""
+    """Names bound only by imports: a snippet's `import time` must not overwrite the job's `from time import time`."""
     import ast
 
     imported: set[str] = set()

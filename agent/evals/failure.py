@@ -1,7 +1,6 @@
-"""What is told of a snippet that did not end well: its exception as Python shows it, without a frame of ours.
+"""Describes the failure of a snippet: its exception as Python shows it, without frames of ours.
 
-Used by evaluation.py.  The one invariant: no exception is kept, for its traceback holds every frame and what is in
-them.
+Used by evaluation.py.  Invariant: no exception is kept, because its traceback holds every frame with its variables.
 """
 
 from __future__ import annotations
@@ -14,29 +13,31 @@ from typing import Any
 
 from .interrupt import Cancelled, Interruptible
 
-_TEXT = 64 << 10  # characters of a traceback; the middle of a longer one is left out
+_TRACEBACK_CHARACTERS = 64 << 10  # the middle of a longer one is left out
 
 
-def told(error: BaseException, code: str, filename: str, interruptible: Interruptible) -> dict[str, Any]:
+def describe_failure(error: BaseException, code: str, filename: str, interruptible: Interruptible) -> dict[str, Any]:
     """The fields error, traceback and cancelled of `done`.  Runs the exception's own __str__, interruptibly."""
     try:
-        line, text = interruptible.run(partial(_described, error, code, filename))
+        line, text = interruptible.run(partial(_describe, error, code, filename))
     except BaseException as worse:  # a __str__ that exits or never ends
         line = text = f"{type(error).__name__}: <its text failed with {type(worse).__name__}>"
     return {"error": line, "traceback": text, "cancelled": isinstance(error, Cancelled)}
 
 
-def _described(error: BaseException, code: str, filename: str) -> tuple[str, str | None]:
+def _describe(error: BaseException, code: str, filename: str) -> tuple[str, str | None]:
     import traceback
 
-    with _source(code, filename):
+    with _source_in_linecache(code, filename):
         shown = traceback.TracebackException(type(error), error, _without_ours(error.__traceback__))
     if isinstance(error, Cancelled):
         stack = "".join(shown.stack.format())
         return "cancelled", f"Traceback (most recent call last):\n{stack}cancelled\n" if stack else None
     lines = list(shown.format_exception_only())
     line = lines[-1 if isinstance(error, SyntaxError) else 0].strip().partition("\n")[0]
-    return line, _shortened("".join(shown.format()))
+    text = "".join(shown.format())
+    half = _TRACEBACK_CHARACTERS // 2
+    return line, text if len(text) <= _TRACEBACK_CHARACTERS else f"{text[:half]}\n…\n{text[-half:]}"
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
@@ -46,8 +47,8 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
 
 
 @contextmanager
-def _source(code: str, filename: str) -> Iterator[None]:
-    """While this lasts tracebacks show the snippet's lines."""
+def _source_in_linecache(code: str, filename: str) -> Iterator[None]:
+    """Within this context, tracebacks show the snippet's lines."""
     import linecache
 
     before = linecache.cache.get(filename)
@@ -59,7 +60,3 @@ def _source(code: str, filename: str) -> Iterator[None]:
             linecache.cache.pop(filename, None)
         else:
             linecache.cache[filename] = before
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _TEXT else f"{text[: _TEXT // 2]}\n…\n{text[-_TEXT // 2 :]}"

@@ -1,8 +1,8 @@
-"""Running user code so that another thread can interrupt it, and nothing of that ever comes after its end.
+"""Runs user code so that another thread can interrupt it, but never after it has ended.
 
-Used by evaluation.py.  CPython raises an exception that was set from outside at some later bytecode of the thread.
-The one invariant: it is set only while the guarded call stands on the thread's stack, under the lock that run()
-takes before it returns; so at most one can come late, and run() is there to catch it.
+Used by evaluation.py.  CPython raises an exception that another thread has set at some later bytecode of the thread.
+Invariant: the exception is set only while the guarded call is on the thread's stack, under the lock that run() takes
+before it returns; so at most one can arrive late, and run() catches it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 
 
 class Cancelled(BaseException):
-    """Raised in a snippet that is to end; of ours alone, so that no handler of the snippet's names it."""
+    """Raised in a snippet to end it.  A type of our own, so that no handler in the snippet names it."""
 
 
 class Interruptible:
-    """run() on one thread at a time, cancel() on any other."""
+    """run() on one thread at a time, cancel() on any other thread."""
 
     def __init__(self) -> None:
         self.cancelled = False
         self._lock = allocate_lock()
         self._thread: int | None = None
-        self._sent = False  # one was set, and may still be on its way
+        self._pending = False  # an exception was set and may not have been raised yet
 
     def run(self, work: Callable[[], Any]) -> Any:
-        """What work() returns or raises; Cancelled if cancel() was called before or during it."""
+        """Returns or raises what work() does; raises Cancelled if cancel() was called before or during it."""
         self._thread = get_ident()
         try:
             try:
@@ -35,7 +35,7 @@ class Interruptible:
             finally:
                 self._leave()
         except Cancelled:
-            self._leave()  # the one that came late may have come in there
+            self._leave()  # the late exception may have been raised in the first call
             raise
         finally:
             self._thread = None
@@ -47,25 +47,25 @@ class Interruptible:
 
     def _leave(self) -> None:
         with self._lock:
-            if self._sent:
+            if self._pending:
                 try:
-                    # It is not cleared but raised here: clearing one leaves 3.11's eval loop with a flag up that
-                    # makes the next traced call spin for ever.
+                    # Raise it here instead of clearing it: clearing leaves a flag set in 3.11's eval loop, with which
+                    # the next traced call spins forever.
                     _set_exception(get_ident(), Cancelled)
                     while True:
                         pass
                 except Cancelled:
-                    self._sent = False
+                    self._pending = False
 
     def cancel(self) -> None:
-        """End run() by an exception; again for code that swallowed it.  Does nothing when run() is over."""
+        """End run() by an exception; call again if the code swallowed it.  Does nothing when run() is over."""
         with self._lock:
-            self.cancelled = True  # before the look at the stack: run() looks at it when it stands there
-            if self._thread is not None and self._stands(self._thread):
+            self.cancelled = True  # before the stack is checked: once on the stack, _guarded() checks this flag
+            if self._thread is not None and self._is_guarded(self._thread):
                 _set_exception(self._thread, Cancelled)
-                self._sent = True
+                self._pending = True
 
-    def _stands(self, thread: int) -> bool:
+    def _is_guarded(self, thread: int) -> bool:
         guarded = Interruptible._guarded.__code__
         frame = sys._current_frames().get(thread)
         while frame is not None:
@@ -78,5 +78,5 @@ class Interruptible:
 def _set_exception(thread: int, exception: type[BaseException]) -> None:
     import ctypes
 
-    python = ctypes.PyDLL("", handle=ctypes.pythonapi._handle)  # the job may have declared pythonapi's functions
+    python = ctypes.PyDLL("", handle=ctypes.pythonapi._handle)  # of our own: the job may have set argtypes on pythonapi's
     python.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))

@@ -1,8 +1,8 @@
-"""What a snippet prints, on its way to the reader, while all other threads print as ever.
+"""Captures what a snippet prints and sends it to the client, while all other threads print as before.
 
-Used by evaluation.py around the snippet.  The one invariant: sys.stdout and sys.stderr are the job's own again when
-no snippet runs, and a stand-in outlives its use: it passes on to them for good, for somebody may have kept it, and
-print() in another thread only borrows it (CPython gh-130163).
+Used by evaluation.py around the snippet.  Invariant: sys.stdout and sys.stderr are the job's own again when no snippet
+runs.  A stand-in outlives its use and goes on forwarding to the original, because the job may have kept a reference to
+it, and print() in another thread only borrows its reference (CPython gh-130163).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from ...protocol import OUT, OUTPUT_LIMIT
 
+# Output is sent when this much has been buffered, or at the end of a line at most this often.
 _PIECE_CHARACTERS = 64 << 10
 _PIECE_SECONDS = 0.05
 
@@ -24,59 +25,59 @@ Send = Callable[[str, dict[str, Any]], None]
 
 
 class Output:
-    """The text of one snippet: sent in pieces, up to a limit; what is over it is counted in `dropped_bytes`."""
+    """The text of one snippet, sent in pieces up to a limit; `dropped_bytes` counts what exceeds the limit."""
 
     def __init__(self, send: Send) -> None:
         self.dropped_bytes = 0
         self._send = send
-        self._left = OUTPUT_LIMIT
-        self._waiting: deque[tuple[str, str]] = deque()
-        self._characters = 0
-        self._sent = 0.0
-        self._sending = RLock()  # a signal handler may print in the middle of a flush
+        self._bytes_left = OUTPUT_LIMIT
+        self._buffered: deque[tuple[str, str]] = deque()  # (stream, text)
+        self._characters = 0  # in the buffer
+        self._last_sent = 0.0
+        self._sending = RLock()  # reentrant: a signal handler may print during a flush
 
     def write(self, stream: str, text: str) -> None:
         text = self.cut(text)
         if not text:
             return
-        self._waiting.append((stream, text))
+        self._buffered.append((stream, text))
         self._characters += len(text)
-        whole = text.endswith("\n")  # print() writes a line in parts
-        if self._characters >= _PIECE_CHARACTERS or (whole and monotonic() - self._sent >= _PIECE_SECONDS):
+        ends_line = text.endswith("\n")  # print() writes a line in parts
+        if self._characters >= _PIECE_CHARACTERS or (ends_line and monotonic() - self._last_sent >= _PIECE_SECONDS):
             self.flush()
 
     def cut(self, text: str) -> str:
-        """As much of the text as the limit leaves; it counts as sent."""
+        """The part of the text that still fits under the limit; it counts as sent."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-        if size > self._left:
+        if size > self._bytes_left:
             data = text.encode("utf-8", "surrogatepass")
-            text = data[: self._left].decode("utf-8", "ignore")
-            self.dropped_bytes += size - self._left
-            size = self._left
-        self._left -= size
+            text = data[: self._bytes_left].decode("utf-8", "ignore")
+            self.dropped_bytes += size - self._bytes_left
+            size = self._bytes_left
+        self._bytes_left -= size
         return text
 
     def flush(self) -> None:
-        """Send what waits; any thread."""
+        """Send what is buffered.  Any thread."""
         with self._sending:
-            self._sent, self._characters = monotonic(), 0
-            while self._waiting:
-                stream, text = self._waiting.popleft()
+            self._last_sent, self._characters = monotonic(), 0
+            while self._buffered:
+                stream, text = self._buffered.popleft()
                 pieces = [text]
-                while self._waiting and self._waiting[0][0] == stream:
-                    pieces.append(self._waiting.popleft()[1])
+                while self._buffered and self._buffered[0][0] == stream:
+                    pieces.append(self._buffered.popleft()[1])
                 self._send(OUT, {"stream": stream, "text": "".join(pieces)})
 
 
 class _Stream:
-    """Stands in sys.stdout or sys.stderr: threads with a snippet are captured, all else is the original's."""
+    """Replaces sys.stdout or sys.stderr: captures threads that run a snippet, forwards all else to the original."""
 
     def __init__(self, name: str, original: Any) -> None:
         self._probe_name, self._probe_original = name, original
 
     def _probe_output(self) -> Output | None:
         output = _capturing.get(get_ident())
-        return output[1] if output is not None and output[0] == os.getpid() else None  # not in a child it forked
+        return output[1] if output is not None and output[0] == os.getpid() else None  # not in a forked child
 
     def write(self, text: str) -> int:
         output = self._probe_output()
@@ -107,7 +108,7 @@ class _Stream:
 
 
 class _Bytes:
-    """sys.stdout.buffer of a snippet."""
+    """sys.stdout.buffer as a snippet sees it."""
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
@@ -121,13 +122,13 @@ class _Bytes:
 
 
 _STREAMS = ("stdout", "stderr")
-_KEPT, _MANY = "_probe_streams", 8  # on the sys module: the stand-ins that were made last
-_capturing: dict[int, tuple[int, Output]] = {}  # thread -> (process, output of the snippet that it runs)
+_STAND_INS, _MOST_STAND_INS = "_probe_streams", 8  # on the sys module: the most recent stand-ins
+_capturing: dict[int, tuple[int, Output]] = {}  # thread -> (pid, output of the snippet that it runs)
 _changing = allocate_lock()
 
 
 def capture(output: Output) -> None:
-    """From now on what this thread prints goes there."""
+    """From now on this thread prints to `output`."""
     with _changing:
         _capturing[get_ident()] = os.getpid(), output
         for name in _STREAMS:
@@ -137,18 +138,18 @@ def capture(output: Output) -> None:
 
 
 def _stand_in(name: str, original: Any) -> _Stream:
-    """The last ones stay where they are found when we are gone, by the next agent too."""
-    kept: list[Any] = sys.__dict__.setdefault(_KEPT, [])
-    for stream in kept:
+    """The most recent stand-ins stay on the sys module after detach; the next agent finds them there too."""
+    stand_ins: list[Any] = sys.__dict__.setdefault(_STAND_INS, [])
+    for stream in stand_ins:
         if type(stream) is _Stream and stream._probe_name == name and stream._probe_original is original:
             return stream
-    kept.append(_Stream(name, original))
-    del kept[:-_MANY]
-    return kept[-1]  # type: ignore[no-any-return]
+    stand_ins.append(_Stream(name, original))
+    del stand_ins[:-_MOST_STAND_INS]
+    return stand_ins[-1]  # type: ignore[no-any-return]
 
 
 def release() -> None:
-    """This thread prints as before; the last one puts the streams back."""
+    """This thread prints as before; the last thread restores the streams."""
     with _changing:
         _capturing.pop(get_ident(), None)
         for name in _STREAMS:
