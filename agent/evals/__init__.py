@@ -6,10 +6,9 @@ The life of an eval on one rank:
 - armed: the client sends `arm` and gets `armed` back, with the rank's step count and typical step time.  An armed eval
   expires after 30 s.
 - waiting at the step: the client, having heard from every rank, sends `go` with one step count.  At the boundary after
-  that step the training thread stops and the agent posts `ready`.  While other ranks are
-  still on their way, the client keeps sending `stay`; a rank that hears neither `stay` nor `run` for 5 s gives the eval
-  up and trains on.  A count of -1 means the next
-  boundary, without waiting for `run`; an eval with where="now" does not wait at all.
+  that step the training thread stops and the agent posts `ready`.  While other ranks are still on their way, the client
+  keeps sending `stay`; a rank that gets neither `stay` nor `run` for 5 s gives the eval up and trains on.  A count of
+  -1 means the next boundary, without waiting for `run`; an eval with where="now" does not wait at all.
 - running: the client sends `run` once every rank is ready.  Output leaves as `out` messages.  The time-out counts from
   here.
 - done: the agent posts `done` with the result, or `error` with the code `eval-missed` if the eval never ran.

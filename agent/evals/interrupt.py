@@ -78,5 +78,6 @@ class Interruptible:
 def _set_exception(thread: int, exception: type[BaseException]) -> None:
     import ctypes
 
-    python = ctypes.PyDLL("", handle=ctypes.pythonapi._handle)  # of our own: the job may have set argtypes on pythonapi's
+    # A handle of our own: the job may have declared the functions of ctypes.pythonapi.
+    python = ctypes.PyDLL("", handle=ctypes.pythonapi._handle)
     python.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
