@@ -1,4 +1,4 @@
-"""Looking at the job's threads and frames without disturbing them.
+"""Inspecting the job's threads and frames without disturbing them.
 
-It may import `storage`.  Invariant: no frame outlives the call that looked at it.
+It may import `storage`.  Invariant: no frame is kept after the call that looked at it.
 """

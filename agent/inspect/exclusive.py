@@ -1,7 +1,7 @@
-"""Run a short change while no other thread can run Python, once none stands in code that it would disturb.
+"""Run a short change while no other thread can run Python, once no thread is in code that it would disturb.
 
-Used where torch iterates over a dict that we must change.  The one invariant: between the look at the other
-threads' frames and the end of the change no other thread gets the GIL.
+Used where torch iterates over a dict that we must change.  Invariant: no other thread gets the GIL between
+the check of the other threads' frames and the end of the change.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Any
 
 from .frames import frames_of_others
 
-_at_it = allocate_lock()
-_LONG = 1.0  # a switch interval that no thread waits out during some microseconds
+_changing = allocate_lock()
+_LONG_INTERVAL_S = 1.0  # a switch interval that cannot elapse during a few microseconds
 
 
 def exclusively(change: Callable[[], None], disturbs: Callable[[Any], bool], patience_s: float = 2.0) -> bool:
-    """Call change() when no other thread's stack holds a frame whose code `disturbs`; False if that never was.
+    """Call change() when no other thread's stack has a frame whose code `disturbs`; False if that never happened.
 
-    A thread that waits for the GIL asks for it one switch interval after the last switch.  The sleep makes
+    A thread that waits for the GIL asks for it one switch interval after the last switch.  The sleep causes
     that switch; the few microseconds after it are ours, and the long interval covers a preempted core.
     """
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
         time.sleep(0.0005)
-        if not _at_it.acquire(False):
-            continue  # it would take the long interval for the job's own, and leave it behind
+        if not _changing.acquire(False):
+            continue  # this call would take the long interval for the job's own and restore that one
         interval = sys.getswitchinterval()
         try:
-            sys.setswitchinterval(_LONG)
+            sys.setswitchinterval(_LONG_INTERVAL_S)
             if not _any_frame(disturbs):
                 change()
                 return True
         finally:
             sys.setswitchinterval(interval)
-            _at_it.release()
+            _changing.release()
     return False
 
 

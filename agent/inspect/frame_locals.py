@@ -1,8 +1,8 @@
-"""Reading and writing the variables of a frame that somebody else runs.
+"""Reading and writing the variables of a frame of the job.
 
-Up to 3.12 `f_locals` of a function is a dict that the frame keeps: each access fills it from the variables, and
-the interpreter writes it back after each trace event.  The one invariant: no such copy that was made here stays
-filled, for it would keep every object in it alive; none is emptied while it may still be written back.
+Up to 3.12 a function's `f_locals` is a dict that the frame keeps: each access fills it from the variables, and the
+interpreter writes it back after each trace event.  Invariant: no copy made here stays filled, because it would keep
+every object in it alive; no copy is emptied while the interpreter may still write it back.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import sys
 from types import FrameType
 from typing import Any
 
-COPIES = sys.version_info < (3, 13)  # from then on f_locals writes through
-_OPTIMIZED = 0x1  # code flag: the locals are slots, and f_locals is not the namespace itself
+COPIES = sys.version_info < (3, 13)  # since 3.13 f_locals writes through
+_OPTIMIZED = 0x1  # code flag: locals are slots, so f_locals is not the namespace itself
 
 
 def has_slots(frame: FrameType) -> bool:
-    """False for modules and class bodies, whose f_locals is their namespace."""
+    """False for modules and class bodies, whose f_locals is the namespace itself."""
     return bool(frame.f_code.co_flags & _OPTIMIZED)
 
 
 def read(frame: FrameType) -> dict[str, Any]:
-    """The variables that are bound now."""
+    """The variables bound at this moment."""
     values = dict(frame.f_locals)
     if has_slots(frame):
         empty({0: frame.f_locals})
@@ -29,8 +29,8 @@ def read(frame: FrameType) -> dict[str, Any]:
 
 
 def write(frame: FrameType, values: dict[str, Any]) -> None:
-    """Bind these variables, which the frame has, and leave all others as they are at this moment."""
-    variables = frame.f_locals  # filled now, so that what changed since read() is not undone
+    """Bind these variables, which the frame must have, and leave all others as they are at this moment."""
+    variables = frame.f_locals  # filled now, so that changes since read() are not undone
     variables.update(values)
     if COPIES and has_slots(frame):
         import ctypes
@@ -42,8 +42,8 @@ def write(frame: FrameType, values: dict[str, Any]) -> None:
 
 
 def empty(copies: dict[int, Any]) -> None:
-    """Empty the copies that nobody but their frame holds; one that is held elsewhere came from locals()."""
+    """Empty the copies that only their frame holds; a copy held elsewhere was returned by locals()."""
     while copies:
         _, copy = copies.popitem()
-        if COPIES and sys.getrefcount(copy) == 3:  # the frame's, ours and the argument's
+        if COPIES and sys.getrefcount(copy) == 3:  # references: the frame's, ours and the argument's
             copy.clear()

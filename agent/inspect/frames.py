@@ -1,7 +1,7 @@
-"""Where the other threads stand.
+"""The innermost frames of the other threads.
 
-The one invariant: no frame of ours is among them.  A frame with a variable that leads to itself stays until the
-collector comes, and with it all that was found beside it: the job's frames, and in these its tensors.
+Invariant: none of our own frames is among them.  A frame with a variable that leads back to itself stays until the
+garbage collector runs, and keeps alive everything found beside it: the job's frames and the tensors in them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import FrameType
 
 
 def frames_of_others() -> dict[int, FrameType]:
-    """Thread -> its innermost frame, of all threads but this one; to be dropped soon, for it keeps what they hold."""
+    """Thread -> innermost frame, except this thread.  Drop the result soon: it keeps alive what the frames hold."""
     frames = sys._current_frames()
     del frames[get_ident()]
     return frames

@@ -1,7 +1,7 @@
 """The Python stacks of all threads at one moment, as plain values.
 
-Asked by a reader, on the agent's thread.  The one invariant: no frame outlives the call, so nothing of the job's is
-kept alive by a look at it.
+Readers request them; they are taken on the agent's thread.  Invariant: no frame outlives the call, so taking stacks
+keeps none of the job's objects alive.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 from .frames import frames_of_others
 
 _OURS = __name__.partition(".")[0]
-_DEEPEST = 200  # frames of one thread; of a deeper one the innermost
+_MAX_FRAMES = 200  # frames per thread; of a deeper stack the innermost are kept
 
 
 def stacks() -> list[dict[str, Any]]:
-    """One entry a thread but this one: ident, native_id and name where threading knows it, is_main, and frames,
-    innermost first and without ours, each [file, line, function]; cut: how many outer frames were left out."""
+    """One entry per thread except this one: ident, native_id and name if threading knows the thread, is_main, frames
+    (innermost first, without ours, each [file, line, function]) and cut, the number of outer frames left out."""
     threading: Any = sys.modules.get("threading")
     named = dict(threading._active) if threading else {}
     main = threading.main_thread() if threading else None
-    return [_of_thread(ident, frame, named.get(ident), main) for ident, frame in frames_of_others().items()]
+    return [_thread_entry(ident, frame, named.get(ident), main) for ident, frame in frames_of_others().items()]
 
 
-def _of_thread(ident: int, frame: FrameType | None, thread: Any, main: Any) -> dict[str, Any]:
+def _thread_entry(ident: int, frame: FrameType | None, thread: Any, main: Any) -> dict[str, Any]:
     frames, cut = list[list[Any]](), 0
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] == _OURS:
-            pass  # a kernel or a hook of ours in between
-        elif len(frames) < _DEEPEST:
+            pass  # one of our kernels or hooks
+        elif len(frames) < _MAX_FRAMES:
             code = frame.f_code
             frames.append([code.co_filename, frame.f_lineno or code.co_firstlineno, _name(code)])
         else:

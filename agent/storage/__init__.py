@@ -1,5 +1,5 @@
-"""The memory in which rows, log and facts lie: memfds that readers on this host can map.
+"""Shared memory for rows, log and facts: memfds that readers on this host can map.
 
-It may import `protocol` and `streams`; the standard library.  Invariant: a writer never waits, converts or allocates
-what the collector would see.
+It may import `protocol`, `streams` and the standard library.  Invariant: a writer never waits, never converts, and
+allocates nothing that the garbage collector tracks.
 """

@@ -1,7 +1,7 @@
-"""The header memfd: the facts about this process and its agent, for readers that reach only its memory.
+"""The header memfd: facts about this process and its agent, for readers that can reach only its memory.
 
-The one invariant: of two halves the valid one is never written to; a new text goes into the other, then
-one integer is flipped.
+Invariant: the valid half of the two is never written to; new text goes into the other half, then one
+integer is flipped.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .memory import shared_memory
 
 
 class Header:
-    """write(facts) from the agent's thread only."""
+    """Call write() on the agent's thread only."""
 
     def __init__(self) -> None:
         self.buffer = shared_memory(HEADER_NAME, HEADER_BYTES)
         self._active = 1
 
     def write(self, facts: dict[str, Any]) -> None:
-        """Publish these facts.  Facts that are too long (a host name of megabytes?) are not published."""
+        """Publish these facts, unless they are too long (a host name of megabytes?)."""
         text = json.dumps(facts, separators=(",", ":")).encode()
         if len(text) > HEADER_HALVES[1] - HEADER_HALVES[0] - 4:
             return

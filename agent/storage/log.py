@@ -1,7 +1,7 @@
-"""The append-only log of strings and of what serial numbers mean: taps put, the agent's thread writes.
+"""The append-only log of strings and of the meaning of serial numbers: taps put, the agent's thread writes.
 
-The one invariant: only the agent's thread touches the memfd; any other thread appends to a deque, which
-takes no lock, so that neither a signal handler nor a preempted writer can ever block a training step.
+Invariant: only the agent's thread touches the memfd.  Other threads append to a deque, which takes no
+lock, so neither a signal handler nor a preempted writer can ever block a training step.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .memory import shared_memory
 
 _RECORD = Struct(LOG_RECORD)
 _COMMITTED = Struct("<Q")
-_STRINGS = 100_000  # distinct strings; a tap that keeps making new ones must not grow without bound
-_WAITING = 1 << 16  # records put but not written yet, at most
+_MAX_STRINGS = 100_000  # distinct strings; bounds the memory of a tap that keeps making new ones
+_MAX_WAITING = 1 << 16  # most records put but not yet written
 
 
 class Log:
-    """Records (kind, id, payload) as streams.py lays them out; ids are never used twice."""
+    """Records (kind, id, payload) in the layout of streams.py; ids are never reused."""
 
     def __init__(self) -> None:
         self.buffer = shared_memory("probe-log", LOG_BYTES)
@@ -30,29 +30,29 @@ class Log:
         self.dropped = 0
         self._ids = count(1)
         self._strings: dict[str, int] = {}
-        self._waiting: deque[tuple[int, int, Any]] = deque(maxlen=_WAITING)
+        self._waiting: deque[tuple[int, int, Any]] = deque(maxlen=_MAX_WAITING)
         _COMMITTED.pack_into(self.buffer, 0, self.committed)
 
     def next_id(self) -> int:
-        """A number that nothing else in this process has; any thread."""
+        """A number unique in this process.  Any thread."""
         return next(self._ids)
 
     def put(self, kind: int, id: int, payload: Any) -> None:
-        """Say what `id` means: text for LOG_STRING, else what json takes.  Any thread, about 100 ns."""
+        """Record what `id` means: text for LOG_STRING, else a value for json.  Any thread, about 100 ns."""
         self._waiting.append((kind, id, payload))
 
     def string(self, text: str) -> int:
-        """The id of this text, 0 when there are too many.  Any thread."""
+        """The id of this text, 0 if there are too many strings.  Any thread."""
         known = self._strings.get(text)
         if known is None:
-            if len(self._strings) >= _STRINGS:
+            if len(self._strings) >= _MAX_STRINGS:
                 return 0
             known = self._strings[text] = next(self._ids)
             self.put(LOG_STRING, known, text)
         return known
 
     def write(self) -> None:
-        """Bring what was put into the memfd; the agent's thread only."""
+        """Write waiting records to the memfd; the agent's thread only."""
         while self._waiting:
             self._record(*self._waiting.popleft())
         _COMMITTED.pack_into(self.buffer, 0, self.committed)
@@ -69,7 +69,7 @@ class Log:
         self.committed = end
 
     def read(self, first: int, last: int) -> memoryview:
-        """The committed bytes first … last - 1, without a copy."""
+        """Committed bytes first … last - 1, without a copy."""
         return memoryview(self.buffer)[max(first, _COMMITTED.size) : min(last, self.committed)]
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
-"""A named piece of memory that other processes can read through /proc/<pid>/fd; who holds one: rows, log, header.
+"""Named memory that other processes can read through /proc/<pid>/fd; rows, log and header each use it.
 
-One descriptor each: mmap keeps a duplicate of what it is given (by default, on every version), so the first is closed.
+Each piece costs one descriptor: mmap keeps a duplicate of the one it is given (by default, on every version), so the
+original is closed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 
 
 def shared_memory(name: str, size: int) -> mmap.mmap:
-    """A zeroed mapping of a memfd; pages cost memory once they are written.  close() gives all of it back."""
+    """A zeroed mapping of a memfd.  Pages cost memory once written; close() frees everything."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, size)

@@ -1,8 +1,8 @@
-"""Streams of packed rows: every tap appends here, the server reads; the training process never converts.
+"""Streams of packed rows: taps append, the server reads; the training process never converts rows.
 
-The one invariant: a row belongs to whoever claimed its place, and `claim` is a single C call, so several
-threads append without a lock.  A row is complete when its last slot holds its number; a place whose last
-slot holds anything else has not been written in this lap of the ring.
+Invariant: a row belongs to the caller that claimed its place.  `claim` is a single C call, so several
+threads append without a lock.  A row is complete when its last slot holds its number; if that slot holds
+anything else, the place has not been written in this lap of the ring.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _NO_END = 1 << 62  # row numbers never run out
 class Stream:
     """A ring of rows of k signed 8-byte slots in one memfd.
 
-    claim() -> (offset, seq) takes the next place, atomically; the caller packs its k - 1 values and seq
-    there with `pack_into(buffer, offset, …)`.  About 170 ns together, nothing for the collector to see.
+    claim() -> (offset, seq) takes the next place atomically; the caller packs its k - 1 values and seq
+    there with `pack_into(buffer, offset, …)`.  The two take about 170 ns and allocate nothing that the garbage
+    collector tracks.
     """
 
     def __init__(self, name: str, slots: tuple[str, ...], retention_bytes: int = RETENTION_BYTES) -> None:
@@ -39,37 +40,37 @@ class Stream:
         self.pack_into: Callable[..., None] = self.struct.pack_into
         lap = range(0, self.capacity * self.row_bytes, self.row_bytes)
         self._numbers = iter(range(1, _NO_END))
-        # An endless walk round the ring that lives in C alone: a tap never rolls a chunk, no lap is cleared.
+        # Walks round the ring for ever, entirely in C: a tap never starts a new chunk, and no lap is cleared.
         self._places = chain.from_iterable(repeat(lap))
         self.claim: Callable[[], tuple[int, int]] = zip(self._places, self._numbers, strict=False).__next__
 
     def append(self, *values: int) -> tuple[mmap.mmap, int, int]:
-        """Write a row of all slots but seq; any thread.  Returns (buffer, offset, seq), to patch a slot later."""
+        """Write a row of all slots except seq.  Any thread.  Returns (buffer, offset, seq), to patch a slot later."""
         offset, seq = self.claim()
         self.pack_into(self.buffer, offset, *values, seq)
         return self.buffer, offset, seq
 
     def writer(self, *values: int | Callable[[], int]) -> Callable[[Any], None]:
-        """A callable of one argument, which it ignores, that writes a row of these values, or of what they return.
+        """A callable that ignores its one argument and writes a row of these values, calling callable ones for slots row.
 
-        It is C throughout: between two large kernels, when no cache holds anything of ours any more, half as long as
-        a Python function.  Once this is closed it returns its argument.
+        It runs entirely in C: between two large kernels, when no cache holds our code any more, it takes half as
+        long as a Python function.  Once the stream is closed it returns its argument.
         """
-        each = (iter(value, _NO_END) if callable(value) else repeat(value) for value in values)
-        return partial(next, map(self.pack_into, repeat(self.buffer), self._places, *each, self._numbers))
+        slots = (iter(value, _NO_END) if callable(value) else repeat(value) for value in values)
+        return partial(next, map(self.pack_into, repeat(self.buffer), self._places, *slots, self._numbers))
 
     def position(self) -> int:
-        """The number of the last claimed row, 0 at first.  Costs nothing; any thread."""
+        """The number of the last claimed row, 0 before the first.  Costs nothing.  Any thread."""
         return _NO_END - 1 - length_hint(self._numbers)
 
     def oldest(self) -> int:
-        """The number of the oldest row still in the ring; those before it were overwritten."""
+        """The number of the oldest row still in the ring; earlier rows were overwritten."""
         return max(1, self.position() - self.capacity + 1)
 
     def read(self, first: int, last: int, rows: int) -> Iterator[tuple[int, memoryview]]:
-        """Pieces (number of their first row, the rows) of at most `rows` rows; never across the ring's end.
+        """Pieces (number of the first row, the rows) of at most `rows` rows; none spans the ring's end.
 
-        No copy: a piece is a view into the ring and must be let go of before close().
+        Nothing is copied: pieces are views into the ring and must be released before close().
         """
         first = max(first, self.oldest())
         while first <= last:
@@ -79,24 +80,26 @@ class Stream:
             first += count
 
     def since(self, first: int, last: int, slot: str, value: int) -> int:
-        """The number of the row before the one from which on, about, this slot is no less: of rows that come in its
-        order, but for some.  Some twenty readings of one slot, whatever the length of the history.
+        """The number of the row just before the first one whose `slot` is at least `value`.
+
+        Approximate: rows are assumed to be sorted by this slot, apart from a few.  A binary search, which reads one
+        slot about twenty times however long the history is.
         """
         place = 8 * self.slots.index(slot)
         oldest = first = max(first, self.oldest())
         while first < last:
             middle = (first + last) // 2
             offset = (middle - 1) % self.capacity * self.row_bytes
-            if _SLOT.unpack_from(self.buffer, offset + place)[0] < value and self._is(middle, offset):
+            if _SLOT.unpack_from(self.buffer, offset + place)[0] < value and self._has_number(middle, offset):
                 first = middle + 1
-            else:  # also a place that is being written
+            else:  # also if the place is being written
                 last = middle
         return max(oldest, first - 1)
 
-    def _is(self, seq: int, offset: int) -> bool:
+    def _has_number(self, seq: int, offset: int) -> bool:
         return bool(_SLOT.unpack_from(self.buffer, offset + self.row_bytes - 8)[0] == seq)
 
     def close(self) -> None:
-        """Give the memory back.  A tap in flight finds no number, or a closed buffer, and swallows either."""
+        """Free the memory.  A tap in flight finds no number, or a closed buffer, and swallows the error."""
         self._numbers.__setstate__(_NO_END)  # type: ignore[attr-defined]
         self.buffer.close()
