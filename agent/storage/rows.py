@@ -51,7 +51,7 @@ class Stream:
         return self.buffer, offset, seq
 
     def writer(self, *values: int | Callable[[], int]) -> Callable[[Any], None]:
-        """A callable that ignores its one argument and writes a row of these values, calling callable ones for slots row.
+        """A callable that ignores its one argument and writes a row of these values, or of what they return.
 
         It runs entirely in C: between two large kernels, when no cache holds our code any more, it takes half as
         long as a Python function.  Once the stream is closed it returns its argument.

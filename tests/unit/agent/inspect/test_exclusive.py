@@ -1,6 +1,6 @@
-"""A change that is made while no other thread runs leaves the job's switch interval as it was.
+"""A change made while no other thread runs leaves the job's switch interval as it was.
 
-Stdlib only: these tests run on every Python that is supported (test_every_python.py).
+Standard library only: these tests run on every supported Python (test_every_python.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def test_two_changes_at_once_leave_the_switch_interval_as_it_was() -> None:
 
     def first() -> None:
         began.set()
-        time.sleep(0.02)  # no change does this; a thread that loses its core looks the same to the other one
+        time.sleep(0.02)  # no real change sleeps, but to the other thread a lost core looks the same
         order.append("first")
 
     def second() -> None:
@@ -38,7 +38,7 @@ def test_two_changes_at_once_leave_the_switch_interval_as_it_was() -> None:
         sys.setswitchinterval(before)
 
 
-def test_a_change_that_would_disturb_waits_and_is_given_up() -> None:
+def test_a_change_that_would_disturb_waits_and_then_gives_up() -> None:
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()

@@ -1,4 +1,4 @@
-"""Looking at other threads keeps nothing of theirs: what their functions held is gone when they have returned."""
+"""Looking at other threads keeps none of their objects alive: a function's objects are freed when it returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def without_collector() -> Iterator[None]:
 
 
 def evaluated(code: str) -> None:
-    """A snippet beside the training, which sees the names of its frame."""
+    """Run a snippet beside the training; it sees the names of its frame."""
     log, spans = Log(), Stream(SPANS, STREAMS[SPANS], retention_bytes=1)
     Evaluation(
         code=code, filename="<eval>", write=False, send=lambda kind, fields: None, log=log, spans=spans, own={},
@@ -51,9 +51,11 @@ def evaluated(code: str) -> None:
         lambda: evaluated("1"),
         lambda: Boundary().close(),
     ],
-    ids=["stacks", "roots", "alone", "evaluate", "boundary"],
+    ids=["stacks", "model_names", "exclusively", "evaluate", "boundary"],
 )
-def test_what_a_function_held_is_gone_when_it_has_returned(look: Callable[[], object], without_collector: None) -> None:
+def test_objects_of_a_function_are_freed_when_it_returns_after_a_look(
+    look: Callable[[], object], without_collector: None
+) -> None:
     inside, over, held = threading.Event(), threading.Event(), []
 
     def function() -> None:
@@ -65,7 +67,7 @@ def test_what_a_function_held_is_gone_when_it_has_returned(look: Callable[[], ob
     thread = threading.Thread(target=function)
     thread.start()
     inside.wait()
-    watcher = threading.Thread(target=look)  # the agent's own
+    watcher = threading.Thread(target=look)  # stands for the agent's thread
     watcher.start()
     watcher.join()
     over.set()

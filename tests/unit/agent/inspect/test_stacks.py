@@ -1,4 +1,4 @@
-"""Stacks: taken inside, folded outside."""
+"""Stacks are taken in the agent and folded in the reader."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def deeper(depth: int, then: threading.Event, ready: threading.Event) -> None:
         then.wait(30)
 
 
-def test_every_other_thread_is_told_innermost_first() -> None:
+def test_every_other_thread_is_reported_innermost_frame_first() -> None:
     then, ready = threading.Event(), threading.Event()
     thread = threading.Thread(target=deeper, args=(300, then, ready), name="deep")
     thread.start()
     ready.wait()
     try:
-        told = {each["name"]: each for each in stacks()}
+        reported = {each["name"]: each for each in stacks()}
     finally:
         then.set()
         thread.join()
-    assert threading.current_thread().name not in told  # who asks is left out
-    deep = told["deep"]
+    assert threading.current_thread().name not in reported  # the calling thread is left out
+    deep = reported["deep"]
     assert (deep["native_id"], deep["is_main"]) == (thread.native_id, False)
     names = [function.rpartition(".")[2] for _, _, function in deep["frames"]]
     assert names[:2] == ["wait", "wait"] and names[-1] == "deeper" and len(names) == 200 and deep["cut"] > 100
@@ -40,13 +40,13 @@ def thread(name: str, *functions: str, is_main: bool = False) -> Thread:
     return Thread(1, 1, name, is_main, tuple(Frame("a.py", 1, function) for function in functions))
 
 
-def test_ranks_at_the_same_place_are_one_main_threads_first() -> None:
+def test_ranks_with_equal_stacks_are_merged_main_threads_first() -> None:
     same, other, worker = thread("Main", "x", is_main=True), thread("Main", "y", is_main=True), thread("w", "z")
     found = folded({0: [same, worker], 1: [other], 2: [same, worker]})
     assert [(one.thread.frames[0].function, one.ranks) for one in found] == [("x", (0, 2)), ("y", (1,)), ("z", (0, 2))]
 
 
-def test_a_path_is_told_from_where_it_means_something() -> None:
+def test_a_path_is_shortened_to_its_meaningful_part() -> None:
     assert short("/v/lib/python3.11/site-packages/torch/nn/modules/module.py") == "torch/nn/modules/module.py"
     assert short("/usr/lib/python3.11/threading.py") == "threading.py"
     assert short("/usr/lib/python3.11/multiprocessing/queues.py") == "multiprocessing/queues.py"

@@ -1,4 +1,4 @@
-"""The log: what serial numbers and string ids mean, written by the agent's thread alone."""
+"""The log records what serial numbers and string ids mean; only the agent's thread writes it."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_odd_text_does_not_stop_the_log(log: Log) -> None:
     assert len(records(log)) == 4
 
 
-def test_a_full_log_drops_and_counts(log: Log) -> None:
+def test_a_full_log_drops_records_and_counts_them(log: Log) -> None:
     log.put(LOG_STRING, 1, "x" * (65 << 20))
     log.string("later")
     assert [text for _, _, text in records(log)] == [b"later"] and log.dropped == 1
 
 
-def test_there_are_not_endlessly_many_strings(log: Log) -> None:
+def test_the_number_of_distinct_strings_is_bounded(log: Log) -> None:
     ids = [log.string(str(i)) for i in range(100_010)]
     assert ids[-1] == 0 and len({*ids} - {0}) == 100_000

@@ -1,4 +1,4 @@
-"""The ring of packed rows: whoever claims a place owns it, and its number says where it lies."""
+"""The ring of packed rows: the caller that claims a place owns it, and a row's number gives its place."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_position_counts_claimed_rows_without_claiming(stream: Stream) -> None:
     assert (stream.position(), stream.position()) == (1, 1)
 
 
-def test_the_oldest_rows_give_way_and_the_rest_keep_their_numbers(stream: Stream) -> None:
+def test_the_oldest_rows_are_overwritten_and_the_rest_keep_their_numbers(stream: Stream) -> None:
     for i in range(stream.capacity + 10):
         stream.append(i, 0)
     assert stream.oldest() == 11
@@ -53,7 +53,7 @@ def test_the_oldest_rows_give_way_and_the_rest_keep_their_numbers(stream: Stream
     assert all(number == seq and a == number - 1 for number, a, _, seq in rows)
 
 
-def test_a_claimed_row_that_is_not_written_yet_has_no_number_of_its_own(stream: Stream) -> None:
+def test_a_claimed_but_unwritten_row_lacks_its_number(stream: Stream) -> None:
     offset, seq = stream.claim()
     stream.append(5, 5)
     assert [row[3] for row in rows_of(stream, 1, 2)] == [0, 2]
@@ -61,13 +61,13 @@ def test_a_claimed_row_that_is_not_written_yet_has_no_number_of_its_own(stream: 
     assert [row[3] for row in rows_of(stream, 1, 2)] == [1, 2]
 
 
-def test_a_writer_writes_its_values_and_what_its_functions_return_whatever_it_is_called_with(stream: Stream) -> None:
+def test_a_writer_ignores_its_argument_and_writes_values_and_results_of_callables(stream: Stream) -> None:
     write = stream.writer(iter((3, 4)).__next__, 9)
     assert [write("ignored"), write(None)] == [None, None]
     assert rows_of(stream, 1, stream.position()) == [(1, 3, 9, 1), (2, 4, 9, 2)]
 
 
-def test_a_writer_that_outlives_its_stream_returns_what_it_is_given() -> None:
+def test_a_writer_that_outlives_its_stream_returns_its_argument() -> None:
     stream = Stream("test", ("a", "seq"), retention_bytes=1)
     write = stream.writer(1)
     stream.close()
@@ -78,16 +78,16 @@ def test_a_writer_that_outlives_its_stream_returns_what_it_is_given() -> None:
 def test_many_threads_append_without_losing_a_row(stream: Stream) -> None:
     each, interval = 6000, sys.getswitchinterval()
 
-    def write(who: int) -> None:
+    def write(writer: int) -> None:
         row = iter(range(each))
-        by_c = stream.writer(who, row.__next__)
+        by_c = stream.writer(writer, row.__next__)
         for i in row:
-            stream.append(who, i)
+            stream.append(writer, i)
             by_c(None)
 
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=write, args=(who,)) for who in range(4)]
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -98,7 +98,7 @@ def test_many_threads_append_without_losing_a_row(stream: Stream) -> None:
     assert len(rows) == len({(a, b) for _, a, b, _ in rows}) == 4 * each
 
 
-def test_recording_is_nothing_to_the_garbage_collector(stream: Stream) -> None:
+def test_recording_leaves_nothing_for_the_garbage_collector(stream: Stream) -> None:
     collections: list[str] = []
     write = stream.writer(1, time.perf_counter_ns)
 
@@ -117,12 +117,12 @@ def test_recording_is_nothing_to_the_garbage_collector(stream: Stream) -> None:
         gc.callbacks.remove(note)
     assert stream.position() == 100_000
     assert collections == []
-    # a few for the loop itself: a row that left anything behind would make it 100,000
+    # a few come from the loop itself; a row that left anything behind would make it 100,000
     assert after[0] - before[0] < 10 and after[1:] == before[1:]
 
 
 @given(st.integers(0, 3 * CHUNK_ROWS), st.integers(1, 70_000), st.integers(0, 70_000), st.integers(1, 5000))
-def test_any_range_comes_in_pieces_that_follow_each_other(written: int, first: int, more: int, piece: int) -> None:
+def test_any_range_is_read_in_consecutive_pieces(written: int, first: int, more: int, piece: int) -> None:
     stream = Stream("test", ("seq",), retention_bytes=1)
     for _ in range(written):
         stream.append()
