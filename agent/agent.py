@@ -201,7 +201,7 @@ class Agent:
 
     def _set(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.sampling.set(request["settings"], self.steps.typical_ns())
-        self.steps.turn_soon()
+        self.steps.resample()
         self.server.reply(key, wire.SETTINGS, settings=self.sampling.settings())
 
     def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:

@@ -80,7 +80,7 @@ class Facts:
             },
             "step_base": steps.base,
             "step_source": steps.source,
-            "step_settled": steps.own_number is None,
+            "step_settled": steps.trainer_step is None,
             "count": steps.count,
             "anchor": steps.anchor_name,
             "step_ns": steps.typical_ns(),

@@ -1,4 +1,4 @@
-"""Which step the job is in, how many samples it trained on, and which steps are recorded.
+"""The step that the job is in, the samples it trained on, and the choice of steps to record.
 
-It may import `names`, `storage`.  Invariant: every step has exactly one row, on the thread that made it.
+It may import `names`, `storage`.  Invariant: every step has exactly one row, written on the thread that made the step.
 """

@@ -1,7 +1,7 @@
-"""How many samples a step trained on: the first dimension of what its model is given, once a micro step.
+"""The number of samples a step trained on: the first dimension of the model's input, once per micro step.
 
-The forward tap asks `waiting` at each call; the engine's tap and the boundary say where a micro step begins.  The one
-invariant: of a micro step exactly one call counts, the first on the training thread that records gradients.
+The forward tap checks `waiting` at each call; the engine's tap and the boundary mark where a micro step begins.
+Invariant: exactly one call per micro step counts, the first one on the training thread that records gradients.
 """
 
 from __future__ import annotations
@@ -9,35 +9,35 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-_DEEP = 4  # containers in one another
+_MAX_DEPTH = 4  # nested containers
 _CONTAINERS = (tuple, list, dict)
-_NOT_TOLD = -1  # a PackedSequence: its tensor's first dimension is no batch
+_UNKNOWN = -1  # a PackedSequence: the first dimension of its tensor is not the batch
 
 
 class SampleCount:
-    """waiting: empty, but for one element from the beginning of a micro step to its first call."""
+    """waiting: holds one element from the beginning of a micro step to its first call, else nothing."""
 
     def __init__(self) -> None:
         self.waiting: list[None] = []
-        self.thread: int | None = None  # that trains
+        self.thread: int | None = None  # the training thread
         self._sum = 0
         self._known = True
         self._passes: list[None] = []
 
     def count(self, args: Any, kwargs: Any) -> None:
-        """In the forward tap, while one waits: this may be the call."""
+        """The forward tap calls this while `waiting` holds an element: this call may be the one that counts."""
         torch = sys.modules["torch"]
         if not torch.is_grad_enabled() or sys.modules["_thread"].get_ident() != self.thread:
-            return  # an evaluation, or somebody else's call
+            return  # an evaluation, or a call on another thread
         if torch._C._get_tracing_state() is not None:
-            return  # there, to ask for a size is an operation of the graph
+            return  # while tracing, reading a size would add an operation to the graph
         self.waiting.pop()
-        size = _first_size((args, kwargs), torch.Tensor, _DEEP)
+        size = _first_size((args, kwargs), torch.Tensor, _MAX_DEPTH)
         self._sum += size
         self._known = self._known and size > 0
 
     def pass_begins(self) -> None:
-        """In the engine's tap; forwards that are run again inside are no micro step's first."""
+        """The engine's tap calls this; forwards recomputed inside a pass do not begin a micro step."""
         self._passes.append(None)
         self.waiting.clear()
 
@@ -47,7 +47,7 @@ class SampleCount:
             self._wait()
 
     def take(self, thread: int) -> int:
-        """At a boundary, on the training thread: the samples since the last one, 0 if they are not known."""
+        """Samples since the last boundary, 0 if unknown.  Called at a boundary, on the training thread."""
         found = self._sum if self._known else 0
         self._sum, self._known, self.thread = 0, True, thread
         self._wait()
@@ -57,16 +57,16 @@ class SampleCount:
         self.waiting[:] = [None]
 
 
-def _first_size(value: Any, tensor_type: type, deep: int) -> int:
-    """First dimension of the first tensor that has one, 0 if there is no tensor."""
+def _first_size(value: Any, tensor_type: type, depth: int) -> int:
+    """The first dimension of the first tensor that has one, 0 if there is none."""
     if isinstance(value, tensor_type):
         size = value.shape[0] if value.shape else 0  # type: ignore[attr-defined]
         return size if type(size) is int else 0
-    if deep and isinstance(value, _CONTAINERS):
+    if depth and isinstance(value, _CONTAINERS):
         if hasattr(type(value), "batch_sizes"):
-            return _NOT_TOLD
+            return _UNKNOWN
         for each in value.values() if isinstance(value, dict) else value:
-            size = _first_size(each, tensor_type, deep - 1)
+            size = _first_size(each, tensor_type, depth - 1)
             if size:
                 return size
     return 0

@@ -1,7 +1,7 @@
-"""Which steps have their modules recorded: blocks of ten, every N-th of them, on the grid of the job's own steps.
+"""The choice of steps whose modules are recorded: every N-th block of ten, on the grid of the job's own step numbers.
 
-Asked by Steps at the boundaries that turn() names, on the training thread.  The one invariant: a block is ten
-steps whose number is all that decides, so ranks that sample every 5th and every 20th share the 20th.
+Steps calls turn() on the training thread, at the boundaries that turn() asks for.  Invariant: only the step number
+decides which blocks are sampled, so ranks that sample every 5th and every 20th block share the 20th.
 """
 
 from __future__ import annotations
@@ -13,82 +13,82 @@ from typing import Any
 from ...streams import BARE, BLOCK, EVERY, SAMPLED, UNTIMED
 from ..noop import noop
 
-FIRST = 20  # steps after the attach that all are sampled: what they cost says how many of the rest may be
+FIRST = 20  # steps after the attach that are all sampled: their cost decides how many later ones may be
 BUDGET_PCT = 1.0
-_AIM = 0.6  # of the budget: what is measured of ourselves is off by about as much as is left
-_PHASES_NS = 15_000  # of a step: the clocks around engine and optimizer, when no cache holds them
-_MEASURED = 5  # the step of a sampled block in which the taps on modules time themselves
-# The taps see what they do themselves, at its least; with their marks' firing inside of autograd, and what all that
-# drives out of the caches, a step with everything takes up to four times as much longer than one between samples.
-_UNSEEN = 4
-_ALWAYS = 10  # steps 100 to 109 are sampled whatever N is: people like to look there
-_BARE_OF, _BARE_AT = 50, 27  # this block of each 50 is the control, without any tap; no N samples it
+_AIMED_SHARE = 0.6  # of the budget: the error of our own measured cost is about as large as the rest
+_PHASES_NS = 15_000  # per step: the clocks around engine and optimizer when no cache holds them
+_MEASURED_STEP = 5  # the step of a sampled block in which the module taps time themselves
+# The taps measure only the least of their own work.  Their marks also fire inside autograd and displace the job's data
+# from the caches: a fully recorded step is longer than an unsampled one by up to four times what the taps measured.
+_UNSEEN_FACTOR = 4
+_ALWAYS_SAMPLED_BLOCK = 10  # steps 100 to 109 are sampled whatever N is, because people like to look there
+_BARE_EVERY, _BARE_BLOCK = 50, 27  # block 27 of every 50 is the control, without any tap; no N samples it
 
 
 class Sampling:
-    """turn() on the training thread; set() and settings() on the agent's, and take effect at the next turn."""
+    """turn() runs on the training thread; set() and settings() on the agent's, with effect at the next turn()."""
 
     def __init__(self) -> None:
         self.sample: int | None = None  # None: auto
         self.budget_pct = BUDGET_PCT
         self.backward = True
         self.every = 1
-        self.times_phases = True  # of steps that are not sampled
-        self.spent_ns = 0  # added up by the taps that time themselves
+        self.times_phases = True  # whether phases are timed in steps that are not sampled
+        self.spent_ns = 0  # summed by the taps while they time themselves
         self.cost_ns: int | None = None  # of one sampled step
         self._costs: deque[int] = deque(maxlen=4)
         self.gate: Callable[[int, bool], None] = noop
         self._measuring = False
 
     def turn(self, step: int, since_attach: int, step_ns: Callable[[], int | None]) -> tuple[int, int]:
-        """Open or close the taps for this step: (its flags, steps until this wants to be asked again)."""
+        """Open or close the taps for this step; returns (its flags, steps until the next call of turn())."""
         if self._measuring:
             self._learn(step_ns())
         flags = self._flags(step // BLOCK, since_attach)
-        place = step % BLOCK
-        self._measuring = bool(flags & SAMPLED) and self.sample is None and place == _MEASURED
+        index = step % BLOCK
+        self._measuring = bool(flags & SAMPLED) and self.sample is None and index == _MEASURED_STEP
         self.spent_ns = 0
         self.gate(flags, self._measuring)
-        return flags, 1 if self._measuring else (_MEASURED if place < _MEASURED else BLOCK) - place
+        return flags, 1 if self._measuring else (_MEASURED_STEP if index < _MEASURED_STEP else BLOCK) - index
 
     def _flags(self, block: int, since_attach: int) -> int:
-        if (block - _ALWAYS) % self.every == 0 or (self.sample is None and since_attach < FIRST):
+        if (block - _ALWAYS_SAMPLED_BLOCK) % self.every == 0 or (self.sample is None and since_attach < FIRST):
             return SAMPLED
-        if block % _BARE_OF == _BARE_AT:
+        if block % _BARE_EVERY == _BARE_BLOCK:
             return BARE
         return 0 if self.times_phases else UNTIMED
 
     def _learn(self, step_ns: int | None) -> None:
-        """From a step in which the taps timed themselves: the least of the last ones, for losing the core only adds."""
-        self._costs.append(_UNSEEN * self.spent_ns)
+        """After a step in which the taps timed themselves.  The minimum counts: a lost core only adds to the time."""
+        self._costs.append(_UNSEEN_FACTOR * self.spent_ns)
         self.cost_ns = min(self._costs)
         self._choose(step_ns)
 
     def _choose(self, step_ns: int | None) -> None:
-        """What may be done within the budget: the phases of all steps take up to half of it, modules the rest."""
+        """Choose what fits the budget: phases of all steps may take up to half of it, modules take the rest."""
         self.every = self.sample or self.every
         if not step_ns:
             return
-        budget_ns = _AIM * step_ns * self.budget_pct / 100
+        budget_ns = _AIMED_SHARE * step_ns * self.budget_pct / 100
         self.times_phases = budget_ns >= 2 * _PHASES_NS
         budget_ns -= self.times_phases * _PHASES_NS
         if self.sample is None and self.cost_ns is not None:
             self.every = next((every for every in EVERY if every * budget_ns >= self.cost_ns), EVERY[-1])
 
     def spend(self, ns: int) -> None:
-        """Told by the taps while they are measured."""
+        """The taps call this while they time themselves."""
         self.spent_ns += ns
 
-    def set(self, asked: Mapping[str, Any], step_ns: int | None) -> None:
-        """Raises ValueError, naming what is valid, and then has changed nothing."""
-        checked = {name: _check(name, value) for name, value in asked.items()}
+    def set(self, requested: Mapping[str, Any], step_ns: int | None) -> None:
+        """Apply settings.  Raises ValueError, which names the rejected one, before anything is changed."""
+        checked = {name: _check(name, value) for name, value in requested.items()}
         self.sample = checked.get("sample", self.sample)
         self.budget_pct = checked.get("budget_pct", self.budget_pct)
         self.backward = checked.get("backward", self.backward)
         self._choose(step_ns)
 
     def close(self) -> None:
-        """There are no taps any more."""
+        """Call this when the taps are gone."""
         self.gate = noop
 
     def settings(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The job's own number of steps where the optimizer keeps none: that of a trainer, or of a learning-rate scheduler.
+"""The job's own step number if the optimizer keeps none: a trainer's, or a learning-rate scheduler's.
 
-Made by step_count.py at the first boundary, from the variables of the frames on the training thread, and asked at the
-next ones.  The one invariant: a number is believed only after it grew by exactly one from each boundary to the next; a
-scheduler that is stepped once an epoch, or a trainer that counts two optimizers, is not.
+step_count.py makes a TrainerStep at the first boundary, from variables of the frames on the training thread, and calls
+it at the next ones.  Invariant: a number is accepted only after it grew by exactly one from each boundary to the next,
+which rules out a scheduler stepped once per epoch and a trainer that counts two optimizers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..names.namespace import PACKAGES, USERS, whose
 from ..names.variable_names import outward, parts_of, readable, variables
 
 TRAINER, SCHEDULER = "trainer", "scheduler"
-_GROWTHS = 2  # in a row: one alone may be the end of an epoch
+_MIN_GROWTHS = 2  # in a row: a single one may be the end of an epoch
 _HUGGING_FACE = ("transformers.trainer", "Trainer")
 _LIGHTNING = {
     ("lightning.pytorch.trainer.trainer", "Trainer"),
@@ -28,51 +28,51 @@ Read = Callable[[], "int | None"]  # steps completed before the one that ends no
 
 
 class TrainerStep:
-    """boundary() at each boundary while `pending`; then base and source, if a number is believed."""
+    """Call boundary() at each boundary while `pending`; base and source are then set if a number is accepted."""
 
     def __init__(self, frame: FrameType | None, optimizer: Any, count: int) -> None:
         self.base: int | None = None
         self.source = ""
         self._first = count
         try:
-            found = [(source, read, read()) for source, read in _found(frame, optimizer)]
-        except Exception:  # a variable came while we looked; inside a user's optimizer step nothing may escape
+            found = [(source, read, read()) for source, read in _sources(frame, optimizer)]
+        except Exception:  # a variable appeared meanwhile; nothing may escape into a user's optimizer step
             found = []
-        self._left = [(source, read, number - count) for source, read, number in found if number is not None]
+        self._candidates = [(source, read, number - count) for source, read, number in found if number is not None]
 
     @property
     def pending(self) -> bool:
-        return bool(self._left) and self.base is None
+        return bool(self._candidates) and self.base is None
 
     def boundary(self, count: int) -> None:
-        """The step of this count ends: those whose number has not grown with it are out."""
-        self._left = [(source, read, base) for source, read, base in self._left if read() == base + count]
-        if count < self._first + _GROWTHS:
+        """The step of this count ends: drop candidates whose number has not grown with it."""
+        self._candidates = [(source, read, base) for source, read, base in self._candidates if read() == base + count]
+        if count < self._first + _MIN_GROWTHS:
             return
         for source in (TRAINER, SCHEDULER):
-            bases = {base for its, _, base in self._left if its == source}
+            bases = {base for its, _, base in self._candidates if its == source}
             if len(bases) == 1:
                 self.base, self.source = bases.pop(), source
                 break
-        self._left = []
+        self._candidates = []
 
 
-def _found(frame: FrameType | None, optimizer: Any) -> list[tuple[str, Read]]:
-    """What may know the number; a scheduler that is a part of another one counts only its own time."""
-    things = list(_things(frame)) if readable() else []
-    trainers = {id(thing): thing for thing in things if _is_trainer(thing)}
-    schedulers = {id(thing): thing for thing in things if _schedules(thing, optimizer)}
+def _sources(frame: FrameType | None, optimizer: Any) -> list[tuple[str, Read]]:
+    """Trainers and schedulers that may hold the number; schedulers inside another one count only their own time."""
+    objects = list(_objects(frame)) if readable() else []
+    trainers = {id(candidate): candidate for candidate in objects if _is_trainer(candidate)}
+    schedulers = {id(candidate): candidate for candidate in objects if _is_scheduler_of(candidate, optimizer)}
     for outer in list(schedulers.values()):
         for part in vars(outer).get("_schedulers", ()):
             schedulers.pop(id(part), None)
     return [
-        *((TRAINER, _reader(thing, _trainers)) for thing in trainers.values()),
-        *((SCHEDULER, _reader(thing, _schedulers)) for thing in schedulers.values()),
+        *((TRAINER, _reader(candidate, _trainer_steps)) for candidate in trainers.values()),
+        *((SCHEDULER, _reader(candidate, _scheduler_steps)) for candidate in schedulers.values()),
     ]
 
 
-def _things(frame: FrameType | None) -> Iterator[Any]:
-    """What variables hold, and one level deep what those hold."""
+def _objects(frame: FrameType | None) -> Iterator[Any]:
+    """Objects held by variables, and the objects one level deep inside those."""
     frames = [each for each in outward(frame) if whose(each) in (USERS, PACKAGES)]
     frames = [each for each in frames if each.f_globals.get("__package__") != __package__]
     spaces = [variables(each) for each in frames]
@@ -83,41 +83,41 @@ def _things(frame: FrameType | None) -> Iterator[Any]:
                 yield from (held for _, held in parts_of(value))
 
 
-def _lineage(thing: Any) -> set[tuple[str, str]]:
-    return {(each.__module__, each.__qualname__) for each in type(thing).__mro__}
+def _lineage(candidate: Any) -> set[tuple[str, str]]:
+    return {(each.__module__, each.__qualname__) for each in type(candidate).__mro__}
 
 
-def _is_trainer(thing: Any) -> bool:
-    return type(thing).__flags__ & _HEAP != 0 and bool(_lineage(thing) & {_HUGGING_FACE, *_LIGHTNING})
+def _is_trainer(candidate: Any) -> bool:
+    return type(candidate).__flags__ & _HEAP_TYPE != 0 and bool(_lineage(candidate) & {_HUGGING_FACE, *_LIGHTNING})
 
 
-def _schedules(thing: Any, optimizer: Any) -> bool:
-    if type(thing).__flags__ & _HEAP == 0 or _LR_SCHEDULER not in _lineage(thing):
+def _is_scheduler_of(candidate: Any, optimizer: Any) -> bool:
+    if type(candidate).__flags__ & _HEAP_TYPE == 0 or _LR_SCHEDULER not in _lineage(candidate):
         return False
-    return vars(thing).get("optimizer") is optimizer
+    return vars(candidate).get("optimizer") is optimizer
 
 
-_HEAP = 1 << 9  # flag of a class that is made by a class statement
+_HEAP_TYPE = 1 << 9  # flag of classes made by a class statement
 
 
-def _reader(thing: Any, number_of: Callable[[Any], Any]) -> Read:
-    alive = ref(thing)
+def _reader(candidate: Any, number_of: Callable[[Any], Any]) -> Read:
+    alive = ref(candidate)
 
     def read() -> int | None:
         try:
             number = number_of(alive())
-        except Exception:  # a trainer of a version that we do not know, or one that is gone
+        except Exception:  # a trainer of an unknown version, or one that no longer exists
             return None
         return number if type(number) is int else None
 
     return read
 
 
-def _trainers(trainer: Any) -> Any:
-    """Both count a step when its optimizer is through, which is after the boundary."""
+def _trainer_steps(trainer: Any) -> Any:
+    """Both trainers count a step after its optimizer has finished, which is after the boundary."""
     return trainer.state.global_step if _HUGGING_FACE in _lineage(trainer) else trainer.global_step
 
 
-def _schedulers(scheduler: Any) -> Any:
-    """Steps of the scheduler, which follow those of the optimizer; `last_epoch` is what a resumed job goes on from."""
+def _scheduler_steps(scheduler: Any) -> Any:
+    """The scheduler's steps, which follow the optimizer's; a resumed job continues from `last_epoch`."""
     return vars(scheduler)["last_epoch"]

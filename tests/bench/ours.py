@@ -26,7 +26,7 @@ class Everything:
         self._agent.sampling.turn = lambda *_: self._turn(flags)
         self._agent.taps.optimizer.install()
         self._turn(flags)
-        self._agent.steps.turn_soon()
+        self._agent.steps.resample()
         self._before = self._rows()
 
     def _flags(self) -> int:

@@ -1,4 +1,4 @@
-"""Which steps are sampled: a grid of blocks of ten on the job's own numbers, thinned until the budget is kept."""
+"""Sampling: blocks of ten steps on the grid of the job's own numbers, thinned until the budget is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MS = 1_000_000
 
 
 def flags_of(sampling: Sampling, steps: range, cost_ns: int = 0, step_ns: int = 100 * MS) -> dict[int, int]:
-    """The flags of each step, asked for as Steps does; the taps time themselves where they are told to."""
+    """The flags of each step, requested as Steps does; the taps time themselves when asked to."""
     found, due, flags = dict[int, int](), steps.start, 0
 
     def gate(flags: int, measured: bool) -> None:
@@ -43,17 +43,15 @@ def test_the_first_twenty_steps_are_all_sampled_wherever_the_attach_fell() -> No
 
 
 @pytest.mark.parametrize(("cost_us", "every"), [(0, 1), (140, 1), (150, 2), (700, 5), (1450, 10), (400_000, 100)])
-def test_n_is_the_least_that_keeps_the_budget(cost_us: int, every: int) -> None:
+def test_n_is_the_smallest_that_keeps_the_budget(cost_us: int, every: int) -> None:
     sampling = Sampling()
-    # Of 100 ms; three times as much is not seen.  0.6 of 1 % is 600 µs, of which the clocks around phases have 15.
+    # Steps take 100 ms; three times the measured cost goes unseen.  0.6 of 1 % is 600 µs; phase clocks take 15 of it.
     flags_of(sampling, range(100), cost_ns=cost_us * 1000)
     assert sampling.every == every
 
 
 @pytest.mark.parametrize(("step_us", "flags"), [(400, UNTIMED), (4_900, UNTIMED), (5_100, 0), (100_000, 0)])
-def test_the_phases_of_a_step_too_short_for_the_clocks_around_them_are_timed_in_samples_only(
-    step_us: int, flags: int
-) -> None:
+def test_phases_of_steps_too_short_for_their_clocks_are_timed_only_in_sampled_steps(step_us: int, flags: int) -> None:
     found = flags_of(Sampling(), range(1000, 2000), cost_ns=20 * step_us, step_ns=1000 * step_us)
     assert {found[step] for step in range(1100, 1250) if not found[step] & SAMPLED} == {flags}
     assert sampled(found)
@@ -84,7 +82,7 @@ def test_every_nth_block_of_ten_is_sampled_whole_on_the_grid_of_the_jobs_steps(e
 
 
 @pytest.mark.parametrize("every", EVERY[1:])
-def test_one_block_in_fifty_is_bare_and_none_when_everything_is_asked_for(every: int) -> None:
+def test_one_block_in_fifty_is_bare_and_none_if_every_block_is_sampled(every: int) -> None:
     sampling = Sampling()
     sampling.set({"sample": every}, None)
     flags = flags_of(sampling, range(5000))
@@ -110,7 +108,7 @@ def test_the_taps_time_themselves_in_one_step_of_a_sampled_block_and_only_for_au
 @given(
     st.sampled_from(sorted(settings.VALID)), st.one_of(st.none(), st.booleans(), st.floats(), st.integers(), st.text())
 )
-def test_the_agent_and_the_reader_take_the_same_values(name: str, value: object) -> None:
+def test_agent_and_reader_accept_the_same_values(name: str, value: object) -> None:
     sampling = Sampling()
     before = sampling.settings()
     try:
@@ -125,7 +123,7 @@ def test_the_agent_and_the_reader_take_the_same_values(name: str, value: object)
         assert sampling.settings()[name] == value
 
 
-def test_both_sides_know_the_same_numbers() -> None:
+def test_agent_and_reader_use_the_same_constants() -> None:
     assert agent_sampling.EVERY is settings.EVERY is EVERY == (1, 2, 5, 10, 20, 50, 100)
     assert agent_sampling.BLOCK is BLOCK == 10
 

@@ -1,4 +1,4 @@
-"""Steps as they are counted: who is told of which boundary, and what is known of the last ones."""
+"""Counting steps: which boundaries are reported to whom, and facts about the last steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(steps: Steps, count: int, every_ns: int = 10) -> None:
         steps.stepped(None, ANCHOR, every_ns * (steps.count + 1))
 
 
-def test_the_boundary_is_told_when_it_wants_to_be(made: Made) -> None:
+def test_the_boundary_is_called_at_the_counts_it_names(made: Made) -> None:
     told: list[int] = []
 
     def boundary(count: int) -> int:
@@ -52,14 +52,14 @@ def test_the_boundary_is_told_when_it_wants_to_be(made: Made) -> None:
     assert told == [1, 3, 9, 27]
 
 
-@pytest.mark.parametrize("wake", [Steps.wake, Steps.turn_soon])
-def test_who_wakes_it_while_it_plans_is_heard(made: Made, wake: Callable[[Steps], None]) -> None:
+@pytest.mark.parametrize("wake", [Steps.wake, Steps.resample])
+def test_a_wake_during_planning_is_not_lost(made: Made, wake: Callable[[Steps], None]) -> None:
     told: list[int] = []
 
     def boundary(count: int) -> int:
         told.append(count)
         if len(told) == 1:
-            wake(steps)  # by another thread, before the plan that was made without it is kept
+            wake(steps)  # by another thread, before the plan made without it is stored
         return 1 << 40
 
     steps = made(boundary)
@@ -70,7 +70,7 @@ def test_who_wakes_it_while_it_plans_is_heard(made: Made, wake: Callable[[Steps]
     assert told == [1, 2, 6]
 
 
-def test_an_error_of_the_sampling_is_not_the_last_that_is_heard_of_it(made: Made) -> None:
+def test_steps_go_on_calling_the_boundary_after_an_error_in_sampling(made: Made) -> None:
     sampling, told = never_turning(), list[int]()
     steps = made(lambda count: told.append(count) or 1 << 40, sampling=sampling)  # type: ignore[func-returns-value]
     turn = sampling.turn
@@ -86,7 +86,7 @@ def test_an_error_of_the_sampling_is_not_the_last_that_is_heard_of_it(made: Made
     assert told == [2] and steps.count == 6
 
 
-def test_what_is_known_of_the_last_steps_is_read_from_their_rows(made: Made) -> None:
+def test_facts_about_the_last_steps_are_read_from_their_rows(made: Made) -> None:
     stream = small_stream()
     steps = made(lambda _: 1 << 40, stream)
     assert (steps.last_ns, steps.training_thread, steps.typical_ns()) == (None, None, None)

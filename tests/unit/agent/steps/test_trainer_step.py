@@ -1,6 +1,6 @@
-"""The number of a step is the trainer's or the scheduler's, where the optimizer keeps none and it is one a step.
+"""A step's number comes from the trainer or scheduler if the optimizer keeps none and theirs grows by one per step.
 
-PYTEST_DONT_REWRITE: a rewritten assert calls locals(), and up to 3.12 what that gives out is left alone.
+PYTEST_DONT_REWRITE: a rewritten assert calls locals(), and up to 3.12 the agent leaves frames that do so alone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def made() -> Any:
 
 
 def numbered(taps: Taps) -> Numbered:
-    """Where the number comes from, and that of the step which ended last."""
-    assert taps.steps.own_number is None
+    """The source of the number, and the number of the step that ended last."""
+    assert taps.steps.trainer_step is None
     return taps.steps.source, taps.steps.base + taps.steps.count - 1
 
 
@@ -48,14 +48,14 @@ def run(optimizer: Any, after: Callable[[], object], steps: int = 5) -> None:
         after()
 
 
-def test_a_scheduler_that_is_stepped_with_each_step_knows_the_number(taps: Taps) -> None:
+def test_a_scheduler_stepped_at_each_step_gives_the_number(taps: Taps) -> None:
     optimizer = made()
     scheduler = resumed(lr_scheduler.CosineAnnealingLR(optimizer, 10_000), 1000)
     run(optimizer, scheduler.step)
     assert numbered(taps) == ("scheduler", 1004)  # steps 1000 to 1004 have ended, the first is 0
 
 
-def test_it_is_found_as_an_attribute_too(taps: Taps) -> None:
+def test_a_scheduler_held_as_an_attribute_is_found_too(taps: Taps) -> None:
     class Training:
         def __init__(self) -> None:
             self.optimizer = made()
@@ -68,7 +68,7 @@ def test_it_is_found_as_an_attribute_too(taps: Taps) -> None:
     assert numbered(taps) == ("scheduler", 74)
 
 
-def test_a_scheduler_of_epochs_is_not_believed_wherever_the_attach_falls(taps: Taps) -> None:
+def test_a_scheduler_stepped_per_epoch_is_not_accepted_wherever_the_attach_falls(taps: Taps) -> None:
     optimizer = made()
     scheduler = resumed(lr_scheduler.StepLR(optimizer, 10), 7)
     run(optimizer, scheduler.step, 1)  # the end of an epoch
@@ -76,14 +76,14 @@ def test_a_scheduler_of_epochs_is_not_believed_wherever_the_attach_falls(taps: T
     assert numbered(taps) == ("attach", 5)
 
 
-def test_a_scheduler_of_another_optimizer_is_not_asked(taps: Taps) -> None:
+def test_a_scheduler_of_another_optimizer_is_not_read(taps: Taps) -> None:
     optimizer, other = made(), made()
     scheduler = resumed(lr_scheduler.StepLR(other, 10), 7)
     run(optimizer, lambda: setattr(scheduler, "last_epoch", scheduler.last_epoch + 1))
     assert numbered(taps) == ("attach", 4)
 
 
-def test_the_parts_of_a_chain_of_schedulers_count_only_their_own_time(taps: Taps) -> None:
+def test_schedulers_inside_a_chain_count_only_their_own_time(taps: Taps) -> None:
     optimizer = made()
     warmup = lr_scheduler.LinearLR(optimizer)
     main = lr_scheduler.CosineAnnealingLR(optimizer, 1000)
@@ -95,7 +95,7 @@ def test_the_parts_of_a_chain_of_schedulers_count_only_their_own_time(taps: Taps
     assert numbered(taps) == ("scheduler", 54) and main.last_epoch == 50
 
 
-def test_two_schedulers_that_contradict_each_other_are_not_believed(taps: Taps) -> None:
+def test_two_schedulers_that_disagree_are_not_accepted(taps: Taps) -> None:
     optimizer = made()
     one, other = (resumed(lr_scheduler.StepLR(optimizer, 10), done) for done in (70, 700))
     run(optimizer, lambda: (one.step(), other.step()))
@@ -112,7 +112,7 @@ class State:
 
 
 @pytest.mark.parametrize("subclassed", [False, True])
-def test_hugging_faces_trainer_knows_the_number(taps: Taps, subclassed: bool) -> None:
+def test_hugging_faces_trainer_gives_the_number(taps: Taps, subclassed: bool) -> None:
     kind = trainer_class("transformers.trainer")
     trainer = (type("Mine", (kind,), {}) if subclassed else kind)()
     trainer.state, trainer.optimizer = State(), made()
@@ -132,14 +132,14 @@ def test_hugging_faces_trainer_knows_the_number(taps: Taps, subclassed: bool) ->
 
 
 @pytest.mark.parametrize("module", ["lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer"])
-def test_lightnings_trainer_knows_the_number(taps: Taps, module: str) -> None:
+def test_lightnings_trainer_gives_the_number(taps: Taps, module: str) -> None:
     trainer, optimizer = trainer_class(module)(), made()
     trainer.global_step = 40
     run(optimizer, lambda: setattr(trainer, "global_step", trainer.global_step + 1))
     assert numbered(taps) == ("trainer", 44)
 
 
-def test_a_trainer_that_counts_two_optimizers_is_not_believed(taps: Taps) -> None:
+def test_a_trainer_that_counts_two_optimizers_is_not_accepted(taps: Taps) -> None:
     trainer, optimizer = trainer_class("lightning.pytorch.trainer.trainer")(), made()
     trainer.global_step = 40
     run(optimizer, lambda: setattr(trainer, "global_step", trainer.global_step + 2))
@@ -157,7 +157,7 @@ def test_a_trainer_that_raises_costs_the_job_nothing(taps: Taps) -> None:
     assert numbered(taps) == ("attach", 4) and trainer is not None
 
 
-def test_the_optimizers_own_count_needs_no_other(taps: Taps) -> None:
+def test_the_optimizers_own_count_takes_precedence(taps: Taps) -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     weight.grad = torch.zeros(2)
     optimizer = torch.optim.AdamW([weight])
@@ -167,11 +167,11 @@ def test_the_optimizers_own_count_needs_no_other(taps: Taps) -> None:
     assert numbered(taps) == ("optimizer", 0)
 
 
-def test_what_was_looked_at_is_not_kept(taps: Taps) -> None:
+def test_inspected_objects_are_not_kept_alive(taps: Taps) -> None:
     optimizer = made()
     scheduler = lr_scheduler.StepLR(optimizer, 10)
     optimizer.step()
-    assert taps.steps.own_number is not None
+    assert taps.steps.trainer_step is not None
     before = sys.getrefcount(scheduler)
     run(optimizer, scheduler.step)
-    assert taps.steps.own_number is None and sys.getrefcount(scheduler) == before
+    assert taps.steps.trainer_step is None and sys.getrefcount(scheduler) == before
