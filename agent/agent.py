@@ -108,13 +108,13 @@ class Agent:
         self.header.write(self.facts.now())
 
     def _listen(self, wanted: dict[str, Any]) -> None:
-        if self.server.doors.port is not None:
+        if self.server.listeners.port is not None:
             if self.facts.server_key != wanted["public"]:
                 raise CannotListen("other-key", f"listens at {self.facts.tcp} already, with another key")
             return
-        self.server.doors.listen(wanted["address"], int(wanted["port"]), wanted["secret"], wanted["roles"])
+        self.server.listeners.listen(wanted["address"], int(wanted["port"]), wanted["secret"], wanted["roles"])
         self.peers.listening(wanted["host"], wanted["address"], wanted["public"])
-        self.facts.server_key, self.facts.tcp = wanted["public"], f"tcp://{wanted['host']}:{self.server.doors.port}"
+        self.facts.server_key, self.facts.tcp = wanted["public"], f"tcp://{wanted['host']}:{self.server.listeners.port}"
 
     def _run(self) -> None:
         _name_thread(b"probe-agent")
@@ -250,7 +250,7 @@ class Agent:
         for part in self._parts():
             with contextlib.suppress(BufferError):  # the server was sending from it: that thread is not here
                 part.close()
-        _KEPT.append(self.server.doors.abandon())
+        _KEPT.append(self.server.listeners.abandon())
         fork.forget_modules()
 
 

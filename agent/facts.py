@@ -89,7 +89,7 @@ class Facts:
             "collectives_ns": taps.collectives.since_ns if taps is not None else None,
             "taps": {**of_torch, **self._agent.sampler_loop.states()},
             "peers": self._agent.peers.state,
-            "trouble": self._agent.boundary.trouble or self._agent.server.trouble,
+            "trouble": self._agent.boundary.trouble or self._agent.server.fault,
             "holder": self._agent.evals.holder(),
         }
 

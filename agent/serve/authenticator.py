@@ -1,8 +1,8 @@
-"""Who may come in: libzmq asks us about each who comes (ZAP, RFC 27), and what he proves settles what he may ask.
+"""Decides who may connect: libzmq asks it about each connection (ZAP, RFC 27), and the key proved settles the role.
 
-Used by listeners.py, on the agent's thread.  The one invariant: at a port nobody is let in who has not proved that he
-has a key of this job; and while too many are here nobody else gets in, for each connection is a descriptor of the
-training's.
+Used by listeners.py, on the agent's thread.  Invariant: a port admits only clients that have proved they hold a key of
+this job; and while too many are connected nobody else is admitted, because each connection takes a file descriptor of
+the training process.
 """
 
 from __future__ import annotations
@@ -15,81 +15,83 @@ import zmq
 
 CLIENTS = 64
 DOMAIN = b"probe"
-_NEWS = "inproc://clients"
-_IN, _UNKNOWN, _FULL = b"200", b"400", b"500"  # who is refused is told so, and does not come again by itself
-_PLAIN, _BY_KEY = b"NULL", b"CURVE"
+_EVENTS = "inproc://clients"
+_ADMITTED, _UNKNOWN, _FULL = b"200", b"400", b"500"  # a refused client learns it and does not reconnect by itself
+_PLAIN, _CURVE = b"NULL", b"CURVE"
 
 
-class Room:
-    """How many readers are connected at the path; made before its socket is bound."""
+class PathConnections:
+    """Counts the clients connected at the path.  Made before its socket is bound."""
 
     def __init__(self, context: zmq.Context[Any], socket: Any) -> None:
         self._socket = socket
         self._connections = 0
-        self._sent_away = 0  # of these; they are gone in a moment
+        self._refused = 0  # of the connections; they disconnect in a moment
         socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
-        socket.monitor(_NEWS, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        self.news = context.socket(zmq.PAIR)
-        self.news.setsockopt(zmq.LINGER, 0)
-        self.news.setsockopt(zmq.RCVHWM, 0)  # full, it would hold up zmq's own thread
-        self.news.connect(_NEWS)
+        socket.monitor(_EVENTS, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self.events = context.socket(zmq.PAIR)
+        self.events.setsockopt(zmq.LINGER, 0)
+        self.events.setsockopt(zmq.RCVHWM, 0)  # unlimited: a full queue would block zmq's own thread
+        self.events.connect(_EVENTS)
 
     def count(self) -> None:
-        """Who has come, those at the door included, and who has gone, those who were sent away first."""
-        for frames in all_of(self.news):
+        """Count connections, including those still to be admitted; a disconnect counts as a refused client's first."""
+        for frames in received(self.events):
             if int.from_bytes(frames[0][:2], "little") == zmq.EVENT_ACCEPTED:
                 self._connections += 1
             else:
                 self._connections -= 1
-                self._sent_away -= self._sent_away > 0
+                self._refused -= self._refused > 0
 
-    def left(self, waiting: int) -> int:
-        """For how many of those at the door there is room."""
+    def free(self, waiting: int) -> int:
+        """How many of the `waiting` clients can be admitted."""
         self.count()
-        return CLIENTS - (self._connections - self._sent_away - waiting)
+        return CLIENTS - (self._connections - self._refused - waiting)
 
-    def send_away(self) -> None:
-        self._sent_away += 1
+    def refuse(self) -> None:
+        self._refused += 1
 
-    def tidy(self) -> None:
-        """Of those who were gone before they were sent away there is no news."""
+    def reset_refused(self) -> None:
+        """A client that disconnected before it was refused causes no further event."""
         self.count()
-        self._sent_away = 0
+        self._refused = 0
 
     def close(self) -> None:
-        """Before the socket."""
+        """Call before the socket is closed."""
         self._socket.disable_monitor()
 
 
 class Authenticator:
-    """answer() when `asked` can be read.  roles: public key -> what it is for."""
+    """answer() when `requests` is readable.  roles: public key -> role."""
 
     def __init__(self, context: zmq.Context[Any]) -> None:
         self.roles: dict[bytes, bytes] = {}
-        self.asked = context.socket(zmq.ROUTER)
-        self.asked.setsockopt(zmq.LINGER, 0)
-        self.asked.bind("inproc://zeromq.zap.01")
+        self.requests = context.socket(zmq.ROUTER)
+        self.requests.setsockopt(zmq.LINGER, 0)
+        self.requests.bind("inproc://zeromq.zap.01")
 
-    def answer(self, room: Room) -> None:
-        """Those at the doors: at the path while there is room, at the port who has a key."""
-        waiting = [frames for frames in all_of(self.asked) if len(frames) >= 8]
-        left = room.left(sum(frames[7] == _PLAIN for frames in waiting))
+    def answer(self, path: PathConnections) -> None:
+        """Admit waiting clients: at the path while there is room, at the port if they hold a key."""
+        waiting = [frames for frames in received(self.requests) if len(frames) >= 8]
+        free = path.free(sum(frames[7] == _PLAIN for frames in waiting))
         for identity, _, version, id, _, _, _, mechanism, *proof in waiting:
-            status, role = self._judge(mechanism, proof, left > 0)
-            left -= mechanism == _PLAIN
+            status, role = self._judge(mechanism, proof, free > 0)
+            free -= mechanism == _PLAIN
             if status == _FULL:
-                room.send_away()
-            with contextlib.suppress(zmq.ZMQError):  # gone meanwhile
-                self.asked.send_multipart([identity, b"", version, id, status, b"", role, b""], zmq.NOBLOCK)
+                path.refuse()
+            with contextlib.suppress(zmq.ZMQError):  # the client has gone
+                self.requests.send_multipart([identity, b"", version, id, status, b"", role, b""], zmq.NOBLOCK)
 
-    def _judge(self, mechanism: bytes, proof: list[bytes], room: bool) -> tuple[bytes, bytes]:
+    def _judge(self, mechanism: bytes, proof: list[bytes], has_room: bool) -> tuple[bytes, bytes]:
+        """The status for libzmq, and the role."""
         if mechanism == _PLAIN:
-            return _IN if room else _FULL, b""
-        role = self.roles.get(proof[0]) if mechanism == _BY_KEY and proof else None
-        return (_UNKNOWN, b"") if role is None else (_IN, role)
+            return _ADMITTED if has_room else _FULL, b""
+        role = self.roles.get(proof[0]) if mechanism == _CURVE and proof else None
+        return (_UNKNOWN, b"") if role is None else (_ADMITTED, role)
 
 
-def all_of(socket: Any) -> Iterator[list[bytes]]:
+def received(socket: Any) -> Iterator[list[bytes]]:
+    """All messages that the socket holds now."""
     with contextlib.suppress(zmq.Again):
         while True:
             yield socket.recv_multipart(zmq.NOBLOCK)

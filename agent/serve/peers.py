@@ -1,7 +1,7 @@
-"""Where the other ranks of the job are asked: each agent with a port leaves a record in the job's own store.
+"""Where to reach the agents of the other ranks: each agent with a port puts a record into the job's own store.
 
-tick() and ask() on the agent's thread.  The one invariant: neither that thread nor the job ever waits for the store: it
-is spoken to on threads that end soon, by a connection of our own; the job's store object only tells its address.
+tick() and ask() on the agent's thread.  Invariant: neither that thread nor the job ever waits for the store.  Short-lived
+threads talk to it over a connection of our own; the job's store object only supplies the address.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ... import protocol as wire
 from ..torch_state import is_distributed
 from .server import Key, Refused, Server
 
-_PATIENCE_S = 3.0  # with the store
-_AGAIN_S = 30.0  # after the store could not be reached
-_EVERYWHERE = {"0.0.0.0", "::"}
+_TIMEOUT_S = 3.0  # for the store
+_RETRY_S = 30.0  # after the store could not be reached
+_ANY_ADDRESS = {"0.0.0.0", "::"}
 
-Place = tuple[str, int, str]  # host and port of the store; what our keys begin with
+Place = tuple[str, int, str]  # the store's host and port, and the prefix of our keys
 
 
 class Unknown(Exception):
-    """Why the job has no store that others could look into."""
+    """The job has no store that other ranks could read; the message says why."""
 
 
 class Peers:
@@ -33,72 +33,72 @@ class Peers:
     def __init__(self, server: Server, identity: str) -> None:
         self.state = "off: no port was asked for"
         self._server, self._identity = server, identity
-        self._listens: dict[str, Any] | None = None
-        self._left: tuple[Place, int] | None = None  # where our record lies, and for which rank
+        self._port: dict[str, Any] | None = None  # host, address and public key of our own port
+        self._published: tuple[Place, int] | None = None  # the store that has our record, and the rank in it
         self._due = 0.0
-        self._at_store = sys.modules["_thread"].allocate_lock()
+        self._store_lock = sys.modules["_thread"].allocate_lock()
 
     def listening(self, host: str, address: str, public: str) -> None:
-        self._listens = {"host": host, "address": address, "key": public}
+        """This agent listens there; public: its public key."""
+        self._port = {"host": host, "address": address, "key": public}
 
     def tick(self) -> None:
-        """Leave the record once there is a process group, and again if its rank becomes another."""
-        if self._listens is None or time.monotonic() < self._due or self._at_store.locked():
+        """Publish the record once there is a process group, and again if the rank changes."""
+        if self._port is None or time.monotonic() < self._due or self._store_lock.locked():
             return
         try:
             wanted = place_of_store(), sys.modules["torch.distributed"].get_rank()
         except Unknown as error:
             self.state = f"off: {error}"
             return
-        if wanted != self._left:
-            self._due = time.monotonic() + _AGAIN_S
-            self._at_store.acquire()
-            sys.modules["_thread"].start_new_thread(self._leave, wanted)
+        if wanted != self._published:
+            self._due = time.monotonic() + _RETRY_S
+            self._store_lock.acquire()
+            sys.modules["_thread"].start_new_thread(self._publish, wanted)
 
     def ask(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        """What every rank has left: its records, by rank, None for who has left none."""
-        if self._left is None:
+        """Reply with the records of all ranks, by rank; None for a rank that has published none."""
+        if self._published is None:
             raise Refused("no-peers", f"knows no other rank: {self.state.removeprefix('off: ')}")
-        place = self._left[0]
+        place = self._published[0]
         size = int(sys.modules["torch.distributed"].get_world_size())
         sys.modules["_thread"].start_new_thread(self._read, (key, place, size))
 
     def remove(self) -> None:
-        """Take our record out of the store, if that still is."""
-        self._listens = None
-        if not self._at_store.acquire(timeout=_PATIENCE_S):
+        """Delete our record from the store, if the store still exists."""
+        self._port = None
+        if not self._store_lock.acquire(timeout=_TIMEOUT_S):
             return
         try:
-            if self._left is not None:
-                place, rank = self._left
+            if self._published is not None:
+                place, rank = self._published
                 store, name = open_store(place), f"{place[2]}/{rank}"
                 if store.check([name]) and json.loads(store.get(name))["id"] == self._identity:
                     store.delete_key(name)
         except Exception:  # a store that is gone has no record either
             pass
         finally:
-            self._at_store.release()
+            self._store_lock.release()
 
-    # ---- threads of their own
+    # ---- on short-lived threads
 
-    def _leave(self, place: Place, rank: int) -> None:
+    def _publish(self, place: Place, rank: int) -> None:
         try:
-            listens = self._listens
-            if listens is not None:
-                open_store(place).set(f"{place[2]}/{rank}", json.dumps(self._record(place, rank, listens)))
-                self._left, self._due, self.state = (place, rank), 0.0, "on"
+            port = self._port
+            if port is not None:
+                open_store(place).set(f"{place[2]}/{rank}", json.dumps(self._record(place, rank, port)))
+                self._published, self._due, self.state = (place, rank), 0.0, "on"
         except Exception as error:
-            self.state = f"off: the store at {place[0]}:{place[1]}: {_line(error)}"
+            self.state = f"off: the store at {place[0]}:{place[1]}: {_first_line(error)}"
         finally:
-            self._at_store.release()
+            self._store_lock.release()
 
-    def _record(self, place: Place, rank: int, listens: dict[str, Any]) -> dict[str, Any]:
-        address = listens["address"]
-        host = address_towards(place) if address in _EVERYWHERE else listens["host"]
+    def _record(self, place: Place, rank: int, port: dict[str, Any]) -> dict[str, Any]:
+        host = address_towards(place) if port["address"] in _ANY_ADDRESS else port["host"]
         return {
             "rank": rank,
-            "endpoint": f"tcp://{host}:{self._server.doors.port}",
-            "server_key": listens["key"],
+            "endpoint": f"tcp://{host}:{self._server.listeners.port}",
+            "server_key": port["key"],
             "host": os.uname().nodename,
             "pid": os.getpid(),
             "id": self._identity,
@@ -111,12 +111,12 @@ class Peers:
             ranks = [json.loads(store.get(name)) if store.check([name]) else None for name in names]
             self._server.post(key, wire.KNOWN, ranks=ranks)
         except Exception as error:
-            why = f"knows no other rank: the store at {place[0]}:{place[1]}: {_line(error)}"
+            why = f"knows no other rank: the store at {place[0]}:{place[1]}: {_first_line(error)}"
             self._server.post(key, wire.ERROR, code="no-peers", message=why)
 
 
 def place_of_store() -> Place:
-    """Raises Unknown.  Keys bear the run's name and its size: torchrun counts restarts in each node by itself."""
+    """Raises Unknown.  Keys contain the run's name and world size: torchrun counts restarts per node separately."""
     if not is_distributed():
         raise Unknown("the job has no process group")
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
@@ -132,33 +132,33 @@ def place_of_store() -> Place:
 
 
 def open_store(place: Place) -> Any:
-    """A connection of our own.  A look at the port comes first: torch waits for a store that is gone, and prints so."""
+    """A connection of our own.  The port is tried first: for a store that is gone, torch waits and prints messages."""
     import socket
     from datetime import timedelta
 
     host, port, _ = place
-    with socket.create_connection((host, port), _PATIENCE_S):
+    with socket.create_connection((host, port), _TIMEOUT_S):
         pass
-    fields = {"is_master": False, "wait_for_workers": False, "timeout": timedelta(seconds=_PATIENCE_S)}
+    fields = {"is_master": False, "wait_for_workers": False, "timeout": timedelta(seconds=_TIMEOUT_S)}
     return sys.modules["torch.distributed"].TCPStore(host, port, **fields)
 
 
 def address_towards(place: Place) -> str:
-    """The address of this host on the road to the store: one that the others can reach.
+    """This host's address on the route to the store: one that the other ranks can reach.
 
-    On the store's own host that may be the loopback's (so it is where Debian installs one): there the others' name for
-    the store is a name for this host.
+    On the store's own host that may be a loopback address (Debian's default); the name by which the other ranks know
+    the store is then a name of this host.
     """
     import socket
 
     family, kind, _, _, address = socket.getaddrinfo(place[0], place[1], type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as road:
-        road.connect(address)  # sends nothing
-        own = str(road.getsockname()[0])
+    with socket.socket(family, kind) as udp:
+        udp.connect(address)  # sends nothing
+        own = str(udp.getsockname()[0])
     host = place[0] if own.startswith("127.") or own == "::1" else own
     return f"[{host}]" if ":" in host else host
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     text = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0] or type(error).__name__
     return str(text)[:200]

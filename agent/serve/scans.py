@@ -1,7 +1,7 @@
-"""The rows and the log as readers get them: parts of the memory itself, on their way while nobody waits.
+"""Sends rows and the log to readers, as slices of the memory itself, without anything waiting for the transfer.
 
-Called by the server on the agent's thread.  The one invariant: nothing is converted; the header in front of rows is the
-reader's own, with its numbers put in.
+Called by the server on the agent's thread.  Invariant: nothing is converted; the header in front of the rows is the
+reader's own template, with the numbers filled in.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ..storage.log import Log
 from ..storage.rows import Stream
 from .server import Key, Refused, Server
 
-_TEMPLATE_BYTES, _PATCHES = 4096, 64  # of a scan; each message of it is made with them
+_TEMPLATE_BYTES, _PATCHES = 4096, 64  # limits per scan; every message of the scan is made from them
 
 
 class Scans:
-    """rows() and log() start what the server then sends."""
+    """rows() and log() start a stream, which the server then sends."""
 
     def __init__(self, server: Server, streams: dict[str, Stream], log: Log) -> None:
         self._server, self._streams, self._log = server, streams, log

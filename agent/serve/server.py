@@ -1,7 +1,7 @@
-"""The one thread of the agent: it answers readers at its doors, and ticks once a second.
+"""The agent's only thread: it answers requests at its listeners, and ticks once a second.
 
-The one invariant: nothing here waits for a client.  Sends are NOBLOCK, streams travel on credit, and who
-is gone or stuck is dropped; so a stuck client neither delays another nor holds more than so much memory.
+Invariant: nothing here waits for a client.  Sends are NOBLOCK, streams run on credit, and a client that is gone or
+stuck is dropped; so a stuck client neither delays the others nor holds more than a bounded amount of memory.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ... import protocol as wire
 from ..noop import noop
 from .listeners import Listener, Listeners
 
-Key = tuple[tuple[Listener, bytes], bytes]  # a client: its door and identity there; its request id
+Key = tuple[tuple[Listener, bytes], bytes]  # a request: the client (its listener and identity there), the request's id
 Frames = list[Any]
 
-_STREAMS, _STREAMS_A_CLIENT = 64, 4  # that run at once; a reader of ours has one
-# A call that lets go of the GIL for microseconds gives it to nobody: who waits for it is not awake by then, and on a
-# busy machine has no core.  Who has much to send works for so long and sleeps for so long.
-_STRETCH_S, _REST_S = 200e-6, 1000e-6
+_MOST_STREAMS, _MOST_STREAMS_PER_CLIENT = 64, 4  # at once; our own clients use one
+# A call that releases the GIL for microseconds gives it to nobody: a waiting thread is not awake by then, and on a busy
+# machine has no core.  So with much to send, this thread works for the first of these times and sleeps for the second.
+_WORK_S, _REST_S = 200e-6, 1000e-6
 
 
 class Refused(Exception):
     """A request that cannot be served; (code, message) go to the client."""
 
 
-class _Running:
-    """A stream of messages on its way to one client."""
+class _RunningStream:
+    """A stream of messages to one client."""
 
     def __init__(self, messages: Iterator[tuple[int, Frames]], credit: int) -> None:
         self.messages, self.credit = messages, credit
@@ -40,31 +40,31 @@ class _Running:
         self.touched = time.monotonic()
 
 
-class _Errand:
-    """Something to be done on the agent's thread, for which another one waits."""
+class _Call:
+    """A function to be called on the agent's thread, while another thread waits for it."""
 
-    def __init__(self, errand: Callable[[], None]) -> None:
-        self._errand = errand
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
         self._error: Exception | None = None
         self._done = sys.modules["_thread"].allocate_lock()
         self._done.acquire()
 
     def do(self) -> None:
         try:
-            self._errand()
+            self._function()
         except Exception as error:
             self._error = error
         self._done.release()
 
-    def wait(self, patience_s: float) -> None:
-        if not self._done.acquire(timeout=patience_s):
+    def wait(self, timeout_s: float) -> None:
+        if not self._done.acquire(timeout=timeout_s):
             raise TimeoutError("the agent's thread has no time")
         if self._error is not None:
             raise self._error
 
 
 class Server:
-    """run() on the agent's thread until stop(); post() and wake() from any thread."""
+    """run() on the agent's thread until stop(); post() and wake() on any thread."""
 
     def __init__(self, endpoint: str, uids: set[int]) -> None:
         self.endpoint = endpoint
@@ -73,41 +73,41 @@ class Server:
             wire.CANCEL: self._cancel,
         }
         self.on_cancel: Callable[[Key], None] = noop
-        self.on_tick: Callable[[], float] = _never  # returns seconds until it wants to be called again
-        self.trouble = ""  # the last fault of on_tick, in words
-        self._running: dict[Key, _Running] = {}
+        self.on_tick: Callable[[], float] = _no_tick  # returns the seconds until its next call
+        self.fault = ""  # the last exception of on_tick, in words
+        self._running: dict[Key, _RunningStream] = {}
         self._posted: deque[tuple[Key, bytes, Frames]] = deque()
-        self._errands: deque[_Errand] = deque()
+        self._calls: deque[_Call] = deque()
         self._stopping = False
-        self.doors = Listeners(endpoint, uids, self._take_requests)
-        self.wake = self.doors.wake
+        self.listeners = Listeners(endpoint, uids, self._take_requests)
+        self.wake = self.listeners.wake
         self._rested = time.monotonic()
 
     def post(self, key: Key, kind: str, /, *payload: Any, **fields: Any) -> None:
-        """Send a reply from any thread, without waiting."""
+        """Send a reply without waiting.  Any thread."""
         self._posted.append((key, wire.encode(kind, **fields), list(payload)))
         self.wake()
 
-    def on_thread(self, errand: Callable[[], None], patience_s: float) -> None:
-        """Have the agent's thread do this, from another one while run() runs; raises what it raises."""
-        waits = _Errand(errand)
-        self._errands.append(waits)
+    def on_thread(self, function: Callable[[], None], timeout_s: float) -> None:
+        """Call it on the agent's thread, from another thread while run() runs; raises what it raises."""
+        call = _Call(function)
+        self._calls.append(call)
         self.wake()
-        waits.wait(patience_s)
+        call.wait(timeout_s)
 
     def stop(self) -> None:
-        """Any thread: run() returns soon."""
+        """Make run() return soon.  Any thread."""
         self._stopping = True
         self.wake()
 
     def stream(self, key: Key, credit: int, messages: Iterator[tuple[int, Frames]]) -> None:
-        """Start to send; each message is (what it counts for in the closing total, frames)."""
+        """Start a stream.  Each message is (what it adds to the total at the end, frames)."""
         self._running.pop(key, None)
-        if sum(other[0] == key[0] for other in self._running) >= _STREAMS_A_CLIENT:
-            raise Refused("agent", f"{_STREAMS_A_CLIENT} streams of this client are running already")
-        if len(self._running) >= _STREAMS:
+        if sum(other[0] == key[0] for other in self._running) >= _MOST_STREAMS_PER_CLIENT:
+            raise Refused("agent", f"{_MOST_STREAMS_PER_CLIENT} streams of this client are running already")
+        if len(self._running) >= _MOST_STREAMS:
             self._drop(min(self._running, key=lambda other: self._running[other].touched), "others want to be served")
-        self._running[key] = _Running(messages, min(credit, 4 * wire.CREDIT))
+        self._running[key] = _RunningStream(messages, min(credit, 4 * wire.CREDIT))
 
     def run(self) -> None:
         due = time.monotonic()
@@ -117,51 +117,51 @@ class Server:
                 due = now + self._tick(now)
             ready = [key for key, running in self._running.items() if running.credit > 0]
             wait_ms = 0 if ready or self._posted else max(0, int((due - now) * 1000) + 1)
-            self.doors.wait(wait_ms)
+            self.listeners.wait(wait_ms)
             if wait_ms:
                 self._rested = time.monotonic()
             self._send_posted()
-            while self._errands:
-                self._errands.popleft().do()
+            while self._calls:
+                self._calls.popleft().do()
             for key in ready:
                 self._advance(key)
                 self._rest()
 
     def close(self) -> None:
-        """After run(): the last replies get half a second to leave."""
+        """After run(): the last replies have half a second to be sent."""
         self._send_posted()
         self._running.clear()
-        self.doors.close(linger_ms=500)
-        self.handlers.clear()  # here everything points at everything: nothing is to be left to the collector
-        self.on_cancel, self.on_tick = noop, _never
+        self.listeners.close(linger_ms=500)
+        self.handlers.clear()  # the agent's objects refer to each other: leave no cycle to the garbage collector
+        self.on_cancel, self.on_tick = noop, _no_tick
 
     # ---- the agent's thread
 
     def _tick(self, now: float) -> float:
         self._drop_idle(now)
-        self.doors.tend()
+        self.listeners.maintain()
         try:
             return self.on_tick()
-        except Exception as error:  # a fault of ours must not end the thread that serves everybody
-            self.trouble = f"tick: {error!r}"
+        except Exception as error:  # a bug of ours must not end the thread that serves everybody
+            self.fault = f"tick: {error!r}"
             return 1.0
 
     def _rest(self) -> None:
-        """After each piece of work: let somebody else have the GIL."""
-        if time.monotonic() - self._rested > _STRETCH_S:
+        """After each piece of work: let other threads have the GIL."""
+        if time.monotonic() - self._rested > _WORK_S:
             time.sleep(_REST_S)
             self._rested = time.monotonic()
 
-    def _take_requests(self, door: Listener) -> None:
+    def _take_requests(self, listener: Listener) -> None:
         for _ in range(64):  # then the streams get their turn
             try:
-                frames = door.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = listener.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            role = door.role_of(frames[0])
+            role = listener.role_of(frames[0])
             if role and len(frames) >= 3 and len(frames[1]) <= 64:
                 identity, id, header, *payload = (frame.bytes for frame in frames)
-                self._handle(((door, identity), id), role, header, payload)
+                self._handle(((listener, identity), id), role, header, payload)
                 self._rest()
 
     def _handle(self, key: Key, role: str, header: bytes, payload: Frames) -> None:
@@ -177,11 +177,11 @@ class Server:
             self._fail(key, *refusal.args)
         except (wire.WireError, AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             self._fail(key, "protocol", f"bad request: {type(error).__name__}: {error}")
-        except Exception as error:  # likewise
+        except Exception as error:  # a bug of ours must not end this thread
             self._fail(key, "agent", f"{type(error).__name__}: {error}")
 
     def reply(self, key: Key, kind: str, /, *payload: Any, **fields: Any) -> bool:
-        """Send at once; False if the client is gone or does not read.  The agent's thread only."""
+        """Send at once; False if the client is gone or does not read.  On the agent's thread only."""
         return self._send(key, wire.encode(kind, **fields), list(payload))
 
     def _fail(self, key: Key, code: str, message: str) -> None:
@@ -189,10 +189,10 @@ class Server:
 
     def _send(self, key: Key, header: bytes, payload: Frames) -> bool:
         try:
-            (door, identity), id = key
-            door.socket.send_multipart([identity, id, header, *payload], zmq.NOBLOCK)
+            (listener, identity), id = key
+            listener.socket.send_multipart([identity, id, header, *payload], zmq.NOBLOCK)
             return True
-        except zmq.ZMQError:  # EHOSTUNREACH: gone; EAGAIN: does not read
+        except zmq.ZMQError:  # EHOSTUNREACH: the client is gone; EAGAIN: it does not read
             return False
 
     def _send_posted(self) -> None:
@@ -209,13 +209,13 @@ class Server:
             del self._running[key]
             self.reply(key, wire.END, rows=running.sent)
             return
-        except Exception as error:  # likewise
+        except Exception as error:  # a bug of ours must not end this thread
             del self._running[key]
             self._fail(key, "agent", f"{type(error).__name__}: {error}")
             return
         running.sent += counted
         running.credit -= 1
-        if not self._send(key, *_split(frames)):
+        if not self._send(key, frames[0], frames[1:]):
             self._running.pop(key, None)
 
     def _next(self, key: Key, request: dict[str, Any], payload: Frames) -> None:
@@ -239,9 +239,5 @@ class Server:
         self._fail(key, "agent", f"the stream was dropped: {why}")
 
 
-def _never() -> float:
+def _no_tick() -> float:
     return 1.0
-
-
-def _split(frames: Frames) -> tuple[bytes, Frames]:
-    return frames[0], frames[1:]

@@ -142,8 +142,8 @@ def test_who_may_only_read_has_steps_of_one_number_all_the_same(agent: Make, con
     for rank, started in zip(ranks, (0, 7), strict=True):
         rank.name_modules()
         rank.train(20, group_seq=started)
-        rank.server.on_thread(partial(rank.server.doors.listen, "127.0.0.1", 0, mine["secret"], mine["roles"]), 10)
-    places = [Address(f"tcp://127.0.0.1:{rank.server.doors.port}") for rank in ranks]
+        rank.server.on_thread(partial(rank.server.listeners.listen, "127.0.0.1", 0, mine["secret"], mine["roles"]), 10)
+    places = [Address(f"tcp://127.0.0.1:{rank.server.listeners.port}") for rank in ranks]
     lasts = "SELECT rank, MAX(step) AS step FROM python.step_trace GROUP BY 1 ORDER BY 1"
     told = connect(*places, key=str(tmp_path / "reader.key")).query(lasts, open_steps=True).to_pylist()
     assert [rank.facts["step_source"] for rank in ranks] == ["attach", "attach"]  # nothing was told to them

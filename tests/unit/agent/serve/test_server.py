@@ -78,4 +78,4 @@ def test_a_tick_that_raises_is_told_and_the_next_one_comes(server: Server, socke
     assert ticks.acquire(timeout=10) and ticks.acquire(timeout=10)
     socket.send_multipart([b"1", wire.encode("ask")])
     assert wire.decode(socket.recv_multipart()[1])["kind"] == wire.END
-    assert "a clock that is broken" in server.trouble
+    assert "a clock that is broken" in server.fault
