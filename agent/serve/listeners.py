@@ -55,7 +55,7 @@ class Listeners:
     """wait() and maintain() on the agent's thread; wake() on any thread."""
 
     def __init__(self, endpoint: str, uids: set[int], take: Callable[[Listener], None]) -> None:
-        """Listen at this path for processes of these users, who may do everything.  take: reads a listener's requests."""
+        """Listen at this path for processes of these users, who may do everything; take: reads its requests."""
         self._take = take
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context = zmq.Context()
@@ -79,7 +79,7 @@ class Listeners:
         return self._port.number if self._port is not None else None
 
     def listen(self, address: str, port: int, secret: str, roles: Mapping[str, str]) -> None:
-        """Listen for key holders at this numeric address; port 0: any free one.  Before run(), or on the agent's thread.
+        """Listen for key holders at this numeric address; port 0: any free one.  Before run() or on the agent's thread.
 
         roles: public key in hex -> role.  Raises CannotListen.
         """
@@ -98,7 +98,7 @@ class Listeners:
         self._watch(socket, partial(self._take, Listener(socket)))
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # closed, or the counter is full: the thread is awake then
+        with contextlib.suppress(OSError):  # closed, or 2^64 - 1 wakes are pending: it is awake
             os.eventfd_write(self._wake, 1)
 
     def wait(self, milliseconds: int) -> None:

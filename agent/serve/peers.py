@@ -1,7 +1,7 @@
 """Where to reach the agents of the other ranks: each agent with a port puts a record into the job's own store.
 
-tick() and ask() on the agent's thread.  Invariant: neither that thread nor the job ever waits for the store.  Short-lived
-threads talk to it over a connection of our own; the job's store object only supplies the address.
+tick() and ask() on the agent's thread.  Invariant: neither that thread nor the job ever waits for the store.
+Short-lived threads talk to it over a connection of our own; the job's store object only supplies the address.
 """
 
 from __future__ import annotations
