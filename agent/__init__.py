@@ -1,1 +1,1 @@
-"""What runs inside the training process: taps that pack rows, and one thread that serves them."""
+"""The code that runs inside the training process: taps that record rows, and one thread that serves them."""

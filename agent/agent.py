@@ -1,6 +1,6 @@
-"""The agent: its streams, its taps and its thread, put in at start and taken out at stop.
+"""The agent: its streams, its taps and its thread, installed at start and removed at stop.
 
-The one invariant: whatever is put into the process has its removal beside it, and stop() calls them all.
+Invariant: everything that is put into the process has its removal beside it, and stop() calls them all.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from .taps.collectives.flight_recorder import dumps, groups
 from .taps.torch_taps import NO_TORCH, TorchTaps
 from .torch_state import torch_is_imported
 
-_STEPS = 1 << 53  # numbers of steps that make sense
+_STEP_LIMIT = 1 << 53  # on the step numbers that a reader may send
 
-_KEPT: list[Any] = []  # in a forked child: sockets of the parent, never to be closed or collected
+_SOCKETS_OF_PARENT: list[Any] = []  # in a forked child: never to be closed or collected
 
 
 class Agent:
-    """Made by main.start(); run() is the agent's thread."""
+    """Made by main.start(); _run() is the agent's thread."""
 
     def __init__(self, endpoint: str, uids: set[int], version: str, pynvml_path: str | None = None) -> None:
         self.version = version
@@ -58,8 +58,8 @@ class Agent:
         self.taps: TorchTaps | None = None
         self.why_no_taps = NO_TORCH
         self.leaving = False
-        self._asked_to_leave: list[Key] = []
-        self._left: list[str] = []  # what had to stay
+        self._detach_requests: list[Key] = []
+        self._left_behind: list[str] = []  # what could not be removed, in words
         self.facts = Facts(self, endpoint)
         self.peers = Peers(self.server, self.facts.id)
         self.on_stopped: Callable[[], None] = lambda: None
@@ -90,16 +90,16 @@ class Agent:
         )
 
     def start(self) -> None:
-        """Put the taps in and start the thread; on the bootstrap's thread."""
+        """Install the taps and start the thread.  On the bootstrap's thread."""
         fork.in_child(self._in_forked_child)
         self._look_for_torch()
         self._write_log()
         sys.modules["_thread"].start_new_thread(self._run, ())
 
     def adopt(self, wanted: dict[str, Any]) -> None:
-        """What an attach may ask of an agent, new or found; before start(), then on the agent's thread.
+        """Apply what an attach asks of a new or a running agent.  Before start(), after that on the agent's thread.
 
-        name: of the job, where it is to have one; listen: a port for other hosts, see probe/attach/listening.py.
+        name: of the job, if it is to have one; listen: a port for other hosts, see probe/attach/listening.py.
         Raises CannotListen.
         """
         if wanted.get("listen"):
@@ -121,16 +121,16 @@ class Agent:
         try:
             self.server.run()
         finally:
-            self.header.close()  # first of all, or an attach that comes now takes this agent for one that stays
-            for key in self._asked_to_leave:
-                self.server.post(key, wire.DETACHED, left=self._left)
+            self.header.close()  # first of all, or an attach that comes now takes this agent for a running one
+            for key in self._detach_requests:
+                self.server.post(key, wire.DETACHED, left=self._left_behind)
             self.server.close()
             self.on_stopped()
 
     # ---- taps
 
     def _look_for_torch(self) -> None:
-        """Taps go in when torch is there: at attach, or once the job has imported it."""
+        """Install the taps once torch is imported: at attach, or when the job imports it later."""
         if self.taps is None and self.why_no_taps == NO_TORCH and torch_is_imported():
             try:
                 self.taps = TorchTaps(
@@ -142,7 +142,7 @@ class Agent:
                     self.boundary,
                     self.evals.current,
                 )
-            except Exception as error:  # a torch that we do not know: the rest of the agent is of use all the same
+            except Exception as error:  # an unknown torch: the rest of the agent is still useful
                 self.why_no_taps = f"off: not this torch: {error!r}"
         if self.taps is not None and not self.leaving:
             self.taps.tend()
@@ -194,7 +194,7 @@ class Agent:
 
     def _align(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         base, source = request["base"], request["source"]
-        if type(base) is not int or abs(base) > _STEPS or type(source) is not str or len(source) > 40:
+        if type(base) is not int or abs(base) > _STEP_LIMIT or type(source) is not str or len(source) > 40:
             raise Refused("protocol", "no step to count from")
         self.steps.align(base, source)
         self.server.reply(key, wire.END, rows=0)
@@ -205,19 +205,22 @@ class Agent:
         self.server.reply(key, wire.SETTINGS, settings=self.sampling.settings())
 
     def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        self._asked_to_leave.append(key)
-        if len(self._asked_to_leave) == 1:
-            # Removal waits for the training thread, so it must not keep the server from posting what that sends.
-            sys.modules["_thread"].start_new_thread(self._stop_and_tell, ())
+        self._detach_requests.append(key)
+        if len(self._detach_requests) == 1:
+            # Removal waits for the training thread, so it must not keep the server from posting what that thread sends.
+            sys.modules["_thread"].start_new_thread(self._leave, ())
 
-    def _stop_and_tell(self) -> None:
-        self._left = self.take_out()
+    def _leave(self) -> None:
+        self._left_behind = self.take_out()
         self.server.stop()
 
     # ---- the end
 
     def take_out(self) -> list[str]:
-        """Take everything out of the job's way but the server; what had to stay, in words.  Not the agent's thread."""
+        """Remove everything from the job except the server.  Returns what had to stay, in words.
+
+        Not on the agent's thread.
+        """
         self.leaving = True
         self.peers.remove()
         self.evals.close()
@@ -227,7 +230,7 @@ class Agent:
         return left
 
     def release(self) -> None:
-        """After the thread's end: give the memory back."""
+        """After the thread has ended: release the memory."""
         if self.taps is not None:
             self.taps.release()
         self.steps.release()
@@ -241,21 +244,21 @@ class Agent:
         return [*self.streams.values(), self.log, self.header, self.rss]
 
     def _in_forked_child(self) -> None:
-        """First thing in a forked child: taps out, descriptors closed, locks and sockets left alone."""
+        """First in a forked child: remove the taps, close descriptors, leave locks and sockets alone."""
         fork.clear()
-        self.boundary.close()  # forked from within a turn, it would inherit the trace
+        self.boundary.close()  # a child forked while the back edge is traced would inherit the trace
         if self.taps is not None:
             self.taps.forget()
         self.sampler_loop.forget()
         for part in self._parts():
-            with contextlib.suppress(BufferError):  # the server was sending from it: that thread is not here
+            with contextlib.suppress(BufferError):  # the server, whose thread does not exist here, was sending from it
                 part.close()
-        _KEPT.append(self.server.listeners.abandon())
+        _SOCKETS_OF_PARENT.append(self.server.listeners.abandon())
         fork.forget_modules()
 
 
 def _name_thread(name: bytes) -> None:
-    """So that top and py-spy show whose it is; ctypes is loaded in every job that has torch."""
+    """Makes top and py-spy show whose thread it is.  ctypes is loaded in every job that has torch."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is not None:
-        ctypes.pythonapi["prctl"](15, name, 0, 0, 0)  # a CDLL of one's own brings a class, in a circle
+        ctypes.pythonapi["prctl"](15, name, 0, 0, 0)  # a CDLL of our own would make a class, a reference cycle

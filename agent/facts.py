@@ -1,4 +1,4 @@
-"""The facts that every reader learns first: who this process is, where its rows lie, what the taps say."""
+"""The facts that every reader gets first: which process this is, the layout of its rows, the states of its taps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .torch_state import is_distributed
 
 
 class Described(Protocol):
-    """The agent, as far as its facts go."""
+    """The part of the agent that its facts come from."""
 
     version: str
     why_no_taps: str
@@ -38,11 +38,11 @@ class Described(Protocol):
 
 
 class Facts:
-    """now() on the agent's thread: plain data, as probe/streams.py and the header carry it."""
+    """now() on the agent's thread: plain data, as described by probe/streams.py and written to the header."""
 
     def __init__(self, agent: Described, endpoint: str) -> None:
-        self._agent: Described = proxy(agent)  # which holds this
-        self.id = os.urandom(8).hex()  # no other agent has it, on whatever host
+        self._agent: Described = proxy(agent)  # a proxy: the agent holds this object
+        self.id = os.urandom(8).hex()  # unique among all agents on all hosts
         self._fixed = {
             "agent": agent.version,
             "protocol": wire.PROTOCOL,
@@ -57,10 +57,9 @@ class Facts:
             "attached_wall_ns": time.time_ns(),
             "endpoint": endpoint,
         }
-
-        self.name = ""  # what whoever attached calls the job
-        self.tcp: str | None = None  # where other hosts may ask
-        self.server_key: str | None = None  # and by which public key they know us there
+        self.name = ""  # of the job, as given at attach
+        self.tcp: str | None = None  # the endpoint for other hosts
+        self.server_key: str | None = None  # the public key by which they recognize this agent
 
     def now(self) -> dict[str, Any]:
         steps, taps = self._agent.steps, self._agent.taps
@@ -95,15 +94,15 @@ class Facts:
 
 
 def _group() -> dict[str, Any]:
-    """Rank and size: of the process group if there is one, else what the launcher put into the environment."""
-    up = is_distributed()
+    """Rank and size: from the process group if there is one, else from the launcher's environment variables."""
+    distributed_is_up = is_distributed()
     found = {
         "rank": _number("RANK"),
         "world_size": _number("WORLD_SIZE"),
         "local_rank": _number("LOCAL_RANK"),
-        "distributed": up,
+        "distributed": distributed_is_up,
     }
-    if up:
+    if distributed_is_up:
         distributed: Any = sys.modules["torch.distributed"]
         found["rank"], found["world_size"] = distributed.get_rank(), distributed.get_world_size()
     return found
@@ -122,15 +121,15 @@ def _torch() -> dict[str, Any]:
 
 
 def _boot_id() -> str | None:
-    """By which a reader knows whether this is its own machine."""
+    """Tells a reader whether this process runs on its own machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
-    except OSError:  # a sandbox without it: then its memory is never read from outside
+    except OSError:  # a sandbox without the file: its memory is then never read from outside
         return None
 
 
 def start_ticks() -> int:
-    """When this process started, in clock ticks since boot: with the pid it names a process for good."""
+    """When this process started, in clock ticks since boot: together with the pid it identifies the process."""
     with open("/proc/self/stat") as stat:
         return int(stat.read().rpartition(")")[2].split()[19])

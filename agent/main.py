@@ -1,4 +1,5 @@
-"""Entry of the agent, called by the bootstrap inside the target: start(), and stop() for another version."""
+"""The agent's entry points, called by the bootstrap inside the target: start(), and stop() to make way for another
+version."""
 
 from __future__ import annotations
 
@@ -15,42 +16,45 @@ from .facts import start_ticks
 from .fork import lay_by_modules
 from .noop import noop
 
-_PATIENCE_S = 10.0  # a detach waits for a boundary between two steps
+_TIMEOUT_S = 10.0  # a detach waits for a boundary between two steps
 
 _agent: Agent | None = None
 _lock = sys.modules["_thread"].allocate_lock()
 
 
 def start(facts: dict[str, Any]) -> dict[str, Any]:
-    """Start the agent, or find it running.  facts: uid of who attaches, version, what Agent.adopt() takes,
-    pynvml_path (where that one has nvidia-ml-py, if it has).  JSON-able reply for the CLI."""
+    """Start the agent, or adopt the one that runs.  Returns a JSON-able reply for the CLI.
+
+    facts: uid of the user who attaches, version, what Agent.adopt() takes, and pynvml_path (where the command has
+    nvidia-ml-py, if it does).
+    """
     global _agent
     with _lock:
-        _wait_for_one_that_leaves()
-        agent = _agent  # read once: it may end in the midst of this
+        _wait_for_leaving_agent()
+        agent = _agent  # read once: the agent may end meanwhile
         already = agent is not None
         if agent is None:
             agent = _agent = _new_agent(facts)
         else:
-            agent.server.on_thread(partial(agent.adopt, facts), _PATIENCE_S)
-        told = agent.facts.now()
+            agent.server.on_thread(partial(agent.adopt, facts), _TIMEOUT_S)
+        current = agent.facts.now()
     names = ("agent", "pid", "rank", "python", "torch", "endpoint", "tcp", "taps")
-    return {**{name: told[name] for name in names}, "already": already}
+    return {**{name: current[name] for name in names}, "already": already}
 
 
 def stop() -> list[str]:
-    """Take the agent out, for another version; what had to stay, in words.  Waits for its thread."""
+    """Remove the agent for another version, and wait for its thread.  Returns what had to stay, in words."""
     agent = _agent
     if agent is None:
         return []
     left = agent.take_out()
     agent.server.stop()
-    _wait_for_one_that_leaves()
+    _wait_for_leaving_agent()
     return left
 
 
-def _wait_for_one_that_leaves() -> None:
-    end = time.monotonic() + _PATIENCE_S
+def _wait_for_leaving_agent() -> None:
+    end = time.monotonic() + _TIMEOUT_S
     while (leaves := _is_leaving()) and time.monotonic() < end:
         time.sleep(0.001)
     if leaves:
@@ -58,7 +62,7 @@ def _wait_for_one_that_leaves() -> None:
 
 
 def _is_leaving() -> bool:
-    agent = _agent  # read once: it may end in the midst of this
+    agent = _agent  # read once: the agent may end meanwhile
     return agent is not None and agent.leaving
 
 
@@ -69,23 +73,23 @@ def _new_agent(facts: dict[str, Any]) -> Agent:
     agent = Agent(f"ipc://{path}", uids, version, facts.get("pynvml_path"))
 
     def remove_path() -> None:
-        if os.getpid() != owner:  # a forked child that runs its exit handlers
+        if os.getpid() != owner:  # a forked child runs its exit handlers
             return
-        for remove, what in ((os.unlink, path), (os.rmdir, folder)):
+        for remove, target in ((os.unlink, path), (os.rmdir, folder)):
             with contextlib.suppress(OSError):
-                remove(what)
+                remove(target)
 
     def stopped() -> None:
-        """Last act of the agent's thread."""
+        """The last thing that the agent's thread does."""
         global _agent
         at_exit()
         agent.release()
-        agent.on_stopped = noop  # this very function, which holds the agent
+        agent.on_stopped = noop  # break the cycle: this function holds the agent
         lay_by_modules()
         _agent = None  # last of all: an attach may be waiting for it
 
     agent.on_stopped = stopped
-    at_exit = finalize(agent, remove_path)  # an exit handler of our own would leave its empty place behind
+    at_exit = finalize(agent, remove_path)  # an atexit handler would leave an empty slot behind
     try:
         agent.adopt(facts)
         agent.start()
@@ -98,13 +102,13 @@ def _new_agent(facts: dict[str, Any]) -> Agent:
 
 
 def _folder() -> str:
-    """A new directory that only this user can enter, on a path short enough for a unix socket (108 bytes)."""
-    places = [os.environ.get("TMPDIR", "/tmp"), "/tmp", "/dev/shm", "/var/tmp", "/run"]
-    for place in places:
-        folder = f"{place}/probe-{os.geteuid()}-{os.urandom(4).hex()}"
-        if len(folder) > 60:  # readers on this host put /proc/<pid>/root in front, and the socket's name comes behind
+    """A new directory that only this user can enter, with a path short enough for a unix socket (108 bytes)."""
+    parents = [os.environ.get("TMPDIR", "/tmp"), "/tmp", "/dev/shm", "/var/tmp", "/run"]
+    for parent in parents:
+        folder = f"{parent}/probe-{os.geteuid()}-{os.urandom(4).hex()}"
+        if len(folder) > 60:  # readers on this host prepend /proc/<pid>/root, and the socket's name is appended
             continue
         with contextlib.suppress(OSError):
             os.mkdir(folder, 0o700)
             return folder
-    raise OSError(f"no directory for a socket could be made in any of {', '.join(places)}")
+    raise OSError(f"no directory for a socket could be made in any of {', '.join(parents)}")

@@ -1,4 +1,4 @@
-"""What stands where a part of the agent has not come yet, or has left: a call under way may still reach for it."""
+"""The placeholder for a callback that is not set yet or has been removed: a call in progress may still reach it."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from typing import Any
 
 
 def noop(*_: Any) -> None:
-    """Takes anything."""
+    """Accepts any arguments and does nothing."""

@@ -1,4 +1,4 @@
-"""How far the process is with torch: whether it is imported, has begun to use CUDA, and has a process group."""
+"""The state of torch in this process: whether it is imported, uses CUDA, and has a process group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def torch_is_imported() -> bool:
-    """Whether all of torch is there, and not just what an import in progress has made of it so far."""
+    """Whether torch is completely imported: False while its import is in progress."""
     torch = sys.modules.get("torch")
     return torch is not None and not getattr(torch.__spec__, "_initializing", False)
 
@@ -19,7 +19,7 @@ def is_distributed() -> bool:
 
 
 def cuda_is_in_use() -> bool:
-    """Whether the job, which has imported torch, has begun to use CUDA; False in a forked child of one that has."""
+    """Whether the job, which has imported torch, uses CUDA already; False in a forked child of a process that does."""
     cuda: Any = sys.modules.get("torch.cuda")
-    is_initialized = getattr(cuda, "is_initialized", None)  # not there yet while torch is being imported
+    is_initialized = getattr(cuda, "is_initialized", None)  # missing while torch is being imported
     return is_initialized is not None and bool(is_initialized())
