@@ -1,5 +1,5 @@
-"""What things are called: modules, models, loaders, and the names that a snippet sees.
+"""Names of modules, models and loaders, and the names that a snippet sees.
 
-It may import `boundary`, `inspect`, `storage`.  Invariant: nothing of the job's is kept alive or changed by looking
-for its name.
+It may import `boundary`, `inspect`, `storage`.  Invariant: finding a name neither keeps the job's objects alive nor
+changes them.
 """

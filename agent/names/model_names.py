@@ -1,7 +1,7 @@
-"""What the models of the process are called: the variable that holds the outermost module of each, else its class.
+"""The names of the process's models: the variable that holds the outermost module (root) of each, else its class.
 
-Asked by modules.py on the agent's thread.  The one invariant: no two roots that are alive at once have one name, and
-none has the name of a variable that did not hold it.
+modules.py calls this on the agent's thread.  Invariant: no two roots that are alive at once share a name, and no root
+has the name of a variable that did not hold it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from ..boundary.driving_loop import is_mark
 from ..inspect import frame_locals
 from ..inspect.exclusive import exclusively
 from ..inspect.frames import frames_of_others
-from .namespace import PACKAGES, USERS, whose
+from .namespace import PACKAGES, USERS, code_owner
 from .variable_names import OWN_NAMES, outward, parts_of, variables
 
-LOOKS = 3  # at each root: a variable that is another's the next time was a loop's or a parameter
+LOOKS = 3  # per root: a variable that holds another root next time was a loop variable or a parameter
 LOOK_AGAIN_S = 1.0
-_MOST = 64  # roots that are looked for at once
-_THREADS = 16  # whose variables are looked at
-LONGEST_S = 0.003  # no other thread runs meanwhile
+_MAX_LOOKED_FOR = 64  # roots searched for at once
+_MAX_THREADS = 16  # threads whose variables are read
+LONGEST_S = 0.003  # limit of one search, during which no other thread runs
 PATIENCE_S = 0.05
-_MODULE_PY = "torch/nn/modules/module.py"  # what a module's call runs has names for it that are not the user's
-_ENTRIES = ("RESUME", "YIELD_VALUE", "GEN_START")  # where a frame stands while a tracer is told that it was entered
+_MODULE_PY = "torch/nn/modules/module.py"  # calls run in this file, whose names for a module are not the user's
+_ENTRIES = ("RESUME", "YIELD_VALUE", "GEN_START")  # where a frame stands while a trace function is told of its entry
 
 Found = dict[int, list[str]]
 
 
 class ModelNames:
-    """name() in each round; `curious` while a name may still be found."""
+    """Call name() in each round, also without new modules while `curious`: a better name may still be found."""
 
     def __init__(self) -> None:
-        self.names: dict[int, str] = {}  # serial -> as it is shown
-        self._bases: dict[int, str] = {}  # the same without a number
-        self._held: dict[int, str] = {}  # variables
+        self.names: dict[int, str] = {}  # serial -> name as shown
+        self._base_names: dict[int, str] = {}  # serial -> name without a number
+        self._variables: dict[int, str] = {}  # serial -> variable that holds it
         self._looks: dict[int, int] = {}
         self._looked_s = 0.0
 
@@ -49,21 +49,21 @@ class ModelNames:
         return any(looks < LOOKS for looks in self._looks.values()) and monotonic() >= self._looked_s + LOOK_AGAIN_S
 
     def name(self, roots: Mapping[int, Sequence[Any]]) -> None:
-        """All that are alive: serial -> the module with those that it wraps, innermost last."""
-        for known in (self.names, self._bases, self._held, self._looks):
+        """Name all living roots: serial -> the module and the modules that it wraps, innermost last."""
+        for known in (self.names, self._base_names, self._variables, self._looks):
             for serial in known.keys() - roots.keys():
                 del known[serial]
-        self._look([serial for serial in roots if self._looks.setdefault(serial, 0) < LOOKS][:_MOST], roots)
+        self._look([serial for serial in roots if self._looks.setdefault(serial, 0) < LOOKS][:_MAX_LOOKED_FOR], roots)
         taken, numbers = set(self.names.values()), dict[str, Iterator[int]]()
         for serial in sorted(roots):
-            base = self._held.get(serial) or kind(roots[serial][-1]).__name__
-            if self._bases.get(serial) != base:
+            base = self._variables.get(serial) or kind(roots[serial][-1]).__name__
+            if self._base_names.get(serial) != base:
                 taken.discard(self.names.pop(serial, ""))
                 shown = base
                 while shown in taken:
                     shown = f"{base}#{next(numbers.setdefault(base, count(2)))}"
                 taken.add(shown)
-                self._bases[serial], self.names[serial] = base, shown
+                self._base_names[serial], self.names[serial] = base, shown
 
     def _look(self, serials: Sequence[int], roots: Mapping[int, Sequence[Any]]) -> None:
         if not serials:
@@ -71,21 +71,21 @@ class ModelNames:
         self._looked_s = monotonic()
         wanted = {id(layer): serial for serial in serials for layer in roots[serial]}
         found: Found = {serial: [] for serial in serials}
-        held = {serial: self._held.get(serial) for serial in serials}
+        held = {serial: self._variables.get(serial) for serial in serials}
         exclusively(partial(_search, wanted, held, found), in_a_trace, PATIENCE_S)
         for serial in serials:
             self._looks[serial] += 1
             names = found[serial]
-            if names and self._held.get(serial) not in names:
-                self._held[serial] = names[0]
+            if names and self._variables.get(serial) not in names:
+                self._variables[serial] = names[0]
 
 
-# A class made for the module alone, of one of these and the class that it had.
+# A class made for one module, from one of these and the class that the module had.
 _MIXED_IN = {"FSDPModule", "DDP", "ReplicateModule"}
 
 
 def kind(module: Any) -> type:
-    """The class of the user's, where FSDP2 has put one of its own in place of it."""
+    """The user's class, also if FSDP2 has replaced it by one of its own."""
     own = type(module)
     mixed = len(own.__bases__) == 2 and own.__bases__[0].__name__ in _MIXED_IN
     return own.__bases__[1] if mixed else own
@@ -95,17 +95,17 @@ def kind(module: Any) -> type:
 
 
 def _search(wanted: dict[int, int], held: dict[int, str | None], found: Found) -> None:
-    """Add names of each until it has the one that it had, or a first one.  No object of the job outlives this."""
+    """Find names until each root has its previous name, or any if it had none.  Keeps none of the job's objects."""
     end = monotonic() + LONGEST_S
-    for space in _spaces(_stacks()):
-        _find(space, wanted, found)
+    for space in _namespaces(_innermost_frames()):
+        _find_in(space, wanted, found)
         if monotonic() > end or all(
             found[serial] and (name or found[serial][0]) in found[serial] for serial, name in held.items()
         ):
             return
 
 
-def _find(space: dict[str, Any], wanted: dict[int, int], found: Found) -> None:
+def _find_in(space: dict[str, Any], wanted: dict[int, int], found: Found) -> None:
     values = [(name, value) for name, value in list(space.items()) if not name.startswith("__")]
     for name, value in values:
         if id(value) in wanted and name not in OWN_NAMES:
@@ -116,19 +116,19 @@ def _find(space: dict[str, Any], wanted: dict[int, int], found: Found) -> None:
                 found[wanted[id(inside)]].append(f"{name}{part}")
 
 
-def _stacks() -> list[FrameType]:
-    """The innermost frames of the other threads, the main one first."""
+def _innermost_frames() -> list[FrameType]:
+    """The innermost frames of the other threads, the main thread's first."""
     threading: Any = sys.modules.get("threading")
     main = threading.main_thread().ident if threading is not None else None
     frames = frames_of_others()
-    return [frames[thread] for thread in sorted(frames, key=lambda thread: thread != main)[:_THREADS]]
+    return [frames[thread] for thread in sorted(frames, key=lambda thread: thread != main)[:_MAX_THREADS]]
 
 
-def _spaces(stacks: Sequence[FrameType]) -> Iterator[dict[str, Any]]:
-    """Those of the user's functions first; outer frames, whose variables live longer, before inner ones."""
-    frames = [(whose(frame), frame) for top in stacks for frame in _from_outside(top)]
+def _namespaces(innermost: Sequence[FrameType]) -> Iterator[dict[str, Any]]:
+    """Namespaces of the user's functions first; outer frames, whose variables live longer, before inner ones."""
+    frames = [(code_owner(frame), frame) for top in innermost for frame in _from_outside(top)]
     for kind in (USERS, PACKAGES):
-        ordered = [frame for its, frame in frames if its == kind]
+        ordered = [frame for owner, frame in frames if owner == kind]
         for frame in ordered:
             if not frame_locals.has_slots(frame) or _is_quiet(frame):
                 yield variables(frame)
@@ -136,7 +136,7 @@ def _spaces(stacks: Sequence[FrameType]) -> Iterator[dict[str, Any]]:
 
 
 def _from_outside(top: FrameType) -> Iterator[FrameType]:
-    """From the outermost frame to the first call of a module."""
+    """Frames from the outermost to the first call of a module."""
     for frame in reversed(list(outward(top))):
         if frame.f_code.co_filename.endswith(_MODULE_PY) or frame.f_globals.get("__package__") == __package__:
             return
@@ -144,7 +144,7 @@ def _from_outside(top: FrameType) -> Iterator[FrameType]:
 
 
 def _is_quiet(frame: FrameType) -> bool:
-    """No tracer stands in it, who would write back the copy of the variables that is emptied after reading."""
+    """No trace function runs for it, which would write back the copy of its variables that is emptied after reading."""
     if not frame_locals.COPIES:
         return True
     if frame.f_trace is not None and not is_mark(frame.f_trace):

@@ -1,7 +1,7 @@
-"""Serial numbers of modules, optimizers and loaders, and the modules' names; taps ask on the training thread.
+"""Serial numbers of modules, optimizers and loaders, and names of modules; taps call this on the training thread.
 
-The one invariant: a serial number never means two objects.  Ids are recycled by CPython, so the dict from
-id to serial forgets an object the moment it dies; nothing here keeps one alive.
+Invariant: a serial number never means two objects.  CPython recycles ids, so the dict from id to serial drops
+an object the moment it dies; nothing here keeps an object alive.
 """
 
 from __future__ import annotations
@@ -16,84 +16,86 @@ from ..storage.log import Log
 from .model_names import ModelNames, kind
 from .module_devices import ModuleDevices
 
-# Children that a wrapper holds its module under: they are no part of a name.
+# Attributes under which wrappers hold their module; they are left out of names.
 _WRAPPED = {
     "_fsdp_wrapped_module",
     "_orig_mod",  # torch.compile
     "_checkpoint_wrapped_module",
     "_forward_module",  # Lightning
-    "_original_module",  # Lightning Fabric, beside the other
+    "_original_module",  # Lightning Fabric, beside _forward_module
 }
-# these hold it under the everyday name `module`
+# Wrappers that hold it under the ordinary name `module`.
 _PARALLEL = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "Float16Module"}
-_DEEPEST = 8  # wrappers in one another
+_MAX_WRAPPERS = 8  # nested wrappers
 
 
 class Modules:
-    """meet() on first sight, from any thread; name() on the agent's thread."""
+    """Call meet() at the first sight of a module, on any thread; name() on the agent's thread."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self.serials: dict[int, int] = {}  # id(object) -> serial; read directly by the taps
-        self._told: dict[int, dict[str, Any]] = {}  # what the log says of each serial
-        self.forgotten: list[dict[int, Any]] = [self._told]  # dicts by serial, of others too, that forget what dies
-        self.forgotten_ids: list[dict[int, Any]] = [self.serials]  # likewise by id
+        self._logged: dict[int, dict[str, Any]] = {}  # serial -> its last record in the log
+        self.dicts_by_serial: list[dict[int, Any]] = [
+            self._logged
+        ]  # dicts by serial, taps' too, from which dead objects are dropped
+        self.dicts_by_id: list[dict[int, Any]] = [self.serials]  # the same for dicts by id
         self._alive: dict[int, ref[Any]] = {}
-        self._kinds: dict[int, int] = {}  # of record in the log, by id
-        self._roots = ModelNames()
-        self._new = False
+        self._kinds: dict[int, int] = {}  # id -> kind of its log record
+        self._models = ModelNames()
+        self._has_new = False
 
     def meet(self, module: Any) -> int:
-        """Give a module its serial number; once a module, about 2 µs."""
+        """Give a module its serial number; called once per module, about 2 µs."""
         serial = self._number(module, LOG_MODULE)
         name = type(module).__name__
         self._log.put(LOG_MODULE, serial, {"name": name, "type": name, "parent": 0, "root": serial})
-        self._new = True
+        self._has_new = True
         return serial
 
     def meet_optimizer(self, optimizer: Any) -> int:
-        """Likewise an optimizer, which goes by its class name."""
+        """Give an optimizer its serial number; its name is its class name."""
         serial = self._number(optimizer, LOG_OPTIMIZER)
         name = type(optimizer).__name__
         self._log.put(LOG_OPTIMIZER, serial, {"name": name, "type": name})
-        self._new = True
+        self._has_new = True
         return serial
 
     def meet_loader(self, identity: Any, fields: dict[str, Any]) -> int:
-        """Likewise a loader, by an object that lives as long as it does; fields as streams.py has them."""
+        """Give a loader its serial number; identity lives as long as the loader; fields are as in streams.py."""
         serial = self._number(identity, LOG_LOADER)
-        self.tell_loader(serial, fields)
+        self.log_loader(serial, fields)
         return serial
 
-    def tell_loader(self, serial: int, fields: dict[str, Any]) -> None:
-        """What is known of it now."""
+    def log_loader(self, serial: int, fields: dict[str, Any]) -> None:
+        """Log what is now known about this loader."""
         self._log.put(LOG_LOADER, serial, fields)
 
     def device(self, serial: int) -> str | None:
-        """Where a module or an optimizer was when it was named last, "" if on several devices; None if not known."""
-        told = self._told.get(serial, {})
-        return "" if told.get("spread") else told.get("device")
+        """Device of a module or an optimizer when it was last named, "" if on several devices; None if unknown."""
+        logged = self._logged.get(serial, {})
+        return "" if logged.get("spread") else logged.get("device")
 
-    def _number(self, thing: Any, kind: int) -> int:
-        key = id(thing)
+    def _number(self, subject: Any, kind: int) -> int:
+        key = id(subject)
         serial = self._log.next_id()
-        self._alive[key] = ref(thing, partial(self._forget, key))
+        self._alive[key] = ref(subject, partial(self._forget, key))
         self._kinds[key] = kind
         self.serials[key] = serial
         return serial
 
     def _forget(self, key: int, reference: Any) -> None:
         serial = self.serials.get(key, 0)
-        for others in self.forgotten:
-            others.pop(serial, None)
-        for others in self.forgotten_ids:
-            others.pop(key, None)
+        for each in self.dicts_by_serial:
+            each.pop(serial, None)
+        for each in self.dicts_by_id:
+            each.pop(key, None)
         self._alive.pop(key, None)
         self._kinds.pop(key, None)
 
     @property
-    def on_the_way(self) -> tuple[Callable[..., Any], ...]:
-        """What runs of this and the log on the training thread."""
+    def training_thread_code(self) -> tuple[Callable[..., Any], ...]:
+        """The functions of this class and the log that run on the training thread."""
         return (
             Modules.meet,
             Modules.meet_optimizer,
@@ -106,75 +108,77 @@ class Modules:
         )
 
     def name(self) -> None:
-        """Work out names and devices of all that was met, if there is anything new.  The agent's thread."""
-        if self._new:
-            self._new = False
-            self._name()
-        elif self._roots.curious:
-            self._name_roots()
+        """Find names and devices of all known objects if there are new ones.  The agent's thread."""
+        if self._has_new:
+            self._has_new = False
+            self._name_all()
+        elif self._models.curious:
+            self._name_models()
 
-    def _name(self) -> None:
+    def _name_all(self) -> None:
         kinds, alive = self._kinds, list(self._alive.items())
-        things = {key: thing for key, reference in alive if (thing := reference()) is not None}
-        met = {key: thing for key, thing in things.items() if kinds.get(key) == LOG_MODULE}
-        inside = _places(met)
+        subjects = {key: subject for key, reference in alive if (subject := reference()) is not None}
+        met = {key: subject for key, subject in subjects.items() if kinds.get(key) == LOG_MODULE}
+        inside = _parents(met)
         devices = ModuleDevices()
-        for key, thing in things.items():
+        for key, subject in subjects.items():
             if key in met:
-                self._tell(key, met, inside, devices)
+                self._log_module(key, met, inside, devices)
             elif kinds.get(key) == LOG_OPTIMIZER:
-                self._tell_optimizer(key, thing, devices)
-        self._name_roots()
+                self._log_optimizer(key, subject, devices)
+        self._name_models()
 
-    def _name_roots(self) -> None:
-        """Add to the record of each root what its model is called."""
+    def _name_models(self) -> None:
+        """Add the model's name to each root's record."""
         alive = [
             (serial, reference()) for key, reference in list(self._alive.items()) if (serial := self.serials.get(key))
         ]
-        told = self._told
-        roots = {serial: _layers(thing) for serial, thing in alive if told.get(serial, {}).get("root") == serial}
-        self._roots.name(roots)
-        for serial, name in self._roots.names.items():
-            if serial in told:
-                self._put(LOG_MODULE, serial, told[serial] | {"model": name})
+        logged = self._logged
+        roots = {serial: _layers(subject) for serial, subject in alive if logged.get(serial, {}).get("root") == serial}
+        self._models.name(roots)
+        for serial, name in self._models.names.items():
+            if serial in logged:
+                self._log_if_changed(LOG_MODULE, serial, logged[serial] | {"model": name})
 
-    def _tell(self, key: int, met: dict[int, Any], inside: dict[int, tuple[int, str]], devices: ModuleDevices) -> None:
+    def _log_module(
+        self, key: int, met: dict[int, Any], inside: dict[int, tuple[int, str]], devices: ModuleDevices
+    ) -> None:
         module, serial, parent = met[key], self.serials.get(key), inside.get(key, (0, ""))[0]
         if serial is None:
             return
-        path, line = [], [key]
-        while line[-1] in inside:
-            above, part = inside[line[-1]]
+        path, chain = [], [key]
+        while chain[-1] in inside:
+            above, part = inside[chain[-1]]
             path.append(part)
-            if above in line:
+            if above in chain:
                 break
-            line.append(above)
+            chain.append(above)
         inner = _innermost(module)
         fields: dict[str, Any] = {
             "name": ".".join(filter(None, reversed(path))) or kind(inner).__name__,
             "type": kind(inner).__name__,
             "parent": self.serials.get(parent, 0),
-            "root": self.serials.get(line[-1], serial),
-            "device": devices.of_line(upward := [(each, met[each]) for each in line]),
+            "root": self.serials.get(chain[-1], serial),
+            "device": devices.of_chain(upward := [(each, met[each]) for each in chain]),
         }
         if fields["root"] == serial:
-            fields["model"] = self._told.get(serial, fields).get("model", kind(_layers(module)[-1]).__name__)
-        if devices.is_spread(upward):
+            fields["model"] = self._logged.get(serial, fields).get("model", kind(_layers(module)[-1]).__name__)
+        if devices.is_on_several(upward):
             fields["spread"] = True
         if inner is not module:
             fields["wraps"] = self.serials.get(id(inner), 0)
-        self._put(LOG_MODULE, serial, fields)
+        self._log_if_changed(LOG_MODULE, serial, fields)
 
-    def _tell_optimizer(self, key: int, optimizer: Any, devices: ModuleDevices) -> None:
+    def _log_optimizer(self, key: int, optimizer: Any, devices: ModuleDevices) -> None:
         serial, name = self.serials.get(key), type(optimizer).__name__
         if serial is not None:
             device = devices.of_optimizer(optimizer)
-            self._put(LOG_OPTIMIZER, serial, {"name": name, "type": name, "device": device})
+            self._log_if_changed(LOG_OPTIMIZER, serial, {"name": name, "type": name, "device": device})
 
-    def _put(self, kind: int, serial: int, fields: dict[str, Any]) -> None:
-        """Only what is news: a job may make modules all the time, and the log has an end."""
-        if self._told.get(serial) != fields:
-            self._told[serial] = fields
+    def _log_if_changed(self, kind: int, serial: int, fields: dict[str, Any]) -> None:
+        """Log only changed records: a job may make modules all the time, and the log is finite."""
+        if self._logged.get(serial) != fields:
+            self._logged[serial] = fields
             self._log.put(kind, serial, fields)
 
     def close(self) -> None:
@@ -184,16 +188,16 @@ class Modules:
 
 
 def _innermost(module: Any) -> Any:
-    """What torch.compile has wrapped: of the two, only the wrapper is called."""
+    """The module that torch.compile has wrapped; only the wrapper is called."""
     while type(module).__name__ == "OptimizedModule" and module._modules.get("_orig_mod") is not None:
         module = module._modules["_orig_mod"]
     return module
 
 
 def _layers(module: Any) -> list[Any]:
-    """A module, then what it wraps."""
+    """A module, then the modules that it wraps, innermost last."""
     layers = [module]
-    while len(layers) < _DEEPEST:
+    while len(layers) < _MAX_WRAPPERS:
         parts = layers[-1]._modules.items()
         inner = [part for name, part in list(parts) if part is not None and _wraps(layers[-1], name)]
         if not inner:
@@ -203,17 +207,17 @@ def _layers(module: Any) -> list[Any]:
 
 
 def _wraps(module: Any, name: str) -> bool:
-    """Whether the child of this name is what the module wraps."""
+    """Whether the child of this name is the one that the module wraps."""
     return name in _WRAPPED or (name == "module" and type(module).__name__ in _PARALLEL)
 
 
-def _places(met: dict[int, Any]) -> dict[int, tuple[int, str]]:
-    """The module around each one and the path from there; of several places the one that named_modules() comes to."""
+def _parents(met: dict[int, Any]) -> dict[int, tuple[int, str]]:
+    """Each module's parent and the path from it; a shared module has the parent that named_modules() finds first."""
     below = {key: list(_children(module, met, "")) for key, module in met.items()}
     held = {child for key, children in below.items() for child, _ in children if child != key}
-    places: dict[int, tuple[int, str]] = {}
+    parents: dict[int, tuple[int, str]] = {}
     seen = set[int]()
-    for root in [*(key for key in met if key not in held), *met]:  # a ring of modules has no root
+    for root in [*(key for key in met if key not in held), *met]:  # modules that contain each other have no root
         waiting = [] if root in seen else [(root, 0, "")]
         while waiting:
             key, above, path = waiting.pop()
@@ -221,13 +225,13 @@ def _places(met: dict[int, Any]) -> dict[int, tuple[int, str]]:
                 continue
             seen.add(key)
             if above:
-                places[key] = above, path
+                parents[key] = above, path
             waiting += [(child, key, path) for child, path in reversed(below[key])]
-    return places
+    return parents
 
 
 def _children(module: Any, met: dict[int, Any], path: str) -> Iterator[tuple[int, str]]:
-    """The nearest met modules below this one, with their paths; modules never called (lists) are gone through."""
+    """The nearest known modules below this one, with their paths; passes through modules never called (lists)."""
     for name, child in list(module._modules.items()):
         if child is None or child is module:
             continue

@@ -1,8 +1,8 @@
-"""The names that a snippet sees, and where those go that it binds anew.
+"""The names that a snippet sees, and the write-back of those that it rebinds.
 
-Made by evaluation.py from the frames of the training thread, as a debugger would show them.  The one invariant: only
-a variable of the user's whose object the snippet replaced is written, where it came from and nowhere else; the `i`
-of a library's loop is not.
+evaluation.py makes a Namespace from the frames of the training thread, as a debugger would show them.  Invariant: only
+a user's variable whose object the snippet replaced is written, and only where it came from; the `i` of a library's
+loop is never written.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from ..inspect.exclusive import exclusively
 
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _NOT_FILES = ("<frozen ", "<probe>")
-_HOLDERS = 3  # of a replaced object, that are named
+_MAX_HOLDERS = 3  # at most so many holders of a replaced object are named
 _IMMUTABLE = (int, float, str, bytes, bool, tuple, type(None))
 
 
 class Namespace:
-    """`names` is what the snippet runs in: locals of libraries between the user's frames, the snippets' own names
-    of before, globals of __main__, then globals and locals of the user's frames, innermost last."""
+    """`names` is the snippet's namespace: locals of libraries between the user's frames, names bound by earlier
+    snippets, globals of __main__, then globals and locals of the user's frames, innermost last."""
 
     def __init__(self, frame: FrameType | None, own: dict[str, Any], running: bool) -> None:
-        """`running`: the frames belong to a thread that goes on meanwhile; then they are not kept."""
+        """`running`: the frames belong to a thread that keeps running, so they are not kept."""
         self.names: dict[str, Any] = {}
-        self._own, self._own_before = own, dict(own)  # another snippet may change it meanwhile
+        self._own, self._own_before = own, dict(own)  # a copy: another snippet may change `own` meanwhile
         self._origins: dict[str, FrameType | dict[str, Any]] = {}
         self._before: dict[str, Any] = {}
         read = _read_running if running else frame_locals.read
-        self._frames, libraries = _divided(frame)
-        self._lent: dict[str, Any] = {}
+        self._frames, libraries = _split_frames(frame)
+        self._library_locals: dict[str, Any] = {}
         for frame in reversed(libraries):
-            self._lent.update(read(frame))
-        self.names.update(self._lent)
+            self._library_locals.update(read(frame))
+        self.names.update(self._library_locals)
         self.names.update(self._own_before)
         self._add(vars(sys.modules["__main__"]))
         for frame in reversed(self._frames):
@@ -46,7 +46,7 @@ class Namespace:
             if frame_locals.has_slots(frame) or frame.f_locals is not frame.f_globals:
                 self._add(read(frame), frame)
         for names in (self.names, self._before, self._origins):
-            names.pop("__builtins__", None)  # exec puts in its own
+            names.pop("__builtins__", None)  # exec adds its own
         if running:
             _empty_running([*self._frames, *libraries])
             self._frames.clear()
@@ -58,7 +58,7 @@ class Namespace:
         self._origins.update(dict.fromkeys(values, values if frame is None else frame))
 
     def write(self, keep: frozenset[str]) -> list[str]:
-        """Bind what the snippet replaced, except the names to `keep` for it; what was bound, in words."""
+        """Write back what the snippet replaced, except names in `keep`; returns what was bound, as text."""
         changed = {
             name: self.names[name]
             for name, before in self._before.items()
@@ -72,27 +72,27 @@ class Namespace:
             origin = self._origins[name]
             if isinstance(origin, dict):
                 origin[name] = value
-        return [f"{self._place(name)}{self._still_held(name)}" for name in changed]
+        return [f"{self._qualified_name(name)}{self._still_held(name)}" for name in changed]
 
     def release(self, codes: list[CodeType]) -> None:
-        """Keep the snippet's own names; of the job's only those which functions of the snippet refer to."""
-        jobs = {name for name, value in self._lent.items() if self.names.get(name, self) is value}
-        jobs -= self._own_before.keys()
-        jobs |= self._origins.keys()
-        for name in self._own_before.keys() - self.names.keys() - jobs:
+        """Keep the snippet's own names, and only those of the job's names that the snippet's functions refer to."""
+        job_names = {name for name, value in self._library_locals.items() if self.names.get(name, self) is value}
+        job_names -= self._own_before.keys()
+        job_names |= self._origins.keys()
+        for name in self._own_before.keys() - self.names.keys() - job_names:
             self._own.pop(name, None)
-        mine = {name: self.names[name] for name in self.names.keys() - jobs - {"__builtins__"}}
+        mine = {name: self.names[name] for name in self.names.keys() - job_names - {"__builtins__"}}
         self._own.update({name: value for name, value in mine.items() if self._own_before.get(name, self) is not value})
         referred = {name for code in codes for name in _names_in_functions(code)}
-        for name in jobs - referred:
+        for name in job_names - referred:
             self.names.pop(name, None)
-        self._lent.clear()
+        self._library_locals.clear()
         self._own_before.clear()
         self._before.clear()
         self._origins.clear()
         self._frames.clear()
 
-    def _place(self, name: str) -> str:
+    def _qualified_name(self, name: str) -> str:
         origin = self._origins[name]
         if isinstance(origin, dict):
             return f"{origin.get('__name__', '?')}.{name}"
@@ -112,23 +112,23 @@ class Namespace:
                     holders += [f"{other}.{attribute}" for attribute, held in attributes(value) if held is old]
         if not holders:
             return ""
-        return f"; {', '.join(holders[:_HOLDERS])} still {'holds' if len(holders) == 1 else 'hold'} the old object"
+        return f"; {', '.join(holders[:_MAX_HOLDERS])} still {'holds' if len(holders) == 1 else 'hold'} the old object"
 
 
-def _divided(frame: FrameType | None) -> tuple[list[FrameType], list[FrameType]]:
-    """(the user's frames, those of libraries between them), both from this one outward.
+def _split_frames(frame: FrameType | None) -> tuple[list[FrameType], list[FrameType]]:
+    """(the user's frames, libraries' frames between them), both from this frame outward.
 
-    A job that is an installed program has no code of the user's: then that of packages counts as such.
+    A job that is an installed program has no user code; then packages' code counts as the user's.
     """
     frames = []
     while frame is not None:
         frames.append(frame)
         frame = frame.f_back
-    kinds = [whose(frame) for frame in frames]
+    kinds = [code_owner(frame) for frame in frames]
     for kind in (USERS, PACKAGES):
         if kind in kinds:
             first, last = kinds.index(kind), len(kinds) - kinds[::-1].index(kind)
-            users = [frame for frame, its in zip(frames, kinds, strict=True) if its == kind]
+            users = [frame for frame, owner in zip(frames, kinds, strict=True) if owner == kind]
             return users, [frame for frame in frames[first:last] if frame not in users]
     return [], []
 
@@ -136,8 +136,8 @@ def _divided(frame: FrameType | None) -> tuple[list[FrameType], list[FrameType]]
 USERS, PACKAGES, _OTHERS = range(3)
 
 
-def whose(frame: FrameType) -> int:
-    """Whose code it runs: the user's, an installed package's, or torch's, Python's or ours."""
+def code_owner(frame: FrameType) -> int:
+    """Whose code the frame runs: the user's, an installed package's, or other code (torch's, Python's or ours)."""
     file = frame.f_code.co_filename
     torch = getattr(sys.modules.get("torch"), "__file__", None) or os.__file__
     if any(library in file for library in _LIBRARIES):
@@ -151,10 +151,10 @@ def _read_running(frame: FrameType) -> dict[str, Any]:
 
 
 def attributes(value: Any) -> list[tuple[str, Any]]:
-    """What a plain instance holds, and the submodules of an nn.Module; no property or method of it runs."""
+    """Attributes of a plain instance, and submodules of an nn.Module; none of its properties or methods runs."""
     for kind in type(value).__mro__:
         if "__dict__" in vars(kind) and type(vars(kind)["__dict__"]) is not GetSetDescriptorType:
-            return []  # a proxy's own idea of it
+            return []  # a proxy redefines __dict__
     try:
         held = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -164,7 +164,7 @@ def attributes(value: Any) -> list[tuple[str, Any]]:
 
 
 def _names_in_functions(code: CodeType) -> set[str]:
-    """Names that code inside this code refers to: its functions may outlive the snippet."""
+    """Names that nested code refers to: the snippet's functions may outlive it."""
     names: set[str] = set()
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -174,7 +174,7 @@ def _names_in_functions(code: CodeType) -> set[str]:
 
 
 def _empty_running(frames: list[FrameType]) -> None:
-    """What reading has left in frames of another thread; not while that is in a trace function."""
+    """Empty the copies that reading left in another thread's frames, unless it is in a trace function."""
     quiet = [
         frame
         for frame in frames

@@ -1,8 +1,8 @@
-"""Which variable of the job holds a thing: how what has no name of its own gets one.
+"""The job's variable that holds an object: gives a name to objects without one of their own.
 
-Called on the thread that uses the thing, once a thing; it takes some 0.1 ms.  The one invariant: the job's variables
-are read and nothing else, and no code of the job runs.  Up to 3.12 reading a frame's variables refreshes the dict that
-locals() has given out, and a trace function's are written back: frames where that could be are left alone.
+Called once per object, on the thread that uses it; takes about 0.1 ms.  Invariant: the job's variables are only read,
+and none of its code runs.  Up to 3.12, reading a frame's variables refreshes the dict that locals() returned, and those
+of a traced frame are written back: frames where either could happen are left alone.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from types import FrameType
 from typing import Any
 
 from ..inspect import frame_locals
-from .namespace import PACKAGES, USERS, attributes, whose
+from .namespace import PACKAGES, USERS, attributes, code_owner
 
-_FRAMES = 64  # looked at, from the innermost
-_ITEMS = 16  # of a list or dict
-OWN_NAMES = {"self", "cls"}  # of a loader's own methods, or of its iterator's
-_GIVE_LOCALS = {"locals", "vars", "eval", "exec"}
+_MAX_FRAMES = 64  # searched, from the innermost
+_MAX_ITEMS = 16  # lists, tuples and dicts with more are not searched
+OWN_NAMES = {"self", "cls"}  # variables of the methods of a loader or its iterator
+_RETURN_LOCALS = {"locals", "vars", "eval", "exec"}
 
-Suits = Callable[[Any], bool]
+Test = Callable[[Any], bool]
 
 
 def readable() -> bool:
-    """Whether variables may be read on this thread now: not in a debugger's session, nor in an eval at a turn."""
+    """Whether this thread's variables may be read now: not in a debugger, nor in an eval run by a back-edge trace."""
     return not frame_locals.COPIES or sys.gettrace() is None
 
 
-def holder(frame: FrameType | None, *suits: Suits) -> str | None:
-    """The variable, attribute or item that suits, first by the first test; the user's frames come before packages'."""
-    frames = [(whose(each), each) for each in outward(frame)]
-    ordered = [each for kind in (USERS, PACKAGES) for its, each in frames if its == kind]
-    spaces = [variables(each) for each in ordered]
-    spaces += {id(each.f_globals): each.f_globals for each in ordered}.values()
-    for suit in suits:
-        for space in spaces:
-            name = _in(space, suit)
+def variable_name(frame: FrameType | None, *tests: Test) -> str | None:
+    """The variable, attribute or item that passes a test: by order of tests, then users' frames before packages'."""
+    frames = [(code_owner(each), each) for each in outward(frame)]
+    ordered = [each for kind in (USERS, PACKAGES) for owner, each in frames if owner == kind]
+    namespaces = [variables(each) for each in ordered]
+    namespaces += {id(each.f_globals): each.f_globals for each in ordered}.values()
+    for test in tests:
+        for namespace in namespaces:
+            name = _name_in(namespace, test)
             if name is not None:
                 return name
     return None
 
 
 def outward(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(_FRAMES):
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             return
         yield frame
@@ -53,20 +53,20 @@ def outward(frame: FrameType | None) -> Iterator[FrameType]:
 def variables(frame: FrameType) -> dict[str, Any]:
     if not frame_locals.has_slots(frame):
         return frame.f_locals
-    if frame_locals.COPIES and not _GIVE_LOCALS.isdisjoint(frame.f_code.co_names):
+    if frame_locals.COPIES and not _RETURN_LOCALS.isdisjoint(frame.f_code.co_names):
         return {}
     return frame_locals.read(frame)
 
 
-def _in(space: dict[str, Any], suit: Suits) -> str | None:
-    """Variables first, then one level deep what they hold."""
-    variables = [(name, value) for name, value in list(space.items()) if not name.startswith("__")]
+def _name_in(namespace: dict[str, Any], test: Test) -> str | None:
+    """Searches variables first, then one level deep inside their values."""
+    variables = [(name, value) for name, value in list(namespace.items()) if not name.startswith("__")]
     for name, value in variables:
-        if name not in OWN_NAMES and suit(value):
+        if name not in OWN_NAMES and test(value):
             return name
     for name, value in variables:
         for part, held in parts_of(value):
-            if suit(held):
+            if test(held):
                 return f"{name}{part}"
     return None
 
@@ -74,10 +74,10 @@ def _in(space: dict[str, Any], suit: Suits) -> str | None:
 def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
     if kind is dict:
-        if len(value) <= _ITEMS:
+        if len(value) <= _MAX_ITEMS:
             yield from ((f"[{key!r}]", held) for key, held in list(value.items()) if type(key) in (str, int))
     elif kind in (list, tuple):
-        if len(value) <= _ITEMS:
-            yield from ((f"[{place}]", held) for place, held in enumerate(value))
+        if len(value) <= _MAX_ITEMS:
+            yield from ((f"[{index}]", held) for index, held in enumerate(value))
     elif kind.__module__ != "builtins":
         yield from ((f".{name}", held) for name, held in attributes(value))

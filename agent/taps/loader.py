@@ -15,7 +15,7 @@ from ...streams import FAILED
 from ..boundary.boundary import Boundary
 from ..names.modules import Modules
 from ..names.namespace import attributes
-from ..names.variable_names import holder, readable
+from ..names.variable_names import readable, variable_name
 from ..storage.rows import Stream
 
 _TO_THE_JOB = 4  # frames from _name() to the one that takes the batch
@@ -80,11 +80,11 @@ class Loaders:
             return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
 
         try:
-            name = holder(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)
+            name = variable_name(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)
         except Exception:  # a variable so strange is no reason to lose the batches
             name = None
         if name is not None:
-            self._modules.tell_loader(serial, _fields(iterator, sampler, name))
+            self._modules.log_loader(serial, _fields(iterator, sampler, name))
 
 
 def _fields(iterator: Any, sampler: Any, name: str) -> dict[str, Any]:

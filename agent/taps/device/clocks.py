@@ -29,7 +29,7 @@ class DeviceClocks:
         self._fresh: deque[Any] = deque()
         self.of_index: dict[int, DeviceClock] = {}  # by index of the device
         self._of: dict[int, DeviceClock | None] = {}  # by serial
-        modules.forgotten.append(self._of)
+        modules.dicts_by_serial.append(self._of)
         self.of_serial = self._of.get
         self.on: list[bool] = []
         self._fill()

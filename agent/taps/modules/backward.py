@@ -37,8 +37,8 @@ class Backward:
         self.modules, self.trouble = modules, trouble
         self.carriers: dict[int, Carriers] = {}  # by id, as serials are
         self._behind: dict[int, Any] = {}  # serial -> the carrier of what ends behind a first node; its hooks change
-        modules.forgotten_ids.append(self.carriers)
-        modules.forgotten.append(self._behind)
+        modules.dicts_by_id.append(self.carriers)
+        modules.dicts_by_serial.append(self._behind)
         self._spare: deque[Any] = deque()
         self._handles: deque[Any] = deque(maxlen=_LATEST)  # of hooks behind first nodes; each knows its node weakly
         self._writers: deque[dict[int, Any]] = deque(maxlen=_LATEST)  # what these call, and hooks of first nodes
@@ -53,7 +53,7 @@ class Backward:
         unseen(
             Backward.end_behind, Backward.another_thread, tensors_in, held_by, latest_of, first_of, least_of, _writing
         )
-        unseen(*modules.on_the_way)
+        unseen(*modules.training_thread_code)
         # Autograd numbers the nodes that a thread makes.  Here are the numbers of those that got a begin mark, each at
         # its place modulo REMEMBERED; the last element is the newest number that was seen.
         self.begun = [-1] * (REMEMBERED + 1)

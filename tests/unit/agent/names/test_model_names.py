@@ -85,7 +85,7 @@ def test_the_models_of_a_gan_go_by_the_attributes_that_hold_them(taps: Taps) -> 
     assert gan.train() >= {("forward", "gan.generator"), ("forward", "gan.critic"), ("backward", "gan.generator")}
 
 
-def test_a_model_that_no_variable_holds_goes_by_its_class(taps: Taps) -> None:
+def test_a_model_that_no_variable_holds_is_named_by_its_class(taps: Taps) -> None:
     def made() -> Any:
         return [[Net()], [Net()]]  # too deep to look
 
@@ -97,7 +97,7 @@ def test_a_model_that_no_variable_holds_goes_by_its_class(taps: Taps) -> None:
 
 
 @pytest.mark.slow
-def test_of_models_that_live_one_after_another_each_has_the_plain_name(taps: Taps, at_once: None) -> None:
+def test_models_that_live_one_after_another_all_get_the_unnumbered_name(taps: Taps, at_once: None) -> None:
     for _ in range(3):
         model = Net()
         model(torch.ones(2, 4))
@@ -207,7 +207,7 @@ def test_a_traced_functions_variables_are_left_alone(taps: Taps) -> None:
     assert names == [{"Net"}] or sys.version_info >= (3, 13)
 
 
-def test_looks_end(at_once: None) -> None:
+def test_the_search_for_a_name_ends_after_a_few_looks(at_once: None) -> None:
     roots = ModelNames()
     nowhere = [[Net()]]
     for _ in range(LOOKS):

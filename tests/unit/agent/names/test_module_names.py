@@ -33,7 +33,7 @@ def net() -> Any:
     return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
 
 
-def test_wrappers_are_no_part_of_a_name(taps: Taps) -> None:
+def test_names_leave_out_wrappers(taps: Taps) -> None:
     class ForwardModule(nn.Module):  # as Lightning wraps
         def __init__(self, module: Any) -> None:
             super().__init__()
@@ -143,7 +143,7 @@ def test_modules_that_come_and_go_leave_no_wrong_name(taps: Taps) -> None:
     assert all(name == kind for name, kind in found if not name.isdigit())
 
 
-def test_what_is_known_already_is_not_logged_again(taps: Taps) -> None:
+def test_unchanged_records_are_not_logged_again(taps: Taps) -> None:
     model = net()
     model(torch.ones(2, 4))
     taps.raw()
@@ -153,7 +153,7 @@ def test_what_is_known_already_is_not_logged_again(taps: Taps) -> None:
     assert taps.log.committed - committed < 500  # two records of Tanh
 
 
-def test_a_module_is_where_its_parameters_are(taps: Taps) -> None:
+def test_a_module_has_the_device_of_its_parameters(taps: Taps) -> None:
     model, nowhere = net(), nn.Sequential(nn.Tanh())
     split = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     split.register_parameter("elsewhere", nn.Parameter(torch.empty(1, device="meta")))
