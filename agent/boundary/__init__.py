@@ -1,4 +1,4 @@
-"""The moment between two steps: finding the loop that drives the job and running there.
+"""The moment between two steps: finds the loop that drives the job and runs requests there.
 
-It may import `inspect`.  Invariant: the job's own tracing is as it was once the boundary has passed.
+It may import `inspect`.  Invariant: once the boundary has passed, the job's own tracing is as it was before.
 """

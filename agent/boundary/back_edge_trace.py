@@ -1,8 +1,8 @@
-"""The wait for the turn of the loop that drives the job: a trace of its frame, from the post-hook to the back edge.
+"""Waits for the back edge of the driving loop: a trace of its frame, from the post-hook to the back edge.
 
-Made by boundary.py at each step at which something is to run.  The one invariant: whatever trace function was
-there before, of the thread and of each frame, is there again before anything else runs; and what a trace
-leaves in a frame up to 3.12, a copy of its locals that keeps them alive, is emptied at the next call.
+boundary.py makes one at each step at which something is to run.  Invariant: the previous trace functions, of the
+thread and of each frame, are restored before anything else runs.  Up to 3.12 a trace leaves in a frame a copy of
+its locals, which keeps them alive; that copy is emptied at the next call.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class BackEdgeTrace:
     # ---- what the interpreter calls
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        """As f_trace: of each line and return of the traced frames."""
+        """The f_trace of traced frames: called at each line and return."""
         dying = event == "return" and not frame.f_code.co_flags & _SUSPENDS
         copies = self._copies if has_slots(frame) and not dying else {}
         try:
@@ -101,7 +101,7 @@ class BackEdgeTrace:
         return frame.f_trace
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> None:
-        """As the thread's trace function: of each call."""
+        """The thread's trace function: called at each call."""
         try:
             if self.over:
                 self.end(frame)
@@ -130,7 +130,7 @@ class BackEdgeTrace:
     # ---- on the way
 
     def _stands(self, frame: FrameType) -> bool:
-        """Is this the loop's frame, at the instruction at which it was when this was armed?"""
+        """Whether this is the loop's frame, at the instruction where it was when this was armed."""
         return (
             id(frame) == self._frame_id
             and frame.f_code is self._code
@@ -139,7 +139,7 @@ class BackEdgeTrace:
         )
 
     def _follow(self, frame: FrameType) -> None:
-        """The frame returns, or yields: its caller goes on."""
+        """The frame returns or yields: follow its caller."""
         caller = frame.f_back
         if not frame.f_code.co_flags & _SUSPENDS:
             self._restore(frame)
@@ -181,7 +181,7 @@ class BackEdgeTrace:
     # ---- the end
 
     def end(self, frame: FrameType | None) -> None:
-        """Put everything back, from this frame outward; on the thread that is traced."""
+        """Restore everything, from this frame outward; on the traced thread."""
         self.over = True
         if self._is_traced():
             sys.settrace(self._old)

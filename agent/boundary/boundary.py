@@ -1,9 +1,9 @@
-"""The boundary between two iterations: the one place where something may run as if the job's own loop called it.
+"""The boundary between two iterations: the one place where code may run as if the job's own loop had called it.
 
-Evals and taps request, steps and the loader's tap report from the training thread.  In the optimizer's
-post-hook gradients are not zeroed and a scaler is in mid-step, so that only arms; what was requested runs when
-the loop that drives the job turns, or at the entry of its loader for loops that run in C.  The one invariant:
-whatever happens here, the training goes on as without it, and a request runs once, is cancelled or is missed.
+Evals and taps make requests; Steps and the loader's tap report from the training thread.  In the optimizer's
+post-hook gradients are not yet zeroed and a scaler is in mid-step, so the post-hook only arms a trace.  Requests
+run at the driving loop's back edge, or at the entry of its loader if the loop runs in C.  Invariant: whatever
+happens here, training goes on as without it, and each request runs once, is cancelled or is missed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .driving_loop import DrivingLoop
 from .loops import loops_around
 
 _NEVER = 1 << 62
-_LOOK_AGAIN_NS = 1_000_000_000  # how old the knowledge of which loop drives may be when a request comes
-_KNOWN = 256  # places in code from which steps are called; a job with more is looked at again
+_LOOK_AGAIN_NS = 1_000_000_000  # the greatest age of the known driving loop when a request comes
+_KNOWN = 256  # call sites of steps; a job with more is examined again
 
 
 class Ticket:
-    """A request: waiting until exactly one of run, cancelled or missed is its outcome."""
+    """A request, waiting until its outcome is exactly one of run, cancelled or missed."""
 
     def __init__(self, run: Callable[[FrameType], None], count: int, missed: Callable[[], None] | None) -> None:
         self.run, self.count, self.missed = run, count, missed
@@ -36,7 +36,7 @@ class Ticket:
         self._claims = [None]
 
     def claim(self, outcome: str) -> bool:
-        """True for the one caller, of all threads, that decides."""
+        """True for exactly one caller among all threads: the one that decides the outcome."""
         try:
             self._claims.pop()
         except IndexError:
@@ -50,12 +50,12 @@ class Ticket:
 
 
 class Boundary:
-    """request() and close() from any thread; stepped() and loading() on the thread that trains."""
+    """Call request() and close() on any thread; stepped() and loading() on the training thread."""
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = noop  # has stepped() called at the next step
-        self.steps: Callable[[], int] = lambda: self._count  # that are complete, if stepped() is not always told
-        self.trouble = ""  # the last fault of our own, in words
+        self.steps: Callable[[], int] = lambda: self._count  # completed steps, if stepped() is not called at each
+        self.trouble = ""  # our last error, as text
         self._requests: list[Ticket] = []
         self._count = 0
         self._look_at = 0  # up to this count stepped() has nothing to do
@@ -72,8 +72,8 @@ class Boundary:
     ) -> Ticket:
         """Run this once on the training thread at the boundary after `count` steps, -1: the next.
 
-        `run` gets the frame whose loop turned.  `missed` is called instead, on whichever thread notices, if
-        that boundary is past.  Any thread.
+        `run` gets the frame of the driving loop.  If that boundary is past, `missed` is called instead, on the
+        thread that notices.  Any thread.
         """
         ticket = Ticket(run, count, missed)
         if self._closed:
@@ -87,20 +87,20 @@ class Boundary:
         return ticket
 
     def stepped(self, count: int) -> int:
-        """In the anchor optimizer's post-hook: `count` steps are complete.  Returns at how many it is to be told."""
+        """The anchor's post-hook calls this: `count` steps are complete.  Returns the count of the next call."""
         self._count = count
         if count >= self._look_at:
             self._guarded(self._look)
         return self._look_at
 
     def loading(self) -> None:
-        """At the entry of a loader's __next__, called by the tap's own wrapper of it."""
+        """The loader tap's wrapper calls this at the entry of a loader's __next__."""
         turn = self._turn
         if turn is not None and turn.thread == get_ident() and not turn.over:
             self._guarded(partial(self._loads, turn))
 
     def close(self) -> None:
-        """Nothing runs any more.  A trace that waits on another thread takes itself out at its next event."""
+        """Stop running requests.  A trace waiting on another thread removes itself at its next event."""
         self._closed = True
         self._look_at = _NEVER
         self.wake, self.steps = noop, lambda: 0
@@ -131,7 +131,7 @@ class Boundary:
 
     def _look(self, frame: FrameType) -> None:
         if self._running is not None or self._closed:
-            return  # a step made by what runs at a boundary is no boundary
+            return  # a step made by code that runs at a boundary is not a boundary
         self._look_at = self._count + 1
         self._end_turn(frame)
         due = self._due()
@@ -145,12 +145,12 @@ class Boundary:
         self._plan()
 
     def _end_turn(self, frame: FrameType) -> None:
-        """The turn armed at the step before is over, or did not come."""
+        """The trace armed at the previous step has fired, or its back edge never came."""
         turn, self._turn = self._turn, None
         if turn is None:
             return
         if turn.thread != get_ident():
-            turn.over = True  # it takes itself out
+            turn.over = True  # it removes itself
             return
         drives = turn.drives(frame)
         turn.end(frame)
@@ -178,11 +178,11 @@ class Boundary:
         if ticket.claim("missed") and ticket.missed is not None:
             try:
                 ticket.missed()
-            except Exception as error:  # of the requester, on the training thread
+            except Exception as error:  # the requester's error, on the training thread
                 self._note(error)
 
     def _arm(self, frame: FrameType, loop: FrameType, due: list[Ticket]) -> None:
-        """Wait for the turn; with nothing due only to learn which of several loops it is that drives."""
+        """Wait for the back edge; if nothing is due, only to learn which of several loops drives the job."""
         driver = self._proved.get((loop.f_code, loop.f_lasti))
         if not due and (driver is not None or len(loops_around(loop.f_code, loop.f_lasti)) < 2):
             return
@@ -191,7 +191,7 @@ class Boundary:
             self._turn.end(frame)
 
     def _plan(self) -> None:
-        """When to look again: at the next step if anything is asked or half learned, else in about a second."""
+        """Plan the next look: at the next step if anything is requested or half learned, else in about a second."""
         now, before = perf_counter_ns(), self._looked_ns
         self._looked_ns = now
         self._learning = not self._learning and not self._requests

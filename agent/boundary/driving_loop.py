@@ -1,7 +1,7 @@
-"""Which frame's loop drives the job: the innermost one that lives through two steps of the anchor optimizer.
+"""The frame whose loop drives the job: the innermost one that lives through two steps of the anchor optimizer.
 
-Asked by boundary.py in the optimizer's post-hook.  The one invariant: no frame is held between two steps, for its
-locals would live on with it; a frame is known again by an inert mark in its f_trace, which dies with it.
+boundary.py calls this in the optimizer's post-hook.  Invariant: no frame is held between two steps, because its
+locals would live on with it; a frame is recognised by an inert mark in its f_trace, which dies with it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 def _new_mark() -> object:
     """A callable for f_trace that takes any three arguments, does nothing and returns None.
 
-    It is one of C, so that when somebody traces, no Python code runs between the copy that the interpreter then
-    makes of a frame's locals and its writing back, and dynamo sees no function of ours.
+    It is a C function, so no Python code runs between the copy that the interpreter makes of a frame's locals while
+    someone traces and the copy's write-back, and dynamo sees no function of ours.
     """
     return memoryview(b"").__exit__
 
@@ -24,17 +24,17 @@ def is_mark(trace: object) -> bool:
 
 
 class DrivingLoop:
-    """find() and mark() at each of two steps in a row; unmark() when nothing is asked any more."""
+    """Call find() and mark() at each of two steps in a row; unmark() when nothing is requested any more."""
 
     def __init__(self) -> None:
         self._mark: Any = _new_mark()
-        self._taken: set[tuple[int, CodeType]] = set()  # frames in whose f_trace a debugger or coverage stands
-        self._code: CodeType | None = None  # of the loop found last
+        self._taken: set[tuple[int, CodeType]] = set()  # frames whose f_trace a debugger or coverage occupies
+        self._code: CodeType | None = None  # code of the last loop found
 
     def find(self, frame: FrameType | None) -> FrameType | None:
-        """The driving loop's frame, outward from this one; None if this is the first step that is looked at.
+        """The driving loop's frame, outward from this one; None at the first step examined.
 
-        Without marks of the step before, the innermost frame that runs the function found last.
+        Without marks of the previous step: the innermost frame that runs the last function found.
         """
         same_function = None
         while frame is not None:
@@ -47,12 +47,12 @@ class DrivingLoop:
         return same_function
 
     def marked(self, frame: FrameType) -> bool:
-        """Has it been there at the last mark()?"""
+        """Whether this frame was on the stack at the last mark()."""
         trace = frame.f_trace
         return trace is self._mark or (trace is not None and (id(frame), frame.f_code) in self._taken)
 
     def mark(self, frame: FrameType | None) -> None:
-        """Mark this frame and all outward."""
+        """Mark this frame and all outer ones."""
         self._taken.clear()
         while frame is not None:
             if frame.f_trace is None:
@@ -62,7 +62,7 @@ class DrivingLoop:
             frame = frame.f_back
 
     def unmark(self, frame: FrameType | None) -> None:
-        """Take the marks from this frame and all outward; any thread."""
+        """Remove the marks from this frame and all outer ones.  Any thread."""
         self._taken.clear()
         while frame is not None:
             if frame.f_trace is self._mark:

@@ -1,7 +1,7 @@
-"""Which loops of a code object stand around an instruction, and where each of them turns.
+"""The loops of a code object around an instruction, and the offsets of each loop's turn, between two iterations.
 
-Asked by boundary.py's trace, once for a code object.  The one invariant: at a turn the body of one iteration is
-over and nothing of the next one has run, not even the test of a `while`, which may take the next batch.
+The boundary's trace calls this once per code object.  Invariant: at a turn, the body of one iteration is over and
+nothing of the next one has run, not even the test of a `while`, which may take the next batch.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Graph:
             self._handle(self._index(entry.start), self._index(entry.end), self._index(entry.target))
 
     def _decode(self, code: bytes, names: list[str]) -> None:
-        """Several times faster than dis, which the training would wait for."""
+        """Decode without dis: several times faster, and the training waits for it."""
         extension, start = 0, 0
         for offset in range(0, len(code), 2):
             name, arg = names[code[offset]], code[offset + 1] | extension
