@@ -69,7 +69,7 @@ def alive(references: list[weakref.ref[Any]]) -> int:
 
 
 def held(tap: Any) -> int:
-    return len(tap._works._asked) + len(tap._works._unproven)
+    return len(tap._works._polled) + len(tap._works._unchecked)
 
 
 def told(tap: Any) -> Told:

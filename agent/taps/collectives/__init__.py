@@ -1,5 +1,5 @@
-"""Operations of process groups: who issued them, when they began and ended.
+"""Operations of process groups: what issued them, when they began and when they ended.
 
-It may import `inspect`, `storage`.  Invariant: what is issued, returned, raised and waited for is what it would be
+It may import `inspect`, `storage`.  Invariant: the job issues, returns, raises and waits for exactly what it would
 without us.
 """

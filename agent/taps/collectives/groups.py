@@ -1,7 +1,8 @@
-"""What is known of each process group: its log record, its members, and how its backend tells things.
+"""What the tap knows about each process group: its log record, its members, and what its backend can report.
 
-Asked by the tap of collectives on every call.  The one invariant: no group is kept alive by us, and none
-of this costs a message to another rank.
+The tap of collectives looks a group up on every call.
+
+Invariant: the tap keeps no group alive and sends no message to another rank.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ Log = Callable[[dict[str, Any]], int]  # a LOG_GROUP record's payload -> its id
 
 @dataclass
 class Group:
-    """One group and, where it has several, one of its backends."""
+    """One group and, if it has several backends, one of them."""
 
-    id: int  # of its LOG_GROUP record
+    id: int  # of the group's LOG_GROUP record
     name: str
     size: int
-    ranks: tuple[int, ...] | None  # of the job, in the group's order; None where torch.distributed does not know it
-    futures: bool  # its works tell when they are done
-    timed: bool  # its works know how long the device took
-    device: Any  # whose backend this is, None for the only one
-    numbers: bool
+    ranks: tuple[int, ...] | None  # of the job, in the group's order; None if torch.distributed does not know them
+    futures: bool  # its works have futures that report completion
+    timed: bool  # its works report how long the device took
+    device: Any  # the device that this backend serves; None for the only backend
+    has_numbers: bool  # the backend keeps sequence numbers
 
     def number(self, process_group: Any) -> int:
         """The backend's sequence number, -1 if it keeps none."""
-        if not self.numbers:
+        if not self.has_numbers:
             return -1
         counter = process_group if self.device is None else process_group._get_backend(self.device)
         return int(counter._get_sequence_number_for_group())
@@ -40,20 +41,20 @@ class Group:
 
 @dataclass
 class _Known:
-    process_group: weakref.ref[Any]  # an id may come again for another group
+    process_group: weakref.ref[Any]  # Python may reuse the id for another group
     only: Group | None
     by_device: dict[str, Group]
 
 
 class Groups:
-    """of() on any thread; about 200 ns once a group is known."""
+    """of() runs on any thread and takes about 200 ns once a group is known."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._known: dict[int, _Known] = {}
 
     def of(self, process_group: Any, tensors: Sequence[Any]) -> Group:
-        """The group, seen from the backend that serves these tensors.  Raises Untested, having done nothing yet."""
+        """The group, with the backend that serves these tensors.  Raises Untested before it has done anything."""
         key = id(process_group)
         known = self._known.get(key)
         if known is None or known.process_group() is not process_group:
@@ -67,9 +68,9 @@ class Groups:
         return group
 
     def forget(self) -> None:
-        """At the end: each has a callback of ours, which holds this, and the log's end of it its owner."""
+        """Break the reference cycles at the end: each weakref's callback holds this, and `_log` its owner."""
         self._known.clear()
-        self._log = _untold
+        self._log = _log_nothing
 
     def _meet(self, process_group: Any, forget: Callable[[Any], Any]) -> _Known:
         backends = [process_group._get_backend(device) for device in process_group._device_types]
@@ -96,16 +97,16 @@ class Groups:
             futures=backend == "gloo",  # NCCL's futures would put our callback on the streams
             timed=backend == "nccl" and _timing_enabled(process_group),
             device=device,
-            numbers=_keeps_numbers(owner),
+            has_numbers=_keeps_numbers(owner),
         )
 
 
-def _untold(record: dict[str, Any]) -> int:
+def _log_nothing(record: dict[str, Any]) -> int:
     return 0
 
 
 def ranks_of(process_group: Any) -> tuple[int, ...] | None:
-    """Its members as ranks of the job, in the group's order; None if only torch's C++ side knows it."""
+    """The members as ranks of the job, in the group's order; None if only torch's C++ side knows the group."""
     distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
     known = distributed._world.pg_group_ranks.get(process_group) if distributed is not None else None
     if known is None:
@@ -122,7 +123,7 @@ def _keeps_numbers(owner: Any) -> bool:
 
 
 def _timing_enabled(process_group: Any) -> bool:
-    """Have the backend record events round every operation from now on, as TORCH_NCCL_ENABLE_TIMING would."""
+    """Make the backend record events around every operation from now on, as TORCH_NCCL_ENABLE_TIMING would."""
     try:
         process_group._enable_collectives_timing()
     except (AttributeError, RuntimeError):

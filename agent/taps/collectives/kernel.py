@@ -1,10 +1,11 @@
-"""The kernel that stands in front of one c10d operation: its row, written before and patched after.
+"""The kernel in front of one c10d operation: it writes the operation's row before the issue and patches it after.
 
-Built by the tap of collectives, run by whichever thread issues the operation.  The one invariant: the
-operation is sent exactly once and exactly as it came, whatever becomes of the row.
+The tap of collectives builds the kernels; the thread that issues an operation runs its kernel.
 
-Everything a kernel needs is a local of its closure: between two collectives the caches go cold, and each
-attribute walked then costs as much as the packing of the row.
+Everything a kernel needs is a local of its closure: between two collectives the caches go cold, and each attribute
+lookup then costs as much as packing the row.
+
+Invariant: the operation is sent exactly once and exactly as it came, whatever happens to the row.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .sources import Sources
 from .tensors import Tensors
 from .works import Works
 
-# the row's offset and seq, the group, the torch object of it, whether it is waited for at once and ends in that wait
+# the row's offset and seq, the group, its torch object, whether the caller waits at once and the operation ends there
 Begun = tuple[int, int, Group, Any, bool]
 
 _SLOTS = STREAMS[COLLECTIVES]
@@ -36,17 +37,17 @@ _SLOT = Struct("<q")
 
 
 class Tap(Protocol):
-    """What a kernel asks of the tap it belongs to."""
+    """What a kernel uses of its tap."""
 
     recording: bool
     current_eval: Callable[[int], Any]
 
     def refuse(self, operation: Operation, args: tuple[Any, ...]) -> None: ...
-    def trouble(self, error: Exception) -> None: ...
+    def report_fault(self, error: Exception) -> None: ...
 
 
 class Kernels:
-    """Makes the kernels of one tap; they share a stream and what is known of groups, tensors and works."""
+    """Makes the kernels of one tap, which share a stream and the knowledge of groups, tensors, sources and works."""
 
     def __init__(
         self, stream: Stream, groups: Groups, tensors: Tensors, sources: Sources, works: Works, c10d: Any
@@ -55,7 +56,7 @@ class Kernels:
         self._c10d = c10d
 
     def kernel(self, tap: Tap, operation: Operation, name: int, redispatch: Callable[..., Any], below: Any) -> Any:
-        """name: log id of the operation's; redispatch with `below`: to whatever comes after us."""
+        """name: log id of the operation's name.  redispatch() with `below` calls whatever comes after this kernel."""
         begin, end, raised = self._begin(operation, name), self._end(operation, name), self._raised
 
         def kernel(keyset: Any, *args: Any) -> Any:
@@ -65,8 +66,8 @@ class Kernels:
             if tap.recording:
                 try:
                     begun = begin(args)
-                except Exception as error:  # inside a collective of the user's: nothing of ours may escape
-                    tap.trouble(error)
+                except Exception as error:  # inside a collective of the user: no exception of ours may escape
+                    tap.report_fault(error)
             if begun is None:
                 return redispatch(keyset & below, *args)
             try:
@@ -76,8 +77,8 @@ class Kernels:
                 raise
             try:
                 end(begun, result)
-            except Exception as error:  # likewise
-                tap.trouble(error)
+            except Exception as error:  # as above
+                tap.report_fault(error)
             return result
 
         return shielded_from_dynamo(kernel)
@@ -87,11 +88,11 @@ class Kernels:
         try:
             self._works.failed(offset, seq)
             self._works.done(offset, seq, perf_counter_ns())
-        except ValueError:  # the stream was closed meanwhile
+        except ValueError:  # the stream was closed in the meantime
             pass
 
     def _begin(self, operation: Operation, name: int) -> Callable[[tuple[Any, ...]], Begun | None]:
-        """The row of an operation that is about to be issued; None if there is to be none."""
+        """A function that writes the row of an operation about to be issued; it returns None if there is no row."""
         group_at, async_at, peer_at = operation.group_at, operation.async_at, operation.peer_at
         tensors_at, a_share, sizeless = operation.tensors_at, operation.a_share, operation.sizeless
         unbox, group_of, size_of = self._c10d.ProcessGroup.unbox, self._groups.of, self._tensors.size_of
@@ -106,14 +107,15 @@ class Kernels:
             group = group_of(process_group, tensors)
             size, tensor = (0, 0) if sizeless else size_of(tensors)
             if type(size) is not int:
-                return None  # symbolic: traced by a compiler, nothing is sent
+                return None  # symbolic: a compiler traces the call and nothing is sent
             if a_share:
                 size *= group.size
-            # arguments that have their default are not passed on to us; async_op's is True
-            told = async_at is not None and (len(args) <= async_at or args[async_at])
+            # the dispatcher omits arguments that have their default; async_op's is True
+            is_async = async_at is not None and (len(args) <= async_at or args[async_at])
             peer = -1 if peer_at is None else args[peer_at]
-            blocking = group.futures and async_at is not None and not told
-            flags, thread, source = ASYNC_OP if told else BLOCKING if blocking else 0, get_ident(), source_of(native)
+            blocking = group.futures and async_at is not None and not is_async
+            flags = ASYNC_OP if is_async else BLOCKING if blocking else 0
+            thread, source = get_ident(), source_of(native)
             offset, seq = claim()
             start = perf_counter_ns()
             pack_into(buffer, offset, start, 0, 0, name, group.id, -1, peer, size, tensor, source, thread, flags, seq)
@@ -122,9 +124,10 @@ class Kernels:
         return begin
 
     def _end(self, operation: Operation, name: int) -> Callable[[Begun, Any], None]:
-        """When it is issued: its number, and who will tell that it is done."""
+        """A function that runs after the issue: it stores the number and arranges how completion will be learned."""
         unbox, numbered, returns = self._c10d.Work.unbox, operation.numbered, operation.returns
-        buffer, told, ask, done = self._stream.buffer, self._works.told, self._works.ask, self._works.done
+        buffer, works = self._stream.buffer, self._works
+        future_done, poll_later, done = works.future_done, works.poll_later, works.done
         read, pack = _SLOT.unpack_from, _AFTER_ISSUE.pack_into
         has_future = not operation.point_to_point
 
@@ -133,19 +136,19 @@ class Kernels:
             issued = perf_counter_ns()
             offset, seq, group, process_group, blocking = begun
             number = group.number(process_group) if numbered else -1
-            if read(buffer, offset + _SEQ_AT)[0] == seq:  # else it was issued for so long that the ring came round
+            if read(buffer, offset + _SEQ_AT)[0] == seq:  # else the issue took so long that the ring was overwritten
                 pack(buffer, offset + _ISSUED_AT, issued, 0, name, group.id, number)
-            if returns == 0:  # monitored_barrier: over when it returns
+            if returns == 0:  # monitored_barrier: it has ended when it returns
                 done(offset, seq, issued)
                 return
             work = unbox(result[-1] if returns > 1 else result)
-            # who waits at once does so by Work.wait in Python, which costs less to see than a future's callback
+            # a caller that waits at once uses Work.wait in Python, which is cheaper to observe than a future's callback
             if group.futures and has_future and not blocking:
                 try:
-                    work.get_future().add_done_callback(partial(told, offset, seq))
+                    work.get_future().add_done_callback(partial(future_done, offset, seq))
                     return
-                except RuntimeError:  # gloo has none for composed operations; to be told so costs 50 µs
+                except RuntimeError:  # gloo has none for composed operations, and finding out costs 50 µs
                     has_future = False
-            ask(offset, seq, work, group.timed, group.futures, blocking)
+            poll_later(offset, seq, work, group.timed, group.futures, blocking)
 
         return end

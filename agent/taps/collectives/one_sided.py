@@ -1,7 +1,8 @@
-"""Why a collective that an eval is about to issue would hang the job, if it would.
+"""Whether a collective that an eval is about to issue would hang the job, and why.
 
-Asked by the tap of collectives before it sends anything.  The one invariant: None only if every rank
-that has to take part runs the eval too.
+The tap of collectives checks this before it sends anything.
+
+Invariant: refusal() returns None only if every rank that has to take part runs the eval too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Protocol
 
 
 class Running(Protocol):
-    """An eval in progress: the ranks it runs on (None: all of the job), at a boundary or "now"."""
+    """An eval in progress: the ranks it runs on (None: all ranks of the job), and where: at a boundary or "now"."""
 
     @property
     def ranks(self) -> Sequence[int] | None: ...
@@ -20,7 +21,7 @@ class Running(Protocol):
 
 
 def refusal(evaluation: Running, operation: str, group: str, ranks: Sequence[int]) -> str | None:
-    """One sentence for the snippet's author; ranks: those that have to take part, this one among them."""
+    """One sentence for the author of the snippet; ranks: all that have to take part, including this one."""
     if len(ranks) < 2:
         return None
     what = f"{operation} on group {group!r} needs {_named(ranks)}"

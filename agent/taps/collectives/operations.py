@@ -1,16 +1,18 @@
-"""What is known of each c10d operation: which of its tensors make its size, and what its schema tells.
+"""The c10d operations: which tensors count towards an operation's size, and what its schema says.
 
-Read by the tap of collectives at install.  The one invariant: sizes are those of nccl-tests, so that
-bytes / duration is its algbw for every operation, and every rank of an operation tells the same size:
+The tap of collectives reads this at install.
+
+Invariant: sizes are those of nccl-tests, so bytes / duration is its algbw for every operation, and every rank of an
+operation reports the same size:
 
     all_reduce, reduce, broadcast      the buffer: all tensors of the call
-    all_gather, gather                 what the receiver ends up with: this rank's input × size of the group
+    all_gather, gather                 what the receiver gets in total: this rank's input × size of the group
     reduce_scatter, all_to_all         this rank's whole input
-    scatter                            what the root hands out: this rank's output × size of the group
+    scatter                            what the root sends in total: this rank's output × size of the group
     send, recv                         the tensors sent or received
     barrier                            0
 
-Where ranks contribute unequal parts (all_to_all with splits) each rank tells its own.
+Where ranks contribute unequal parts (all_to_all with splits), each rank reports its own.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-# operation -> (which argument holds the tensors that count, whether they are 1/size of the whole)
+# operation -> (position of the argument whose tensors count, whether they are 1/size of the whole)
 SIZED: dict[str, tuple[int, bool]] = {
     "_allgather_base_": (1, True),
     "_reduce_scatter_base_": (1, False),
@@ -41,31 +43,31 @@ SIZED: dict[str, tuple[int, bool]] = {
 }
 SIZELESS = {"barrier", "monitored_barrier_"}
 _POINT_TO_POINT = {"send", "recv_", "recv_any_source_"}
-# gloo counts these too, but only on the ranks they touch, and monitored_barrier more often on rank 0;
-# NCCL counts point-to-point apart.  So their number means nothing on another rank.
+# gloo numbers these too, but only on the ranks that take part, and counts monitored_barrier more often on rank 0;
+# NCCL numbers point-to-point operations separately.  So their numbers mean nothing on another rank.
 _UNNUMBERED = _POINT_TO_POINT | {"monitored_barrier_"}
 _PEERS = ("root_rank", "dst", "src")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One c10d operation; *_at are positions of its arguments, None where it has none."""
+    """One c10d operation; each *_at is the position of an argument, None if the operation has no such argument."""
 
     name: str  # allreduce_
     group_at: int
     async_at: int | None
     peer_at: int | None
     tensors_at: int
-    sizeless: bool  # its tensor only carries the device
+    sizeless: bool  # its tensor only says which device to use
     a_share: bool  # its tensors are 1/size of the whole
-    returns: int  # how many things it returns; the last is its Work
-    numbered: bool  # the group's sequence number after it is the same on all ranks
+    returns: int  # number of return values; the last is its Work
+    numbered: bool  # after it, the group's sequence number is the same on all ranks
     point_to_point: bool
 
 
 def described(schema: Any) -> Operation | None:
-    """What an operation's schema tells; None where no process group takes part.  One unknown here counts its
-    first argument."""
+    """The operation with this schema; None if it takes no process group.  The size of an operation that SIZED lacks
+    is that of its first argument."""
     names = [argument.name for argument in schema.arguments]
     if "process_group" not in names:
         return None

@@ -1,7 +1,9 @@
-"""Who issued an operation, told by the Python frames around it.
+"""The source of an operation, found from the Python frames around the call.
 
-Asked by the kernels of the tap of collectives for each row.  The one invariant: frames are looked at, never changed,
-and only a function that autograd calls itself (a comm hook, perhaps) is asked for its arguments, once.
+The kernels of the tap of collectives look it up for each row.
+
+Invariant: frames are read and never changed; arguments are read only of a function that autograd itself calls (it may
+be a comm hook), and only once.
 """
 
 from __future__ import annotations
@@ -12,18 +14,18 @@ from types import CodeType, FrameType
 from typing import Any
 
 _getframe = sys._getframe
-_PLUMBING, _AUTOGRAD = 0, -1  # what issues for others; whatever C++ does in a backward
-_FILES = 4096  # remembered; a job that makes ever new files of code starts over
+_PLUMBING, _AUTOGRAD = 0, -1  # code that issues on behalf of its caller; anything that C++ issues in a backward
+_FILES = 4096  # files remembered; a job that keeps making new code files makes the cache start over
 
-# the beginning of a file's path below the folder of torch -> who that is; the first that fits
-_PARTS: tuple[tuple[str, str | int], ...] = (
+# prefix of a file's path below torch's folder -> its source; the first match counts
+_SOURCE_OF_PREFIX: tuple[tuple[str, str | int], ...] = (
     ("distributed/distributed_c10d.py", _PLUMBING),
     ("distributed/c10d_logger.py", _PLUMBING),
     ("distributed/utils.py", _PLUMBING),
     ("utils/_contextlib.py", _PLUMBING),
     ("autograd/", _AUTOGRAD),
     ("_tensor.py", _AUTOGRAD),
-    ("_ops.py", "functional"),  # an operator of C++ that was called by its name, as compiled code does it
+    ("_ops.py", "functional"),  # a C++ operator called by its name, as compiled code does
     ("distributed/_functional_collectives", "functional"),
     ("distributed/nn/", "functional"),
     ("distributed/tensor/", "functional"),
@@ -36,26 +38,26 @@ _PARTS: tuple[tuple[str, str | int], ...] = (
     ("distributed/algorithms/_comm_hooks/", "fsdp"),
     ("distributed/optim/", "zero"),
 )
-_OF_REDUCER = ("allreduce_", "allreduce_coalesced_", "broadcast_")  # other ones that C++ issues are functional
+_REDUCER_OPERATIONS = ("allreduce_", "allreduce_coalesced_", "broadcast_")  # whatever else C++ issues is functional
 
 
 class Sources:
-    """of() on any thread; about 300 ns."""
+    """of() runs on any thread and takes about 300 ns."""
 
     def __init__(self, string: Callable[[str], int], torch: Any) -> None:
         self._string = string
         self._folder = str(torch.__file__).rpartition("/")[0] + "/"
         self._bucket: Any = torch._C._distributed_c10d.GradBucket
         self._known: dict[str, int] = {}
-        self._called: dict[tuple[str, int], int] = {}  # functions that autograd called
+        self._called: dict[tuple[str, int], int] = {}  # file and line of functions that autograd called -> source
         self._user = string("user")
 
     def of_native(self, operation: str) -> int:
-        """Log id of who issues this operation where no Python stands between autograd and us."""
-        return self._string("ddp" if operation in _OF_REDUCER else "functional")
+        """Log id of the source of this operation where no Python frame stands between autograd and the kernel."""
+        return self._string("ddp" if operation in _REDUCER_OPERATIONS else "functional")
 
     def of(self, native: int) -> int:
-        """Log id of who called the caller's caller; native: of_native of its operation."""
+        """Log id of what called the caller's caller; native: of_native() of the operation."""
         frame: Any = _getframe(2).f_back
         of_file, user = self._of_file, self._user
         while frame is not None:
@@ -65,28 +67,28 @@ class Sources:
             if source != _PLUMBING:
                 return source if source > 0 else native
             frame = frame.f_back
-        return native  # a thread of autograd, where Python has not been
+        return native  # a thread of autograd without any Python frame
 
     def _of_file(self, file: str) -> int:
         known = self._known.get(file)
         if known is None:
             if len(self._known) >= _FILES:
                 self._known.clear()
-            known = self._known[file] = self._who(file)
+            known = self._known[file] = self._source_of(file)
         return known
 
-    def _who(self, file: str) -> int:
+    def _source_of(self, file: str) -> int:
         if not file.startswith(self._folder):
             return _PLUMBING if file.endswith("/contextlib.py") else self._user
         path = file.removeprefix(self._folder)
-        for beginning, who in _PARTS:
-            if path.startswith(beginning):
-                return self._string(who) if isinstance(who, str) else who
+        for prefix, source in _SOURCE_OF_PREFIX:
+            if path.startswith(prefix):
+                return self._string(source) if isinstance(source, str) else source
         folder, _, inner = path.partition("/")
         return self._string(inner.split("/")[0].removesuffix(".py").lstrip("_") if folder == "distributed" else "torch")
 
     def _of_function(self, frame: FrameType) -> int:
-        """The user's own function: a comm hook of DDP where autograd itself has called it with a bucket."""
+        """The source of a user's function: DDP if autograd itself called it with a bucket (a comm hook)."""
         above = frame.f_back
         if above is not None and self._of_file(above.f_code.co_filename) != _AUTOGRAD:
             return self._user

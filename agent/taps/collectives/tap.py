@@ -1,15 +1,17 @@
-"""Every c10d operation of this process, by a kernel of ours under the dispatcher key BackendSelect.
+"""Every c10d operation of this process, recorded by kernels registered under the dispatcher key BackendSelect.
 
-That is the one place which all of them pass: DDP's C++ reducer, aliased functions, functional and compiled
-collectives, batches of send and recv.  The one invariant: what is issued, returned, raised and waited
-for is what it would be without us; a failure of our own ends the recording, never the training.
+All operations pass that one place: those of DDP's C++ reducer, aliased functions, functional and compiled collectives,
+batches of send and recv.
 
-A row is written before its operation is issued, so that one which blocks there is seen too, and patched
-in place: issued_ns and group_seq on return, done_ns when it completed (works.py).  On a device,
-done_ns - start_ns is the time that the device took, from the backend's own events.
+A row is written before its operation is issued, so an operation that blocks there is visible too.  The row is then
+patched in place: issued_ns and group_seq on return, done_ns on completion (works.py).  On a device, done_ns - start_ns
+is the time that the device took, measured by the backend's own events.
 
-Where untested_devices.py forbids it, nothing is recorded: then the kernels refuse what an eval must not issue, and do
+Where untested_devices.py forbids it, nothing is recorded: the kernels then refuse what an eval must not issue, and do
 nothing else.
+
+Invariant: the job issues, returns, raises and waits for exactly what it would without us; a fault of ours ends the
+recording, never the training.
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ from .works import Works
 
 _KEY = "BackendSelect"  # above the backends, below autograd and Python modes
 _WAIT = "_c10d_functional", "wait_tensor"
-_PATIENCE_S = 0.02  # the job stands still meanwhile
+_PATIENCE_S = 0.02  # the job stands still for that long
 
 
 class Collectives:
-    """install() and remove() at a boundary on the training thread; all else from any thread."""
+    """install() and remove() run at a boundary on the training thread; everything else runs on any thread."""
 
     def __init__(self, stream: Stream, spans: Stream, log: Log, current_eval: Callable[[int], Running | None]) -> None:
         self.installed = False
         self.recording = False
-        self.since_ns: int | None = None  # when it began to record
+        self.since_ns: int | None = None  # when recording began
         self.why_not = ""
         self.current_eval: Callable[[int], Running | None] = current_eval
         self._stream, self._log = stream, log
@@ -56,11 +58,11 @@ class Collectives:
         self._libraries: list[Any] = []
         self._codes: set[Any] = set()
         self._torch: Any = None
-        self._forbidden = False  # once it is true it stays so
+        self._forbidden = False  # once true, it stays true
 
     def install(self) -> None:
-        """Put the kernels in, about 7 ms; why_not tells if that cannot be, or why they do not record.  Once, then
-        pass_through and resume."""
+        """Register the kernels, in about 7 ms; why_not says why that failed or why they do not record.  Call it once;
+        from then on use pass_through and resume."""
         if self.installed or self.why_not:
             return
         self._torch = sys.modules.get("torch")
@@ -70,18 +72,18 @@ class Collectives:
         why_off_here = why_off()
         try:
             self._register(with_waits=not why_off_here)
-        except Exception as error:  # a torch whose operators are others: the job goes on without this tap
+        except Exception as error:  # a torch with other operators: the job goes on without this tap
             self.remove()
             self.why_not = repr(error)
             return
         self.installed = True
         if why_off_here:
-            self.trouble(Untested(why_off_here))
+            self.report_fault(Untested(why_off_here))
         else:
             self.recording, self.since_ns = True, perf_counter_ns()
 
     def remove(self) -> bool:
-        """Take the kernels out; False if a thread stands in one of them: try again at a later boundary."""
+        """Remove the kernels; False if a thread is inside one of them: try again at a later boundary."""
         self.recording = False
         if self._libraries and not exclusively(self._destroy, self._codes.__contains__, _PATIENCE_S):
             return False
@@ -91,52 +93,53 @@ class Collectives:
         return True
 
     def pass_through(self) -> None:
-        """Record nothing that is issued from now on; what is in flight is still seen to its end."""
+        """Record no operation issued from now on; those in flight are still followed to their end."""
         self.recording = False
 
     def resume(self) -> None:
         self.recording = self.installed and not self.why_not
 
     def drain(self) -> None:
-        """Ask the operations that cannot tell by themselves whether they are done; the agent's thread, at 1 Hz.
+        """Poll the operations that do not report their completion; on the agent's thread, at 1 Hz.
 
-        Once nothing may be recorded any more, what is held is let go instead: works of gloo on the CPU, since no others
-        were ever held, so the thread makes no difference.  Each time, for an operation under way adds its own later.
+        Once recording is forbidden, the held works are dropped instead: they are works of gloo on the CPU, as no others
+        were ever held, so any thread may drop them.  This is repeated on every call, because an operation under way may
+        add its work later.
         """
         if not self._forbidden and (why := why_off()):
-            self.trouble(Untested(why))
+            self.report_fault(Untested(why))
         if self._forbidden:
             self._works.give_up()
         else:
             self._works.poll()
 
     def forked(self) -> None:
-        """In a forked child: nothing is recorded, refused or asked any more."""
+        """In a forked child: nothing is recorded, refused or polled any more."""
         self.recording = self.installed = False
         self.current_eval = _no_eval
         self._works.forget()
 
     def release(self) -> None:
-        """Leave nothing to the collector.  The kernels have their own of what they need: torch keeps a reference to the
-        last one of each operation for good."""
+        """Leave nothing to the garbage collector.  The kernels hold their own references to what they need: torch keeps
+        the last kernel of each operation forever."""
         self.current_eval = _no_eval
         self._works.forget()
         self._groups.forget()
         self._waits.remove()
-        self._waits.let_go()
+        self._waits.release()
 
-    def trouble(self, error: BaseException) -> None:
-        """A kernel failed in our own part, or nothing may be recorded any more: no more of that."""
+    def report_fault(self, error: BaseException) -> None:
+        """A kernel's own code failed, or recording is forbidden from now on: stop recording."""
         self.recording = False
         self._forbidden = self._forbidden or isinstance(error, Untested)
         self.why_not = str(error) if isinstance(error, Untested) else repr(error)
 
     def refuse(self, operation: Operation, args: tuple[Any, ...]) -> None:
-        """Raise RuntimeError if the eval on this thread would hang the job by this operation."""
+        """Raise RuntimeError if this operation of the eval on this thread would hang the job."""
         try:
             why = self._why_refused(operation, args)
         except Exception as error:  # a fault of ours must not stop a collective
-            self.trouble(error)
+            self.report_fault(error)
             return
         if why is not None:
             raise RuntimeError(why)
@@ -193,7 +196,7 @@ class Collectives:
             self._libraries.pop()._destroy()
 
     def _log_group(self, record: dict[str, Any]) -> int:
-        """The id of this record; a group met again, after its Python object was recreated, keeps its id."""
+        """The id of this record; a group seen again after its Python object was recreated keeps its id."""
         key = repr(record)
         known = self._group_ids.get(key)
         if known is None:

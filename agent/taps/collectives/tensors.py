@@ -1,7 +1,8 @@
-"""How large an operation's tensors are and what they are called, without a format or a trace in the job.
+"""The size of an operation's tensors and a name for them, without formatting text each time or leaving a trace.
 
-Asked by the kernels of the tap of collectives.  The one invariant: no torch-function mode or subclass of
-the job's own sees us look at a tensor.
+The kernels of the tap of collectives call this.
+
+Invariant: no torch-function mode or tensor subclass of the job notices that we look at a tensor.
 """
 
 from __future__ import annotations
@@ -9,23 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_KINDS = 4096  # (dtype, shape) remembered; a job with ever new shapes starts over
+_KINDS = 4096  # (dtype, shape) pairs remembered; a job that keeps making new shapes makes the cache start over
 
 
 class Tensors:
-    """size_of() on any thread; 300 ns for one plain tensor of a known shape."""
+    """size_of() runs on any thread and takes 300 ns for one plain tensor of a known shape."""
 
     def __init__(self, string: Callable[[str], int], torch: Any) -> None:
         self._string = string
         self._plain = torch.Tensor
         self._sparse = torch.sparse_coo
         self._unseen = torch._C.DisableTorchFunction
-        # before torch 2.2 it cannot be asked whether a mode is on
+        # before torch 2.2 there is no way to ask whether a mode is on
         self._modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
         self._known: dict[Any, int] = {}
 
     def size_of(self, tensors: list[Any]) -> tuple[Any, int]:
-        """(bytes, log id of "dtype shape" of the first and how many more there are); bytes may be symbolic."""
+        """(bytes, log id of "dtype shape" of the first tensor with the number of others); bytes may be symbolic."""
         if len(tensors) == 1 and type(tensors[0]) is self._plain and not self._modes():
             return self._size_of(tensors)
         with self._unseen():
@@ -35,7 +36,7 @@ class Tensors:
         first = tensors[0]
         try:
             size = first.nbytes if len(tensors) == 1 else sum(tensor.nbytes for tensor in tensors)
-        except RuntimeError:  # nbytes is only there for dense ones
+        except RuntimeError:  # only dense tensors have nbytes
             size = sum(self._sparse_bytes(tensor) for tensor in tensors)
         if type(size) is not int:
             return size, 0

@@ -1,8 +1,10 @@
-"""Waits: what stands still until an operation has ended, on whatever thread, as a span of kind WAIT.
+"""Waits: the time that any thread blocks until an operation has ended, as a span of kind WAIT.
 
-Put in and taken out by the tap of collectives, of which it is a part: Work.wait in Python, and the operator wait_tensor
-of functional collectives.  C++ that waits by itself (DDP's reducer) is seen by nobody; the reader knows when.  The one
-invariant: what the caller waits for, gets and catches is what it would be without us.
+Part of the tap of collectives, which installs and removes it: it covers Work.wait in Python and the operator
+wait_tensor of functional collectives.  Waits inside C++ (DDP's reducer) cannot be seen here; the reader derives when
+they happen.
+
+Invariant: the caller waits for, gets and catches exactly what it would without us.
 """
 
 from __future__ import annotations
@@ -18,60 +20,60 @@ from ..dynamo import shielded_from_dynamo
 
 
 class Tap(Protocol):
-    """What a wait asks of the tap it belongs to."""
+    """What a wait uses of its tap."""
 
     recording: bool
 
-    def trouble(self, error: Exception) -> None: ...
+    def report_fault(self, error: Exception) -> None: ...
 
 
-class _Nobody:
+class _NoTap:
     recording = False
 
-    def trouble(self, error: Exception) -> None:
+    def report_fault(self, error: Exception) -> None:
         pass
 
 
 class Waits:
-    """install() and remove() Work.wait; kernel() is one for wait_tensor.
+    """install() and remove() replace and restore Work.wait; kernel() makes a kernel for wait_tensor.
 
-    ended(work, ns, failed) is told of every wait for a Work; it says whether the operation's own row has this wait.
+    ended(work, ns, failed) is called after every wait for a Work; it returns whether the operation's own row covers it.
     """
 
     def __init__(self, spans: Stream, tap: Tap, ended: Callable[[Any, int, bool], bool]) -> None:
         self._append, self._ended = spans.append, ended
         self._tap: Tap = tap
         self._class: Any = None
-        self._before_us: Any = None  # what stood at Work.wait
+        self._original: Any = None  # Work.wait before install()
         self._ours: Any = None
 
     def install(self, work_class: Any) -> None:
-        self._class, self._before_us = work_class, work_class.__dict__["wait"]
-        wait_before_us, over, clock = work_class.wait, self._over, perf_counter_ns
+        self._class, self._original = work_class, work_class.__dict__["wait"]
+        original_wait, over, clock = work_class.wait, self._over, perf_counter_ns
 
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
             start = clock()
             try:
-                result = wait_before_us(self, *args, **kwargs)
+                result = original_wait(self, *args, **kwargs)
             except BaseException:
                 over(self, start, FAILED)
                 raise
             over(self, start, 0)
             return result
 
-        wait.__doc__ = wait_before_us.__doc__
+        wait.__doc__ = original_wait.__doc__
         self._ours = work_class.wait = shielded_from_dynamo(wait)
 
     def remove(self) -> None:
-        """Put Work.wait back, unless somebody else has replaced ours meanwhile."""
+        """Restore Work.wait, unless someone else has replaced ours in the meantime."""
         work_class, self._class = self._class, None
         if work_class is not None and work_class.__dict__.get("wait") is self._ours:
-            work_class.wait = self._before_us
-        self._ours = None  # it holds this
+            work_class.wait = self._original
+        self._ours = None  # it holds a reference to this object
 
-    def let_go(self) -> None:
-        """At the end: of the tap, which holds this.  Nothing more is written."""
-        self._tap = _Nobody()
+    def release(self) -> None:
+        """Drop the reference to the tap, which holds this object.  Nothing is written any more."""
+        self._tap = _NoTap()
 
     def kernel(self, redispatch: Callable[..., Any], below: Any) -> Any:
         over, clock = self._over, perf_counter_ns
@@ -94,7 +96,7 @@ class Waits:
         try:
             if (work is None or not self._ended(work, end, bool(flags))) and self._tap.recording:
                 self._append(start, end, 0, get_ident(), WAIT | flags)
-        except ValueError:  # the stream was closed meanwhile
+        except ValueError:  # the stream was closed in the meantime
             pass
-        except Exception as error:  # inside a wait of the user's: nothing of ours may escape
-            self._tap.trouble(error)
+        except Exception as error:  # inside a wait of the user: no exception of ours may escape
+            self._tap.report_fault(error)

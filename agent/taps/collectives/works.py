@@ -1,12 +1,14 @@
-"""When operations end: told by their future, or asked of their Work; written into their row in place.
+"""When operations end: a future's callback reports it, or the agent polls the Work; either patches the row in place.
 
-Fed by the tap of collectives and by its waits.  The one invariant: a row is patched only while its place still
-holds it, and whatever a Work or a closed stream answers, nothing is raised into gloo's threads or the caller's.
+The kernels of the tap of collectives and its waits call this.
 
-Who waits at once does so by Work.wait in Python, so an operation that is not async ends there.  Of the others
-gloo's send, recv and reduce_scatter have no future.  The first two complete in wait() only, the last never
-says so: it ends when Work.wait returns in Python, or, waited for in C++, when a later operation of its group
-has: by then every rank has issued it, so it is not what a job hangs in.
+A caller that waits at once uses Work.wait in Python, so an operation that is not async ends there.  Among the others,
+gloo's send, recv and reduce_scatter have no future.  Send and recv complete only in wait().  Reduce_scatter never
+reports completion: it ends when Work.wait returns in Python or, if C++ waits for it, when a later operation of its
+group has ended: by then every rank has issued it, so the job cannot be hanging in it.
+
+Invariant: a row is patched only while its slot in the ring still holds it, and whatever a Work or a closed stream
+answers, nothing is raised into gloo's threads or the caller's.
 """
 
 from __future__ import annotations
@@ -26,95 +28,95 @@ _SLOT = Struct("<q")
 _AT = {name: 8 * place for place, name in enumerate(STREAMS[COLLECTIVES])}
 _START, _DONE, _NUMBER = _AT["start_ns"], _AT["done_ns"], _AT["group_seq"]
 _GROUP, _FLAGS, _SEQ = _AT["group"], _AT["flags"], _AT["seq"]
-# Works that are asked keep their tensors alive; far more than any job has in flight at once.
-_HELD = 1024
-# Futures told done whose value is looked at later: in gloo's thread that would cost the job 14 µs each.  They
-# keep their tensors alive for up to a second, so only the last few: after a failure little else comes.
-_UNPROVEN = 4
+# Polled works keep their tensors alive; this is far more than any job has in flight at once.
+_MAX_POLLED = 1024
+# Completed futures whose value is checked later: in gloo's thread each check would cost the job 14 µs.  They keep their
+# tensors alive for up to a second, so only the last few are kept: after a failure few other operations follow.
+_MAX_UNCHECKED = 4
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _PolledWork:
     offset: int
     seq: int
     work: Any
-    timed: bool  # it knows how long its device took
+    timed: bool  # it reports how long its device took
     ends_in_wait: bool
     blocking: bool
 
 
 class Works:
-    """told() is what futures call; ask() takes the works that have none; poll() asks them.  Any thread."""
+    """Futures call future_done(); poll_later() takes works without a future, and poll() polls them.  Any thread."""
 
     def __init__(self, buffer: mmap, is_capturing: Callable[[], bool]) -> None:
         self._buffer = buffer
         self._is_capturing = is_capturing
-        self._asked: deque[_Asked] = deque(maxlen=_HELD)
-        self._unproven: deque[tuple[int, int, Any]] = deque(maxlen=_UNPROVEN)
-        self._told_last: dict[int, tuple[int, int]] = {}  # group -> seq and end of the latest row told done
+        self._polled: deque[_PolledWork] = deque(maxlen=_MAX_POLLED)
+        self._unchecked: deque[tuple[int, int, Any]] = deque(maxlen=_MAX_UNCHECKED)
+        self._last_done: dict[int, tuple[int, int]] = {}  # group -> seq and end of the latest row known to be done
 
     def done(self, offset: int, seq: int, at: int) -> None:
-        if self._get(offset + _SEQ) == seq:  # else the ring came round
+        if self._get(offset + _SEQ) == seq:  # else the ring has overwritten the row
             _SLOT.pack_into(self._buffer, offset + _DONE, at)
 
     def failed(self, offset: int, seq: int) -> None:
         if self._get(offset + _SEQ) == seq:
             _SLOT.pack_into(self._buffer, offset + _FLAGS, self._get(offset + _FLAGS) | FAILED)
 
-    def told(self, offset: int, seq: int, future: Any) -> None:
+    def future_done(self, offset: int, seq: int, future: Any) -> None:
         at = perf_counter_ns()
         try:
             self._succeeded(offset, seq, at)
-            self._unproven.append((offset, seq, future))
-        except ValueError:  # the stream was closed meanwhile
+            self._unchecked.append((offset, seq, future))
+        except ValueError:  # the stream was closed in the meantime
             pass
 
     def _succeeded(self, offset: int, seq: int, at: int) -> None:
         self.done(offset, seq, at)
-        self._told_last[self._get(offset + _GROUP)] = (seq, at)
+        self._last_done[self._get(offset + _GROUP)] = (seq, at)
 
-    def ask(self, offset: int, seq: int, work: Any, timed: bool, ends_in_wait: bool, blocking: bool) -> None:
-        if timed and self._is_capturing():  # into a CUDA graph: it never completes and must not be asked
+    def poll_later(self, offset: int, seq: int, work: Any, timed: bool, ends_in_wait: bool, blocking: bool) -> None:
+        if timed and self._is_capturing():  # a CUDA graph is captured: the work never completes and must not be polled
             self.done(offset, seq, perf_counter_ns())
             return
-        while self._asked and self._ended(self._asked[0]):
-            self._asked.popleft()  # so that few works of a device, which end in order, are ever held
-        self._asked.append(_Asked(offset, seq, work, timed, ends_in_wait, blocking))
+        while self._polled and self._ended(self._polled[0]):
+            self._polled.popleft()  # works of a device end in order, so few of them are ever held
+        self._polled.append(_PolledWork(offset, seq, work, timed, ends_in_wait, blocking))
 
     def poll(self) -> None:
-        """See which of the asked works are done, and which of those told done have failed."""
-        self._prove()
-        for _ in range(len(self._asked)):
+        """Find out which polled works are done, and which of the completed futures have failed."""
+        self._check_futures()
+        for _ in range(len(self._polled)):
             try:
-                asked = self._asked.popleft()
+                polled = self._polled.popleft()
             except IndexError:  # another thread polls too
                 return
-            if not self._ended(asked):
-                self._asked.append(asked)
+            if not self._ended(polled):
+                self._polled.append(polled)
 
     def give_up(self) -> None:
-        """Let go of all works without asking them, and take back their rows, whose end will never be known."""
-        with suppress(IndexError):  # once there are none
+        """Drop all works without polling them, and clear their rows, whose end will never be known."""
+        with suppress(IndexError):  # none is left
             while True:
-                asked = self._asked.popleft()
-                if self._get(asked.offset + _SEQ) == asked.seq:
-                    _SLOT.pack_into(self._buffer, asked.offset + _SEQ, 0)
+                polled = self._polled.popleft()
+                if self._get(polled.offset + _SEQ) == polled.seq:
+                    _SLOT.pack_into(self._buffer, polled.offset + _SEQ, 0)
         self.forget()
 
     def forget(self) -> None:
-        """Let go of all works without asking them, as a forked child must."""
-        self._asked.clear()
-        self._unproven.clear()
+        """Drop all works without polling them, as a forked child must."""
+        self._polled.clear()
+        self._unchecked.clear()
 
     def _get(self, at: int) -> int:
         value: int = _SLOT.unpack_from(self._buffer, at)[0]
         return value
 
-    def _prove(self) -> None:
-        """A future's value raises if its operation failed; there is no cheaper way to know."""
-        for _ in range(len(self._unproven)):
+    def _check_futures(self) -> None:
+        """Mark the rows of failed futures: value() raises if the operation failed, and no cheaper check exists."""
+        for _ in range(len(self._unchecked)):
             try:
-                offset, seq, future = self._unproven.popleft()
+                offset, seq, future = self._unchecked.popleft()
             except IndexError:  # another thread polls too
                 return
             try:
@@ -122,35 +124,35 @@ class Works:
             except Exception:  # whatever the backend raises, the operation failed
                 self.failed(offset, seq)
 
-    def _ended(self, asked: _Asked) -> bool:
-        """Whether there is nothing more to ask this work; is_success() would warn in the job's stderr."""
-        offset = asked.offset
+    def _ended(self, polled: _PolledWork) -> bool:
+        """Whether this work needs no more polling.  is_success() is not used: it would warn in the job's stderr."""
+        offset = polled.offset
         try:
             at = perf_counter_ns()
-            if not asked.work.is_completed():
-                later, at = self._told_last.get(self._get(offset + _GROUP), (0, 0))
-                if not asked.ends_in_wait or later < asked.seq or self._get(offset + _NUMBER) < 0:
+            if not polled.work.is_completed():
+                later, at = self._last_done.get(self._get(offset + _GROUP), (0, 0))
+                if not polled.ends_in_wait or later < polled.seq or self._get(offset + _NUMBER) < 0:
                     return False
-            elif asked.timed:
-                at = self._get(offset + _START) + int(asked.work._get_duration() * 1e6)
-            self.done(offset, asked.seq, at)
+            elif polled.timed:
+                at = self._get(offset + _START) + int(polled.work._get_duration() * 1e6)
+            self.done(offset, polled.seq, at)
         except Exception:  # an aborted communicator, a closed stream: the row stays as it is
             return True
         return True
 
     def waited(self, work: Any, at: int, failed: bool) -> bool:
-        """wait() of some work has just returned or raised; whether from start to end is in the operation's own row."""
-        told = False
-        for asked in list(self._asked) if self._asked else ():
-            if asked.work is work and asked.ends_in_wait:
+        """A wait for this work has just returned or raised; True if the operation's own row covers the wait."""
+        in_row = False
+        for polled in list(self._polled) if self._polled else ():
+            if polled.work is work and polled.ends_in_wait:
                 try:
-                    self._asked.remove(asked)
-                except ValueError:  # another thread saw it first
+                    self._polled.remove(polled)
+                except ValueError:  # another thread handled it first
                     continue
                 if failed:
-                    self.failed(asked.offset, asked.seq)
-                    self.done(asked.offset, asked.seq, at)
+                    self.failed(polled.offset, polled.seq)
+                    self.done(polled.offset, polled.seq, at)
                 else:
-                    self._succeeded(asked.offset, asked.seq, at)
-                told = told or asked.blocking
-        return told
+                    self._succeeded(polled.offset, polled.seq, at)
+                in_row = in_row or polled.blocking
+        return in_row
