@@ -38,6 +38,11 @@ SMALL = 1  # bytes: the smallest ring
 COLUMNS = tuple(column for column in TABLE.columns if column.name not in ("rank", "host", "pid", "time"))
 
 
+def reporter(faults: list[str], tap: str) -> Callable[[Exception], None]:
+    """As TapFaults.reporter(), but it collects every fault."""
+    return lambda error: faults.append(f"{tap}: {error!r}")
+
+
 @dataclass
 class Taps:
     """As TorchTaps makes them, without an agent."""
@@ -50,7 +55,7 @@ class Taps:
     optimizer: OptimizerStep | OptimizerHooks
     device: Device
     steps: Steps
-    troubles: list[str]
+    faults: list[str]
     boundaries: list[int]
 
     @classmethod
@@ -60,16 +65,19 @@ class Taps:
         optimizer_class: Callable[..., OptimizerStep | OptimizerHooks] = OptimizerStep,
         stream_bytes: int = SMALL,
     ) -> Taps:
-        log, troubles, boundaries = Log(), list[str](), list[int]()
+        log, faults, boundaries = Log(), list[str](), list[int]()
         streams = {name: Stream(name, slots, stream_bytes) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         modules = Modules(log)
         steps = Steps(streams[STEPS], lambda count: boundaries.append(count) or 0, Sampling())
-        backward = Backward(streams[MARKS], streams[SPANS], modules, troubles.append)
-        forward = forward_class(streams[SPANS], backward, troubles.append)
-        optimizer = optimizer_class(streams[SPANS], modules, steps, troubles.append)
-        device = Device(streams, modules, forward, backward, optimizer, troubles.append, stream_bytes)
+        of_forward, of_backward, of_optimizer, of_device = (
+            reporter(faults, tap) for tap in ("forward", "backward", "optimizer", "device")
+        )
+        backward = Backward(streams[MARKS], streams[SPANS], modules, of_backward, of_forward)
+        forward = forward_class(streams[SPANS], backward, of_forward)
+        optimizer = optimizer_class(streams[SPANS], modules, steps, of_optimizer)
+        device = Device(streams, modules, forward, backward, optimizer, of_device, stream_bytes)
         steps.samples = backward.samples
-        return cls(streams, log, modules, forward, backward, optimizer, device, steps, troubles, boundaries)
+        return cls(streams, log, modules, forward, backward, optimizer, device, steps, faults, boundaries)
 
     def install(self) -> None:
         if not self.optimizer.installed:
@@ -145,11 +153,11 @@ class Taps:
 
 @contextmanager
 def tapped(*made: Any, **options: Any) -> Iterator[Taps]:
-    """Taps (as Taps.made makes them) installed, and taken out again; no tap may have been in trouble."""
+    """Taps (as Taps.made makes them) installed, and taken out again; no tap may have had a fault."""
     taps = Taps.made(*made, **options)
     taps.install()
     try:
         yield taps
     finally:
         taps.close()
-    assert taps.troubles == []
+    assert taps.faults == []

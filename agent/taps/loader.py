@@ -17,6 +17,7 @@ from ..names.modules import Modules
 from ..names.namespace import attributes
 from ..names.variable_names import readable, variable_name
 from ..storage.rows import Stream
+from .tap_faults import ReportFault
 
 _TO_THE_JOB = 4  # frames from _name() to the one that takes the batch
 _SEARCHES = 64  # for names, at 0.1 ms; a job that makes loaders all the time has more of them than names
@@ -25,14 +26,14 @@ _SEARCHES = 64  # for names, at 0.1 ms; a job that makes loaders all the time ha
 class Loader:
     """install() and remove() from any thread."""
 
-    def __init__(self, loads: Stream, modules: Modules, boundary: Boundary, trouble: Callable[[str], None]) -> None:
+    def __init__(self, loads: Stream, modules: Modules, boundary: Boundary, report_fault: ReportFault) -> None:
         dataloader_py = sys.modules.get("torch.utils.data.dataloader")
         self._class: Any = getattr(dataloader_py, "_BaseDataLoaderIter", None)
         self.why_not = "" if self._class is not None else "off: the process has not imported torch.utils.data"
         if self._class is not None:
             self._original = self._class.__next__
             known = Loaders(modules, dataloader_py.DataLoader)  # type: ignore[union-attr]
-            self._wrapped = _wrap(self._original, boundary.loading, loads, known.serial, trouble)
+            self._wrapped = _wrap(self._original, boundary.loading, loads, known.serial, report_fault)
 
     def install(self) -> None:
         if self._class is not None and self._class.__next__ is self._original:
@@ -103,7 +104,7 @@ def _wrap(
     loading: Callable[[], None],
     loads: Stream,
     serial_of: Callable[[Any], int],
-    trouble: Callable[[str], None],
+    report_fault: ReportFault,
 ) -> Any:
     clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, loads.append
 
@@ -112,7 +113,7 @@ def _wrap(
         try:
             append(start, end, serial_of(iterator), ready, outstanding, ident(), flags)
         except Exception as error:  # the batch is the user's: nothing may escape
-            trouble(f"loader: {error!r}")
+            report_fault(error)
 
     def __next__(self: Any) -> Any:
         loading()

@@ -21,6 +21,7 @@ from ..steps.step_count import Steps
 from ..storage.rows import Stream
 from .dynamo import shielded_from_dynamo, skip
 from .optimizer_hooks import OptimizerHooks
+from .tap_faults import ReportFault
 
 _SOURCE = """
 def _around(func):
@@ -38,7 +39,7 @@ class OptimizerStep:
 
     state = "on"
 
-    def __init__(self, spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None]) -> None:
+    def __init__(self, spans: Stream, modules: Modules, steps: Steps, report_fault: ReportFault) -> None:
         self._optimizer_py = sys.modules["torch.optim.optimizer"]
         self._class: Any = self._optimizer_py.Optimizer
         self._maker: Any = self._class.profile_hook_step  # wraps the step of a class when first one of it is made
@@ -48,7 +49,7 @@ class OptimizerStep:
             raise LookupError("Optimizer.profile_hook_step makes no wrapper that we know")
         self._original, self._ours = original, _swapped(original)
         self._timed = [True]
-        self._functions = {**_NEEDED, "_probe_stepped": _stepped(self._timed, spans, modules, steps, trouble)}
+        self._functions = {**_NEEDED, "_probe_stepped": _stepped(self._timed, spans, modules, steps, report_fault)}
         self.installed = False
 
     def install(self, patience_s: float = 0.0) -> bool:
@@ -134,7 +135,7 @@ def _wrappers(base: Any) -> Iterator[Any]:
 
 
 def _stepped(
-    timed: list[bool], spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None]
+    timed: list[bool], spans: Stream, modules: Modules, steps: Steps, report_fault: ReportFault
 ) -> Callable[[Any, int], None]:
     def stepped(
         optimizer: Any,
@@ -154,7 +155,7 @@ def _stepped(
                 append(start, now, serial, ident(), OPTIMIZER)
             boundary(optimizer, serial, now)
         except Exception as error:  # inside a user's training step: nothing may escape
-            trouble(f"optimizer: {error!r}")
+            report_fault(error)
 
     made: Callable[[Any, int], None] = shielded_from_dynamo(stepped)
     return made

@@ -18,6 +18,7 @@ from ..names.modules import Modules
 from ..steps.step_count import Steps
 from ..storage.rows import Stream
 from .dynamo import shielded_from_dynamo
+from .tap_faults import ReportFault
 
 
 class OptimizerHooks:
@@ -25,10 +26,10 @@ class OptimizerHooks:
 
     state = "on: hooks, this torch's Optimizer.profile_hook_step is not known"
 
-    def __init__(self, spans: Stream, modules: Modules, steps: Steps, trouble: Callable[[str], None]) -> None:
+    def __init__(self, spans: Stream, modules: Modules, steps: Steps, report_fault: ReportFault) -> None:
         self._optimizer_py = sys.modules["torch.optim.optimizer"]
-        self._enclosing = _Enclosing(spans, trouble)
-        self._hooks = _hooks(modules, steps, trouble, self._enclosing)
+        self._enclosing = _Enclosing(spans, report_fault)
+        self._hooks = _hooks(modules, steps, report_fault, self._enclosing)
         self._handles: list[Any] = []
 
     @property
@@ -77,13 +78,13 @@ def _iterates_hooks(code: Any) -> bool:
 class _Enclosing:
     """The clock round all of Optimizer.step: torch's hooks run inside a record_function that takes 0.1 ms itself."""
 
-    def __init__(self, spans: Stream, trouble: Callable[[str], None]) -> None:
+    def __init__(self, spans: Stream, report_fault: ReportFault) -> None:
         self._class: Any = sys.modules["torch.autograd.profiler"].record_function
         self._enter, self._exit = self._class.__enter__, self._class.__exit__
         self.opened: dict[int, int] = {}  # thread -> when the step that it is about to begin was entered
         self.closing: dict[int, tuple[int, int]] = {}  # thread -> start and serial of the step it is about to leave
         self.timed = False
-        self._ours = self._wrapped(spans, trouble)
+        self._ours = self._wrapped(spans, report_fault)
 
     def install(self) -> None:
         if (self._class.__enter__, self._class.__exit__) == (self._enter, self._exit):
@@ -95,7 +96,7 @@ class _Enclosing:
         if (self._class.__enter__, self._class.__exit__) == self._ours:
             self._class.__enter__, self._class.__exit__ = self._enter, self._exit
 
-    def _wrapped(self, spans: Stream, trouble: Callable[[str], None]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _wrapped(self, spans: Stream, report_fault: ReportFault) -> tuple[Callable[..., Any], Callable[..., Any]]:
         clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, spans.append
         enter, leave, opened, closing = self._enter, self._exit, self.opened, self.closing
 
@@ -115,13 +116,13 @@ class _Enclosing:
                         if step is not None:
                             append(step[0], clock(), step[1], thread, OPTIMIZER)
                     except Exception as error:  # inside a user's optimizer step: nothing may escape
-                        trouble(f"optimizer: {error!r}")
+                        report_fault(error)
 
         return __enter__, __exit__
 
 
 def _hooks(
-    modules: Modules, steps: Steps, trouble: Callable[[str], None], enclosing: _Enclosing
+    modules: Modules, steps: Steps, report_fault: ReportFault, enclosing: _Enclosing
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     clock, ident, serials = perf_counter_ns, sys.modules["_thread"].get_ident, modules.serials
     opened, closing = enclosing.opened, enclosing.closing
@@ -140,6 +141,6 @@ def _hooks(
                 closing[ident()] = start, serial
             steps.stepped(optimizer, serial, now)
         except Exception as error:  # inside a user's optimizer step: nothing may escape
-            trouble(f"optimizer: {error!r}")
+            report_fault(error)
 
     return shielded_from_dynamo(pre), shielded_from_dynamo(post)

@@ -1,7 +1,7 @@
-"""What went wrong in the taps, in words, and the way out of those it went wrong in.
+"""The first fault of each tap, in words, and how to take the tap out.
 
-The one invariant: tell() raises nothing, for it is called inside of a training step, and after clear() by calls under
-way: then there is nothing left to take out.
+Invariant: what reporter() returns never raises, because it is called inside a training step.  Calls under way may
+still call it after clear(): nothing is left to take out then.
 """
 
 from __future__ import annotations
@@ -10,24 +10,29 @@ from collections.abc import Callable
 
 from ..noop import noop
 
+ReportFault = Callable[[Exception], None]  # raises nothing
+
 
 class TapFaults:
-    """tell() on any of the job's threads.
+    """Each tap gets a reporter(), which it may call on any of the job's threads.
 
-    A part of its own between the taps and what holds them: they would point at one another else, and wait for the
-    collector, which comes once a quarter of all objects are new.
+    This is an object of its own, between the taps and what holds them.  Otherwise they would reference one another and
+    wait for the garbage collector, which comes only once a quarter of all objects are new.
     """
 
     def __init__(self) -> None:
-        self.of: dict[str, str] = {}  # the first of each tap
-        self.ways_out: dict[str, Callable[[], None]] = {}  # a tap without one stays, harmless
+        self.by_tap: dict[str, str] = {}  # the first fault of each tap
+        self.ways_out: dict[str, Callable[[], None]] = {}  # removes a tap; a tap without an entry stays, harmless
 
-    def tell(self, text: str) -> None:
-        """`tap: what`; the tap goes out at once."""
-        tap = text.partition(":")[0]
-        if tap not in self.of:
-            self.of[tap] = text
-            self.ways_out.get(tap, noop)()
+    def reporter(self, tap: str) -> ReportFault:
+        """The function with which this tap reports a fault of its own; the first report takes the tap out at once."""
+
+        def report_fault(error: Exception) -> None:
+            if tap not in self.by_tap:
+                self.by_tap[tap] = f"{tap}: {error!r}"
+                self.ways_out.get(tap, noop)()
+
+        return report_fault
 
     def clear(self) -> None:
         self.ways_out.clear()

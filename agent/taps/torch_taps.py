@@ -50,17 +50,18 @@ class TorchTaps:
     ) -> None:
         spans = streams[SPANS]
         self._boundary, self._steps, self._sampling = boundary, steps, sampling
-        troubles = self._troubles = TapFaults()
-        self.backward = Backward(streams[MARKS], spans, modules, troubles.tell)
-        self.forward = forward_tap(spans, self.backward, troubles.tell)
-        self.optimizer = optimizer_tap(spans, modules, steps, troubles.tell)
+        faults = self._faults = TapFaults()
+        report_forward_fault = faults.reporter("forward")
+        self.backward = Backward(streams[MARKS], spans, modules, faults.reporter("backward"), report_forward_fault)
+        self.forward = forward_tap(spans, self.backward, report_forward_fault)
+        self.optimizer = optimizer_tap(spans, modules, steps, faults.reporter("optimizer"))
         parts = modules, self.forward, self.backward, self.optimizer
-        self.device = Device(streams, *parts, troubles.tell)
-        self.loader = Loader(streams[LOADS], modules, boundary, troubles.tell)
+        self.device = Device(streams, *parts, faults.reporter("device"))
+        self.loader = Loader(streams[LOADS], modules, boundary, faults.reporter("loader"))
         steps.samples = self.backward.samples
         self.collectives = Collectives(streams[COLLECTIVES], spans, log, current_eval)
         forward, loader, device = self.forward.remove, self.loader.remove, self.device.close
-        troubles.ways_out.update(forward=forward, backward=forward, loader=loader, device=device)
+        faults.ways_out.update(forward=forward, backward=forward, loader=loader, device=device)
         self._installing: Ticket | None = None  # of the kernels on c10d
         self.device.look()  # it takes a while; between the others a step could begin that they do not see as a whole
         self.device.open()
@@ -82,8 +83,8 @@ class TorchTaps:
                 self._out = flags & (BARE | UNTIMED)
                 self._time_phases(not self._out)
                 self._time_loads(not flags & BARE)
-            if flags & SAMPLED and not {"forward", "backward"} & self._troubles.of.keys():
-                if "device" not in self._troubles.of:
+            if flags & SAMPLED and not {"forward", "backward"} & self._faults.by_tap.keys():
+                if "device" not in self._faults.by_tap:
                     self.device.open()
                 self.forward.install(self._sampling.backward, self._sampling.spend if measured else None)
             else:
@@ -97,14 +98,14 @@ class TorchTaps:
         self.optimizer.time_steps(wanted)
 
     def _time_loads(self, wanted: bool) -> None:
-        if wanted and "loader" not in self._troubles.of:
+        if wanted and "loader" not in self._faults.by_tap:
             self.loader.install()
         else:
             self.loader.remove()
 
     def release(self) -> None:
         """Once all is out: leave nothing to the collector.  A call still under way tells its trouble to nobody."""
-        self._troubles.clear()
+        self._faults.clear()
         self._sampling.close()
         self._installing = None
         self.backward.release()
@@ -124,13 +125,13 @@ class TorchTaps:
         """Bring to the streams what is known by now."""
         if self.collectives.installed:
             self.collectives.drain()
-        if "device" not in self._troubles.of:
+        if "device" not in self._faults.by_tap:
             self.device.tend()
 
     @property
     def due_s(self) -> float:
         """When tend() is wanted again."""
-        return _SOON_S if self.device.waits and "device" not in self._troubles.of else 1.0
+        return _SOON_S if self.device.waits and "device" not in self._faults.by_tap else 1.0
 
     def states(self) -> dict[str, str]:
         """on, or off and why, of each tap."""
@@ -150,7 +151,7 @@ class TorchTaps:
         why_not = self.collectives.why_not or (why_off() if is_distributed() else "")
         if why_not:
             states["collectives"] = f"off: {why_not}"
-        return states | {tap: f"off: {why}" for tap, why in self._troubles.of.items()}
+        return states | {tap: f"off: {why}" for tap, why in self._faults.by_tap.items()}
 
     def remove(self) -> list[str]:
         """Take everything out; what had to stay, in words."""

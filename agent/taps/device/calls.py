@@ -15,12 +15,12 @@ from ....streams import ENGINE, FORWARD, OPTIMIZER
 from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo, unseen
 from ..modules.autograd_nodes import tensors_in
+from ..tap_faults import ReportFault
 from .clock import Begun, DeviceClock
 from .clocks import DeviceClocks
 from .module_device import device_of, device_of_optimizer, index_of
 
 Functions = dict[str, Any]
-Trouble = Callable[[str], None]
 
 
 class Started(int):
@@ -37,7 +37,7 @@ def _started(number: int, begun: Begun | None) -> int:
     return started
 
 
-def around_calls(clocks: DeviceClocks, trouble: Trouble) -> Callable[[Functions], Functions]:
+def around_calls(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[Functions], Functions]:
     """For Forward: of its functions, those that time the call on its module's device too."""
     on, ident = clocks.on, sys.modules["_thread"].get_ident
     entering: dict[int, Begun | None] = {}  # of each thread, from the first function to the next
@@ -48,7 +48,7 @@ def around_calls(clocks: DeviceClocks, trouble: Trouble) -> Callable[[Functions]
             if on and type(start) is Started:
                 start.begun[0].end(start.begun, FORWARD, start, ident())
         except Exception as error:  # inside a user's forward: nothing may escape
-            trouble(f"device: {error!r}")
+            report_fault(error)
 
     def around(functions: Functions) -> Functions:
         host_before, host_clock = functions["_probe_before"], functions["_probe_clock"]
@@ -60,7 +60,7 @@ def around_calls(clocks: DeviceClocks, trouble: Trouble) -> Callable[[Functions]
             try:
                 begun = clocks.begin(module, args, kwargs) if on else None
             except Exception as error:  # likewise
-                trouble(f"device: {error!r}")
+                report_fault(error)
             entering[ident()] = begun
             return entered
 
@@ -85,7 +85,7 @@ def around_calls(clocks: DeviceClocks, trouble: Trouble) -> Callable[[Functions]
 
 
 def marks_on(
-    clocks: DeviceClocks, marks: Stream, host_writer: Callable[..., Callable[[Any], None]], trouble: Trouble
+    clocks: DeviceClocks, marks: Stream, host_writer: Callable[..., Callable[[Any], None]], report_fault: ReportFault
 ) -> Callable[[int, int], Callable[[Any], None]]:
     """For Backward: what makes the hooks that leave a mark, those that time it on the device too."""
     on, ident, clock_of, append = clocks.on, sys.modules["_thread"].get_ident, clocks.of_serial, marks.append
@@ -103,7 +103,7 @@ def marks_on(
                 append(now, serial, thread, kind)
                 clock.mark(now, thread)
             except Exception as error:  # inside a user's backward: nothing may escape
-                trouble(f"device: {error!r}")
+                report_fault(error)
 
         return mark
 
@@ -112,7 +112,10 @@ def marks_on(
 
 
 def passes_on(
-    clocks: DeviceClocks, append: Callable[..., Any], wrap_engine: Callable[..., Callable[..., Any]], trouble: Trouble
+    clocks: DeviceClocks,
+    append: Callable[..., Any],
+    wrap_engine: Callable[..., Callable[..., Any]],
+    report_fault: ReportFault,
 ) -> Callable[..., Any]:
     """For Backward: what stands for the engine, timing its passes on the current device too."""
     on, ident = clocks.on, sys.modules["_thread"].get_ident
@@ -128,7 +131,7 @@ def passes_on(
         try:
             return clocks.begin_here() if on else None
         except Exception as error:  # inside a user's backward: nothing may escape
-            trouble(f"device: {error!r}")
+            report_fault(error)
             return None
 
     engine = wrap_engine(end)
@@ -147,7 +150,7 @@ def passes_on(
     return _engine_run_backward
 
 
-def around_steps(clocks: DeviceClocks, trouble: Trouble) -> Callable[[Functions], Functions]:
+def around_steps(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[Functions], Functions]:
     """For OptimizerStep: of its functions, those that time the step on the current device too, if it runs there."""
     on, ident = clocks.on, sys.modules["_thread"].get_ident
 
@@ -159,7 +162,7 @@ def around_steps(clocks: DeviceClocks, trouble: Trouble) -> Callable[[Functions]
             try:
                 begun = clocks.begin_here() if on else None
             except Exception as error:  # inside a user's training step: nothing may escape
-                trouble(f"device: {error!r}")
+                report_fault(error)
             return _started(host_clock(), begun)
 
         def stepped(optimizer: Any, start: int) -> None:
@@ -167,7 +170,7 @@ def around_steps(clocks: DeviceClocks, trouble: Trouble) -> Callable[[Functions]
                 if on and type(start) is Started and clocks.is_of(optimizer, start.begun):
                     start.begun[0].end(start.begun, OPTIMIZER, start, ident())
             except Exception as error:  # likewise
-                trouble(f"device: {error!r}")
+                report_fault(error)
             host_stepped(optimizer, start)
 
         return functions | {

@@ -7,7 +7,6 @@ whatever raises turns this off and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ....streams import DEVICE, MARKS, RETENTION_BYTES, SPANS, STREAMS
@@ -17,6 +16,7 @@ from ...torch_state import cuda_is_in_use
 from ..modules.backward import Backward
 from ..modules.forward import Forward
 from ..optimizer import OptimizerStep
+from ..tap_faults import ReportFault
 from ..untested_devices import why_off
 from .calls import around_calls, around_steps, marks_on, passes_on
 from .clocks import DeviceClocks
@@ -33,12 +33,12 @@ class Device:
         forward: Any,
         backward: Backward,
         optimizer: Any,
-        trouble: Callable[[str], None],
+        report_fault: ReportFault,
         retention_bytes: int = RETENTION_BYTES,
     ) -> None:
         self._streams, self._modules, self._retention_bytes = streams, modules, retention_bytes
         self._forward, self._backward, self._optimizer = forward, backward, optimizer
-        self._trouble = trouble
+        self._report_fault = report_fault
         self.clocks: DeviceClocks | None = None
         self.state: str | None = None  # the job does not use CUDA
 
@@ -61,12 +61,12 @@ class Device:
         cuda, streams, backward = Cuda(), self._streams, self._backward
         rows = Stream(DEVICE, STREAMS[DEVICE], self._retention_bytes)
         clocks = self.clocks = DeviceClocks(cuda, rows, self._modules)
-        engine = passes_on(clocks, streams[SPANS].append, backward.wrap_engine, self._trouble)
-        backward.mark_with(marks_on(clocks, streams[MARKS], backward.host_writer, self._trouble))
+        engine = passes_on(clocks, streams[SPANS].append, backward.wrap_engine, self._report_fault)
+        backward.mark_with(marks_on(clocks, streams[MARKS], backward.host_writer, self._report_fault))
         backward.time_passes_with(engine)
-        self._forward.around = around_calls(clocks, self._trouble)
+        self._forward.around = around_calls(clocks, self._report_fault)
         if isinstance(self._optimizer, OptimizerStep):
-            self._optimizer.call_around(around_steps(clocks, self._trouble))
+            self._optimizer.call_around(around_steps(clocks, self._report_fault))
         streams[DEVICE] = rows
 
     def open(self) -> None:
@@ -85,7 +85,7 @@ class Device:
             if self.clocks is not None:
                 self.clocks.tend()
         except Exception as error:  # of CUDA, whatever it is: the job will meet it by itself
-            self._trouble(f"device: {error!r}")
+            self._report_fault(error)
 
     @property
     def waits(self) -> bool:

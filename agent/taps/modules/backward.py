@@ -19,6 +19,7 @@ from ...noop import noop
 from ...steps.sample_count import SampleCount
 from ...storage.rows import Stream
 from ..dynamo import unseen
+from ..tap_faults import ReportFault
 from .autograd_nodes import FEW, IDLE, first_of, held_by, latest_of, least_of, tensors_in
 
 _SPARE = 768  # dummies made ahead: three a module
@@ -32,9 +33,16 @@ Carriers = tuple[int, Any, Any, Any, Callable[[Any], None] | None]
 class Backward:
     """What module_calls.py puts marks with, around each module call; and the clock around the passes."""
 
-    def __init__(self, marks: Stream, spans: Stream, modules: Modules, trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        marks: Stream,
+        spans: Stream,
+        modules: Modules,
+        report_fault: ReportFault,
+        report_forward_fault: ReportFault,
+    ) -> None:
         self._torch = sys.modules["torch"]
-        self.modules, self.trouble = modules, trouble
+        self.modules, self.report_fault, self.report_forward_fault = modules, report_fault, report_forward_fault
         self.carriers: dict[int, Carriers] = {}  # by id, as serials are
         self._behind: dict[int, Any] = {}  # serial -> the carrier of what ends behind a first node; its hooks change
         modules.dicts_by_id.append(self.carriers)
@@ -158,7 +166,7 @@ class Backward:
     def wrap_engine(self, append: Callable[..., Any]) -> Callable[..., Any]:
         """append() writes the row of a pass, on the thread that ran it."""
         clock, engine = perf_counter_ns, self._engine
-        ident, trouble, samples, modules = self._ident, self.trouble, self.samples, sys.modules
+        ident, report_fault, samples, modules = self._ident, self.report_fault, self.samples, sys.modules
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             trains = kwargs.get("accumulate_grad")  # not so for autograd.grad(), which models call in their forward
@@ -176,7 +184,7 @@ class Backward:
                     if trains:
                         samples.pass_ends()
                 except Exception as error:  # inside a user's backward: nothing may escape
-                    trouble(f"backward: {error!r}")
+                    report_fault(error)
 
         unseen(_engine_run_backward)
         return _engine_run_backward

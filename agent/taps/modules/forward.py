@@ -20,6 +20,7 @@ from ....streams import COMPILED, FAILED, FORWARD
 from ...steps.sample_count import SampleCount
 from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo, unseen
+from ..tap_faults import ReportFault
 from .backward import Backward
 from .forward_hooks import ForwardHooks
 from .module_calls import After, Before, mark_before, row_after, row_and_marks_after
@@ -49,13 +50,13 @@ class Forward:
 
     state = "on"
 
-    def __init__(self, spans: Stream, backward: Backward, trouble: Callable[[str], None]) -> None:
+    def __init__(self, spans: Stream, backward: Backward, report_fault: ReportFault) -> None:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
         if not is_known(self._original):
             raise LookupError("nn.Module._wrapped_call_impl is not the one that we know")
-        counting = _counting(backward.samples, trouble)
+        counting = _counting(backward.samples, report_fault)
         row = row_after(spans, backward)
         self.marking = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
         self._unmarked = counting | _globals(_nothing, row, row)
@@ -121,14 +122,14 @@ def _globals(before: Before, after: After, row: After) -> dict[str, Any]:
     }
 
 
-def _counting(samples: SampleCount, trouble: Callable[[str], None]) -> dict[str, Any]:
+def _counting(samples: SampleCount, report_fault: ReportFault) -> dict[str, Any]:
     """Likewise; all but the first call of a micro step find the list empty."""
 
     def count(args: Any, kwargs: Any) -> None:
         try:
             samples.count(args, kwargs)
         except Exception as error:  # inside a user's forward: nothing may escape
-            trouble(f"forward: {error!r}")
+            report_fault(error)
 
     return {"_probe_waiting": samples.waiting, "_probe_count": shielded_from_dynamo(count)}
 

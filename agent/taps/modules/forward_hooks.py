@@ -18,6 +18,7 @@ from ....streams import FAILED, FORWARD
 from ...inspect.exclusive import exclusively
 from ...storage.rows import Stream
 from ..dynamo import skip
+from ..tap_faults import ReportFault
 from .backward import Backward
 from .module_calls import mark_before, row_after, row_and_marks_after
 
@@ -29,10 +30,10 @@ class ForwardHooks:
 
     state = "on: hooks, this torch's _wrapped_call_impl is not known"
 
-    def __init__(self, spans: Stream, backward: Backward, trouble: Callable[[str], None]) -> None:
+    def __init__(self, spans: Stream, backward: Backward, report_fault: ReportFault) -> None:
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._mode = _Mode()
-        self._before, self._after = _hooks(self._mode, spans, backward, trouble)
+        self._before, self._after = _hooks(self._mode, spans, backward, report_fault)
         self._handles: list[Any] = []
 
     @property
@@ -72,7 +73,7 @@ class _Mode:
 
 
 def _hooks(
-    mode: _Mode, spans: Stream, backward: Backward, trouble: Callable[[str], None]
+    mode: _Mode, spans: Stream, backward: Backward, report_fault: ReportFault
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     clock, ident, raised = perf_counter_ns, sys.modules["_thread"].get_ident, sys.exc_info
     mark, row, row_and_marks = mark_before(backward), row_after(spans, backward), row_and_marks_after(spans, backward)
@@ -92,7 +93,7 @@ def _hooks(
             if mode.spent is not None:
                 mode.spent(start - asked)
         except Exception as error:  # inside a user's forward: nothing may escape
-            trouble(f"forward: {error!r}")
+            report_fault(error)
 
     def after(module: Any, args: Any, output: Any) -> None:
         if is_compiling():
@@ -113,7 +114,7 @@ def _hooks(
                     mode.spent(clock() - now)
                 return
         except Exception as error:  # likewise
-            trouble(f"forward: {error!r}")
+            report_fault(error)
 
     for hook in (before, after):
         skip(hook.__code__, with_all_below=True)

@@ -47,7 +47,7 @@ def row_after(spans: Stream, backward: Backward) -> After:
             offset, seq = claim()
             pack_into(buffer, offset, start, end, serial, ident(), flags, seq)
         except Exception as error:  # inside a user's forward: nothing may escape
-            backward.trouble(f"forward: {error!r}")
+            backward.report_forward_fault(error)
 
     return shielded_from_dynamo(after)  # type: ignore[no-any-return]
 
@@ -102,7 +102,7 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
                 node._register_hook_dict(carriers[2 if begun[number & place] == number else 1])
                 begun[number & place] = number
         except Exception as error:  # inside a user's forward: nothing may escape
-            backward.trouble(f"forward: {error!r}")
+            backward.report_forward_fault(error)
 
     return shielded_from_dynamo(after)  # type: ignore[no-any-return]
 
@@ -139,7 +139,7 @@ def mark_before(backward: Backward) -> Before:
             if begun[number & place] != number:  # else the begin mark there is this module's end
                 node._register_hook_dict((backward.carriers.get(id(module)) or backward.make_carriers(module))[3])
         except Exception as error:  # inside a user's forward: nothing may escape
-            backward.trouble(f"backward: {error!r}")
+            backward.report_fault(error)
         return entered
 
     return shielded_from_dynamo(before)  # type: ignore[no-any-return]

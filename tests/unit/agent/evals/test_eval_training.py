@@ -35,7 +35,7 @@ class Session:
     def __init__(self, code: str, count: int = -1) -> None:
         self.done: dict[str, Any] = {}
         self.frame = ""
-        self._troubles: list[str] = []
+        self._faults: list[Exception] = []
         self._log, self._spans = Log(), Stream(SPANS, STREAMS[SPANS], retention_bytes=1)
         self._evaluation = Evaluation(
             code=code, filename="<eval>", write=True, send=self._send, log=self._log, spans=self._spans, own={}
@@ -43,7 +43,7 @@ class Session:
         self._boundary, self._count, self._anchor = Boundary(), 0, 0
         self._at = count
         self._loads, self._modules = Stream(LOADS, STREAMS[LOADS], retention_bytes=1), Modules(self._log)
-        self._tap = Loader(self._loads, self._modules, self._boundary, self._troubles.append)
+        self._tap = Loader(self._loads, self._modules, self._boundary, self._faults.append)
 
     def _send(self, kind: str, fields: dict[str, Any]) -> None:
         if kind == "done":
@@ -62,7 +62,7 @@ class Session:
         self._spans.close()
         self._loads.close()
         self._modules.close()
-        assert not self._troubles and not self._boundary.trouble and sys.gettrace() is None
+        assert not self._faults and not self._boundary.trouble and sys.gettrace() is None
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._anchor = self._anchor or id(optimizer)

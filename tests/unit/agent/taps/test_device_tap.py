@@ -304,7 +304,7 @@ def test_an_event_that_raises_turns_the_device_off_and_training_goes_on(played: 
         played.fails = RuntimeError("CUDA error: an illegal memory access was encountered")
         model(torch.ones(1)).sum().backward()
         sgd.step()
-        assert taps.troubles and {text[:21] for text in taps.troubles} == {"device: RuntimeError("}
+        assert taps.faults and {text[:21] for text in taps.faults} == {"device: RuntimeError("}
         assert len(taps.rows(SPANS)) == 4 + 4 + 1 + 1
     finally:
         taps.close()
@@ -317,7 +317,7 @@ def test_an_event_that_raises_on_the_agents_thread_is_named(played: PlayedCuda) 
     played.catch_up()
     played.event.query = lambda event: 1 / 0  # type: ignore[method-assign, assignment, return-value]
     taps.device.tend()
-    assert taps.troubles == ["device: ZeroDivisionError('division by zero')"]
+    assert taps.faults == ["device: ZeroDivisionError('division by zero')"]
     taps.close()
 
 
@@ -334,7 +334,7 @@ def test_removal_drops_every_event_and_leaves_hooks_inert(played: PlayedCuda) ->
     loss.backward()
     model(torch.ones(1)).sum().backward()
     sgd.step()
-    assert played.times_made == made and not taps.troubles
+    assert played.times_made == made and not taps.faults
     for home in ("torch.nn.modules.module", "torch.optim.optimizer"):
         assert vars(sys.modules[home])["_probe_clock"] is perf_counter_ns
 
@@ -351,7 +351,7 @@ def test_a_call_under_way_survives_every_change(played: PlayedCuda, taps: Taps) 
     model.inner[0].register_forward_hook(lambda *_: changes.pop(0)() and None)
     while changes:
         model(torch.ones(1)).sum().backward()
-    assert not taps.troubles
+    assert not taps.faults
 
 
 def test_weights_are_the_same_with_and_without_it(played: PlayedCuda) -> None:

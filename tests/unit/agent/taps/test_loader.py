@@ -14,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tapped import reporter  # noqa: E402
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler  # noqa: E402
 
 from probe.agent.boundary.boundary import Boundary  # noqa: E402
@@ -32,7 +33,7 @@ class Tap:
     loads: Stream
     modules: Modules
     told: dict[int, dict[str, Any]] = field(default_factory=dict)
-    troubles: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     loader: Any = None
 
     @property
@@ -55,12 +56,12 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
     made = Tap(Stream(LOADS, STREAMS[LOADS], 1), Modules(log))
     monkeypatch.setattr(log, "put", lambda kind, id, fields: kind == LOG_LOADER and made.told.update({id: fields}))
     before = torch.utils.data.dataloader._BaseDataLoaderIter.__next__
-    made.loader = Loader(made.loads, made.modules, boundary, made.troubles.append)
+    made.loader = Loader(made.loads, made.modules, boundary, reporter(made.faults, "loader"))
     made.loader.install()
     yield made
     made.loader.remove()
     assert torch.utils.data.dataloader._BaseDataLoaderIter.__next__ is before
-    assert made.troubles == []
+    assert made.faults == []
     made.modules.close()
     made.loads.close()
     log.close()
@@ -259,8 +260,8 @@ def test_a_detach_in_the_middle_of_a_batch_does_not_end_the_epoch(tap: Tap) -> N
             return index
 
     assert list(DataLoader(Detaching(), batch_size=None)) == [0, 1, 2]
-    assert [text.partition(":")[0] for text in tap.troubles] == ["loader"]
-    tap.troubles.clear()
+    assert [text.partition(":")[0] for text in tap.faults] == ["loader"]
+    tap.faults.clear()
 
 
 def final_weights(toggle: Callable[[int], None]) -> bytes:

@@ -294,8 +294,8 @@ def test_a_graph_that_outlives_the_taps_runs_backward_all_the_same(taps: Taps) -
 def test_a_tap_that_fails_is_reported_and_the_forward_goes_on(taps: Taps) -> None:
     taps.streams[SPANS].buffer.close()
     assert net()(torch.ones(2, 4)).shape == (2, 2)
-    assert taps.troubles and all(text.startswith("forward: ") for text in taps.troubles)
-    taps.troubles.clear()
+    assert taps.faults and all(text.startswith("forward: ") for text in taps.faults)
+    taps.faults.clear()
     del taps.streams[SPANS]
 
 
