@@ -1,7 +1,9 @@
-"""What the other taps call where there are CUDA devices: functions around theirs that take device times as well.
+"""The functions that the other taps call where CUDA devices are in use: they wrap theirs and take device times too.
 
-Made by tap.py, called on the job's threads.  The one invariant: theirs are called whatever becomes of ours, and
-what ours add to a number leaves it a number, since a call in flight may end in a function that knows no better.
+tap.py makes them, and the job's threads call them.
+
+Invariant: the wrapped functions are called whatever happens to the wrappers, and a start time that a wrapper extends
+is still an int, because a call in flight may end in a function that knows nothing of devices.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Functions = dict[str, Any]
 
 
 class Started(int):
-    """What a tap's function returned, with what began on the device then."""
+    """The start time that a tap's function returned, with the device time that began then."""
 
     begun: Begun
 
@@ -38,16 +40,16 @@ def _started(number: int, begun: Begun | None) -> int:
 
 
 def around_calls(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[Functions], Functions]:
-    """For Forward: of its functions, those that time the call on its module's device too."""
+    """For Forward: wraps its functions so that they also time the call on the module's device."""
     on, ident = clocks.on, sys.modules["_thread"].get_ident
-    entering: dict[int, Begun | None] = {}  # of each thread, from the first function to the next
-    unseen(*_ON_THE_WAY)
+    entering: dict[int, Begun | None] = {}  # by thread; from before() to clock()
+    unseen(*_CALLED_IN_STEP)
 
     def end(start: int) -> None:
         try:
             if on and type(start) is Started:
                 start.begun[0].end(start.begun, FORWARD, start, ident())
-        except Exception as error:  # inside a user's forward: nothing may escape
+        except Exception as error:  # inside a user's forward: no exception may escape
             report_fault(error)
 
     def around(functions: Functions) -> Functions:
@@ -59,7 +61,7 @@ def around_calls(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[F
             begun = None
             try:
                 begun = clocks.begin(module, args, kwargs) if on else None
-            except Exception as error:  # likewise
+            except Exception as error:  # as above
                 report_fault(error)
             entering[ident()] = begun
             return entered
@@ -87,22 +89,22 @@ def around_calls(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[F
 def marks_on(
     clocks: DeviceClocks, marks: Stream, host_writer: Callable[..., Callable[[Any], None]], report_fault: ReportFault
 ) -> Callable[[int, int], Callable[[Any], None]]:
-    """For Backward: what makes the hooks that leave a mark, those that time it on the device too."""
+    """For Backward: makes the hooks that write a mark so that they also time it on the device."""
     on, ident, clock_of, append = clocks.on, sys.modules["_thread"].get_ident, clocks.of_serial, marks.append
 
     def writer(serial: int, kind: int) -> Callable[[Any], None]:
-        on_the_host = host_writer(serial, kind)
+        mark_on_host = host_writer(serial, kind)
 
         def mark(gradient: Any) -> None:
             clock = clock_of(serial) if on else None
             if clock is None:
-                on_the_host(None)
+                mark_on_host(None)
                 return
             try:
                 now, thread = perf_counter_ns(), ident()
                 append(now, serial, thread, kind)
                 clock.mark(now, thread)
-            except Exception as error:  # inside a user's backward: nothing may escape
+            except Exception as error:  # inside a user's backward: no exception may escape
                 report_fault(error)
 
         return mark
@@ -117,9 +119,9 @@ def passes_on(
     wrap_engine: Callable[..., Callable[..., Any]],
     report_fault: ReportFault,
 ) -> Callable[..., Any]:
-    """For Backward: what stands for the engine, timing its passes on the current device too."""
+    """For Backward: replaces the engine by one that also times its passes on the current device."""
     on, ident = clocks.on, sys.modules["_thread"].get_ident
-    under_way: dict[int, list[Begun | None]] = {}  # of each thread, innermost last
+    under_way: dict[int, list[Begun | None]] = {}  # by thread, innermost last
 
     def end(start: int, *values: int) -> None:
         append(start, *values)
@@ -130,7 +132,7 @@ def passes_on(
     def begin() -> Begun | None:
         try:
             return clocks.begin_here() if on else None
-        except Exception as error:  # inside a user's backward: nothing may escape
+        except Exception as error:  # inside a user's backward: no exception may escape
             report_fault(error)
             return None
 
@@ -151,7 +153,7 @@ def passes_on(
 
 
 def around_steps(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[Functions], Functions]:
-    """For OptimizerStep: of its functions, those that time the step on the current device too, if it runs there."""
+    """For OptimizerStep: wraps its functions so that they also time a step that runs on the current device."""
     on, ident = clocks.on, sys.modules["_thread"].get_ident
 
     def around(functions: Functions) -> Functions:
@@ -161,7 +163,7 @@ def around_steps(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[F
             begun = None
             try:
                 begun = clocks.begin_here() if on else None
-            except Exception as error:  # inside a user's training step: nothing may escape
+            except Exception as error:  # inside a user's training step: no exception may escape
                 report_fault(error)
             return _started(host_clock(), begun)
 
@@ -169,7 +171,7 @@ def around_steps(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[F
             try:
                 if on and type(start) is Started and clocks.is_of(optimizer, start.begun):
                     start.begun[0].end(start.begun, OPTIMIZER, start, ident())
-            except Exception as error:  # likewise
+            except Exception as error:  # as above
                 report_fault(error)
             host_stepped(optimizer, start)
 
@@ -181,7 +183,7 @@ def around_steps(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[F
     return around
 
 
-_ON_THE_WAY = (
+_CALLED_IN_STEP = (
     _started,
     tensors_in,
     device_of,

@@ -1,8 +1,10 @@
-"""The time of one CUDA device: events taken from a bounded stock, recorded on the job's threads, read on the agent's.
+"""The clock of one CUDA device: events from a bounded stock, recorded on the job's threads and read on the agent's.
 
-CUDA tells the time between two events in float32 milliseconds.  So every quarter of a second an anchor is recorded,
-from which the next events are timed: they are then off by some 30 ns at most.  The one invariant: nothing waits for
-the device: no event to be had, or one that has not come yet, is a time that is not known.
+CUDA reports the time between two events in float32 milliseconds.  So an anchor is recorded every quarter of a second,
+and the events after it are timed from it: their error is then some 30 ns at most.
+
+Invariant: nothing waits for the device.  If the stock has no event, or the device has not reached an event, the time
+is unknown.
 """
 
 from __future__ import annotations
@@ -16,28 +18,28 @@ from ...storage.rows import Stream
 from .cuda import Cuda
 
 _ANCHOR_NS = 250_000_000
-_FAR_NS = 8_000_000_000  # between two anchors: beyond it float32 is off by more than 0.5 µs
-_PIECE = 32  # rows between two pauses: some 0.2 ms with the GIL
+_MAX_ANCHOR_DISTANCE_NS = 8_000_000_000  # between two anchors: beyond this the float32 error exceeds 0.5 µs
+_BATCH_ROWS = 32  # rows between two pauses: they hold the GIL for some 0.2 ms
 _PAUSE_S = 0.0002
-_MOST = 4096  # rows in a turn of the agent's thread
+_MAX_ROWS = 4096  # rows that one call of resolve() writes
 
-Begun = tuple["DeviceClock", "Anchor", Any, int]  # clock, anchor, event, bytes allocated
+Begun = tuple["DeviceClock", "Anchor", Any, int]  # clock, anchor, event, bytes allocated at the begin
 
 
 class Anchor:
-    """An event from which others are timed.  base_ns: when it was, once that is known."""
+    """An event from which others are timed.  base_ns: its time, once known."""
 
     def __init__(self, event: Any, host_ns: int, before: Anchor | None) -> None:
         self.event, self.host_ns = event, host_ns
-        self.before = before if before is not None and host_ns - before.host_ns < _FAR_NS else None
+        self.before = before if before is not None and host_ns - before.host_ns < _MAX_ANCHOR_DISTANCE_NS else None
         self.base_ns: int | None = None
 
     def settle(self) -> int | None:
-        """Its time, None if the device has not come to it yet: the first one's is the host's."""
-        line = [self]
-        while (above := line[-1].before) is not None and line[-1].base_ns is None:
-            line.append(above)
-        for anchor in reversed(line):
+        """Its time; None if the device has not reached it yet.  The first anchor takes the host's time."""
+        chain = [self]
+        while (before := chain[-1].before) is not None and chain[-1].base_ns is None:
+            chain.append(before)
+        for anchor in reversed(chain):
             if anchor.base_ns is None:
                 if not anchor.event.query():
                     return None
@@ -51,9 +53,9 @@ class Anchor:
 
 
 class DeviceClock:
-    """begin(), end() and mark() on the thread that issues to the device; resolve() on the agent's.
+    """begin(), end() and mark() run on the thread that issues to the device; resolve() runs on the agent's.
 
-    fresh: events that no device has had yet; one belongs to the device that first records it.
+    fresh: events not yet used by any device; an event belongs to the device that first records it.
     """
 
     def __init__(self, cuda: Cuda, index: int, fresh: deque[Any], rows: Stream) -> None:
@@ -63,7 +65,7 @@ class DeviceClock:
         self._anchor: Anchor | None = None
 
     def begin(self) -> Begun | None:
-        """Here something begins on the device; None if it cannot be timed."""
+        """Time something that begins on the device now; None if it cannot be timed."""
         if self._cuda.is_capturing():
             return None
         event = self.take()
@@ -76,7 +78,7 @@ class DeviceClock:
         return self, anchor, event, allocated
 
     def end(self, begun: Begun, kind: int, host_ns: int, thread: int) -> None:
-        """What began there has ended; kind, host_ns and thread say which row it is."""
+        """What began there has ended; kind, host_ns and thread identify its row."""
         _, anchor, event, before = begun
         last = None if self._cuda.is_capturing() else self.take()
         if last is None:
@@ -89,7 +91,7 @@ class DeviceClock:
         self._waiting.append((anchor, event, last, (host_ns, thread, self.index, *numbers, kind)))
 
     def mark(self, host_ns: int, thread: int) -> None:
-        """A moment on the device, likewise."""
+        """Time a moment on the device; host_ns and thread identify its row."""
         event = None if self._cuda.is_capturing() else self.take()
         if event is None:
             return
@@ -99,7 +101,7 @@ class DeviceClock:
         self._waiting.append((anchor, event, event, (host_ns, thread, self.index, -1, -1, -1, -1, MARK)))
 
     def take(self) -> Any:
-        """An event that is not in use; None if the stock is out."""
+        """An event that is not in use; None if the stock is empty."""
         for events in (self._spare, self._fresh):
             try:
                 return events.pop()
@@ -115,7 +117,7 @@ class DeviceClock:
             self._anchor = anchor = Anchor(event, now, anchor)
         return anchor
 
-    # ---- the agent's thread
+    # ---- on the agent's thread
 
     @property
     def waits(self) -> bool:
@@ -123,18 +125,18 @@ class DeviceClock:
 
     @property
     def events(self) -> int:
-        """How many it has, or nearly so: a mark counts for two."""
+        """The number of events that it holds, approximately: a mark counts as two."""
         return len(self._spare) + 2 * len(self._waiting)
 
     def resolve(self) -> None:
-        """Write the rows of what is over on the device, up to the first that is not."""
+        """Write the rows of what has ended on the device, up to the first that has not."""
         if not self._waiting:
             return
         self._cuda.enter(self.index)
-        for done in range(_MOST):
+        for done in range(_MAX_ROWS):
             if not self._resolve_next():
                 return
-            if done % _PIECE == _PIECE - 1:
+            if done % _BATCH_ROWS == _BATCH_ROWS - 1:
                 sleep(_PAUSE_S)
 
     def _resolve_next(self) -> bool:
@@ -155,7 +157,7 @@ class DeviceClock:
         return True
 
     def drop(self) -> None:
-        """Let go of all events, on a thread of the agent's."""
+        """Drop all events, on one of the agent's threads."""
         if self._spare or self._waiting:
             self._cuda.enter(self.index)
         self._anchor = None

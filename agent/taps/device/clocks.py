@@ -1,7 +1,9 @@
-"""The clocks of all CUDA devices that the job's modules run on, and which of them a module goes by.
+"""The clocks of all CUDA devices that the job's modules run on, and which clock times which module.
 
-Made by tap.py once the job uses CUDA.  The one invariant: a device on which no module of the job has run is not
-touched, for an event on it would make a context there.
+tap.py makes this once the job uses CUDA.
+
+Invariant: a device on which no module of the job has run is never touched, because an event on it would create a
+context there.
 """
 
 from __future__ import annotations
@@ -17,26 +19,26 @@ from .clock import Begun, DeviceClock
 from .cuda import Cuda
 from .module_device import NOWHERE, device_of, device_of_optimizer
 
-EVENTS = 8192  # of all devices: some ten steps of a model of 150 modules
-_AT_ONCE = 512  # events made without a pause
+EVENTS = 8192  # on all devices together: enough for some ten steps of a model with 150 modules
+_AT_ONCE = 512  # events created without a pause
 
 
 class DeviceClocks:
-    """on: empty while nothing is to be recorded.  Times are taken on the job's threads, written on the agent's."""
+    """on: empty while nothing is recorded.  The job's threads take the times, the agent's thread writes them."""
 
     def __init__(self, cuda: Cuda, rows: Stream, modules: Modules) -> None:
         self._cuda, self._rows, self._modules = cuda, rows, modules
         self._fresh: deque[Any] = deque()
-        self.of_index: dict[int, DeviceClock] = {}  # by index of the device
-        self._of: dict[int, DeviceClock | None] = {}  # by serial
-        modules.dicts_by_serial.append(self._of)
-        self.of_serial = self._of.get
+        self.of_index: dict[int, DeviceClock] = {}  # by device index
+        self._by_serial: dict[int, DeviceClock | None] = {}  # None: the module cannot be timed
+        modules.dicts_by_serial.append(self._by_serial)
+        self.of_serial = self._by_serial.get
         self.on: list[bool] = []
         self._fill()
 
     def open(self) -> None:
         """A block of sampled steps begins; modules may have moved."""
-        self._of.clear()
+        self._by_serial.clear()
         self.on[:] = [True]
 
     # ---- on the job's threads
@@ -44,20 +46,20 @@ class DeviceClocks:
     def begin(self, module: Any, args: Any, kwargs: Any) -> Begun | None:
         """A call of the module begins."""
         serial = self._modules.serials.get(id(module)) or self._modules.meet(module)
-        if serial not in self._of:
-            self._of[serial] = self._clock(device_of(self._modules, serial, module, args, kwargs))
-        clock = self._of[serial]
+        if serial not in self._by_serial:
+            self._by_serial[serial] = self._clock(device_of(self._modules, serial, module, args, kwargs))
+        clock = self._by_serial[serial]
         return None if clock is None else clock.begin()
 
     def begin_here(self) -> Begun | None:
-        """Something begins on the current device, or on the only one that modules have run on."""
+        """Something begins on the current device, or on the only device that modules have run on."""
         clock = self.of_index.get(self._cuda.current_device())
         if clock is None and len(self.of_index) == 1:
             clock = next(iter(self.of_index.values()))
         return None if clock is None else clock.begin()
 
     def is_of(self, optimizer: Any, begun: Begun) -> bool:
-        """Whether an optimizer runs on the device on which this began."""
+        """Whether the optimizer runs on the device on which this began."""
         serial = self._modules.serials.get(id(optimizer), 0)
         return device_of_optimizer(self._modules, serial, optimizer) == begun[0].index
 
@@ -72,33 +74,33 @@ class DeviceClocks:
 
     @property
     def waits(self) -> bool:
-        """Whether there is anything that has no row yet."""
+        """Whether anything recorded has no row yet."""
         return any(clock.waits for clock in list(self.of_index.values()))
 
     def tend(self) -> None:
-        """Write the rows of what is over.  Raises what CUDA raises."""
+        """Write the rows of what has ended.  Raises what CUDA raises."""
         for clock in list(self.of_index.values()):
             clock.resolve()
         self._fill()
 
     def _fill(self) -> None:
-        """Up to the bound; what calls that failed have lost is made again."""
-        elsewhere = sum(clock.events for clock in list(self.of_index.values()))
-        for made in range(EVENTS - elsewhere - len(self._fresh)):
+        """Fill the stock up to EVENTS; events that failed calls lost are replaced."""
+        in_clocks = sum(clock.events for clock in list(self.of_index.values()))
+        for made in range(EVENTS - in_clocks - len(self._fresh)):
             self._fresh.append(self._cuda.event())
             if made % _AT_ONCE == _AT_ONCE - 1:
-                sleep(0.0005)  # with the GIL they take some 0.5 ms
+                sleep(0.0005)  # creating that many holds the GIL for some 0.5 ms
 
     def drop(self) -> None:
-        """Let go of all events; on a thread of ours."""
+        """Drop all events, on one of the agent's threads."""
         self.on.clear()
-        self._of.clear()
+        self._by_serial.clear()
         self._fresh.clear()
         for clock in self.of_index.values():
             clock.drop()
 
     def keep(self) -> None:
-        """In a forked child: an event must never be collected there, for that would end the process."""
+        """In a forked child: keep all events forever, because freeing one there would end the process."""
         ctypes: Any = sys.modules["ctypes"]
         self.on.clear()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.of_index))

@@ -1,6 +1,6 @@
-"""On which CUDA device a module runs: asked once a module and block of sampled steps, on the training thread.
+"""The CUDA device that a module runs on, looked up once per module and block of sampled steps, on the training thread.
 
-The one invariant: a module whose tensors are on several devices runs on none that could be timed.
+Invariant: a module whose tensors are on several devices is not timed on any.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from ...names.modules import Modules
 from ..modules.autograd_nodes import tensors_in
 
 NOWHERE = -1  # not on CUDA, or on several devices
-_MANY = 256  # modules that are looked into for a tensor
+_MANY = 256  # modules searched for a tensor, at most
 
 
 def index_of(device: Any) -> int:
-    """0 for cuda:0 and so on, of a torch.device or its name; NOWHERE for any other."""
+    """The index of a torch.device or its name: 0 for cuda:0 and so on, NOWHERE for a device that is not CUDA."""
     kind, _, index = str(device).partition(":")
     return int(index or 0) if kind == "cuda" else NOWHERE
 
 
 def device_of(modules: Modules, serial: int, module: Any, args: Any, kwargs: Any) -> int:
-    """As it was named last, else that of its first tensor, else of the first that it is given."""
+    """The device in the module's latest record, else that of its first tensor, else of its first argument tensor."""
     named = modules.device(serial)
     if named is not None:
         return index_of(named)
@@ -33,7 +33,7 @@ def device_of(modules: Modules, serial: int, module: Any, args: Any, kwargs: Any
 
 
 def device_of_optimizer(modules: Modules, serial: int, optimizer: Any) -> int:
-    """Likewise of an optimizer: of its first parameter."""
+    """The device in the optimizer's latest record, else that of its first parameter."""
     named = modules.device(serial)
     if named is not None:
         return index_of(named)

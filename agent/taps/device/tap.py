@@ -1,8 +1,9 @@
 """Device time and memory of modules, passes and optimizer steps, once the job uses CUDA.
 
-Then the other taps are given functions around theirs that record events; a job on the CPU runs none of this.  It does
-not begin as long as untested_devices.py forbids it.  The one invariant: a time that cannot be taken is not there, and
-whatever raises turns this off and nothing else.
+Then the functions of the other taps are wrapped in functions that record events; a job on the CPU runs none of this.
+The tap does not begin as long as untested_devices.py forbids it.
+
+Invariant: a time that cannot be taken is missing, and a fault turns off this tap and nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .cuda import Cuda
 
 
 class Device:
-    """look() and tend() on the agent's thread; open() and close() on any, as forward is installed and removed."""
+    """look() and tend() run on the agent's thread; open() and close() on any, when forward is installed and removed."""
 
     def __init__(
         self,
@@ -40,10 +41,10 @@ class Device:
         self._forward, self._backward, self._optimizer = forward, backward, optimizer
         self._report_fault = report_fault
         self.clocks: DeviceClocks | None = None
-        self.state: str | None = None  # the job does not use CUDA
+        self.state: str | None = None  # None: the job does not use CUDA
 
     def look(self) -> None:
-        """Begin, if the job has come to use CUDA; its stream, and with it a descriptor, is made only then."""
+        """Begin once the job uses CUDA; the stream, which takes a file descriptor, is made only then."""
         if self.state is not None or not cuda_is_in_use():
             return
         if why := why_off():
@@ -52,7 +53,7 @@ class Device:
         try:
             self._begin()
             self.state = "on"
-        except Exception as error:  # a torch or a driver that we do not know: all else is of use all the same
+        except Exception as error:  # an unknown torch or driver: the other taps are still useful
             self.state = f"off: {error}"
 
     def _begin(self) -> None:
@@ -70,30 +71,30 @@ class Device:
         streams[DEVICE] = rows
 
     def open(self) -> None:
-        """A block of sampled steps begins; before forward is installed."""
+        """A block of sampled steps begins.  Call it before forward is installed."""
         if self.clocks is not None:
             self.clocks.open()
 
     def close(self) -> None:
-        """Nothing is recorded from here on; what was is written as the device comes to it.  Any thread."""
+        """Record nothing from here on; what was recorded is written once the device reaches it.  Any thread."""
         if self.clocks is not None:
             self.clocks.on.clear()
 
     def tend(self) -> None:
-        """Write what the device has come to."""
+        """Write the rows of what the device has finished."""
         try:
             if self.clocks is not None:
                 self.clocks.tend()
-        except Exception as error:  # of CUDA, whatever it is: the job will meet it by itself
+        except Exception as error:  # whatever CUDA raises: the job will run into it by itself
             self._report_fault(error)
 
     @property
     def waits(self) -> bool:
-        """Whether there will soon be something to write."""
+        """Whether rows will soon be ready to write."""
         return self.clocks is not None and self.clocks.waits
 
     def remove(self) -> None:
-        """Let go of all events.  Not on a thread of the job's; the other taps have been taken out."""
+        """Drop all events.  Runs on one of the agent's threads, after the other taps have been removed."""
         clocks, self.clocks = self.clocks, None
         if clocks is not None:
             clocks.drop()
