@@ -1,4 +1,4 @@
 """Forward and backward of modules.
 
-It may import `names`, `steps`, `storage`.  Invariant: what the job computes is bit-identical with and without us.
+It may import `names`, `steps`, `storage`.  Invariant: the job computes bit-identical results with and without us.
 """

@@ -1,7 +1,8 @@
-"""Which of autograd's nodes bear the marks of a module call: looked for in what it was given and what it returned.
+"""The autograd nodes that carry the marks of a module call, found in the call's arguments and output.
 
-Called by backward.py around each module call, on the training thread.  The one invariant: nodes are looked at and
-none is kept, for a node keeps its graph alive.
+The module tap searches around each module call, on the training thread.
+
+Invariant: nodes are read and never kept, because a node keeps its graph alive.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from itertools import chain, islice
 from typing import Any
 
-FEW = 8  # nodes of a module that is small enough to be walked through
-IDLE = ("TBackward0", "TransposeBackward0")  # nodes that only relabel and never copy: once reached, done
-_MANY = 256  # of what containers hold we look at so much
+FEW = 8  # nodes of a module that is small enough to walk through
+IDLE = ("TBackward0", "TransposeBackward0")  # nodes that only relabel, never copy: autograd is done on reaching them
+_MANY = 256  # values in containers that are searched, at most
 
 
 def tensors_in(value: Any, tensor_type: type) -> list[Any]:
-    """The tensors in containers and dataclasses, outermost first; of a huge one, those that come soon."""
+    """The tensors in containers and dataclasses, outermost first; of a huge container, only those that come early."""
     found, waiting = [], [value]
     for each in waiting:
         if isinstance(each, tensor_type):
@@ -34,7 +35,7 @@ def held_by(value: Any) -> list[Any]:
 
 
 def latest_of(args: Any, kwargs: Any, tensor_type: type) -> Any:
-    """The node, of those that made the arguments, to which autograd comes first; None if there is none."""
+    """Of the nodes that made the arguments, the one that autograd reaches first; None if there is none."""
     latest, highest, nested = None, -1, False
     for value in chain(args, kwargs.values()) if kwargs else args:
         if isinstance(value, tensor_type):
@@ -49,7 +50,7 @@ def latest_of(args: Any, kwargs: Any, tensor_type: type) -> Any:
 
 
 def first_of(node: Any, entered: int) -> Any:
-    """The first node of a small graph that was begun at this number; autograd is through with the graph after it."""
+    """The first node of a small graph whose numbering began at `entered`; autograd leaves the graph through it."""
     first = node
     while first is not None and (number := first._sequence_nr()) >= entered:
         if number == entered:

@@ -1,8 +1,10 @@
-"""Backward: a mark when autograd reaches a module's output, another when it is through with its input.
+"""Backward: one mark when autograd reaches a module's output, another when it has finished with the module's input.
 
-A hook dict given to an autograd node costs 0.5 µs, where full_backward_hook costs 33 and inserts nodes of its
-own.  Compiled autograd would compile our hooks into its graphs: before its first pass they are emptied and no more
-are made.  The one invariant: a graph may outlive us, and its hooks then do nothing (rows.py).
+Giving a hook dict to an autograd node costs 0.5 µs; full_backward_hook costs 33 µs and inserts nodes of its own.
+Compiled autograd would compile our hooks into its graphs: before its first pass the hook dicts are emptied, and no
+more are made.
+
+Invariant: a graph may outlive the tap, and its hooks then do nothing (rows.py).
 """
 
 from __future__ import annotations
@@ -22,16 +24,17 @@ from ..dynamo import unseen
 from ..tap_faults import ReportFault
 from .autograd_nodes import FEW, IDLE, first_of, held_by, latest_of, least_of, tensors_in
 
-_SPARE = 768  # dummies made ahead: three a module
-REMEMBERED = 1 << 12  # numbers of autograd's nodes: some fifty layers of a transformer; a power of two
-_LATEST = 64  # first layers of the graphs that are alive, as a rule
+_SPARE = 768  # dummies made ahead: three per module
+REMEMBERED = 1 << 12  # numbers of autograd nodes: some fifty layers of a transformer; must be a power of two
+_LATEST = 64  # hooks kept track of; usually those on the first layers of the graphs that are alive
 
-# Of a module: its serial; what bears the hook of a begin mark, of one on the same node, of an end mark; that hook.
+# Of a module: its serial; the carriers of the hooks for a begin mark, a begin mark on the same node, and an end mark;
+# the hook of the end mark.
 Carriers = tuple[int, Any, Any, Any, Callable[[Any], None] | None]
 
 
 class Backward:
-    """What module_calls.py puts marks with, around each module call; and the clock around the passes."""
+    """What module_calls.py uses to place marks around each module call, and the clock around the passes."""
 
     def __init__(
         self,
@@ -43,13 +46,15 @@ class Backward:
     ) -> None:
         self._torch = sys.modules["torch"]
         self.modules, self.report_fault, self.report_forward_fault = modules, report_fault, report_forward_fault
-        self.carriers: dict[int, Carriers] = {}  # by id, as serials are
-        self._behind: dict[int, Any] = {}  # serial -> the carrier of what ends behind a first node; its hooks change
+        self.carriers: dict[int, Carriers] = {}  # by id, like the serials
+        self._behind: dict[int, Any] = {}  # serial -> the carrier of the hooks behind a first node, which change
         modules.dicts_by_id.append(self.carriers)
         modules.dicts_by_serial.append(self._behind)
         self._spare: deque[Any] = deque()
-        self._handles: deque[Any] = deque(maxlen=_LATEST)  # of hooks behind first nodes; each knows its node weakly
-        self._writers: deque[dict[int, Any]] = deque(maxlen=_LATEST)  # what these call, and hooks of first nodes
+        self._handles: deque[Any] = deque(maxlen=_LATEST)  # of hooks behind first nodes; each refers to its node weakly
+        self._writers: deque[dict[int, Any]] = deque(
+            maxlen=_LATEST
+        )  # the marks that these and first nodes' hooks write
         self.why_not = ""
         self._marks, self._ident = marks, sys.modules["_thread"].get_ident
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
@@ -62,11 +67,11 @@ class Backward:
             Backward.end_behind, Backward.another_thread, tensors_in, held_by, latest_of, first_of, least_of, _writing
         )
         unseen(*modules.training_thread_code)
-        # Autograd numbers the nodes that a thread makes.  Here are the numbers of those that got a begin mark, each at
-        # its place modulo REMEMBERED; the last element is the newest number that was seen.
+        # Autograd numbers the nodes that a thread makes.  This list holds the numbers of those that got a begin mark,
+        # each at its number modulo REMEMBERED; the last element is the newest number seen.
         self.begun = [-1] * (REMEMBERED + 1)
-        self._last_behind = -1  # the number of the last node which got a mark behind it
-        self._writers_behind: dict[int, Any] = {}  # and what the hook there calls
+        self._last_behind = -1  # the number of the last node that got a mark behind it
+        self._writers_behind: dict[int, Any] = {}  # and the marks that the hook there writes
 
     def install(self) -> None:
         self.why_not = ""
@@ -80,24 +85,24 @@ class Backward:
         self._spare.clear()
 
     def release(self) -> None:
-        """Leave nothing to the collector; a call under way finds no number and swallows that."""
+        """Leave nothing to the garbage collector; a call under way finds no number and swallows the error."""
         self.begun.clear()
         self.writer, self._wrapped_engine = _no_writer, self._engine
 
     def time_passes(self, wanted: bool) -> None:
-        """Put the clock around the engine, or take it out; any thread."""
-        now, then = (self._engine, self._wrapped_engine) if wanted else (self._wrapped_engine, self._engine)
+        """Install or remove the clock around the engine; any thread."""
+        old, new = (self._engine, self._wrapped_engine) if wanted else (self._wrapped_engine, self._engine)
         for home in self._engine_homes:
-            if home._engine_run_backward is now:
-                home._engine_run_backward = then
+            if home._engine_run_backward is old:
+                home._engine_run_backward = new
 
     def stock(self) -> None:
-        """Make dummies ahead, on the agent's thread: there no user's torch function or dispatch mode is active."""
+        """Make dummies ahead, on the agent's thread: no torch-function or dispatch mode of the user is active there."""
         while len(self._spare) < _SPARE:
             self._spare.append(self._torch.empty(0))
 
     def make_carriers(self, module: Any) -> Carriers:
-        """What bears the marks of a module: three dummies and a function; once a module, some 5 µs."""
+        """The carriers of a module's marks, three dummies, with a function; called once per module, some 5 µs."""
         serial = self.modules.serials.get(id(module)) or self.modules.meet(module)
         begin, same_node, end = (self._carrier(serial, kind) for kind in (BEGIN, BEGIN_SAME_NODE, END))
         made = self.carriers[id(module)] = (serial, begin, same_node, end, end._backward_hooks.get(0))
@@ -112,23 +117,23 @@ class Backward:
         return self._spare.popleft() if self._spare else self._torch.empty(0)
 
     def host_writer(self, serial: int, kind: int) -> Callable[[Any], None]:
-        """A hook that writes a mark, and nothing once the stream is closed."""
+        """A hook that writes a mark; once the stream is closed, it writes nothing."""
         return self._marks.writer(perf_counter_ns, serial, self._ident, kind)
 
     def mark_with(self, writer: Callable[[int, int], Callable[[Any], None]]) -> None:
-        """Have another one make the hooks of all marks from here on.  Any thread."""
+        """Use this function to make the hooks of all marks from here on.  Any thread."""
         self.writer = writer
         self.carriers.clear()
 
     def time_passes_with(self, wrapped: Callable[..., Any]) -> None:
-        """Have another function in the place of the clock around the engine.  Any thread."""
+        """Replace the clock around the engine by this function.  Any thread."""
         for home in self._engine_homes:
             if home._engine_run_backward is self._wrapped_engine:
                 home._engine_run_backward = wrapped
         self._wrapped_engine = wrapped
 
     def _yield_to_compiled_autograd(self) -> None:
-        """On the thread that runs the pass, before it begins: the graph's nodes hold these very dicts."""
+        """Empty all hook dicts, on the thread that runs the pass, before it begins: the nodes hold these very dicts."""
         self.why_not = "off: the job uses compiled autograd"
         for carriers in list(self.carriers.values()):
             for dummy in carriers[1:4]:
@@ -137,18 +142,18 @@ class Backward:
             self._writers.pop().clear()
         while self._handles:
             self._handles.pop().remove()
-        self.carriers.clear()  # those that are made from here on bear nothing
+        self.carriers.clear()  # carriers made from here on have no hooks
 
     def another_thread(self) -> None:
-        """It counts its nodes anew."""
+        """Forget all numbers, because another thread numbers its nodes from the start."""
         self.begun[:], self._last_behind = [-1] * len(self.begun), -1
 
     def end_behind(self, carriers: Carriers, node: Any, number: int, entered: int) -> None:
-        """The mark behind the first node of a module's graph.  Torch's hooks behind nodes are dear; most need none."""
+        """Mark behind the first node of a module's graph.  Most need no hook of torch's there, which is expensive."""
         serial, write = carriers[0], carriers[4]
         if write is None:
             return
-        if entered == self._last_behind:  # a call around that module: its graph begins with the same node
+        if entered == self._last_behind:  # a call around the last module: its graph begins with the same node
             self._writers_behind[len(self._writers_behind)] = write
         elif number - entered < FEW:
             self._last_behind, self._writers_behind = entered, {0: write}
@@ -164,12 +169,12 @@ class Backward:
                 self._handles.append(first.register_hook(_writing(self._writers_behind)))
 
     def wrap_engine(self, append: Callable[..., Any]) -> Callable[..., Any]:
-        """append() writes the row of a pass, on the thread that ran it."""
+        """The engine with a clock around it; append() writes the row of a pass, on the thread that ran it."""
         clock, engine = perf_counter_ns, self._engine
         ident, report_fault, samples, modules = self._ident, self.report_fault, self.samples, sys.modules
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            trains = kwargs.get("accumulate_grad")  # not so for autograd.grad(), which models call in their forward
+            trains = kwargs.get("accumulate_grad")  # not for autograd.grad(), which models call in their forward
             if trains:
                 samples.pass_begins()
             start = clock()
@@ -183,7 +188,7 @@ class Backward:
                     append(start, clock(), 0, ident(), ENGINE)
                     if trains:
                         samples.pass_ends()
-                except Exception as error:  # inside a user's backward: nothing may escape
+                except Exception as error:  # inside a user's backward: no exception may escape
                     report_fault(error)
 
         unseen(_engine_run_backward)
@@ -191,12 +196,12 @@ class Backward:
 
 
 def _no_writer(serial: int, kind: int) -> Callable[[Any], None]:
-    """What a call under way is given for a module that it meets once the tap is out."""
+    """The writer for a call under way that meets a new module after the tap has been removed."""
     return noop
 
 
 def _writing(writers: dict[int, Callable[[Any], None]]) -> Callable[[Any, Any], None]:
-    """A hook behind a node, of these marks: of the innermost module first."""
+    """A hook behind a node that writes these marks, that of the innermost module first."""
 
     def hook(gradients_in: Any, gradients_out: Any) -> None:
         for write in writers.values():

@@ -1,8 +1,10 @@
-"""Module calls: the code of nn.Module._wrapped_call_impl is swapped for one that tells when it ran.
+"""Module calls: the code of nn.Module._wrapped_call_impl is swapped for code that records when it ran.
 
-Works on modules that exist already, costs nothing once swapped back, and torch.compile does not see it
-(dynamo skips what claims to be module.py).  The one invariant: what the swapped code calls lives in
-module.py's globals under _probe_* and is never deleted, only made inert: frames in flight still use it.
+This works on modules that already exist and costs nothing once swapped back.  torch.compile does not see it, because
+dynamo skips code that claims to be in module.py.
+
+Invariant: what the swapped code calls lives in module.py's globals under _probe_* and is never deleted, only made
+inert, because frames in flight still use it.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def _wrapped_call_impl(self, *args, **kwargs):
 
 
 class Forward:
-    """install() and remove() from any thread, as often as one likes; frames in flight are not disturbed."""
+    """install() and remove() run on any thread, any number of times; frames in flight are not disturbed."""
 
     state = "on"
 
@@ -55,17 +57,17 @@ class Forward:
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
         if not is_known(self._original):
-            raise LookupError("nn.Module._wrapped_call_impl is not the one that we know")
+            raise LookupError("nn.Module._wrapped_call_impl is not the known one")
         counting = _counting(backward.samples, report_fault)
         row = row_after(spans, backward)
         self.marking = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
         self._unmarked = counting | _globals(_nothing, row, row)
         self._code = _compiled(self._original)
-        self.around: Callable[[dict[str, Any]], dict[str, Any]] = _as_they_are  # where there are devices, theirs
+        self.around: Callable[[dict[str, Any]], dict[str, Any]] = _unchanged  # the device tap puts its own here
         self.installed = False
 
     def install(self, marks: bool = True, spent: Callable[[int], None] | None = None) -> None:
-        """marks: backward too.  spent: is told the nanoseconds that each piece of the tap took."""
+        """marks: place backward's marks too.  spent: called with the nanoseconds that each piece of the tap took."""
         chosen = self.around(self.marking if marks else self._unmarked)
         self._module_py.__dict__.update(chosen if spent is None else _timed(chosen, spent))
         if not self.installed:
@@ -81,7 +83,7 @@ class Forward:
 
 
 def forward_tap(*parts: Any) -> Forward | ForwardHooks:
-    """The tap for this torch, of the arguments that both take."""
+    """The tap for this torch; both classes take the same arguments."""
     try:
         return Forward(*parts)
     except LookupError:
@@ -89,11 +91,11 @@ def forward_tap(*parts: Any) -> Forward | ForwardHooks:
 
 
 def is_known(code: types.CodeType) -> bool:
-    """Whether this is the `_wrapped_call_impl` that ours can stand for."""
+    """Whether this is a `_wrapped_call_impl` that our code can replace."""
     return (code.co_varnames, code.co_names) == _KNOWN
 
 
-@lru_cache(maxsize=1)  # which the process's next agent finds made
+@lru_cache(maxsize=1)  # the process's next agent reuses it
 def _compiled(original: types.CodeType) -> types.CodeType:
     """Our code under the original's file name, every instruction on its last line: `return self._call_impl(…)`."""
     last = max(line for _, _, line in original.co_lines() if line is not None)
@@ -108,7 +110,7 @@ def _compiled(original: types.CodeType) -> types.CodeType:
 
 
 def _globals(before: Before, after: After, row: After) -> dict[str, Any]:
-    """What the swapped code calls."""
+    """The globals that the swapped code calls."""
 
     def failed(module: Any, start: int) -> None:
         row(module, start, None, FORWARD | FAILED, 0)
@@ -123,19 +125,19 @@ def _globals(before: Before, after: After, row: After) -> dict[str, Any]:
 
 
 def _counting(samples: SampleCount, report_fault: ReportFault) -> dict[str, Any]:
-    """Likewise; all but the first call of a micro step find the list empty."""
+    """The globals that count samples; only the first call of a micro step finds the list non-empty."""
 
     def count(args: Any, kwargs: Any) -> None:
         try:
             samples.count(args, kwargs)
-        except Exception as error:  # inside a user's forward: nothing may escape
+        except Exception as error:  # inside a user's forward: no exception may escape
             report_fault(error)
 
     return {"_probe_waiting": samples.waiting, "_probe_count": shielded_from_dynamo(count)}
 
 
 def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, Any]:
-    """The same, with a clock around."""
+    """The same globals, with a clock around before and after."""
     clock = perf_counter_ns
 
     def timed(piece: Callable[..., Any]) -> Any:
@@ -150,12 +152,12 @@ def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, An
     return chosen | {name: timed(chosen[name]) for name in ("_probe_before", "_probe_after")}
 
 
-def _as_they_are(chosen: dict[str, Any]) -> dict[str, Any]:
+def _unchanged(chosen: dict[str, Any]) -> dict[str, Any]:
     return chosen
 
 
 def _nothing(*_: Any) -> int:
-    """What frames in flight call once the taps are out; 0 is an autograd number like any other."""
+    """What frames in flight call once the taps are removed; 0 is a valid autograd number."""
     return 0
 
 

@@ -1,10 +1,11 @@
-"""Module calls by torch's own global hooks: where the code of nn.Module._wrapped_call_impl is not the one known.
+"""Module calls by torch's own global hooks, for a torch whose nn.Module._wrapped_call_impl has unknown code.
 
-Records the same spans and marks as forward.py at some four times its cost.  What it cannot see: arguments given by
-keyword, the samples of a batch, a call that ends in a BaseException that is no Exception, and compiled regions, which
-are not marked as such; dynamo guards the dicts of hooks, so what was compiled before they are put in may be compiled
-anew, once.  The one invariant: torch walks these dicts in the midst of a call, so they change only while no other
-thread can run.
+This records the same spans and marks as forward.py at some four times its cost.  It cannot see keyword arguments, the
+samples of a batch, or a call that ends in a BaseException other than an Exception, and it does not mark compiled
+regions as such.  Dynamo guards the dicts of hooks, so code compiled before the hooks are installed may be compiled once
+more.
+
+Invariant: torch iterates over these dicts during a call, so they change only while no other thread can run.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from ..tap_faults import ReportFault
 from .backward import Backward
 from .module_calls import mark_before, row_after, row_and_marks_after
 
-_DEEPEST = 1000  # calls under way on a thread; what is below was left by an exception that we did not see
+_DEEPEST = 1000  # calls under way on a thread; older entries were left by exceptions that no hook saw
 
 
 class ForwardHooks:
-    """In use for Forward: install() and remove() from any thread, as often as one likes."""
+    """Replaces Forward: install() and remove() run on any thread, any number of times."""
 
     state = "on: hooks, this torch's _wrapped_call_impl is not known"
 
@@ -41,7 +42,7 @@ class ForwardHooks:
         return bool(self._handles)
 
     def install(self, marks: bool = True, spent: Callable[[int], None] | None = None) -> None:
-        """As Forward's."""
+        """As Forward.install()."""
         self._mode.marks, self._mode.spent = marks, spent
 
         def put() -> None:
@@ -66,7 +67,7 @@ class ForwardHooks:
 
 
 class _Mode:
-    """What the hooks are to do."""
+    """What the hooks do at present."""
 
     marks = True
     spent: Callable[[int], None] | None = None
@@ -81,18 +82,18 @@ def _hooks(
     under_way: dict[int, list[tuple[int, int, int, Any]]] = {}  # thread -> its calls: id, start, number, exception
 
     def before(module: Any, args: Any) -> None:
-        if is_compiling():  # the compiler reads this, and leaves all of the hook out
+        if is_compiling():  # the compiler evaluates this and drops the rest of the hook
             return
         try:
             calls = under_way.setdefault(ident(), [])
             del calls[:-_DEEPEST]
-            asked = clock()
+            begin = clock()
             entered = mark(module, args, {}) if mode.marks else 0
             start = clock()
             calls.append((id(module), start, entered, raised()[1]))
             if mode.spent is not None:
-                mode.spent(start - asked)
-        except Exception as error:  # inside a user's forward: nothing may escape
+                mode.spent(start - begin)
+        except Exception as error:  # inside a user's forward: no exception may escape
             report_fault(error)
 
     def after(module: Any, args: Any, output: Any) -> None:
@@ -104,7 +105,7 @@ def _hooks(
             while calls:
                 key, start, entered, handled = calls.pop()
                 if key != id(module):
-                    continue  # it ended in an exception that no hook is told of
+                    continue  # it ended in an exception that no hook sees
                 failed = output is None and raised()[1] is not handled
                 if mode.marks and not failed:
                     row_and_marks(module, start, output, FORWARD, entered)
@@ -113,7 +114,7 @@ def _hooks(
                 if mode.spent is not None:
                     mode.spent(clock() - now)
                 return
-        except Exception as error:  # likewise
+        except Exception as error:  # as above
             report_fault(error)
 
     for hook in (before, after):

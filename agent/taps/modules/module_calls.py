@@ -1,10 +1,11 @@
-"""What runs before and after each module call, on its thread: the call's row, and the marks of its backward.
+"""The functions that run before and after each module call, on its thread: they write its row and place its marks.
 
-Called by the forward tap.  Between two kernels no cache and no page table of the processor holds anything of ours any
-more, so what counts is how many objects a call touches, up to 2 µs each: everything is in one function, even if that is
-said twice; what it always uses comes as defaults of its arguments, side by side in one tuple (as a closure: +5 µs); all
-else is asked of Backward.
-The one invariant: a module's mark stands on a node that was made inside its call.
+The forward tap calls them.  Between two kernels the processor's caches and page tables hold nothing of ours any more,
+so the cost is the number of objects that a call touches, up to 2 µs each.  So everything is in one function, even where
+that repeats code; what a function always uses comes as defaults of its arguments, side by side in one tuple (a closure
+costs 5 µs more); everything else is looked up on Backward.
+
+Invariant: a module's mark is on a node that was made inside its call.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ After = Callable[[Any, int, Any, int, int], None]
 
 
 def row_after(spans: Stream, backward: Backward) -> After:
-    """The row alone."""
+    """Writes the row only."""
 
     def after(
         module: Any,
@@ -46,14 +47,14 @@ def row_after(spans: Stream, backward: Backward) -> After:
             serial = serial_of(id(module)) or backward.modules.meet(module)
             offset, seq = claim()
             pack_into(buffer, offset, start, end, serial, ident(), flags, seq)
-        except Exception as error:  # inside a user's forward: nothing may escape
+        except Exception as error:  # inside a user's forward: no exception may escape
             backward.report_forward_fault(error)
 
     return shielded_from_dynamo(after)  # type: ignore[no-any-return]
 
 
 def row_and_marks_after(spans: Stream, backward: Backward) -> After:
-    """The row, and a mark where autograd will reach each tensor of the output."""
+    """Writes the row, and places a mark where autograd will reach each tensor of the output."""
 
     def after(
         module: Any,
@@ -84,12 +85,12 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
                 if node is None:
                     continue
                 number = node._sequence_nr()
-                if number < first:  # the module returned what it was given: nothing of its own
+                if number < first:  # the module returned its argument, nothing of its own
                     continue
-                if entered < 0:  # nothing before the module could bear its end mark
+                if entered < 0:  # no node before the module could carry its end mark
                     backward.end_behind(carriers, node, number, first)
-                # A mere reshape of what the module made itself (as a Linear's output is, of three dimensions): an
-                # in-place operation on a view replaces the view's node and would lose the mark; the base's stays.
+                # If the output only reshapes what the module made (such as a Linear's output of three dimensions), an
+                # in-place operation on the view replaces the view's node and would lose the mark; the base's node stays.
                 base = tensor._base
                 if (
                     base is not None
@@ -101,16 +102,16 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
                     node, number = below, inside
                 node._register_hook_dict(carriers[2 if begun[number & place] == number else 1])
                 begun[number & place] = number
-        except Exception as error:  # inside a user's forward: nothing may escape
+        except Exception as error:  # inside a user's forward: no exception may escape
             backward.report_forward_fault(error)
 
     return shielded_from_dynamo(after)  # type: ignore[no-any-return]
 
 
 def mark_before(backward: Backward) -> Before:
-    """A mark where autograd is through with the input, unless the node there has one.
+    """Places a mark where autograd has finished with the input, unless the node there has one.
 
-    before() returns the number of autograd's next node, inverted if no node could bear the mark.
+    before() returns the number of autograd's next node, inverted if no node could carry the mark.
     """
 
     def before(
@@ -136,9 +137,9 @@ def mark_before(backward: Backward) -> Before:
             if node is None:
                 return ~entered
             number = node._sequence_nr()
-            if begun[number & place] != number:  # else the begin mark there is this module's end
+            if begun[number & place] != number:  # else the begin mark there also marks this module's end
                 node._register_hook_dict((backward.carriers.get(id(module)) or backward.make_carriers(module))[3])
-        except Exception as error:  # inside a user's forward: nothing may escape
+        except Exception as error:  # inside a user's forward: no exception may escape
             backward.report_fault(error)
         return entered
 
