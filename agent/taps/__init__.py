@@ -1,5 +1,5 @@
-"""What is put into torch to record rows, and taken out again.
+"""The taps: what is installed in torch to record rows, and removed again.
 
-It may import all rooms above but `serve`.  Invariant: a tap that raises turns itself off; the training step never
-sees it.
+It may import all rooms above except `serve`.  Invariant: a tap that raises turns itself off; the training step never
+sees the exception.
 """

@@ -1,7 +1,9 @@
-"""What keeps torch.compile's hands off our functions: it neither compiles them nor looks into what they call.
+"""Hides our functions from torch.compile: dynamo neither compiles them nor traces into what they call.
 
-Asked by each tap for what it puts on the training thread's road.  The one invariant: only a function that calls no
-code of the user's is shielded with all that it calls; one that does keeps dynamo's eyes on what runs inside it.
+Each tap uses this for the functions that it runs on the training thread.
+
+Invariant: only a function that calls no user code is shielded together with everything it calls; inside one that does,
+dynamo still sees what runs.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 
 
 def unseen(*functions: Any) -> None:
-    """Put these functions, and what is defined inside them, under module.py's file name."""
+    """Give these functions, and those defined inside them, the file name of module.py."""
     file_name = sys.modules["torch.nn.modules.module"].__file__
     for function in functions:
         function.__code__ = _renamed(function.__code__, file_name)
@@ -24,15 +26,15 @@ def _renamed(code: CodeType, file_name: Any) -> CodeType:
 
 
 def shielded_from_dynamo(function: Any) -> Any:
-    """The function, which dynamo skips with everything that it calls: nothing of it may be the user's."""
+    """The function, which dynamo skips with everything that it calls; none of that may be user code."""
     unseen(function)
     skip(function.__code__, with_all_below=True)
     frames = _frames()
-    return function if hasattr(frames, "_FrameAction") else _with_its_eyes_shut(function, frames.set_eval_frame)
+    return function if hasattr(frames, "_FrameAction") else _with_dynamo_off(function, frames.set_eval_frame)
 
 
-def _with_its_eyes_shut(function: Any, set_eval_frame: Any) -> Any:
-    """Before torch 2.6 only a frame can be skipped, and not what it calls: there dynamo is off meanwhile."""
+def _with_dynamo_off(function: Any, set_eval_frame: Any) -> Any:
+    """Before torch 2.6 only a frame can be skipped, not what it calls: there, dynamo is off during the call."""
 
     def shielded(*args: Any, **kwargs: Any) -> Any:
         callback = set_eval_frame(None)
@@ -47,7 +49,7 @@ def _with_its_eyes_shut(function: Any, set_eval_frame: Any) -> Any:
 
 
 def skip(code: CodeType, with_all_below: bool = False) -> None:
-    """Have dynamo run this code as it is, under whatever file name; before torch 2.6 it then still sees all below."""
+    """Make dynamo run this code unchanged, whatever its file name; before torch 2.6 it still sees the calls."""
     frames = _frames()
     action = getattr(frames, "_FrameAction", None)
     if action is not None:

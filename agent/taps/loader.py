@@ -1,7 +1,8 @@
-"""Batches: the wait in a DataLoader's __next__, and how many lay ready; its entry is a boundary for loops in C.
+"""Batches: the wait in a DataLoader's __next__, and the number of batches ready; its entry is a boundary for C loops.
 
-Works on loops that are running already, for the method is swapped on the class of all iterators.  The one invariant:
-what torch's own __next__ returns or raises is what the job gets.
+This works on loops that are already running, because the method is swapped on the class of all iterators.
+
+Invariant: the job gets what torch's own __next__ returns or raises.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from ..names.variable_names import readable, variable_name
 from ..storage.rows import Stream
 from .tap_faults import ReportFault
 
-_TO_THE_JOB = 4  # frames from _name() to the one that takes the batch
-_SEARCHES = 64  # for names, at 0.1 ms; a job that makes loaders all the time has more of them than names
+_TO_THE_JOB = 4  # frames from _name() to the frame that takes the batch
+_SEARCHES = 64  # searches for names, at 0.1 ms each; a job that keeps making loaders has more loaders than names
 
 
 class Loader:
-    """install() and remove() from any thread."""
+    """install() and remove() run on any thread."""
 
     def __init__(self, loads: Stream, modules: Modules, boundary: Boundary, report_fault: ReportFault) -> None:
         dataloader_py = sys.modules.get("torch.utils.data.dataloader")
@@ -45,9 +46,9 @@ class Loader:
 
 
 class Loaders:
-    """serial() on the thread that takes a batch: the loader's number; at the first batch it is looked at and named.
+    """serial(), on the thread that takes a batch, gives the loader's number; the first batch registers and names it.
 
-    An iterator does not know its loader, but has its sampler, which lives as long as the loader.
+    An iterator does not refer to its loader, but to the loader's sampler, which lives as long as the loader.
     """
 
     def __init__(self, modules: Modules, loader_type: Any) -> None:
@@ -63,7 +64,7 @@ class Loaders:
             fields = _fields(iterator, sampler, self._type.__name__)
             try:
                 serial = self._modules.meet_loader(sampler, fields)
-            except TypeError:  # a list of batches has no weak references
+            except TypeError:  # a list of batches cannot be referenced weakly
                 serial = self._modules.meet_loader(iterator, fields)
             self._unnamed.add(serial)
         if self._unnamed and serial in self._unnamed and readable():
@@ -81,8 +82,8 @@ class Loaders:
             return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
 
         try:
-            name = variable_name(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)
-        except Exception:  # a variable so strange is no reason to lose the batches
+            name = holder(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)
+        except Exception:  # a strange variable is no reason to lose the batches
             name = None
         if name is not None:
             self._modules.log_loader(serial, _fields(iterator, sampler, name))
@@ -112,12 +113,12 @@ def _wrap(
         end = clock()
         try:
             append(start, end, serial_of(iterator), ready, outstanding, ident(), flags)
-        except Exception as error:  # the batch is the user's: nothing may escape
+        except Exception as error:  # the batch is the user's: no exception may escape
             report_fault(error)
 
     def __next__(self: Any) -> Any:
         loading()
-        ready, outstanding = _asked(self)
+        ready, outstanding = _batches_ready(self)
         start = clock()
         try:
             batch = original(self)
@@ -132,10 +133,11 @@ def _wrap(
     return __next__
 
 
-def _asked(iterator: Any) -> tuple[int, int]:
-    """(batches that lie ready, batches asked for and not taken yet), -1 where that is not known; takes no lock.
+def _batches_ready(iterator: Any) -> tuple[int, int]:
+    """(batches that are ready, batches requested and not taken yet), -1 where unknown; takes no lock.
 
-    What came out of turn is kept beside the tasks; what came in turn lies in the queue, or behind the thread that pins.
+    Batches that came out of order are kept with the tasks; those in order are in the queue, or in the queue after the
+    pinning thread.
     """
     tasks = getattr(iterator, "_task_info", None)
     if tasks is None:
@@ -144,6 +146,6 @@ def _asked(iterator: Any) -> tuple[int, int]:
         early = len(tasks) - iterator._tasks_outstanding
         queue = iterator._data_queue
         waiting = len(queue.queue) if hasattr(queue, "queue") else queue.qsize()
-    except Exception:  # a torch that keeps them otherwise, or a platform that cannot count
+    except Exception:  # a torch that stores them differently, or a platform that cannot count them
         return -1, len(tasks)
     return early + waiting, len(tasks)

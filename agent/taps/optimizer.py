@@ -1,8 +1,10 @@
-"""Optimizer steps: the code of the wrapper that torch puts round every Optimizer.step is swapped for one that tells.
+"""Optimizer steps: the code of torch's wrapper around every Optimizer.step is swapped for code that records the step.
 
-Ours runs the original code as a function of its own.  So what torch.compile made of that code stays valid: a
-compiled optimizer is not compiled again when the tap goes in or out.  The one invariant: what the swapped code
-calls lives in optimizer.py's globals under _probe_* and is never deleted, only made inert.
+Our code runs the original code as a separate function.  So whatever torch.compile made of that code stays valid: a
+compiled optimizer is not compiled again when the tap is installed or removed.
+
+Invariant: what the swapped code calls lives in optimizer.py's globals under _probe_* and is never deleted, only made
+inert.
 """
 
 from __future__ import annotations
@@ -35,18 +37,18 @@ def _around(func):
 
 
 class OptimizerStep:
-    """install() and remove() from any thread, as often as one likes; steps in flight are not disturbed."""
+    """install() and remove() run on any thread, any number of times; steps in flight are not disturbed."""
 
     state = "on"
 
     def __init__(self, spans: Stream, modules: Modules, steps: Steps, report_fault: ReportFault) -> None:
         self._optimizer_py = sys.modules["torch.optim.optimizer"]
         self._class: Any = self._optimizer_py.Optimizer
-        self._maker: Any = self._class.profile_hook_step  # wraps the step of a class when first one of it is made
+        self._maker: Any = self._class.profile_hook_step  # wraps the step of a class when its first instance is made
         self._making: CodeType = self._maker.__code__
         original = wrapper_of(self._making)
         if original is None:
-            raise LookupError("Optimizer.profile_hook_step makes no wrapper that we know")
+            raise LookupError("Optimizer.profile_hook_step makes no known wrapper")
         self._original, self._ours = original, _swapped(original)
         self._timed = [True]
         self._functions = {**_NEEDED, "_probe_stepped": _stepped(self._timed, spans, modules, steps, report_fault)}
@@ -67,7 +69,7 @@ class OptimizerStep:
         return True
 
     def time_steps(self, wanted: bool) -> None:
-        """Steps are counted either way; any thread."""
+        """Turn the timing of steps on or off; steps are counted either way.  Any thread."""
         self._timed[:] = [True] if wanted else []
 
     def forget(self) -> None:
@@ -75,7 +77,7 @@ class OptimizerStep:
         self.remove()
 
     def call_around(self, around: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Have the swapped code call what around() makes of its functions.  Any thread."""
+        """Make the swapped code call the functions that around() makes of its own.  Any thread."""
         self._functions = around(self._functions)
         if self.installed:
             self._optimizer_py.__dict__.update(self._functions)
@@ -90,7 +92,7 @@ class OptimizerStep:
 
 
 def optimizer_tap(*parts: Any) -> OptimizerStep | OptimizerHooks:
-    """The tap for this torch, of the arguments that both take."""
+    """The tap for this torch; both classes take the same arguments."""
     try:
         return OptimizerStep(*parts)
     except LookupError:
@@ -98,14 +100,14 @@ def optimizer_tap(*parts: Any) -> OptimizerStep | OptimizerHooks:
 
 
 def wrapper_of(making: CodeType) -> CodeType | None:
-    """The code that profile_hook_step makes of each step, if it is of the kind that ours can stand for."""
+    """The code of the wrapper that profile_hook_step puts around each step, if our code can replace it."""
     for constant in making.co_consts:
         if isinstance(constant, CodeType) and constant.co_freevars == ("func",) and not constant.co_argcount:
             return constant
     return None
 
 
-@lru_cache(maxsize=1)  # which the process's next agent finds made
+@lru_cache(maxsize=1)  # the process's next agent reuses it
 def _swapped(original: CodeType) -> CodeType:
     """Our code under the original's name; a traceback shows torch's file, at the line where the wrapper begins."""
     tree = ast.parse(_SOURCE)
@@ -121,7 +123,7 @@ def _swapped(original: CodeType) -> CodeType:
 
 
 def _wrappers(base: Any) -> Iterator[Any]:
-    """Every function that stands for `step` in some class of optimizers, with those that it wraps."""
+    """Every function that is `step` in some optimizer class, and the functions that it wraps."""
     todo, seen = [base], {base}
     while todo:
         found = todo.pop()
@@ -154,7 +156,7 @@ def _stepped(
             if timed:
                 append(start, now, serial, ident(), OPTIMIZER)
             boundary(optimizer, serial, now)
-        except Exception as error:  # inside a user's training step: nothing may escape
+        except Exception as error:  # inside a user's training step: no exception may escape
             report_fault(error)
 
     made: Callable[[Any, int], None] = shielded_from_dynamo(stepped)
@@ -162,7 +164,7 @@ def _stepped(
 
 
 def _nothing(*_: Any) -> None:
-    """What steps in flight call once the tap is out."""
+    """What steps in flight call once the tap is removed."""
 
 
 _NEEDED: dict[str, Any] = {"_probe_clock": perf_counter_ns, "_probe_function": FunctionType, "_probe_cell": CellType}

@@ -1,8 +1,10 @@
-"""Optimizer steps by torch's own global hooks: where the code of Optimizer.step's wrapper is not the one known.
+"""Optimizer steps by torch's own global hooks, for a torch whose wrapper of Optimizer.step has unknown code.
 
-An optimizer step that was compiled before they are put in is compiled anew, once, since dynamo guards the dict of
-hooks.  The one invariant: torch iterates over its dict of global hooks on the training thread while they run, so
-the dict is changed only while no other thread can run and none is inside that iteration.
+An optimizer step that was compiled before the hooks are installed is compiled once more, because dynamo guards the dict
+of hooks.
+
+Invariant: torch iterates over its dict of global hooks on the training thread while they run, so the dict changes only
+while no other thread can run and none is inside that iteration.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from .tap_faults import ReportFault
 
 
 class OptimizerHooks:
-    """In use for OptimizerStep: install() from any thread; remove() likewise, False if it could not be done in time."""
+    """Used instead of OptimizerStep: install() and remove() run on any thread and return False if time ran out."""
 
     state = "on: hooks, this torch's Optimizer.profile_hook_step is not known"
 
@@ -53,7 +55,7 @@ class OptimizerHooks:
         return not self._handles or exclusively(self._take, _iterates_hooks)
 
     def time_steps(self, wanted: bool) -> None:
-        """Steps are counted either way; any thread."""
+        """Turn the timing of steps on or off; steps are counted either way.  Any thread."""
         if wanted:
             self._enclosing.install()
         else:
@@ -71,17 +73,17 @@ class OptimizerHooks:
 
 
 def _iterates_hooks(code: Any) -> bool:
-    """Is this the code of Optimizer.profile_hook_step's wrapper, which iterates over the hooks?"""
+    """Whether this is the code of Optimizer.profile_hook_step's wrapper, which iterates over the hooks."""
     return bool(code.co_name == "wrapper" and code.co_filename.endswith("torch/optim/optimizer.py"))
 
 
 class _Enclosing:
-    """The clock round all of Optimizer.step: torch's hooks run inside a record_function that takes 0.1 ms itself."""
+    """The clock around all of Optimizer.step: torch's hooks run inside a record_function that itself takes 0.1 ms."""
 
     def __init__(self, spans: Stream, report_fault: ReportFault) -> None:
         self._class: Any = sys.modules["torch.autograd.profiler"].record_function
         self._enter, self._exit = self._class.__enter__, self._class.__exit__
-        self.opened: dict[int, int] = {}  # thread -> when the step that it is about to begin was entered
+        self.opened: dict[int, int] = {}  # thread -> when it entered the step that is about to begin
         self.closing: dict[int, tuple[int, int]] = {}  # thread -> start and serial of the step it is about to leave
         self.timed = False
         self._ours = self._wrapped(spans, report_fault)
@@ -115,7 +117,7 @@ class _Enclosing:
                         step = closing.pop(thread, None)
                         if step is not None:
                             append(step[0], clock(), step[1], thread, OPTIMIZER)
-                    except Exception as error:  # inside a user's optimizer step: nothing may escape
+                    except Exception as error:  # inside a user's optimizer step: no exception may escape
                         report_fault(error)
 
         return __enter__, __exit__
@@ -140,7 +142,7 @@ def _hooks(
             if start and enclosing.timed:
                 closing[ident()] = start, serial
             steps.stepped(optimizer, serial, now)
-        except Exception as error:  # inside a user's optimizer step: nothing may escape
+        except Exception as error:  # inside a user's optimizer step: no exception may escape
             report_fault(error)
 
     return shielded_from_dynamo(pre), shielded_from_dynamo(post)

@@ -1,6 +1,6 @@
-"""The taps on torch, put in and taken out together; which are in, and why one is not, in words.
+"""The taps on torch, installed and removed together, and the state of each in words: on, or off and why.
 
-The one invariant: a tap that raises is turned off here and named; the training step never sees it.
+Invariant: a tap that raises is turned off here and named; the training step never sees the exception.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .untested_devices import why_off
 
 TAPS = ("forward", "backward", "optimizer", "collectives", "loader")
 NO_TORCH = "off: the process has not imported torch"
-_SOON_S = 0.1  # while there is something on a device that has no row yet: a sampled step may take all events
-_PATIENCE_S = 3.0  # for a boundary at which the kernels on c10d can be taken out
+_SOON_S = 0.1  # while something on a device has no row yet: a sampled step may use up all events
+_PATIENCE_S = 3.0  # how long to wait for a boundary at which the kernels on c10d can be removed
 
 
 class TorchTaps:
-    """Installs on creation; tend() every second on the agent's thread; remove() on any other."""
+    """Installs on creation; tend() runs every second on the agent's thread, remove() on any other thread."""
 
     def __init__(
         self,
@@ -62,26 +62,27 @@ class TorchTaps:
         self.collectives = Collectives(streams[COLLECTIVES], spans, log, current_eval)
         forward, loader, device = self.forward.remove, self.loader.remove, self.device.close
         faults.ways_out.update(forward=forward, backward=forward, loader=loader, device=device)
-        self._installing: Ticket | None = None  # of the kernels on c10d
-        self.device.look()  # it takes a while; between the others a step could begin that they do not see as a whole
+        self._installing: Ticket | None = None  # for the kernels on c10d
+        self.device.look()  # first: it takes a while, and a step that began meanwhile would be seen by some taps only
         self.device.open()
         self.optimizer.install()
         self.backward.install()
         self.loader.install()
         self.forward.install()
-        self._out = 0  # of BARE and UNTIMED, what holds
-        # Held while taps are opened or closed; never given back once they are taken out.
+        self._untapped = 0  # which of BARE and UNTIMED hold now
+        # Held while taps are opened or closed; never released again once they are removed.
         self._gate = sys.modules["_thread"].allocate_lock()
         sampling.gate = self._open_or_close
 
     def _open_or_close(self, flags: int, measured: bool) -> None:
-        """For the step that begins, on the training thread, which never waits."""
+        """Open or close taps for the step that begins; on the training thread, which never waits."""
         if not self._gate.acquire(False):
             return
         try:
-            if flags & (BARE | UNTIMED) != self._out:
-                self._out = flags & (BARE | UNTIMED)
-                self._time_phases(not self._out)
+            if flags & (BARE | UNTIMED) != self._untapped:
+                self._untapped = flags & (BARE | UNTIMED)
+                self.backward.time_passes(not self._untapped)
+                self.optimizer.time_steps(not self._untapped)
                 self._time_loads(not flags & BARE)
             if flags & SAMPLED and not {"forward", "backward"} & self._faults.by_tap.keys():
                 if "device" not in self._faults.by_tap:
@@ -93,10 +94,6 @@ class TorchTaps:
         finally:
             self._gate.release()
 
-    def _time_phases(self, wanted: bool) -> None:
-        self.backward.time_passes(wanted)
-        self.optimizer.time_steps(wanted)
-
     def _time_loads(self, wanted: bool) -> None:
         if wanted and "loader" not in self._faults.by_tap:
             self.loader.install()
@@ -104,7 +101,7 @@ class TorchTaps:
             self.loader.remove()
 
     def release(self) -> None:
-        """Once all is out: leave nothing to the collector.  A call still under way tells its trouble to nobody."""
+        """Once all taps are removed: leave nothing to the garbage collector.  Faults of calls under way are ignored."""
         self._faults.clear()
         self._sampling.close()
         self._installing = None
@@ -112,7 +109,7 @@ class TorchTaps:
         self.collectives.release()
 
     def tend(self) -> None:
-        """What could not be done at once: hooks while the job stood in them, kernels without a boundary."""
+        """Do what could not be done at once: install hooks that the job was inside, kernels that need a boundary."""
         if not self.optimizer.installed:
             self.optimizer.install(patience_s=0.01)
         self.backward.stock()
@@ -122,7 +119,7 @@ class TorchTaps:
         self.drain()
 
     def drain(self) -> None:
-        """Bring to the streams what is known by now."""
+        """Write what is known by now to the streams."""
         if self.collectives.installed:
             self.collectives.drain()
         if "device" not in self._faults.by_tap:
@@ -130,11 +127,11 @@ class TorchTaps:
 
     @property
     def due_s(self) -> float:
-        """When tend() is wanted again."""
+        """Seconds until tend() should run again."""
         return _SOON_S if self.device.waits and "device" not in self._faults.by_tap else 1.0
 
     def states(self) -> dict[str, str]:
-        """on, or off and why, of each tap."""
+        """The state of each tap: on, or off and why."""
         waiting = "waiting for a boundary between two steps" if is_distributed() else wire.NO_GROUP
         marked = "on" if self._sampling.backward else "off: set backward=off"
         states = {
@@ -154,13 +151,13 @@ class TorchTaps:
         return states | {tap: f"off: {why}" for tap, why in self._faults.by_tap.items()}
 
     def remove(self) -> list[str]:
-        """Take everything out; what had to stay, in words."""
-        self._gate.acquire(True, 1.0)  # for good; another detach may have it already
+        """Remove everything; returns what had to stay, in words."""
+        self._gate.acquire(True, 1.0)  # for good; another detach may hold it already
         self.forward.remove()
         self.backward.remove()
         self.loader.remove()
         left = []
-        self._have_installed()
+        self._settle_installing()
         if self.collectives.installed and not self._remove_collectives():
             left.append("pass-through kernels on c10d: no boundary between two steps came in time")
         if not self.optimizer.remove():
@@ -168,8 +165,8 @@ class TorchTaps:
         self.device.remove()
         return left
 
-    def _have_installed(self) -> None:
-        """Kernels that are being put in just now are in, and none are from here on."""
+    def _settle_installing(self) -> None:
+        """Wait for kernels that are being installed right now; none are installed after this."""
         if self._installing is None or self._installing.cancel():
             return
         end = time.monotonic() + _PATIENCE_S
@@ -177,7 +174,7 @@ class TorchTaps:
             time.sleep(0.002)
 
     def _remove_collectives(self) -> bool:
-        """At the next boundary, or the one after it if a thread stands in a kernel; False if none came in time."""
+        """Remove the kernels at the next boundary, or the one after if a thread is inside a kernel; False if none came."""
         self.collectives.pass_through()
         end = time.monotonic() + max(_PATIENCE_S, 4 * (self._steps.typical_ns() or 0) / 1e9)
 
@@ -189,7 +186,7 @@ class TorchTaps:
             while ticket.outcome != "run" and time.monotonic() < end:
                 time.sleep(0.002)
             if not ticket.cancel():
-                time.sleep(0.03)  # it runs: installing and removing take some milliseconds
+                time.sleep(0.03)  # it is running: installing and removing take some milliseconds
         return not self.collectives.installed
 
     def forget(self) -> None:

@@ -1,7 +1,9 @@
-"""What stays off where the job uses CUDA or a backend of devices such as NCCL: none of it has been run on a GPU yet.
+"""What stays off where the job uses CUDA or a device backend such as NCCL, because it has not been run on a GPU yet.
 
-Asked by the taps of devices and of collectives and by flight_recorder.py.  The one invariant: where this gives a
-reason, nothing of ours holds a Work or an event, asks one whether it is done, or dumps a Flight Recorder.
+The taps of devices and of collectives and flight_recorder.py check this.
+
+Invariant: where this gives a reason, nothing of ours holds a Work or an event, queries one for completion, or dumps a
+Flight Recorder.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from typing import Any
 from ... import protocol as wire
 from ..torch_state import cuda_is_in_use
 
-_SWITCH = "PROBE_UNTESTED_CUDA"  # 1 in the job's environment lifts this, for those who test on a device
-_OF_THE_CPU = frozenset({"gloo", "mpi", "ucc", "undefined"})  # their tensors are on a device only if CUDA is in use
+_SWITCH = "PROBE_UNTESTED_CUDA"  # 1 in the job's environment lifts this, for tests on a device
+_CPU_BACKENDS = frozenset({"gloo", "mpi", "ucc", "undefined"})  # their tensors are on a device only if CUDA is in use
 
 
 class Untested(Exception):
@@ -23,16 +25,16 @@ class Untested(Exception):
 
 
 def why_off() -> str:
-    """Why all this is off in this process, "" where it is not; some 5 µs."""
+    """The reason why all this is off in this process, "" if it is not; takes some 5 µs."""
     if _is_lifted():
         return ""
     if cuda_is_in_use():
         return _because("CUDA is in use")
-    return next((_because(f"a process group uses {name}") for name in sorted(_backends() - _OF_THE_CPU)), "")
+    return next((_because(f"a process group uses {name}") for name in sorted(_backends() - _CPU_BACKENDS)), "")
 
 
 def cuda_check() -> Callable[[], None]:
-    """A function for each operation that raises Untested once CUDA is in use; until then it takes some 90 ns."""
+    """A function to call for each operation: it raises Untested once CUDA is in use; until then it takes some 90 ns."""
     is_initialized = sys.modules["torch"].cuda.is_initialized
 
     def check() -> None:
@@ -43,8 +45,8 @@ def cuda_check() -> Callable[[], None]:
 
 
 def check_backends(names: Iterable[str]) -> None:
-    """Raises Untested if one of these backends of a process group works on devices."""
-    unknown = sorted(set(names) - _OF_THE_CPU)
+    """Raises Untested if one of these backends of a process group uses devices."""
+    unknown = sorted(set(names) - _CPU_BACKENDS)
     if unknown and not _is_lifted():
         raise Untested(_because(f"a process group uses {unknown[0]}"))
 
@@ -58,7 +60,7 @@ def _because(what: str) -> str:
 
 
 def _backends() -> set[str]:
-    """The names of the backends of all process groups, out of texts such as `cpu:gloo,cuda:nccl`.
+    """The names of the backends of all process groups, from texts such as `cpu:gloo,cuda:nccl`.
 
     No group is touched: one whose last reference ended here would be shut down on the agent's thread.
     """

@@ -52,9 +52,7 @@ class Backward:
         modules.dicts_by_serial.append(self._behind)
         self._spare: deque[Any] = deque()
         self._handles: deque[Any] = deque(maxlen=_LATEST)  # of hooks behind first nodes; each refers to its node weakly
-        self._writers: deque[dict[int, Any]] = deque(
-            maxlen=_LATEST
-        )  # the marks that these and first nodes' hooks write
+        self._writers: deque[dict[int, Any]] = deque(maxlen=_LATEST)  # marks that these hooks and first nodes write
         self.why_not = ""
         self._marks, self._ident = marks, sys.modules["_thread"].get_ident
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]

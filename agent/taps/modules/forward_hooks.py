@@ -27,7 +27,7 @@ _DEEPEST = 1000  # calls under way on a thread; older entries were left by excep
 
 
 class ForwardHooks:
-    """Replaces Forward: install() and remove() run on any thread, any number of times."""
+    """Used instead of Forward: install() and remove() run on any thread, any number of times."""
 
     state = "on: hooks, this torch's _wrapped_call_impl is not known"
 

@@ -90,7 +90,7 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
                 if entered < 0:  # no node before the module could carry its end mark
                     backward.end_behind(carriers, node, number, first)
                 # If the output only reshapes what the module made (such as a Linear's output of three dimensions), an
-                # in-place operation on the view replaces the view's node and would lose the mark; the base's node stays.
+                # in-place operation on it would replace its node and lose the mark; its base keeps its node.
                 base = tensor._base
                 if (
                     base is not None
