@@ -1,7 +1,6 @@
 """Hides our functions from torch.compile: dynamo neither compiles them nor traces into what they call.
 
 Each tap uses this for the functions that it runs on the training thread.
-
 Invariant: only a function that calls no user code is shielded together with everything it calls; inside one that does,
 dynamo still sees what runs.
 """

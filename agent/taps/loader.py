@@ -1,7 +1,6 @@
 """Batches: the wait in a DataLoader's __next__, and the number of batches ready; its entry is a boundary for C loops.
 
 This works on loops that are already running, because the method is swapped on the class of all iterators.
-
 Invariant: the job gets what torch's own __next__ returns or raises.
 """
 

@@ -2,7 +2,6 @@
 
 Our code runs the original code as a separate function.  So whatever torch.compile made of that code stays valid: a
 compiled optimizer is not compiled again when the tap is installed or removed.
-
 Invariant: what the swapped code calls lives in optimizer.py's globals under _probe_* and is never deleted, only made
 inert.
 """

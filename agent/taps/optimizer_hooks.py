@@ -2,7 +2,6 @@
 
 An optimizer step that was compiled before the hooks are installed is compiled once more, because dynamo guards the dict
 of hooks.
-
 Invariant: torch iterates over its dict of global hooks on the training thread while they run, so the dict changes only
 while no other thread can run and none is inside that iteration.
 """

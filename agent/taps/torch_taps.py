@@ -174,7 +174,7 @@ class TorchTaps:
             time.sleep(0.002)
 
     def _remove_collectives(self) -> bool:
-        """Remove the kernels at the next boundary, or the one after if a thread is inside a kernel; False if none came."""
+        """Remove the kernels at the next boundary, or the one after if a thread is in a kernel; False if none came."""
         self.collectives.pass_through()
         end = time.monotonic() + max(_PATIENCE_S, 4 * (self._steps.typical_ns() or 0) / 1e9)
 

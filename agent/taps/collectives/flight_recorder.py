@@ -3,7 +3,6 @@
 The agent's thread reads them.  A dump of 2,000 entries holds the GIL for some 40 ms, so recorders are never polled and
 no dump is taken of a job that makes progress.  Where CUDA is in use no dump is allowed, because it queries events and
 creates contexts.
-
 Invariant: recorders are read and never changed, and no process group is held: a group whose last reference ended here
 would be shut down on this thread.
 """

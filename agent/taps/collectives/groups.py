@@ -1,7 +1,6 @@
 """What the tap knows about each process group: its log record, its members, and what its backend can report.
 
 The tap of collectives looks a group up on every call.
-
 Invariant: the tap keeps no group alive and sends no message to another rank.
 """
 

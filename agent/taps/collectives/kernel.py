@@ -4,7 +4,6 @@ The tap of collectives builds the kernels; the thread that issues an operation r
 
 Everything a kernel needs is a local of its closure: between two collectives the caches go cold, and each attribute
 lookup then costs as much as packing the row.
-
 Invariant: the operation is sent exactly once and exactly as it came, whatever happens to the row.
 """
 

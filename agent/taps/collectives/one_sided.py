@@ -1,7 +1,6 @@
 """Whether a collective that an eval is about to issue would hang the job, and why.
 
 The tap of collectives checks this before it sends anything.
-
 Invariant: refusal() returns None only if every rank that has to take part runs the eval too.
 """
 

@@ -1,7 +1,6 @@
 """The c10d operations: which tensors count towards an operation's size, and what its schema says.
 
 The tap of collectives reads this at install.
-
 Invariant: sizes are those of nccl-tests, so bytes / duration is its algbw for every operation, and every rank of an
 operation reports the same size:
 

@@ -1,7 +1,6 @@
 """The source of an operation, found from the Python frames around the call.
 
 The kernels of the tap of collectives look it up for each row.
-
 Invariant: frames are read and never changed; arguments are read only of a function that autograd itself calls (it may
 be a comm hook), and only once.
 """

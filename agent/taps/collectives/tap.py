@@ -9,7 +9,6 @@ is the time that the device took, measured by the backend's own events.
 
 Where untested_devices.py forbids it, nothing is recorded: the kernels then refuse what an eval must not issue, and do
 nothing else.
-
 Invariant: the job issues, returns, raises and waits for exactly what it would without us; a fault of ours ends the
 recording, never the training.
 """

@@ -1,7 +1,6 @@
 """The size of an operation's tensors and a name for them, without formatting text each time or leaving a trace.
 
 The kernels of the tap of collectives call this.
-
 Invariant: no torch-function mode or tensor subclass of the job notices that we look at a tensor.
 """
 

@@ -3,7 +3,6 @@
 Part of the tap of collectives, which installs and removes it: it covers Work.wait in Python and the operator
 wait_tensor of functional collectives.  Waits inside C++ (DDP's reducer) cannot be seen here; the reader derives when
 they happen.
-
 Invariant: the caller waits for, gets and catches exactly what it would without us.
 """
 

@@ -6,7 +6,6 @@ A caller that waits at once uses Work.wait in Python, so an operation that is no
 gloo's send, recv and reduce_scatter have no future.  Send and recv complete only in wait().  Reduce_scatter never
 reports completion: it ends when Work.wait returns in Python or, if C++ waits for it, when a later operation of its
 group has ended: by then every rank has issued it, so the job cannot be hanging in it.
-
 Invariant: a row is patched only while its slot in the ring still holds it, and whatever a Work or a closed stream
 answers, nothing is raised into gloo's threads or the caller's.
 """

@@ -1,7 +1,6 @@
 """The functions that the other taps call where CUDA devices are in use: they wrap theirs and take device times too.
 
 tap.py makes them, and the job's threads call them.
-
 Invariant: the wrapped functions are called whatever happens to the wrappers, and a start time that a wrapper extends
 is still an int, because a call in flight may end in a function that knows nothing of devices.
 """

@@ -2,7 +2,6 @@
 
 CUDA reports the time between two events in float32 milliseconds.  So an anchor is recorded every quarter of a second,
 and the events after it are timed from it: their error is then some 30 ns at most.
-
 Invariant: nothing waits for the device.  If the stock has no event, or the device has not reached an event, the time
 is unknown.
 """

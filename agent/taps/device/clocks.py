@@ -1,7 +1,6 @@
 """The clocks of all CUDA devices that the job's modules run on, and which clock times which module.
 
 tap.py makes this once the job uses CUDA.
-
 Invariant: a device on which no module of the job has run is never touched, because an event on it would create a
 context there.
 """

@@ -1,7 +1,6 @@
 """The few calls of torch.cuda and of the driver that the device tap makes.
 
 tap.py and clock.py use them.
-
 Invariant: nothing here waits for a device, and nothing creates a context on a device that the job does not use.
 """
 

@@ -2,7 +2,6 @@
 
 Then the functions of the other taps are wrapped in functions that record events; a job on the CPU runs none of this.
 The tap does not begin as long as untested_devices.py forbids it.
-
 Invariant: a time that cannot be taken is missing, and a fault turns off this tap and nothing else.
 """
 

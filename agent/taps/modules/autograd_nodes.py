@@ -1,7 +1,6 @@
 """The autograd nodes that carry the marks of a module call, found in the call's arguments and output.
 
 The module tap searches around each module call, on the training thread.
-
 Invariant: nodes are read and never kept, because a node keeps its graph alive.
 """
 

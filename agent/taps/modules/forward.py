@@ -2,7 +2,6 @@
 
 This works on modules that already exist and costs nothing once swapped back.  torch.compile does not see it, because
 dynamo skips code that claims to be in module.py.
-
 Invariant: what the swapped code calls lives in module.py's globals under _probe_* and is never deleted, only made
 inert, because frames in flight still use it.
 """

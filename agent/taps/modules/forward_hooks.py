@@ -4,7 +4,6 @@ This records the same spans and marks as forward.py at some four times its cost.
 samples of a batch, or a call that ends in a BaseException other than an Exception, and it does not mark compiled
 regions as such.  Dynamo guards the dicts of hooks, so code compiled before the hooks are installed may be compiled once
 more.
-
 Invariant: torch iterates over these dicts during a call, so they change only while no other thread can run.
 """
 

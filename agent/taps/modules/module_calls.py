@@ -4,7 +4,6 @@ The forward tap calls them.  Between two kernels the processor's caches and page
 so the cost is the number of objects that a call touches, up to 2 µs each.  So everything is in one function, even where
 that repeats code; what a function always uses comes as defaults of its arguments, side by side in one tuple (a closure
 costs 5 µs more); everything else is looked up on Backward.
-
 Invariant: a module's mark is on a node that was made inside its call.
 """
 
