@@ -81,7 +81,7 @@ class Loaders:
             return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
 
         try:
-            name = holder(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)
+            name = variable_name(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)
         except Exception:  # a strange variable is no reason to lose the batches
             name = None
         if name is not None:
