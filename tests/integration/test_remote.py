@@ -461,7 +461,7 @@ def test_a_name_that_could_mean_something_else_is_refused(plain: Target, probe: 
 
 def test_a_list_joins_agents_and_counts_each_once(port: int, plain: Target, probe: Probe, folder: Path) -> None:
     place = f"tcp://127.0.0.1:{port}"
-    three = f"{plain.pid},{facts(plain)['endpoint']},{place}"
+    three = f"{plain.pid},{facts(plain).endpoint},{place}"
     done = probe(
         three, "query", "--key", folder / "reader.key", "--format", "csv", "SELECT COUNT(*) AS n FROM probe.agents"
     )

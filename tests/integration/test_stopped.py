@@ -15,6 +15,7 @@ from until import until
 
 from probe import connect
 from probe.host import agent_memory
+from probe.host.facts import NO_FACTS
 from target import PROBE, Probe, Start, Target, until_ticked
 
 SQL = "SELECT * EXCLUDE (time) FROM python.torch_trace WHERE step <= {last} ORDER BY seq, stage, module, start_ns"
@@ -77,6 +78,6 @@ def _stand_still(job: Target, how: str) -> subprocess.Popen[Any] | None:
         [PROBE, str(job.pid), "eval", "--now", HOLDS], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     until(
-        lambda: time.monotonic_ns() - (agent_memory.facts(job.pid) or {})["monotonic_ns"] > 3e9
+        lambda: time.monotonic_ns() - (agent_memory.facts(job.pid) or NO_FACTS).monotonic_ns > 3e9
     )  # its agent's last word
     return snippet
