@@ -13,9 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from until import until
 
 from target import PROBE, PYTHON, TARGETS, TORCHRUN, Probe, Start, Target, descendants
+
+settings.register_profile("untimed", deadline=None)  # the machine may be busy: no test is judged by its time
+settings.load_profile("untimed")
 
 SETTLE_S = 3.0  # how long an ended thread, socket or process may take to be gone
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from until import until
 
 from probe.host import agent_memory
+from probe.host.facts import NO_FACTS
 
 TARGETS = Path(__file__).parent / "targets"
 PROBE = Path(sys.executable).parent / "probe"
@@ -113,7 +114,7 @@ def descendants(pid: int) -> dict[int, str]:
 def until_ticked(pid: int) -> None:
     """Its agent has looked at what is new, and written down how it is, since now; it does so once a second."""
     now = time.monotonic_ns()
-    until(lambda: (agent_memory.facts(pid) or {"monotonic_ns": 0})["monotonic_ns"] > now)
+    until(lambda: (agent_memory.facts(pid) or NO_FACTS).monotonic_ns > now)
 
 
 def remove_socket(pid: int) -> None:

@@ -69,7 +69,7 @@ def test_nothing_is_left_of_an_agent_that_has_listened_and_told_the_others_where
         probe(*attach)
         ranks = agents(target)
         first = until(lambda: published(target))
-        place = first["tcp"].replace("tcp", "job")
+        place = first.tcp.replace("tcp", "job")
         assert probe(place, "query", "--key", key, "SELECT 1", status=None).returncode == 0
         probe(place, "detach", "--key", key)
         while any(agent_memory.facts(facts.pid) for facts in ranks):

@@ -48,7 +48,7 @@ def test_sampled_blocks_are_whole_and_others_empty(target: Target, probe: Probe)
     assert sorted(blocks) == [block for block in range(begun, begun + 60) if block % 5 == 0]
     # a root and its three modules forward and back, and the optimizer
     assert {(row["steps"], row["rows"]) for row in blocks.values()} == {(10, 90)}
-    assert "were not sampled (sample=5, now one block of ten steps in 5)" in done.stderr
+    assert "were not sampled (sample=5, now 10 of every 50 steps)" in done.stderr
     assert f"probe {target.pid} set sample=1" in done.stderr
 
 
