@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from listed_source import ListedSource
 from two_ranks import run_ranks
 
 from probe.derive.flight_history import columns
+from probe.host.facts import Facts
+from probe.protocol import FLIGHT
 from probe.snapshot.flight_recorder import told_of
 from probe.snapshot.log import Log
 from probe.snapshot.snapshot import Rank, Snapshot
@@ -106,8 +109,8 @@ def test_every_operation_is_sized_as_nccl_tests_does(ranks):
 
 def test_torchs_recorder_tells_the_same_of_what_it_keeps_whole(ranks):
     for rank, result in enumerate(ranks):
-        raw = Rank(1, {"rank": rank, "monotonic_ns": 0, "wall_ns": 0}, {}, Log())
-        Snapshot([raw], lambda stream: None, ask=lambda kind, raw=raw: {raw: {"groups": {"0": [0, 1]}}})
+        raw = Rank(1, Facts(rank=rank), {}, Log())
+        Snapshot([ListedSource({raw: {}}, {FLIGHT: {raw: {"groups": {"0": [0, 1]}}}})])
         past = columns(raw, told_of(result["every_operation"]["texts"]))
         names = ("group_name", "group_seq", "bytes", "dtype", "shape", "state")
         rows = pa.table({name: past[name] for name in names}).to_pylist()
