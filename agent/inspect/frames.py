@@ -16,3 +16,12 @@ def frames_of_others() -> dict[int, FrameType]:
     frames = sys._current_frames()
     del frames[get_ident()]
     return frames
+
+
+_AGENT = f"{__package__.rpartition('.')[0]}."
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether the frame runs code of the agent, its taps excepted: what those call is the job's own work."""
+    package = str(frame.f_globals.get("__package__"))
+    return package.startswith(_AGENT) and not package.startswith(f"{_AGENT}taps")

@@ -18,7 +18,7 @@ from ..boundary.back_edge_trace import in_a_trace
 from ..boundary.driving_loop import is_mark
 from ..inspect import frame_locals
 from ..inspect.exclusive import exclusively
-from ..inspect.frames import frames_of_others
+from ..inspect.frames import frames_of_others, is_ours
 from .namespace import PACKAGES, USERS, code_owner
 from .variable_names import OWN_NAMES, outward, parts_of, variables
 
@@ -138,7 +138,7 @@ def _namespaces(innermost: Sequence[FrameType]) -> Iterator[dict[str, Any]]:
 def _from_outside(top: FrameType) -> Iterator[FrameType]:
     """Frames from the outermost to the first call of a module."""
     for frame in reversed(list(outward(top))):
-        if frame.f_code.co_filename.endswith(_MODULE_PY) or frame.f_globals.get("__package__") == __package__:
+        if frame.f_code.co_filename.endswith(_MODULE_PY) or is_ours(frame):
             return
         yield frame
 

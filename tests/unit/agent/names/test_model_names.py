@@ -19,11 +19,13 @@ nn = torch.nn
 
 from tapped import Taps, tapped  # noqa: E402
 
+from probe.agent.evals.evaluation import Evaluation  # noqa: E402
 from probe.agent.names import model_names as roots_py  # noqa: E402
 from probe.agent.names.model_names import (  # noqa: E402
     LOOKS,
     ModelNames,
 )
+from probe.streams import SPANS  # noqa: E402
 
 
 @pytest.fixture
@@ -94,6 +96,26 @@ def test_a_model_that_no_variable_holds_is_named_by_its_class(taps: Taps) -> Non
         model(torch.ones(2, 4))
         del model
     assert found(taps) == {("forward", "Net"), ("forward", "Net#2")}
+
+
+def test_variables_of_a_snippet_name_no_model(taps: Taps) -> None:
+    seen: set[tuple[str, str | None]] = set()
+    deep = [[Net()]]  # too deep to look
+    code = """
+def use():
+    snippets_own = deep[0][0]
+    snippets_own(torch.ones(2, 4))
+    seen.update(found(taps))
+use()
+"""
+    sent: list[dict[str, Any]] = []
+    evaluation = Evaluation(
+        code=code, filename="<eval>", write=False, send=lambda kind, fields: sent.append(fields), log=taps.log,
+        spans=taps.streams[SPANS], own={},
+    )  # fmt: skip
+    evaluation.run_at(sys._getframe(), 0)
+    assert sent[-1]["ok"] and len(deep) == 1
+    assert seen == {("forward", "Net")}
 
 
 @pytest.mark.slow
