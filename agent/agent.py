@@ -15,7 +15,7 @@ from ..streams import LOG_THREAD, ON_DEMAND, SAMPLES, SPANS, STEPS, STREAMS
 from . import fork
 from .boundary.boundary import Boundary
 from .evals.evals import Evals
-from .facts import Facts
+from .facts import current, identity
 from .inspect.stacks import stacks
 from .names.modules import Modules
 from .samplers.sampler_loop import SamplerLoop
@@ -30,7 +30,7 @@ from .storage.header import Header
 from .storage.log import Log
 from .storage.rows import Stream
 from .taps.collectives.flight_recorder import dumps, groups
-from .taps.torch_taps import NO_TORCH, TorchTaps
+from .taps.torch_taps import NO_TORCH, TAPS, TorchTaps
 from .torch_state import torch_is_imported
 
 _STEP_LIMIT = 1 << 53  # on the step numbers that a reader may send
@@ -42,7 +42,10 @@ class Agent:
     """Made by main.start(); _run() is the agent's thread."""
 
     def __init__(self, endpoint: str, uids: set[int], version: str, pynvml_path: str | None = None) -> None:
-        self.version = version
+        self.name = ""  # of the job, as given at attach
+        self.tcp: str | None = None  # the endpoint for other hosts
+        self.server_key: str | None = None  # the public key by which they recognize this agent
+        self._identity = {"agent": version, "protocol": wire.PROTOCOL, "endpoint": endpoint, **identity()}
         self.header, self.log = Header(), Log()
         self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         self.modules = Modules(self.log)
@@ -51,6 +54,7 @@ class Agent:
         self.sampling = Sampling()
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
         self.rss = Rss()
+        self._open: list[Stream | Log | Header | Rss] = [*self.streams.values(), self.log, self.header, self.rss]
         self.steps.rss_bytes = self.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
@@ -60,8 +64,7 @@ class Agent:
         self.leaving = False
         self._detach_requests: list[Key] = []
         self._left_behind: list[str] = []  # what could not be removed, in words
-        self.facts = Facts(self, endpoint)
-        self.peers = Peers(self.server, self.facts.id)
+        self.peers = Peers(self.server, self._identity["id"])
         self.on_stopped: Callable[[], None] = lambda: None
         self._threads: dict[int, str] = {}
         self._wire_up()
@@ -104,20 +107,51 @@ class Agent:
         """
         if wanted.get("listen"):
             self._listen(wanted["listen"])
-        self.facts.name = wanted.get("name") or self.facts.name
-        self.header.write(self.facts.now())
+        self.name = wanted.get("name") or self.name
+        self.header.write(self.facts())
 
     def _listen(self, wanted: dict[str, Any]) -> None:
         if self.server.listeners.port is not None:
-            if self.facts.server_key != wanted["public"]:
-                raise CannotListen("other-key", f"listens at {self.facts.tcp} already, with another key")
+            if self.server_key != wanted["public"]:
+                raise CannotListen("other-key", f"listens at {self.tcp} already, with another key")
             return
         self.server.listeners.listen(wanted["address"], int(wanted["port"]), wanted["secret"], wanted["roles"])
         self.peers.listening(wanted["host"], wanted["address"], wanted["public"])
-        self.facts.server_key, self.facts.tcp = wanted["public"], f"tcp://{wanted['host']}:{self.server.listeners.port}"
+        self.server_key, self.tcp = wanted["public"], f"tcp://{wanted['host']}:{self.server.listeners.port}"
+
+    def facts(self) -> dict[str, Any]:
+        """What every reader gets first, as described by probe/streams.py: plain data.  On the agent's thread."""
+        steps, taps = self.steps, self.taps
+        of_torch = taps.states() if taps is not None else dict.fromkeys(TAPS, self.why_no_taps)
+        return {
+            **self._identity,
+            **current(),
+            "name": self.name,
+            "tcp": self.tcp,
+            "server_key": self.server_key,
+            "streams": {
+                name: {"slots": list(stream.slots), "chunks": stream.chunks} for name, stream in self.streams.items()
+            },
+            "step_base": steps.base,
+            "step_source": steps.source,
+            "step_settled": steps.trainer_step is None,
+            "count": steps.count,
+            "anchor": steps.anchor_name,
+            "step_ns": steps.typical_ns(),
+            "last_step_ns": steps.last_ns,
+            "sampling": self.sampling.settings(),
+            "collectives_ns": taps.collectives.since_ns if taps is not None else None,
+            "taps": {**of_torch, **self.sampler_loop.states()},
+            "peers": self.peers.state,
+            "trouble": self.boundary.trouble or self.server.fault,
+            "holder": self.evals.holder(),
+        }
 
     def _run(self) -> None:
-        _name_thread(b"probe-agent")
+        ctypes = sys.modules.get("ctypes")  # loaded in every job that has torch
+        if ctypes is not None:  # top and py-spy then show whose thread it is
+            # PR_SET_NAME, without a CDLL of our own: that would make a class, a reference cycle.
+            ctypes.pythonapi["prctl"](15, b"probe-agent", 0, 0, 0)
         try:
             self.server.run()
         finally:
@@ -156,12 +190,12 @@ class Agent:
         return min(due, self.evals.tick(), 1.0 if self.taps is None else self.taps.due_s)
 
     def _write_log(self) -> None:
-        self._note_threads()
+        self._log_threads()
         self.modules.name()
         self.log.write()
-        self.header.write(self.facts.now())
+        self.header.write(self.facts())
 
-    def _note_threads(self) -> None:
+    def _log_threads(self) -> None:
         threading: Any = sys.modules.get("threading")
         for ident, thread in list(threading._active.items()) if threading else []:
             if self._threads.get(ident) != thread.name:
@@ -176,14 +210,14 @@ class Agent:
     def _hello(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if request["protocol"] != wire.PROTOCOL:
             raise Refused("protocol", f"this agent speaks protocol {wire.PROTOCOL}, not {request['protocol']}")
-        self.server.reply(key, wire.WELCOME, facts=self.facts.now(), role=request["role"])
+        self.server.reply(key, wire.WELCOME, facts=self.facts(), role=request["role"])
 
     def _snapshot(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if self.taps is not None:
             self.taps.drain()
         self._write_log()
         at = {name: stream.position() for name, stream in self.streams.items()}
-        self.server.reply(key, wire.AT, streams=at, log=self.log.committed, facts=self.facts.now())
+        self.server.reply(key, wire.AT, streams=at, log=self.log.committed, facts=self.facts())
 
     def _stacks(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.FRAMES, threads=stacks())
@@ -237,11 +271,8 @@ class Agent:
         self.evals.release()
         self.modules.close()
         self.sampler_loop.close()
-        for part in self._parts():
+        for part in self._open:
             part.close()
-
-    def _parts(self) -> list[Stream | Log | Header | Rss]:
-        return [*self.streams.values(), self.log, self.header, self.rss]
 
     def _in_forked_child(self) -> None:
         """First in a forked child: remove the taps, close descriptors, leave locks and sockets alone."""
@@ -250,15 +281,8 @@ class Agent:
         if self.taps is not None:
             self.taps.forget()
         self.sampler_loop.forget()
-        for part in self._parts():
+        for part in self._open:
             with contextlib.suppress(BufferError):  # the server, whose thread does not exist here, was sending from it
                 part.close()
         _SOCKETS_OF_PARENT.append(self.server.listeners.abandon())
         fork.forget_modules()
-
-
-def _name_thread(name: bytes) -> None:
-    """Makes top and py-spy show whose thread it is.  ctypes is loaded in every job that has torch."""
-    ctypes = sys.modules.get("ctypes")
-    if ctypes is not None:
-        ctypes.pythonapi["prctl"](15, name, 0, 0, 0)  # a CDLL of our own would make a class, a reference cycle

@@ -21,15 +21,13 @@ def in_child(call: Callable[[], None]) -> None:
     if callbacks is None:
         callbacks = []
         setattr(os, _CALLBACKS, callbacks)
-        os.register_at_fork(after_in_child=_call_all(callbacks))
+        os.register_at_fork(after_in_child=lambda: [callback() for callback in callbacks])
     callbacks[:] = [call]
 
 
 def clear() -> None:
     """Run nothing more in forked children."""
-    callbacks: list[Callable[[], None]] | None = getattr(os, _CALLBACKS, None)
-    if callbacks is not None:
-        callbacks.clear()
+    getattr(os, _CALLBACKS, []).clear()
 
 
 def forget_modules() -> None:
@@ -47,11 +45,3 @@ def lay_by_modules() -> None:
     modules = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] == _PRIVATE}
     setattr(os, _LAID_BY, modules)
     forget_modules()
-
-
-def _call_all(callbacks: list[Callable[[], None]]) -> Callable[[], None]:
-    def call() -> None:
-        for callback in callbacks:
-            callback()
-
-    return call

@@ -37,7 +37,7 @@ def start(facts: dict[str, Any]) -> dict[str, Any]:
             agent = _agent = _new_agent(facts)
         else:
             agent.server.on_thread(partial(agent.adopt, facts), _TIMEOUT_S)
-        current = agent.facts.now()
+        current = agent.facts()
     names = ("agent", "pid", "rank", "python", "torch", "endpoint", "tcp", "taps")
     return {**{name: current[name] for name in names}, "already": already}
 
@@ -55,15 +55,10 @@ def stop() -> list[str]:
 
 def _wait_for_leaving_agent() -> None:
     end = time.monotonic() + _TIMEOUT_S
-    while (leaves := _is_leaving()) and time.monotonic() < end:
+    while (agent := _agent) is not None and agent.leaving:  # read once: the agent may end meanwhile
+        if time.monotonic() >= end:
+            raise RuntimeError("the agent that is being detached has not ended yet; attach again")
         time.sleep(0.001)
-    if leaves:
-        raise RuntimeError("the agent that is being detached has not ended yet; attach again")
-
-
-def _is_leaving() -> bool:
-    agent = _agent  # read once: the agent may end meanwhile
-    return agent is not None and agent.leaving
 
 
 def _new_agent(facts: dict[str, Any]) -> Agent:

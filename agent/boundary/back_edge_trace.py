@@ -21,26 +21,27 @@ _OPCODES = sys.version_info[:2] != (3, 12)  # there, asking for them once makes 
 _SUSPENDS = 0x20 | 0x80 | 0x200  # code flags: generators and coroutines
 
 
-class _Place:
-    """A frame that is traced: where it stood, the loops around, the innermost of them that may be the job's."""
+class _TracedFrame:
+    """A frame that is traced: where it stood, and the loops around that instruction, innermost first."""
 
-    def __init__(self, frame: FrameType, driver: int | None) -> None:
+    def __init__(self, frame: FrameType, loop_number: int | None) -> None:
         self.offset = frame.f_lasti
         self.loops: tuple[Loop, ...] = loops_around(frame.f_code, self.offset)
-        # The outermost loop drives for certain: without it the frame had not seen two steps.
-        self.driver = max(0, len(self.loops) - 1) if driver is None else driver
+        # The innermost loop that may be the job's.  The outermost is for certain one that drives the job: without it
+        # the frame had not seen two steps.
+        self.first_candidate = max(0, len(self.loops) - 1) if loop_number is None else loop_number
         self.left = 0  # loops that were left, from the innermost
-        self.turned = -1  # the loop whose turn came
+        self.taken = -1  # the loop whose back edge was taken
         self.moved = False
-        self.before: Any = None if type(frame.f_trace) is BackEdgeTrace else frame.f_trace
+        self.previous: Any = None if type(frame.f_trace) is BackEdgeTrace else frame.f_trace
         self.opcodes = _OPCODES and any(loop.hidden for loop in self.loops) and not frame.f_trace_opcodes
 
-    def turns(self, offset: int) -> bool:
-        """Is the instruction that comes next the turn of a loop that may be the job's?"""
+    def takes_back_edge(self, offset: int) -> bool:
+        """Whether the next instruction, at this offset, is at the back edge of a loop that may be the job's."""
         self.moved = True
         for number, loop in enumerate(self.loops):
-            if number >= self.driver and offset in loop.turns:
-                self.turned = number
+            if number >= self.first_candidate and offset in loop.back_edge:
+                self.taken = number
                 return True
             if offset not in loop.body:
                 self.left = max(self.left, number + 1)
@@ -52,35 +53,35 @@ class BackEdgeTrace:
 
     Another thread sets `over`, and `closed` if no mark is to come back either; the next event then ends it.
 
-    `inner` is the code of what that frame called.  `driver` numbers the loop that is known to drive: 0 the
+    `inner` is the code of what that frame called.  `loop_number` says which loop is known to drive the job: 0 the
     innermost around the instruction at which the frame stands, -1 that instruction itself (map() in C), None if
-    it is not known yet.  `fire` and `trouble` let nothing escape.
+    it is not known yet.  `fire` and `on_error` let nothing escape.
     """
 
     def __init__(
         self,
         frame: FrameType,
         inner: CodeType | None,
-        driver: int | None,
+        loop_number: int | None,
         fire: Callable[[FrameType], None],
-        trouble: Callable[[Exception], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
         self.thread = get_ident()
         self.over = False
         self.closed = False
-        self.fire, self._trouble, self._inner = fire, trouble, inner
+        self.fire, self._on_error, self._inner = fire, on_error, inner
         self._frame_id, self._code = id(frame), frame.f_code
-        self._first = _Place(frame, driver)
-        self._places: dict[int, _Place] = {}
+        self._loop_frame = _TracedFrame(frame, loop_number)
+        self._traced: dict[int, _TracedFrame] = {}
         self._copies: dict[int, Any] = {}
         self._old = sys.gettrace()
         _hide_from_dynamo()
-        self._trace(frame, self._first)
-        sys.settrace(self._called)
+        self._trace(frame, self._loop_frame)
+        sys.settrace(self._on_call)
 
-    def _trace(self, frame: FrameType, place: _Place) -> None:
-        self._places[id(frame)] = place
-        if place.opcodes:
+    def _trace(self, frame: FrameType, traced: _TracedFrame) -> None:
+        self._traced[id(frame)] = traced
+        if traced.opcodes:
             frame.f_trace_opcodes = True
         frame.f_trace = self
 
@@ -91,65 +92,62 @@ class BackEdgeTrace:
         dying = event == "return" and not frame.f_code.co_flags & _SUSPENDS
         copies = self._copies if has_slots(frame) and not dying else {}
         try:
-            self._met(frame, event)
+            self._event(frame, event)
         except Exception as error:  # the user's frame is next on the stack
-            self._trouble(error)
+            self._on_error(error)
             self.end(frame)
         finally:
             # Last, with nothing after it that could switch threads: up to 3.12 the interpreter writes this copy back.
             copies[id(frame)] = frame.f_locals
         return frame.f_trace
 
-    def _called(self, frame: FrameType, event: str, arg: Any) -> None:
+    def _on_call(self, frame: FrameType, event: str, arg: Any) -> None:
         """The thread's trace function: called at each call."""
         try:
             if self.over:
                 self.end(frame)
-            elif frame.f_code is self._inner and self._first.driver < 0:
-                self._called_again(frame)
+            elif frame.f_code is self._inner and self._loop_frame.first_candidate < 0:  # a loop in C calls it again
+                caller = frame.f_back
+                if caller is not None and self._stands_at_call(caller):
+                    self._at_back_edge(caller)
         except Exception as error:  # likewise
-            self._trouble(error)
+            self._on_error(error)
             self.end(frame)
         if frame.f_code.co_freevars or frame.f_code.co_cellvars:
             frame.f_locals  # noqa: B018  # likewise
 
-    def _met(self, frame: FrameType, event: str) -> None:
-        place = self._places.get(id(frame))
-        if self.over or place is None:
+    def _event(self, frame: FrameType, event: str) -> None:
+        traced = self._traced.get(id(frame))
+        if self.over or traced is None:
             self.end(frame)
         elif event == "return":
-            self._follow(frame)
-        elif event != "exception" and place.turns(frame.f_lasti):
-            self._turned(frame)
-
-    def _called_again(self, frame: FrameType) -> None:
-        caller = frame.f_back
-        if caller is not None and self._stands(caller):
-            self._turned(caller)
+            self._trace_caller(frame)
+        elif event != "exception" and traced.takes_back_edge(frame.f_lasti):
+            self._at_back_edge(frame)
 
     # ---- on the way
 
-    def _stands(self, frame: FrameType) -> bool:
+    def _stands_at_call(self, frame: FrameType) -> bool:
         """Whether this is the loop's frame, at the instruction where it was when this was armed."""
         return (
             id(frame) == self._frame_id
             and frame.f_code is self._code
-            and frame.f_lasti == self._first.offset
-            and self._frame_id in self._places
+            and frame.f_lasti == self._loop_frame.offset
+            and self._frame_id in self._traced
         )
 
-    def _follow(self, frame: FrameType) -> None:
-        """The frame returns or yields: follow its caller."""
+    def _trace_caller(self, frame: FrameType) -> None:
+        """The frame returns or yields: its caller comes next."""
         caller = frame.f_back
         if not frame.f_code.co_flags & _SUSPENDS:
             self._restore(frame)
-            del self._places[id(frame)]
+            del self._traced[id(frame)]
         if caller is None:
             self.end(None)
-        elif id(caller) not in self._places:
-            self._trace(caller, _Place(caller, 0))
+        elif id(caller) not in self._traced:
+            self._trace(caller, _TracedFrame(caller, 0))
 
-    def _turned(self, frame: FrameType) -> None:
+    def _at_back_edge(self, frame: FrameType) -> None:
         self.end(frame)
         sys.call_tracing(self.fire, (frame,))  # so that what it runs can be traced and compiled
         if COPIES and self._old is None and sys.gettrace() is None:
@@ -164,19 +162,19 @@ class BackEdgeTrace:
             if marked(frame):
                 return None
             frame = frame.f_back
-        return frame if frame is not None and self._stands(frame) else None
+        return frame if frame is not None and self._stands_at_call(frame) else None
 
-    def drives(self, frame: FrameType | None) -> tuple[CodeType, int, int] | None:
-        """(code, offset, number) of the loop that drives as far as this trace can tell, seen at the next step."""
-        first = self._first
-        if first.turned >= 0:
-            return self._code, first.offset, first.turned
+    def driving_loop(self, frame: FrameType | None) -> tuple[CodeType, int, int] | None:
+        """(code, offset, number) of the loop that drives the job as far as this trace can tell, at the next step."""
+        traced = self._loop_frame
+        if traced.taken >= 0:
+            return self._code, traced.offset, traced.taken
         while frame is not None and id(frame) != self._frame_id:
             frame = frame.f_back
-        if self.over or frame is None or not self._stands(frame) or not self._is_traced():
+        if self.over or frame is None or not self._stands_at_call(frame) or not self._is_traced():
             return None
-        number = first.left if first.moved else -1  # it never moved on: the loop is in C
-        return None if number >= len(first.loops) else (self._code, first.offset, number)
+        number = traced.left if traced.moved else -1  # it never moved on: the loop is in C
+        return None if number >= len(traced.loops) else (self._code, traced.offset, number)
 
     # ---- the end
 
@@ -200,10 +198,10 @@ class BackEdgeTrace:
 
     def _restore(self, frame: FrameType) -> None:
         if frame.f_trace is self:
-            place = self._places.get(id(frame))
-            before = None if place is None else place.before
-            frame.f_trace = None if self.closed and is_mark(before) else before
-            if place is not None and place.opcodes:
+            traced = self._traced.get(id(frame))
+            previous = None if traced is None else traced.previous
+            frame.f_trace = None if self.closed and is_mark(previous) else previous
+            if traced is not None and traced.opcodes:
                 frame.f_trace_opcodes = False
 
 
@@ -226,12 +224,12 @@ class _Emptying:
 
 def in_a_trace(code: CodeType) -> bool:
     """Has the interpreter still to write a copy of a frame's locals back when this code is through?"""
-    return code in (BackEdgeTrace.__call__.__code__, BackEdgeTrace._called.__code__, _Emptying.__call__.__code__)
+    return code in (BackEdgeTrace.__call__.__code__, BackEdgeTrace._on_call.__code__, _Emptying.__call__.__code__)
 
 
 def _hide_from_dynamo() -> None:
     """Give what runs at each call the file name of one of torch's that dynamo skips: a call may be compiled code's."""
     module = sys.modules.get("torch.nn.modules.module")
     file = getattr(module, "__file__", None)
-    if file is not None and BackEdgeTrace._called.__code__.co_filename != file:
-        BackEdgeTrace._called.__code__ = BackEdgeTrace._called.__code__.replace(co_filename=file)
+    if file is not None and BackEdgeTrace._on_call.__code__.co_filename != file:
+        BackEdgeTrace._on_call.__code__ = BackEdgeTrace._on_call.__code__.replace(co_filename=file)

@@ -29,7 +29,7 @@ _KNOWN = 256  # call sites of steps; a job with more is examined again
 class Ticket:
     """A request, waiting until its outcome is exactly one of run, cancelled or missed."""
 
-    def __init__(self, run: Callable[[FrameType], None], count: int, missed: Callable[[], None] | None) -> None:
+    def __init__(self, run: Callable[[FrameType], None], count: int, missed: Callable[[], None]) -> None:
         self.run, self.count, self.missed = run, count, missed
         self.outcome = ""
         self.armed = False
@@ -63,13 +63,11 @@ class Boundary:
         self._learning = False
         self._closed = False
         self._running: int | None = None  # the thread on which requests are running
-        self.driver = DrivingLoop()
-        self._proved: dict[tuple[CodeType, int], int] = {}
-        self._turn: BackEdgeTrace | None = None
+        self.driving_loop = DrivingLoop()
+        self._loop_numbers: dict[tuple[CodeType, int], int] = {}  # where a step is called -> the loop that drives there
+        self._trace: BackEdgeTrace | None = None
 
-    def request(
-        self, run: Callable[[FrameType], None], count: int = -1, missed: Callable[[], None] | None = None
-    ) -> Ticket:
+    def request(self, run: Callable[[FrameType], None], count: int = -1, missed: Callable[[], None] = noop) -> Ticket:
         """Run this once on the training thread at the boundary after `count` steps, -1: the next.
 
         `run` gets the frame of the driving loop.  If that boundary is past, `missed` is called instead, on the
@@ -95,9 +93,9 @@ class Boundary:
 
     def loading(self) -> None:
         """The loader tap's wrapper calls this at the entry of a loader's __next__."""
-        turn = self._turn
-        if turn is not None and turn.thread == get_ident() and not turn.over:
-            self._guarded(partial(self._loads, turn))
+        trace = self._trace
+        if trace is not None and trace.thread == get_ident() and not trace.over:
+            self._guarded(partial(self._run_at_loader, trace))
 
     def close(self) -> None:
         """Stop running requests.  A trace waiting on another thread removes itself at its next event."""
@@ -106,13 +104,13 @@ class Boundary:
         self.wake, self.steps = noop, lambda: 0
         while self._requests:
             self._requests.pop().claim("cancelled")
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.over = turn.closed = True
-            if turn.thread == get_ident():
-                turn.end(sys._getframe(1))
+        trace, self._trace = self._trace, None
+        if trace is not None:
+            trace.over = trace.closed = True
+            if trace.thread == get_ident():
+                trace.end(sys._getframe(1))
         for frame in (*frames_of_others().values(), sys._getframe(1)):
-            self.driver.unmark(frame)
+            self.driving_loop.unmark(frame)
 
     # ---- in the post-hook
 
@@ -122,9 +120,9 @@ class Boundary:
             work(frame)
         except Exception as error:  # the user's step is next on the stack
             self._note(error)
-            if self._turn is not None:
-                self._turn.end(frame)
-                self._turn = None
+            if self._trace is not None:
+                self._trace.end(frame)
+                self._trace = None
 
     def _note(self, error: Exception) -> None:
         self.trouble = f"boundary: {error!r}"
@@ -133,33 +131,33 @@ class Boundary:
         if self._running is not None or self._closed:
             return  # a step made by code that runs at a boundary is not a boundary
         self._look_at = self._count + 1
-        self._end_turn(frame)
+        self._end_trace(frame)
         due = self._due()
-        loop = self.driver.find(frame)
+        loop = self.driving_loop.find(frame)
         if self._requests or not self._learning:
-            self.driver.mark(frame)
+            self.driving_loop.mark(frame)
         else:
-            self.driver.unmark(frame)
+            self.driving_loop.unmark(frame)
         if loop is not None and (due or self._learning):
             self._arm(frame, loop, due)
         self._plan()
 
-    def _end_turn(self, frame: FrameType) -> None:
+    def _end_trace(self, frame: FrameType) -> None:
         """The trace armed at the previous step has fired, or its back edge never came."""
-        turn, self._turn = self._turn, None
-        if turn is None:
+        trace, self._trace = self._trace, None
+        if trace is None:
             return
-        if turn.thread != get_ident():
-            turn.over = True  # it removes itself
+        if trace.thread != get_ident():
+            trace.over = True  # it removes itself
             return
-        drives = turn.drives(frame)
-        turn.end(frame)
-        turn.empty_copies()
-        if drives is not None:
-            code, offset, number = drives
-            if len(self._proved) >= _KNOWN:
-                self._proved.clear()
-            self._proved[code, offset] = min(number, self._proved.get((code, offset), number))
+        found = trace.driving_loop(frame)
+        trace.end(frame)
+        trace.empty_copies()
+        if found is not None:
+            code, offset, number = found
+            if len(self._loop_numbers) >= _KNOWN:
+                self._loop_numbers.clear()
+            self._loop_numbers[code, offset] = min(number, self._loop_numbers.get((code, offset), number))
 
     def _due(self) -> list[Ticket]:
         due = []
@@ -175,27 +173,24 @@ class Boundary:
         return due
 
     def _miss(self, ticket: Ticket) -> None:
-        if ticket.claim("missed") and ticket.missed is not None:
-            try:
-                ticket.missed()
-            except Exception as error:  # the requester's error, on the training thread
-                self._note(error)
+        if ticket.claim("missed"):
+            self._call(ticket.missed)
 
     def _arm(self, frame: FrameType, loop: FrameType, due: list[Ticket]) -> None:
         """Wait for the back edge; if nothing is due, only to learn which of several loops drives the job."""
-        driver = self._proved.get((loop.f_code, loop.f_lasti))
-        if not due and (driver is not None or len(loops_around(loop.f_code, loop.f_lasti)) < 2):
+        number = self._loop_numbers.get((loop.f_code, loop.f_lasti))
+        if not due and (number is not None or len(loops_around(loop.f_code, loop.f_lasti)) < 2):
             return
-        self._turn = BackEdgeTrace(loop, _called_from(frame, loop), driver, partial(self._run, due), self._note)
+        self._trace = BackEdgeTrace(loop, _called_from(frame, loop), number, partial(self._run, due), self._note)
         if self._closed:
-            self._turn.end(frame)
+            self._trace.end(frame)
 
     def _plan(self) -> None:
         """Plan the next look: at the next step if anything is requested or half learned, else in about a second."""
         now, before = perf_counter_ns(), self._looked_ns
         self._looked_ns = now
         self._learning = not self._learning and not self._requests
-        if not self._learning and self._turn is None:
+        if not self._learning and self._trace is None:
             self._look_at = self._count + max(1, min(4096, _LOOK_AGAIN_NS // max(1, now - before)))
         if self._requests:
             self._look_at = 0
@@ -204,26 +199,27 @@ class Boundary:
 
     # ---- at the boundary
 
-    def _loads(self, turn: BackEdgeTrace, frame: FrameType) -> None:
-        loop = turn.at_same_call(frame, self.driver.marked)
+    def _run_at_loader(self, trace: BackEdgeTrace, frame: FrameType) -> None:
+        loop = trace.at_same_call(frame, self.driving_loop.marked)
         if loop is not None:
-            turn.end(frame)
-            turn.fire(loop)
-            turn.empty_copies()
+            trace.end(frame)
+            trace.fire(loop)
+            trace.empty_copies()
 
     def _run(self, due: list[Ticket], frame: FrameType) -> None:
         self._running = get_ident()
         try:
             for ticket in due:
                 if not self._closed and ticket.claim("run"):
-                    self._call(ticket, frame)
+                    self._call(ticket.run, frame)
         finally:
             self._running = None
 
-    def _call(self, ticket: Ticket, frame: FrameType) -> None:
+    def _call(self, function: Callable[..., None], *args: FrameType) -> None:
+        """The requester's function; its error must not reach the user's loop, nor another request."""
         try:
-            ticket.run(frame)
-        except Exception as error:  # the user's loop is next on the stack, or another request
+            function(*args)
+        except Exception as error:
             self._note(error)
 
 

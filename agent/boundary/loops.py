@@ -1,7 +1,7 @@
-"""The loops of a code object around an instruction, and the offsets of each loop's turn, between two iterations.
+"""The loops of a code object around an instruction, and the offsets of each loop's back edge.
 
-The boundary's trace calls this once per code object.  Invariant: at a turn, the body of one iteration is over and
-nothing of the next one has run, not even the test of a `while`, which may take the next batch.
+The boundary's trace calls this once per code object.  Invariant: at the back edge, the body of one iteration is over
+and nothing of the next one has run, not even the test of a `while`, which may take the next batch.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _TRIES = frozenset({"SETUP_FINALLY", "SETUP_WITH", "SETUP_ASYNC_WITH"})  # up to
 
 @dataclass(frozen=True)
 class Loop:
-    """Offsets of a loop's instructions, and those at which it turns; `hidden`: one of these starts no line.
+    """Offsets of a loop's instructions, and those of its back edge; `hidden`: one of the latter starts no line.
 
     Offsets are all that f_lasti may be: of an EXTENDED_ARG before an instruction, of a cache entry after it.
     """
 
     body: frozenset[int]
-    turns: frozenset[int]
+    back_edge: frozenset[int]
     hidden: bool
 
 
@@ -152,9 +152,10 @@ class _Graph:
         return first == second and self._args[one] == self._args[other]
 
     def loop(self, target: int, body: set[int], sources: set[int], test: int | None) -> Loop:
-        turns = {target, *sources} if test is None else {target, *sources, test}
+        back_edge = {target, *sources} if test is None else {target, *sources, test}
         hidden = test is not None and self._lines[test] == self._lines[test - 1]
-        return Loop(self._offsets(body, self._ends), self._offsets(turns, [own + 2 for own in self._own]), hidden)
+        after = [own + 2 for own in self._own]
+        return Loop(self._offsets(body, self._ends), self._offsets(back_edge, after), hidden)
 
     def _offsets(self, indices: set[int], ends: list[int]) -> frozenset[int]:
         return frozenset(offset for index in indices for offset in range(self._starts[index], ends[index], 2))

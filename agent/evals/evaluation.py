@@ -55,7 +55,7 @@ class Evaluation:
         self._imported: frozenset[str] = frozenset()
 
     def run_at(self, frame: FrameType, count: int, since: int = 0) -> None:
-        """At a boundary, in the frame whose loop turned, after `count` steps.  since: when the job was stopped, ns."""
+        """At a boundary after `count` steps, in the driving loop's frame.  since: when the job was stopped, in ns."""
         self._run(lambda: frame, count, since or perf_counter_ns())
 
     def run_now(self, training: int | None) -> None:

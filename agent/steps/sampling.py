@@ -1,6 +1,6 @@
 """The choice of steps whose modules are recorded: every N-th block of ten, on the grid of the job's own step numbers.
 
-Steps calls turn() on the training thread, at the boundaries that turn() asks for.  Invariant: only the step number
+Steps calls begin_step() on the training thread, at the boundaries that it asks for.  Invariant: only the step number
 decides which blocks are sampled, so ranks that sample every 5th and every 20th block share the 20th.
 """
 
@@ -26,7 +26,7 @@ _BARE_EVERY, _BARE_BLOCK = 50, 27  # block 27 of every 50 is the control, withou
 
 
 class Sampling:
-    """turn() runs on the training thread; set() and settings() on the agent's, with effect at the next turn()."""
+    """begin_step() runs on the training thread; set() and settings() on the agent's, with effect at a later step."""
 
     def __init__(self) -> None:
         self.sample: int | None = None  # None: auto
@@ -40,10 +40,12 @@ class Sampling:
         self.gate: Callable[[int, bool], None] = noop
         self._measuring = False
 
-    def turn(self, step: int, since_attach: int, step_ns: Callable[[], int | None]) -> tuple[int, int]:
-        """Open or close the taps for this step; returns (its flags, steps until the next call of turn())."""
-        if self._measuring:
-            self._learn(step_ns())
+    def begin_step(self, step: int, since_attach: int, step_ns: Callable[[], int | None]) -> tuple[int, int]:
+        """Open or close the taps for this step; returns (its flags, steps until the next call)."""
+        if self._measuring:  # in the step that ends, the taps timed themselves
+            self._costs.append(_UNSEEN_FACTOR * self.spent_ns)
+            self.cost_ns = min(self._costs)  # a lost core only adds to the time
+            self._choose(step_ns())
         flags = self._flags(step // BLOCK, since_attach)
         index = step % BLOCK
         self._measuring = bool(flags & SAMPLED) and self.sample is None and index == _MEASURED_STEP
@@ -57,12 +59,6 @@ class Sampling:
         if block % _BARE_EVERY == _BARE_BLOCK:
             return BARE
         return 0 if self.times_phases else UNTIMED
-
-    def _learn(self, step_ns: int | None) -> None:
-        """After a step in which the taps timed themselves.  The minimum counts: a lost core only adds to the time."""
-        self._costs.append(_UNSEEN_FACTOR * self.spent_ns)
-        self.cost_ns = min(self._costs)
-        self._choose(step_ns)
 
     def _choose(self, step_ns: int | None) -> None:
         """Choose what fits the budget: phases of all steps may take up to half of it, modules take the rest."""
@@ -92,9 +88,8 @@ class Sampling:
         self.gate = noop
 
     def settings(self) -> dict[str, Any]:
-        sample = "auto" if self.sample is None else self.sample
         return {
-            "sample": sample,
+            "sample": self.sample or "auto",
             "every": self.every,
             "budget_pct": self.budget_pct,
             "backward": self.backward,

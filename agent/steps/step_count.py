@@ -38,7 +38,7 @@ class Steps:
         self._woken = False
         self._sample_at = 0
         self._distributed: Any = None  # torch's distributed_c10d, once there is a process group
-        self.rss_bytes: Callable[[int], int] = _no_rss
+        self.rss_bytes: Callable[[int], int] = lambda now: 0
         self.samples = SampleCount()
         self.count = 0
         self.base = 0
@@ -80,7 +80,7 @@ class Steps:
             self._check_trainer_step(self.trainer_step)
         self._distributed = with_process_group()
         before = self.flags
-        self.flags, steps = self._sampling.turn(self.base + self.count, self.count, self.typical_ns)
+        self.flags, steps = self._sampling.begin_step(self.base + self.count, self.count, self.typical_ns)
         self.plain = self._distributed is None and not self.flags & SAMPLED
         if self.flags & SAMPLED and not before & SAMPLED:
             self.samples.take(thread)  # counting starts here
@@ -177,10 +177,6 @@ def _make_stepped(steps: Steps, stream: Stream) -> Callable[[Any, int, int], Non
             steps.boundary_due(count, thread)
 
     return stepped
-
-
-def _no_rss(now: int) -> int:
-    return 0
 
 
 def _steps_done(optimizer: Any) -> int:

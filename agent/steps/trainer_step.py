@@ -19,11 +19,9 @@ from ..names.variable_names import outward, parts_of, readable, variables
 TRAINER, SCHEDULER = "trainer", "scheduler"
 _MIN_GROWTHS = 2  # in a row: a single one may be the end of an epoch
 _HUGGING_FACE = ("transformers.trainer", "Trainer")
-_LIGHTNING = {
-    ("lightning.pytorch.trainer.trainer", "Trainer"),
-    ("pytorch_lightning.trainer.trainer", "Trainer"),
-}
+_LIGHTNING = ("lightning.pytorch.trainer.trainer", "Trainer"), ("pytorch_lightning.trainer.trainer", "Trainer")
 _LR_SCHEDULER = ("torch.optim.lr_scheduler", "LRScheduler")
+_HEAP_TYPE = 1 << 9  # flag of classes made by a class statement
 
 Read = Callable[[], "int | None"]  # steps completed before the one that ends now
 
@@ -61,8 +59,12 @@ class TrainerStep:
 def _sources(frame: FrameType | None, optimizer: Any) -> list[tuple[str, Read]]:
     """Trainers and schedulers that may hold the number; schedulers inside another one count only their own time."""
     objects = list(_objects(frame)) if readable() else []
-    trainers = {id(candidate): candidate for candidate in objects if _is_trainer(candidate)}
-    schedulers = {id(candidate): candidate for candidate in objects if _is_scheduler_of(candidate, optimizer)}
+    trainers = {id(candidate): candidate for candidate in objects if _is_a(candidate, _HUGGING_FACE, *_LIGHTNING)}
+    schedulers = {
+        id(candidate): candidate
+        for candidate in objects
+        if _is_a(candidate, _LR_SCHEDULER) and vars(candidate).get("optimizer") is optimizer
+    }
     for outer in list(schedulers.values()):
         for part in vars(outer).get("_schedulers", ()):
             schedulers.pop(id(part), None)
@@ -84,21 +86,11 @@ def _objects(frame: FrameType | None) -> Iterator[Any]:
                 yield from (held for _, held in parts_of(value))
 
 
-def _lineage(candidate: Any) -> set[tuple[str, str]]:
-    return {(each.__module__, each.__qualname__) for each in type(candidate).__mro__}
-
-
-def _is_trainer(candidate: Any) -> bool:
-    return type(candidate).__flags__ & _HEAP_TYPE != 0 and bool(_lineage(candidate) & {_HUGGING_FACE, *_LIGHTNING})
-
-
-def _is_scheduler_of(candidate: Any, optimizer: Any) -> bool:
-    if type(candidate).__flags__ & _HEAP_TYPE == 0 or _LR_SCHEDULER not in _lineage(candidate):
+def _is_a(candidate: Any, *classes: tuple[str, str]) -> bool:
+    """Whether one of these classes is in its lineage."""
+    if not type(candidate).__flags__ & _HEAP_TYPE:
         return False
-    return vars(candidate).get("optimizer") is optimizer
-
-
-_HEAP_TYPE = 1 << 9  # flag of classes made by a class statement
+    return any((each.__module__, each.__qualname__) in classes for each in type(candidate).__mro__)
 
 
 def _reader(candidate: Any, number_of: Callable[[Any], Any]) -> Read:
@@ -116,7 +108,7 @@ def _reader(candidate: Any, number_of: Callable[[Any], Any]) -> Read:
 
 def _trainer_steps(trainer: Any) -> Any:
     """Both trainers count a step after its optimizer has finished, which is after the boundary."""
-    return trainer.state.global_step if _HUGGING_FACE in _lineage(trainer) else trainer.global_step
+    return trainer.state.global_step if _is_a(trainer, _HUGGING_FACE) else trainer.global_step
 
 
 def _scheduler_steps(scheduler: Any) -> Any:

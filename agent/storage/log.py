@@ -54,19 +54,18 @@ class Log:
     def write(self) -> None:
         """Write waiting records to the memfd; the agent's thread only."""
         while self._waiting:
-            self._record(*self._waiting.popleft())
+            kind, id, payload = self._waiting.popleft()
+            text = payload if kind == LOG_STRING else json.dumps(payload, default=repr)
+            data = text.encode("utf-8", "surrogatepass" if kind != LOG_STRING else "replace")
+            start = self.committed + _RECORD.size
+            end = start + -(-len(data) // 8) * 8
+            if end > LOG_BYTES:
+                self.dropped += 1
+                continue
+            _RECORD.pack_into(self.buffer, self.committed, kind, len(data), id)
+            self.buffer[start : start + len(data)] = data
+            self.committed = end
         _COMMITTED.pack_into(self.buffer, 0, self.committed)
-
-    def _record(self, kind: int, id: int, payload: Any) -> None:
-        text = payload if kind == LOG_STRING else json.dumps(payload, default=repr)
-        data = text.encode("utf-8", "surrogatepass" if kind != LOG_STRING else "replace")
-        end = self.committed + _RECORD.size + -(-len(data) // 8) * 8
-        if end > LOG_BYTES:
-            self.dropped += 1
-            return
-        _RECORD.pack_into(self.buffer, self.committed, kind, len(data), id)
-        self.buffer[self.committed + _RECORD.size : self.committed + _RECORD.size + len(data)] = data
-        self.committed = end
 
     def read(self, first: int, last: int) -> memoryview:
         """Committed bytes first … last - 1, without a copy."""

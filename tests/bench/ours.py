@@ -23,16 +23,16 @@ class Everything:
     def __init__(self) -> None:
         self._agent = _agent()
         flags = self._flags()
-        self._agent.sampling.turn = lambda *_: self._turn(flags)
+        self._agent.sampling.begin_step = lambda *_: self._begin_step(flags)
         self._agent.taps.optimizer.install()
-        self._turn(flags)
+        self._begin_step(flags)
         self._agent.steps.resample()
         self._before = self._rows()
 
     def _flags(self) -> int:
         return SAMPLED
 
-    def _turn(self, flags: int) -> tuple[int, int]:
+    def _begin_step(self, flags: int) -> tuple[int, int]:
         self._agent.sampling.gate(flags, False)
         return flags, _FOR_GOOD
 

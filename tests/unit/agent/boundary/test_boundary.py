@@ -46,7 +46,7 @@ class Job:
         self.count += 1
         self.boundary.stepped(self.count)
 
-    def ask(self, count: int = -1, missed: Callable[[], None] | None = None) -> Any:
+    def ask(self, count: int = -1, missed: Callable[[], None] = lambda: None) -> Any:
         def run(frame: FrameType) -> None:
             self.log.append("EVAL")
             self.evals.append(frame.f_code.co_name)
@@ -541,7 +541,7 @@ def traces_left(job: Job) -> int:
     """Of all frames of this thread, those in whose f_trace something of this boundary stands."""
     count, frame = 0, sys._getframe(1)
     while frame is not None:
-        count += type(frame.f_trace) is BackEdgeTrace or job.boundary.driver.marked(frame)
+        count += type(frame.f_trace) is BackEdgeTrace or job.boundary.driving_loop.marked(frame)
         frame = frame.f_back  # type: ignore[assignment]
     return count
 

@@ -26,7 +26,7 @@ def flags_of(sampling: Sampling, steps: range, cost_ns: int = 0, step_ns: int = 
     sampling.gate = gate
     for step in steps:
         if step >= due:
-            flags, after = sampling.turn(step, step - steps.start, lambda: step_ns)
+            flags, after = sampling.begin_step(step, step - steps.start, lambda: step_ns)
             assert after > 0
             due = step + after
         found[step] = flags
@@ -62,7 +62,7 @@ def test_a_core_lost_while_a_step_is_measured_does_not_thin_the_samples() -> Non
     sampling.gate = lambda flags, measured: sampling.spend(next(costs)) if measured else None
     for step in range(400):
         if step % BLOCK in (0, 5, 6):
-            sampling.turn(step, step, lambda: 100 * MS)
+            sampling.begin_step(step, step, lambda: 100 * MS)
     assert sampling.every == 1
 
 
@@ -100,7 +100,7 @@ def test_the_taps_time_themselves_in_one_step_of_a_sampled_block_and_only_for_au
         for step in range(40):
             if step >= due:
                 sampling.gate = lambda flags, timed, step=step: measured.append(step) if timed else None  # type: ignore[misc]
-                due = step + sampling.turn(step, step, lambda: MS)[1]
+                due = step + sampling.begin_step(step, step, lambda: MS)[1]
         assert measured == ([5, 15, 25, 35] if sample == "auto" else [])
 
 

@@ -19,7 +19,7 @@ Made = Callable[..., Steps]
 @pytest.fixture
 def made() -> Made:
     def make(boundary: Callable[[int], int], stream: Stream | None = None, sampling: Sampling | None = None) -> Steps:
-        steps = Steps(stream or small_stream(), boundary, sampling or never_turning())
+        steps = Steps(stream or small_stream(), boundary, sampling or never_sampling())
         steps.anchor = ANCHOR
         return steps
 
@@ -30,9 +30,9 @@ def small_stream() -> Stream:
     return Stream(STEPS, STREAMS[STEPS], 1)
 
 
-def never_turning() -> Sampling:
+def never_sampling() -> Sampling:
     sampling = Sampling()
-    sampling.turn = lambda *_: (0, 1 << 40)  # type: ignore[method-assign, assignment]
+    sampling.begin_step = lambda *_: (0, 1 << 40)  # type: ignore[method-assign, assignment]
     return sampling
 
 
@@ -71,15 +71,15 @@ def test_a_wake_during_planning_is_not_lost(made: Made, wake: Callable[[Steps], 
 
 
 def test_steps_go_on_calling_the_boundary_after_an_error_in_sampling(made: Made) -> None:
-    sampling, told = never_turning(), list[int]()
+    sampling, told = never_sampling(), list[int]()
     steps = made(lambda count: told.append(count) or 1 << 40, sampling=sampling)  # type: ignore[func-returns-value]
-    turn = sampling.turn
+    begin_step = sampling.begin_step
 
     def broken(*_: object) -> tuple[int, int]:
-        sampling.turn = turn  # type: ignore[method-assign]
+        sampling.begin_step = begin_step  # type: ignore[method-assign]
         raise ValueError
 
-    sampling.turn = broken  # type: ignore[method-assign, assignment]
+    sampling.begin_step = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(ValueError):
         run(steps, 1)
     run(steps, 5)
