@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from probe.errors import EndpointError, ProbeError, SilentError, UsageError
+import click
+
+from probe.errors import EndpointError, ProbeError, SilentError
 from probe.protocol import UNTESTED
 from probe.text import title
 
@@ -68,38 +70,48 @@ def is_launcher(process: Process) -> bool:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to attach.  timeout: seconds per process; name: of the job, or ""; listen: where to listen for other hosts,
-    the processes of this host taking one port after the other."""
+    """What to attach, and how to report it.
+
+    timeout: seconds per process; name: of the job, or ""; listen: where to listen for other hosts, the processes of
+    this host taking one port after the other; tell: gets a line for each rank that has its agent.
+    """
 
     timeout: float = 10.0
     name: str = ""
     listen: Listen | None = None
-
-    def attach(self, pid: int, place: int) -> Attached:
-        from probe.attach import attach
-
-        return attach(pid, self.timeout, self.name, self.listen.order(place) if self.listen else None)
+    tell: Callable[[str], object] = click.echo
 
 
-def attach_each(ranks: Mapping[int, int | None], wanted: Wanted, tell: Callable[[str], object]) -> None:
-    """Attach to each pid and `tell` a line for each that has its agent.
+def attach_each(ranks: Mapping[int, int | None], wanted: Wanted) -> None:
+    """Attach to each of these pids.
 
     One failure does not keep the others from being tried.  The failure of a single pid is raised as it is; of several
     pids, each failure is a line on stderr, and an error with the code and exit status of the first is raised.
     """
+    placed = ((place, pid, rank) for place, (pid, rank) in enumerate(ranks.items()))
+    _raise_first(_attach_all(placed, wanted, stop_at_failure=len(ranks) == 1), len(ranks))
+
+
+def _attach_all(
+    placed: Iterable[tuple[int, int, int | None]], wanted: Wanted, stop_at_failure: bool = False
+) -> list[ProbeError]:
+    """Attach to each (place among the processes, pid, rank); the failures, each of which is a line on stderr."""
+    from probe.attach import attach
+
     attached: list[Attached] = []
     failures: list[ProbeError] = []
-    for place, (pid, rank) in enumerate(ranks.items()):
+    for place, pid, rank in placed:
         try:
-            attached.append(wanted.attach(pid, place))
-            tell(line(attached[-1]))
+            listen = wanted.listen.order(place) if wanted.listen else None
+            attached.append(attach(pid, wanted.timeout, wanted.name, listen))
+            wanted.tell(line(attached[-1]))
         except ProbeError as error:
-            if len(ranks) == 1:
+            if stop_at_failure:
                 raise
             failures.append(error)
-            say(_failed(rank, pid, error))
+            say(f"failed    {who(rank, pid)}  [{error.code}] {error}")
     _say_untested(attached)
-    _raise_first(failures, len(ranks))
+    return failures
 
 
 def _say_untested(attached: Iterable[Attached]) -> None:
@@ -115,9 +127,7 @@ def _say_untested(attached: Iterable[Attached]) -> None:
         say(f"{title(sorted(ranks))}: {what} are off: {why}")
 
 
-def attach_as_they_come(
-    pids: Sequence[int], wanted: Wanted, tell: Callable[[str], object], needs_torch: bool = False
-) -> None:
+def attach_as_they_come(pids: Sequence[int], wanted: Wanted, needs_torch: bool = False) -> None:
     """Attach to the ranks of these processes, and to those that appear later, until all the processes have ended.
 
     needs_torch: leave a rank alone until it has loaded torch, which takes seconds after its start.  A rank that could
@@ -130,23 +140,20 @@ def attach_as_they_come(
     if gone := [pid for pid, ticks in began.items() if ticks is None]:
         raise EndpointError(f"There is no process {gone[0]}.", "Run: probe list")
     tried: dict[tuple[int, tuple[int, int] | None], int | None] = {}  # process and its program -> rank
+
+    def new_ranks() -> Iterator[tuple[int, int, int | None]]:
+        for place, (pid, rank) in enumerate(_ranks_now(left, needs_torch).items()):
+            process = pid, program(pid)
+            # A launcher whose ranks are gone looks like a job of its own.
+            if process not in tried and (rank is not None or all(each is None for each in tried.values())):
+                tried[process] = rank
+                yield place, pid, rank
+
     failures: list[ProbeError] = []
     if not needs_torch and not _ranks_now(pids, needs_torch):
         say("No rank has started yet: waiting for one.")
     while left := [pid for pid in pids if start_ticks(pid) == began[pid]]:
-        attached: list[Attached] = []
-        for place, (pid, rank) in enumerate(_ranks_now(left, needs_torch).items()):
-            process = pid, program(pid)
-            if process in tried or (rank is None and any(each is not None for each in tried.values())):
-                continue  # a launcher whose ranks are gone looks like a job of its own
-            tried[process] = rank
-            try:
-                attached.append(wanted.attach(pid, place))
-                tell(line(attached[-1]))
-            except ProbeError as error:
-                failures.append(error)
-                say(_failed(rank, pid, error))
-        _say_untested(attached)
+        failures += _attach_all(new_ranks(), wanted)
         time.sleep(_POLL_S)
     _raise_first(failures, len(tried))
 
@@ -165,8 +172,8 @@ def _raise_first(failures: Sequence[ProbeError], tried: int) -> None:
         raise type(first)(f"{len(failures)} of {tried} ranks could not be attached to.", code=first.code)
 
 
-def detach_all(connection: Connection, tell: Callable[[str], object]) -> None:
-    """Take every agent out and `tell` a line for each; what has to stay is reported on stderr.
+def detach_all(connection: Connection) -> None:
+    """Take every agent out and print a line for each; what has to stay is reported on stderr.
 
     Raises SilentError if a rank was not reached.
     """
@@ -174,7 +181,7 @@ def detach_all(connection: Connection, tell: Callable[[str], object]) -> None:
     left = connection.detach()
     for facts in agents:
         if (facts.rank or 0) not in {each.rank for each in connection.unreached}:
-            tell(f"detached  {who(facts.rank, facts.pid)}")
+            click.echo(f"detached  {who(facts.rank, facts.pid)}")
     for what in left:
         say(what)
     if connection.unreached:
@@ -191,16 +198,5 @@ def line(attached: Attached) -> str:
     return f"{status}  {who(attached.rank, attached.pid)}  {took:<6} python {attached.python}, {torch}{listens}"
 
 
-def _failed(rank: int | None, pid: int, error: ProbeError) -> str:
-    return f"failed    {who(rank, pid)}  [{error.code}] {error}"
-
-
 def who(rank: int | None, pid: int) -> str:
     return f"rank {rank or 0}  pid {pid}"
-
-
-def pid_of(word: str) -> int:
-    """The pid that a word of the command line gives.  Raises UsageError."""
-    if not word.strip().isdigit() or not int(word):
-        raise UsageError(f"{word!r} is not a pid.", "Give the number of a process: probe list shows them.")
-    return int(word)

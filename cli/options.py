@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -17,7 +17,8 @@ from .argv import settle
 
 KEY = "probe.key"  # in the context's meta: the file given by --key
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
 
 
 class Seconds(click.FloatRange):
@@ -61,6 +62,21 @@ class TextCommand(Verb):
         return super().parse_args(ctx, settle(args, options))
 
 
+def timeout_option(default: float, help: str = "Seconds to wait for a silent rank.") -> Decorator:
+    return click.option("--timeout", type=SECONDS, metavar="SECONDS", default=default, show_default=True, help=help)
+
+
+open_option = click.option("--open", "open_steps", is_flag=True, help="Include the step that is still running.")
+
+
+def _target(help: str) -> Decorator:
+    """Collects every -t, as the argument `endpoints`, so that two are an error instead of the last one winning."""
+    return click.option("-t", "--endpoint", "endpoints", multiple=True, metavar="ENDPOINT", help=help)
+
+
+process_option = _target("The pid of a process, or of a parent of ranks.")  # of verbs that need no agent
+
+
 def endpoint_option(function: Function) -> Function:
     """-t ENDPOINT, as the argument `endpoints`, and --key FILE, which cli/session.py takes from the context."""
     keyed = click.option(
@@ -70,17 +86,14 @@ def endpoint_option(function: Function) -> Function:
     return _target("Which job: a pid, a name, tcp://HOST:PORT, …")(keyed)
 
 
-def process_option(function: Function) -> Function:
-    """-t PID, as the argument `endpoints`, of a verb that looks at processes, attached or not."""
-    return _target("The pid of a process, or of a parent of ranks.")(function)
+def text_argument(what: str) -> Decorator:
+    """[ENDPOINT] and the SQL or code of a verb, as the arguments that endpoint_and_text() takes."""
+    file = click.option("-f", "--file", "file", metavar="FILE", help=f"Read the {what} from FILE (- is stdin).")
+    words = click.argument("words", nargs=-1, metavar=what.upper())
+    return lambda function: words(endpoint_option(file(function)))
 
 
-def _target(what: str) -> Callable[[Function], Function]:
-    """Collects every -t, so that two of them are an error instead of the last one winning."""
-    return click.option("-t", "--endpoint", "endpoints", multiple=True, metavar="ENDPOINT", help=what)
-
-
-def endpoint_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+def endpoint_argument(function: Function) -> Function:
     """The endpoint of a verb that connects and takes no other words, as the argument `endpoint`: str or None."""
 
     @functools.wraps(function)
@@ -90,7 +103,7 @@ def endpoint_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("words", nargs=-1, metavar="")(endpoint_option(with_endpoint))
 
 
-def process_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+def process_argument(function: Function) -> Function:
     """[PID] of a verb that looks at processes, attached or not, as the argument `pid`: int or None."""
 
     @functools.wraps(function)

@@ -9,22 +9,9 @@ import click
 from probe.version import __version__
 
 VERBS = (
-    "attach",
-    "demo",
-    "detach",
-    "doctor",
-    "eval",
-    "hang",
-    "key",
-    "list",
-    "query",
-    "run",
-    "set",
-    "sql",
-    "stack",
-    "stragglers",
-    "tables",
-)
+    "attach", "demo", "detach", "doctor", "eval", "hang", "key", "list", "query", "run", "set", "sql", "stack",
+    "stragglers", "tables",
+)  # fmt: skip
 
 
 class Verbs(click.Group):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import probe
-from probe.cli.output.arrow_result import ArrowResult
+from probe.cli.output.result import ArrowResult
 from probe.cli.output.table import render
 
 PAGE = Path(__file__).with_suffix(".md")

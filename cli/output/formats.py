@@ -37,16 +37,17 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("-o", "--output", "out", metavar="FILE", help="Write to FILE instead of stdout.")
     @functools.wraps(function)
     def with_output(form: str | None, out: str | None, **options: Any) -> Any:
-        output = Output(form, out)
-        output.check()
-        return function(output=output, **options)
+        return function(output=Output(form, out), **options)
 
     return with_output
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a result goes, and how.  form: of --format, or None; file: of -o, or None for stdout."""
+    """Where a result goes, and how.  form: of --format, or None; file: of -o, or None for stdout.
+
+    Raises UsageError for an output that cannot be written, before a verb does any work.
+    """
 
     form: str | None = None
     file: str | None = None
@@ -64,8 +65,7 @@ class Output:
             raise UsageError(f"No format has the suffix {suffix!r}: {self.file}.", f"Give --format {'|'.join(WRITERS)}")
         return self.form or SUFFIXES.get(suffix, "table")
 
-    def check(self) -> None:
-        """Raises UsageError for an output that cannot be written, before a verb does any work."""
+    def __post_init__(self) -> None:
         if self.kind in BINARY and self.file is None and sys.stdout.isatty():
             raise UsageError(f"{self.form} is binary and stdout is a terminal.", f"Use a pipe, or -o FILE.{self.form}")
         if self.file is not None and Path(self.file).is_dir():
@@ -73,15 +73,15 @@ class Output:
         if self.file is not None and not os.access(Path(self.file).parent, os.W_OK):
             raise UsageError(f"Cannot write {self.file}: no such folder, or not writable.", "Give another: -o FILE")
 
-    def show(self, result: Result, wrap_last: bool = False) -> None:
-        """Write the result; the row count of a table or a file goes to stderr.  wrap_last: as render() takes it."""
-        self.write(result, wrap_last)
+    def show(self, result: Result) -> None:
+        """Write the result; the row count of a table or a file goes to stderr."""
+        self.write(result)
         if self.file is not None:
             print(f"{rows(result)} written to {self.file}", file=sys.stderr)
         elif self.kind == "table":
             print(f"({rows(result)})", file=sys.stderr)
 
-    def write(self, result: Result, wrap_last: bool = False) -> None:
+    def write(self, result: Result) -> None:
         """Write the result and nothing else; everything except a table in a terminal is UTF-8 in any locale."""
         sys.stdout.flush()
         stdout = nullcontext(sys.stdout.buffer)
@@ -90,13 +90,7 @@ class Output:
         except OSError as error:
             raise UsageError(f"Cannot write {self.file}: {error.strerror}.", "Give another: -o FILE") from error
         with opened as sink:
-            if self.kind == "table":
-                in_terminal = self.file is None and sys.stdout.isatty()
-                _write_table(result, sink, shutil.get_terminal_size().columns if in_terminal else None, wrap_last)
-            elif self.kind == "arrow":
-                _write_arrow(result, sink, to_file=self.file is not None)
-            else:
-                WRITERS[self.kind](result, sink)
+            WRITERS[self.kind](result, sink, self.file is not None)
             sink.flush()
 
 
@@ -104,13 +98,14 @@ def rows(result: Result) -> str:
     return f"{result.count} row{'s' * (result.count != 1)}"
 
 
-def _write_table(result: Result, sink: BinaryIO, width: int | None = None, wrap_last: bool = False) -> None:
-    encoding = sys.stdout.encoding if width is not None else "utf-8"
-    lines = table.render(result, width, wrap_last)
+def _write_table(result: Result, sink: BinaryIO, to_file: bool) -> None:
+    in_terminal = not to_file and sys.stdout.isatty()
+    encoding = sys.stdout.encoding if in_terminal else "utf-8"
+    lines = table.render(result, shutil.get_terminal_size().columns if in_terminal else None)
     sink.writelines(f"{line}\n".encode(encoding, "backslashreplace") for line in lines)
 
 
-def _write_csv(result: Result, sink: BinaryIO) -> None:
+def _write_csv(result: Result, sink: BinaryIO, to_file: bool) -> None:
     """RFC 4180 with \\n; NULL is an empty field, a list or struct its JSON."""
     text = io.TextIOWrapper(sink, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
@@ -120,7 +115,7 @@ def _write_csv(result: Result, sink: BinaryIO) -> None:
     text.detach()
 
 
-def _write_json(result: Result, sink: BinaryIO) -> None:
+def _write_json(result: Result, sink: BinaryIO, to_file: bool) -> None:
     separator = "["
     for line in _objects(result):
         sink.write(f"{separator}{line}".encode())
@@ -128,7 +123,11 @@ def _write_json(result: Result, sink: BinaryIO) -> None:
     sink.write(b"]\n" if separator != "[" else b"[]\n")
 
 
-def _write_parquet(result: Result, sink: BinaryIO) -> None:
+def _write_ndjson(result: Result, sink: BinaryIO, to_file: bool) -> None:
+    sink.writelines(f"{line}\n".encode() for line in _objects(result))
+
+
+def _write_parquet(result: Result, sink: BinaryIO, to_file: bool) -> None:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -139,7 +138,7 @@ def _write_parquet(result: Result, sink: BinaryIO) -> None:
         raise UsageError(f"Parquet cannot hold this: {reason}.", "Cast the column to VARCHAR, or use arrow.") from error
 
 
-def _write_arrow(result: Result, sink: BinaryIO, to_file: bool = False) -> None:
+def _write_arrow(result: Result, sink: BinaryIO, to_file: bool) -> None:
     """The IPC stream format, which works in a pipe; in a file the IPC file format: .arrow and .feather mean that."""
     import pyarrow as pa
 
@@ -147,14 +146,11 @@ def _write_arrow(result: Result, sink: BinaryIO, to_file: bool = False) -> None:
         writer.write_table(result.arrow())
 
 
-WRITERS: dict[str, Callable[[Result, BinaryIO], None]] = {
-    "table": _write_table,
-    "csv": _write_csv,
-    "json": _write_json,
-    "ndjson": lambda result, sink: sink.writelines(f"{line}\n".encode() for line in _objects(result)),
-    "parquet": _write_parquet,
-    "arrow": _write_arrow,
-}
+# Each gets the result, where to write it, and whether that is a file.
+WRITERS: dict[str, Callable[[Result, BinaryIO, bool], None]] = {
+    "table": _write_table, "csv": _write_csv, "json": _write_json, "ndjson": _write_ndjson,
+    "parquet": _write_parquet, "arrow": _write_arrow,
+}  # fmt: skip
 
 
 def _objects(result: Result) -> Iterator[str]:

@@ -1,42 +1,33 @@
 """What a verb shows, whatever its source: named columns, read in batches.
 
-`Records` serves verbs that build a few rows themselves; query's Arrow result is in arrow_result.py, so that only query
-pays for the import of pyarrow.
+`Records` serves verbs that build a few rows themselves, `ArrowResult` queries.  pyarrow is imported where it is used,
+so that only queries and binary formats pay for the import.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-class Result(Protocol):
-    """names: unique; numeric: which columns hold numbers; count: number of rows."""
-
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def numeric(self) -> Sequence[bool]: ...
-    @property
-    def count(self) -> int: ...
-    def batches(self) -> Iterator[list[list[Any]]]:
-        """Some rows at a time, as one list of Python values per column; times are ISO 8601 texts."""
-        ...
-
-    def arrow(self) -> pa.Table: ...
+BATCH_ROWS = 8192  # enough to make the conversion cheap, few enough to show the first rows at once
 
 
 @dataclass(frozen=True)
 class Records:
+    """names: unique; wrap_last: a table wraps the last column's text, paragraphs of one line each, and cuts nothing."""
+
     names: Sequence[str]
     rows: Sequence[Sequence[Any]]
+    wrap_last: bool = False
 
     @property
     def numeric(self) -> list[bool]:
+        """For each column, whether it holds numbers."""
         values = ([row[place] for row in self.rows if row[place] is not None] for place in range(len(self.names)))
         return [bool(column) and {type(value) for value in column} <= {int, float} for column in values]
 
@@ -45,9 +36,81 @@ class Records:
         return len(self.rows)
 
     def batches(self) -> Iterator[list[list[Any]]]:
+        """Some rows at a time, as one list of Python values per column; times are ISO 8601 texts."""
         yield [[row[place] for row in self.rows] for place in range(len(self.names))]
 
     def arrow(self) -> pa.Table:
         import pyarrow as pa
 
         return pa.table(dict(zip(self.names, next(self.batches()), strict=True)))
+
+
+@dataclass(frozen=True)
+class ArrowResult:
+    """An Arrow table, read as Records are; its names need not be unique."""
+
+    table: pa.Table
+    wrap_last: ClassVar[bool] = False
+
+    @cached_property
+    def names(self) -> list[str]:
+        return unique(self.table.column_names)
+
+    @property
+    def numeric(self) -> list[bool]:
+        from pyarrow import types
+
+        tests = types.is_integer, types.is_floating, types.is_decimal
+        return [any(test(kind) for test in tests) for kind in self.table.schema.types]
+
+    @property
+    def count(self) -> int:
+        return int(self.table.num_rows)
+
+    def batches(self) -> Iterator[list[list[Any]]]:
+        for batch in self.table.to_batches(max_chunksize=BATCH_ROWS):
+            yield [_values(column) for column in batch.columns]
+
+    def first(self, rows: int) -> ArrowResult:
+        return ArrowResult(self.table.slice(0, rows))
+
+    def arrow(self) -> pa.Table:
+        return self.table.rename_columns(self.names)
+
+
+Result = Records | ArrowResult
+
+
+def unique(names: list[str]) -> list[str]:
+    """The names, with _1, _2, … appended to repeated ones: a JSON object has each key once."""
+    result: list[str] = []
+    for name in names:
+        candidate, number = name, 0
+        while candidate in result:
+            number += 1
+            candidate = f"{name}_{number}"
+        result.append(candidate)
+    return result
+
+
+def _values(column: pa.Array) -> list[Any]:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):  # ISO 8601; one with a time zone in UTC, which needs no zone database
+        zone = "Z" if column.type.tz else ""
+        plain = column.cast(pa.int64()).cast(pa.timestamp(column.type.unit))
+        return [text and f"{text.replace(' ', 'T')}{zone}" for text in plain.cast(pa.string()).to_pylist()]
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_interval(column.type):
+        return [None if value is None else interval(*value) for value in values]
+    return values
+
+
+def interval(months: int, days: int, nanoseconds: int) -> str:
+    """`1 month 2 days 00:00:01.5`, as DuckDB writes an interval."""
+    parts = [f"{size} {unit}{'s' * (abs(size) != 1)}" for size, unit in ((months, "month"), (days, "day")) if size]
+    if nanoseconds or not parts:
+        seconds, fraction = divmod(abs(nanoseconds), 10**9)
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        parts.append(("-" if nanoseconds < 0 else "") + clock + (f".{fraction:09}".rstrip("0") if fraction else ""))
+    return " ".join(parts)

@@ -19,17 +19,13 @@ GAP = "  "
 LEAST_WIDTH = 26  # a text column is never cut below this: times and most names of modules stay whole
 
 
-def render(result: Result, width: int | None = None, wrap_last: bool = False) -> Iterator[str]:
-    """The lines of the table.
-
-    width: of the terminal, None for no limit.  wrap_last: text of the last column (paragraphs of documentation, one a
-    line) that would be cut continues on the next line.
-    """
+def render(result: Result, width: int | None = None) -> Iterator[str]:
+    """The lines of the table.  width: of the terminal, None for no limit."""
     header = [plain(name) for name in result.names]
     widths = [text_width(name) for name in header]
     rows: list[tuple[str, ...]] = []
     for batch in result.batches():
-        columns = [[cell(value) for value in column] for column in batch[: len(batch) - wrap_last]]
+        columns = [[cell(value) for value in column] for column in batch[: len(batch) - result.wrap_last]]
         for column in batch[len(columns) :]:  # one paragraph a line, or all on one line if the width is unlimited
             columns.append([("\n" if width else " ").join(map(plain, str(text).split("\n"))) for text in column])
         widths = [max([width, *map(text_width, texts)]) for width, texts in zip(widths, columns, strict=True)]
@@ -43,7 +39,7 @@ def render(result: Result, width: int | None = None, wrap_last: bool = False) ->
     yield _line(header, widths, result.numeric)
     yield GAP.join("-" * column for column in widths)
     for row in rows:
-        for line in _broken(row, widths) if wrap_last else [row]:
+        for line in _wrapped(row, widths) if result.wrap_last else [row]:
             yield _line(line, widths, result.numeric)
 
 
@@ -128,7 +124,7 @@ def cut(text: str, width: int) -> str:
     return f"{kept}…"
 
 
-def _broken(row: Sequence[str], widths: Sequence[int]) -> list[Sequence[str]]:
+def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[Sequence[str]]:
     parts = [part for line in row[-1].split("\n") for part in wrap(line, widths[-1])] or [""]
     blank = [""] * (len(row) - 1)
     return [[*row[:-1], parts[0]], *([*blank, part] for part in parts[1:])]

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from probe.schema import Column
     from probe.tables.declaration import Table
 
-WORD = re.compile(r"[\w.]*$")
 # The alias is only looked ahead at: it may be the JOIN of the next table.
 _NAMED = re.compile(
     r"(?:\b(?:FROM|JOIN|DESCRIBE|SUMMARIZE)\s+|,\s*)((?:\w+\.)?\w+)(?=\s+(?:AS\s+)?(\w+)|)", re.IGNORECASE
@@ -57,13 +56,18 @@ def candidates(before: str, after: str, tables: Iterable[Table]) -> list[Candida
     # In a string or a comment, a word that follows is not a token of its own.
     if [token.start for token in tokens(f"{typed} x")[-1:]] != [len(typed) + 1]:
         return []
-    word = WORD.search(typed)[0]  # type: ignore[index]  # it also matches the empty text
+    word = last_word(typed)
     known = {table.name: table for table in tables}
     named = _named(statement, known)
     owner, dot, _ = word.rpartition(".")
     if dot:
         return list(_best(word, _qualified(owner, named, known)))
     return list(_best(word, _unqualified(typed[: len(typed) - len(word)], word, named, known)))
+
+
+def last_word(typed: str) -> str:
+    """What has been typed of the word at the end."""
+    return re.search(r"[\w.]*$", typed)[0]  # type: ignore[index]  # it also matches the empty text
 
 
 def _qualified(owner: str, named: dict[str, list[Table]], known: dict[str, Table]) -> Iterator[Candidate]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.filters import Condition
-from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.formatted_text import StyleAndTextTuples, split_lines
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.key_binding.key_processor import KeyPressEvent
@@ -33,7 +33,7 @@ from probe.tables import TABLES
 
 from ..error_output import report
 from ..session import say
-from .completion import WORD, Candidate, candidates
+from .completion import Candidate, candidates, last_word
 from .dot_commands import is_command, offered, run
 from .shell import Shell, what_next
 from .statements import is_complete, tokens
@@ -70,10 +70,10 @@ def interact(shell: Shell) -> None:
     say(f"{shell.whom}. Statements end with `;`. .help shows commands, Ctrl-D leaves.")
     while not shell.ended:
         with suppress(KeyboardInterrupt):  # at the prompt it clears the line
-            _turn(shell, session)
+            _prompt_and_run(shell, session)
 
 
-def _turn(shell: Shell, session: PromptSession[str]) -> None:
+def _prompt_and_run(shell: Shell, session: PromptSession[str]) -> None:
     try:
         text = session.prompt(f"probe {shell.connection.endpoint}> ")
     except EOFError:
@@ -103,15 +103,9 @@ def _keys() -> KeyBindings:
         if buffer.complete_state:
             buffer.complete_next()
         else:
-            buffer.start_completion(select_first=bool(_word(buffer.document.text_before_cursor)))
+            buffer.start_completion(select_first=bool(last_word(buffer.document.text_before_cursor)))
 
     return keys
-
-
-def _word(before: str) -> str:
-    """What has been typed of the word at the cursor."""
-    match = WORD.search(before)
-    return match[0] if match else ""
 
 
 class SqlCompleter(Completer):
@@ -124,7 +118,7 @@ class SqlCompleter(Completer):
             if not watched:
                 return _completions(before.split(" ")[-1], offered(before))
             before = before[watched.end() :]
-        word = _word(before)
+        word = last_word(before)
         if not word and not event.completion_requested:
             return []
         return _completions(word, candidates(before, after, TABLES))
@@ -139,18 +133,10 @@ class SqlLexer(Lexer):
 
     def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
         text = document.text
-        kinds = ["" for _ in text]
-        for token in [] if is_command(text) else tokens(text):
-            kinds[token.start : token.end] = [f"class:{token.kind}"] * (token.end - token.start)
-        starts = [0]
-        for line in document.lines:
-            starts.append(starts[-1] + len(line) + 1)
-
-        def styled(number: int) -> StyleAndTextTuples:
-            line = document.lines[number]
-            return list(zip(kinds[starts[number] : starts[number] + len(line)], line, strict=True))
-
-        return styled
+        found = [] if is_command(text) else tokens(text)  # each up to the next one
+        pieces: StyleAndTextTuples = [("", text[: found[0].start] if found else text)]
+        pieces += [(f"class:{token.kind}", text[token.start : token.end]) for token in found]
+        return list(split_lines(pieces)).__getitem__
 
 
 class _History(FileHistory):
@@ -167,12 +153,10 @@ def _history() -> History:
         state = os.environ.get("XDG_STATE_HOME", "")
         folder = (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "probe"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(folder / "sql_history", os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
-        try:
-            os.fchmod(descriptor, 0o600)
-        finally:
-            os.close(descriptor)
+        file = folder / "sql_history"
+        file.touch(0o600)
+        file.chmod(0o600)
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
         say(f"The history of this shell is not kept: {error}")
         return InMemoryHistory()
-    return _History(str(folder / "sql_history"))
+    return _History(str(file))

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from probe.errors import ProbeError, UsageError
 
 from ..output.formats import Output, rows
+from ..output.result import ArrowResult
 from ..session import connect, ctrl_c_cancels, say
 from . import statements
 
 if TYPE_CHECKING:
     from probe.connection import Connection
-
-    from ..output.arrow_result import ArrowResult
 
 
 class Answer(NamedTuple):
@@ -91,8 +90,6 @@ class Shell:
             result = self.connection.query(sql, open_steps=self.open_steps)
         seconds = time.monotonic() - begun
         self.waited = seconds >= self._timeout
-        from ..output.arrow_result import ArrowResult
-
         return Answer(ArrowResult(result.table), seconds, [note.text for note in result.notes])
 
     def show(self, answer: Answer) -> None:

@@ -10,15 +10,14 @@ import click
 from probe.errors import UsageError
 
 from ..attaching import Wanted, attach_as_they_come, attach_each, ranks_of
-from ..options import SECONDS, pid_of, process_option
+from ..options import pid_of, process_option, timeout_option
 from ..program import VERBS
 
 
 @click.command("attach")
 @click.argument("words", nargs=-1, metavar="PID...")
 @process_option
-@click.option("--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True,
-              help="Seconds that each process may take.")  # fmt: skip
+@timeout_option(10.0, "Seconds that each process may take.")
 @click.option("--follow", is_flag=True, help="Stay until these PIDs end, and attach to ranks they start later.")
 @click.option("--name", metavar="NAME", help="Name the job: probe NAME query …")
 @click.option("--listen", "place", metavar="HOST[:PORT]",
@@ -55,9 +54,9 @@ def command(
     elif key is not None:
         raise UsageError("--key is for --listen.", "For example: --listen 0.0.0.0 --key job.key")
     if follow:
-        attach_as_they_come(pids, wanted, click.echo)
+        attach_as_they_come(pids, wanted)
     else:
-        attach_each(ranks_of(pids), wanted, click.echo)
+        attach_each(ranks_of(pids), wanted)
 
 
 def checked_name(name: str | None) -> str:

@@ -22,6 +22,7 @@ from probe.errors import EndpointError, UsageError
 from ..attaching import Wanted, attach_each, detach_all, ranks_of
 from ..evaluating import evaluate
 from ..output.formats import Output
+from ..output.result import ArrowResult
 from ..session import connected, say
 
 JOB = Path(__file__).parent.parent / "demo_job.py"
@@ -70,10 +71,8 @@ def command() -> None:
 
 def show_all(pid: str) -> None:
     """Attach, run each query and the eval, and detach, each after a line with the command that does the same."""
-    from ..output.arrow_result import ArrowResult
-
     click.echo(f"$ probe attach {pid}")
-    attach_each(ranks_of([int(pid)]), Wanted(), click.echo)
+    attach_each(ranks_of([int(pid)]), Wanted())
     with connected(pid) as connection:
         sql = "SELECT COUNT(DISTINCT step) AS steps FROM python.torch_trace"
         if not wait_until(lambda: connection.query(sql).column("steps")[0].as_py() >= STEPS):
@@ -84,7 +83,7 @@ def show_all(pid: str) -> None:
         click.echo(f'\n# Run Python inside the job, with its local variables\n$ probe {pid} eval "{CODE}"')
         evaluate(connection, CODE)
         click.echo(f"$ probe {pid} detach")
-        detach_all(connection, click.echo)
+        detach_all(connection)
 
 
 def wait_until(done: Callable[[], bool]) -> bool:

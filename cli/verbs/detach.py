@@ -21,4 +21,4 @@ def command(endpoint: str | None) -> None:
       probe 4242 detach
     """
     with connected(endpoint) as connection:
-        detach_all(connection, click.echo)
+        detach_all(connection)

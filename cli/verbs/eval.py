@@ -9,16 +9,14 @@ import click
 from probe.errors import UsageError
 
 from ..evaluating import evaluate
-from ..options import SECONDS, TextCommand, endpoint_and_text, endpoint_option
+from ..options import SECONDS, TextCommand, endpoint_and_text, text_argument
 from ..session import connected
 
 MOST_RANKS = 1_000_000  # more than any job has
 
 
 @click.command("eval", cls=TextCommand)
-@click.argument("words", nargs=-1, metavar="CODE")
-@endpoint_option
-@click.option("-f", "--file", "file", metavar="FILE", help="Read the code from FILE (- is stdin).")
+@text_argument("code")
 @click.option("--rank", "ranks", metavar="LIST", help="Only on these ranks: 0,3 or 0-7.")
 @click.option("--now", is_flag=True, help="At once, beside the training, instead of between two steps.")
 @click.option("--timeout", type=SECONDS, metavar="SECONDS", help="Cancel the code after this many seconds.")

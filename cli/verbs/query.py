@@ -6,18 +6,16 @@ from collections.abc import Sequence
 
 import click
 
-from ..options import SECONDS, TextCommand, endpoint_and_text, endpoint_option, size
+from ..options import TextCommand, endpoint_and_text, open_option, size, text_argument, timeout_option
 from ..output.formats import Output, output_options
+from ..output.result import ArrowResult
 from ..session import connected, say
 
 
 @click.command("query", cls=TextCommand)
-@click.argument("words", nargs=-1, metavar="SQL")
-@endpoint_option
-@click.option("-f", "--file", "file", metavar="FILE", help="Read the SQL from FILE (- is stdin).")
-@click.option("--open", "open_steps", is_flag=True, help="Include the step that is still running.")
-@click.option("--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True,
-              help="Seconds to wait for a silent rank.")  # fmt: skip
+@text_argument("SQL")
+@open_option
+@timeout_option(10.0)
 @click.option("--min-ranks", type=click.IntRange(min=1), metavar="N", default=1, show_default=True,
               help="Fail with status 8 if fewer ranks answer.")  # fmt: skip
 @click.option("--max-fetch", "max_fetch", callback=size, metavar="SIZE", default="1GB", show_default=True,
@@ -44,8 +42,6 @@ def command(
     with connected(endpoint, timeout) as connection:
         result = connection.query(sql, open_steps=open_steps, min_ranks=min_ranks, max_fetch=max_fetch)
     from probe.query.result import SILENT
-
-    from ..output.arrow_result import ArrowResult
 
     for line in result.cost.lines() if explain else ():
         say(line)

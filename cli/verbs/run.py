@@ -62,4 +62,4 @@ def watch(child: subprocess.Popen[bytes]) -> int:
 def attach_to_ranks(pid: int) -> None:
     """Until the process ends; attaching and failing to are reported on stderr and do not concern the command."""
     with suppress(ProbeError):
-        attach_as_they_come([pid], Wanted(), say, needs_torch=True)
+        attach_as_they_come([pid], Wanted(tell=say), needs_torch=True)

@@ -11,7 +11,7 @@ import click
 
 from probe.errors import Interrupted, UsageError
 
-from ..options import SECONDS, Verb, endpoint_option, one_endpoint
+from ..options import Verb, endpoint_option, one_endpoint, open_option, timeout_option
 from ..session import on_signals
 from ..shell.dot_commands import FORMS, is_command, run
 from ..shell.shell import Shell
@@ -21,9 +21,8 @@ from ..shell.statements import is_complete
 @click.command("sql", cls=Verb)
 @click.argument("words", nargs=-1, metavar="")
 @endpoint_option
-@click.option("--open", "open_steps", is_flag=True, help="Include the step that is still running.")
-@click.option("--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True,
-              help="Seconds to wait for a silent rank.")  # fmt: skip
+@open_option
+@timeout_option(10.0)
 @click.option("--format", "form", type=click.Choice(FORMS), metavar="FORMAT", default="table", show_default=True,
               help=f"{', '.join(FORMS)}.")  # fmt: skip
 def command(words: Sequence[str], endpoints: Sequence[str], open_steps: bool, timeout: float, form: str) -> None:

@@ -10,7 +10,7 @@ import click
 from probe.errors import SilentError
 from probe.text import title
 
-from ..options import SECONDS, Verb, endpoint_argument
+from ..options import Verb, endpoint_argument, timeout_option
 from ..output.formats import Output, output_options
 from ..output.result import Records
 from ..session import connected, say
@@ -24,8 +24,7 @@ COLUMNS = ("rank", "thread", "native_id", "is_main", "depth", "function", "file"
 
 @click.command("stack", cls=Verb)
 @endpoint_argument
-@click.option("--timeout", type=SECONDS, metavar="SECONDS", default=3.0, show_default=True,
-              help="Seconds to wait for a silent rank.")  # fmt: skip
+@timeout_option(3.0)
 @output_options
 def command(endpoint: str | None, timeout: float, output: Output) -> None:
     """Show the Python stacks of all ranks.

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from probe.schema import Column
     from probe.tables.declaration import Table
 
+# What --format json calls a field of a column's declaration -> the field.
+FIELDS = {
+    "column": "name", "type": "type", "unit": "unit", "meaning": "doc", "null": "null", "source": "source",
+    "joins": "joins",
+}  # fmt: skip
 SELF_TIME = "duration is self time: what a module took itself. A block with its children is total_duration."
 
 
@@ -52,27 +57,27 @@ def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> N
     if output.kind != "table":
         return output.show(columns_of(asked) if words else of_all(asked))
     if not words:
-        output.show(of_all(asked), wrap_last=True)
+        output.show(of_all(asked))
         return say(SELF_TIME)
     say(folded(f"{asked[0].name}: {asked[0].doc}"))
-    output.show(of_table(asked[0]), wrap_last=True)
+    output.show(of_table(asked[0]))
     return say(f"{folded(asked[0].question)}\n{textwrap.indent(laid_out(asked[0].example), '  ')}")
 
 
 def of_all(tables: Iterable[Table]) -> Records:
-    return Records(("table", "a row is"), [(table.name, table.doc) for table in tables])
+    return Records(("table", "a row is"), [(table.name, table.doc) for table in tables], wrap_last=True)
 
 
 def of_table(table: Table) -> Records:
     """To be read: everything about a column in one cell."""
     rows = [(each.name, each.type, each.unit, "\n".join([each.doc, *each.remarks])) for each in table.columns]
-    return Records(("column", "type", "unit", "meaning"), rows)
+    return Records(("column", "type", "unit", "meaning"), rows, wrap_last=True)
 
 
 def columns_of(tables: Iterable[Table]) -> Records:
     """To be filtered: each fact about a column in a column of its own."""
-    fields = [{"table": table.name, **fields_of(column)} for table in tables for column in table.columns]
-    return Records(list(fields[0]), [list(each.values()) for each in fields])
+    rows = [(table.name, *fields_of(column).values()) for table in tables for column in table.columns]
+    return Records(("table", *FIELDS), rows)
 
 
 def in_full(tables: Iterable[Table]) -> Records:
@@ -84,15 +89,7 @@ def in_full(tables: Iterable[Table]) -> Records:
 
 
 def fields_of(column: Column) -> dict[str, Any]:
-    return {
-        "column": column.name,
-        "type": column.type,
-        "unit": column.unit or None,
-        "meaning": column.doc,
-        "null": column.null or None,
-        "source": column.source,
-        "joins": column.joins or None,
-    }
+    return {shown: getattr(column, name) or None for shown, name in FIELDS.items()}
 
 
 def laid_out(sql: str) -> str:

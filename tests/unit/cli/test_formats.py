@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from probe.cli.output.arrow_result import ArrowResult, interval, unique
 from probe.cli.output.formats import WRITERS, Output
-from probe.cli.output.result import Records, Result
+from probe.cli.output.result import ArrowResult, Records, Result, interval, unique
 from probe.errors import UsageError
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)
@@ -45,7 +44,7 @@ FIRST = {
 
 def written(form: str, result: Result) -> bytes:
     sink = io.BytesIO()
-    WRITERS[form](result, sink)
+    WRITERS[form](result, sink, False)
     return sink.getvalue()
 
 
@@ -118,11 +117,11 @@ def test_the_row_count_is_talk(capfdbinary: pytest.CaptureFixture[bytes]) -> Non
 def test_no_binary_goes_into_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     with pytest.raises(UsageError, match="parquet is binary"):
-        Output("parquet").check()
+        Output("parquet")
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Cannot write"):
-        Output(file=str(tmp_path / "nowhere" / "rows.csv")).check()
+        Output(file=str(tmp_path / "nowhere" / "rows.csv"))
     with pytest.raises(UsageError, match="Cannot write"):
-        Output(file=str(tmp_path)).check()
+        Output(file=str(tmp_path))

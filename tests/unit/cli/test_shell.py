@@ -11,7 +11,7 @@ import pytest
 
 import probe
 from probe.cli.entry import run
-from probe.cli.output.arrow_result import ArrowResult
+from probe.cli.output.result import ArrowResult
 from probe.cli.shell.dot_commands import COMMANDS, FORMS, offered
 from probe.cli.shell.dot_commands import run as run_line
 from probe.cli.shell.shell import Answer, Shell, what_next

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from probe.cli import entry
-from probe.cli.output.arrow_result import ArrowResult
 from probe.cli.output.formats import Output
+from probe.cli.output.result import ArrowResult
 from probe.cli.verbs.eval import parse_ranks
 from probe.errors import UsageError
 

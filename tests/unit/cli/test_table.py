@@ -12,7 +12,7 @@ from probe.cli.output.table import cell, cut, render, text_width
 
 
 def lines(names: list[str], *rows: list[Any], width: int | None = None, wrap_last: bool = False) -> list[str]:
-    return list(render(Records(names, rows), width, wrap_last))
+    return list(render(Records(names, rows, wrap_last), width))
 
 
 def test_numbers_stand_to_the_right_and_text_to_the_left() -> None:

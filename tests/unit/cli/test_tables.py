@@ -40,7 +40,7 @@ def in_a_terminal(*words: str, columns: int = 80) -> str:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_the_columns_of_a_table_fit_into_80_and_nothing_is_cut(table: Table) -> None:
-    header, _, *lines = render(of_table(table), 80, wrap_last=True)
+    header, _, *lines = render(of_table(table), 80)
     assert max(map(len, lines)) <= 80
     meanings = " ".join(line[header.index("meaning") :] for line in lines)
     wanted = " ".join(text for column in table.columns for text in (column.doc, *column.remarks))
@@ -64,12 +64,12 @@ def test_an_example_that_is_laid_out_is_the_same_sql(table: Table) -> None:
 
 
 def test_the_list_fits_too() -> None:
-    shown = list(render(of_all(TABLES), 80, wrap_last=True))
+    shown = list(render(of_all(TABLES), 80))
     assert max(map(len, shown)) <= 80 and all(any(line.startswith(table.name) for line in shown) for table in TABLES)
 
 
 def test_a_narrow_terminal_has_a_line_for_each_thing() -> None:
-    lines = list(render(of_table(TABLES[0]), 40, wrap_last=True))
+    lines = list(render(of_table(TABLES[0]), 40))
     assert max(map(len, lines)) <= 40 and len(lines) == 5 * len(TABLES[0].columns)
 
 

@@ -304,7 +304,7 @@ def test_one_rank_that_fails_does_not_keep_the_others_out(monkeypatch: pytest.Mo
     monkeypatch.setattr("probe.attach.attach", attach)
     told: list[str] = []
     with pytest.raises(AttachError, match="1 of 3 ranks") as caught:
-        attach_each({4250: 0, 4251: 1, 4252: 2}, Wanted(), told.append)
+        attach_each({4250: 0, 4251: 1, 4252: 2}, Wanted(tell=told.append))
     assert (caught.value.code, len(told)) == ("traced", 2)
     assert capfd.readouterr().err.startswith("failed    rank 1  pid 4251  [traced] A debugger")
 
@@ -313,7 +313,7 @@ def test_what_is_off_on_gpus_is_one_line_for_all_ranks(monkeypatch: pytest.Monke
     off = f"off: CUDA is in use, and {UNTESTED}"
     taps = {"forward": "on", "device": off, "collectives": off, "gpu": "off: no NVML"}
     monkeypatch.setattr("probe.attach.attach", lambda pid, *_: attached(pid, rank=pid - 4250, taps=taps))
-    attach_each({4250: 0, 4251: 1, 4252: 2}, Wanted(), lambda line: None)
+    attach_each({4250: 0, 4251: 1, 4252: 2}, Wanted(tell=lambda line: None))
     said = f"device times and memory, collectives and the Flight Recorder are {off}"
     assert capfd.readouterr().err == f"ranks 0-2: {said}\n"
 
