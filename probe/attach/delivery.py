@@ -126,6 +126,8 @@ def _no_hello(target: Target, injected: Injected, timeout: float) -> AttachError
     if injected.way != THREAD:
         why = f"its main thread did not reach Python code within {timeout:g} s"
         return refusal("main-thread-busy", pid, why=why)
+    if has_ended(pid):
+        return refusal("target-ended", pid)
     if not has_thread(pid, injected.thread):
         return refusal("no-connection", pid)
     holder = describe_holder_in(target)

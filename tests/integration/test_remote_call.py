@@ -10,17 +10,23 @@ from delivering import in_child
 from until import until
 
 from probe.attach.inject.call import CallFailed, RemoteCalls
+from probe.attach.inject.injection import inject
 from probe.attach.inject.safepoint import stop_safe_thread
-from probe.attach.inject.target import examine
+from probe.attach.inject.target import Target, examine
+from probe.errors import AttachError
 from target import Start, stat
+
+
+def address_in(target: Target, function: str) -> int:
+    """Both processes have the same libc, so a function lies as far from getpid there as here."""
+    libc = ctypes.CDLL(None)
+    own = {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0 for name in ("getpid", function)}
+    return target.symbols["getpid"] + own[function] - own["getpid"]
 
 
 def call(pid: int, function: str, *arguments: int, seconds: float) -> dict:
     target = examine(pid)
-    libc = ctypes.CDLL(None)
-    own = {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value for name in ("getpid", function)}
-    # both processes have the same libc, so a function lies as far from getpid there as here
-    target.symbols[function] = target.symbols["getpid"] + own[function] - own["getpid"]
+    target.symbols[function] = address_in(target, function)
     calls = RemoteCalls(target, stop_safe_thread(target, time.monotonic() + 3))
     calls.write(calls.scratch, bytes(8))
     try:
@@ -45,9 +51,9 @@ def test_a_call_that_waits_for_a_lock_is_rolled_back(start: Start):
 
 def test_a_call_that_works_on_is_left_to_end_by_itself(start: Start):
     target = start("waiting.py", "spin")
-    told = in_child(lambda: call(target.pid, "sleep", 1, seconds=0.2))
+    told = in_child(lambda: call(target.pid, "sleep", 3, seconds=0.2))
     assert "left to end by itself" in told["outcome"]
-    assert told["stood"] < 1.0
+    assert told["stood"] < 3.0
     assert stat(target.pid)[0] == "S"  # not spinning yet
     until(lambda: stat(target.pid)[0] == "R")
     assert in_child(lambda: call(target.pid, "getpid", seconds=0.5))["outcome"] == "returned"
@@ -61,3 +67,16 @@ def test_a_call_that_faults_is_rolled_back(start: Start, address):
     assert "signal 11" in told["outcome"] and "rolled back" in told["outcome"]
     target.wait_for("slept", times=target.output.count("slept") + 2)
     assert "broken" not in target.output.splitlines()[-1]
+
+
+def test_a_process_that_ends_in_a_call_is_told_as_ended(start: Start):
+    pid = start("waiting.py", "sleep").pid
+
+    def code() -> str:
+        target = examine(pid)
+        target.symbols["mmap"] = address_in(target, "_exit")
+        with pytest.raises(AttachError) as raised:
+            inject(target, b"", time.monotonic() + 5)
+        return raised.value.code
+
+    assert in_child(lambda: [code()]) == ["target-ended"]

@@ -6,13 +6,16 @@ import contextlib
 import dataclasses
 import os
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from delivering import in_child
+from delivering import in_child, states
+from until import until
 
 from probe.attach.inject.safepoint import HANDLER_SECONDS, candidates, may_lock, stop_safe_thread
 from probe.attach.inject.target import examine
+from probe.attach.inject.tracee import CannotStop, Tracee, release_stopped
 from probe.errors import AttachError
 from probe.host.memory_maps import read_mappings
 from target import Start
@@ -52,6 +55,50 @@ def test_a_thread_that_may_be_in_a_signal_handler_is_given_time_to_leave_it(star
     assert in_child(lambda: search(target.pid, seconds=0.02))["code"] == "no-safe-point"
     told = in_child(lambda: search(target.pid, seconds=3))
     assert told["seconds"] > HANDLER_SECONDS
+
+
+@pytest.fixture
+def sleeper(start: Start, tmp_path: Path) -> tuple[int, Path]:
+    """A process whose only thread is in uninterruptible sleep until its FIFO is opened for writing."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    pid = start("waiting.py", "uninterruptible", str(fifo)).pid
+    until(lambda: states(pid) == "D")
+    return pid, fifo
+
+
+def test_a_thread_that_stops_late_is_let_go_at_that_moment(sleeper):
+    pid, fifo = sleeper
+
+    def stop_late() -> list[str]:
+        with contextlib.closing(examine(pid)) as target:
+            with pytest.raises(CannotStop, match="does not stop"):
+                Tracee(pid, target.architecture)
+            fifo.write_bytes(b"")
+            until(lambda: states(pid) == "t")
+            release_stopped()
+            until(lambda: states(pid) == "D")  # in its next sleep
+            return [states(pid)]
+
+    assert in_child(stop_late) == ["D"]
+
+
+def test_a_thread_that_did_not_stop_in_time_may_be_tried_again(sleeper):
+    pid, fifo = sleeper
+
+    def twice() -> str:
+        with contextlib.closing(examine(pid)) as target:
+            for _ in range(2):
+                with pytest.raises(CannotStop, match="does not stop"):
+                    Tracee(pid, target.architecture)
+            fifo.write_bytes(b"")
+            thread = Tracee(pid, target.architecture)
+            stood = states(pid)
+            thread.let_go()
+            return stood
+
+    assert in_child(twice) == "t"
+    until(lambda: states(pid) == "D")
 
 
 def test_a_thread_with_little_stack_left_is_refused(start: Start):

@@ -42,6 +42,14 @@ def vfork():
     subprocess.run(["sleep", "1000"])
 
 
+def uninterruptible():
+    """Its thread sleeps until a child, which shares its memory, has opened a FIFO: that of its second argument."""
+    for _ in range(1000):
+        action = (os.POSIX_SPAWN_OPEN, 9, sys.argv[2], os.O_RDONLY, 0)
+        os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ, file_actions=[action]), 0)
+        print("went on", flush=True)
+
+
 def spin():
     while True:
         pass

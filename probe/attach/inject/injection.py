@@ -13,13 +13,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...host.processes import has_ended
 from ..refusals import refusal
 from . import ptrace
 from .call import CallFailed, RemoteCalls
 from .elf import PAGE
 from .safepoint import check_fit, stop_safe_thread
 from .target import Target
-from .tracee import GENERAL_REGSET, Tracee
+from .tracee import GENERAL_REGSET, CannotStop, Tracee, release_stopped
 
 READ, WRITE, EXECUTE = 1, 2, 4
 PRIVATE_ANONYMOUS = 0x22
@@ -62,7 +63,7 @@ def inject(target: Target, text: bytes, deadline: float) -> Injected:
 def _inject(
     target: Target, text: bytes, deadline: float, way: str, run: Callable[[Target, RemoteCalls, bytes], int]
 ) -> Injected:
-    failure: CallFailed | OSError | None = None
+    failure: CallFailed | CannotStop | OSError | None = None
     for _ in range(TRIES):
         thread = stop_safe_thread(target, deadline, takes_locks=way == THREAD)
         calls, new = None, 0
@@ -70,12 +71,14 @@ def _inject(
             calls = RemoteCalls(target, thread)
             new = run(target, calls, text)
             failure = None
-        except (CallFailed, OSError) as error:
+        except (CallFailed, CannotStop, OSError) as error:
             failure = error
         finally:
             seconds = calls.close() if calls else thread.let_go()
         if failure is None:
             return Injected(way, thread.tid, seconds * 1e3, new)
+    if has_ended(target.pid):
+        raise refusal("target-ended", target.pid)
     raise refusal("call-failed", target.pid, why=failure)
 
 
@@ -146,6 +149,7 @@ def warm_up(target: Target) -> None:
         lambda: ptrace.syscall_stop(thread.tid),
         lambda: architecture.stub(0, 0, target.symbols),
         thread.let_go,
+        release_stopped,
     ]
     for step in steps:
         with contextlib.suppress(Exception):

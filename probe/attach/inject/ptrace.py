@@ -67,8 +67,8 @@ def resume_to_syscall(tid: int) -> None:
     _request(SYSCALL, tid)
 
 
-def detach(tid: int) -> None:
-    _request(DETACH, tid)
+def detach(tid: int, signal: int = 0) -> None:
+    _request(DETACH, tid, 0, signal)
 
 
 def get_regset(tid: int, kind: int) -> bytes:

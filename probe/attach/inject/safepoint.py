@@ -13,10 +13,11 @@ import time
 
 from ...host.memory_maps import mapping_at
 from ...host.process_status import thread_status
+from ...host.processes import has_ended
 from ..deferred_signals import ENDING, SignalPending
 from ..refusals import permission, refusal
 from .target import Target
-from .tracee import CannotStop, GroupStopped, Tracee
+from .tracee import CannotStop, GroupStopped, Tracee, release_stopped
 
 # Modules in whose code a thread may be holding such a lock.
 _LOCKING = re.compile(
@@ -52,8 +53,13 @@ def stop_safe_thread(target: Target, deadline: float, takes_locks: bool = True) 
             if thread := search.stop(tid):
                 return thread
             if time.monotonic() > deadline:
-                raise refusal("no-safe-point", target.pid, why=search.reason)
+                break
+        release_stopped()
         now = time.monotonic()
+        if has_ended(target.pid):
+            raise refusal("target-ended", target.pid)
+        if now > deadline:
+            raise refusal("no-safe-point", target.pid, why=search.reason)
         time.sleep(SHORT_PAUSE_SECONDS if now - began < HURRY_SECONDS else PAUSE_SECONDS)
         if now - refreshed > FRESH_SECONDS:
             target.refresh()
@@ -111,7 +117,7 @@ class _Search:
     def __init__(self, target: Target, takes_locks: bool) -> None:
         self._target = target
         self._takes_locks = takes_locks
-        self.reason = "none could be stopped"
+        self.reason = "none could be stopped: all are in uninterruptible sleep"
         self._denied_since = 0.0
         self._masked: dict[int, float] = {}
 

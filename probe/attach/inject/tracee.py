@@ -2,6 +2,9 @@
 
 Made by `safepoint` for each thread that it tries; the other threads of the target keep running.  Whoever makes one lets
 it go; otherwise it goes on when this process ends.  PTRACE_ATTACH is never used.
+
+The kernel detaches stopped threads only, and the request to stop cannot be taken back.  So a thread that did not stop
+in time stays traced; every later wait lets it go at the moment it stops.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ STOP_SECONDS = 0.3  # a thread that runs or sleeps stops within microseconds; on
 LOOKS = 50  # without a pause: most stops arrive within some 20 us
 _STOPS = {signal.SIGCHLD}  # sent at a tracee's stops too
 SYSCALL_TRAP = signal.SIGTRAP | 0x80  # as PTRACE_O_TRACESYSGOOD marks it
+_stopping: set[int] = set()  # threads that were let go before they stopped
 
 
 class CannotStop(Exception):
@@ -37,10 +41,15 @@ class Tracee:
         self.tid = tid
         self._architecture = architecture
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # for `wait`; the process is ours alone
+        self.since = time.monotonic()
+        release_stopped()
         try:
-            ptrace.seize(tid)
+            if tid not in _stopping:
+                ptrace.seize(tid)
+                ptrace.interrupt(tid)
         except ProcessLookupError:
             raise CannotStop(f"thread {tid} ended") from None
+        _stopping.discard(tid)
         try:
             self._stop()
             self.registers = self.get_registers()
@@ -60,6 +69,7 @@ class Tracee:
         deadline = time.monotonic() + seconds
         looks = 0
         while True:
+            release_stopped()
             pid, status = os.waitpid(self.tid, ptrace.WAIT_ALL | os.WNOHANG)
             if pid:
                 if os.WIFEXITED(status) or os.WIFSIGNALED(status):
@@ -72,18 +82,17 @@ class Tracee:
                 signal.sigtimedwait(_STOPS, max(0.0, deadline - time.monotonic()))
 
     def let_go(self) -> float:
-        """Detach; returns for how many seconds the thread stood."""
-        # it may have died, or not stop: the kernel detaches when this process ends
-        with contextlib.suppress(OSError):
+        """Detach, now or once it stops; returns for how many seconds the thread stood."""
+        try:
             ptrace.detach(self.tid)
+        except OSError:  # it has not stopped, or has ended
+            _stopping.add(self.tid)
         return time.monotonic() - self.since
 
     def _stop(self) -> None:
-        self.since = time.monotonic()
-        ptrace.interrupt(self.tid)
         status = self._wait_for_stop()
         while not is_event_stop(status):  # a signal for the target came first
-            ptrace.resume(self.tid, os.WSTOPSIG(status))
+            ptrace.resume(self.tid, signal_of(status))
             status = self._wait_for_stop()
         if os.WSTOPSIG(status) != signal.SIGTRAP:
             raise GroupStopped
@@ -96,9 +105,26 @@ class Tracee:
         return status
 
 
+def release_stopped() -> None:
+    """Let go of the threads that have stopped since they were given up, and forget those that have ended."""
+    for tid in list(_stopping):
+        with contextlib.suppress(OSError):
+            pid, status = os.waitpid(tid, ptrace.WAIT_ALL | os.WNOHANG)
+            if not pid:
+                continue
+            if os.WIFSTOPPED(status):
+                ptrace.detach(tid, signal_of(status))
+        _stopping.discard(tid)
+
+
 def is_event_stop(status: int) -> bool:
     return status >> 16 == ptrace.EVENT_STOP
 
 
 def is_syscall_stop(status: int) -> bool:
     return os.WSTOPSIG(status) == SYSCALL_TRAP
+
+
+def signal_of(status: int) -> int:
+    """The signal that the thread has stopped to receive; 0 at a stop of another kind."""
+    return 0 if is_event_stop(status) or is_syscall_stop(status) else os.WSTOPSIG(status)
