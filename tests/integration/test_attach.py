@@ -103,13 +103,9 @@ def test_every_version_is_attached_to_under_load_and_stays_whole(start_python, v
     target = start_python(interpreter(version), "busy.py")
     put(target)
     until(lambda: threads(target.pid) >= 4, 3)
-    waits = []
-    for _ in range(STRESS):
-        began = time.monotonic()
+    for _ in range(STRESS):  # how long it takes: test_endurance.py
         assert put(target).python.startswith(version)
-        waits.append(time.monotonic() - began)
     assert "broken" not in target.output
-    assert sorted(waits)[len(waits) // 2] < 0.25
 
 
 @pytest.mark.parametrize("length", [75, 76, 160])
@@ -195,12 +191,11 @@ def _in_child(work) -> int:
 def test_with_the_gil_held_in_native_code_it_says_so_and_nothing_runs_later(start: Start, tmp_path):
     target = start("waiting.py", "gil_held")
     trace = tmp_path / "ran"
-    began = time.monotonic()
     error = refusal(
         target.pid, timeout=1.0, text=f"def start(facts):\n    open({str(trace)!r}, 'w')\n    return {{}}\n"
     )
     assert error.code == "gil-held" and re.search(r": its main thread, asleep[^,]*, holds the GIL", error.message)
-    assert time.monotonic() - began < 1.5
+    assert "released" not in target.output
     target.wait_for("released")
     until(lambda: threads(target.pid) == 1, 3)
     assert not trace.exists()
@@ -221,9 +216,8 @@ def test_ctrl_c_ends_a_waiting_attach_at_once_and_removes_the_rendezvous(start: 
     until(lambda: rendezvous_directories() != [], 3)
     until(lambda: threads(target.pid) == 2, 3)
     os.kill(child, signal.SIGINT)
-    began = time.monotonic()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert time.monotonic() - began < 0.5
+    assert "released" not in target.output
     assert rendezvous_directories() == []
     target.wait_for("released")
     until(lambda: threads(target.pid) == 1, 3)

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.alone  # it looks at the clock
 def refusal(pid: int) -> AttachError:
     began = time.monotonic()
     with pytest.raises(AttachError) as caught:
-        attach(pid, timeout=5)
-    assert time.monotonic() - began < 1.0
+        attach(pid, timeout=20)
+    assert time.monotonic() - began < 10
     assert caught.value.code in CODES
     assert caught.value.hint
     return caught.value

@@ -72,14 +72,14 @@ def test_a_hundred_megabytes_are_cut_and_counted(job: Target, probe: Probe) -> N
 def test_an_endless_snippet_is_cancelled_at_its_time_out(job: Target, probe: Probe) -> None:
     begin = time.monotonic()
     done = probe(job.pid, "eval", "--timeout", "1", "while True: pass", status=6)
-    assert time.monotonic() - begin < 6 and "eval-timeout" in done.stderr
+    assert time.monotonic() - begin < 30 and "eval-timeout" in done.stderr
     steps_on(job, probe)
 
 
 def test_a_snippet_stuck_in_c_is_named_and_the_job_goes_on_after_it(job: Target, probe: Probe) -> None:
     begin = time.monotonic()
-    done = probe(job.pid, "eval", "--timeout", "1", "import time; time.sleep(6)", status=6)
-    assert time.monotonic() - begin < 5 and "eval-timeout" in done.stderr
+    done = probe(job.pid, "eval", "--timeout", "1", "import time; time.sleep(15)", status=6)
+    assert time.monotonic() - begin < 12 and "eval-timeout" in done.stderr
     assert "still holds the job" in probe(job.pid, "eval", "1", status=6).stderr
     steps_on(job, probe)
 
@@ -94,7 +94,7 @@ def test_a_job_that_does_not_step_says_so_at_once(start: Start, probe: Probe, tm
     assert time.monotonic() - begin < 20 and "no-step" in done.stderr and "--now" in done.stderr
     begin = time.monotonic()
     probe(job.pid, "eval", "print(x)", status=6)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 10
     assert probe(job.pid, "eval", "--now", "print(x)").stdout == "5\n"
 
 

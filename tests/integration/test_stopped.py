@@ -41,7 +41,7 @@ def test_what_needs_the_agent_says_at_once_that_it_does_not_answer(job: Target, 
     for words in (("eval", "1"), ("set", "sample=2"), ("detach",)):
         began = time.monotonic()
         done = probe(job.pid, *words, status=8)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 8  # of the 10 s that a silent rank would be waited for
         assert f"kill -CONT {job.pid}" in done.stderr
 
 
@@ -55,8 +55,8 @@ def test_it_gives_the_same_rows(job: Target, probe: Probe, how: str) -> None:
         expected = connection.query(SQL.format(last=last)).to_pylist()
     snippet = _stand_still(job, how)
     began = time.monotonic()
-    done = probe(job.pid, "query", "--format", "json", SQL.format(last=last))
-    assert time.monotonic() - began < 6
+    done = probe(job.pid, "query", "--timeout", "30", "--format", "json", SQL.format(last=last))
+    assert time.monotonic() - began < 20
     assert len(expected) > 500 and json.loads(done.stdout) == expected
     assert "answered 0/1 ranks in " in done.stderr and ", silent: 0; read from memory: rank 0" in done.stderr
     agents = json.loads(probe(job.pid, "query", "--format", "json", "SELECT state, step FROM probe.agents").stdout)

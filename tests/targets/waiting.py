@@ -80,7 +80,7 @@ def nanosleep():
 
 
 def gil_held():
-    ctypes.PyDLL(None).sleep(2)
+    ctypes.PyDLL(None).sleep(4)
     print("released", flush=True)
     time.sleep(1000)
 

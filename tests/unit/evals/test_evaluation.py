@@ -203,7 +203,7 @@ def test_a_job_that_does_not_step_is_told_so_at_once(ranks: list[FakeAgent], con
     with pytest.raises(EvalError, match=r"No step for 42 s \(usually 0.01 s\) on rank 0") as caught:
         connected(*ranks).eval("1")
     assert caught.value.code == "no-step" and "--now" in caught.value.hint
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 5
     assert ranks[0].armed is None and ranks[1].armed is None
 
 

@@ -46,7 +46,7 @@ def test_in_the_middle_of_duckdbs_work(agent: Make, connected: Connect, press: C
     begun = time.monotonic()
     with pytest.raises(Interrupted):
         connection.query(ENDLESS)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 15
     assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 
 
@@ -112,5 +112,5 @@ def test_while_rows_are_awaited(agent: Make, connected: Connect, press: Callable
     begun = time.monotonic()
     with pytest.raises(Interrupted):
         connection.query("SELECT * FROM python.torch_trace")
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 15
     until(lambda: "cancel" in [request["kind"] for request in one.requests])
