@@ -17,7 +17,8 @@ from .version import __version__
 if TYPE_CHECKING:
     from .attach import Attached
     from .attach.starting import start
-    from .connection import Connection, Unreached, connect
+    from .client.agent_requests import Unreached
+    from .connection import Connection, connect
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
     from .errors import (
@@ -46,7 +47,7 @@ __all__ = [
     "UsageError", "__version__", "connect", "start",
 ]  # fmt: skip
 _MODULES = {
-    **dict.fromkeys(("Connection", "Unreached", "connect"), "connection"),
+    **dict.fromkeys(("Connection", "connect"), "connection"),
     **dict.fromkeys(("EvalResult", "RankResult"), "evals.evaluation"),
     **dict.fromkeys(("Cost", "Coverage", "Fetch", "Note", "Result"), "query.result"),
     "Attached": "attach",
@@ -54,6 +55,7 @@ _MODULES = {
     "Report": "diagnose.report",
     "Snapshot": "snapshot.snapshot",
     "Stragglers": "diagnose.stragglers",
+    "Unreached": "client.agent_requests",
     "start": "attach.starting",
 }
 

@@ -1,29 +1,25 @@
 """A connection to a job: query, eval, detach.  Returned by probe.connect(), used by the command line.
 
-Invariant: no call outlives its time-out, and `notes` names the ranks that did not answer.
+Invariant: no call outlives its time-out, and its result, `notes` or `unreached` name the ranks that did not answer.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pkgutil import resolve_name
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import protocol as wire
-from .client.client import AgentLink, Call, Client, nobody
+from .client import agent_requests
+from .client.agent_requests import Unreached
+from .client.client import Client
 from .client.endpoints import Resolved, resolve
-from .client.handshake import greet, whoami
-from .client.preflight import look
-from .errors import AgentError, SilentError, UsageError
-from .host import agent_memory
+from .client.handshake import open_links, whoami
+from .errors import UsageError
 from .host.facts import Facts
 from .host.file_limits import make_room
-from .query.interruptible import interruptibly
-from .settings import checked_settings
 from .snapshot.align import Alignment
 
 if TYPE_CHECKING:
@@ -32,32 +28,15 @@ if TYPE_CHECKING:
     from .evals.evaluation import EvalResult, OnOutput
     from .query.database import Database
     from .query.duckdb_session import DuckDBSession
-    from .query.result import Coverage, Result
-    from .snapshot.scans import FetchAccount
+    from .query.result import Result
     from .snapshot.snapshot import Snapshot
     from .snapshot.source import Source
     from .snapshot.stacks import Thread
     from .snapshot.wire_source import WireSource
 
 MAX_FETCH = 1e9  # bytes
-SOURCES: dict[str, str] = {
-    # recorded ranks: Address.source -> module:class, imported when it is needed and made with Address.url
-}
-_MEMORY_FREED_S = 1.0
-_DETACH_S = 15.0  # the target removes kernels at a boundary; if none comes, it says so by then
-
-
-@dataclass(frozen=True)
-class Unreached:
-    """A rank that a request did not reach, and why.  host: "" for this machine, on which pid is then valid.
-
-    Example: `[each.rank for each in job.unreached]`
-    """
-
-    rank: int
-    pid: int
-    host: str
-    why: str
+# Recorded ranks: Address.source -> module:class, imported when it is needed and made with Address.url.
+SOURCES: dict[str, str] = {}
 
 
 class Connection:
@@ -66,31 +45,26 @@ class Connection:
     Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
 
     notes: what the user should know about the last call, except query(), whose Result has its own; unreached: the ranks
-    that the last stacks(), set() or detach() did not reach.
+    that the last stacks(), set() or detach() did not reach; account: what the last query or snapshot has fetched.
     """
 
     def __init__(self, resolved: Resolved, timeout: float = 10.0, key: str | None = None) -> None:
-        self.endpoint = resolved.endpoint
-        self.timeout = timeout
+        self.endpoint, self.timeout = resolved.endpoint, timeout
         self.notes: list[str] = []
         self.unreached: list[Unreached] = []
         make_room(len(resolved.addresses))
         self._client = Client(key)
-        self._agents_source: WireSource | None = None
+        self._wire_source: WireSource | None = None
         self._recorded: list[Source] = []
-        self._opening: DuckDBSession | None = None
+        self._session: DuckDBSession | None = None
         self.database: Database | None = None
         self._alignment = Alignment(self._client, timeout)
         self._closed = False
         try:
-            for address in resolved.addresses:
-                if address.source:
-                    self._recorded.append(resolve_name(SOURCES[address.source])(address.url))
-                else:
-                    self._client.connect(look(address, timeout))
-            if self._client.links:
-                greet(self._client, self.timeout)
-                self._alignment.align()
+            addresses = resolved.addresses
+            self._recorded = [resolve_name(SOURCES[each.source])(each.url) for each in addresses if each.source]
+            open_links(self._client, [each for each in addresses if not each.source], timeout)
+            self._alignment.align()
         except BaseException:
             self.close()
             raise
@@ -98,27 +72,24 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
     def agents(self) -> list[Facts]:
-        """The facts of all agents that answer and of recorded ranks, by rank; pid as this machine sees it, if it is
-        here."""
-        found = [replace(link.facts, pid=link.pid) for link in self._client.links if not link.silent]
-        if self._recorded:
-            from .snapshot.source import Rank
+        """The facts of all agents that answer and of recorded ranks, by rank; pid as this machine sees it, if here."""
+        answering = [replace(link.facts, pid=link.pid) for link in self._client.links if not link.silent]
+        recorded = [facts for source in self._recorded for facts in source.facts()]
+        return sorted([*answering, *recorded], key=lambda facts: facts.rank or 0)
 
-            found += [one.facts for source in self._recorded for one in source.ranks() if isinstance(one, Rank)]
-        return sorted(found, key=lambda facts: facts.rank or 0)
-
-    def _begin(self) -> None:
+    def _begin(self, what: str = "", control: bool = False) -> None:
+        """Begin a call.  what: it needs agents, and if `control` a key that may control them."""
         if self._closed:
             raise UsageError("This connection is closed.", f'Open a new one: probe.connect("{self.endpoint}")')
         self.notes = []
         self._client.interrupted = False
+        if what:
+            agent_requests.require_agents(self._client.links, self.endpoint, what, control)
 
     def query(
         self, sql: str, *, open_steps: bool = False, min_ranks: int = 1, max_fetch: float | None = MAX_FETCH
@@ -134,28 +105,18 @@ class Connection:
         begun = time.monotonic()
         from .query.duckdb_session import DuckDBSession
 
-        self._opening = self._opening or DuckDBSession()
+        self._session = self._session or DuckDBSession()
         from .query.database import Database
-        from .query.notes import notes_of
-        from .query.result import Cost, Coverage, Result
         from .tables import TABLES
 
-        self.database = database = self.database or Database(TABLES, self._opening)
+        self.database = self.database or Database(TABLES, self._session)
         job = self._snapshot(open_steps, max_fetch)
-        self._enough(Coverage.of(job, time.monotonic() - begun), min_ranks)
-        table = interruptibly(partial(database.run, sql, job), database.interrupt, lambda: self._client.interrupted)
-        seconds = time.monotonic() - begun
-        coverage = Coverage.of(job, seconds)
-        self._enough(coverage, min_ranks)
-        notes = notes_of(job, coverage, database.scanned, self.endpoint)
-        cost = Cost.of(self.account.scans, self.account.seconds, database.seconds, seconds)
-        return Result(table, coverage, notes, cost)
+        return self.database.answer(sql, job, self.account, self._client, self.endpoint, min_ranks, begun)
 
     def snapshot(self, *, open_steps: bool = False, max_fetch: float | None = MAX_FETCH) -> Snapshot:
         """All ranks at this moment; their rows are fetched when they are read, max_fetch bytes at most.
 
-        Raises SilentError if no rank answers; reading raises QueryError past max_fetch.  Cost: one request to each
-        rank, then as query().
+        Raises SilentError if no rank answers; reading, QueryError.  Cost: one request to each rank, then as query().
 
         Example: `job.snapshot().ranks[0].rows("steps")["time_ns"]`
         """
@@ -163,38 +124,21 @@ class Connection:
         return self._snapshot(open_steps, max_fetch)
 
     def _snapshot(self, open_steps: bool, max_fetch: float | None) -> Snapshot:
+        from .snapshot.scans import FetchAccount
         from .snapshot.snapshot import Snapshot
         from .snapshot.wire_source import WireSource
 
         self._alignment.update()
-        if self._client.links and self._agents_source is None:
-            self._agents_source = WireSource(self._client, self.timeout, self.account)
+        if self._wire_source is None:
+            self.account = FetchAccount()
+            self._wire_source = WireSource(self._client, self.timeout, self.account)
         self.account.begin(max_fetch)
-        agents = [] if self._agents_source is None else [self._agents_source]
-        return Snapshot([*agents, *self._recorded], open_steps)
-
-    @cached_property
-    def account(self) -> FetchAccount:
-        """What the last query or snapshot has fetched from which rank."""
-        from .snapshot.scans import FetchAccount
-
-        return FetchAccount()
-
-    def _enough(self, coverage: Coverage, min_ranks: int) -> None:
-        if coverage.seen < min_ranks:
-            raise SilentError(f"Fewer than {min_ranks} ranks: {coverage}.", f"Why: probe {self.endpoint} hang")
+        return Snapshot([self._wire_source, *self._recorded], open_steps)
 
     def eval(
-        self,
-        code: str,
-        *,
-        ranks: Sequence[int] | None = None,
-        now: bool = False,
-        timeout: float | None = None,
-        write: bool = True,
-        filename: str = "<eval>",
-        on_output: OnOutput | None = None,
-    ) -> EvalResult:
+        self, code: str, *, ranks: Sequence[int] | None = None, now: bool = False, timeout: float | None = None,
+        write: bool = True, filename: str = "<eval>", on_output: OnOutput | None = None,
+    ) -> EvalResult:  # fmt: skip
         """Run Python in the job: at the same step on all ranks (or these), between two iterations; or at once (now).
 
         A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr", text) receives
@@ -203,42 +147,14 @@ class Connection:
 
         Example: `job.eval("optimizer.param_groups[0]['lr'] = 1e-4")[0].ok`
         """
-        self._begin()
+        self._begin("eval", control=True)
         from .evals.evaluation import Snippet, evaluate
 
-        self._must_reach_agents("eval")
-        links = self._chosen(ranks)
-        self._must_control("eval")
-        if not now:
-            self._alignment.settle()
-        together = not now and len(links) > 1 and any(link.facts.distributed for link in links)
-        if together:
-            self._alignment.same_steps(links)
-        here = [link.rank for link in links]
-        everyone = set(here) >= set(range(max(link.facts.world_size or 1 for link in links)))
-        asked = None if ranks is None and everyone else here  # an endpoint may be one rank of several
-        snippet = Snippet(code, filename, now, timeout, write, whoami(), asked)
-        results = evaluate(self._client, links, snippet, together, self.timeout, on_output)
-        self.notes += [
-            f"rank {result.rank}: {result.dropped_bytes} bytes of output were dropped"
-            for result in results
-            if result.dropped_bytes
-        ]
+        snippet = Snippet(code, filename, now, timeout, write, whoami(), None if ranks is None else list(ranks))
+        results = evaluate(self._client, self._alignment, snippet, self.timeout, on_output)
+        dropped = {each.rank: each.dropped_bytes for each in results if each.dropped_bytes}
+        self.notes += [f"rank {rank}: {count} bytes of output were dropped" for rank, count in dropped.items()]
         return results
-
-    def _chosen(self, ranks: Iterable[int] | None) -> list[AgentLink]:
-        links = sorted(self._client.links, key=lambda link: link.rank)
-        if ranks is not None:
-            wanted = set(ranks)
-            absent = wanted - {link.rank for link in links}
-            if absent:
-                there = ", ".join(str(link.rank) for link in links)
-                raise UsageError(f"There is no rank {', '.join(map(str, sorted(absent)))}.", f"Ranks: {there}")
-            links = [link for link in links if link.rank in wanted]
-        silent = [link for link in links if link.silent]
-        if silent:
-            raise SilentError(f"{silent[0].name} {silent[0].silent}: nothing was run.")
-        return links
 
     def stacks(self) -> dict[int, list[Thread]]:
         """Rank -> the Python stacks of all its threads, the main thread first; see unreached for silent ranks.
@@ -247,12 +163,11 @@ class Connection:
 
         Example: `print(*job.stacks()[0][0].frames, sep="\\n")`
         """
-        self._begin()
-        self._must_reach_agents("stacks")
+        self._begin("stacks")
         from .snapshot.stacks import threads_of
 
         calls = self._client.ask(wire.STACKS, time.monotonic() + self.timeout)
-        self._reached(calls)
+        self.unreached = agent_requests.unreached(self._client, calls)
         return {call.link.rank: threads_of(call.answer["threads"]) for call in calls if call.answer is not None}
 
     def hang(self, look_s: float = 1.0) -> Report:
@@ -262,8 +177,7 @@ class Connection:
 
         Example: `print(job.hang().verdict)`
         """
-        self._begin()
-        self._must_reach_agents("hang")
+        self._begin("hang")
         from .diagnose.hang import judge
         from .diagnose.looks import gather
 
@@ -292,16 +206,10 @@ class Connection:
 
         Example: `job.set(sample=1)`
         """
-        self._begin()
-        checked = checked_settings(settings)
-        self._must_control("set")
-        calls = self._client.ask(wire.SET, time.monotonic() + self.timeout, settings=checked)
-        answered = [call for call in calls if call.answer is not None]
-        if not answered:
-            raise nobody([call.error for call in calls])
-        self._reached(calls)
+        self._begin("set", control=True)
+        found, self.unreached = agent_requests.set_sampling(self._client, settings, self.timeout)
         self.notes += [each.why for each in self.unreached]
-        return [{"rank": call.link.rank, **(call.answer or {})["settings"]} for call in answered]
+        return found
 
     def detach(self) -> list[str]:
         """Remove every agent and wait for its end; lines that say what had to stay in which rank.
@@ -310,32 +218,9 @@ class Connection:
 
         Example: `assert not job.detach()`
         """
-        self._begin()
-        self._must_control("detach")
-        calls = self._client.ask(wire.DETACH, time.monotonic() + max(self.timeout, _DETACH_S))
-        self._reached(calls)
-        _wait_for_the_end(call.link for call in calls if call.answer is not None)
-        return [f"rank {call.link.rank}: {line}" for call in calls for line in (call.answer or {"left": []})["left"]]
-
-    def _must_reach_agents(self, what: str) -> None:
-        """Raises UsageError if there are only recorded ranks."""
-        if not self._client.links:
-            hint = f'It can be queried: probe {self.endpoint} query "SELECT …"'
-            raise UsageError(f"{self.endpoint} is a recording, without agents: no {what}.", hint)
-
-    def _must_control(self, what: str) -> None:
-        """Raises AgentError if the key may only read.  Agents refuse too; this names the call, before any has begun."""
-        self._must_reach_agents(what)
-        barred = next((link for link in self._client.links if link.role != wire.CONTROL), None)
-        if barred is not None:
-            hint = "That takes the whole key, as probe key create made it."
-            raise AgentError(f"{barred.name}: this key may read, not control: no {what}.", hint, "read-only")
-
-    def _reached(self, calls: list[Call]) -> None:
-        """Set unreached: the ranks that were silent before, and those that gave no answer now."""
-        why = {link: f"{link.name} {link.silent}" for link in self._client.links if link.silent}
-        why |= {call.link: str(call.error).rstrip(".") for call in calls if call.answer is None}
-        self.unreached = [Unreached(link.rank, link.pid, link.host, told) for link, told in why.items()]
+        self._begin("detach", control=True)
+        left, self.unreached = agent_requests.detach(self._client, self.timeout)
+        return left
 
     def cancel(self) -> None:
         """End the running call with Interrupted.  From a signal handler or any thread.  Raises nothing.  Cost: none.
@@ -350,25 +235,16 @@ class Connection:
         Example: `job.close()`
         """
         self._closed = True
-        if self._opening is not None:
-            self._opening.close()
-            self._opening = self.database = None
+        if self._session is not None:
+            self._session.close()
+            self._session = self.database = None
         self._client.close()
-
-
-def _wait_for_the_end(links: Iterable[AgentLink]) -> None:
-    """Agents that have confirmed the detach free their memory last."""
-    end = time.monotonic() + _MEMORY_FREED_S
-    for link in links:
-        while link.here and agent_memory.descriptors(link.pid) and time.monotonic() < end:
-            time.sleep(0.001)
 
 
 def connect(endpoint: str | None = None, *, timeout: float = 10.0, key: str | None = None) -> Connection:
     """A connection to the ranks of an endpoint; without one, to the only attached job on this machine.
 
     key: the key file for agents at a port (tcp://, job://); by default the one that PROBE_KEY names.
-
     Raises EndpointError, SilentError, AgentError.  Cost: some milliseconds, and one request to each rank.
 
     Example: `with probe.connect("4242") as job: print(job.agents)`

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from probe.arrays.dtypes import Ints
+from probe.arrays.integers import Ints
 from probe.snapshot.snapshot import Snapshot
 from probe.snapshot.source import Rank, Source
 

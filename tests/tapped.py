@@ -30,7 +30,7 @@ from probe.host.facts import Facts
 from probe.snapshot.log import START
 from probe.snapshot.log import Log as ReadersLog
 from probe.snapshot.rows import complete
-from probe.snapshot.snapshot import Rank
+from probe.snapshot.source import Rank
 from probe.streams import MARKS, ON_DEMAND, SPANS, STEPS, STREAMS
 from probe.tables.torch_trace import TABLE
 

@@ -16,7 +16,7 @@ from ..output.result import Records
 from ..session import connected, say
 
 if TYPE_CHECKING:
-    from probe.connection import Unreached
+    from probe.client.agent_requests import Unreached
     from probe.snapshot.stacks import Folded
 
 COLUMNS = ("rank", "thread", "native_id", "is_main", "depth", "function", "file", "line")

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..schema import Column, Columns
-from .distinct import distinct, places
-from .dtypes import Bools, Ints
+from .integers import Bools, Ints, distinct, places
 
 ARROW_TYPES: dict[str, Any] = {
     "BOOLEAN": pa.bool_(),

@@ -1,8 +1,7 @@
 """Which span ran inside which: parents, depths and self times out of nothing but start, end and thread.
 
-Called by the tables that are made of spans.  Everything is vectorised: a million spans take some 0.3 s.
-Invariant: spans of one thread are nested or disjoint; where they are not (coroutines), the answer is
-still a tree, if not a meaningful one.
+Called by what derives rows from spans, of which a million take some 0.3 s.  Invariant: spans of one thread are nested
+or disjoint; where they are not (coroutines), the answer is still a tree, if not a meaningful one.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from .distinct import distinct, places
-from .dtypes import Bools, Ints
+from .integers import Bools, Ints, distinct, places
 
 NONE = -1
 _MANY = 8  # threads: one by one they take longer
@@ -90,6 +88,34 @@ def _nest_thread(
             parent[rows[here]] = rows[above[np.searchsorted(above, here) - 1]]
         generations[generation].append(rows[here])
         above = here
+
+
+def united(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """These intervals, disjoint and sorted."""
+    if not len(start):
+        return start, end
+    order = np.argsort(start, kind="stable")
+    start, until = start[order], np.maximum.accumulate(end[order])
+    first = np.append(True, start[1:] > until[:-1])
+    return start[first], until[np.append(first[1:], True)]
+
+
+def covered(times: Ints, start: Ints, end: Ints) -> Ints:
+    """How much of the time before each moment these disjoint, sorted intervals take."""
+    if not len(start):
+        return np.zeros(len(times), np.int64)
+    done = np.concatenate([[0], np.cumsum(end - start)])
+    before = np.searchsorted(start, times, side="right")
+    last = np.maximum(before - 1, 0)
+    return np.where(before > 0, done[before] - np.maximum(end[last] - times, 0), 0)
+
+
+def around(times: Ints, start: Ints, end: Ints) -> Ints:
+    """The place of the interval around each moment, of disjoint and sorted ones; NONE outside."""
+    if not len(start):
+        return np.full(len(times), NONE, np.int64)
+    place = np.searchsorted(start, times, side="right") - 1
+    return np.where((place >= 0) & (times < end[place]), place, NONE)
 
 
 def self_time(nesting: Nesting, total: Ints) -> Ints:

@@ -13,11 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Bools, Ints
-from ..arrays.nesting import NONE
+from ..arrays.integers import Bools, Ints, distinct
+from ..arrays.nesting import NONE, covered
 from ..streams import BEGIN, BEGIN_SAME_NODE, END
-from .call_tree import CallTree
+from .call_tree import Calls, CallTree
 
 _FAR = 1 << 32  # more than any depth
 
@@ -39,14 +38,6 @@ class Marks:
     thread: Ints
     kind: Ints
     number: Ints  # of the pass
-    module: Ints
-
-
-@dataclass(frozen=True)
-class Calls:
-    """Forward calls, each with the pass before which it ran (the next one) and its module's index in the tree."""
-
-    number: Ints
     module: Ints
 
 
@@ -75,17 +66,6 @@ class Instances:
     @cached_property
     def total(self) -> Ints:
         return self._make("total")
-
-
-def covered(times: Ints, start: Ints, end: Ints) -> Ints:
-    """How much of the time before each moment these disjoint, sorted intervals take."""
-    if not len(start):
-        return np.zeros(len(times), np.int64)
-    done = np.concatenate([[0], np.cumsum(end - start)])
-    before = np.searchsorted(start, times, side="right")
-    last = np.maximum(before - 1, 0)
-    beyond = np.maximum(end[last] - times, 0)
-    return np.where(before > 0, done[before] - beyond, 0)
 
 
 def place_marks(time: Ints, thread: Ints, passes: Passes) -> Ints:

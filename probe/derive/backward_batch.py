@@ -16,10 +16,10 @@ from functools import cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.dtypes import Bools, Ints
-from .backward import Calls, Instances, Marks, Passes, lengths
+from ..arrays.integers import Bools, Ints
+from .backward import Instances, Marks, Passes, lengths
 from .backward import resolve as resolve_each
-from .call_tree import CallTree
+from .call_tree import Calls, CallTree
 
 LEAST = 8  # passes of a shape; for fewer a matrix is not worth its cost
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

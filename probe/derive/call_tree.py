@@ -1,7 +1,9 @@
-"""Which module calls which, as a tree that vectorised code can walk.
+"""Which module calls which, as a tree that vectorised code can walk; and where modules are called.
 
-Made by torch_trace of what spans and the log show, read by probe.derive.backward.  Invariant: a subject's own index is
-that of the first place in which it was seen to be called (probe.derive.call_sites); index 0 stands for no module.
+A module that several others call, such as a shared activation, has a place under each.  Made by torch_trace of what
+spans and the log show, read by probe.derive.backward.  Invariant: the first place of a module bears the module's own
+number, and a module with one caller has no other place, so a job without shared modules only pays for a look at its
+callers; index 0 of the tree stands for no module.
 """
 
 from __future__ import annotations
@@ -12,10 +14,15 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Bools, Ints
+from ..arrays.integers import Bools, Ints, distinct
+from ..arrays.nesting import NONE
+from ..streams import BEGIN_SAME_NODE, END
+from .spans import Spans
 
 _WIDE = 1 << 22  # serial numbers between the first and the last module
+_MAX_PLACES = 10_000  # a module that calls itself ever deeper makes new ones without end
+_FAR = 1 << 20  # more than any depth
+_ROUNDS = 3  # a shared module inside a shared one is settled in the round after its caller
 
 
 @dataclass(frozen=True)
@@ -82,3 +89,121 @@ def _line(parent: Ints, i: int) -> list[int]:
         line.append(i)
         i = int(parent[i])
     return line[::-1]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Forward calls, each with the pass before which it ran (the next one) and its module's index in the tree."""
+
+    number: Ints
+    module: Ints
+
+
+@dataclass(frozen=True)
+class CallSites:
+    """Where modules are called.  of_calls: the place of each span, its subject where it has no other."""
+
+    of_calls: Ints
+    parents: dict[int, int]  # place -> place of the caller, 0 for none
+    subjects: dict[int, int]  # of places other than the first
+
+    @classmethod
+    def of(cls, spans: Spans, calls: Bools, parents: dict[int, int]) -> CallSites:
+        """calls: those whose callers count; parents: the first caller of each module."""
+        first = CallSites(spans.subject, parents, {})
+        rows = np.flatnonzero(calls & (spans.caller != NONE))
+        callers = spans.subject[spans.caller[rows]]
+        most = int(spans.subject.max(initial=0)) + 1
+        pairs = distinct(spans.subject[rows] * most + callers)
+        if len(distinct(pairs // most)) == len(pairs):
+            return first
+        found = cls(spans.subject.copy(), dict(parents), {})
+        for generation in spans.nesting.generations[1:]:
+            if not found._take(spans, generation[calls[generation] & (spans.caller[generation] != NONE)]):
+                return first
+        return found
+
+    def _take(self, spans: Spans, rows: Ints) -> bool:
+        """Give the calls of one generation their places; False if there are too many."""
+        most = int(spans.subject.max(initial=0)) + 1
+        pairs = (self.of_calls[spans.caller[rows]] + _MAX_PLACES * 2) * most + spans.subject[rows]
+        known, inverse = np.unique(pairs, return_inverse=True)
+        places = [self._place(pair // most - _MAX_PLACES * 2, pair % most) for pair in known.tolist()]
+        self.of_calls[rows] = np.array(places, np.int64)[inverse.reshape(-1)]
+        return len(self.subjects) < _MAX_PLACES
+
+    def _place(self, above: int, subject: int) -> int:
+        """The subject's place below a caller's place, a new one if there is none yet."""
+        if self.parents.get(subject) == above:
+            return subject
+        place = -1 - len(self.subjects)
+        self.parents[place], self.subjects[place] = above, subject
+        return place
+
+
+def settle(number: Ints, kind: Ints, module: Ints, tree: CallTree, calls: Calls) -> Ints:
+    """The place of each mark; marks come by pass (number) and time.  calls: with places, as indices of the tree.
+
+    A mark names a module but not its caller.  The backward of a shared module belongs to the caller whose backward
+    began last, unless it has already begun inside that one as often as the caller calls it; then to the last caller
+    with calls left.  A module ends where it began last.
+    """
+    settled: Ints = module.copy()
+    shared = tree.shared()
+    if not shared:
+        return settled
+    rows_of = {first: np.flatnonzero(module == first) for first in shared}
+    node = np.cumsum(kind != BEGIN_SAME_NODE)  # marks of one node of autograd have one number
+    for _ in range(_ROUNDS):
+        for first, places in shared.items():
+            rows = rows_of[first]
+            begins, ends = rows[kind[rows] != END], rows[kind[rows] == END]
+            settled[begins] = _begun_at(number, kind, settled, node, begins, places, tree, calls)
+            last = begins[np.maximum(np.searchsorted(begins, ends) - 1, 0)] if len(begins) else ends
+            settled[ends] = np.where((last < ends) & (number[last] == number[ends]), settled[last], first)
+    return settled
+
+
+def _begun_at(
+    number: Ints, kind: Ints, settled: Ints, node: Ints, begins: Ints, places: Ints, tree: CallTree, calls: Calls
+) -> Ints:
+    """At which of its places a shared module began, at each of these marks; at the first where no caller has begun."""
+    until = np.searchsorted(node, node[begins], side="right") - 1
+    callers = tree.parent[places]
+    seen = [_last_begin(number, kind, settled, int(caller), begins, until, node, calls) for caller in callers]
+    begun, since = (np.stack(each) for each in zip(*seen, strict=True))  # a row for each caller
+    # the caller that began last; of those that began at one node the innermost
+    order = np.where(begun == NONE, NONE, node[begun] * _FAR + tree.depth[callers][:, None])
+    inside = np.arange(len(begins)) - np.searchsorted(node[begins], node[since])  # how often it has begun in the caller
+    most = np.array([_calls_inside(int(caller), places, tree, calls.module) for caller in callers])
+    room = np.where(inside < most[:, None], order, NONE)
+    best = np.where(room.max(axis=0) == NONE, order.argmax(axis=0), room.argmax(axis=0))
+    found: Ints = np.where(begun.max(axis=0) == NONE, places[0], places[best])
+    return found
+
+
+def _last_begin(
+    number: Ints, kind: Ints, module: Ints, caller: int, rows: Ints, until: Ints, node: Ints, calls: Calls
+) -> tuple[Ints, Ints]:
+    """For each of these marks, two earlier ones of its pass, NONE if there are none: the last begin of the caller, and
+    the begin of the caller's call that is in progress.  A call with several outputs begins at the node of each."""
+    begins = np.flatnonzero((module == caller) & (kind != END))
+    if not len(begins) or not caller:
+        return (np.full(len(rows), NONE, np.int64),) * 2
+    place = np.searchsorted(begins, until, side="right") - 1
+    found = begins[np.maximum(place, 0)]
+    known = (place >= 0) & (number[found] == number[rows])
+    nodes = begins[np.append(True, np.diff(node[begins]) > 0)]
+    at = np.searchsorted(nodes, found, side="right") - 1
+    first = np.searchsorted(number[nodes], number[found])
+    many = np.searchsorted(number[nodes], number[found], side="right") - first
+    called = np.bincount(calls.number[calls.module == caller], minlength=int(number.max()) + 1)[number[found]]
+    of_each_call = -(-many // np.maximum(called, 1))  # begins, taken to be as many for every call
+    return np.where(known, found, NONE), np.where(known, nodes[at - (at - first) % of_each_call], NONE)
+
+
+def _calls_inside(caller: int, places: Ints, tree: CallTree, calls: Ints) -> int:
+    """How often the module with these places is called within one call of the caller, directly or not."""
+    there = calls[np.isin(calls, places)]
+    inside = np.count_nonzero(tree.within(there, np.full(len(there), caller)))
+    return -(-int(inside) // max(1, int(np.count_nonzero(calls == caller))))

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrays.arrow import choice, coded, nullable
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Bools, Ints
+from ..arrays.integers import Bools, Ints, distinct
 from ..schema import Columns
 from ..snapshot.rows import Rows
 from ..streams import ASYNC_OP, FAILED

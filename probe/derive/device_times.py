@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import nullable, nulls
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Bools, Ints
-from ..arrays.nesting import NONE, nearest
+from ..arrays.integers import Bools, Ints, distinct
+from ..arrays.nesting import NONE, nearest, united
 from ..snapshot.rows import Rows
 from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARK, OPTIMIZER
 from .backward import Instances, Marks, Passes
 from .partition import Partition
-from .spans import Spans, united
+from .spans import Spans
 
 _MB = 1 << 20
 Resolve = Callable[[Passes, Marks, tuple[Ints, Ints]], Instances]
@@ -76,7 +75,7 @@ class DeviceTimes:
         measured, first = np.unique(spans.subject[self._stamps.known], return_index=True)
         for serial, device in zip(measured.tolist(), self._stamps.device[self._stamps.known][first], strict=True):
             self.devices.setdefault(serial, f"cuda:{device}")
-        spread = {serial for serial, thing in told.items() if thing.get("spread") and part.rank.has(DEVICE)}
+        spread = {serial for serial, thing in told.items() if thing.get("spread") and DEVICE in part.rank.facts.streams}
         for serial in spread:
             self.devices.pop(serial, None)
         on_cuda = {serial for serial, device in self.devices.items() if device.startswith("cuda")}

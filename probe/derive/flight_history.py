@@ -15,7 +15,7 @@ import pyarrow as pa
 from .. import protocol as wire
 from ..schema import Columns
 from ..snapshot.flight_recorder import has_ended, is_in_flight, told_of
-from ..snapshot.snapshot import Rank
+from ..snapshot.source import Rank
 from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once
 
 Told = Mapping[str, Any]  # one entry as torch writes it

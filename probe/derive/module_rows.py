@@ -9,19 +9,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..arrays.distinct import distinct, first_places
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints, distinct, first_places
 from ..arrays.nesting import NONE, depth_below
 from ..streams import FORWARD, KIND_MASK
-from .backward import Calls, Instances, Marks, Passes, place_marks
+from .backward import Instances, Marks, Passes, place_marks
 from .backward_batch import resolve
-from .call_sites import CallSites, settle
-from .call_tree import CallTree
-from .compiled_regions import marks as recorded_marks
-from .compiled_regions import parents as noted_parents
+from .call_tree import Calls, CallSites, CallTree, settle
 from .device_times import DeviceTimes, Timed
 from .partition import Partition
-from .spans import Spans
+from .spans import Spans, noted_parents, recorded_marks
 
 
 def places_of(part: Partition, spans: Spans) -> CallSites:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Bools, Ints
+from ..arrays.integers import Bools, Ints, distinct
 from ..arrays.nesting import NONE
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Rank, RankLeft, Snapshot
+from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank, RankLeft
 from ..streams import BARE, COLLECTIVES
 
 PAIRWISE = ("c10d::send", "c10d::recv_", "c10d::recv_any_source_")

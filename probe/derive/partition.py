@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import nullable
-from ..arrays.distinct import distinct, places
-from ..arrays.dtypes import Bools, Ints
+from ..arrays.integers import Bools, Ints, distinct, places
 from ..snapshot.log import Log
 from ..snapshot.rows import Rows
-from ..snapshot.snapshot import Rank
+from ..snapshot.source import Rank
 from ..snapshot.timeline import Timeline
 from ..streams import SAMPLED
 
@@ -95,7 +94,7 @@ class Partition:
         sampled: Bools = (timeline.flags(steps) & SAMPLED) != 0
         if self.layout is None:
             sampled &= timeline.visible(steps, streams)
-            return sampled if self.rank.snapshot.open_steps else sampled & timeline.finished(steps)
+            return sampled if self.rank.snapshot.open_steps else sampled & (steps < timeline.unfinished)
         owner, own = self.layout.split(steps)
         timelines, completed = [part.timeline for part in self.layout.parts], self.rank.snapshot.completed
         first = np.array([timeline.oldest(streams) for timeline in timelines])
@@ -105,7 +104,11 @@ class Partition:
 
     def native_threads(self, threads: Ints) -> Any:
         """Native thread ids, NULL where the log does not know the thread."""
-        if self.layout is None:
-            return self.rank.native_threads(threads)
-        known = np.array([native is not None for native in self.layout.native_ids])
-        return nullable(np.array([native or 0 for native in self.layout.native_ids], np.int64)[threads], known[threads])
+        known = distinct(threads)
+        ids = np.array([self._native_id(thread) or 0 for thread in known.tolist()], np.int64)[places(threads, known)]
+        return nullable(ids, ids != 0)
+
+    def _native_id(self, thread: int) -> int | None:
+        if self.layout is not None:
+            return self.layout.native_ids[thread]
+        return self.log.threads.get(thread, {}).get("native_id")

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import nullable
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Bools, Ints
+from ..arrays.integers import Bools, Ints, distinct
 from ..schema import Columns
-from ..streams import EVAL, KIND_MASK, SAMPLES, SPANS
+from ..streams import SAMPLES
 from .partition import Partition
 
 
@@ -89,15 +88,5 @@ class Samples:
 
 def common(part: Partition, times: Ints) -> Columns:
     """The common columns.  A sample describes the machine, not a step: it is visible at once, whatever the steps do."""
-    return {"start_ns": times, "step": part.timeline.step(times), "in_eval": _in_eval(part, times)}
-
-
-def _in_eval(part: Partition, times: Ints) -> Bools:
-    """Whether a snippet was running, on any thread."""
-    found = np.zeros(len(times), np.bool_)
-    if not part.log.evals:
-        return found
-    spans = part.rows(SPANS)
-    for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL):
-        found |= (times >= spans["start_ns"][row]) & (times < spans["end_ns"][row])
-    return found
+    in_eval = part.timeline.in_eval(times) if part.log.evals else np.zeros(len(times), np.bool_)  # else no spans needed
+    return {"start_ns": times, "step": part.timeline.step(times), "in_eval": in_eval}

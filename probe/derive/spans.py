@@ -1,6 +1,8 @@
-"""All spans of a partition: what they are, how they nest, and which are forwards that checkpointing ran again.
+"""The spans and marks of a partition as its modules made them, compiled ones too.
 
-Made by torch_trace.  Invariant: one array a property, one element a span, in the order of completion.
+torch.compile(model) calls a wrapper, which calls the model; a backend may call its graph, too.  Used by torch_trace and
+module_rows.  Invariant: a compiled call has one row, under the name of the module that was compiled; what runs eagerly
+inside it, after a graph break, keeps its rows.
 """
 
 from __future__ import annotations
@@ -9,18 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Bools, Ints
-from ..arrays.nesting import Nesting, ancestors_with, nearest, nest
+from ..arrays.integers import Bools, Ints, distinct
+from ..arrays.nesting import NONE, Nesting, ancestors_with, nearest, nest, united
+from ..snapshot.log import Log
 from ..snapshot.rows import Rows
-from ..streams import ENGINE, EVAL, FORWARD, KIND_MASK, MARKS
-from .compiled_regions import spans
+from ..streams import COMPILED, ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, SPANS, WAIT
 from .partition import Partition
+
+_GRAPHS = {"GraphModule", "<lambda>"}  # classes of modules that torch.fx makes of a graph
 
 
 @dataclass(frozen=True)
 class Spans:
-    """caller: row of the module call around each span, NONE outside; recompute: forwards run again."""
+    """One array a property, one element a span, in the order of completion.
+
+    caller: row of the module call around each span, NONE outside; recompute: forwards that checkpointing ran again.
+    """
 
     rows: Rows
     start: Ints
@@ -35,7 +41,7 @@ class Spans:
 
     @classmethod
     def of(cls, part: Partition) -> Spans:
-        rows = spans(part)
+        rows = _without_wrappers(part)
         start, end, thread = (np.ascontiguousarray(rows[slot]) for slot in ("start_ns", "end_ns", "thread"))
         kind = rows["flags"] & KIND_MASK
         nesting = nest(start, end, thread)
@@ -51,17 +57,6 @@ class Spans:
     def recomputed(self) -> tuple[Ints, Ints]:
         """Starts and ends of the time in which checkpointing ran forwards again, disjoint and sorted."""
         return united(self.start[self.recompute], self.end[self.recompute])
-
-
-def united(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """These intervals, disjoint and sorted."""
-    if not len(start):
-        return start, end
-    order = np.argsort(start, kind="stable")
-    start, until = start[order], np.maximum.accumulate(end[order])
-    first = np.append(True, start[1:] > until[:-1])
-    last = np.append(first[1:], True)
-    return start[first], until[last]
 
 
 def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:
@@ -86,3 +81,57 @@ def _on_autograd_threads(part: Partition, start: Ints, thread: Ints, kind: Ints,
     latest = np.searchsorted(begins[order], start, side="right") - 1
     during: Bools = (latest >= 0) & (start < ends[order][latest])
     return during & np.isin(thread, autograd)
+
+
+def _without_wrappers(part: Partition) -> Rows:
+    """The spans except waits; a call of a wrapper becomes a call of the module that it wraps, marked as compiled."""
+    rows, compiled = part.rows(SPANS), _compiled(part.log)
+    waits = rows["flags"] & KIND_MASK == WAIT
+    rows = rows.of(~waits) if waits.any() else rows
+    if not compiled and not (rows["flags"] & COMPILED).any():
+        return rows
+    called = np.isin(rows["subject"], list(compiled)) & (rows["flags"] & KIND_MASK == FORWARD)
+    if not called.any() and not (rows["flags"] & COMPILED).any():
+        return rows
+    made = Rows(rows.slots, rows.table.copy())
+    made["flags"][called] |= COMPILED
+    for wrapper, wrapped in compiled.items():
+        if wrapped:
+            made["subject"][rows["subject"] == wrapper] = wrapped
+    return made.of(~_repeats(made, part.log))
+
+
+def _repeats(rows: Rows, log: Log) -> Bools:
+    """Calls that a compiled call makes of the very same module, or of a graph that the compiler made."""
+    forward = rows["flags"] & KIND_MASK == FORWARD
+    starts, ends, threads = (np.ascontiguousarray(rows[slot]) for slot in ("start_ns", "end_ns", "thread"))
+    caller = nearest(nest(starts, ends, threads), forward)
+    inside = forward & (caller != NONE) & (rows["flags"][caller] & COMPILED != 0)
+    graphs = [subject for subject, module in log.modules.items() if module.get("type") in _GRAPHS]
+    result: Bools = inside & ((rows["subject"] == rows["subject"][caller]) | np.isin(rows["subject"], graphs))
+    return result
+
+
+def recorded_marks(part: Partition) -> Rows:
+    """The marks without those of wrappers, which repeat those of the module inside."""
+    rows = part.rows(MARKS)
+    wrappers = [wrapper for wrapper, wrapped in _compiled(part.log).items() if wrapped]
+    return rows.of(~np.isin(rows["subject"], wrappers)) if wrappers else rows
+
+
+def noted_parents(log: Log) -> dict[int, int]:
+    """The caller of each module where the agent noted it, wrappers skipped."""
+    compiled = {wrapper: wrapped for wrapper, wrapped in _compiled(log).items() if wrapped}
+    found = {}
+    for subject, module in log.modules.items():
+        parent = int(module.get("parent") or 0)
+        if compiled.get(parent) == subject:
+            parent = int(log.modules[parent].get("parent") or 0)
+        if subject not in compiled:
+            found[subject] = compiled.get(parent, parent)
+    return found
+
+
+def _compiled(log: Log) -> dict[int, int]:
+    """Wrapper -> the module in it, 0 where only compiled code ever called that."""
+    return {subject: int(module["wraps"]) for subject, module in log.modules.items() if "wraps" in module}

@@ -10,7 +10,8 @@ from typing import Any
 
 from ..arrays.arrow import table_of
 from ..derive.partition import Partition
-from ..snapshot.snapshot import Rank, RankLeft, Snapshot
+from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank, RankLeft
 from ..tables.declaration import Table
 from ..tables.gpu_trace import TABLE as GPU
 from ..tables.process_trace import TABLE as PROCESS

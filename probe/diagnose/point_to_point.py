@@ -13,7 +13,8 @@ from typing import NamedTuple
 from ..derive.operation_types import operation_type
 from ..derive.operations import PAIRWISE
 from ..snapshot.flight_recorder import Pending
-from ..snapshot.snapshot import Rank, RankLeft, Snapshot
+from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank, RankLeft
 from ..streams import COLLECTIVES
 
 

@@ -23,13 +23,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .. import protocol as wire
+from ..client.agent_requests import chosen
 from ..client.client import AgentLink, Call, Client, Header
 from ..errors import EvalError, ProbeError, SilentError
-from ..snapshot.align import may_change
+from ..snapshot.align import Alignment, may_change
 
 OnOutput = Callable[[list[int], str, str], None]
 EvalResult = list["RankResult"]
@@ -68,7 +69,7 @@ class RankResult:
 
 @dataclass(frozen=True)
 class Snippet:
-    """What to run and how, as the agents get it."""
+    """What to run and how, as the agents get it.  ranks: those that are to run it, None for the whole job."""
 
     code: str
     filename: str
@@ -80,13 +81,22 @@ class Snippet:
 
 
 def evaluate(
-    client: Client, links: Sequence[AgentLink], snippet: Snippet, together: bool, patience: float,
-    on_output: OnOutput | None,
-) -> EvalResult:  # fmt: skip
-    """Run it on these ranks; together: at one step of the job, for a collective in it would hang otherwise.
+    client: Client, alignment: Alignment, snippet: Snippet, patience: float, on_output: OnOutput | None
+) -> EvalResult:
+    """Run it: on several ranks of a process group at one step of the job, for a collective in it would hang otherwise.
 
-    A snippet that raises is a result, not an error.  Raises EvalError, SilentError, Interrupted.
+    A snippet that raises is a result, not an error.  Raises UsageError, EvalError, SilentError, Interrupted.
     """
+    links = chosen(client.links, snippet.ranks)
+    if not snippet.now:
+        alignment.settle()
+    together = not snippet.now and len(links) > 1 and any(link.facts.distributed for link in links)
+    if together:
+        alignment.same_steps(links)
+    here = [link.rank for link in links]
+    everyone = set(here) >= set(range(max(link.facts.world_size or 1 for link in links)))
+    if snippet.ranks is not None or not everyone:  # an endpoint may be one rank of several
+        snippet = replace(snippet, ranks=here)
     missed: BaseException | None = None
     for number in range(_ATTEMPTS):
         attempt = _Attempt(client, snippet, patience, on_output)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -18,15 +18,17 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from ..arrays.arrow import schema_of
-from ..errors import Interrupted, ProbeError, QueryError
+from ..client.client import Client
+from ..errors import Interrupted, QueryError
+from ..snapshot.scans import FetchAccount
 from ..snapshot.snapshot import Snapshot
 from ..tables.declaration import Table
-from .catalogue import comment
+from . import notes
 from .derived_cache import DerivedCaches
-from .duckdb_session import PATH, DuckDBSession
-from .max_step import MaxStep
+from .duckdb_session import PATH, DuckDBSession, interruptibly
+from .result import Cost, Coverage, Result
 from .statement import Statement
-from .subquery_folding import fold
+from .subquery_folding import MaxStep, fold
 from .table_scan import TableScan
 
 _UNKNOWN_TABLE = re.compile(r"Table with name (\S+) does not exist")
@@ -48,7 +50,7 @@ class _LazyDataset(ds.InMemoryDataset):  # type: ignore[misc]
 
 
 class Database:
-    """The tables of a job in DuckDB, for any number of queries.  interrupt() from any thread or signal handler."""
+    """The tables of a job in DuckDB, for any number of queries, one at a time."""
 
     def __init__(self, tables: Iterable[Table], session: DuckDBSession | None = None) -> None:
         self._session = session or DuckDBSession()
@@ -63,11 +65,6 @@ class Database:
     @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
         return self._session.connection
-
-    @property
-    def scanned(self) -> list[Table]:
-        """The tables that the last query read."""
-        return [scan.table for scan in self._scans.values() if scan.scanned]
 
     def _make_views(self, statement: Statement) -> None:
         """Of the tables that the query may read; each takes a millisecond."""
@@ -95,6 +92,22 @@ class Database:
             finally:
                 self.seconds[table] = self.seconds.get(table, 0.0) + time.monotonic() - began
 
+    def answer(
+        self, sql: str, job: Snapshot, account: FetchAccount, client: Client, endpoint: str, min_ranks: int,
+        begun: float,
+    ) -> Result:  # fmt: skip
+        """What run() returns, with its coverage, notes and cost.  begun: when the query began (time.monotonic).
+
+        Raises QueryError, SilentError, and Interrupted after client.interrupt().
+        """
+        Coverage.of(job, time.monotonic() - begun).require(min_ranks, endpoint)
+        table = interruptibly(partial(self.run, sql, job), self._connection.interrupt, lambda: client.interrupted)
+        seconds = time.monotonic() - begun
+        coverage = Coverage.of(job, seconds).require(min_ranks, endpoint)
+        scanned = [scan.table for scan in self._scans.values() if scan.scanned]
+        cost = Cost.of(account, self.seconds, seconds)
+        return Result(table, coverage, notes.notes_of(job, coverage, scanned, endpoint), cost)
+
     def run(self, sql: str, snapshot: Snapshot, pruned: bool = True) -> Any:
         """The result over this snapshot, a pyarrow Table; an empty one for a statement without a result.
 
@@ -114,13 +127,13 @@ class Database:
                 raise self._failure from None
             if isinstance(error, duckdb.InterruptException):
                 raise Interrupted("Interrupted.") from None
-            raise self._hinted(self._with_caret(sql, error), statement) from None
+            raise self._explained(error, statement) from None
 
     def _execute(self, statement: Statement, snapshot: Snapshot | None) -> Any:
         if statement.is_empty:
             raise QueryError("There is no statement in the SQL.", 'For example: "SELECT * FROM probe.agents"')
         if statement.reads_comments:
-            comment(self._connection, self._tables.values())
+            self._connection.execute("; ".join(_comments(self._tables.values())))
         folded = fold(statement, self._max_step(statement, snapshot)) if snapshot is not None else statement.sql
         if self._failure is not None:  # inside a subquery
             raise self._failure
@@ -133,43 +146,46 @@ class Database:
             return None
         return MaxStep(snapshot.completed, frozenset(tables))
 
-    def _with_caret(self, sql: str, error: duckdb.Error) -> duckdb.Error:
-        """DuckDB's error about the user's own text, with the place in it, which sql() leaves out."""
-        if not isinstance(error, (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)):
-            return error
-        try:
-            self._connection.execute(sql)
-        except duckdb.Error as same:
-            return same
-        return error
-
-    def interrupt(self) -> None:
-        self._connection.interrupt()
-
     def close(self) -> None:
         self._session.close()
 
-    def _hinted(self, error: duckdb.Error, statement: Statement) -> ProbeError:
-        """DuckDB's own message with its caret, and the tables or columns that do exist."""
+    def _explained(self, error: duckdb.Error, statement: Statement) -> QueryError:
+        """DuckDB's own message about the user's text, and the tables or columns that do exist."""
+        if isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
+            # sql() leaves out the place in the text, and may have had the folded text; execute() would copy results
+            try:
+                self._connection.execute(statement.sql)
+            except duckdb.Error as same:
+                error = same
         text = str(error)
-        table = _UNKNOWN_TABLE.search(text)
-        if table:
-            return QueryError(text, self._table_hint(table.group(1)), "unknown-table")
-        column = _UNKNOWN_COLUMN.search(text)
-        if column:
-            return QueryError(text, self._column_hint(column.group(1) or column.group(2), statement), "unknown-column")
+        if found := _UNKNOWN_TABLE.search(text):
+            short = {table.short_name: name for name, table in self._tables.items()}
+            nearest = _nearest(found[1].rpartition(".")[2].strip('"!'), short)
+            return QueryError(text, f"{nearest}Tables: {', '.join(sorted(self._tables))}.", "unknown-table")
+        if found := _UNKNOWN_COLUMN.search(text):
+            asked = [table for table in self._tables.values() if statement.names(table)] or self._tables.values()
+            columns = {column.name: column.name for table in asked for column in table.columns}
+            nearest, names = _nearest(found[1] or found[2], columns), ", ".join(table.name for table in asked)
+            return QueryError(text, f"{nearest}Columns of {names}: {', '.join(columns)}.", "unknown-column")
         return QueryError(text)
 
-    def _table_hint(self, name: str) -> str:
-        short = {table.short_name: full for full, table in self._tables.items()}
-        near = get_close_matches(name.lower().rpartition(".")[2].strip('"!'), short, n=1, cutoff=0.5)
-        nearest = f"Nearest: {short[near[0]]}. " if near else ""
-        return f"{nearest}Tables: {', '.join(sorted(self._tables))}."
 
-    def _column_hint(self, name: str, statement: Statement) -> str:
-        tables = list(self._tables.values())
-        asked = [table for table in tables if statement.names(table)] or tables
-        names = list(dict.fromkeys(column.name for table in asked for column in table.columns))
-        near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-        nearest = f"Nearest: {near[0]}. " if near else ""
-        return f"{nearest}Columns of {', '.join(table.name for table in asked)}: {', '.join(names)}."
+def _nearest(name: str, known: Mapping[str, str]) -> str:
+    """`Nearest: python.torch_trace. `; "" if nothing is near."""
+    near = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    return f"Nearest: {known[near[0]]}. " if near else ""
+
+
+def _comments(tables: Iterable[Table]) -> Iterator[str]:
+    """Statements that write the declarations into DuckDB's catalogue.  Two hundred comments take 60 ms, more than most
+    queries, so this is done only for statements that read comments."""
+    for table in tables:
+        yield f"COMMENT ON VIEW {table.name} IS {_quoted(table.doc)}"
+        for column in table.columns:
+            unit = [f"Unit: {column.unit}."] if column.unit else []
+            text = " ".join([column.doc, *unit, *column.remarks])
+            yield f'COMMENT ON COLUMN {table.name}."{column.name}" IS {_quoted(text)}'
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

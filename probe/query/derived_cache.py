@@ -12,10 +12,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints, distinct
 from ..snapshot.log import Log
-from ..snapshot.snapshot import Rank
+from ..snapshot.source import Rank
 from ..streams import DEVICE, PACKING_NS, WRITTEN
 from ..tables.declaration import Table
 from .lazy_columns import LazyColumns

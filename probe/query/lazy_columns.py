@@ -1,6 +1,6 @@
-"""Rows of a table on their way to DuckDB; their columns are made only when they are asked for.
+"""Rows of a table on their way to DuckDB, with the columns that say which rank, where and when.
 
-Made by probe.query.table_scan, kept by probe.query.derived_cache.
+Made by probe.query.table_scan, kept by probe.query.derived_cache.  Invariant: a column is made when it is asked for.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrays.arrow import ARROW_TYPES, table_of
-from ..arrays.dtypes import Bools, Ints
-from ..derive.partition import Disagreement, Partition
+from ..arrays.arrow import ARROW_TYPES, choice, made, repeated, table_of
+from ..arrays.integers import Bools, Ints
+from ..derive.partition import Disagreement, Layout, Partition
 from ..schema import Column, Columns
-from .identity_columns import identified
-from .worker import Worker
+from .duckdb_session import Worker
 
 Chunks = dict[str, list[Any]]  # by column
 Derive = Callable[[Partition], Columns]
@@ -87,7 +86,7 @@ def derived_in_parts(parts: Sequence[Callable[[], Partition]], derive: Derive, w
     Only columns stay in memory: what they are derived from is large, and memory that was used before is quicker than
     new memory.  Columns that are asked for later are derived again.
     """
-    made: list[Ints] = []
+    derived_steps: list[Ints] = []
 
     def work(part: Callable[[], Partition], columns: Sequence[Column]) -> tuple[Ints, list[list[Any]]]:
         partition = part()
@@ -101,15 +100,57 @@ def derived_in_parts(parts: Sequence[Callable[[], Partition]], derive: Derive, w
 
     def make(columns: Sequence[Column]) -> Chunks:
         of_parts = worker.share(lambda part: work(part, columns), parts)
-        made[:] = [np.concatenate([steps for steps, _ in of_parts])]
+        derived_steps[:] = [np.concatenate([steps for steps, _ in of_parts])]
         return {
             column.name: [chunk for _, chunks in of_parts for chunk in chunks[place]]
             for place, column in enumerate(columns)
         }
 
     def steps() -> Ints:
-        if not made:
+        if not derived_steps:
             make([])
-        return made[0]
+        return derived_steps[0]
 
     return LazyColumns(make, steps)
+
+
+def identified(part: Partition, values: Columns) -> Columns:
+    """The columns that a table derived, with rank, host, pid and time before them."""
+    if part.layout is not None:
+        return _of_ranks(part.layout, values)
+    rank = part.rank
+    rows = next(len(values[name]) for name in ("step", "start_ns") if not callable(values[name]))
+    return {
+        "rank": lambda: repeated(rank.rank, rows, "INTEGER"),
+        "host": lambda: repeated(rank.host, rows, "VARCHAR"),
+        "pid": lambda: repeated(rank.pid, rows, "INTEGER"),
+        "time": lambda: pa.array(rank.wall_us(made(values["start_ns"]))).cast(pa.timestamp("us")),
+        **values,
+    }
+
+
+def _of_ranks(layout: Layout, values: Columns) -> Columns:
+    """The same for several ranks; step and start_ns become those of each rank again."""
+    ranks = [part.rank for part in layout.parts]
+    owner, step = layout.split(values["step"])
+
+    def start_ns() -> Ints:
+        return made(values["start_ns"]) - layout.shift_ns[owner]  # type: ignore[no-any-return]
+
+    def host() -> Any:
+        names = list(dict.fromkeys(rank.host for rank in ranks))
+        return choice(np.array([names.index(rank.host) for rank in ranks])[owner], names)
+
+    def time() -> Any:
+        offset = np.array([rank.facts.wall_offset_ns for rank in ranks])
+        return pa.array((start_ns() + offset[owner]) // 1000).cast(pa.timestamp("us"))
+
+    return {
+        "rank": lambda: np.array([rank.rank for rank in ranks], np.int64)[owner],
+        "host": host,
+        "pid": lambda: np.array([rank.pid for rank in ranks], np.int64)[owner],
+        "time": time,
+        **values,
+        "start_ns": start_ns,
+        "step": step,
+    }

@@ -7,18 +7,13 @@ whether for one rank or for a batch of them.  Invariant: each rank's rows are th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints, distinct
 from ..derive.partition import STEP_BITS, Layout, Partition
-from ..host.facts import Facts
-from ..snapshot.log import Log
 from ..snapshot.rows import Rows
-from ..snapshot.source import AllRanks
 from ..snapshot.timeline import Timeline
 from ..streams import DEVICE, SAMPLED, STEPS, TIMES
 from .derived_cache import WORTH_CACHING
@@ -28,20 +23,6 @@ _MAX_ROWS = 1 << 17  # of all of them; more at once take longer, not less
 _MAX_NS = 1 << 50  # of a rank's history: two weeks
 _PAUSE_NS = 1000  # between one rank's time and the next one's
 _FAR = np.iinfo(np.int64).max
-
-
-@dataclass
-class _LaidOut:
-    """What the timeline of a batch is made of."""
-
-    facts: Facts
-    log: Log
-    now_ns: int
-    snapshot: AllRanks
-    streams: dict[str, Rows]
-
-    def rows(self, stream: str) -> Rows:
-        return self.streams[stream]
 
 
 def batch_of(parts: Sequence[Partition], streams: Sequence[str]) -> Partition:
@@ -64,8 +45,8 @@ def batch_of(parts: Sequence[Partition], streams: Sequence[str]) -> Partition:
         for ident in of_rank.tolist()
     ]
     rows[STEPS] = _boundaries(rows[STEPS], owner[STEPS], end, np.array([part.timeline.base for part in parts]))
-    laid_out = _LaidOut(replace(rank.facts, step_base=0), rank.log, rank.now_ns, rank.snapshot, rows)
-    return Partition(rank, laid_out.rows, Timeline(laid_out), layout=Layout(parts, shift, end, native_ids))
+    timeline = Timeline(rank, rows.__getitem__, base=0)
+    return Partition(rank, rows.__getitem__, timeline, layout=Layout(parts, shift, end, native_ids))
 
 
 def _lay_out(rows: dict[str, Rows], owner: dict[str, Ints], ranks: int) -> tuple[Ints, Ints]:
@@ -149,4 +130,4 @@ def _key(part: Partition, streams: Sequence[str]) -> Any:
     )
     devices = tuple(distinct(part.rows(DEVICE)["device"]).tolist()) if DEVICE in streams else ()
     slots = tuple(rank.slots(stream) for stream in (*streams, STEPS))
-    return (rank.rank if len(devices) > 1 else None), records, devices, slots, rank.has(DEVICE)
+    return (rank.rank if len(devices) > 1 else None), records, devices, slots, DEVICE in rank.facts.streams

@@ -5,15 +5,16 @@ Made by Connection.query.  Invariant: whatever a program may want to know is a f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..errors import SilentError
 from ..snapshot.snapshot import Snapshot
 from ..text import some, title
 
 if TYPE_CHECKING:
-    from ..snapshot.scans import Scan
+    from ..snapshot.scans import FetchAccount
 
 SILENT, TAP_OFF, NO_STEPS, UNSAMPLED = "silent", "tap-off", "no-steps", "unsampled"  # codes of notes
 _LINE = "{:>4}  {:<12}{:>12}{:>10}{:>9}"
@@ -58,6 +59,12 @@ class Coverage:
         answered = tuple(rank.rank for rank in snapshot.ranks if rank.rank not in read)
         return cls(answered, tuple(sorted([*read, *(each.rank for each in snapshot.silent)])), read, seconds)
 
+    def require(self, min_ranks: int, endpoint: str) -> Coverage:
+        """Raises SilentError if it covers fewer ranks."""
+        if self.seen < min_ranks:
+            raise SilentError(f"Fewer than {min_ranks} ranks: {self}.", f"Why: probe {endpoint} hang")
+        return self
+
     @property
     def total(self) -> int:
         return len(self.answered) + len(self.silent)
@@ -100,9 +107,9 @@ class Cost:
     total_s: float
 
     @classmethod
-    def of(cls, scans: Iterable[Scan], fetching_s: float, tables_s: Mapping[str, float], total_s: float) -> Cost:
-        fetches = tuple(Fetch(scan.rank.rank, scan.stream, scan.rows, scan.bytes, scan.ms) for scan in scans)
-        return cls(fetches, fetching_s, dict(tables_s), total_s)
+    def of(cls, account: FetchAccount, tables_s: Mapping[str, float], total_s: float) -> Cost:
+        fetches = tuple(Fetch(scan.rank.rank, scan.stream, scan.rows, scan.bytes, scan.ms) for scan in account.scans)
+        return cls(fetches, account.seconds, dict(tables_s), total_s)
 
     def lines(self) -> list[str]:
         """What `--explain-fetch` shows."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,8 @@ Node = Any  # of DuckDB's JSON syntax tree
 _ABOUT_ALL_TABLES = ("information_schema", "duckdb_", "pg_", "pragma", "show", "describe")  # beginnings of words
 _ABOUT_COMMENTS = {"duckdb_columns", "duckdb_views", "information_schema", "pg_description"}  # DESCRIBE shows none
 _VOLATILE = {"random", "uuid", "gen_random_uuid", "nextval", "setseed", "now", "current_timestamp", "clock_timestamp"}
+_ARITHMETIC = {"+", "-", "*", "/", "//"}
+_CLAUSES = ("group_expressions", "group_sets", "having", "sample", "qualify", "modifiers")
 
 
 class Statement:
@@ -92,6 +94,28 @@ def _depends(node: Node, ctes: set[str]) -> bool:
         if str(inner.get("function_name", "")).lower() in _VOLATILE or inner.get("class") == "PARAMETER":
             return True
     return False
+
+
+def returns_only_max_step(node: Node, tables: Collection[str]) -> bool:
+    """Whether a query returns nothing but MAX(step), or that and a constant, of one of these tables."""
+    if node.get("type") != "SELECT_NODE" or any(node.get(clause) for clause in _CLAUSES) or node["cte_map"]["map"]:
+        return False
+    table, chosen = node["from_table"], node["select_list"]
+    if table.get("type") != "BASE_TABLE" or table.get("sample") or table.get("at_clause"):
+        return False
+    name = f"{table.get('schema_name') or 'python'}.{table.get('table_name')}".lower()
+    return name in tables and len(chosen) == 1 and _is_max_step(chosen[0])
+
+
+def _is_max_step(expression: Node) -> bool:
+    if expression.get("class") != "FUNCTION" or expression.get("filter"):
+        return False
+    arguments = [each["expression"] for each in expression["arguments"]]
+    if expression["function_name"].lower() == "max":
+        columns = [each["column_names"][-1].lower() for each in arguments if each.get("class") == "COLUMN_REF"]
+        return len(arguments) == 1 and columns == ["step"]
+    others = [each for each in arguments if each.get("class") != "CONSTANT"]
+    return expression["function_name"] in _ARITHMETIC and len(others) == 1 and _is_max_step(others[0])
 
 
 def text_of(connection: duckdb.DuckDBPyConnection, tree: Node) -> str:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints, distinct
 from ..derive.partition import Partition
 from ..snapshot.rows import Rows
 from ..snapshot.timeline import Timeline

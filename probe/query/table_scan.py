@@ -19,15 +19,17 @@ import pyarrow.dataset as ds
 from ..arrays.arrow import ARROW_TYPES, schema_of
 from ..derive.partition import Partition
 from ..schema import Column, Columns
-from ..snapshot.snapshot import Rank, RankLeft, Snapshot
+from ..snapshot.snapshot import RecentRows, Snapshot
+from ..snapshot.source import Rank, RankLeft
+from ..snapshot.timeline import Timeline
 from ..tables import TABLES
 from ..tables.declaration import Table
 from .derived_cache import DerivedCache, DerivedCaches
+from .duckdb_session import Worker
 from .filter_pruning import Filter
 from .lazy_columns import LazyColumns, derived, derived_in_parts
 from .rank_batch import batch_of, batches_of
 from .step_blocks import STEPS_BEFORE, blocks_of
-from .worker import Worker
 
 
 @dataclass(frozen=True)
@@ -136,15 +138,17 @@ class TableScan:
         """Each rank's rows since a moment (None: all).  First of all they are fetched, so that a rank that falls silent
         is in no result.  Whole ranks, where all ranks are wanted whole: other tables want them too."""
         whole = len(since) == len(self._snapshot.ranks) and not any(each is not None for each in since.values())
-        sources = list(since) if whole else self._snapshot.recent(since)
-        for source in sources:
+        recent = RecentRows(self._snapshot, since)
+        rows = {rank: rank.rows if whole else partial(recent.rows, rank) for rank in since}
+        for of_rank in rows.values():
             for stream in self.table.streams:
                 with contextlib.suppress(RankLeft):
-                    source.rows(stream)
+                    of_rank(stream)
         parts = {}
-        for rank, source in zip(since, sources, strict=True):
+        for rank, of_rank in rows.items():
             with contextlib.suppress(RankLeft):
-                parts[rank] = Partition(rank, source.rows, source.timeline)
+                timeline = rank.timeline if whole else Timeline(rank, of_rank, rank.facts.step_base)
+                parts[rank] = Partition(rank, of_rank, timeline)
         return {rank: part for rank, part in parts.items() if not rank.left}
 
     def _put_rank(

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints
 from ..errors import SilentError
 from ..host import agent_memory
 from ..host.agent_memory import descriptors, filled, read_range

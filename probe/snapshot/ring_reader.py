@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints
 from ..host import agent_memory
 from ..streams import CHUNK_ROWS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints
 from ..streams import CHUNK_ROWS
 
 _GROWTH = 1.25  # spare memory, so that not every query moves all rows

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..arrays.dtypes import Bools, Ints
+from ..arrays.integers import Bools, Ints
 
 
 class Rows:

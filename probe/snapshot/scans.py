@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import protocol as wire
 from ..arrays.arrow import template
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints
 from ..client.client import AgentLink, Call, Client, Header, OnReply
 from ..errors import QueryError, SilentError
 from ..streams import COLLECTIVES, PACKING_NS, WRITTEN

@@ -11,43 +11,11 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from ..arrays.dtypes import Ints
 from ..client.client import nobody
 from ..errors import ProbeError
 from ..streams import PACKING_NS, STEPS, WRITTEN
 from .rows import Rows
 from .source import Rank, RankLeft, SilentRank, Source, Tables
-
-__all__ = ["Rank", "RankLeft", "RecentRows", "SilentRank", "Snapshot"]
-
-
-class RecentRows(Rank):
-    """The same rank, restricted in every stream to about what was recorded from a moment on; but all its steps.
-
-    since_ns: None for everything.  others: those of the other ranks, of which the same stream will be wanted.
-    """
-
-    def __init__(self, everything: Snapshot, whole: Rank, since_ns: int | None, others: Sequence[RecentRows]) -> None:
-        super().__init__(whole.pid, whole.facts, whole.last_seq, whole.log)
-        self.whole, self.since_ns, self.others = whole, since_ns, others
-        self.now_ns, self.snapshot, self._everything = whole.now_ns, everything, everything
-
-    def rows(self, stream: str) -> Rows:
-        if stream == STEPS:
-            return self.whole.rows(stream)
-        if stream not in self._rows:
-            self._everything.fetch_recent(stream, [each for each in self.others if not each.whole.left])
-        if self.whole.left:
-            raise RankLeft
-        return self._rows[stream]
-
-    def put(self, stream: str, table: Ints, oldest: bool = False) -> None:
-        """Keep these rows, without those that are older than wanted; all of them for the whole rank, if it has all."""
-        super().put(stream, table, oldest)
-        if self.since_ns is None:
-            self.whole.put(stream, table, oldest)
-        else:
-            self._rows[stream] = self._rows[stream].since(WRITTEN[stream], self.since_ns - 2 * PACKING_NS)
 
 
 class Snapshot:
@@ -86,35 +54,28 @@ class Snapshot:
                 (self.read if is_read else self.silent).append(one)
         return len(found)
 
-    def fetch(self, stream: str) -> None:
-        """Have all rows of a stream, of all ranks."""
-        missing = [rank for rank in self.ranks if not rank.has_rows(stream)]
-        for rank, table in self._tables(missing, lambda source, some: source.rows(stream, dict.fromkeys(some))).items():
-            rank.put(stream, table)
+    def fetch(self, stream: str, oldest: bool = False) -> None:
+        """Have all rows of a stream, or just its oldest ones, of all ranks."""
 
-    def fetch_oldest(self, stream: str) -> None:
-        """Have the oldest rows of a stream, of all ranks."""
-        missing = [rank for rank in self.ranks if not rank.has_rows(stream, oldest=True)]
-        for rank, table in self._tables(missing, lambda source, some: source.oldest(stream, some)).items():
-            rank.put(stream, table, oldest=True)
+        def tables(source: Source, some: list[Rank]) -> Tables:
+            return source.oldest(stream, some) if oldest else source.rows(stream, dict.fromkeys(some))
 
-    def recent(self, since_ns: Mapping[Rank, int | None]) -> list[RecentRows]:
-        """These ranks, each from its moment on."""
-        found: list[RecentRows] = []
-        found += [RecentRows(self, rank, moment, found) for rank, moment in since_ns.items()]
-        return found
+        missing = [rank for rank in self.ranks if not rank.has_rows(stream, oldest)]
+        for rank, table in self._tables(missing, tables).items():
+            rank.put(stream, table, oldest)
 
-    def fetch_recent(self, stream: str, ranks: Sequence[RecentRows]) -> None:
-        """Have what these ranks have recorded of a stream since their moments."""
-        since = {each.whole: each.since_ns for each in ranks if not each.whole.has_rows(stream)}
-        found = self._tables(
-            list(since), lambda source, some: source.rows(stream, {rank: since[rank] for rank in some})
-        )
-        for each in ranks:
-            if each.whole in found:
-                each.put(stream, found[each.whole])
-            elif not each.whole.left:
-                each.put(stream, each.whole.rows(stream).table)
+    def fetch_since(self, stream: str, since_ns: Mapping[Rank, int | None]) -> dict[Rank, Rows]:
+        """The rows of a stream that these ranks have recorded since about a moment of each, or all of them (None)."""
+        missing = [rank for rank in since_ns if not rank.left and not rank.has_rows(stream)]
+        found = self._tables(missing, lambda source, some: source.rows(stream, {rank: since_ns[rank] for rank in some}))
+        rows = {}
+        for rank, moment in since_ns.items():
+            if moment is None and rank in found:
+                rank.put(stream, found[rank])
+            if not rank.left:
+                of_rank = rank.rows(stream) if rank.has_rows(stream) else Rows(rank.slots(stream), found[rank])
+                rows[rank] = of_rank if moment is None else of_rank.since(WRITTEN[stream], moment - 2 * PACKING_NS)
+        return rows
 
     def _tables(self, ranks: Sequence[Rank], get: Callable[[Source, list[Rank]], Tables]) -> Tables:
         """What the sources of these ranks give.  Raises what nobody() says once no rank is left."""
@@ -148,3 +109,22 @@ class Snapshot:
         """The last step that every rank has completed; None as long as one has not completed any."""
         lasts = [rank.timeline.completed for rank in self.ranks if rank.timeline.steps]
         return None if not lasts or None in lasts else min(last for last in lasts if last is not None)
+
+
+class RecentRows:
+    """Of some ranks about what each has recorded since a moment (None: everything), in every stream but the steps, of
+    which it has all.  The first call for a stream fetches it for all of these ranks."""
+
+    def __init__(self, snapshot: Snapshot, since_ns: Mapping[Rank, int | None]) -> None:
+        self._snapshot, self._since_ns = snapshot, since_ns
+        self._rows: dict[str, dict[Rank, Rows]] = {}
+
+    def rows(self, rank: Rank, stream: str) -> Rows:
+        """Raises RankLeft if this rank fell silent meanwhile."""
+        if stream == STEPS:
+            return rank.rows(stream)
+        if stream not in self._rows:
+            self._rows[stream] = self._snapshot.fetch_since(stream, self._since_ns)
+        if rank.left:
+            raise RankLeft
+        return self._rows[stream][rank]

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
-
-from ..arrays.arrow import nullable
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints
 from ..errors import ProbeError
 from ..host.facts import Facts
 from .log import Log
 from .rows import Rows
-from .timeline import Everyone, Timeline
+from .timeline import AllRanks, Timeline
 
 Tables = Mapping["Rank", Ints]  # rank -> complete rows of one stream by number, shape (rows, slots)
 
@@ -40,6 +37,10 @@ class Source(Protocol):
     def oldest(self, stream: str, ranks: Sequence[Rank]) -> Tables:
         """Some rows at the beginning of the stream; worth writing where they cost less than all rows."""
         return self.rows(stream, dict.fromkeys(ranks))
+
+    def facts(self) -> list[Facts]:
+        """The facts of the ranks that it can read."""
+        return [one.facts for one in self.ranks() if isinstance(one, Rank)]
 
     def ask(self, kind: str, ranks: Sequence[Rank]) -> Mapping[Rank, Any]:
         """What the agents of these ranks answer to a request without fields; {} where none can be asked."""
@@ -63,18 +64,6 @@ class SilentRank:
 
 class RankLeft(Exception):
     """The rank that was being read has left the job; its rows are to be left out."""
-
-
-class AllRanks(Everyone, Protocol):
-    """The snapshot, as its ranks use it."""
-
-    def fetch(self, stream: str) -> None: ...
-
-    def fetch_oldest(self, stream: str) -> None: ...
-
-    def ask(self, kind: str) -> Mapping[Rank, Any]: ...
-
-    def leave(self, rank: Rank, error: ProbeError) -> None: ...
 
 
 class Rank:
@@ -113,7 +102,7 @@ class Rank:
     def oldest_rows(self, stream: str) -> Rows:
         """Some rows at the beginning of a stream, without the rest of it.  Raises RankLeft, as rows()."""
         if stream not in self._rows and stream not in self._oldest and not self.left:
-            self.snapshot.fetch_oldest(stream)
+            self.snapshot.fetch(stream, oldest=True)
         if self.left:
             raise RankLeft
         return self._rows[stream] if stream in self._rows else self._oldest[stream]
@@ -133,10 +122,6 @@ class Rank:
         """Whether rows() (or oldest_rows()) has nothing to fetch."""
         return stream in self._rows or (oldest and stream in self._oldest)
 
-    def has(self, stream: str) -> bool:
-        """Whether the agent records this stream; one of them it makes only where there is a CUDA device."""
-        return stream in self.facts.streams
-
     def slots(self, stream: str) -> tuple[str, ...]:
         """The slots as the agent packs them; a stream that it does not have is empty."""
         return tuple(self.facts.slots(stream))
@@ -147,16 +132,9 @@ class Rank:
 
     @cached_property
     def timeline(self) -> Timeline:
-        return Timeline(self)
+        return Timeline(self, self.rows, self.facts.step_base)
 
     def wall_us(self, times_ns: Ints) -> Ints:
         """Microseconds since 1970, by the pair of clock readings taken with the snapshot."""
         result: Ints = (times_ns + self.facts.wall_offset_ns) // 1000
         return result
-
-    def native_threads(self, threads: Ints) -> Any:
-        """Native thread ids, NULL where the log does not know the thread."""
-        known, inverse = np.unique(threads, return_inverse=True)
-        natives = [self.log.threads.get(ident, {}).get("native_id") for ident in known.tolist()]
-        ids = np.array([native or 0 for native in natives], np.int64)[inverse.reshape(-1)]
-        return nullable(ids, ids != 0)

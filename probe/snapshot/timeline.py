@@ -6,13 +6,15 @@ outermost module call is a step.  Invariant: the same moment has the same step i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from ..arrays.dtypes import Bools, Ints
+from ..arrays.integers import Bools, Ints
+from ..errors import ProbeError
 from ..host.facts import Facts
 from ..streams import BLOCK, ENGINE, EVAL, FORWARD, KIND_MASK, OPTIMIZER, PACKING_NS, SAMPLED, SPANS, STEPS, WRITTEN
 from .log import Log
@@ -30,13 +32,19 @@ class StepEnds:
     stepped: Bools
 
 
-class Everyone(Protocol):
-    """The snapshot, as far as one rank's timeline depends on it."""
+class AllRanks(Protocol):
+    """The snapshot, as its ranks use it."""
 
     open_steps: bool
 
     @property
     def completed(self) -> int | None: ...
+
+    def fetch(self, stream: str, oldest: bool = False) -> None: ...
+
+    def ask(self, kind: str) -> Mapping[Any, Any]: ...
+
+    def leave(self, rank: Any, error: ProbeError) -> None: ...
 
 
 class OneRank(Protocol):
@@ -45,23 +53,19 @@ class OneRank(Protocol):
     facts: Facts
     log: Log
     now_ns: int
-
-    @property
-    def snapshot(self) -> Everyone: ...
-
-    def rows(self, stream: str) -> Rows: ...
+    snapshot: AllRanks
 
 
 class Timeline:
     """step = number of steps the job had completed before; a boundary ends a step.
 
-    boundaries: the rows of STEPS by count, or what stands for them in a loop without an optimizer.
+    rows: of each stream; base: the job's step of count 0; boundaries: the rows of STEPS by count, or what stands for
+    them in a loop without an optimizer.
     """
 
-    def __init__(self, rank: OneRank) -> None:
-        self._rank = rank
-        self.base = rank.facts.step_base
-        rows = rank.rows(STEPS)
+    def __init__(self, rank: OneRank, rows_of: Callable[[str], Rows], base: int) -> None:
+        self._rank, self._rows, self.base = rank, rows_of, base
+        rows = rows_of(STEPS)
         self.incomplete = 1  # the step in which the attach fell
         self.boundaries = rows.of(np.argsort(rows["count"], kind="stable")) if len(rows) else self._count_calls(rows)
         self._ends: Ints = np.ascontiguousarray(self.boundaries["time_ns"])
@@ -70,7 +74,7 @@ class Timeline:
 
     def _count_calls(self, none: Rows) -> Rows:
         """Without optimizer steps and backward passes, every outermost call of a root module is a step."""
-        spans = self._rank.rows(SPANS)
+        spans = self._rows(SPANS)
         kind = spans["flags"] & KIND_MASK
         if self._rank.facts.anchor or np.isin(kind, (ENGINE, OPTIMIZER)).any():
             return none
@@ -97,7 +101,7 @@ class Timeline:
         rows = self.boundaries
         if not len(rows) or not self.incomplete:
             return StepEnds(self._ends, np.ones(len(rows), np.bool_))
-        return step_ends(self._ends, rows["thread"], self._rank.rows(SPANS))
+        return step_ends(self._ends, rows["thread"], self._rows(SPANS))
 
     @property
     def steps(self) -> bool:
@@ -158,11 +162,6 @@ class Timeline:
         run = int(np.argmin(latest[::-1])) if not latest.all() else 0
         return last - run + 1 if run else far
 
-    def finished(self, steps: Ints) -> Bools:
-        """Which of these steps are before the incomplete block."""
-        result: Bools = steps < self.unfinished
-        return result
-
     @property
     def unsampled(self) -> tuple[int, int]:
         """How many of the whole steps were not sampled, and how many whole steps there are."""
@@ -172,14 +171,10 @@ class Timeline:
     @property
     def completed(self) -> int | None:
         """The last step this rank has completed; None if no whole one, or while step numbers may still change."""
-        if not len(self._ends) or self._counts[-1] < self.incomplete or not self.settled:
+        if not len(self._ends) or self._counts[-1] < self.incomplete:
             return None
-        return int(self.base + self._counts[-1])
-
-    @property
-    def settled(self) -> bool:
-        """Whether the agent knows the source of the job's own step number, as it does some steps after the first."""
-        return self._rank.facts.step_settled
+        # the agent knows the source of the job's own step number some steps after the first
+        return int(self.base + self._counts[-1]) if self._rank.facts.step_settled else None
 
     @cached_property
     def stuck(self) -> bool:
@@ -193,7 +188,7 @@ class Timeline:
         """The first step whose rows in these streams are all still there."""
         first = self.base + max(self.incomplete, int(self._counts[0]) + 1 if self._lost(STEPS) else 0)
         for stream in streams:
-            rows = self._rank.rows(stream)
+            rows = self._rows(stream)
             if not self._lost(stream) or not len(rows):
                 continue
             left = rows[WRITTEN[stream]][:1] + PACKING_NS
@@ -201,7 +196,7 @@ class Timeline:
         return first
 
     def _lost(self, stream: str) -> bool:
-        rows = self._rank.rows(stream)
+        rows = self._rows(stream)
         return len(rows) > 0 and int(rows["seq"][0]) > 1
 
     def visible(self, steps: Ints, streams: tuple[str, ...] = ()) -> Bools:
@@ -217,19 +212,18 @@ class Timeline:
         result: Bools = whole & (steps <= snapshot.completed)
         return result
 
-    def evals(self) -> list[tuple[int, int]]:
-        """Start and end of each eval."""
-        spans = self._rank.rows(SPANS)
-        rows = np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL)
-        return list(zip(spans["start_ns"][rows].tolist(), spans["end_ns"][rows].tolist(), strict=True))
+    def evals(self) -> list[tuple[int, int, int]]:
+        """Start, end and thread of each eval."""
+        spans = self._rows(SPANS)
+        evals = spans.of((spans["flags"] & KIND_MASK) == EVAL)
+        return list(zip(*(evals[slot].tolist() for slot in ("start_ns", "end_ns", "thread")), strict=True))
 
-    def in_eval(self, times_ns: Ints, threads: Ints) -> Bools:
-        """Whether an eval was running on that thread at that moment."""
-        spans = self._rank.rows(SPANS)
+    def in_eval(self, times_ns: Ints, threads: Ints | None = None) -> Bools:
+        """Whether an eval was running at that moment, on that thread or (None) on any."""
         found = np.zeros(len(times_ns), np.bool_)
-        for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL):
-            inside = (times_ns >= spans["start_ns"][row]) & (times_ns < spans["end_ns"][row])
-            found |= inside & (threads == spans["thread"][row])
+        for start, end, thread in self.evals():
+            inside = (times_ns >= start) & (times_ns < end)
+            found |= inside if threads is None else inside & (threads == thread)
         return found
 
 

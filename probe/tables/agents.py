@@ -6,7 +6,8 @@ from typing import Any
 
 from ..arrays.arrow import columns_of
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Rank, Snapshot
+from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank
 from ..tested_versions import is_tested
 from .declaration import TAPS, Table
 

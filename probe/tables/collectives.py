@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrays.arrow import stacked
-from ..arrays.dtypes import Bools, Ints
+from ..arrays.integers import Bools, Ints
 from ..derive.operation_types import DONE, IN_FLIGHT, STATES, operation_type
 from ..derive.operation_types import FAILED as HAS_FAILED
 from ..derive.operations import Operations, operations_of

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from ..arrays.arrow import columns_of
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Rank, RankLeft, Snapshot
+from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank, RankLeft
 from .declaration import Table
 
 
@@ -37,7 +38,7 @@ def _of_stream(rank: Rank, stream: str) -> dict[str, Any]:
 
 def _oldest_times(job: Snapshot, rows: list[dict[str, Any]]) -> Any:
     for stream in dict.fromkeys(row["stream"] for row in rows if row["rows"]):
-        job.fetch_oldest(stream)
+        job.fetch(stream, oldest=True)
     return pa.array([_oldest_us(row["_of"], row["stream"]) for row in rows], pa.int64()).cast(pa.timestamp("us"))
 
 

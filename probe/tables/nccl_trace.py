@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..arrays.arrow import stacked
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints
 from ..derive.collective_columns import CollectiveColumns
 from ..derive.partition import Partition
 from ..schema import COMMON, Column, Columns

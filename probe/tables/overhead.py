@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import columns_of
-from ..arrays.dtypes import Ints
+from ..arrays.integers import Ints
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Rank, Snapshot
+from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank
 from ..streams import BARE, SAMPLED, STEPS
 from .declaration import Table
 
@@ -28,7 +29,7 @@ def durations(rank: Rank) -> tuple[Ints, Ints]:
     follows = (np.diff(rows["count"][order]) == 1) & (flags[1:] == flags[:-1])
     middles = ends[1:] - 1
     begins, evals = ends[:-1], rank.timeline.evals()
-    for start, end in evals:
+    for start, end, _ in evals:
         follows &= (end <= begins) | (start >= middles)
     result: tuple[Ints, Ints] = (ends[1:] - begins)[follows], flags[1:][follows]
     return result

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from .. import protocol as wire
 from ..arrays.arrow import columns_of
 from ..schema import COMMON, Column, Columns
-from ..snapshot.snapshot import Rank, Snapshot
+from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank
 from .declaration import Table
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """python.step_trace: one row per step, every step, with what its time went into.
 
 Made of the boundaries between steps and of what the thread that trains did between two of them; the reading of both
-is in probe.snapshot.timeline, probe.derive.phases and probe.derive.collective_blocking.
+is in probe.snapshot.timeline and probe.derive.phases.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import nullable
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Bools, Ints
-from ..derive.backward import covered
-from ..derive.collective_blocking import blocked, on_host, under_way
+from ..arrays.integers import Bools, Ints, distinct
+from ..arrays.nesting import covered
 from ..derive.partition import Partition
-from ..derive.phases import Intervals, phase_times
+from ..derive.phases import Intervals, blocked, on_host, phase_times, under_way
 from ..protocol import NO_GROUP
 from ..schema import COMMON, Column, Columns
 from ..streams import (

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import choice, coded
-from ..arrays.distinct import distinct
-from ..arrays.dtypes import Bools, Ints
+from ..arrays.integers import Bools, Ints, distinct
 from ..arrays.nesting import NONE, self_time
 from ..derive.call_tree import CallTree
 from ..derive.device_times import DeviceTimes, Timed

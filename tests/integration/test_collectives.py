@@ -12,7 +12,8 @@ from probe.host.facts import Facts
 from probe.protocol import FLIGHT
 from probe.snapshot.flight_recorder import told_of
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Rank, Snapshot
+from probe.snapshot.snapshot import Snapshot
+from probe.snapshot.source import Rank
 from probe.streams import ASYNC_OP, FAILED
 
 pytestmark = pytest.mark.alone  # it looks at the clock

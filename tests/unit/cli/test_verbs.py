@@ -21,7 +21,7 @@ from probe.cli.attaching import Wanted, attach_each, is_launcher, line
 from probe.cli.entry import run
 from probe.cli.verbs.eval import parse_ranks
 from probe.cli.verbs.list import records
-from probe.connection import Unreached
+from probe.client.agent_requests import Unreached
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
 from probe.host.facts import Facts
 from probe.host.processes import Process

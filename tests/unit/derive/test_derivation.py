@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.arrays.nesting import NONE, ancestors_with, nearest, nest, self_time
+from probe.arrays.nesting import NONE, ancestors_with, covered, nearest, nest, self_time
 from probe.derive import backward_batch
-from probe.derive.backward import Calls, Marks, Passes, covered, resolve
-from probe.derive.call_tree import CallTree
+from probe.derive.backward import Marks, Passes, resolve
+from probe.derive.call_tree import Calls, CallTree
 from probe.streams import BEGIN, BEGIN_SAME_NODE, END
 
 

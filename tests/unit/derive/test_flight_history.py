@@ -13,7 +13,8 @@ from probe import protocol as wire
 from probe.derive.flight_history import columns, history_of, operation_type
 from probe.host.facts import Facts
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Rank, Snapshot
+from probe.snapshot.snapshot import Snapshot
+from probe.snapshot.source import Rank
 
 MS, WALL_NS = 1_000_000, 1_700_000_000_000_000_000
 NOW_NS = 100 * MS

@@ -13,7 +13,7 @@ from probe.diagnose import machine_load
 from probe.diagnose.machine_load import machines_told
 from probe.host.facts import Facts
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Rank
+from probe.snapshot.source import Rank
 from probe.tables.declaration import Table
 
 

@@ -10,7 +10,7 @@ from listed_source import listed
 from probe.diagnose.point_to_point import pairs_of
 from probe.host.facts import Facts
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Rank
+from probe.snapshot.source import Rank
 from probe.streams import COLLECTIVES
 
 SEND, RECV, ANY, ALL_REDUCE = 10, 11, 12, 13

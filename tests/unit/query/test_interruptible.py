@@ -15,7 +15,7 @@ from until import until
 from probe.connection import Connection
 from probe.errors import Interrupted
 from probe.query import notes
-from probe.query.interruptible import interruptibly
+from probe.query.duckdb_session import interruptibly
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -58,10 +58,10 @@ def test_while_the_query_is_still_imported(
 
     class Slow:
         def find_spec(self, name: str, *_: object) -> None:
-            if name == "probe.query.notes":
+            if name == "probe.query.database":
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.delitem(sys.modules, "probe.query.notes", raising=False)
+    monkeypatch.delitem(sys.modules, "probe.query.database", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Slow(), *sys.meta_path])
     with pytest.raises(Interrupted):
         connection.query(ENDLESS)

@@ -12,7 +12,8 @@ import pytest
 from fake_agent import ADAM, LINEAR, THREAD, FakeAgent
 
 from probe import protocol as wire
-from probe.connection import Connection, Unreached
+from probe.client.agent_requests import Unreached
+from probe.connection import Connection
 from probe.errors import AgentError, QueryError, SilentError, UsageError
 from probe.streams import BARE, ENGINE, FORWARD, OPTIMIZER, SAMPLED, SPANS
 from probe.tables import TABLES

@@ -20,15 +20,15 @@ from tapped import tapped  # noqa: E402
 from zoo import ZOO  # noqa: E402
 
 from probe.arrays.arrow import table_of  # noqa: E402
-from probe.arrays.dtypes import Ints  # noqa: E402
+from probe.arrays.integers import Ints  # noqa: E402
 from probe.derive.partition import Partition  # noqa: E402
 from probe.host.facts import Facts  # noqa: E402
-from probe.query.identity_columns import identified  # noqa: E402
-from probe.query.lazy_columns import LazyColumns, derived_in_parts  # noqa: E402
+from probe.query.duckdb_session import Worker  # noqa: E402
+from probe.query.lazy_columns import LazyColumns, derived_in_parts, identified  # noqa: E402
 from probe.query.rank_batch import batch_of, batches_of  # noqa: E402
-from probe.query.worker import Worker  # noqa: E402
 from probe.snapshot.log import Log  # noqa: E402
-from probe.snapshot.snapshot import Rank, Snapshot  # noqa: E402
+from probe.snapshot.snapshot import Snapshot  # noqa: E402
+from probe.snapshot.source import Rank  # noqa: E402
 from probe.streams import BEGIN, DEVICE, END, ENGINE, FORWARD, MARKS, SAMPLED, SPANS, STEPS  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
 

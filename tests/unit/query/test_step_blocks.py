@@ -22,10 +22,9 @@ from zoo import ZOO  # noqa: E402
 from probe.arrays.arrow import table_of  # noqa: E402
 from probe.derive.partition import Partition  # noqa: E402
 from probe.query import step_blocks  # noqa: E402
-from probe.query.identity_columns import identified  # noqa: E402
-from probe.query.lazy_columns import derived_in_parts  # noqa: E402
-from probe.query.worker import Worker  # noqa: E402
-from probe.snapshot.snapshot import Rank  # noqa: E402
+from probe.query.duckdb_session import Worker  # noqa: E402
+from probe.query.lazy_columns import derived_in_parts, identified  # noqa: E402
+from probe.snapshot.source import Rank  # noqa: E402
 from probe.streams import DEVICE, ENGINE, EVAL, FORWARD, MARKS, SAMPLED, SPANS, STEPS, WAIT  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
 

@@ -8,7 +8,7 @@ from listed_source import listed
 from probe.arrays.arrow import table_of
 from probe.host.facts import Facts
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Rank
+from probe.snapshot.source import Rank
 from probe.streams import BARE, COLLECTIVES, SAMPLED, STEPS
 from probe.tables.collectives import TABLE
 

@@ -12,7 +12,7 @@ from probe.derive.partition import Partition
 from probe.host.facts import Facts
 from probe.schema import COMMON
 from probe.snapshot.log import Log
-from probe.snapshot.snapshot import Rank
+from probe.snapshot.source import Rank
 from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SAMPLED, SPANS, STEPS
 from probe.tables.nccl_trace import TABLE
 

@@ -1,14 +1,16 @@
-"""Which values there are among many: serial numbers and threads, of which there are few.
+"""Arrays of 64-bit integers and of truth values, and which integers there are among many.
 
-Called by what derives tables, in place of numpy's unique(): that sorts a million of them, and to return nothing else it
-imports numpy.ma, which takes longer than most queries.
+Most are serial numbers and threads, of which there are few.  Used in place of numpy's unique(), which sorts a million
+of them, and to return nothing else imports numpy.ma: that takes longer than most queries.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from .dtypes import Ints
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _WIDE = 1 << 20  # the range of values for which a count of each is no burden
 

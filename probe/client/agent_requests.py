@@ -1,0 +1,95 @@
+"""Requests that go to every agent of a job and change it as a whole, and what has to be true before they are sent.
+
+Called by probe.connection.  Invariant: a request that some agent must refuse is not sent to any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import protocol as wire
+from ..errors import AgentError, SilentError, UsageError
+from ..host import agent_memory
+from ..settings import checked_settings
+from .client import AgentLink, Call, Client, nobody
+
+_MEMORY_FREED_S = 1.0
+_DETACH_S = 15.0  # the target removes kernels at a boundary; if none comes, it says so by then
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A rank that a request did not reach, and why.  host: "" for this machine, on which pid is then valid.
+
+    Example: `[each.rank for each in job.unreached]`
+    """
+
+    rank: int
+    pid: int
+    host: str
+    why: str
+
+
+def require_agents(links: Sequence[AgentLink], endpoint: str, what: str, control: bool) -> None:
+    """Raises UsageError if there are only recorded ranks, and for `control` AgentError if the key may only read.
+
+    Agents refuse too; this names the call, before any has begun.
+    """
+    if not links:
+        hint = f'It can be queried: probe {endpoint} query "SELECT …"'
+        raise UsageError(f"{endpoint} is a recording, without agents: no {what}.", hint)
+    barred = next((link for link in links if link.role != wire.CONTROL), None)
+    if control and barred is not None:
+        hint = "That takes the whole key, as probe key create made it."
+        raise AgentError(f"{barred.name}: this key may read, not control: no {what}.", hint, "read-only")
+
+
+def chosen(links: Iterable[AgentLink], ranks: Iterable[int] | None) -> list[AgentLink]:
+    """The links to these ranks (None: all), by rank.  Raises UsageError for a rank that is not there, SilentError for
+    one that does not answer."""
+    by_rank = {link.rank: link for link in sorted(links, key=lambda link: link.rank)}
+    wanted = set(by_rank if ranks is None else ranks)
+    if absent := wanted - by_rank.keys():
+        there = ", ".join(map(str, by_rank))
+        raise UsageError(f"There is no rank {', '.join(map(str, sorted(absent)))}.", f"Ranks: {there}")
+    found = [link for rank, link in by_rank.items() if rank in wanted]
+    if silent := next((link for link in found if link.silent), None):
+        raise SilentError(f"{silent.name} {silent.silent}: nothing was run.")
+    return found
+
+
+def unreached(client: Client, calls: Iterable[Call]) -> list[Unreached]:
+    """The ranks that were silent before, and those that gave no answer to these calls."""
+    why = {link: f"{link.name} {link.silent}" for link in client.links if link.silent}
+    why |= {call.link: str(call.error).rstrip(".") for call in calls if call.answer is None}
+    return [Unreached(link.rank, link.pid, link.host, told) for link, told in why.items()]
+
+
+def set_sampling(
+    client: Client, settings: Mapping[str, Any], timeout: float
+) -> tuple[list[dict[str, Any]], list[Unreached]]:
+    """The settings of each rank that answers, and the ranks that did not.
+
+    Raises UsageError for unknown settings, SilentError if no rank answers.
+    """
+    calls = client.ask(wire.SET, time.monotonic() + timeout, settings=checked_settings(settings))
+    answers = {call.link.rank: call.answer for call in calls if call.answer is not None}
+    if not answers:
+        raise nobody([call.error for call in calls])
+    return [{"rank": rank, **answer["settings"]} for rank, answer in answers.items()], unreached(client, calls)
+
+
+def detach(client: Client, timeout: float) -> tuple[list[str], list[Unreached]]:
+    """What had to stay in which rank, and the ranks that did not answer.  Waits until the agents are gone: those that
+    have confirmed the detach free their memory last."""
+    calls = client.ask(wire.DETACH, time.monotonic() + max(timeout, _DETACH_S))
+    answers = {call.link: call.answer for call in calls if call.answer is not None}
+    end = time.monotonic() + _MEMORY_FREED_S
+    for link in answers:
+        while link.here and agent_memory.descriptors(link.pid) and time.monotonic() < end:
+            time.sleep(0.001)
+    left = [f"rank {link.rank}: {line}" for link, answer in answers.items() for line in answer["left"]]
+    return left, unreached(client, calls)
