@@ -168,13 +168,7 @@ class Agent:
         if self.taps is None and self.why_no_taps == NO_TORCH and torch_is_imported():
             try:
                 self.taps = TorchTaps(
-                    self.streams,
-                    self.log,
-                    self.modules,
-                    self.steps,
-                    self.sampling,
-                    self.boundary,
-                    self.evals.current,
+                    self.streams, self.log, self.modules, self.steps, self.sampling, self.boundary, self.evals.current
                 )
             except Exception as error:  # an unknown torch: the rest of the agent is still useful
                 self.why_no_taps = f"off: not this torch: {error!r}"

@@ -62,7 +62,7 @@ def nearest(word: str, known: Collection[str]) -> str:
     return f"Did you mean {close[0]}?" if close else ""
 
 
-def settle(args: Sequence[str], options: Mapping[str, bool]) -> list[str]:
+def options_first(args: Sequence[str], options: Mapping[str, bool]) -> list[str]:
     """args of a verb that takes a text: its options, `--`, then the words (endpoint and text).
 
     options: name -> whether a value follows it.  A word that looks like an option but is unknown stays among the

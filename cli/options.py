@@ -13,7 +13,7 @@ import click
 
 from probe.errors import UsageError
 
-from .argv import settle
+from .argv import options_first
 
 KEY = "probe.key"  # in the context's meta: the file given by --key
 
@@ -59,7 +59,7 @@ class TextCommand(Verb):
             if isinstance(param, click.Option)
             for name in (*param.opts, *param.secondary_opts)
         }
-        return super().parse_args(ctx, settle(args, options))
+        return super().parse_args(ctx, options_first(args, options))
 
 
 def timeout_option(default: float, help: str = "Seconds to wait for a silent rank.") -> Decorator:
@@ -88,7 +88,7 @@ def endpoint_option(function: Function) -> Function:
 
 def text_argument(what: str) -> Decorator:
     """[ENDPOINT] and the SQL or code of a verb, as the arguments that endpoint_and_text() takes."""
-    file = click.option("-f", "--file", "file", metavar="FILE", help=f"Read the {what} from FILE (- is stdin).")
+    file = click.option("-f", "--file", metavar="FILE", help=f"Read the {what} from FILE (- is stdin).")
     words = click.argument("words", nargs=-1, metavar=what.upper())
     return lambda function: words(endpoint_option(file(function)))
 

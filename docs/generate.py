@@ -15,7 +15,7 @@ import click
 import probe
 from probe.cli.entry import BUG_STATUS, PIPE_STATUS
 from probe.cli.program import VERBS, program
-from probe.cli.verbs.tables import SELF_TIME, laid_out
+from probe.cli.verbs.tables import SELF_TIME, formatted
 from probe.errors import CODES
 from probe.schema import COMMON, Column
 from probe.tables import TABLES
@@ -112,7 +112,7 @@ def tables() -> str:
 
 def table_page(entry: Table) -> str:
     source = [f"Derived from the raw streams {', '.join(map('`{}`'.format, entry.streams))}."] if entry.streams else []
-    example = [entry.question, fenced(laid_out(entry.example), "sql")]
+    example = [entry.question, fenced(formatted(entry.example), "sql")]
     return page([f"# {entry.name}", entry.doc, *example, columns(entry.columns), *source, "[All tables](../tables.md)"])
 
 

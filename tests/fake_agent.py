@@ -118,9 +118,9 @@ class FakeAgent:
 
     def send(self, key: Key, frames: list[bytes]) -> None:
         """What a handler answers, as it is: not all of it need be a reply."""
-        (door, identity), id = key
+        (listener, identity), id = key
         with contextlib.suppress(zmq.ZMQError):  # gone, or it does not read
-            door.socket.send_multipart([identity, id, *frames], zmq.NOBLOCK)
+            listener.socket.send_multipart([identity, id, *frames], zmq.NOBLOCK)
 
     # ---- what a job would do
 

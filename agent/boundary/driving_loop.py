@@ -10,15 +10,6 @@ from types import CodeType, FrameType
 from typing import Any
 
 
-def _new_mark() -> object:
-    """A callable for f_trace that takes any three arguments, does nothing and returns None.
-
-    It is a C function, so no Python code runs between the copy that the interpreter makes of a frame's locals while
-    someone traces and the copy's write-back, and dynamo sees no function of ours.
-    """
-    return memoryview(b"").__exit__
-
-
 def is_mark(trace: object) -> bool:
     return type(getattr(trace, "__self__", None)) is memoryview
 
@@ -27,7 +18,10 @@ class DrivingLoop:
     """Call find() and mark() at each of two steps in a row; unmark() when nothing is requested any more."""
 
     def __init__(self) -> None:
-        self._mark: Any = _new_mark()
+        # A callable that takes any three arguments, does nothing and returns None.  It is a C function, so no Python code
+        # runs between the copy that the interpreter makes of a frame's locals while someone traces and the copy's
+        # write-back, and dynamo sees no function of ours.
+        self._mark: Any = memoryview(b"").__exit__
         self._taken: set[tuple[int, CodeType]] = set()  # frames whose f_trace a debugger or coverage occupies
         self._code: CodeType | None = None  # code of the last loop found
 

@@ -1,14 +1,16 @@
 """Takes an eval through its life (see the package's docstring): arm, go, stay, run, cancel.
 
 Lives on the agent's thread; the snippets run on other threads.  Invariant: whatever happens to the client, an armed
-snippet expires and a running one is cancelled at its time-out; and no snippet runs unless all ranks wait at the step,
-because a collective in the snippet would match one of the training's, which ends the job.
+snippet expires, a running one is cancelled at its time-out, and the training waits for a client no longer than that
+keeps reporting, and a few seconds more; and no snippet runs unless all ranks wait at the step, because a collective in
+the snippet would match one of the training's, which ends the job.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from _thread import allocate_lock
 from typing import Any
 
 from ... import protocol as wire
@@ -18,14 +20,45 @@ from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .evaluation import Evaluation
-from .run_gate import CLIENT_TIMEOUT_SECONDS, RunGate
 
+CLIENT_TIMEOUT_SECONDS = 5.0  # a training thread waits that long for a client that reports nothing more
 _ARMED_SECONDS = 30.0  # for a client that armed and went away
 _FLUSH_SECONDS = 0.1  # so that a progress line is visible while the next one is computed
 _INTERRUPT_AGAIN_SECONDS = 0.5  # a snippet that swallows an interrupt gets another
 _MOST_SESSIONS, _MOST_SESSIONS_PER_CLIENT = 32, 4
 _BY_CHARACTERS = 200  # kept of the client's name
 _WAITING_SECONDS = 3600.0  # for a client that went away while its snippet waited for a boundary
+
+
+class RunGate:
+    """The gate at which the training thread waits at a boundary until the client decides whether the snippet runs.
+
+    decide() and extend() on the agent's thread, wait() on the training thread.
+    """
+
+    def __init__(self) -> None:
+        self._run: bool | None = None
+        self._extended = False
+        self._decided = allocate_lock()
+        self._decided.acquire()
+
+    def decide(self, run: bool) -> None:
+        """Run the snippet, or go on without it.  The first decision counts."""
+        if self._run is None:
+            self._run = run
+            self._decided.release()
+
+    def extend(self) -> None:
+        """A decision will come: wait for one more period."""
+        self._extended = True
+
+    def wait(self) -> bool:
+        """Whether to run.  A signal handler of the job may raise out of this call."""
+        while not self._decided.acquire(timeout=CLIENT_TIMEOUT_SECONDS):
+            if not self._extended:
+                return False
+            self._extended = False
+        return bool(self._run)
 
 
 class _Session:
@@ -66,7 +99,7 @@ class Evals:
             code=str(request["code"]),
             filename=str(request.get("filename") or "<eval>"),
             write=bool(request.get("write", True)) and where == "boundary",
-            send=self._sender(key),
+            send=lambda kind, fields: self._server.post(key, kind, **fields),
             log=self._log,
             spans=self._spans,
             own=self._own,
@@ -175,12 +208,6 @@ class Evals:
         if session.timeout is not None:
             session.expires = time.monotonic() + session.timeout
             self._server.wake()
-
-    def _sender(self, key: Key) -> Any:
-        def send(kind: str, fields: dict[str, Any]) -> None:
-            self._server.post(key, kind, **fields)
-
-        return send
 
     def cancel(self, key: Key, code: str = "interrupted", why: str = "cancelled before it ran") -> None:
         """Withdraw an armed snippet and report why, or interrupt a running one."""

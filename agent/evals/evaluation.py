@@ -128,15 +128,8 @@ class Evaluation:
 
 def _done(**known: Any) -> dict[str, Any]:
     """The fields of `done`: the defaults of a snippet that did nothing, updated with `known`."""
-    fields: dict[str, Any] = {
-        "ok": False,
-        "echo": None,
-        "error": None,
-        "traceback": None,
-        "cancelled": False,
-        "changed": [],
-    }
-    return {**fields, "dropped_bytes": 0, **known}
+    nothing = {"ok": False, "echo": None, "error": None, "traceback": None, "cancelled": False}
+    return {**nothing, "changed": [], "dropped_bytes": 0, **known}
 
 
 def _frame_of(thread: int | None) -> FrameType | None:

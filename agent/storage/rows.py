@@ -90,14 +90,12 @@ class Stream:
         while first < last:
             middle = (first + last) // 2
             offset = (middle - 1) % self.capacity * self.row_bytes
-            if _SLOT.unpack_from(self.buffer, offset + place)[0] < value and self._has_number(middle, offset):
+            found = _SLOT.unpack_from(self.buffer, offset + place)[0]
+            if found < value and _SLOT.unpack_from(self.buffer, offset + self.row_bytes - 8)[0] == middle:
                 first = middle + 1
             else:  # also if the place is being written
                 last = middle
         return max(oldest, first - 1)
-
-    def _has_number(self, seq: int, offset: int) -> bool:
-        return bool(_SLOT.unpack_from(self.buffer, offset + self.row_bytes - 8)[0] == seq)
 
     def close(self) -> None:
         """Free the memory.  A tap in flight finds no number, or a closed buffer, and swallows the error."""

@@ -32,42 +32,44 @@ SUFFIXES = {".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjs
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--format and -o, as the argument `output`: an Output that can be written to."""
 
-    @click.option("--format", "form", type=click.Choice(list(WRITERS)), metavar="FORMAT",
+    @click.option("--format", type=click.Choice(list(WRITERS)), metavar="FORMAT",
                   help=f"{', '.join(WRITERS)}. Default: by -o's suffix, else table.")  # fmt: skip
     @click.option("-o", "--output", "out", metavar="FILE", help="Write to FILE instead of stdout.")
     @functools.wraps(function)
-    def with_output(form: str | None, out: str | None, **options: Any) -> Any:
-        return function(output=Output(form, out), **options)
+    def with_output(format: str | None, out: str | None, **options: Any) -> Any:
+        return function(output=Output(format, out), **options)
 
     return with_output
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a result goes, and how.  form: of --format, or None; file: of -o, or None for stdout.
+    """Where a result goes, and how.  format: of --format, or None; file: of -o, or None for stdout.
 
     Raises UsageError for an output that cannot be written, before a verb does any work.
     """
 
-    form: str | None = None
+    format: str | None = None
     file: str | None = None
 
     @property
     def is_default(self) -> bool:
         """Whether the user chose neither, so that a verb may add text for people to read."""
-        return self.form is None and self.file is None
+        return self.format is None and self.file is None
 
     @property
     def kind(self) -> str:
         """The format, from the file's suffix if --format does not say.  Raises UsageError for an unknown suffix."""
         suffix = Path(self.file or "").suffix.lower()
-        if self.form is None and suffix and suffix not in SUFFIXES:
+        if self.format is None and suffix and suffix not in SUFFIXES:
             raise UsageError(f"No format has the suffix {suffix!r}: {self.file}.", f"Give --format {'|'.join(WRITERS)}")
-        return self.form or SUFFIXES.get(suffix, "table")
+        return self.format or SUFFIXES.get(suffix, "table")
 
     def __post_init__(self) -> None:
         if self.kind in BINARY and self.file is None and sys.stdout.isatty():
-            raise UsageError(f"{self.form} is binary and stdout is a terminal.", f"Use a pipe, or -o FILE.{self.form}")
+            raise UsageError(
+                f"{self.format} is binary and stdout is a terminal.", f"Use a pipe, or -o FILE.{self.format}"
+            )
         if self.file is not None and Path(self.file).is_dir():
             raise UsageError(f"Cannot write {self.file}: it is a folder.", f"Give a file: -o {self.file}/FILE")
         if self.file is not None and not os.access(Path(self.file).parent, os.W_OK):

@@ -34,7 +34,7 @@ def render(result: Result, width: int | None = None) -> Iterator[str]:
         gaps = len(GAP) * (len(widths) - 1)
         widths = _fit(widths, result.numeric, width - gaps)
         if sum(widths) + gaps > width:
-            yield from _upright(header, rows, width)
+            yield from _vertical(header, rows, width)
             return
     yield _line(header, widths, result.numeric)
     yield GAP.join("-" * column for column in widths)
@@ -90,7 +90,7 @@ def _char_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def _upright(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+def _vertical(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     """Each row as a block of lines, one for each column."""
     names = max(map(text_width, header))
     for number, row in enumerate(rows, 1):

@@ -23,7 +23,7 @@ from .shell import Shell
 from .statements import split
 from .watch import watch
 
-FORMS = tuple(form for form in WRITERS if form not in BINARY)
+FORMATS = tuple(format for format in WRITERS if format not in BINARY)
 _WITHOUT_DOT = {"help": ".help", "quit": ".quit", "exit": ".quit"}  # what people type by habit
 _WATCH = "For example: .watch 2 SELECT * FROM probe.agents"
 
@@ -73,13 +73,13 @@ def offered(line: str) -> list[Candidate]:
 
 def _schema(shell: Shell, rest: str) -> None:
     if rest:
-        _verb("tables", "--format", shell.form, "--", rest)
+        _verb("tables", "--format", shell.format, "--", rest)
         return
     from probe.tables import TABLES
 
     ordered = sorted(TABLES, key=lambda table: table.name)
     every = [(table.name, column.name, column.type, column.unit) for table in ordered for column in table.columns]
-    Output(shell.form).write(Records(("table", "column", "type", "unit"), every))
+    Output(shell.format).write(Records(("table", "column", "type", "unit"), every))
 
 
 def _verb(name: str, *words: str) -> None:
@@ -117,13 +117,13 @@ def _rows(shell: Shell, rest: str) -> None:
 
 
 def _format(shell: Shell, rest: str) -> None:
-    shell.form = _one_of(rest, FORMS) if rest else shell.form
-    say(f"Results are written as {shell.form}.")
+    shell.format = _one_of(rest, FORMATS) if rest else shell.format
+    say(f"Results are written as {shell.format}.")
 
 
 def _connect(shell: Shell, rest: str) -> None:
     shell.connect(rest or shell.connection.endpoint)
-    say(f"Connected to {shell.whom}.")
+    say(f"Connected to {shell.title}.")
 
 
 def _help(shell: Shell, rest: str) -> None:
@@ -141,11 +141,11 @@ def _one_of(word: str, known: tuple[str, ...]) -> str:
 
 
 COMMANDS = {
-    ".tables": Command(".tables", "List the tables.", lambda shell, rest: _verb("tables", "--format", shell.form)),
+    ".tables": Command(".tables", "List the tables.", lambda shell, rest: _verb("tables", "--format", shell.format)),
     ".schema": Command(".schema [TABLE]", "Show the columns of a table, or of all.", _schema),
     ".watch": Command(".watch SECONDS [SQL]", "Repeat a statement until a key is pressed.", _watch),
     ".open": Command(".open [on|off]", "Show the step that is still running, or not.", _open, ("on", "off")),
-    ".format": Command(f".format [{'|'.join(FORMS)}]", "Set the format of results.", _format, FORMS),
+    ".format": Command(f".format [{'|'.join(FORMATS)}]", "Set the format of results.", _format, FORMATS),
     ".rows": Command(".rows [N|all]", "Set how many rows a terminal shows.", _rows, ("all",)),
     ".connect": Command(".connect [ENDPOINT]", "Connect again, or to another job.", _connect),
     ".help": Command(".help", "Show this.", _help),

@@ -52,11 +52,11 @@ def interact(shell: Shell) -> None:
     # Importing DuckDB takes half a second, which passes while the user types.
     Thread(target=partial(import_module, "probe.query.database"), daemon=True).start()
 
-    def goes_on() -> bool:  # whether Enter begins another line of the input instead of ending it
+    def is_incomplete() -> bool:  # whether Enter begins another line of the input instead of ending it
         return not is_command(text := session.default_buffer.text) and not is_complete(text)
 
     session: PromptSession[str] = PromptSession(
-        multiline=Condition(goes_on),
+        multiline=Condition(is_incomplete),
         prompt_continuation=lambda width, line, wrapped: f"{'' if wrapped else '->':>{width - 1}} ",
         history=_history(),
         completer=SqlCompleter(),
@@ -67,7 +67,7 @@ def interact(shell: Shell) -> None:
         # Results may be redirected: the prompt stays on the terminal.
         output=None if sys.stdout.isatty() else create_output(stdout=sys.stderr),
     )
-    say(f"{shell.whom}. Statements end with `;`. .help shows commands, Ctrl-D leaves.")
+    say(f"{shell.title}. Statements end with `;`. .help shows commands, Ctrl-D leaves.")
     while not shell.ended:
         with suppress(KeyboardInterrupt):  # at the prompt it clears the line
             _prompt_and_run(shell, session)

@@ -37,13 +37,13 @@ class Answer(NamedTuple):
 class Shell:
     """Close it after use.
 
-    form: the format of results; most_rows: shown of a table on a terminal, None for all; last: the statement that
+    format: the format of results; most_rows: shown of a table on a terminal, None for all; last: the statement that
     .watch repeats; waited: whether it took so long that a rank may have been silent; lost: whether no agent was there
     to ask; ended: whether the user has left.
     """
 
-    def __init__(self, endpoint: str | None, timeout: float, form: str, open_steps: bool, at_terminal: bool) -> None:
-        self.form, self.open_steps, self.at_terminal = form, open_steps, at_terminal
+    def __init__(self, endpoint: str | None, timeout: float, format: str, open_steps: bool, at_terminal: bool) -> None:
+        self.format, self.open_steps, self.at_terminal = format, open_steps, at_terminal
         self.most_rows: int | None = 40  # few, since the first query is often SELECT *
         self.last = ""
         self.waited = self.lost = self.ended = False
@@ -72,7 +72,7 @@ class Shell:
         self.connection, self.lost = fresh, False
 
     @property
-    def whom(self) -> str:
+    def title(self) -> str:
         ranks = len(self.connection.agents)
         return f"{self.connection.endpoint}, {ranks} rank{'s' * (ranks != 1)}"
 
@@ -95,12 +95,12 @@ class Shell:
     def show(self, answer: Answer) -> None:
         """Write the rows, on a terminal the first most_rows of a table, then the notes and a summary."""
         more, shown = "", answer.result
-        if self.form == "table" and sys.stdout.isatty() and self.most_rows is not None:
+        if self.format == "table" and sys.stdout.isatty() and self.most_rows is not None:
             shown = shown.first(self.most_rows)
         if shown.count < answer.result.count:
             more = f"; the first {shown.count} are shown, .rows all shows all"
         if shown.names:
-            Output(self.form).write(shown)
+            Output(self.format).write(shown)
         for line in (*answer.notes, answer.summary(more)):
             say(line)
 
@@ -110,7 +110,7 @@ def what_next(shell: Shell) -> Iterator[str]:
     shell.waited = False
     try:
         if shell.find_new_agents():
-            yield f"There are new agents: {shell.whom}. Ask again."
+            yield f"There are new agents: {shell.title}. Ask again."
     except ProbeError as error:
         shell.lost = True
         yield str(error)

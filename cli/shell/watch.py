@@ -27,7 +27,7 @@ _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 def watch(shell: Shell, every: float, sql: str) -> None:
     """Repeat until a key or Ctrl-C is pressed; the last result stays on the screen.  Raises ProbeError."""
-    in_place = shell.form == "table" and sys.stdout.isatty()
+    in_place = shell.format == "table" and sys.stdout.isatty()
     answer, seen = None, list[str]()
     try:
         with _keys(), _screen(in_place):

@@ -55,18 +55,13 @@ def records(found: Sequence[Process], attached: Mapping[int, Facts]) -> Records:
     python = {process.pid: process for process in found}
     rows = []
     for process in found:
-        if not is_worker(process, python.get(process.ppid)):
-            job = process.ppid if process.rank is not None and process.ppid in python else None
-            facts = attached.get(process.pid)
-            since = facts and time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts.attached_wall_ns / 1e9))
-            told = since, facts and (facts.name or None), facts and facts.tcp
-            rows.append((process.pid, process.rank, job, *told, process.command))
+        parent = python.get(process.ppid)
+        multiprocessings_own = "from multiprocessing" in process.command and not process.has_torch
+        if parent is not None and (multiprocessings_own or process.command == parent.command):  # a loader's forked copy
+            continue
+        job = process.ppid if process.rank is not None and parent is not None else None
+        facts = attached.get(process.pid)
+        since = facts and time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts.attached_wall_ns / 1e9))
+        known = since, facts and (facts.name or None), facts and facts.tcp
+        rows.append((process.pid, process.rank, job, *known, process.command))
     return Records(COLUMNS, rows)
-
-
-def is_worker(process: Process, parent: Process | None) -> bool:
-    """Whether the process works for its parent: a forked copy (loader workers), or one of multiprocessing's own."""
-    if parent is None:
-        return False
-    helps = "from multiprocessing" in process.command and not process.has_torch
-    return helps or process.command == parent.command

@@ -59,9 +59,9 @@ def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> N
     if not words:
         output.show(of_all(asked))
         return say(SELF_TIME)
-    say(folded(f"{asked[0].name}: {asked[0].doc}"))
+    say(wrapped(f"{asked[0].name}: {asked[0].doc}"))
     output.show(of_table(asked[0]))
-    return say(f"{folded(asked[0].question)}\n{textwrap.indent(laid_out(asked[0].example), '  ')}")
+    return say(f"{wrapped(asked[0].question)}\n{textwrap.indent(formatted(asked[0].example), '  ')}")
 
 
 def of_all(tables: Iterable[Table]) -> Records:
@@ -92,7 +92,7 @@ def fields_of(column: Column) -> dict[str, Any]:
     return {shown: getattr(column, name) or None for shown, name in FIELDS.items()}
 
 
-def laid_out(sql: str) -> str:
+def formatted(sql: str) -> str:
     """An example with one line per clause; long clauses are broken between columns."""
     clauses = re.sub(r" (?=(?:FROM|WHERE|GROUP BY|ORDER BY|LIMIT)\b)", "\n", sql).split("\n")
     lines = [re.sub("(?<!,) ", "\xa0", clause) for clause in clauses]  # textwrap does not break at these
@@ -100,7 +100,7 @@ def laid_out(sql: str) -> str:
     return "\n".join(textwrap.fill(line, 76, subsequent_indent=indent) for line in lines).replace("\xa0", " ")
 
 
-def folded(text: str) -> str:
+def wrapped(text: str) -> str:
     """The text wrapped to the width of the terminal."""
     return textwrap.fill(text, min(shutil.get_terminal_size().columns, 120))
 

@@ -32,7 +32,7 @@ def refusal(pid: int) -> AttachError:
 
 
 @pytest.mark.parametrize("pid", [0, -1, 4_194_305, 1 << 40])
-def test_no_such_process(pid):
+def test_attaching_to_a_pid_that_does_not_exist_fails(pid):
     error = refusal(pid)
     assert error.code == "no-process"
     assert str(pid) in error.message

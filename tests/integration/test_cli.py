@@ -1,4 +1,4 @@
-"""The command against real jobs: every verb, and every way of asking wrongly."""
+"""The command against real jobs: every verb, and every kind of wrong input."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def wait_for_rows(job: Target, probe: Probe) -> str:
     raise AssertionError("no rows came")
 
 
-def test_a_second_attach_says_that_it_is_one(job: Target, probe: Probe) -> None:
+def test_a_second_attach_reports_the_running_agent(job: Target, probe: Probe) -> None:
     probe("attach", job.pid)
     assert probe("attach", job.pid).stdout.startswith(f"already   rank 0  pid {job.pid} ")
 
 
-def test_the_parent_stands_for_its_ranks(start: Start, probe: Probe) -> None:
+def test_the_pid_of_a_launcher_means_all_its_ranks(start: Start, probe: Probe) -> None:
     torchrun = start("loop.py", ranks=2)
     lines = probe("attach", torchrun.pid).stdout
     assert [match[1] for match in LINE.finditer(lines)] == ["0", "1"]
@@ -88,7 +88,7 @@ def test_run_attaches_to_the_ranks_as_they_appear(probe: Probe, start: Start, tm
 
 
 @pytest.mark.alone
-def test_the_only_attached_job_needs_no_name(job: Target, probe: Probe) -> None:
+def test_the_only_attached_job_needs_no_endpoint(job: Target, probe: Probe) -> None:
     probe("attach", job.pid)
     done = probe("eval", "1 + 1", status=None)
     if "several-jobs" not in done.stderr:  # another job of this machine may be attached
@@ -114,7 +114,7 @@ def test_python_without_torch_is_attached_and_says_what_is_missing(start: Start,
         (["eval", "--rank", "7", "1"], 2, "There is no rank 7"),
     ],
 )
-def test_what_is_asked_wrongly_has_its_answer(
+def test_an_error_is_reported_and_the_job_goes_on(
     attached: Target, probe: Probe, words: list[str], status: int, said: str
 ) -> None:
     done = probe(attached.pid, *words, status=status)
@@ -124,11 +124,11 @@ def test_what_is_asked_wrongly_has_its_answer(
     until(lambda: last_step(attached, probe) > step)
 
 
-def test_no_such_process(probe: Probe) -> None:
+def test_attaching_to_a_pid_that_does_not_exist_fails(probe: Probe) -> None:
     assert "[no-process] There is no process 99999999." in probe("attach", "99999999", status=4).stderr
 
 
-def test_of_several_programs_none_is_chosen_at_random(tmp_path: Path, probe: Probe) -> None:
+def test_a_pid_with_several_programs_below_it_is_refused(tmp_path: Path, probe: Probe) -> None:
     script = f"{sys.executable} {TARGETS}/plain.py & {sys.executable} {TARGETS}/plain.py & wait"
     shell = Target(("bash", "-c", script), tmp_path / "shell.txt", {})
     try:
@@ -140,26 +140,26 @@ def test_of_several_programs_none_is_chosen_at_random(tmp_path: Path, probe: Pro
         shell.end()
 
 
-def test_what_is_not_python_is_not_attached(probe: Probe) -> None:
+def test_a_process_without_python_is_refused(probe: Probe) -> None:
     with subprocess.Popen(["sleep", "60"]) as sleeper:
         assert "[not-python]" in probe("attach", sleeper.pid, status=4).stderr
         sleeper.kill()
 
 
-def test_a_target_that_ended_is_named(job: Target, probe: Probe) -> None:
+def test_a_target_that_has_ended_is_reported(job: Target, probe: Probe) -> None:
     probe("attach", job.pid)
     job.end()
     assert probe(job.pid, "query", SQL, status=3).stderr.startswith("probe: [endpoint] There is no process")
 
 
 @pytest.mark.parametrize("verb", ["attach", "doctor"])
-def test_the_command_is_no_rank_of_the_shell_that_runs_it(verb: str) -> None:
+def test_the_command_itself_is_not_a_rank_of_its_shell(verb: str) -> None:
     done = subprocess.run(["bash", "-c", f"{PROBE} {verb} $$; exit $?"], capture_output=True, text=True)
     assert done.returncode == 4 and "(bash) is not CPython" in done.stderr
     assert "attached  rank" not in done.stdout
 
 
-def test_follow_attaches_again_where_a_process_executes_another_program(tmp_path: Path) -> None:
+def test_follow_attaches_again_after_a_process_executes_another_program(tmp_path: Path) -> None:
     go = tmp_path / "go"
     job = Target((sys.executable, str(TARGETS / "living.py"), "into_plain", str(go)), tmp_path / "job", {})
     job.wait_for("ready")
@@ -175,7 +175,7 @@ def test_follow_attaches_again_where_a_process_executes_another_program(tmp_path
         following.communicate(timeout=10)
 
 
-def test_when_a_detach_has_ended_so_has_the_agent(start: Start, probe: Probe) -> None:
+def test_the_agent_has_ended_when_detach_returns(start: Start, probe: Probe) -> None:
     plain = start("plain.py")
     for _ in range(10):
         probe("attach", plain.pid)
@@ -189,7 +189,7 @@ def _link(pid: int, descriptor: str) -> str:
     return ""
 
 
-def test_follow_attaches_to_ranks_that_a_restart_brings_up(start: Start) -> None:
+def test_follow_attaches_to_ranks_started_by_a_restart(start: Start) -> None:
     job = start("restarting.py", ready="round 0", ranks=1, env={"PET_MAX_RESTARTS": "1"})
     following = subprocess.Popen(
         [str(PROBE), "attach", "--follow", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -58,12 +58,12 @@ def test_a_snippet_that_raises_shows_its_own_traceback(job: Target, probe: Probe
 
 
 @pytest.mark.parametrize("code", ["import sys; sys.exit(3)", "raise SystemExit", "raise KeyboardInterrupt", "1 +"])
-def test_a_snippet_ends_itself_and_not_the_job(job: Target, probe: Probe, code: str) -> None:
+def test_sys_exit_in_a_snippet_does_not_end_the_job(job: Target, probe: Probe, code: str) -> None:
     probe(job.pid, "eval", code, status=1)
     steps_on(job, probe)
 
 
-def test_a_hundred_megabytes_are_cut_and_counted(job: Target, probe: Probe) -> None:
+def test_a_hundred_megabytes_of_output_are_cut_and_counted(job: Target, probe: Probe) -> None:
     done = probe(job.pid, "eval", "for _ in range(1000): print('x' * 100_000)")
     assert len(done.stdout) < 8 << 20 and "dropped" in done.stderr
     steps_on(job, probe)
@@ -76,7 +76,7 @@ def test_an_endless_snippet_is_cancelled_at_its_time_out(job: Target, probe: Pro
     steps_on(job, probe)
 
 
-def test_a_snippet_stuck_in_c_is_named_and_the_job_goes_on_after_it(job: Target, probe: Probe) -> None:
+def test_a_snippet_stuck_in_c_is_reported_and_the_job_goes_on_after_it(job: Target, probe: Probe) -> None:
     begin = time.monotonic()
     done = probe(job.pid, "eval", "--timeout", "1", "import time; time.sleep(15)", status=6)
     assert time.monotonic() - begin < 12 and "eval-timeout" in done.stderr
@@ -98,7 +98,7 @@ def test_a_job_that_does_not_step_says_so_at_once(start: Start, probe: Probe, tm
     assert probe(job.pid, "eval", "--now", "print(x)").stdout == "5\n"
 
 
-def test_a_local_variable_is_rebound_and_that_is_said(job: Target, probe: Probe) -> None:
+def test_a_rebound_local_variable_is_reported(job: Target, probe: Probe) -> None:
     done = probe(job.pid, "eval", "batch_size = 99")
     assert "changed main().batch_size" in done.stderr
     assert probe(job.pid, "eval", "batch_size").stdout == "99\n"
@@ -107,7 +107,7 @@ def test_a_local_variable_is_rebound_and_that_is_said(job: Target, probe: Probe)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_command_that_is_ended_ends_its_snippet(job: Target, probe: Probe, number: signal.Signals) -> None:
+def test_killing_the_command_ends_its_snippet(job: Target, probe: Probe, number: signal.Signals) -> None:
     command = subprocess.Popen(
         [str(PROBE), str(job.pid), "eval", ENDLESS],
         stdout=subprocess.PIPE,
@@ -122,7 +122,7 @@ def test_a_command_that_is_ended_ends_its_snippet(job: Target, probe: Probe, num
     steps_on(job, probe)
 
 
-def test_two_commands_at_once_both_have_their_answer(job: Target, probe: Probe) -> None:
+def test_two_evals_at_once_are_both_answered(job: Target, probe: Probe) -> None:
     words = [[str(PROBE), str(job.pid), "eval", f"print({n})"] for n in range(2)]
     words += [[str(PROBE), str(job.pid), "query", "--format", "csv", "SELECT 7 AS n"]] * 2
     commands = [subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for each in words]
@@ -130,7 +130,7 @@ def test_two_commands_at_once_both_have_their_answer(job: Target, probe: Probe) 
     assert outputs == ["0\n", "1\n", "n\n7\n", "n\n7\n"]
 
 
-def test_a_target_that_dies_in_the_middle_of_a_query_is_named(start: Start, probe: Probe) -> None:
+def test_a_target_that_dies_during_a_query_is_reported(start: Start, probe: Probe) -> None:
     job = start(JOB)
     probe("attach", job.pid)
     rows = "(SELECT COUNT(*) AS n FROM python.torch_trace) t"
@@ -170,7 +170,7 @@ def test_a_one_sided_collective_is_refused_and_the_job_goes_on(ranks: Target, pr
     steps_on(ranks, probe)
 
 
-def test_a_rank_attached_just_now_runs_it_at_the_step_of_the_others(start: Start, probe: Probe) -> None:
+def test_a_rank_attached_just_now_runs_at_the_step_of_the_others(start: Start, probe: Probe) -> None:
     """It has not seen a step yet: which one the job has come to is known only with the next."""
     job = start(JOB, "--sleep", "1", ranks=2)
     pids = dict(re.findall(r"ready (\d+) rank=(\d)", job.output))

@@ -22,7 +22,7 @@ import zmq
 from until import until
 
 from probe import protocol as wire
-from probe.agent.evals.run_gate import CLIENT_TIMEOUT_SECONDS
+from probe.agent.evals.evals import CLIENT_TIMEOUT_SECONDS
 from probe.agent.serve.authenticator import CLIENTS
 from probe.host import agent_memory
 from probe.streams import STREAMS

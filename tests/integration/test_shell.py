@@ -67,7 +67,7 @@ def test_tab_completes_a_column_of_the_table_that_is_named(terminal: Open) -> No
     shell.wait_for(r"\nretention_mb\n-+\n")
 
 
-def test_what_may_follow_is_told_with_its_meaning(terminal: Open) -> None:
+def test_candidates_are_shown_with_their_meaning(terminal: Open) -> None:
     shell = terminal()
     shell.type("SELECT optimizer_d", enter=False)
     shell.wait_for(r"optimizer_duration +in python.step_trace")
@@ -77,7 +77,7 @@ def test_what_may_follow_is_told_with_its_meaning(terminal: Open) -> None:
     shell.wait_for("probe.drops")
 
 
-def test_what_was_typed_is_there_the_next_time_and_is_nobody_elses(terminal: Open, tmp_path: Path) -> None:
+def test_the_history_is_kept_and_readable_only_by_its_user(terminal: Open, tmp_path: Path) -> None:
     file = tmp_path / "state" / "probe" / "sql_history"
     file.parent.mkdir(parents=True)
     file.touch(mode=0o644)
@@ -96,7 +96,7 @@ def test_what_was_typed_is_there_the_next_time_and_is_nobody_elses(terminal: Ope
     again.wait_for(r"\n  42\n")
 
 
-def test_ctrl_c_ends_the_query_and_nothing_else(terminal: Open, job: Target) -> None:
+def test_ctrl_c_cancels_the_query_and_the_shell_continues(terminal: Open, job: Target) -> None:
     shell = terminal()
     for _ in range(2):
         shell.type(f"SELECT 'begun' AS now; {ENDLESS}")
@@ -117,7 +117,9 @@ def test_ctrl_c_at_the_prompt_clears_the_line(terminal: Open, job: Target) -> No
     assert "[" not in shell.wait_for(r"\n42\n\(1 row")
 
 
-def test_an_error_is_told_as_query_tells_it_and_the_shell_goes_on(terminal: Open, job: Target, probe: Probe) -> None:
+def test_an_error_is_printed_as_query_prints_it_and_the_shell_continues(
+    terminal: Open, job: Target, probe: Probe
+) -> None:
     shell = terminal()
     sql = "SELECT duratoin FROM python.step_trace"
     shell.type(f"{sql};")
@@ -132,7 +134,7 @@ def test_an_error_is_told_as_query_tells_it_and_the_shell_goes_on(terminal: Open
     shell.wait_for(r"\n42\n\(1 row")
 
 
-def test_a_wide_or_long_result_keeps_to_the_screen(terminal: Open) -> None:
+def test_a_wide_or_long_result_fits_the_screen(terminal: Open) -> None:
     shell = terminal()
     shell.type("FROM torch_trace LIMIT 2;")
     shown = shell.wait_for(r"\(2 rows, \d+ ms\)")
@@ -146,7 +148,7 @@ def test_a_wide_or_long_result_keeps_to_the_screen(terminal: Open) -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "\x1a"], ids=["q", "Ctrl-Z"])
-def test_a_statement_is_watched_in_place_until_a_key(terminal: Open, job: Target, key: str) -> None:
+def test_watch_redraws_in_place_until_a_key_is_pressed(terminal: Open, job: Target, key: str) -> None:
     shell = terminal()
     shell.type("SELECT MAX(step) AS newest FROM step_trace;")
     shell.wait_for(r"\(1 row")
@@ -163,7 +165,7 @@ def test_a_statement_is_watched_in_place_until_a_key(terminal: Open, job: Target
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1 AS one", ENDLESS], ids=["between two looks", "in a query"])
-def test_ctrl_c_ends_a_watch_in_order(terminal: Open, job: Target, sql: str) -> None:
+def test_ctrl_c_ends_a_watch_and_restores_the_screen(terminal: Open, job: Target, sql: str) -> None:
     shell = terminal()
     shell.type(f".watch 30 {sql}")
     shell.wait_for_raw("any key to stop" if "one" in sql else "\x1b[?1049h")
@@ -177,7 +179,7 @@ def test_ctrl_c_ends_a_watch_in_order(terminal: Open, job: Target, sql: str) -> 
     assert shell.settings == shell.before
 
 
-def test_an_agent_that_ends_is_told_and_another_one_can_be_asked(
+def test_an_agent_that_ends_is_reported_and_another_can_be_queried(
     terminal: Open, start: Start, short_folder: Path
 ) -> None:
     first, second = (start("answering.py", str(short_folder)) for _ in range(2))
@@ -196,7 +198,7 @@ def test_an_agent_that_ends_is_told_and_another_one_can_be_asked(
     shell.wait_for(r"\n42\n\(1 row")
 
 
-def test_sigterm_gives_the_terminal_back(terminal: Open) -> None:
+def test_sigterm_restores_the_terminal(terminal: Open) -> None:
     shell = terminal()
     assert shell.settings != shell.before
     shell.process.send_signal(signal.SIGTERM)
@@ -204,7 +206,7 @@ def test_sigterm_gives_the_terminal_back(terminal: Open) -> None:
     assert shell.settings == shell.before
 
 
-def test_results_may_go_elsewhere_while_the_prompt_stays(terminal: Open, tmp_path: Path) -> None:
+def test_results_can_be_redirected_while_the_prompt_stays_on_the_terminal(terminal: Open, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         shell = terminal(stdout=out)
         shell.type("FROM range(50);")
@@ -222,7 +224,7 @@ def test_statements_of_a_file_are_run_in_order(job: Target, probe: Probe) -> Non
     assert probe(job.pid, "sql", input="").stdout == ""
 
 
-def test_the_first_that_fails_ends_it_with_its_status(job: Target, probe: Probe) -> None:
+def test_the_first_failing_statement_of_a_file_sets_the_exit_status(job: Target, probe: Probe) -> None:
     done = probe(job.pid, "sql", input="SELECT 1 AS a;\nFROM python.nowhere;\nSELECT 2 AS b;", status=5)
     assert "a" in done.stdout and "b" not in done.stdout
     assert done.stderr.splitlines()[1].startswith("probe: [unknown-table] ")
@@ -230,12 +232,12 @@ def test_the_first_that_fails_ends_it_with_its_status(job: Target, probe: Probe)
     assert "No such command" in probe(job.pid, "sql", input=".nonsense\nSELECT 1;", status=2).stderr
 
 
-def test_commands_in_a_file_work_too(job: Target, probe: Probe) -> None:
+def test_dot_commands_work_in_a_file(job: Target, probe: Probe) -> None:
     done = probe(job.pid, "sql", input=".format json\n.open on\nSELECT 1 AS a;\n.quit\nSELECT 2 AS b;\n")
     assert json.loads(done.stdout) == [{"a": 1}]
 
 
-def test_a_statement_is_answered_before_the_next_one_comes(job: Target) -> None:
+def test_a_statement_on_stdin_is_answered_before_the_next_one_arrives(job: Target) -> None:
     words = [str(Path(sys.executable).parent / "probe"), str(job.pid), "sql", "--format", "csv"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as shell:
         assert shell.stdin is not None and shell.stdout is not None
@@ -259,12 +261,12 @@ def test_ctrl_c_ends_a_file(job: Target) -> None:
         assert "m" not in shell.stdout.read()
 
 
-def test_sql_as_a_word_is_sent_to_query(job: Target, probe: Probe) -> None:
+def test_sql_given_as_an_argument_is_refused_with_a_hint_to_query(job: Target, probe: Probe) -> None:
     assert "probe ENDPOINT query" in probe(job.pid, "sql", "SELECT 1", status=2).stderr
     assert "[endpoint] There is no process 99999999" in probe("99999999", "sql", status=3).stderr
 
 
-def test_without_a_terminal_no_prompt_is_imported(job: Target) -> None:
+def test_without_a_terminal_prompt_toolkit_is_not_imported(job: Target) -> None:
     script = (
         "import sys; from probe.cli.entry import run; run(sys.argv[1:]); assert 'prompt_toolkit' not in sys.modules"
     )

@@ -1,10 +1,10 @@
-"""What the words of a command line mean, wherever they stand."""
+"""Command lines with their words in any order, and the one order that click is given."""
 
 from __future__ import annotations
 
 import pytest
 
-from probe.cli.argv import arrange, settle
+from probe.cli.argv import arrange, options_first
 from probe.errors import UsageError
 
 VERBS = ("attach", "eval", "list", "query", "tables")
@@ -32,7 +32,7 @@ QUERY = {"-t": True, "--endpoint": True, "-f": True, "--file": True, "--format":
         (["somewhere", "query", "SELECT 1"], ["query", "-t", "somewhere", "SELECT 1"]),
     ],
 )
-def test_the_verb_comes_first_and_the_endpoint_behind_t(line: list[str], arranged: list[str]) -> None:
+def test_arrange_puts_the_verb_first_and_the_endpoint_after_t(line: list[str], arranged: list[str]) -> None:
     assert arrange(line, VERBS) == arranged
 
 
@@ -51,7 +51,7 @@ def test_the_verb_comes_first_and_the_endpoint_behind_t(line: list[str], arrange
         (["-t"], "-t needs an endpoint."),
     ],
 )
-def test_a_line_without_a_verb_says_what_is_missing(line: list[str], said: str) -> None:
+def test_a_command_line_without_a_verb_is_a_usage_error(line: list[str], said: str) -> None:
     with pytest.raises(UsageError) as caught:
         arrange(line, VERBS)
     assert said in str(caught.value)
@@ -80,10 +80,10 @@ def test_a_line_without_a_verb_says_what_is_missing(line: list[str], said: str) 
     ],
 )
 def test_code_may_begin_with_a_dash(words: list[str], settled: list[str]) -> None:
-    assert settle(words, QUERY) == settled
+    assert options_first(words, QUERY) == settled
 
 
 @pytest.mark.parametrize("words", [["--fromat", "csv", "SELECT 1"], ["SELECT 1", "-n"], ["-n", "SELECT 1"], ["--nwo"]])
-def test_a_mistyped_option_stays_an_option(words: list[str]) -> None:
+def test_an_unknown_option_is_passed_to_click_as_an_option(words: list[str]) -> None:
     mistyped = next(word for word in words if word.startswith("-"))
-    assert mistyped in settle(words, QUERY)[: settle(words, QUERY).index("--")]
+    assert mistyped in options_first(words, QUERY)[: options_first(words, QUERY).index("--")]

@@ -1,4 +1,4 @@
-"""What Tab offers at a place, out of the declarations of the tables."""
+"""What Tab offers at a position, from the declarations of the tables."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ def offered(line: str) -> list[str]:
         ("SELECT 'é', op| FROM step_trace", "optimizer_duration"),
     ],
 )
-def test_the_likeliest_comes_first(line: str, first: str) -> None:
+def test_a_candidate_that_begins_with_the_word_comes_first(line: str, first: str) -> None:
     assert offered(line)[:1] == [first]
 
 
-def test_columns_of_the_tables_of_this_statement_come_before_all_else() -> None:
+def test_columns_of_the_tables_in_the_statement_come_first() -> None:
     there = offered("SELECT | FROM python.step_trace; SELECT * FROM probe.drops")
     assert set(there[: len(OF_STEPS)]) == OF_STEPS
     assert "kept" not in there
 
 
-def test_where_a_table_stands_only_tables_are_offered() -> None:
+def test_only_tables_are_offered_after_from_and_join() -> None:
     assert offered("SELECT * FROM |") == sorted(table.name for table in TABLES)
 
 
 @pytest.mark.parametrize("line", ["SELECT 'FROM st|", "SELECT 1 -- st|", "SELECT /* st|", "SELECT nobody.st|"])
-def test_inside_a_string_or_a_comment_or_of_nothing_known_there_is_nothing(line: str) -> None:
+def test_nothing_is_offered_in_strings_comments_and_after_unknown_names(line: str) -> None:
     assert offered(line) == []
 
 
-def test_a_part_of_a_name_finds_it_too() -> None:
+def test_a_name_is_found_by_one_of_its_parts() -> None:
     there = offered("SELECT dur| FROM python.step_trace")
     assert set(there) == {name for name in OF_STEPS if name.endswith("duration")}
 
 
-def test_a_column_is_told_by_its_declaration() -> None:
+def test_a_column_is_described_by_its_declaration() -> None:
     (rss,) = candidates("SELECT rss", " FROM python.step_trace", TABLES)
     assert rss.meta.startswith("DOUBLE in MB. Resident memory")
     assert Candidate("retention_mb", "in probe.drops") in candidates("SELECT ret", "", TABLES)

@@ -35,7 +35,7 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Raising:
 
 
 @pytest.mark.parametrize("code", sorted(CODES))
-def test_every_code_is_shown_and_ends_with_its_status(
+def test_every_error_code_is_printed_and_sets_the_exit_status(
     code: str, raising: Raising, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind, _ = CODES[code]
@@ -43,14 +43,12 @@ def test_every_code_is_shown_and_ends_with_its_status(
     assert capsys.readouterr() == ("", f"probe: [{code}] Something. Do this.\n")
 
 
-def test_a_message_of_several_lines_keeps_its_caret_in_place(
-    raising: Raising, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_caret_line_of_a_message_is_kept_in_place(raising: Raising, capsys: pytest.CaptureFixture[str]) -> None:
     raising(QueryError("Parser Error\nSELECT FROM\n       ^", "Mind the caret."))
     assert capsys.readouterr().err == "probe: [query] Parser Error\nSELECT FROM\n       ^\nMind the caret.\n"
 
 
-def test_what_nobody_foresaw_is_one_line_and_status_70(raising: Raising, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_error_is_one_line_and_status_70(raising: Raising, capsys: pytest.CaptureFixture[str]) -> None:
     assert raising(ValueError("odd\nthing")) == entry.BUG_STATUS == 70
     assert capsys.readouterr().err == (
         "probe: [bug] ValueError: odd thing. This is a bug in probe. PROBE_DEBUG=1 shows where.\n"
@@ -70,7 +68,7 @@ def test_ctrl_c_ends_with_130(raising: Raising, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "probe: [interrupted] Interrupted.\n"
 
 
-def test_a_closed_pipe_is_no_complaint() -> None:
+def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -104,7 +102,9 @@ def test_a_closed_pipe_is_no_complaint() -> None:
         (["list", "--format", "parquet", "-o", "/nowhere/x"], "Cannot write /nowhere/x"),
     ],
 )
-def test_each_slip_has_its_own_line(line: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_wrong_command_line_is_a_usage_error_of_one_line(
+    line: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert entry.run(line) == 2
     err = capsys.readouterr().err
     assert said in err and err.startswith("probe: [usage] ") and err.count("\n") == 1

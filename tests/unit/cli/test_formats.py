@@ -1,4 +1,4 @@
-"""Every format says the same rows."""
+"""Every format writes the same rows."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ FIRST = {
 }
 
 
-def written(form: str, result: Result) -> bytes:
+def written(format: str, result: Result) -> bytes:
     sink = io.BytesIO()
-    WRITERS[form](result, sink, False)
+    WRITERS[format](result, sink, False)
     return sink.getvalue()
 
 
@@ -79,17 +79,17 @@ def test_parquet_and_arrow_are_the_table_itself() -> None:
     assert str(pa.ipc.open_stream(written("arrow", ArrowResult(TABLE))).read_all()) == str(TABLE)
 
 
-def test_what_parquet_cannot_hold_is_no_bug_of_ours() -> None:
+def test_a_type_that_parquet_lacks_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="Parquet cannot hold this"):
         written("parquet", ArrowResult(TABLE))
 
 
-@pytest.mark.parametrize("form", sorted(WRITERS))
-def test_every_format_writes_what_a_verb_builds_itself(form: str) -> None:
-    assert written(form, Records(("pid", "command"), [(4242, "train.py"), (4243, None)]))
+@pytest.mark.parametrize("format", sorted(WRITERS))
+def test_every_format_writes_records(format: str) -> None:
+    assert written(format, Records(("pid", "command"), [(4242, "train.py"), (4243, None)]))
 
 
-def test_columns_of_one_name_stay_apart() -> None:
+def test_columns_of_the_same_name_are_numbered() -> None:
     assert unique(["step", "step", "step_1", "step"]) == ["step", "step_1", "step_1_1", "step_2"]
     doubled = pa.table([[1], [2]], names=["a", "a"])
     assert json.loads(written("json", ArrowResult(doubled))) == [{"a": 1, "a_1": 2}]
@@ -109,18 +109,18 @@ def test_the_suffix_of_the_file_chooses_the_format(tmp_path: Path, capsys: pytes
     assert (Output("csv", "x.parquet").kind, Output(None, "x").kind, Output().kind) == ("csv", "table", "table")
 
 
-def test_the_row_count_is_talk(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_the_row_count_goes_to_stderr(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     Output().show(Records(("a",), [(1,), (2,)]))
     assert capfdbinary.readouterr() == (b"a\n-\n1\n2\n", b"(2 rows)\n")
 
 
-def test_no_binary_goes_into_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binary_format_is_refused_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     with pytest.raises(UsageError, match="parquet is binary"):
         Output("parquet")
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_refused_when_the_output_is_made(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Cannot write"):
         Output(file=str(tmp_path / "nowhere" / "rows.csv"))
     with pytest.raises(UsageError, match="Cannot write"):

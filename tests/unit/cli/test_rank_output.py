@@ -38,7 +38,7 @@ def test_equal_output_is_printed_once() -> None:
     assert screen.text == "ranks 0-2:\nsame\nagain\n"
 
 
-def test_from_the_first_difference_on_each_rank_has_its_own_block() -> None:
+def test_ranks_whose_output_differs_have_blocks_of_their_own() -> None:
     screen = Screen(0, 1, 2)
     for rank, loss in enumerate(("2.5", "2.7", "2.5")):
         screen.merge.feed(rank, f"step 7\nloss {loss}\n")
@@ -46,7 +46,7 @@ def test_from_the_first_difference_on_each_rank_has_its_own_block() -> None:
     assert screen.text == "ranks 0-2:\nstep 7\nranks 0, 2:\nloss 2.5\nrank 1:\nloss 2.7\n"
 
 
-def test_a_line_does_not_wait_for_ever_for_its_like() -> None:
+def test_a_line_waits_only_so_long_for_an_equal_one() -> None:
     screen = Screen(0, 1)
     screen.merge.feed(0, "only here\nha")
     assert screen.text == ""
@@ -63,7 +63,7 @@ def test_ranks_are_named_in_runs() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["a\n", "b\n", "c", "\n"]), st.floats(0, 1))))
-def test_each_rank_reads_exactly_what_it_wrote(feeds: list[tuple[int, str, float]]) -> None:
+def test_no_output_of_a_rank_is_lost_or_reordered(feeds: list[tuple[int, str, float]]) -> None:
     screen = Screen(0, 1, 2)
     wrote = {0: "", 1: "", 2: ""}
     for rank, text, pause in feeds:

@@ -1,4 +1,4 @@
-"""What a line does in the shell, with a connection that only plays one."""
+"""What a line of input does in the shell, over a fake connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import probe
 from probe.cli.entry import run
 from probe.cli.output.result import ArrowResult
-from probe.cli.shell.dot_commands import COMMANDS, FORMS, offered
+from probe.cli.shell.dot_commands import COMMANDS, FORMATS, offered
 from probe.cli.shell.dot_commands import run as run_line
 from probe.cli.shell.shell import Answer, Shell, what_next
 from probe.cli.shell.watch import frame
@@ -23,8 +23,8 @@ from probe.query.result import Cost, Coverage, Note, Result
 NO_COST = Cost((), 0.0, {}, 0.0)
 
 
-class Played:
-    """Plays a Connection: `asked` are the statements, each answered by its number."""
+class FakeConnection:
+    """`asked` are the statements, each answered by its number."""
 
     def __init__(self, endpoint: str = "4242") -> None:
         self.endpoint, self.agents = endpoint, [Facts(rank=0, pid=4242, attached_ns=5)]
@@ -48,14 +48,14 @@ Make = Callable[..., Shell]
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeConnection]:
     """The connections that were made."""
-    connections: list[Played] = []
+    connections: list[FakeConnection] = []
 
-    def connect(endpoint: str, *, timeout: float, key: str | None = None) -> Played:
+    def connect(endpoint: str, *, timeout: float, key: str | None = None) -> FakeConnection:
         if endpoint == "99":
             raise EndpointError("There is no process 99.", "Run: probe list")
-        connections.append(Played(endpoint))
+        connections.append(FakeConnection(endpoint))
         return connections[-1]
 
     monkeypatch.setattr(probe, "connect", connect, raising=False)
@@ -63,12 +63,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Played]:
 
 
 @pytest.fixture
-def shell(made: list[Played]) -> Shell:
+def shell(made: list[FakeConnection]) -> Shell:
     return Shell("4242", 10.0, "csv", False, at_terminal=False)
 
 
 def test_statements_run_one_after_the_other_on_one_connection(
-    shell: Shell, made: list[Played], capfd: Captured
+    shell: Shell, made: list[FakeConnection], capfd: Captured
 ) -> None:
     run_line(shell, "SELECT 1; SELECT 'a;b'\n;")
     run_line(shell, "SELECT 3;")
@@ -79,30 +79,30 @@ def test_statements_run_one_after_the_other_on_one_connection(
     assert [line.split(",")[0] for line in err.splitlines()[1::2]] == ["(1 row", "(2 rows", "(3 rows"]
 
 
-def test_the_first_that_fails_is_the_last(shell: Shell, made: list[Played]) -> None:
+def test_a_failing_statement_ends_the_line(shell: Shell, made: list[FakeConnection]) -> None:
     with pytest.raises(QueryError):
         run_line(shell, "SELECT 1; SELECT wrong; SELECT 3;")
     assert len(made[0].asked) == 2
 
 
-def test_a_statement_without_a_result_says_so(shell: Shell, capfd: Captured) -> None:
+def test_a_statement_without_a_result_prints_no_result(shell: Shell, capfd: Captured) -> None:
     run_line(shell, "PRAGMA nothing;")
     out, err = capfd.readouterr()
     assert out == "" and "(no result, " in err
 
 
-def test_what_leaves_nothing_behind_is_never_asked(shell: Shell, made: list[Played]) -> None:
+def test_a_statement_without_effect_is_never_sent(shell: Shell, made: list[FakeConnection]) -> None:
     with pytest.raises(QueryError, match="CREATE has no effect"):
         run_line(shell, "CREATE TABLE mine AS SELECT 1;")
     assert made[0].asked == []
 
 
-def test_bytes_that_are_no_text_are_an_error_of_the_user(shell: Shell) -> None:
+def test_sql_that_is_not_utf8_is_a_usage_error(shell: Shell) -> None:
     with pytest.raises(UsageError, match="not UTF-8"):
         run_line(shell, "SELECT '\udcff';")
 
 
-def test_settings_hold_for_what_is_asked_later(shell: Shell, made: list[Played], capfd: Captured) -> None:
+def test_settings_apply_to_later_statements(shell: Shell, made: list[FakeConnection], capfd: Captured) -> None:
     run_line(shell, ".open on")
     run_line(shell, ".format ndjson;")
     run_line(shell, "SELECT 1;")
@@ -124,7 +124,7 @@ def test_settings_hold_for_what_is_asked_later(shell: Shell, made: list[Played],
         (".schema python.torch", "No table named python.torch. Did you mean"),
     ],
 )
-def test_each_slip_has_its_answer(shell: Shell, line: str, said: str) -> None:
+def test_each_wrong_command_has_its_error(shell: Shell, line: str, said: str) -> None:
     with pytest.raises((UsageError, QueryError)) as caught:
         run_line(shell, line)
     assert str(caught.value).startswith(said)
@@ -134,7 +134,7 @@ def test_each_slip_has_its_answer(shell: Shell, line: str, said: str) -> None:
     ("line", "words"),
     [
         (".sc", [".schema"]),
-        (".format ", list(FORMS)),
+        (".format ", list(FORMATS)),
         (".open of", ["off"]),
         (".schema torch", ["python.torch_trace"]),
         (".schema host.g", ["host.gpu_trace"]),
@@ -142,12 +142,12 @@ def test_each_slip_has_its_answer(shell: Shell, line: str, said: str) -> None:
         (".nonsense x", []),
     ],
 )
-def test_commands_are_completed_too(line: str, words: list[str]) -> None:
+def test_dot_commands_and_their_arguments_are_completed(line: str, words: list[str]) -> None:
     assert [each.text for each in offered(line)] == words
 
 
 @pytest.mark.parametrize("line", [".quit", "quit", "exit;", " .quit "])
-def test_there_are_several_ways_to_leave(shell: Shell, line: str) -> None:
+def test_quit_and_exit_end_the_shell_with_or_without_a_dot(shell: Shell, line: str) -> None:
     run_line(shell, line)
     assert shell.ended
 
@@ -157,10 +157,10 @@ def test_help_names_every_command(shell: Shell, capfd: Captured) -> None:
     out = capfd.readouterr().out
     assert all(f"{command.usage} " in out for command in COMMANDS.values())
     assert all(len(line) <= 80 for line in out.splitlines())
-    assert all(form in COMMANDS[".format"].words for form in FORMS)
+    assert all(format in COMMANDS[".format"].words for format in FORMATS)
 
 
-def test_tables_and_their_columns_are_shown(shell: Shell, capfd: Captured) -> None:
+def test_tables_and_schema_print_what_probe_tables_prints(shell: Shell, capfd: Captured) -> None:
     for line, words in ((".tables", []), (".schema torch_trace", ["torch_trace"])):
         run_line(shell, line)
         shown = capfd.readouterr()
@@ -170,7 +170,7 @@ def test_tables_and_their_columns_are_shown(shell: Shell, capfd: Captured) -> No
     assert "\nprobe.drops,kept,BIGINT,\n" in capfd.readouterr().out
 
 
-def test_connect_takes_another_job_only_if_it_can(shell: Shell, made: list[Played]) -> None:
+def test_connect_keeps_the_old_connection_if_the_new_one_fails(shell: Shell, made: list[FakeConnection]) -> None:
     with pytest.raises(EndpointError):
         run_line(shell, ".connect 99")
     assert shell.connection is made[0] and not made[0].closed
@@ -180,7 +180,7 @@ def test_connect_takes_another_job_only_if_it_can(shell: Shell, made: list[Playe
     assert made[2].endpoint == "4300"
 
 
-def test_who_is_gone_is_looked_for_anew(shell: Shell, made: list[Played]) -> None:
+def test_new_agents_replace_those_that_are_gone(shell: Shell, made: list[FakeConnection]) -> None:
     assert list(what_next(shell)) == [] and shell.connection is made[0] and made[1].closed
     made[0].agents[0] = replace(made[0].agents[0], attached_ns=6)
     assert list(what_next(shell)) == ["There are new agents: 4242, 1 rank. Ask again."]
@@ -192,7 +192,7 @@ def test_who_is_gone_is_looked_for_anew(shell: Shell, made: list[Played]) -> Non
     ]
 
 
-def test_whoever_is_there_by_then_is_asked_next(shell: Shell, made: list[Played]) -> None:
+def test_a_lost_shell_reconnects_before_the_next_statement(shell: Shell, made: list[FakeConnection]) -> None:
     made[0].endpoint = "99"
     list(what_next(shell))
     with pytest.raises(EndpointError):
@@ -208,7 +208,7 @@ def answer(columns: dict[str, Any], *notes: str) -> Answer:
     return Answer(ArrowResult(pa.table(columns)), 0.02, list(notes))
 
 
-def test_what_is_watched_fits_the_screen() -> None:
+def test_a_watched_result_fits_the_screen() -> None:
     long = answer({"step": range(1000), "text": ["x" * 200] * 1000}, "n" * 100)
     wide = answer({f"column_{number}": [number] for number in range(40)})
     for each in (long, wide):

@@ -1,4 +1,4 @@
-"""Slips of the hand and of the machine: each has its own line and status."""
+"""Wrong input, closed streams and full disks: each has its own error line and exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from probe.errors import UsageError
 
 
 @pytest.mark.parametrize("text", ["3-1", "7-0", "0-100000000", "a", "-1", ""])
-def test_what_is_no_list_of_ranks_is_refused_at_once(text: str) -> None:
+def test_an_invalid_list_of_ranks_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_ranks(text)
 
@@ -34,17 +34,17 @@ def test_what_is_no_list_of_ranks_is_refused_at_once(text: str) -> None:
         (["tables", "-o", "steps.xlsx"], "No format has the suffix"),
     ],
 )
-def test_it_is_told_what_is_wrong(line: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_value_is_named(line: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.run(line) == 2
     assert says in capsys.readouterr().err
 
 
-def test_list_knows_a_process_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_reports_a_pid_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.run(["list", "99999999"]) == 3
     assert "There is no process 99999999" in capsys.readouterr().err
 
 
-def test_an_arrow_file_is_a_file(tmp_path: Path) -> None:
+def test_an_arrow_file_has_the_ipc_file_format(tmp_path: Path) -> None:
     table = pa.table({"n": [1, 2]})
     Output(None, str(tmp_path / "x.feather")).show(ArrowResult(table))
     with pa.ipc.open_file(tmp_path / "x.feather") as file:
@@ -56,16 +56,16 @@ def run(*words: str, stdout: int) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("form", ["table", "csv", "json", "ndjson", "parquet", "arrow"])
-def test_a_closed_pipe_is_quiet_in_every_format(form: str) -> None:
+@pytest.mark.parametrize("format", ["table", "csv", "json", "ndjson", "parquet", "arrow"])
+def test_a_closed_pipe_prints_nothing_in_any_format(format: str) -> None:
     read, write = os.pipe()
     os.close(read)
-    done = run("tables", "--format", form, stdout=write)
+    done = run("tables", "--format", format, stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_full_disk_is_no_bug_of_ours() -> None:
+def test_a_full_disk_is_an_output_error() -> None:
     with open("/dev/full", "wb") as full:
         done = run("tables", "--format", "csv", stdout=full.fileno())
     assert done.returncode == 9 and b"[output]" in done.stderr and b"No space left" in done.stderr
@@ -79,7 +79,9 @@ def test_a_full_disk_is_no_bug_of_ours() -> None:
         (0, ["query", "-"], 2, b"Cannot read the SQL from -: Bad file descriptor"),
     ],
 )
-def test_a_stream_that_the_shell_has_closed(closed: int, words: list[str], status: int, told: bytes) -> None:
+def test_a_closed_standard_stream_is_an_error_only_if_it_is_used(
+    closed: int, words: list[str], status: int, told: bytes
+) -> None:
     command = [sys.executable, "-c", "from probe.cli import main; main()", *words]
     done = subprocess.run(["bash", "-c", f'exec "$@" {closed}>&-', "-", *command], capture_output=True)
     assert done.returncode == status and told in done.stderr

@@ -1,4 +1,4 @@
-"""Where a statement ends, by DuckDB's own tokenizer, and which ones are of no use."""
+"""Where a statement ends, by DuckDB's own tokenizer, and which statements are refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES))
-def test_what_was_joined_is_split_again(pieces: list[str]) -> None:
+def test_statements_that_were_joined_are_split_again(pieces: list[str]) -> None:
     assert split("; ".join([*pieces, ""])) == [piece.strip() for piece in pieces]
 
 
@@ -62,7 +62,7 @@ def test_any_text_has_tokens_in_order(text: str) -> None:
     is_complete(text)
 
 
-def test_the_statement_at_a_place() -> None:
+def test_the_statement_at_a_position_is_found() -> None:
     text = "SELECT 1; SELECT ';2'; SELECT 3"
     assert [text[slice(*statement_at(text, place))] for place in (0, 8, 12, 30)] == [
         "SELECT 1", "SELECT 1", " SELECT ';2'", " SELECT 3",
@@ -80,7 +80,7 @@ def test_the_statement_at_a_place() -> None:
         ("MERGE INTO a USING b ON a.x = b.x WHEN MATCHED THEN DELETE", "MERGE INTO"),
     ],
 )
-def test_what_would_leave_nothing_behind_is_refused(statement: str, what: str) -> None:
+def test_a_statement_without_visible_effect_is_refused(statement: str, what: str) -> None:
     with pytest.raises(QueryError, match=f"^{what} has no effect: each statement sees a fresh snapshot"):
         check(statement)
 
@@ -90,5 +90,5 @@ def test_what_would_leave_nothing_behind_is_refused(statement: str, what: str) -
     ["SELECT 1", "FROM python.stack", "WITH a AS (SELECT 1) FROM a", "DESCRIBE python.stack", "SHOW TABLES",
      "PIVOT range(3) ON range", "COPY (SELECT 1) TO 'one.csv'", "EXPLAIN SELECT 1", "SUMMARIZE probe.tables", "SELEC"],
 )  # fmt: skip
-def test_what_answers_or_is_told_by_the_query_itself_is_not(statement: str) -> None:
+def test_a_statement_with_a_result_or_an_error_of_its_own_is_passed_on(statement: str) -> None:
     check(statement)

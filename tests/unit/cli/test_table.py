@@ -15,7 +15,7 @@ def lines(names: list[str], *rows: list[Any], width: int | None = None, wrap_las
     return list(render(Records(names, rows, wrap_last), width))
 
 
-def test_numbers_stand_to_the_right_and_text_to_the_left() -> None:
+def test_numbers_are_aligned_right_and_text_left() -> None:
     assert lines(["module", "count"], ["h.0", 7], ["lm_head", 1200]) == [
         "module   count",
         "-------  -----",
@@ -24,7 +24,7 @@ def test_numbers_stand_to_the_right_and_text_to_the_left() -> None:
     ]
 
 
-def test_no_rows_show_the_columns() -> None:
+def test_a_table_without_rows_shows_its_columns() -> None:
     assert lines(["module", "count"]) == ["module  count", "------  -----"]
 
 
@@ -51,7 +51,7 @@ def test_null_and_booleans_are_words() -> None:
         (12345678901234567, "12345678901234567"),
     ],
 )
-def test_numbers_are_short_and_honest(value: Any, shown: str) -> None:
+def test_numbers_have_six_significant_digits_and_none_made_up(value: Any, shown: str) -> None:
     assert cell(value) == shown
 
 
@@ -75,7 +75,7 @@ def test_a_terminal_gets_no_line_wider_than_itself() -> None:
     assert shown[2].startswith("transformer.h.0  xx") and shown[2].endswith("x…  123456")
 
 
-def test_what_cannot_fit_is_shown_one_column_a_line() -> None:
+def test_a_row_that_cannot_fit_is_shown_one_column_a_line() -> None:
     assert lines(["module", "code"], ["h.0", "x" * 99], ["h.1", "y"], width=20) == [
         "-- row 1 ---",
         "module  h.0",
@@ -86,7 +86,7 @@ def test_what_cannot_fit_is_shown_one_column_a_line() -> None:
     ]
 
 
-def test_a_pipe_gets_everything() -> None:
+def test_nothing_is_cut_in_a_pipe() -> None:
     assert lines(["code"], ["x" * 500])[2] == "x" * 500
 
 
@@ -97,7 +97,7 @@ def test_wide_characters_keep_the_columns_straight() -> None:
     assert cut("批次加载", 5) == "批次…"
 
 
-def test_documentation_is_broken_into_lines_instead_of_cut() -> None:
+def test_documentation_is_wrapped_instead_of_cut() -> None:
     assert lines(["column", "meaning"], ["step", "one two three four five " * 2], width=36, wrap_last=True)[2:] == [
         "step    one two three four five one",
         "        two three four five",

@@ -1,4 +1,4 @@
-"""`probe tables`: all there is to say of a table, for eyes and for programs."""
+"""`probe tables`: the declarations of the tables, on a terminal and for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from probe.cli.entry import run
 from probe.cli.output.table import render
-from probe.cli.verbs.tables import laid_out, of_all, of_table
+from probe.cli.verbs.tables import formatted, of_all, of_table
 from probe.tables import TABLES
 from probe.tables.declaration import Table
 from target import PROBE
@@ -58,22 +58,22 @@ def test_a_terminal_shows_what_a_row_is_the_columns_and_the_example() -> None:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_an_example_that_is_laid_out_is_the_same_sql(table: Table) -> None:
-    shown = laid_out(table.example)
+def test_a_formatted_example_is_the_same_sql(table: Table) -> None:
+    shown = formatted(table.example)
     assert shown.split() == table.example.split() and max(map(len, shown.splitlines())) <= 76
 
 
-def test_the_list_fits_too() -> None:
+def test_the_list_of_tables_fits_into_80() -> None:
     shown = list(render(of_all(TABLES), 80))
     assert max(map(len, shown)) <= 80 and all(any(line.startswith(table.name) for line in shown) for table in TABLES)
 
 
-def test_a_narrow_terminal_has_a_line_for_each_thing() -> None:
+def test_a_narrow_terminal_shows_one_field_a_line() -> None:
     lines = list(render(of_table(TABLES[0]), 40))
     assert max(map(len, lines)) <= 40 and len(lines) == 5 * len(TABLES[0].columns)
 
 
-def test_json_has_all_there_is_to_say(capfd: Captured) -> None:
+def test_json_has_the_whole_declaration_of_every_table(capfd: Captured) -> None:
     assert run(["tables", "--format", "json"]) == 0
     told = {each["table"]: each for each in json.loads(capfd.readouterr().out)}
     assert sorted(told) == sorted(table.name for table in TABLES)
@@ -87,7 +87,7 @@ def test_json_has_all_there_is_to_say(capfd: Captured) -> None:
         ]
 
 
-def test_json_of_one_table_is_that_one(capfd: Captured) -> None:
+def test_json_of_one_table_has_that_table_only(capfd: Captured) -> None:
     assert run(["tables", "stack", "--format", "json"]) == 0
     (told,) = json.loads(capfd.readouterr().out)
     assert told["table"] == "python.stack"
@@ -101,7 +101,7 @@ def test_csv_of_a_table_is_a_line_a_column(capfd: Captured) -> None:
     assert duration["source"] == "host's clock" and duration["null"] == "The step of the attach, an open step."
 
 
-def test_in_a_file_nothing_is_broken(tmp_path: Path, capfd: Captured) -> None:
+def test_a_file_gets_unwrapped_lines(tmp_path: Path, capfd: Captured) -> None:
     assert run(["tables", "step_trace", "-o", str(tmp_path / "table.txt")]) == 0
     lines = (tmp_path / "table.txt").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("duration ")]

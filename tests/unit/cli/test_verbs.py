@@ -1,4 +1,4 @@
-"""What the verbs make of a job, with a connection that only plays one."""
+"""What the verbs ask of a job and print, over a fake connection."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Result:
 
 @dataclass
 class Job:
-    """Plays probe.connect(): remembers what it was asked."""
+    """Takes the place of probe.connect(): remembers what it was asked."""
 
     agents: tuple[Facts, ...] = FACTS
     notes: list[str] = field(default_factory=list)
@@ -96,17 +96,17 @@ class Job:
         self.cancelled += 1
 
 
-Play = Callable[..., Job]
+MakeJob = Callable[..., Job]
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Play:
-    def play(**parts: Any) -> Job:
+def make_job(monkeypatch: pytest.MonkeyPatch) -> MakeJob:
+    def make_job(**parts: Any) -> Job:
         job = Job(**parts)
         monkeypatch.setattr(probe, "connect", job.connect, raising=False)
         return job
 
-    return play
+    return make_job
 
 
 Captured = pytest.CaptureFixture[str]
@@ -124,16 +124,16 @@ Captured = pytest.CaptureFixture[str]
         ["-t", "4242", "query", "4242", "SELECT 1"],
     ],
 )
-def test_the_endpoint_may_stand_anywhere(words: list[str], play: Play) -> None:
-    job = play()
+def test_the_endpoint_may_stand_anywhere(words: list[str], make_job: MakeJob) -> None:
+    job = make_job()
     assert run(words) == (2 if words.count("4242") == 2 else 0)
     assert job.asked.get("endpoint", "4242") == "4242"
 
 
-def test_query_writes_rows_to_stdout_and_notes_to_stderr(play: Play, capfd: Captured) -> None:
+def test_query_writes_rows_to_stdout_and_notes_to_stderr(make_job: MakeJob, capfd: Captured) -> None:
     coverage = Coverage((0,), (1,), (), 0.84)
     notes = Note("silent", str(coverage), (1,)), Note("tap-off", "rank 0: forward is off", (0,))
-    job = play(coverage=coverage, query_notes=notes)
+    job = make_job(coverage=coverage, query_notes=notes)
     assert run(["4242", "query", "--open", "--timeout", "3", "--min-ranks", "1", "SELECT 1"]) == 0
     assert job.asked == {"endpoint": "4242", "patience": 3.0, "sql": "SELECT 1", "open_steps": True, "min_ranks": 1}
     out, err = capfd.readouterr()
@@ -153,10 +153,10 @@ def test_query_writes_rows_to_stdout_and_notes_to_stderr(play: Play, capfd: Capt
         (Coverage((), (0,), (0,), 5.0), "answered 0/1 ranks in 5.0 s, silent: 0; read from memory: rank 0"),
     ],
 )
-def test_the_last_line_says_who_answered_where_there_are_several(
-    coverage: Coverage, last: str, play: Play, capfd: Captured
+def test_the_last_line_says_which_of_several_ranks_answered(
+    coverage: Coverage, last: str, make_job: MakeJob, capfd: Captured
 ) -> None:
-    play(coverage=coverage)
+    make_job(coverage=coverage)
     assert run(["4242", "query", "SELECT 1"]) == 0
     assert capfd.readouterr().err.splitlines()[-1] == last
 
@@ -167,8 +167,8 @@ def test_many_silent_ranks_are_shortened() -> None:
     assert told.endswith("silent: 0, 2, 4, 6, 8, 10, 12, 14 and 23 more")
 
 
-def test_sql_comes_from_a_file_or_stdin_too(play: Play, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = play()
+def test_sql_comes_from_a_file_or_stdin_too(make_job: MakeJob, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_job()
     file = tmp_path / "slow.sql"
     file.write_text("SELECT 2")
     assert run(["4242", "query", "-f", str(file)]) == 0
@@ -178,46 +178,46 @@ def test_sql_comes_from_a_file_or_stdin_too(play: Play, tmp_path: Any, monkeypat
     assert job.asked["sql"] == "SELECT 3"
 
 
-def test_json_is_what_a_program_reads(play: Play, capfd: Captured) -> None:
-    play()
+def test_json_goes_to_stdout_alone(make_job: MakeJob, capfd: Captured) -> None:
+    make_job()
     assert run(["4242", "query", "--format", "json", "SELECT 1"]) == 0
     out, err = capfd.readouterr()
     assert (json.loads(out), err) == ([{"module": "h.0", "seconds": 0.25}], "")
 
 
-def test_wrong_sql_ends_with_its_status(play: Play, capfd: Captured) -> None:
+def test_wrong_sql_ends_with_status_5(make_job: MakeJob, capfd: Captured) -> None:
     def fail() -> None:
         raise QueryError("No table named python.torch.", "Did you mean python.torch_trace?", code="unknown-table")
 
-    play(fails=fail)
+    make_job(fails=fail)
     assert run(["4242", "query", "SELECT 1"]) == 5
     assert capfd.readouterr().err == (
         "probe: [unknown-table] No table named python.torch. Did you mean python.torch_trace?\n"
     )
 
 
-def test_ctrl_c_cancels_and_ends_with_130(play: Play) -> None:
+def test_ctrl_c_cancels_and_ends_with_130(make_job: MakeJob) -> None:
     def press() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         raise Interrupted("Interrupted.")
 
-    job = play(fails=press)
+    job = make_job(fails=press)
     assert run(["4242", "query", "SELECT 1"]) == 130
     assert job.cancelled == 1
 
 
-def test_ctrl_c_in_an_eval_that_cannot_be_cancelled_says_so(play: Play, capfd: Captured) -> None:
+def test_ctrl_c_in_an_eval_that_cannot_be_cancelled_says_so(make_job: MakeJob, capfd: Captured) -> None:
     def press() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         raise EvalError("Rank 0 is blocked in native code.", code="eval-timeout")
 
-    play(fails=press)
+    make_job(fails=press)
     assert run(["4242", "eval", "wait()"]) == 130
     assert "Rank 0 is blocked" in capfd.readouterr().err
 
 
-def test_equal_output_of_ranks_is_printed_once(play: Play, capfd: Captured) -> None:
-    play(
+def test_equal_output_of_ranks_is_printed_once(make_job: MakeJob, capfd: Captured) -> None:
+    make_job(
         printed=[([0], "stdout", "GPT\n"), ([1], "stdout", "GPT\n")], results=[Result(0, echo="7"), Result(1, echo="7")]
     )
     assert run(["4242", "eval", "print(model); 7"]) == 0
@@ -226,26 +226,26 @@ def test_equal_output_of_ranks_is_printed_once(play: Play, capfd: Captured) -> N
     assert err == "ran at step 1203, training held 0.4 s\n"
 
 
-def test_a_single_rank_has_no_header(play: Play, capfd: Captured) -> None:
-    play(agents=FACTS[:1], printed=[([0], "stdout", "GPT\n")], results=[Result(0, changed=["main().model"])])
+def test_a_single_rank_has_no_header(make_job: MakeJob, capfd: Captured) -> None:
+    make_job(agents=FACTS[:1], printed=[([0], "stdout", "GPT\n")], results=[Result(0, changed=["main().model"])])
     assert run(["4242", "eval", "print(model)"]) == 0
     out, err = capfd.readouterr()
     assert out == "GPT\n"
     assert err == "changed main().model\nran at step 1203, training held 0.4 s\n"
 
 
-def test_a_snippet_that_raises_ends_with_1_and_its_own_traceback(play: Play, capfd: Captured) -> None:
+def test_a_snippet_that_raises_ends_with_1_and_its_own_traceback(make_job: MakeJob, capfd: Captured) -> None:
     traceback = 'Traceback (most recent call last):\n  File "<eval>", line 1, in <module>\nNameError: x\n'
     failed = [Result(rank, ok=False, error="NameError: x", traceback=traceback) for rank in (0, 1)]
-    play(results=failed)
+    make_job(results=failed)
     assert run(["4242", "eval", "x"]) == 1
     err = capfd.readouterr().err
     assert err.count("Traceback") == 1 and err.startswith("ranks 0-1:\nTraceback")
     assert err.endswith("probe: [snippet] NameError: x (ranks 0-1)\n")
 
 
-def test_the_options_of_eval_arrive(play: Play) -> None:
-    job = play()
+def test_the_options_of_eval_are_passed_to_the_connection(make_job: MakeJob) -> None:
+    job = make_job()
     assert run(["4242", "eval", "--rank", "0,3", "--now", "--timeout", "5", "--no-write", "-x"]) == 0
     assert job.asked == {
         "endpoint": "4242", "patience": 5.0, "code": "-x", "ranks": [0, 3], "now": True, "timeout": 5.0,
@@ -253,16 +253,16 @@ def test_the_options_of_eval_arrive(play: Play) -> None:
     }  # fmt: skip
 
 
-def test_detach_names_what_stays(play: Play, capfd: Captured) -> None:
-    play()
+def test_detach_reports_what_stays(make_job: MakeJob, capfd: Captured) -> None:
+    make_job()
     assert run(["4242", "detach"]) == 0
     out, err = capfd.readouterr()
     assert out == "detached  rank 0  pid 4250\ndetached  rank 1  pid 4251\n"
     assert err == "pass-through kernels on c10d stay: no boundary came in time\n"
 
 
-def test_a_rank_that_was_not_reached_is_a_failure(play: Play, capfd: Captured) -> None:
-    play(unreached=[Unreached(1, 4251, "", "Rank 1 (pid 4251) is stopped (to let it go on: kill -CONT 4251)")])
+def test_a_rank_that_was_not_reached_is_a_failure(make_job: MakeJob, capfd: Captured) -> None:
+    make_job(unreached=[Unreached(1, 4251, "", "Rank 1 (pid 4251) is stopped (to let it go on: kill -CONT 4251)")])
     assert run(["4242", "detach"]) == 8
     out, err = capfd.readouterr()
     assert out == "detached  rank 0  pid 4250\n"
@@ -289,13 +289,15 @@ def attached(pid: int, **other: Any) -> Attached:
     return Attached(pid=pid, **{**given, **other})
 
 
-def test_each_attached_rank_has_its_line() -> None:
+def test_the_line_of_an_attached_rank() -> None:
     assert line(attached(4250)) == "attached  rank 0  pid 4250  7 ms   python 3.11.7, torch 2.13.0"
     assert line(attached(4250, already=True)) == "already   rank 0  pid 4250         python 3.11.7, torch 2.13.0"
     assert line(attached(4250, rank=None, torch=None)).endswith("python 3.11.7, no torch: its tables stay empty")
 
 
-def test_one_rank_that_fails_does_not_keep_the_others_out(monkeypatch: pytest.MonkeyPatch, capfd: Captured) -> None:
+def test_a_rank_that_fails_does_not_stop_attaching_to_the_others(
+    monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
     def attach(pid: int, timeout: float, name: str, listen: object) -> Attached:
         if pid == 4251:
             raise AttachError("A debugger traces 4251 already.", "End it first.", code="traced")
@@ -309,7 +311,9 @@ def test_one_rank_that_fails_does_not_keep_the_others_out(monkeypatch: pytest.Mo
     assert capfd.readouterr().err.startswith("failed    rank 1  pid 4251  [traced] A debugger")
 
 
-def test_what_is_off_on_gpus_is_one_line_for_all_ranks(monkeypatch: pytest.MonkeyPatch, capfd: Captured) -> None:
+def test_taps_that_are_off_on_gpus_are_reported_once_for_all_ranks(
+    monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
     off = f"off: CUDA is in use, and {UNTESTED}"
     taps = {"forward": "on", "device": off, "collectives": off, "gpu": "off: no NVML"}
     monkeypatch.setattr("probe.attach.attach", lambda pid, *_: attached(pid, rank=pid - 4250, taps=taps))
@@ -328,7 +332,7 @@ def test_what_is_off_on_gpus_is_one_line_for_all_ranks(monkeypatch: pytest.Monke
         ("python torchrunner.py", False),
     ],
 )
-def test_a_launcher_is_no_rank(command: str, launches: bool) -> None:
+def test_a_launcher_is_recognised_by_its_command(command: str, launches: bool) -> None:
     assert is_launcher(SimpleNamespace(rank=None, command=command)) is launches  # type: ignore[arg-type]
 
 
@@ -357,7 +361,7 @@ def test_list_shows_ranks_and_their_job_but_no_workers() -> None:
 
 
 @pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("pass", 0)])
-def test_run_ends_as_its_command_ends(ending: str, status: int) -> None:
+def test_run_ends_with_the_status_of_its_command(ending: str, status: int) -> None:
     assert run(["run", "--", sys.executable, "-c", f"import os, sys; {ending}"]) == status
 
 

@@ -399,7 +399,7 @@ def test_a_request_runs_between_two_iterations_in_every_style() -> None:
         assert around(finished(style, Job(asks=True)).log) == expected, style.__name__
 
 
-def test_a_loop_in_c_is_known_after_one_step_more() -> None:
+def test_a_loop_in_c_is_recognised_one_step_later() -> None:
     assert around(finished(by_map_in_c, Job(asks=True)).log) == [f"next {ASKED + 1}", f"step {ASKED + 1}"]
 
 
@@ -430,7 +430,7 @@ def test_a_request_for_a_later_step_waits_for_it() -> None:
     assert ticket.outcome == "run" and not ticket.cancel()
 
 
-def test_a_request_for_the_very_next_step_is_met() -> None:
+def test_a_request_for_the_very_next_step_runs() -> None:
     job = Job()
     for _ in range(8):
         if job.count == 4:
@@ -452,7 +452,7 @@ def test_a_request_for_a_past_step_is_missed() -> None:
     assert not job.evals
 
 
-def test_a_request_that_steps_within_an_eval_pass_by_is_missed_after_it() -> None:
+def test_a_request_for_a_step_made_within_an_eval_is_missed() -> None:
     job = Job(asks=True)
     told: list[int] = []
 
@@ -522,7 +522,7 @@ def test_nothing_runs_after_close() -> None:
     assert "EVAL" not in job.log and traces_left(job) == 0
 
 
-def test_a_trace_that_waits_takes_itself_out_after_close_by_another_thread() -> None:
+def test_a_waiting_trace_removes_itself_after_close_by_another_thread() -> None:
     job = Job()
     job.ask(5)
     for _ in range(8):
@@ -549,7 +549,7 @@ def traces_left(job: Job) -> int:
 # ---- the job goes on as without us
 
 
-def test_what_fails_in_a_request_never_reaches_the_loop() -> None:
+def test_an_error_in_a_request_never_reaches_the_loop() -> None:
     job = Job(asks=True)
 
     def fail(frame: FrameType) -> None:
@@ -562,7 +562,7 @@ def test_what_fails_in_a_request_never_reaches_the_loop() -> None:
     assert "of the request" in job.boundary.trouble
 
 
-def test_marks_are_gone_when_nothing_is_asked() -> None:
+def test_marks_are_removed_when_nothing_is_requested() -> None:
     job = Job()
     seen = []
     for _ in range(200):
@@ -575,7 +575,7 @@ class Tensor:
     pass
 
 
-def test_no_local_lives_longer_than_without_us() -> None:
+def test_no_local_is_kept_alive() -> None:
     job = Job(asks=True)
     gone: list[bool] = []
 
@@ -599,7 +599,7 @@ def test_no_local_lives_longer_than_without_us() -> None:
     assert job.evals and all(gone), gone
 
 
-def test_a_variable_bound_anew_in_an_eval_frees_its_old_object_in_the_next_iteration() -> None:
+def test_rebinding_a_variable_frees_its_old_object_in_the_next_iteration() -> None:
     job = Job(asks=True)
     alive: list[Any] = []
     free: list[int] = []
@@ -612,7 +612,7 @@ def test_a_variable_bound_anew_in_an_eval_frees_its_old_object_in_the_next_itera
     assert job.evals and free == list(range(8)), free
 
 
-def test_a_dict_that_the_job_has_from_locals_is_not_emptied() -> None:
+def test_a_dict_that_the_job_got_from_locals_is_not_emptied() -> None:
     job = Job(asks=True)
     config = locals()
     for _ in range(6):
@@ -654,7 +654,7 @@ def test_counters_of_closures_are_not_rolled_back() -> None:
     assert (n, m) == (100, 6)
 
 
-def test_a_debuggers_trace_functions_are_put_back() -> None:
+def test_a_debuggers_trace_functions_are_restored() -> None:
     job = Job(asks=True)
     events: list[str] = []
 
@@ -686,7 +686,7 @@ def test_a_debuggers_trace_functions_are_put_back() -> None:
     assert f"line {STEPS}" in events and events[-1] == f"return {STEPS}"
 
 
-def test_a_debugger_that_starts_while_we_wait_keeps_its_place() -> None:
+def test_a_debugger_that_starts_during_a_trace_is_left_alone() -> None:
     job = Job(asks=True)
     events: list[str] = []
 
@@ -709,7 +709,7 @@ def test_a_debugger_that_starts_while_we_wait_keeps_its_place() -> None:
     assert events and "EVAL" in job.log  # a step later
 
 
-def test_what_a_request_calls_can_be_traced() -> None:
+def test_code_called_by_a_request_can_be_traced() -> None:
     """A trace function of a debugger that the snippet starts works: we do not run it as part of a trace."""
     job = Job(asks=True)
     events: list[str] = []

@@ -115,7 +115,7 @@ def test_a_cancel_after_the_end_does_nothing() -> None:
         assert snippets.done[0]["ok"]
 
 
-def test_objects_that_never_finish_showing_themselves_are_interrupted() -> None:
+def test_an_endless_repr_is_interrupted() -> None:
     endless = "class Endless(Exception):\n    def __{}__(self):\n        while True: pass\n"
     with Snippets() as snippets:
         assert snippets.cancelled(endless.format("repr") + "Endless()")["cancelled"]
@@ -154,7 +154,7 @@ def test_a_snippet_at_a_boundary_is_interrupted_and_the_loop_goes_on() -> None:
         boundary.close()
 
 
-def test_a_cancel_at_the_edge_of_the_end_never_reaches_the_job() -> None:
+def test_a_cancel_as_the_snippet_ends_never_reaches_the_job() -> None:
     outcomes = at_the_edge(AT_THE_EDGE, SECONDS)
     assert not outcomes["leaked"], outcomes
     told = outcomes["ended"] + outcomes["cancelled"]
@@ -232,7 +232,7 @@ def test_an_interrupt_that_comes_late_is_caught() -> None:
             len("job")
 
 
-def test_a_cancel_that_finds_the_snippet_ended_raises_nothing() -> None:
+def test_a_cancel_after_the_snippet_has_ended_raises_nothing() -> None:
     class Late(Interruptible):
         def _leave(self) -> None:
             self.cancel()  # as another thread would, at the worst moment

@@ -210,7 +210,7 @@ LOOPS = (called, called_in_a_comprehension, written_out, with_micro_batches_in_o
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("trainer_type", TRAINERS)
-def test_steps_by_eval_give_the_weights_of_as_many_steps_more(
+def test_steps_made_by_eval_give_the_weights_of_as_many_more_steps(
     trainer_type: type[Trainer], loop: Callable[[Trainer, int], None]
 ) -> None:
     torch.manual_seed(0)
@@ -237,7 +237,7 @@ def in_c_over_a_loader(trainer: Trainer, loader: Iterator[Any]) -> None:
 
 @pytest.mark.parametrize("loop", [over_a_loader, in_c_over_a_loader])
 @pytest.mark.parametrize("trainer_type", [Trainer, ZeroFirst, Scaled, ScaledZeroFirst])
-def test_a_loader_gives_the_next_batch_to_the_snippet_and_goes_on_behind_it(
+def test_a_snippet_takes_the_next_batch_and_the_loader_continues_after_it(
     trainer_type: type[Trainer], loop: Callable[[Trainer, Iterator[Any]], None]
 ) -> None:
     torch.manual_seed(0)
@@ -284,7 +284,7 @@ def test_two_optimizers_that_step_in_turn_are_one_step() -> None:
     assert session.done["ok"] and weights == reference
 
 
-def test_a_step_in_a_thread_of_its_own_has_its_boundary_there() -> None:
+def test_a_step_on_another_thread_has_its_boundary_there() -> None:
     trainer, reference = Trainer(), Trainer()
     called(reference, STEPS + BY_EVAL)
     with Session(f"for i in range({BY_EVAL}): trainer.train_step()") as session:

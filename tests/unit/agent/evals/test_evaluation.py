@@ -165,7 +165,7 @@ def test_a_library_that_loops_shows_the_users_frames_around_it() -> None:
         assert result.done["echo"] == repr(model)
 
 
-def test_names_of_a_snippet_are_there_for_the_next_but_not_in_the_job() -> None:
+def test_names_that_a_snippet_defines_are_kept_for_the_next_one_but_not_in_the_job() -> None:
     with Reader() as reader:
         reader.run("def double(x): return 2 * x\nmine = 4")
         assert reader.run("double(mine)").done["echo"] == "8"
@@ -185,7 +185,7 @@ def test_functions_of_a_snippet_see_the_job() -> None:
 # ---- what it changes
 
 
-def test_a_replaced_variable_goes_back_where_it_came_from() -> None:
+def test_a_rebound_variable_is_written_to_the_frame_it_came_from() -> None:
     with Reader() as reader:
         lr, keep = 0.1, "same"
 
@@ -199,7 +199,7 @@ def test_a_replaced_variable_goes_back_where_it_came_from() -> None:
         assert sorted(changed) == ["inner().state", f"{sys._getframe().f_code.co_name}().lr"]
 
 
-def test_a_replaced_global_goes_back_into_its_module() -> None:
+def test_a_rebound_global_is_written_to_its_module() -> None:
     with Reader() as reader:
         namespace: dict[str, Any] = {"__name__": "train", "reader": reader, "model": 1}
         exec("result = reader.run('model = 2')", namespace)
@@ -207,7 +207,7 @@ def test_a_replaced_global_goes_back_into_its_module() -> None:
         assert namespace["result"].done["changed"] == ["train.model"]
 
 
-def test_nothing_is_written_where_that_is_not_wanted() -> None:
+def test_no_variable_is_written_with_write_off() -> None:
     with Reader() as reader:
         lr = 0.1
         assert reader.run("lr = 0.2\nlr", write=False).done["echo"] == "0.2"
@@ -215,14 +215,14 @@ def test_nothing_is_written_where_that_is_not_wanted() -> None:
         assert reader.run("lr").done["echo"] == "0.1"
 
 
-def test_what_was_replaced_before_an_exception_is_written_too() -> None:
+def test_variables_rebound_before_an_exception_are_written() -> None:
     with Reader() as reader:
         lr = 0.1
         done = reader.run("lr = 0.2\n1 / 0").done
         assert lr == 0.2 and done["changed"] and not done["ok"]
 
 
-def test_del_clears_nothing() -> None:
+def test_del_in_a_snippet_does_not_unbind_a_variable_of_the_job() -> None:
     with Reader() as reader:
         lr = 0.1
         assert reader.run("del lr").done["changed"] == []
@@ -238,7 +238,7 @@ def test_an_import_does_not_undo_the_jobs_own() -> None:
         time(0)
 
 
-def test_who_still_holds_the_old_object_is_told() -> None:
+def test_holders_of_the_old_object_are_named() -> None:
     class Trainer:
         def __init__(self, model: object) -> None:
             self.model = model
@@ -310,7 +310,7 @@ def test_a_closures_counter_that_a_snippet_moves_is_not_rolled_back() -> None:
     assert (n, counted) == (52, 106)
 
 
-def test_a_loop_in_a_module_is_written_too() -> None:
+def test_variables_of_a_loop_in_a_module_are_written() -> None:
     source = "n = 0\nfor i in range(6):\n    n += 1\n    reader.step()\n    if n == 3: result = reader.ask('n = 100')\n"
     with Reader() as reader:
         namespace: dict[str, Any] = {"reader": reader, "__name__": "train"}
@@ -318,7 +318,7 @@ def test_a_loop_in_a_module_is_written_too() -> None:
     assert namespace["n"] == 102
 
 
-def test_callers_of_the_loop_are_written_too() -> None:
+def test_variables_of_the_loops_callers_are_written() -> None:
     def loop(reader: Reader) -> None:
         for i in range(6):
             reader.step()
@@ -404,7 +404,7 @@ def test_a_snippet_beside_the_training_sees_its_frames_and_keeps_none_of_their_o
 # ---- what it prints
 
 
-def test_output_comes_in_order_and_only_that_of_the_snippets_thread() -> None:
+def test_only_the_snippets_thread_is_captured_and_in_order() -> None:
     with Reader() as reader:
         stop = threading.Event()
         written: list[str] = []
@@ -468,7 +468,7 @@ def test_output_over_the_limit_is_dropped_and_counted() -> None:
         assert reader.run("print('\\ud800')").text() == "\ud800\n"
 
 
-def test_a_child_that_the_snippet_forks_prints_as_the_job_does() -> None:
+def test_a_child_forked_by_the_snippet_prints_to_the_jobs_stdout() -> None:
     with Reader() as reader:
         result = reader.run(
             "import os, sys\n"
@@ -503,7 +503,7 @@ def test_two_snippets_at_once_each_have_their_own_output() -> None:
         assert (sys.stdout, sys.stderr) == before
 
 
-def test_a_tree_that_another_thread_makes_meanwhile_does_not_fail_the_snippet() -> None:
+def test_a_snippet_compiles_while_another_thread_parses() -> None:
     """A collection in the middle of making a tree lets other threads run, played here by its callback."""
     disturbed = []
 
@@ -550,7 +550,7 @@ def failure(code: str) -> dict[str, Any]:
     return done
 
 
-def test_an_exception_is_told_with_the_snippets_own_traceback() -> None:
+def test_the_traceback_of_an_exception_has_only_frames_of_the_snippet() -> None:
     done = failure("def f(x):\n    return 1 / x\n\nf(0)")
     assert done["error"] == "ZeroDivisionError: division by zero"
     lines = [line.strip() for line in done["traceback"].splitlines()]
@@ -565,19 +565,19 @@ def test_sys_exit_and_keyboard_interrupt_end_the_snippet_alone() -> None:
     assert failure("raise GeneratorExit")["error"] == "GeneratorExit"
 
 
-def test_what_cannot_be_compiled_is_told_with_its_place() -> None:
+def test_a_syntax_error_is_reported_with_its_line() -> None:
     done = failure("x = 1\nfor for")
     assert done["error"] == "SyntaxError: invalid syntax"
     assert 'File "<eval>", line 2' in done["traceback"] and "for for" in done["traceback"]
     assert "ValueError" in failure("x = '\0'")["error"] or "SyntaxError" in failure("x = '\0'")["error"]
 
 
-def test_an_endless_recursion_is_told_shortly() -> None:
+def test_the_traceback_of_an_endless_recursion_is_short() -> None:
     done = failure("def f(): f()\nf()")
     assert done["error"].startswith("RecursionError") and len(done["traceback"]) < 5000
 
 
-def test_objects_that_fail_to_show_themselves_are_told() -> None:
+def test_a_failing_repr_is_reported() -> None:
     done = failure("class R:\n    def __repr__(self): raise ValueError('no repr')\nR()")
     assert done["error"] == "ValueError: no repr" and "in __repr__" in done["traceback"]
     for inner in ("raise ValueError", "raise SystemExit"):
@@ -585,7 +585,7 @@ def test_objects_that_fail_to_show_themselves_are_told() -> None:
         assert "E: <" in done["error"]
 
 
-def test_causes_are_told_too() -> None:
+def test_causes_of_an_exception_are_reported() -> None:
     done = failure("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise ValueError('two\\nlines') from e")
     assert done["error"] == "ValueError: two"
     assert "direct cause" in done["traceback"] and "1 / 0" in done["traceback"]
@@ -594,7 +594,7 @@ def test_causes_are_told_too() -> None:
 # ---- what is recorded
 
 
-def test_a_row_and_two_log_records_tell_of_each_snippet() -> None:
+def test_each_snippet_leaves_a_row_and_two_log_records() -> None:
     with Reader() as reader:
         before = time.perf_counter_ns()
         reader.run("1")
@@ -615,7 +615,7 @@ def test_a_row_and_two_log_records_tell_of_each_snippet() -> None:
         assert records[3][2] == {"ok": False, "error": "ZeroDivisionError: division by zero", "changed": []}
 
 
-def test_an_evaluation_says_whether_and_where_it_runs() -> None:
+def test_an_evaluation_knows_whether_and_on_which_thread_it_runs() -> None:
     with Reader() as reader:
         result = Result()
         evaluation = reader.evaluation("seen.append((evaluation.running, evaluation.thread))", result)
@@ -627,7 +627,7 @@ def test_an_evaluation_says_whether_and_where_it_runs() -> None:
         assert (evaluation.ranks, evaluation.where) == ([0], "boundary")
 
 
-def test_a_signal_of_the_job_in_our_own_code_leaves_the_loop_whole() -> None:
+def test_a_signal_handler_that_raises_in_our_code_does_not_break_the_loop() -> None:
     """An exception that leaves the trace function must not cost the loop its variables."""
     with Reader() as reader:
         n = 0

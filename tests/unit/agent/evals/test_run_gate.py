@@ -1,4 +1,4 @@
-"""The word that the training waits for at a step."""
+"""The decision that the training waits for at a step: to run the snippet or to go on without it."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import time
 
 import pytest
 
-from probe.agent.evals import run_gate
-from probe.agent.evals.run_gate import RunGate
+from probe.agent.evals import evals
+from probe.agent.evals.evals import RunGate
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_the_first_word_counts(first: bool) -> None:
+def test_the_first_decision_counts(first: bool) -> None:
     gate = RunGate()
     gate.decide(first)
     gate.decide(not first)
     assert gate.wait() is first
 
 
-def test_it_may_come_while_it_is_waited_for() -> None:
+def test_a_decision_ends_a_wait_that_has_begun() -> None:
     gate = RunGate()
     threading.Timer(0.1, gate.decide, [True]).start()
     assert gate.wait() is True
 
 
-def test_the_wait_ends_without_a_word_unless_there_will_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_gate, "CLIENT_TIMEOUT_SECONDS", 0.1)
+def test_the_wait_ends_undecided_after_one_period_or_two_if_extended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evals, "CLIENT_TIMEOUT_SECONDS", 0.1)
     gate = RunGate()
     gate.extend()
     begun = time.monotonic()

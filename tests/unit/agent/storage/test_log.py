@@ -48,7 +48,7 @@ def test_nothing_is_committed_before_the_agents_thread_writes(log: Log) -> None:
     assert struct.unpack_from("<Q", log.buffer)[0] == log.committed > 8
 
 
-def test_odd_text_does_not_stop_the_log(log: Log) -> None:
+def test_invalid_text_does_not_stop_the_log(log: Log) -> None:
     for text in ("", "\udcff", "é" * 1000):
         log.string(text)
     log.put(LOG_MODULE, 1, {"name": object()})
