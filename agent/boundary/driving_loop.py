@@ -18,7 +18,7 @@ class DrivingLoop:
     """Call find() and mark() at each of two steps in a row; unmark() when nothing is requested any more."""
 
     def __init__(self) -> None:
-        # A callable that takes any three arguments, does nothing and returns None.  It is a C function, so no Python code
+        # A callable that takes any three arguments, does nothing and returns None.  It is a C function: no Python code
         # runs between the copy that the interpreter makes of a frame's locals while someone traces and the copy's
         # write-back, and dynamo sees no function of ours.
         self._mark: Any = memoryview(b"").__exit__
