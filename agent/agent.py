@@ -113,7 +113,7 @@ class Agent:
     def _listen(self, wanted: dict[str, Any]) -> None:
         if self.server.listeners.port is not None:
             if self.server_key != wanted["public"]:
-                raise CannotListen("other-key", f"listens at {self.tcp} already, with another key")
+                raise CannotListen("other-key", str(self.tcp))
             return
         self.server.listeners.listen(wanted["address"], int(wanted["port"]), wanted["secret"], wanted["roles"])
         self.peers.listening(wanted["host"], wanted["address"], wanted["public"])

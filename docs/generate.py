@@ -50,7 +50,11 @@ def commands() -> str:
 
 
 def errors() -> str:
-    rows = [(kind.exit_status, f"`{code}`", when) for code, (kind, when) in CODES.items()]
+    named = re.compile(r"\{(\w+)[^}]*\}")  # what a message fills in
+    rows = [
+        (kind.exit_status, f"`{code}`", named.sub(lambda match: match[1].upper(), when))
+        for code, (kind, when) in CODES.items()
+    ]
     rows.append((BUG_STATUS, "`bug`", "An unexpected error: a bug in probe. `PROBE_DEBUG=1` shows the traceback."))
     rows.sort()
     return page(

@@ -84,7 +84,7 @@ class Listeners:
         roles: public key in hex -> role.  Raises CannotListen.
         """
         if not zmq.has("curve"):
-            raise CannotListen("cannot-listen", "cannot listen: its libzmq has no CURVE")
+            raise CannotListen("cannot-listen", f"{address}:{port}: its libzmq has no CURVE")
         self._authenticator.roles = {bytes.fromhex(public): role.encode() for public, role in roles.items()}
         socket = self._router()
         try:
@@ -93,7 +93,7 @@ class Listeners:
             socket.close()
             code = "port-in-use" if error.errno == errno.EADDRINUSE else "cannot-listen"
             why = os.strerror(error.errno or 0)
-            raise CannotListen(code, f"cannot listen at {address}:{port}: {why}") from None
+            raise CannotListen(code, f"{address}:{port}: {why}") from None
         self._watch(self._port.events, self._port.count)
         self._watch(socket, partial(self._take, Listener(socket)))
 

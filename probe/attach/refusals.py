@@ -9,123 +9,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from ..errors import AttachError
+from ..errors import AGAIN, AS_ROOT, REFUSALS, AttachError
 from ..host.process_status import Status, my_status, read_status
 from .python_installation import shares_our_files
 
 CAP_SYS_PTRACE = 1 << 19
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
-_AGAIN = "Try again: probe attach {pid}"
-_LIST = "List the processes you can attach to: probe list"
-_AS_ITS_USER = "Attach as that user or as root: sudo probe attach {pid}"
-_AS_ROOT = "Attach as root: sudo probe attach {pid}"
-_START = "Call probe.start() in the job."
-_IN_A_CONTAINER = (
-    "in a container, add --cap-add=SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
-)
-
-# code -> (message, hint), both templates
-TEXTS = {
-    # this machine, this user
-    "architecture": ("This machine is {machine}; attaching works on x86_64 only.", _START),
-    "old-kernel": ("Linux {release} is too old.", "The job's machine needs Linux 5.3 or newer."),
-    "seccomp": (
-        "A seccomp filter on this shell's container forbids ptrace, so you cannot attach to {what}.",
-        f"Attach from the host, or {_IN_A_CONTAINER}.",
-    ),
-    "yama-off": ("kernel.yama.ptrace_scope is 3: nobody may attach until the next reboot.", _START),
-    # the process
-    "no-process": ("There is no process {pid}.", _LIST),
-    "hidden": ("Process {pid} is hidden from you (/proc is mounted with hidepid).", _AS_ITS_USER),
-    "kernel-thread": ("Process {pid} is a kernel thread.", _LIST),
-    "is-thread": ("{pid} is a thread of process {process}.", "Attach to the process: probe attach {process}"),
-    "zombie": ("Process {pid} has ended (zombie).", "Its parent has not reaped it yet; start the job again."),
-    "stopped": ("Process {pid} is stopped (SIGSTOP or Ctrl-Z).", "Resume it first: kill -CONT {pid}"),
-    "traced": ("Process {pid} is traced by {name} (pid {tracer}).", "Quit {name} or detach it first."),
-    "shadow-stack": (
-        "Process {pid} runs with a user shadow stack, which forbids calls from outside.",
-        "Start the job without GLIBC_TUNABLES=glibc.cpu.x86_shstk=on.",
-    ),
-    "target-ended": ("Process {pid} ended during the attach.", "See what is running: probe list"),
-    # its interpreter and libraries
-    "not-python": ("Process {pid} ({name}) is not CPython.", _LIST),
-    "no-symbols": (
-        "The Python interpreter of process {pid} ({name}) exports no symbols.",
-        "Run the job with an ordinary CPython build, or call probe.start() in it.",
-    ),
-    "old-python": ("Process {pid} runs Python {version}.", "Run the job with Python 3.10 or newer."),
-    "free-threaded": (
-        "Process {pid} runs a free-threaded Python, in which rows cannot be recorded safely.",
-        "Run the job with a build that has the GIL (python3.14 instead of python3.14t).",
-    ),
-    "musl": ("Process {pid} uses the C library musl.", "Run the job in an image with glibc (Debian, Ubuntu, RHEL)."),
-    "static": ("Process {pid} is statically linked.", "Run the job with a dynamically linked Python."),
-    "symbols": ("Process {pid} has no {symbol}.", "Its C library or interpreter is of an unknown kind."),
-    "no-pyzmq": ("Process {pid} cannot import pyzmq: {why}.", "Install it there: {command} -m pip install pyzmq"),
-    # who may trace it
-    "user-namespace": (
-        "Process {pid} is in another user namespace (a rootless container).",
-        "Attach from inside that container, or as root on the host.",
-    ),
-    "security-module": (
-        "A security module (SELinux deny_ptrace, AppArmor, Landlock) forbids tracing process {pid}.",
-        "Allow ptrace in its policy, or attach from outside the confinement.",
-    ),
-    "other-user": ("Process {pid} belongs to uid {uid}; you are uid {you}.", _AS_ITS_USER),
-    "not-dumpable": (
-        "Process {pid} is not dumpable (a setuid or setcap program, or PR_SET_DUMPABLE 0).",
-        _AS_ROOT,
-    ),
-    "yama": (
-        "kernel.yama.ptrace_scope is {scope}: only {who} may attach to process {pid}.",
-        f"sudo probe attach {{pid}}, or sudo sysctl kernel.yama.ptrace_scope=0; {_IN_A_CONTAINER}.",
-    ),
-    "capabilities": ("Process {pid} has capabilities that you lack.", f"{_AS_ROOT}; {_IN_A_CONTAINER}."),
-    # the attach itself
-    "no-rendezvous": (
-        "No directory is writable for both you and process {pid} ({directories}).",
-        "Give the job's container a writable /tmp.",
-    ),
-    "no-safe-point": ("No thread of process {pid} reached a point where it can be used safely ({why}).", _AGAIN),
-    "call-failed": ("A call in process {pid} failed: {why}.", _AGAIN),
-    "no-memory": (
-        "Process {pid} could not map a page: {why}.",
-        "Raise its memory limit (ulimit -v, or the container's limit).",
-    ),
-    "no-thread": (
-        "Process {pid} could not create a thread: {why}.",
-        "Raise its limit on processes (ulimit -u, or the cgroup's pids.max) or on memory.",
-    ),
-    "tracing-failed": ("Tracing process {pid} failed: {why}.", _AGAIN),
-    "no-connection": (
-        "The interpreter of process {pid} ran our code, but could not connect back: its standard library, its "
-        "temporary directory or a new thread is out of its reach.",
-        "Check that it may read its Python installation, write to /tmp and start threads.",
-    ),
-    "gil-held": (
-        "Process {pid} did not answer within {timeout:g} s: {holder}. The request was withdrawn.",
-        "Try again once that call has ended: probe attach {pid}",
-    ),
-    "main-thread-busy": (
-        "Process {pid} can be attached to only through its main thread: {why}.",
-        "Try again while it runs Python code: probe attach {pid}",
-    ),
-    "attach-timeout": (
-        "The agent in process {pid} did not start within {timeout:g} s. The request was withdrawn.",
-        "Allow more time: probe attach --timeout 60 {pid}",
-    ),
-    "attach-running": ("Process {pid} is busy: {why}.", "Wait for it, then: probe attach {pid}"),
-    "agent-failed": ("The agent failed in process {pid} and was taken out: {why}.", "Please report this."),
-    # where it is to listen; `why` is the agent's
-    "port-in-use": ("Process {pid} {why}.", "Omit the port to take any free one: --listen HOST"),
-    "other-key": ("Process {pid} {why}.", "Use that key, or first: probe {pid} detach"),
-    "cannot-listen": ("Process {pid} {why}.", "Use an address of this machine: ip -brief address"),
-}
 
 
 def refusal(code: str, pid: int = 0, **facts: object) -> AttachError:
     """The error with that code.  facts: the values that its texts name, besides pid."""
-    message, hint = (text.format(pid=pid, **facts) for text in TEXTS[code])
+    message, hint = (text.format(pid=pid, **facts) for text in REFUSALS[code])
     return AttachError(message, hint, code)
 
 
@@ -142,7 +36,7 @@ def absent(pid: int) -> AttachError:
 
 
 def broken_off(pid: int) -> AttachError:
-    return AttachError(f"Process {pid} broke off the attach.", _AGAIN.format(pid=pid), "agent-failed")
+    return AttachError(f"Process {pid} broke off the attach.", AGAIN.format(pid=pid), "agent-failed")
 
 
 def old_kernel() -> AttachError:
@@ -239,7 +133,7 @@ def judge(access: Access) -> AttachError:
     if access.target_has_more_capabilities:
         return refusal("capabilities", pid)
     message = f"The kernel refused access to process {pid}: SELinux, AppArmor or Landlock."
-    return AttachError(message, _AS_ROOT.format(pid=pid), "security-module")
+    return AttachError(message, AS_ROOT.format(pid=pid), "security-module")
 
 
 def yama() -> int:
