@@ -84,7 +84,7 @@ def rendezvous_directories() -> list[str]:
 @pytest.mark.parametrize(
     "where", ["lock", "sleep", "epoll", "pipe", "sigwait", "vfork", "spin", "native_spin", "nanosleep"]
 )
-def test_a_process_is_reached_wherever_its_only_thread_is(start: Start, where):
+def test_a_process_can_be_attached_to_wherever_its_only_thread_is(start: Start, where):
     target = start("waiting.py", where)
     before = threads(target.pid)
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_a_process_is_reached_wherever_its_only_thread_is(start: Start, where):
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
-def test_every_version_is_attached_to_under_load_and_stays_whole(start_python, version):
+def test_every_python_version_can_be_attached_to_under_load_and_stays_intact(start_python, version):
     target = start_python(interpreter(version), "busy.py")
     put(target)
     until(lambda: threads(target.pid) >= 4, 3)
@@ -109,14 +109,14 @@ def test_every_version_is_attached_to_under_load_and_stays_whole(start_python, v
 
 
 @pytest.mark.parametrize("length", [75, 76, 160])
-def test_a_temporary_directory_too_long_for_a_socket_is_passed_over(start: Start, short_folder: Path, length: int):
+def test_a_temporary_directory_too_long_for_a_socket_is_skipped(start: Start, short_folder: Path, length: int):
     folder = short_folder / "long" / ("x" * (length - len(f"{short_folder}/long/")))
     folder.mkdir(parents=True)
     assert len(str(folder)) == length
     put(start("waiting.py", "sleep", env={"TMPDIR": str(folder)}))
 
 
-def test_it_leaves_nothing_behind_but_its_module(start: Start):
+def test_an_attach_leaves_only_its_module(start: Start):
     target = start("waiting.py", "sleep")
     first = put(target).reply
     assert [name for name in first["main"] if "probe" in name] == []
@@ -136,7 +136,7 @@ def test_it_leaves_nothing_behind_but_its_module(start: Start):
     assert rendezvous_directories() == []
 
 
-def test_an_agent_that_fails_is_taken_out_and_told(start: Start):
+def test_an_agent_that_fails_is_removed_and_reported(start: Start):
     target = start("waiting.py", "sleep")
     error = refusal(target.pid, text="def start(facts):\n    raise KeyError('why')\n")
     assert error.code == "agent-failed"
@@ -188,7 +188,7 @@ def _in_child(work) -> int:
         os._exit(99)
 
 
-def test_with_the_gil_held_in_native_code_it_says_so_and_nothing_runs_later(start: Start, tmp_path):
+def test_a_held_gil_is_reported_and_nothing_runs_later(start: Start, tmp_path):
     target = start("waiting.py", "gil_held")
     trace = tmp_path / "ran"
     error = refusal(
@@ -203,7 +203,7 @@ def test_with_the_gil_held_in_native_code_it_says_so_and_nothing_runs_later(star
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
-def test_the_thread_that_holds_the_gil_is_named(start_python, version):
+def test_the_thread_that_holds_the_gil_is_reported(start_python, version):
     target = start_python(interpreter(version), "waiting.py", "gil_held_by_a_thread", ready="held by")
     holder = target.output.partition("held by ")[2].partition(".")[0]
     error = refusal(target.pid, timeout=0.6)
@@ -231,12 +231,12 @@ def _interrupted(work) -> int:
     return 1
 
 
-def test_a_target_that_cannot_connect_is_not_said_to_hold_the_gil(start: Start):
+def test_a_target_that_cannot_connect_is_not_blamed_on_the_gil(start: Start):
     target = start("waiting.py", "without_sockets")
     assert refusal(target.pid, timeout=0.7).code == "no-connection"
 
 
-def test_an_agent_that_starts_too_slowly_is_given_up_and_taken_out(start: Start):
+def test_an_agent_that_starts_too_slowly_is_removed(start: Start):
     target = start("waiting.py", "sleep")
     slow = "import time, sys\ndef start(facts):\n    time.sleep(1.5)\n    return {}\n"
     error = refusal(target.pid, timeout=1.0, text=slow + "def stop():\n    print('stopped', flush=True)\n")
@@ -246,14 +246,14 @@ def test_an_agent_that_starts_too_slowly_is_given_up_and_taken_out(start: Start)
     assert not put(target).reply["already"]
 
 
-def test_where_executable_pages_are_refused_the_main_thread_runs_it(start: Start):
+def test_where_executable_pages_are_refused_the_main_thread_runs_the_text(start: Start):
     target = start("waiting.py", "no_executable_pages", ready="filtered")
     assert put(target).injected.way == PENDING_CALL
     assert put(target).reply["already"]
     assert target.alive
 
 
-def test_where_no_page_may_become_executable_a_thread_runs_it(start: Start):
+def test_where_no_page_may_become_executable_a_new_thread_runs_the_text(start: Start):
     target = start("waiting.py", "memory_deny_write_execute", ready="denied")
     if "denied: none" in target.output:
         pytest.skip("this kernel has no PR_SET_MDWE (before 6.3)")
@@ -272,14 +272,14 @@ def pthread_create(tmp_path_factory) -> str:
     return str(library)
 
 
-def test_a_slow_pthread_create_costs_its_time_and_no_more(start: Start, pthread_create: str):
+def test_a_slow_pthread_create_only_takes_its_time(start: Start, pthread_create: str):
     target = start("waiting.py", "nanosleep", env={"LD_PRELOAD": pthread_create, "CREATE": "slow"})
     assert put(target).injected.stopped_ms < 400  # libc's own is called; the bootstrap's threads go by theirs
     target.wait_for("slept", times=target.output.count("slept") + 2)
     assert "broken" not in target.output
 
 
-def test_where_pthread_create_fails_it_says_so_and_nothing_stays(start: Start, pthread_create: str):
+def test_a_failing_pthread_create_is_reported_and_nothing_stays(start: Start, pthread_create: str):
     target = start("waiting.py", "nanosleep", env={"LD_PRELOAD": pthread_create, "CREATE": "fail"})
     error = refusal(target.pid, timeout=1.0)
     assert error.code == "no-connection" and "a new thread" in error.message
@@ -303,7 +303,7 @@ def test_the_main_thread_stays_the_main_thread_of_threading(start_python, versio
     assert put(target, text).reply["main"] == target.pid
 
 
-def test_a_main_thread_that_would_have_to_import_threading_first_and_never_comes_is_told(start_python):
+def test_a_main_thread_too_busy_to_import_threading_first_is_reported(start_python):
     target = start_python(interpreter("3.11"), "without_threading.py", "long", ready="ready False")
     assert refusal(target.pid, timeout=1.5).code == "main-thread-busy"
     assert target.alive
@@ -314,7 +314,7 @@ def _age(directory: str) -> None:
 
 
 @pytest.mark.parametrize("name", [f"{PREFIX}{'ab' * 8}", "probe-0-0123abcd"], ids=["rendezvous", "agent's folder"])
-def test_a_directory_is_swept_unless_somebody_listens_in_it(start: Start, name):
+def test_a_stale_folder_is_removed_unless_somebody_listens_in_it(start: Start, name):
     import socket
 
     target = start("waiting.py", "sleep")
@@ -349,7 +349,7 @@ def test_a_pyzmq_is_lent_where_it_fits(start_python):
     assert reply["facts"]["zmq_path"]
 
 
-def test_where_no_pyzmq_fits_it_says_what_to_install_where(start_python):
+def test_where_no_pyzmq_fits_the_error_says_what_to_install_where(start_python):
     others = [version for version, path in interpreters() if not _has_zmq(path) and version != _mine()]
     if not others:
         pytest.skip("no other Python without pyzmq on this machine")

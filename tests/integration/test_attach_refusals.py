@@ -38,7 +38,7 @@ def test_attaching_to_a_pid_that_does_not_exist_fails(pid):
     assert str(pid) in error.message
 
 
-def test_a_thread_of_a_process():
+def test_the_id_of_a_thread_is_refused():
     ready, done = threading.Event(), threading.Event()
     tids: list[int] = []
     thread = threading.Thread(target=lambda: (tids.append(threading.get_native_id()), ready.set(), done.wait()))
@@ -53,14 +53,14 @@ def test_a_thread_of_a_process():
         thread.join()
 
 
-def test_a_process_that_ended_and_was_not_waited_for():
+def test_a_zombie_is_refused():
     child = subprocess.Popen(["true"])
     until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
     assert refusal(child.pid).code == "zombie"
     child.wait()
 
 
-def test_a_stopped_process_stays_stopped(start: Start):
+def test_a_stopped_process_is_refused_and_stays_stopped(start: Start):
     target = start("waiting.py", "sleep")
     os.kill(target.pid, signal.SIGSTOP)
     error = refusal(target.pid)
@@ -69,7 +69,7 @@ def test_a_stopped_process_stays_stopped(start: Start):
     assert Path(f"/proc/{target.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def test_a_process_that_a_debugger_holds(start: Start):
+def test_a_process_under_a_debugger_is_refused(start: Start):
     target = start("waiting.py", "sleep")
     hold = f"from probe.attach.inject import ptrace; ptrace.seize({target.pid}); print('held', flush=True); input()"
     with subprocess.Popen(
@@ -82,7 +82,7 @@ def test_a_process_that_a_debugger_holds(start: Start):
     assert f"(pid {debugger.pid})" in error.message
 
 
-def test_a_program_that_is_not_python():
+def test_a_program_that_is_not_python_is_refused():
     with subprocess.Popen(["sleep", "100"]) as child:
         error = refusal(child.pid)
         child.kill()
@@ -91,14 +91,14 @@ def test_a_program_that_is_not_python():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/2/comm"), reason="the kernel's threads are not visible here")
-def test_a_thread_of_the_kernel():
+def test_a_kernel_thread_is_refused():
     if Path("/proc/2/comm").read_text() != "kthreadd\n":
         pytest.skip("pid 2 is an ordinary process here")
     assert refusal(2).code == "kernel-thread"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_process_of_another_user(start: Start):
+def test_a_process_of_another_user_is_refused(start: Start):
     target = start("waiting.py", "sleep")
 
     def code() -> str:
@@ -112,7 +112,7 @@ def test_a_process_of_another_user(start: Start):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach to somebody else")
-def test_root_attaches_to_another_user_and_is_known_there_as_root(start: Start):
+def test_root_attaches_to_a_process_of_another_user(start: Start):
     target = start("waiting.py", "other_user", ready="changed")
     assert put(target).reply["facts"]["uid"] == 0
 
@@ -124,7 +124,7 @@ def test_root_attaches_to_another_user_and_is_known_there_as_root(start: Start):
         ({"version": [3, 13, 0], "abiflags": "t"}, "free-threaded"),
     ],
 )
-def test_an_interpreter_that_turns_out_unsupported(hello, code):
+def test_an_unsupported_interpreter_is_refused(hello, code):
     with pytest.raises(AttachError) as caught:
         delivery.check_interpreter(1, hello)
     assert caught.value.code == code

@@ -32,7 +32,7 @@ def final_weights(target: Target) -> list[str]:
 
 
 @pytest.mark.timeout(400)
-def test_weights_after_120_steps(start: Start, probe: Probe) -> None:
+def test_weights_are_the_same_after_120_steps(start: Start, probe: Probe) -> None:
     alone = start(JOB, "--steps", STEPS, ranks=RANKS)
     watched = start(JOB, "--steps", STEPS, "--sleep", "0.3", ranks=RANKS)  # time to ask, however fast the steps are
     probe("attach", watched.pid)

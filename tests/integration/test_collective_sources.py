@@ -38,17 +38,17 @@ def test_the_reducer_sends_its_buckets_once_a_step(ranks, name):
             assert {(row["operation"], row["source"]) for row in rows} == {("c10d::allreduce_", "ddp")}
 
 
-def test_hooks_and_views_change_no_weight(ranks):
+def test_hooks_and_gradient_views_change_no_weight(ranks):
     assert len({ranks[0][name]["digest"] for name in ("plain", "static_graph", "bucket_view", "hook_of_the_user")}) == 1
 
 
-def test_no_sync_sends_nothing(ranks):
+def test_no_sync_issues_no_collective(ranks):
     ends, rows = ranks[0]["no_sync"]["ends"], ranks[0]["no_sync"]["rows"]
     sent = [[row["bytes"] for row in rows if begin < row["seq"] <= end] for begin, end in pairwise(ends)]
     assert sent[2:] == [ranks[0]["no_sync"]["buckets"], []] * 2 + [ranks[0]["no_sync"]["buckets"]]
 
 
-def test_buffers_are_ddps(ranks):
+def test_buffers_are_attributed_to_ddp(ranks):
     assert operations(ranks[0]["buffers"]) == ["broadcast_"] * 4 and sources(ranks[0]["buffers"]) == {"ddp"}
 
 
@@ -59,13 +59,13 @@ def test_fsdp_gathers_and_scatters(ranks, name):
     assert sources(ranks[0][name]) == {"fsdp"}
 
 
-def test_zero_sends_the_parameters(ranks):
+def test_zero_broadcasts_the_parameters(ranks):
     assert sources(ranks[0]["zero"]) == {"zero"}
     assert sum(row["bytes"] for row in rows_of(ranks[0]["zero"])) == 6 * (256 * 256 + 256) * 4
 
 
 @pytest.mark.parametrize("name", ["dtensor", "tensor_parallel"])
-def test_tensors_over_ranks_are_functional(ranks, name):
+def test_collectives_of_distributed_tensors_are_functional(ranks, name):
     assert rows_of(ranks[0][name]) and sources(ranks[0][name]) == {"functional"}
 
 
@@ -77,12 +77,12 @@ def test_a_pipeline_sends_each_microbatch(ranks):
     assert sources(ranks[0]["pipeline"]) == {"pipelining"}
 
 
-def test_what_the_job_calls_itself_is_the_users(ranks):
+def test_collectives_that_the_job_calls_itself_are_the_users(ranks):
     result = ranks[0]["of_the_user"]
     assert {row["source"] for row in result["rows"][-4:]} == {"user"}
 
 
-def test_no_scenario_turned_the_tap_off(ranks):
+def test_the_tap_stays_on_in_every_scenario(ranks):
     assert {name: result["why_not"] for name, result in ranks[0].items() if result.get("why_not")} == {}
 
 

@@ -41,11 +41,11 @@ def test_ddp_leaves_a_row_for_each_bucket_of_each_step(ranks):
             assert all(row["start_ns"] < row["issued_ns"] and row["start_ns"] < row["done_ns"] for row in rows)
 
 
-def test_a_function_aliased_before_the_attach_is_seen(ranks):
+def test_a_function_aliased_before_the_attach_is_recorded(ranks):
     assert operations(ranks[0]["aliased"]) == ["allreduce_"]
 
 
-def test_functional_collectives_are_seen_eager_and_compiled(ranks):
+def test_functional_collectives_are_recorded_eager_and_compiled(ranks):
     assert operations(ranks[0]["functional_eager"]) == ["allreduce_", "allgather_into_tensor_coalesced_"]
     assert ranks[0]["functional_eager"]["values"] == [20.0, 20.0]
     assert operations(ranks[0]["functional_compiled"]) == ["allreduce_"]
@@ -59,11 +59,11 @@ def test_dynamo_counts_the_same_where_a_compiled_function_waits(ranks, function)
     assert recorded == 6 + 3
 
 
-def test_inference_mode_is_seen(ranks):
+def test_collectives_in_inference_mode_are_recorded(ranks):
     assert operations(ranks[0]["inference_mode"]) == ["allreduce_"]
 
 
-def test_send_and_recv_have_a_peer_no_number_and_the_time_of_their_wait(ranks):
+def test_send_and_recv_have_a_peer_and_a_wait_but_no_sequence_number(ranks):
     for rank, operation in enumerate(["send", "recv_"]):
         (row,) = ranks[rank]["send_and_recv"]["rows"]
         assert row["operation"] == f"c10d::{operation}"
@@ -76,7 +76,7 @@ def test_a_batch_of_isend_and_irecv_leaves_a_row_each(ranks):
     assert [rank["batch_of_isend_irecv"]["values"][0] for rank in ranks] == [1.0, 0.0]
 
 
-def test_object_collectives_are_the_tensors_they_travel_in(ranks):
+def test_object_collectives_appear_as_the_tensors_that_they_send(ranks):
     assert operations(ranks[0]["objects"]) == ["allgather_", "allgather_", "broadcast_", "broadcast_"]
     assert ranks[0]["objects"]["values"] == ranks[1]["objects"]["values"]
 
@@ -100,7 +100,7 @@ SIZES = {
 }
 
 
-def test_every_operation_is_sized_as_nccl_tests_does(ranks):
+def test_sizes_are_those_of_nccl_tests(ranks):
     for rank in ranks:
         rows = rank["every_operation"]["rows"]
         assert {row["operation"].removeprefix("c10d::"): row["bytes"] for row in rows[:15]} == SIZES
@@ -108,7 +108,7 @@ def test_every_operation_is_sized_as_nccl_tests_does(ranks):
         assert rows[15]["bytes"] == 12  # sparse: an int64 index and a float32
 
 
-def test_torchs_recorder_tells_the_same_of_what_it_keeps_whole(ranks):
+def test_torchs_recorder_agrees_where_it_records_everything(ranks):
     for rank, result in enumerate(ranks):
         raw = Rank(1, Facts(rank=rank), {}, Log())
         Snapshot([ListedSource({raw: {}}, {FLIGHT: {raw: {"groups": {"0": [0, 1]}}}})])
@@ -131,7 +131,7 @@ def test_every_operation_ends(ranks):
             assert [row for row in result.get("rows", ()) if not row["done_ns"] >= row["start_ns"]] == [], name
 
 
-def test_the_sequence_number_is_the_same_on_all_ranks_and_grows(ranks):
+def test_sequence_numbers_grow_and_agree_between_ranks(ranks):
     numbers = [[row["group_seq"] for row in rank["every_operation"]["rows"]] for rank in ranks]
     assert numbers[0] == numbers[1]
     *numbered, monitored_barrier = numbers[0]
@@ -139,12 +139,12 @@ def test_the_sequence_number_is_the_same_on_all_ranks_and_grows(ranks):
     assert monitored_barrier == -1
 
 
-def test_roots_are_named(ranks):
+def test_the_root_of_a_collective_is_its_peer(ranks):
     roots = {row["operation"]: row["peer"] for row in ranks[0]["every_operation"]["rows"] if row["peer"] >= 0}
     assert roots == {f"c10d::{name}": 1 for name in ("broadcast_", "reduce_", "gather_", "scatter_")}
 
 
-def test_async_op_is_told_where_the_caller_asked_for_it(ranks):
+def test_async_op_is_true_where_the_caller_asked_for_it(ranks):
     (asked,), (not_asked,) = ranks[0]["in_flight"]["rows"], ranks[0]["aliased"]["rows"]
     assert asked["flags"] & ASYNC_OP and not not_asked["flags"] & ASYNC_OP
 
@@ -159,7 +159,7 @@ def test_fsdp2_gathers_and_scatters(ranks):
     assert {"_allgather_base_", "_reduce_scatter_base_"} <= set(seen)
 
 
-def test_groups_are_told_apart(ranks):
+def test_operations_are_attributed_to_their_groups(ranks):
     result = ranks[1]["several_groups"]
     groups = [row["group"] for row in result["rows"] if row["seq"] > result["from"]]
     assert [group["ranks"] for group in groups] == [[0, 1], [1], [0, 1]]
@@ -169,7 +169,7 @@ def test_groups_are_told_apart(ranks):
     ]  # fmt: skip
 
 
-def test_what_waits_leaves_a_span_but_where_the_operation_itself_is_the_wait(ranks):
+def test_a_wait_leaves_a_span_unless_the_operation_itself_waits(ranks):
     for rank, result in enumerate(ranks):
         found = result["waits"]["found"]
         assert {way: count for way, (count, _) in found.items()} == {
@@ -179,14 +179,14 @@ def test_what_waits_leaves_a_span_but_where_the_operation_itself_is_the_wait(ran
             assert 20 < found[way][1] < 500 if rank == 0 else found[way][1] < 20, way
 
 
-def test_the_caller_gets_the_same_work_and_the_same_exception(ranks):
+def test_the_caller_gets_the_original_work_and_the_original_exception(ranks):
     result = ranks[0]["work_semantics"]
     assert result["seen"] == {"type": "Work", "future": True, "waited": True, "completed": True, "same": True}
     assert result["refused"] == result["refused_untapped"] and result["refused"][0] == "RuntimeError"
     assert result["rows"][-1]["flags"] & FAILED
 
 
-def test_an_operation_that_times_out_has_failed(ranks):
+def test_an_operation_that_times_out_is_recorded_as_failed(ranks):
     (row,) = [row for row in ranks[0]["timed_out"]["rows"] if row["group"]["name"] != "0"]
     assert ranks[0]["timed_out"]["told"] and row["flags"] & FAILED
     assert row["done_ns"] - row["start_ns"] > 150e6
@@ -212,23 +212,23 @@ def test_nothing_is_recorded_in_a_forked_child(ranks):
     assert ranks[0]["forked"]["status"] == 0
 
 
-def test_an_operation_is_seen_while_it_is_in_flight(ranks):
+def test_an_operation_in_flight_has_a_row(ranks):
     assert ranks[0]["in_flight"]["issued_ns"] > 0 and ranks[0]["in_flight"]["done_ns"] == 0
     (row,) = ranks[0]["in_flight"]["rows"]
     assert row["done_ns"] - row["start_ns"] > 100e6
 
 
-def test_a_torch_function_mode_of_the_job_sees_nothing_of_ours(ranks):
+def test_a_torch_function_mode_of_the_job_sees_no_call_of_ours(ranks):
     assert ranks[0]["modes_of_the_user"]["tapped"] == ranks[0]["modes_of_the_user"]["untapped"]
 
 
-def test_no_scenario_turned_the_tap_off(ranks):
+def test_the_tap_stays_on_in_every_scenario(ranks):
     assert {name: result["why_not"] for name, result in ranks[0].items() if result.get("why_not")} == {}
 
 
-def test_kernels_stay_while_a_thread_stands_in_one(ranks):
+def test_kernels_stay_while_a_thread_is_inside_one(ranks):
     assert ranks[0]["removed_too_early"]["removed"] == [False, True]
 
 
-def test_removing_leaves_the_dispatcher_and_work_as_they_were(ranks):
+def test_removal_restores_the_dispatcher_and_work(ranks):
     assert ranks[0]["removed"] == {"same": [True, True, True], "removed": True, "nothing": True}

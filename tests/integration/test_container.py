@@ -67,16 +67,14 @@ def works(probe: Probe, pid: int, place: str) -> None:
 
 
 @needs_root
-def test_a_process_in_namespaces_of_its_own_is_known_by_the_pid_seen_here(
-    inside: Callable[[str], int], probe: Probe
-) -> None:
+def test_a_process_in_other_namespaces_is_known_by_its_pid_here(inside: Callable[[str], int], probe: Probe) -> None:
     pid = inside("mount -t tmpfs none /var/tmp\nexport TMPDIR=/var/tmp")
     assert Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1] == "1"
     works(probe, pid, "/var/tmp")
 
 
 @needs_root
-def test_a_read_only_root_leaves_dev_shm(inside: Callable[[str], int], probe: Probe) -> None:
+def test_with_a_read_only_root_dev_shm_is_used(inside: Callable[[str], int], probe: Probe) -> None:
     pid = inside("mount --bind / /\nmount -o remount,bind,ro /\nmount -t tmpfs none /dev/shm")
     places = [place for place in ("/tmp", "/var/tmp", "/run") if os.access(f"/proc/{pid}/root{place}", os.W_OK)]
     if places:
@@ -119,21 +117,21 @@ def in_system(system: Path, tmp_path: Path) -> Iterator[Callable[..., tuple[Targ
         each.end()
 
 
-def test_another_system_with_another_python_works_as_this_one(
+def test_a_container_with_another_system_and_python_works(
     in_system: Callable[..., tuple[Target, int]], probe: Probe
 ) -> None:
     _, pid = in_system("-c", CODE)
     works(probe, pid, "/tmp")
 
 
-def test_another_system_stays_whole_under_load(in_system: Callable[..., tuple[Target, int]]) -> None:
+def test_a_container_stays_intact_under_load(in_system: Callable[..., tuple[Target, int]]) -> None:
     target, pid = in_system("/root/busy.py")
     for _ in range(50):
         assert put(pid).reply["pid"] == 1
     assert "broken" not in target.output and target.alive
 
 
-def test_another_systems_holder_of_the_gil_is_named(in_system: Callable[..., tuple[Target, int]]) -> None:
+def test_the_holder_of_the_gil_in_a_container_is_reported(in_system: Callable[..., tuple[Target, int]]) -> None:
     target, pid = in_system("/root/waiting.py", "gil_held_by_a_thread")
     target.wait_for("held by")
     with pytest.raises(AttachError, match=r"its thread \d+ \(.+\), asleep[^,]*, holds the GIL") as caught:
@@ -141,7 +139,7 @@ def test_another_systems_holder_of_the_gil_is_named(in_system: Callable[..., tup
     assert caught.value.code == "gil-held"
 
 
-def test_an_interpreter_whose_files_are_deleted_is_attached_to(tmp_path: Path, probe: Probe) -> None:
+def test_an_interpreter_whose_files_are_deleted_can_be_attached_to(tmp_path: Path, probe: Probe) -> None:
     """As after an upgrade of the package under a running job."""
     copies = [Path(shutil.copy(Path(sys.executable).resolve(), tmp_path / "python3"))]
     env = {"PYTHONHOME": sys.base_prefix}

@@ -62,21 +62,21 @@ def rows(connection: Connection, sql: str) -> list[dict[str, Any]]:
     return connection.query(sql).to_pylist()
 
 
-def test_there_are_twenty_five_recipes_and_each_has_its_output() -> None:
+def test_the_cookbook_has_twenty_five_recipes_with_output() -> None:
     page = (DOCS / "cookbook.md").read_text(encoding="utf-8")
     assert len(RECIPES) == page.count("\n## ") == page.count("```sql") == 25
     assert all(each.output and title.endswith("?") for title, each in RECIPES.items())
 
 
 @pytest.mark.parametrize("title", RECIPES)
-def test_a_recipe_answers_in_the_columns_that_are_shown(title: str, recorded: Connection) -> None:
+def test_a_recipe_returns_the_columns_that_are_shown(title: str, recorded: Connection) -> None:
     result = recorded.query(RECIPES[title].sql)
     assert result.num_rows > 0 and not result.coverage.silent
     assert RECIPES[title].output.splitlines()[0].split() == result.column_names
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_the_example_of_a_table_answers(table: Table, recorded: Connection) -> None:
+def test_the_example_of_a_table_returns_rows(table: Table, recorded: Connection) -> None:
     result = recorded.query(table.example)
     assert result.num_rows > 0 or table.name in NEEDS_A_DEVICE
     assert recorded.query(f"SELECT * FROM {table.name} LIMIT 0").column_names == [each.name for each in table.columns]
@@ -92,12 +92,12 @@ def answer(recorded: Connection, beginning: str) -> list[dict[str, Any]]:
     return rows(recorded, recipe(beginning))
 
 
-def test_the_shares_of_a_step_are_all_of_it(recorded: Connection) -> None:
+def test_the_shares_of_a_step_add_up_to_all_of_it(recorded: Connection) -> None:
     for row in answer(recorded, "What fraction of a step"):
         assert sum(value for name, value in row.items() if name.endswith("_pct")) == pytest.approx(100)
 
 
-def test_what_modules_take_is_what_the_phases_of_the_steps_are(recorded: Connection) -> None:
+def test_times_of_modules_add_up_to_the_phases_of_the_steps(recorded: Connection) -> None:
     (last,) = rows(recorded, "SELECT MAX(step) AS step FROM python.torch_trace")
     some = f"step <= {last['step']} AND comm_duration IS NOT NULL"
     phases = "forward_duration + backward_duration + optimizer_duration"
@@ -113,14 +113,14 @@ def test_what_modules_take_is_what_the_phases_of_the_steps_are(recorded: Connect
     assert known["least"] * 0.999 <= sum(row["ms_a_step"] for row in found) <= known["most"] * 1.001
 
 
-def test_the_block_that_has_most_to_do_is_the_slow_one(recorded: Connection) -> None:
+def test_the_block_with_the_most_work_is_the_slowest(recorded: Connection) -> None:
     first, *others = answer(recorded, "How much longer is backward")
     assert first["module"] == "h.2" and {"h.0", "h.1", "h.3", "wte", "lm_head"} <= {row["module"] for row in others}
     blocks = {row["module"]: row for row in answer(recorded, "Is a block slow itself")}
     assert blocks["h.2.mlp.0"]["self_pct"] == 100 > 50 > blocks["h.2"]["self_pct"]
 
 
-def test_the_rank_without_a_loader_worker_is_late_with_its_data(recorded: Connection) -> None:
+def test_the_rank_without_a_loader_worker_waits_longest_for_data(recorded: Connection) -> None:
     late, other = answer(recorded, "Which rank is late")
     assert (late["rank"], other["rank"]) == (1, 0) and late["late_ms"] > 0 > other["late_ms"]
     assert late["data_ms"] > other["data_ms"] and late["waits_ms"] < other["waits_ms"]
@@ -141,7 +141,7 @@ def test_each_optimizer_steps_once_a_step(recorded: Connection) -> None:
     assert {(row["optimizer"], row["calls_a_step"]) for row in found} == {("AdamW", 1), ("SGD", 1)}
 
 
-def test_two_rows_are_one_collective_as_the_table_of_collectives_has_it(recorded: Connection) -> None:
+def test_rows_of_two_ranks_match_one_row_of_probe_collectives(recorded: Connection) -> None:
     found = answer(recorded, "What did one collective")
     known = {(row["step"], row["group_seq"]): row for row in rows(recorded, "SELECT * FROM probe.collectives")}
     assert len(found) == 8
@@ -151,7 +151,7 @@ def test_two_rows_are_one_collective_as_the_table_of_collectives_has_it(recorded
         assert same["spread_ms"] == pytest.approx(abs(row["rank_1_later_ms"]), abs=0.01)
 
 
-def test_memory_grows_by_what_the_job_keeps(recorded: Connection) -> None:
+def test_memory_grows_by_as_much_as_the_job_keeps(recorded: Connection) -> None:
     for row in answer(recorded, "Does memory grow"):
         assert row["mb_per_1000_steps"] > 200  # it keeps 250
 

@@ -83,7 +83,7 @@ def test_nothing_is_left_of_an_agent_that_has_listened_and_told_the_others_where
     assert after["maps"] - before["maps"] < 30
 
 
-def test_the_collector_is_left_nothing_to_do(start: Start, tmp_path: Path, probe: Probe) -> None:
+def test_detach_leaves_no_garbage_cycles(start: Start, tmp_path: Path, probe: Probe) -> None:
     """In a large job it comes once in hours, and walks through everything then."""
     file, key = tmp_path / "state", tmp_path / "job.key"
     target = start("witness.py", str(file), "--gloo", "--uncollected", ranks=2)

@@ -45,7 +45,7 @@ def job(start: Start, probe: Probe) -> Target:
     return job
 
 
-def test_each_module_has_the_time_of_its_kernels(job: Target, probe: Probe) -> None:
+def test_each_module_row_has_the_time_of_its_kernels(job: Target, probe: Probe) -> None:
     are_true(rows(probe, job, SQL))
     os.kill(job.pid, signal.SIGSTOP)
     query = Database(TABLES)
@@ -74,11 +74,11 @@ def test_it_is_named_and_counted_and_gone_after_detach(job: Target, probe: Probe
 FORK = "import os; child = os.fork()\nif not child: os._exit(0)\nprint(os.waitpid(child, 0)[1])"
 
 
-def test_a_forked_child_ends_as_it_would(job: Target, probe: Probe) -> None:
+def test_a_forked_child_ends_as_without_probe(job: Target, probe: Probe) -> None:
     assert probe(job.pid, "eval", FORK).stdout.splitlines()[0] == "0"
 
 
-def test_a_job_on_the_cpu_has_no_stream_and_no_word_of_it(start: Start, probe: Probe) -> None:
+def test_a_job_on_the_cpu_has_no_device_stream(start: Start, probe: Probe) -> None:
     job = start("loop.py")
     probe("attach", job.pid)
     until_ticked(job.pid)  # then it looks for devices

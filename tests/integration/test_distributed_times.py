@@ -18,7 +18,7 @@ NAPS_MS = {
 ROOTS = {"ddp": "DistributedDataParallel", "fsdp1": "FullyShardedDataParallel", "fsdp2": "Sequential"}
 
 
-def test_times_and_names_are_those_of_the_model_and_waiting_is_nobodys(start: Start) -> None:
+def test_names_and_times_are_the_models_and_waiting_belongs_to_no_module(start: Start) -> None:
     output = start("distributed_times.py", ranks=2).wait_for("ready", times=2)
     told = [json.loads(line.split("times ")[1]) for line in output.splitlines() if "times {" in line]
     exact = [each for each in told if each["exact"]]  # a rank that is ahead may be heard first

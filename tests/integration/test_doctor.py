@@ -17,7 +17,7 @@ from probe.errors import AttachError
 from target import Probe, Start
 
 
-def test_where_nothing_stands_in_the_way_it_ends_well_and_attach_does(start: Start, probe: Probe) -> None:
+def test_doctor_succeeds_where_attach_does(start: Start, probe: Probe) -> None:
     job = start("waiting.py", "sleep")
     told = probe("doctor", job.pid).stdout
     assert "You can attach." in told and "NO" not in told
@@ -27,14 +27,14 @@ def test_where_nothing_stands_in_the_way_it_ends_well_and_attach_does(start: Sta
     assert "already there" in probe(job.pid, "doctor").stdout
 
 
-def test_without_a_pid_it_looks_at_the_machine(probe: Probe) -> None:
+def test_without_a_pid_doctor_checks_the_machine(probe: Probe) -> None:
     rows = json.loads(probe("doctor", "--format", "json").stdout)
     assert [row["condition"] for row in rows] == ["processor", "kernel", "you", "yama", "ptrace"]
     assert all(row["holds"] and row["pid"] is None for row in rows)
 
 
 @pytest.mark.parametrize("kind", ["stopped", "not-python", "no-process"])
-def test_it_refuses_with_the_words_and_the_code_of_attach(start: Start, probe: Probe, kind: str) -> None:
+def test_doctor_refuses_with_the_message_and_code_of_attach(start: Start, probe: Probe, kind: str) -> None:
     other = subprocess.Popen(["sleep", "100"])
     try:
         pid = {"not-python": other.pid, "no-process": 4_194_305}.get(kind) or start("waiting.py", "sleep").pid
@@ -49,7 +49,7 @@ def test_it_refuses_with_the_words_and_the_code_of_attach(start: Start, probe: P
     assert line.startswith("NO  ") and f"{line[19:]} {remedy.strip()}" in attach.stderr
 
 
-def test_each_rank_is_looked_at(start: Start, probe: Probe) -> None:
+def test_doctor_checks_every_rank(start: Start, probe: Probe) -> None:
     job = start("launcher.py", str(_target("waiting.py")), "sleep", ready="ready")
     ranks = {row["rank"] for row in json.loads(probe("doctor", job.pid, "--format", "json").stdout)}
     assert ranks == {None, 0, 1}
@@ -59,7 +59,7 @@ def _target(name: str) -> str:
     return os.path.join(os.path.dirname(__file__), "..", "targets", name)
 
 
-def test_a_filter_that_forbids_ptrace_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seccomp_filter_that_forbids_ptrace_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(tid: int) -> None:
         raise PermissionError
 
@@ -68,19 +68,19 @@ def test_a_filter_that_forbids_ptrace_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert found.name == "ptrace" and found.error is not None and found.error.code == "seccomp"
 
 
-def test_a_machine_on_which_nobody_may_attach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_forbids_all_tracing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusals, "yama", lambda: 3)
     (found,) = (each for each in doctor.of_machine() if not each.holds)
     assert found.error is not None and found.error.code == "yama-off"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_another_user_is_told_whose_it_is(start: Start) -> None:
+def test_another_users_process_is_reported_with_its_owner(start: Start) -> None:
     target = start("waiting.py", "sleep")
     assert as_another_user(lambda: getattr(doctor.of_process(target.pid)[-1].error, "code", "")) == "other-user"
 
 
-def test_a_pyzmq_that_does_not_fit_is_told(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pyzmq_that_does_not_fit_is_reported(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     target = start("waiting.py", "sleep")
     monkeypatch.setattr(doctor, "lend_zmq", lambda suffixes, version: Loan(refused="it does not fit"))
     monkeypatch.setattr(doctor, "has_package", lambda pid, name: False)
@@ -93,7 +93,7 @@ def _maps(pid: int) -> list[str]:
         return file.readlines()
 
 
-def test_a_job_may_put_the_agent_in_itself(probe: Probe) -> None:
+def test_a_job_can_start_the_agent_itself(probe: Probe) -> None:
     code = "import probe; probe.start(); probe.start(); print('ready', flush=True); input()"
     job = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

@@ -75,7 +75,7 @@ def python_target(version: str, script: str, output: Path) -> Target:
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
-def test_under_stress_every_attach_succeeds_and_one_thread_stands_at_a_time(version: str, tmp_path: Path) -> None:
+def test_under_stress_every_attach_succeeds_and_stops_one_thread_at_a_time(version: str, tmp_path: Path) -> None:
     target = python_target(version, "busy.py", tmp_path / "output")
     try:
         put(target)
@@ -133,7 +133,7 @@ def weights(job: Target) -> dict[int, str]:
     return {int(words[1]): words[2] for words in lines if words[0] == "at" and len(words) == 3}
 
 
-def test_a_training_with_workers_keeps_nothing_of_them_but_its_weights(
+def test_a_hundred_attaches_leave_nothing_in_a_training_with_workers(
     short_folder: Path, start: Start, tmp_path: Path
 ) -> None:
     """Attach and detach of the whole agent, each time."""
@@ -156,16 +156,14 @@ def test_a_training_with_workers_keeps_nothing_of_them_but_its_weights(
 
 
 @pytest.mark.parametrize("where", ["sleep", "lock", "epoll", "pipe", "vfork", "native_spin"])
-def test_a_process_that_is_stuck_is_reached(start: Start, where: str) -> None:
+def test_a_stuck_process_can_be_attached_to(start: Start, where: str) -> None:
     target = start("waiting.py", where)
     times = [timed_put(target) for _ in range(2 * SIZE)]
     assert target.alive
     tell(f"stuck in {where}", **spread(times))
 
 
-def test_a_rank_that_waits_at_a_barrier_is_reached_and_passes_it_when_the_other_comes(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_rank_at_a_barrier_can_be_attached_to_and_passes_it_later(start: Start, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     job = start("barrier.py", str(tmp_path / "go"), ranks=2, ready="")
     pid = int(job.wait_for("waits").partition("waits ")[2].split()[0])
@@ -184,7 +182,7 @@ def timed_put(target: Target | int) -> float:
 
 
 @pytest.mark.parametrize("wait", ["nanosleep", "poll", "futex"])
-def test_a_relative_wait_ends_when_it_should_have(start: Start, wait: str) -> None:
+def test_a_relative_wait_still_ends_on_time(start: Start, wait: str) -> None:
     target = start("relative.py", wait)
     target.wait_for("waited 50\n")
     quiet = target.output.count("off by")
@@ -195,7 +193,7 @@ def test_a_relative_wait_ends_when_it_should_have(start: Start, wait: str) -> No
     tell(f"relative {wait}: ended 10 ms off", n=10 * SIZE, before=quiet, during=target.output.count("off by") - quiet)
 
 
-def test_no_register_is_other_than_before(start: Start, tmp_path: Path) -> None:
+def test_every_register_keeps_its_value(start: Start, tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler (cc) on this machine")
     state = tmp_path / "state"
@@ -208,7 +206,7 @@ def test_no_register_is_other_than_before(start: Start, tmp_path: Path) -> None:
     tell("registers that differ", n=100 * SIZE, rounds=rounds, differences=differences)
 
 
-def test_where_malloc_and_the_loader_are_always_held_it_succeeds_or_says_why_not(start: Start) -> None:
+def test_an_attach_succeeds_or_says_why_not_where_malloc_and_the_loader_are_always_busy(start: Start) -> None:
     target = start("adversary.py")
     times, refused = [], 0
     for _ in range(30 * SIZE):

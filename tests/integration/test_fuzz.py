@@ -220,7 +220,7 @@ def storm(clients: Clients, fuzz: Fuzz, requests: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_ten_thousand_requests_leave_a_training_and_its_agent_as_they_were(
+def test_ten_thousand_malformed_requests_do_not_harm_a_training_or_its_agent(
     job: Target, clients: Clients, start: Start, tmp_path: Path
 ) -> None:
     storm(clients, Fuzz(SEED), REQUESTS // 5)  # what is kept once
@@ -246,7 +246,7 @@ def test_ten_thousand_requests_leave_a_training_and_its_agent_as_they_were(
     assert told == {step: digest for step, digest in alone.items() if step in told}
 
 
-def test_a_frame_that_is_too_large_costs_its_sender_the_connection(job: Target, clients: Clients) -> None:
+def test_a_client_that_sends_too_large_a_frame_is_disconnected(job: Target, clients: Clients) -> None:
     one = clients.connect(rcvtimeo=2000)
     one.send_multipart([b"1", wire.encode(wire.HELLO, protocol=1, by="x" * (wire.MAX_REQUEST_BYTES + 1))])
     with pytest.raises(zmq.Again):
@@ -256,14 +256,14 @@ def test_a_frame_that_is_too_large_costs_its_sender_the_connection(job: Target, 
 
 
 @pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b"\xff" + bytes(9)])
-def test_what_is_not_zeromq_is_cut_off(job: Target, clients: Clients, says: bytes) -> None:
+def test_a_client_that_does_not_speak_zeromq_is_disconnected(job: Target, clients: Clients, says: bytes) -> None:
     with sockets.socket(sockets.AF_UNIX) as raw:
         raw.connect(clients.path.removeprefix("ipc://"))
         raw.sendall(says)
         clients.answers()
 
 
-def test_more_clients_than_there_is_room_for_are_refused_and_the_others_served(
+def test_clients_beyond_the_limit_are_refused_and_the_others_served(
     job: Target, clients: Clients, probe: Probe
 ) -> None:
     before = stuff(job.pid)["descriptors"]
@@ -288,7 +288,7 @@ def test_more_clients_than_there_is_room_for_are_refused_and_the_others_served(
         one.close()
 
 
-def test_a_client_that_never_reads_holds_so_many_messages_and_no_more(job: Target, clients: Clients) -> None:
+def test_a_client_that_never_reads_holds_a_bounded_number_of_messages(job: Target, clients: Clients) -> None:
     stuck = [clients.connect(rcvhwm=1, rcvbuf=4096) for _ in range(5)]
     before = stuff(job.pid)["rss_kb"]
     for one in stuck:
@@ -305,7 +305,7 @@ def test_a_client_that_never_reads_holds_so_many_messages_and_no_more(job: Targe
     clients.answers()
 
 
-def test_armed_snippets_of_clients_that_vanished_hold_nobody_up(job: Target, clients: Clients) -> None:
+def test_armed_snippets_of_vanished_clients_block_nobody(job: Target, clients: Clients) -> None:
     for _ in range(60):
         one = clients.connect()
         arm = {"code": "1", "by": "x" * 100_000, "ranks": None, "where": "boundary", "timeout": None}
@@ -335,26 +335,26 @@ def standing(job: Target, clients: Clients) -> Any:
     return one
 
 
-def test_a_step_agreed_upon_is_held_until_the_word_to_run_comes(standing: Any, clients: Clients) -> None:
+def test_a_rank_waits_at_the_agreed_step_for_the_order_to_run(standing: Any, clients: Clients) -> None:
     standing.send_multipart([b"3", wire.encode(wire.RUN, of="1")])
     done = wire.decode(standing.recv_multipart()[1])
     assert (done["kind"], done["echo"]) == (wire.DONE, "42") and done["held_ns"] > 3 * 10**8
     assert not clients.stands()
 
 
-def test_a_step_that_was_held_is_let_go_if_the_client_takes_it_back(standing: Any, clients: Clients) -> None:
+def test_a_waiting_rank_goes_on_if_the_client_cancels(standing: Any, clients: Clients) -> None:
     standing.send_multipart([b"3", wire.encode(wire.CANCEL, of="1")])
     error = wire.decode(standing.recv_multipart()[1])
     assert (error["kind"], error["code"]) == (wire.ERROR, "eval-missed")
     assert not clients.stands()
 
 
-def test_a_step_is_not_held_for_ever_if_the_word_does_not_come(standing: Any, clients: Clients) -> None:
+def test_a_waiting_rank_goes_on_if_the_order_never_comes(standing: Any, clients: Clients) -> None:
     error = wire.decode(standing.recv_multipart()[1])
     assert (error["kind"], error["code"]) == (wire.ERROR, "eval-missed") and not clients.stands()
 
 
-def test_a_step_is_held_as_long_as_the_client_says_so(standing: Any, clients: Clients) -> None:
+def test_a_rank_waits_as_long_as_the_client_asks_it_to(standing: Any, clients: Clients) -> None:
     end = time.monotonic() + CLIENT_TIMEOUT_SECONDS + 1
     while time.monotonic() < end:
         standing.send_multipart([b"3", wire.encode(wire.STAY, of="1")])
@@ -363,7 +363,7 @@ def test_a_step_is_held_as_long_as_the_client_says_so(standing: Any, clients: Cl
     until(lambda: not clients.stands(), 20)
 
 
-def test_a_client_gets_so_many_streams_and_is_told_when_one_is_dropped(job: Target, clients: Clients) -> None:
+def test_streams_of_a_client_are_limited_and_a_dropped_one_is_reported(job: Target, clients: Clients) -> None:
     one = clients.connect()
     for number in range(6):
         fields = {"stream": "spans", "first": 1, "last": 1 << 40, "credit": 0, "patch": []}

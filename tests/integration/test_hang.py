@@ -25,7 +25,7 @@ def jobs() -> Iterator[dict[str, Job]]:
         yield jobs
 
 
-def test_a_rank_that_sleeps_is_waited_for_also_by_who_comes_later(jobs: dict[str, Job]) -> None:
+def test_a_sleeping_rank_is_found_also_by_a_later_attach(jobs: dict[str, Job]) -> None:
     report = told(jobs["sleeps"])
     stacks = jobs["sleeps"].probe("stack").stdout
     assert (report["code"], report["ranks"]) == ("waiting", [1])
@@ -33,7 +33,7 @@ def test_a_rank_that_sleeps_is_waited_for_also_by_who_comes_later(jobs: dict[str
     assert "rank 1, MainThread:\n  sleeps (hanging.py:" in stacks and "ranks 0-1, Thread-1:" in stacks
 
 
-def test_what_was_issued_before_the_attach_stands_in_the_table_of_collectives(jobs: dict[str, Job]) -> None:
+def test_operations_from_before_the_attach_are_in_nccl_trace(jobs: dict[str, Job]) -> None:
     told = json.loads(jobs["sleeps"].probe("query", "--format", "json", BEFORE).stdout)
     before = {(row["rank"], row["state"]): row for row in told}
     assert sorted(before) == [(0, "done"), (0, "in_flight"), (1, "done")]
@@ -43,19 +43,19 @@ def test_what_was_issued_before_the_attach_stands_in_the_table_of_collectives(jo
     assert waits["number"] == before[1, "done"]["number"] + 1
 
 
-def test_a_rank_that_has_not_sent_is_waited_for(jobs: dict[str, Job]) -> None:
+def test_a_rank_that_has_not_sent_is_reported(jobs: dict[str, Job]) -> None:
     report = told(jobs["no_send"])
     assert (report["code"], report["ranks"]) == ("waiting", [1])
     assert report["why"][0].startswith("recv from rank 1 in group 0 has been in flight on rank 0 for ")
 
 
-def test_where_torch_has_no_recorder_the_rows_tell_what_does_not_fit(jobs: dict[str, Job]) -> None:
+def test_without_torchs_recorder_a_mismatch_is_found_in_the_rows(jobs: dict[str, Job]) -> None:
     report = told(jobs["no_barrier"])
     assert (report["code"], report["ranks"]) == ("mismatch", [0, 1])
     assert "operation: barrier on rank 0, all_gather on rank 1" in report["verdict"]
 
 
-def test_a_job_that_steps_is_not_hung_and_watching_it_ends_when_it_does(jobs: dict[str, Job]) -> None:
+def test_a_job_that_steps_is_not_hung_and_watch_ends_with_it(jobs: dict[str, Job]) -> None:
     job = jobs["healthy_fast"]
     assert told(job)["code"] == "not-hung"
     watching = job.start("hang", "--watch", "2")
@@ -65,7 +65,7 @@ def test_a_job_that_steps_is_not_hung_and_watching_it_ends_when_it_does(jobs: di
     assert "[hung] Nothing has moved for 2 s." in err
 
 
-def test_of_a_rank_that_does_not_answer_the_tool_for_it_is_named(jobs: dict[str, Job]) -> None:
+def test_for_a_silent_rank_the_tool_to_inspect_it_is_recommended(jobs: dict[str, Job]) -> None:
     job = jobs["healthy_fast"]
     job.stop_rank(1)
     stack = job.probe("stack", "--timeout", "1", check=False)

@@ -81,7 +81,7 @@ def test_ranks_on_two_hosts_find_each_other(hosts: tuple[Host, Host], probe: Pro
             rank.end()
 
 
-def test_a_rank_that_is_not_there_is_named_with_its_reason(
+def test_an_unreachable_rank_is_reported_with_the_reason(
     hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path
 ) -> None:
     ranks = [host.rank(number, hosts[0].address, tmp_path / f"rank-{number}.txt") for number, host in enumerate(hosts)]
@@ -142,7 +142,7 @@ def environ(pid: int) -> bytes:
     return b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
 
 
-def test_ranks_of_one_host_take_one_port_after_the_other_and_leave_no_record(
+def test_ranks_of_one_host_take_consecutive_ports_and_leave_no_record(
     torchrun: Target, probe: Probe, key: Path
 ) -> None:
     made, names = store_of(torchrun)
@@ -161,9 +161,7 @@ def test_ranks_of_one_host_take_one_port_after_the_other_and_leave_no_record(
 
 
 @pytest.mark.parametrize("now", ["nothing", "another"])
-def test_a_record_that_was_left_behind_is_that_of_a_rank_that_ended(
-    torchrun: Target, probe: Probe, key: Path, now: str
-) -> None:
+def test_a_record_left_behind_belongs_to_a_rank_that_ended(torchrun: Target, probe: Probe, key: Path, now: str) -> None:
     made, names = store_of(torchrun)
     probe("attach", torchrun.pid)
     first, second = ranks_of(torchrun)
@@ -181,7 +179,7 @@ def test_a_record_that_was_left_behind_is_that_of_a_rank_that_ended(
     assert found[1]["why"] == f"Rank 1 (far, pid {second}) has ended: {why}."
 
 
-def test_an_agent_that_knows_no_others_says_why(start: Start, probe: Probe, key: Path) -> None:
+def test_an_agent_that_knows_no_other_rank_says_why(start: Start, probe: Probe, key: Path) -> None:
     plain = start("plain.py")
     probe("attach", "--listen", "127.0.0.1", "--key", key, plain.pid)
     done = probe(f"job://127.0.0.1:{port(plain.pid)}", "query", "--key", key, "SELECT 1", status=3)
@@ -190,7 +188,7 @@ def test_an_agent_that_knows_no_others_says_why(start: Start, probe: Probe, key:
     until(lambda: (agent_memory.facts(plain.pid) or NO_FACTS).peers == "off: the job has no process group", 60)
 
 
-def test_a_store_that_is_gone_is_said(hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path) -> None:
+def test_a_store_that_is_gone_is_reported(hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path) -> None:
     """The cable is cut to who comes anew to the store; what is connected goes on."""
     ranks = [host.rank(number, hosts[0].address, tmp_path / f"rank-{number}.txt") for number, host in enumerate(hosts)]
     try:
@@ -210,7 +208,7 @@ def test_a_store_that_is_gone_is_said(hosts: tuple[Host, Host], probe: Probe, ke
             rank.end()
 
 
-def test_where_the_cable_breaks_a_snippet_is_not_waited_for(
+def test_a_broken_connection_ends_the_wait_for_a_snippet(
     hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path
 ) -> None:
     plain = Target((*hosts[0].inside, PYTHON, str(TARGETS / "plain.py")), tmp_path / "plain.txt", {})

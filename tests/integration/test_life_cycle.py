@@ -35,14 +35,14 @@ def outcome(kind: str, folder: Path, meanwhile: Callable[[int], object] = lambda
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_an_agent_inside_it_goes_as_without(kind: str, tmp_path: Path) -> None:
+def test_exec_works_with_an_agent_inside(kind: str, tmp_path: Path) -> None:
     without = outcome(kind, tmp_path / "without")
     assert outcome(kind, tmp_path / "with", attach) == without
     assert without[1].startswith("ready\n") and "Error" not in without[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_a_detach_too(kind: str, tmp_path: Path, probe: Probe) -> None:
+def test_exec_works_after_a_detach(kind: str, tmp_path: Path, probe: Probe) -> None:
     def visit(pid: int) -> None:
         for _ in range(3):
             attach(pid)
@@ -51,7 +51,7 @@ def test_after_a_detach_too(kind: str, tmp_path: Path, probe: Probe) -> None:
     assert outcome(kind, tmp_path / "with", visit) == outcome(kind, tmp_path / "without")
 
 
-def test_what_it_becomes_by_exec_is_attached_to_anew(tmp_path: Path, probe: Probe) -> None:
+def test_the_program_after_an_exec_can_be_attached_to(tmp_path: Path, probe: Probe) -> None:
     target = Target((PYTHON, str(TARGETS / "living.py"), "into_plain", str(tmp_path / "go")), tmp_path / "output", {})
     try:
         target.wait_for("ready")

@@ -72,7 +72,7 @@ def sockets(pid: int) -> int:
 # ---- keys
 
 
-def test_with_the_key_one_asks_and_runs_code(port: int, plain: Target, probe: Probe, folder: Path) -> None:
+def test_the_key_allows_queries_and_evals(port: int, plain: Target, probe: Probe, folder: Path) -> None:
     at = f"tcp://127.0.0.1:{port}"
     assert probe(at, "eval", "--key", folder / "job.key", "--now", "os.getpid()").stdout == f"{plain.pid}\n"
     listed = json.loads(probe("list", "--format", "json", plain.pid).stdout)
@@ -89,7 +89,7 @@ def test_the_key_may_come_from_the_environment(port: int, folder: Path, plain: T
     assert done.returncode == 0 and "plain.py" in done.stdout
 
 
-def test_a_key_for_reading_reads(port: int, probe: Probe, folder: Path) -> None:
+def test_a_read_only_key_allows_queries(port: int, probe: Probe, folder: Path) -> None:
     at, key = f"tcp://127.0.0.1:{port}", folder / "reader.key"
     assert json.loads(probe(at, "query", "--key", key, "--format", "json", DISTINCT).stdout) == [{"n": 1}]
     assert "plain.py" in probe(at, "stack", "--key", key).stdout
@@ -97,7 +97,7 @@ def test_a_key_for_reading_reads(port: int, probe: Probe, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["eval", "--now", "1"], ["set", "sample=1"], ["detach"]])
-def test_a_key_for_reading_changes_nothing(
+def test_a_read_only_key_cannot_change_the_job(
     port: int, probe: Probe, folder: Path, plain: Target, words: list[str]
 ) -> None:
     done = probe(f"tcp://127.0.0.1:{port}", *words, "--key", folder / "reader.key", status=7)
@@ -132,7 +132,7 @@ def curve(path: Path, role: str = "control") -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_CONTROL)
-def test_the_agent_itself_refuses_it(
+def test_the_agent_itself_refuses_what_a_read_only_key_forbids(
     port: int, dealer: Callable[..., Any], folder: Path, kind: str, plain: Target
 ) -> None:
     asked = dealer(port, curve(folder / "reader.key", "read"))
@@ -145,7 +145,7 @@ def test_the_agent_itself_refuses_it(
 
 
 @pytest.mark.parametrize("how", ["nothing", "password", "the agent's own pair", "a pair of one's own"])
-def test_who_has_no_key_is_not_heard(
+def test_a_client_without_a_key_gets_no_answer(
     port: int, dealer: Callable[..., Any], folder: Path, how: str, probe: Probe, plain: Target
 ) -> None:
     public, secret = zmq.curve_keypair()
@@ -163,7 +163,9 @@ def test_who_has_no_key_is_not_heard(
     assert probe(plain.pid, "eval", "--now", "1").stdout == "1\n"
 
 
-def test_no_key_and_a_wrong_key_are_told_apart_at_once(port: int, probe: Probe, folder: Path, plain: Target) -> None:
+def test_a_missing_key_and_a_wrong_key_have_different_errors(
+    port: int, probe: Probe, folder: Path, plain: Target
+) -> None:
     at = f"tcp://127.0.0.1:{port}"
     without = probe(at, "query", "--timeout", "600", "SELECT 1", status=3, timeout=30)
     assert f"[no-key] {at} asks for a key." in without.stderr
@@ -190,17 +192,17 @@ def test_a_key_file_that_others_may_read_is_not_used(port: int, probe: Probe, fo
 
 
 @pytest.mark.parametrize("place", ["0.0.0.0", "127.0.0.1", "127.0.0.1:29600"])
-def test_nothing_listens_without_a_key(plain: Target, probe: Probe, place: str) -> None:
+def test_listening_needs_a_key(plain: Target, probe: Probe, place: str) -> None:
     done = probe("attach", "--listen", place, plain.pid, status=2)
     assert f"[needs-key] --listen {place} needs a key" in done.stderr and agent_memory.facts(plain.pid) is None
 
 
-def test_nor_with_a_key_for_readers(plain: Target, probe: Probe, folder: Path) -> None:
+def test_a_read_only_key_is_not_enough_to_listen(plain: Target, probe: Probe, folder: Path) -> None:
     done = probe("attach", "--listen", "127.0.0.1", "--key", folder / "reader.key", plain.pid, status=2)
     assert "[key-file]" in done.stderr and "is a key for readers" in done.stderr
 
 
-def test_a_port_that_is_taken_is_said_and_nothing_stays(plain: Target, probe: Probe, folder: Path) -> None:
+def test_a_port_in_use_is_reported_and_nothing_stays(plain: Target, probe: Probe, folder: Path) -> None:
     before = sockets(plain.pid)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
@@ -216,7 +218,7 @@ def test_a_port_that_is_taken_is_said_and_nothing_stays(plain: Target, probe: Pr
     until(lambda: sockets(plain.pid) == before)
 
 
-def test_an_address_of_another_machine_cannot_be_listened_at(plain: Target, probe: Probe, folder: Path) -> None:
+def test_listening_at_an_address_of_another_machine_is_refused(plain: Target, probe: Probe, folder: Path) -> None:
     done = probe("attach", "--listen", "192.0.2.1", "--key", folder / "job.key", plain.pid, status=4)
     assert "[cannot-listen]" in done.stderr and "Cannot assign requested address" in done.stderr
     assert agent_memory.facts(plain.pid) is None
@@ -231,7 +233,7 @@ def test_an_agent_that_listens_keeps_its_port_and_its_key(port: int, plain: Targ
     assert f"[other-key] Process {plain.pid} listens at tcp://127.0.0.1:{port} with another key." in done.stderr
 
 
-def test_an_agent_that_is_there_begins_to_listen(plain: Target, probe: Probe, folder: Path) -> None:
+def test_a_running_agent_can_begin_to_listen(plain: Target, probe: Probe, folder: Path) -> None:
     probe("attach", plain.pid)
     line = probe("attach", "--listen", "[::1]", "--key", folder / "job.key", plain.pid).stdout
     assert line.startswith("already") and "at tcp://[::1]:" in line
@@ -243,7 +245,7 @@ def test_an_agent_that_is_there_begins_to_listen(plain: Target, probe: Probe, fo
 # ---- who else comes to the port
 
 
-def test_bare_connections_leave_nothing_and_hold_nobody_up(
+def test_connections_without_a_handshake_leave_nothing_and_block_nobody(
     port: int, plain: Target, probe: Probe, folder: Path
 ) -> None:
     before = sockets(plain.pid)
@@ -256,7 +258,7 @@ def test_bare_connections_leave_nothing_and_hold_nobody_up(
     assert probe(f"tcp://127.0.0.1:{port}", "eval", "--key", folder / "job.key", "--now", "1").stdout == "1\n"
 
 
-def test_a_flood_shuts_the_port_for_a_while_and_the_job_keeps_its_descriptors(
+def test_a_flood_of_connections_closes_the_port_for_a_while_and_the_job_keeps_its_descriptors(
     port: int, plain: Target, probe: Probe, folder: Path
 ) -> None:
     before, scanners = sockets(plain.pid), []
@@ -280,7 +282,7 @@ def test_a_flood_shuts_the_port_for_a_while_and_the_job_keeps_its_descriptors(
     until(opens)
 
 
-def test_who_says_nothing_is_dropped_in_the_end(port: int) -> None:
+def test_a_silent_client_is_dropped_after_a_while(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as silent:
         silent.settimeout(60)
         said = b""
@@ -358,7 +360,7 @@ time.sleep(600)
     ids=["silent", "http", "closes", "zmq without keys"],
 )
 @pytest.mark.parametrize("form", ["tcp", "job"])
-def test_what_is_no_agent_is_said_to_be_none(
+def test_a_server_that_is_not_an_agent_is_reported_as_such(
     other: Callable[[str], int], probe: Probe, folder: Path, code: str, status: int, said: str, form: str
 ) -> None:
     place = f"127.0.0.1:{other(code)}"
@@ -367,7 +369,7 @@ def test_what_is_no_agent_is_said_to_be_none(
     assert said.format(at=f"tcp://{place}") in done.stderr
 
 
-def test_where_nothing_is_that_is_said(probe: Probe, folder: Path, tmp_path: Path) -> None:
+def test_an_address_where_nothing_listens_is_reported(probe: Probe, folder: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         free = server.getsockname()[1]
     key = ("--key", folder / "job.key")
@@ -385,7 +387,7 @@ def test_where_nothing_is_that_is_said(probe: Probe, folder: Path, tmp_path: Pat
     assert "[unreachable]" in done.stderr and "its agent has ended" in done.stderr
 
 
-def test_what_ends_while_it_is_asked_is_told_as_gone(start: Start, probe: Probe, folder: Path) -> None:
+def test_an_agent_that_ends_during_a_request_is_reported_as_gone(start: Start, probe: Probe, folder: Path) -> None:
     plain = start("plain.py")
     probe("attach", "--listen", "127.0.0.1", "--key", folder / "job.key", plain.pid)
     place = facts(plain).tcp
@@ -414,7 +416,7 @@ sys.exit(run([sys.argv[1], "eval", "--now", "1"]))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_another_user_is_refused_at_the_path(plain: Target, probe: Probe) -> None:
+def test_another_user_is_refused_at_the_socket_file(plain: Target, probe: Probe) -> None:
     probe("attach", plain.pid)
     try:
         path = facts(plain).endpoint
@@ -426,7 +428,7 @@ def test_another_user_is_refused_at_the_path(plain: Target, probe: Probe) -> Non
         probe(plain.pid, "detach")
 
 
-def test_an_agents_path_is_an_endpoint(plain: Target, probe: Probe) -> None:
+def test_the_path_of_an_agents_socket_is_an_endpoint(plain: Target, probe: Probe) -> None:
     probe("attach", plain.pid)
     path = facts(plain).endpoint
     assert probe(path, "eval", "--now", "os.getpid()").stdout == f"{plain.pid}\n"
@@ -457,7 +459,7 @@ def test_a_name_that_could_mean_something_else_is_refused(plain: Target, probe: 
     assert f"{name!r} cannot be a name" in done.stderr and agent_memory.facts(plain.pid) is None
 
 
-def test_a_list_joins_agents_and_counts_each_once(port: int, plain: Target, probe: Probe, folder: Path) -> None:
+def test_a_list_of_endpoints_counts_each_agent_once(port: int, plain: Target, probe: Probe, folder: Path) -> None:
     place = f"tcp://127.0.0.1:{port}"
     three = f"{plain.pid},{facts(plain).endpoint},{place}"
     done = probe(
@@ -466,7 +468,7 @@ def test_a_list_joins_agents_and_counts_each_once(port: int, plain: Target, prob
     assert done.stdout == "n\n1\n"
 
 
-def test_ranks_of_different_jobs_cannot_be_joined(plain: Target, start: Start, probe: Probe) -> None:
+def test_ranks_of_different_jobs_cannot_be_queried_together(plain: Target, start: Start, probe: Probe) -> None:
     second = start("plain.py")
     for target in (plain, second):
         probe("attach", target.pid)
@@ -500,7 +502,7 @@ child
             os.kill(child, 9)
 
 
-def test_after_detach_the_port_and_its_descriptors_are_gone(plain: Target, probe: Probe, folder: Path) -> None:
+def test_detach_closes_the_port_and_its_descriptors(plain: Target, probe: Probe, folder: Path) -> None:
     before, tasks = sockets(plain.pid), len(os.listdir(f"/proc/{plain.pid}/task"))
     probe("attach", "--listen", "127.0.0.1", "--key", folder / "job.key", plain.pid)
     number = int(str(facts(plain).tcp).rpartition(":")[2])

@@ -49,7 +49,7 @@ def test_a_call_that_waits_for_a_lock_is_rolled_back(start: Start):
     target.wait_for("slept", times=target.output.count("slept") + 2)
 
 
-def test_a_call_that_works_on_is_left_to_end_by_itself(start: Start):
+def test_a_call_that_is_still_working_is_left_to_end_by_itself(start: Start):
     target = start("waiting.py", "spin")
     told = in_child(lambda: call(target.pid, "sleep", 3, seconds=0.2))
     assert "left to end by itself" in told["outcome"]
@@ -69,7 +69,7 @@ def test_a_call_that_faults_is_rolled_back(start: Start, address):
     assert "broken" not in target.output.splitlines()[-1]
 
 
-def test_a_process_that_ends_in_a_call_is_told_as_ended(start: Start):
+def test_a_process_that_ends_during_a_call_is_reported_as_ended(start: Start):
     pid = start("waiting.py", "sleep").pid
 
     def code() -> str:

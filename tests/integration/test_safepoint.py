@@ -41,7 +41,7 @@ def test_a_thread_whose_descriptor_bears_another_id_is_refused(start: Start):
     assert "not one of libpthread's" in told["message"]
 
 
-def test_code_of_an_allocator_is_not_interrupted(start: Start):
+def test_a_thread_in_the_code_of_an_allocator_is_refused(start: Start):
     target = start("waiting.py", "spin")
     with contextlib.closing(examine(target.pid)) as facts:
         interpreter = facts.place(facts.symbols["Py_IsInitialized"])
@@ -127,11 +127,11 @@ def test_a_thread_with_little_stack_left_is_refused(start: Start):
         ("[anonymous]", False),
     ],
 )
-def test_which_modules_hold_locks(path, may):
+def test_modules_whose_code_may_hold_a_lock(path, may):
     assert may_lock(SimpleNamespace(allocator="/app/own-malloc"), path) is may  # type: ignore[arg-type]
 
 
-def test_another_thread_is_taken_before_the_main_thread(start: Start):
+def test_the_main_thread_is_tried_last(start: Start):
     target = start("busy.py")
     with contextlib.closing(examine(target.pid)) as facts:
         assert candidates(facts)[0] != target.pid

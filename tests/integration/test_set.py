@@ -37,7 +37,7 @@ def target(start: Start) -> Target:
     return start("loop.py", "--sleep", "0.001")
 
 
-def test_sampled_blocks_are_whole_and_others_empty(target: Target, probe: Probe) -> None:
+def test_sampled_blocks_are_complete_and_others_empty(target: Target, probe: Probe) -> None:
     probe("attach", target.pid)
     assert "sample" in probe(target.pid, "set").stdout
     probe(target.pid, "set", "sample=5")
@@ -53,7 +53,7 @@ def test_sampled_blocks_are_whole_and_others_empty(target: Target, probe: Probe)
 
 
 @pytest.mark.parametrize(("budget", "timed"), [("100%", True), ("0.01%", False)])
-def test_phases_between_samples_are_timed_where_the_budget_has_room_for_their_clocks(
+def test_phases_of_unsampled_steps_are_timed_within_the_budget(
     target: Target, probe: Probe, budget: str, timed: bool
 ) -> None:
     probe("attach", target.pid)
@@ -77,7 +77,7 @@ def test_phases_between_samples_are_timed_where_the_budget_has_room_for_their_cl
     assert ((after["spans"] - before["spans"]) / (after["steps"] - before["steps"]) > 2) is timed
 
 
-def test_backward_is_left_out_and_comes_again(target: Target, probe: Probe) -> None:
+def test_backward_can_be_turned_off_and_on(target: Target, probe: Probe) -> None:
     probe("attach", target.pid)
     for setting, stages in (("off", {"forward", "step"}), ("on", {"forward", "backward", "step"})):
         probe(target.pid, "set", f"backward={setting}", "sample=1")
@@ -107,7 +107,7 @@ def test_overhead_compares_the_three_kinds_of_steps_and_is_null_while_there_are_
     assert all(0.2 < row[kind]["over_bare"] < 5 for kind in row)  # true to the job's own steps, however noisy
 
 
-def test_all_ranks_are_set_and_share_the_grid(start: Start, probe: Probe) -> None:
+def test_set_reaches_all_ranks_and_they_sample_the_same_blocks(start: Start, probe: Probe) -> None:
     job = start("loop.py", "--sleep", "0.001", ranks=2)
     probe("attach", job.pid)
     done = json.loads(probe(job.pid, "set", "sample=10", "--format", "json").stdout)
@@ -130,7 +130,7 @@ def test_all_ranks_are_set_and_share_the_grid(start: Start, probe: Probe) -> Non
         (["backward=perhaps"], "on or off"),
     ],
 )
-def test_an_impossible_setting_changes_nothing_and_names_the_valid_ones(
+def test_an_invalid_setting_changes_nothing_and_lists_the_valid_ones(
     target: Target, probe: Probe, words: list[str], told: str
 ) -> None:
     probe("attach", target.pid)

@@ -30,7 +30,7 @@ def watched(job: Target, probe: Probe, steps: int = STEPS) -> None:
 
 
 @pytest.mark.parametrize("style", ["", "--accumulate", "--gan", "--workers"])
-def test_phases_are_what_the_job_measures(start: Start, probe: Probe, tmp_path: Path, style: str) -> None:
+def test_phases_match_what_the_job_measures(start: Start, probe: Probe, tmp_path: Path, style: str) -> None:
     file = tmp_path / "times"
     job = start("phased.py", str(file), *([style, "1"] if style == "--workers" else [style][: len(style)]))
     watched(job, probe)
@@ -52,7 +52,7 @@ def test_phases_are_what_the_job_measures(start: Start, probe: Probe, tmp_path: 
     assert memory and all(50 < one < 5000 for one in memory)
 
 
-def test_an_eval_between_two_steps_is_its_phase(start: Start, probe: Probe, tmp_path: Path) -> None:
+def test_an_eval_between_two_steps_counts_as_the_eval_phase(start: Start, probe: Probe, tmp_path: Path) -> None:
     job = start("phased.py", str(tmp_path / "times"))
     watched(job, probe, 5)
     probe(job.pid, "eval", "import time; time.sleep(0.3)")
@@ -66,7 +66,7 @@ def test_an_eval_between_two_steps_is_its_phase(start: Start, probe: Probe, tmp_
     assert found[0]["other_duration"] < 0.05
 
 
-def test_batches_and_the_waits_of_steps_are_the_same_time(start: Start, probe: Probe, tmp_path: Path) -> None:
+def test_waits_for_batches_add_up_to_the_data_phase_of_the_steps(start: Start, probe: Probe, tmp_path: Path) -> None:
     job = start("phased.py", str(tmp_path / "times"), "--workers", "2")
     watched(job, probe)
     found = rows(
@@ -85,7 +85,7 @@ def test_batches_and_the_waits_of_steps_are_the_same_time(start: Start, probe: P
 BLOCKED = {"reducer": 20, "buffers": 20, "at once": 20, "later": 10, "functional": 20, "recv": 20, "coalesced": 20}
 
 
-def test_what_a_rank_waits_for_another_is_its_communication(start: Start, probe: Probe) -> None:
+def test_time_waited_for_another_rank_is_communication(start: Start, probe: Probe) -> None:
     job = start("blocked.py", ranks=2)
     watched(job, probe, 2 * 8 * len(BLOCKED))
     found = rows(job, probe, "SELECT * FROM python.step_trace WHERE comm_duration IS NOT NULL")

@@ -36,7 +36,7 @@ def job(attached: Target) -> Iterator[Target]:
     os.kill(attached.pid, signal.SIGCONT)
 
 
-def test_what_needs_the_agent_says_at_once_that_it_does_not_answer(job: Target, probe: Probe) -> None:
+def test_commands_that_need_the_agent_report_a_stopped_process_at_once(job: Target, probe: Probe) -> None:
     os.kill(job.pid, signal.SIGSTOP)
     for words in (("eval", "1"), ("set", "sample=2"), ("detach",)):
         began = time.monotonic()
@@ -46,7 +46,7 @@ def test_what_needs_the_agent_says_at_once_that_it_does_not_answer(job: Target, 
 
 
 @pytest.mark.parametrize("how", ["stopped", "gil"])
-def test_it_gives_the_same_rows(job: Target, probe: Probe, how: str) -> None:
+def test_a_silent_agents_rows_are_read_from_its_memory(job: Target, probe: Probe, how: str) -> None:
     with connect(str(job.pid)) as connection:
         until(lambda: connection.query("SELECT COUNT(*) AS n FROM python.torch_trace").to_pylist()[0]["n"] > 500)
         for _ in range(2):

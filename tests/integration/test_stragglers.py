@@ -28,7 +28,7 @@ def told(job: Target, probe: Probe) -> list[dict[str, object]]:
     return until(now, 60, every_s=0.5)
 
 
-def test_the_slow_rank_and_what_is_slow_in_it_are_named(start: Start, probe: Probe) -> None:
+def test_the_slow_rank_and_its_slow_module_are_reported(start: Start, probe: Probe) -> None:
     job = start("straggling.py", "--late", "1", "--by", "0.3", "--in", "loader", "--step", "0.05", ranks=2)
     probe("attach", job.pid)
     first, second = told(job, probe)

@@ -17,7 +17,7 @@ JOB = Path(__file__).parent.parent / "acceptance" / "document" / "job.py"
 STAGES = ("forward", "backward", "step")
 
 
-def test_the_sum_of_each_stage_is_what_the_loop_measures(start: Start, probe: Probe, tmp_path: Path) -> None:
+def test_the_sum_of_each_stage_matches_what_the_loop_measures(start: Start, probe: Probe, tmp_path: Path) -> None:
     file = tmp_path / "times"
     job = start("clocked.py", str(file))
     probe("attach", job.pid)
@@ -37,7 +37,7 @@ def rows(job: Target, probe: Probe, sql: str) -> list[dict[str, Any]]:
     return list(json.loads(probe(job.pid, "query", "--format", "json", sql).stdout))
 
 
-def test_the_reducers_all_reduces_are_its_buckets(start: Start, probe: Probe) -> None:
+def test_the_reducers_all_reduces_match_its_buckets(start: Start, probe: Probe) -> None:
     job = start(JOB, ranks=2)
     probe("attach", job.pid)
     probe(job.pid, "set", "sample=1")

@@ -43,25 +43,25 @@ def are_refused(told: list[str | None]) -> bool:
     return "run it on all ranks" in (one or "") and "without --now" in (now or "") and both is None
 
 
-def test_where_cuda_is_in_use_nothing_is_recorded_or_held(ranks: Ranks) -> None:
+def test_where_cuda_is_in_use_collectives_are_neither_recorded_nor_held(ranks: Ranks) -> None:
     for rank in ranks:
         told = rank["in_use"]
         assert is_off(told, CUDA) and told["since_ns"] is None
         assert (told["rows"], told["alive"], told["same_wait"]) == (0, 0, True)
 
 
-def test_a_one_sided_collective_of_an_eval_is_refused_all_the_same(ranks: Ranks) -> None:
+def test_a_one_sided_collective_of_an_eval_is_refused_without_the_tap_too(ranks: Ranks) -> None:
     for rank in ranks:
         assert are_refused(rank["in_use"]["refused"]) and are_refused(rank["another_backend"]["refused"])
 
 
-def test_who_tests_on_a_device_has_all_of_it(ranks: Ranks) -> None:
+def test_the_variable_for_tests_on_devices_turns_everything_on(ranks: Ranks) -> None:
     for rank in ranks:
         told = rank["lifted"]
         assert (told["why_not"], told["recording"], told["rows"]) == ("", True, 100) and told["dumps"]
 
 
-def test_no_recorder_is_dumped(ranks: Ranks) -> None:
+def test_no_flight_recorder_is_dumped(ranks: Ranks) -> None:
     for rank in ranks:
         told = rank["recorder_dumps"]
         assert (told["texts"], told["why_not"], told["on_cuda"]) == ([], CUDA, [])
@@ -69,7 +69,7 @@ def test_no_recorder_is_dumped(ranks: Ranks) -> None:
         assert told["groups"] == {"0": [0, 1]}
 
 
-def test_when_cuda_comes_later_what_is_held_is_let_go_and_no_row_stays_in_flight(ranks: Ranks) -> None:
+def test_cuda_that_starts_later_releases_what_is_held_and_closes_rows_in_flight(ranks: Ranks) -> None:
     first = ranks[0]["comes_later"]
     assert first["before"]["recording"] and (first["before"]["rows"], first["before"]["held"]) == (51, 50)
     for rank in ranks:
@@ -87,7 +87,7 @@ def test_the_first_operation_of_another_backend_is_not_recorded(ranks: Ranks) ->
         assert (told["alive"], told["why_no_dumps"]) == (0, ANOTHER)
 
 
-def test_a_group_of_another_backend_is_enough(ranks: Ranks) -> None:
+def test_a_group_of_another_backend_turns_the_tap_off(ranks: Ranks) -> None:
     for rank in ranks:
         told = rank["another_backend_that_is_silent"]
         assert is_off(told["after"], ANOTHER)
@@ -105,7 +105,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_one_process_is_told_at_attach_and_has_the_hosts_times(start: Start, probe: Probe) -> None:
+def test_attach_reports_what_is_off_in_a_cuda_process_and_host_times_remain(start: Start, probe: Probe) -> None:
     job = start("on_cuda.py", "guarded")
     assert probe("attach", job.pid).stderr == f"rank 0: device times and memory are off: {CUDA}\n"
     time.sleep(1.2)
@@ -116,7 +116,7 @@ def test_one_process_is_told_at_attach_and_has_the_hosts_times(start: Start, pro
     assert f"rank 0: device is off: {CUDA}" in done.stderr and done.stdout.splitlines()[-1] == "true,0,0"
 
 
-def test_cuda_that_comes_after_the_attach_turns_both_off(start: Start, probe: Probe) -> None:
+def test_cuda_that_starts_after_the_attach_turns_both_taps_off(start: Start, probe: Probe) -> None:
     job = start("on_cuda.py", "guarded", "later", ranks=2)
     assert probe("attach", job.pid).stderr == ""
     until(lambda: rows(probe, job, "SELECT DISTINCT state FROM python.nccl_trace") == [{"state": "done"}])
@@ -143,7 +143,7 @@ def test_a_query_says_why_there_are_no_collectives(job: Target, probe: Probe) ->
     assert done.stdout.split() == ["n", "0"] and f"rank 0-1: collectives is off: {CUDA}" in done.stderr
 
 
-def test_hang_says_what_it_cannot_know(job: Target, probe: Probe) -> None:
+def test_hang_reports_what_it_cannot_know(job: Target, probe: Probe) -> None:
     report = json.loads(probe(job.pid, "hang", "--json").stdout)
     assert report["code"] == "not-hung"
     assert f"the collectives of ranks 0-1 are not known: {CUDA}" in report["why"]

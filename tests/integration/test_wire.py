@@ -61,7 +61,7 @@ def patches(slots: int) -> list[list[int]]:
     return found
 
 
-def test_pyarrow_reads_a_chunk_as_it_comes_off_the_wire(socket: Any) -> None:
+def test_pyarrow_reads_a_chunk_without_conversion(socket: Any) -> None:
     ask(socket, b"1", "snapshot")
     at = answer(socket)[0]
     slots = at["facts"]["streams"]["spans"]["slots"]
@@ -105,7 +105,7 @@ def test_a_bad_request_is_answered_and_the_agent_goes_on(socket: Any, header: by
     assert answer(socket)[0]["kind"] == "welcome"
 
 
-def test_a_client_that_does_not_read_does_not_hold_up_another(target: Target, socket: Any) -> None:
+def test_a_client_that_does_not_read_blocks_no_other(target: Target, socket: Any) -> None:
     slots = agent_memory.facts(target.pid).streams["spans"].slots
     _, template = message_of(len(slots), 8)
     for number in range(30):

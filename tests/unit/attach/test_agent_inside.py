@@ -44,7 +44,7 @@ def test_the_facts_are_read_from_the_valid_half(active):
         assert agent_inside(os.getpid()) == Facts.parse(ME)
 
 
-def test_a_second_attach_finds_it_without_touching_the_process(monkeypatch):
+def test_a_second_attach_finds_the_agent_without_touching_the_process(monkeypatch):
     monkeypatch.setattr("probe.attach.__version__", "0.1.0")
     with header(of(ME)):
         attached = attach(os.getpid())
@@ -56,12 +56,12 @@ def test_a_second_attach_finds_it_without_touching_the_process(monkeypatch):
     [b"", of(ME, magic=b"\x89PNG\r\n\x1a\n"), of(ME, version=99), of([1]), of({**ME, "start_ticks": 1})],
     ids=["empty", "other magic", "other version", "no object", "inherited by a fork"],
 )
-def test_anything_else_is_no_agent(content):
+def test_memory_that_is_not_an_agents_is_ignored(content):
     with header(content):
         assert agent_inside(os.getpid()) is None
 
 
-def test_a_process_without_the_header_or_not_there_at_all_has_none():
+def test_a_process_without_a_header_or_without_existence_has_no_agent():
     assert agent_inside(os.getpid()) is None
     assert agent_inside(4_194_305) is None
 

@@ -25,20 +25,20 @@ def test_a_module_comes_after_what_it_imports():
     assert names(sources) == ["agent", "agent.taps", "streams", "agent.c", "agent.taps.b", "agent.a"]
 
 
-def test_a_circle_is_left_to_the_import_statement():
+def test_a_circular_import_is_left_to_the_import_statement():
     assert sorted(names({"a": "from .b import x", "b": "from . import a"})) == ["a", "b"]
 
 
-def test_an_import_in_a_function_orders_nothing():
+def test_an_import_in_a_function_does_not_affect_the_order():
     assert names({"a": "def f():\n    from .b import x", "b": "from .a import f"}) == ["a", "b"]
 
 
-def test_packages_are_told_from_modules():
+def test_packages_are_distinguished_from_modules():
     kinds = {part.name: part.is_package for part in bundle_of({"agent": "", "agent.a": ""})}
     assert kinds == {"agent": True, "agent.a": False}
 
 
-def test_the_agent_holds_what_it_shares_and_its_entry_last_of_what_it_needs():
+def test_the_bundle_has_the_shared_files_and_orders_the_entry_after_what_it_needs():
     order = [part.name for part in agent_bundle()]
     assert {"protocol", "streams", "agent.main"} <= set(order)
     for part in agent_bundle():

@@ -32,12 +32,12 @@ def installed(tmp_path, monkeypatch):
     return installed
 
 
-def test_it_is_lent_to_the_version_it_was_compiled_for(installed):
+def test_pyzmq_is_lent_to_the_version_it_was_compiled_for(installed):
     site = installed("_zmq.cpython-311-x86_64-linux-gnu.so", "cp311-cp311")
     assert lend_zmq(LINUX_311, (3, 11, 7)) == Loan(path=site, refused="")
 
 
-def test_it_is_refused_to_another_version_by_the_name_of_its_file(installed):
+def test_pyzmq_is_refused_to_another_version_by_its_file_name(installed):
     installed("_zmq.cpython-312-x86_64-linux-gnu.so", "cp312-cp312")
     told = lend_zmq(LINUX_311, (3, 11, 7))
     assert told.path == ""
@@ -45,7 +45,7 @@ def test_it_is_refused_to_another_version_by_the_name_of_its_file(installed):
 
 
 @pytest.mark.parametrize(("version", "fits"), [((3, 11, 9), False), ((3, 12, 0), True), ((3, 14, 0), True)])
-def test_the_stable_abi_fits_from_the_version_it_was_built_for_on(installed, version, fits):
+def test_the_stable_abi_fits_the_version_it_was_built_for_and_later_ones(installed, version, fits):
     installed("_zmq.abi3.so", "cp312-abi3")
     assert bool(lend_zmq(LINUX_311, version).path) is fits
 
@@ -55,5 +55,5 @@ def test_nothing_is_lent_where_nothing_is_installed(monkeypatch):
     assert lend_zmq(LINUX_311, (3, 11, 7)) == Loan(path="", refused="neither has this command")
 
 
-def test_the_installed_one_fits_this_very_interpreter():
+def test_the_installed_pyzmq_fits_this_interpreter():
     assert lend_zmq(importlib.machinery.EXTENSION_SUFFIXES, tuple(sys.version_info[:3])).path

@@ -42,14 +42,14 @@ FREE = Access(
         ({}, "security-module", "SELinux"),
     ],
 )
-def test_each_rule_of_the_kernel_is_told_by_its_own_code(facts, code, says):
+def test_each_rule_of_the_kernel_has_its_own_code(facts, code, says):
     error = judge(dataclasses.replace(FREE, **facts))
     assert error.code == code
     assert says in error.message
     assert error.hint
 
 
-def test_the_rules_are_told_in_the_order_in_which_the_kernel_asks():
+def test_rules_are_tried_in_the_kernels_order():
     everything = dataclasses.replace(FREE, target_uid=0, yama=1, dumpable=False, target_has_more_capabilities=True)
     assert judge(everything).code == "other-user"
     assert judge(dataclasses.replace(everything, target_uid=1000)).code == "not-dumpable"
@@ -65,7 +65,7 @@ def test_the_rules_are_told_in_the_order_in_which_the_kernel_asks():
         ({"shadow_stack": True}, "shadow-stack"),
     ],
 )
-def test_a_state_that_forbids_attaching_is_told(change, code):
+def test_a_state_that_forbids_attaching_is_refused(change, code):
     with pytest.raises(refusals.AttachError) as caught:
         refusals.check_state(os.getpid(), dataclasses.replace(my_status(), **change))
     assert caught.value.code == code
@@ -73,7 +73,7 @@ def test_a_state_that_forbids_attaching_is_told(change, code):
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-def test_an_error_has_both_texts_without_a_gap(code):
+def test_every_refusal_has_a_message_and_a_hint_with_all_values_filled_in(code):
     names = {name for text in REFUSALS[code] for _, name, _, _ in string.Formatter().parse(text) if name}
     error = refusals.refusal(code, 4242, **dict.fromkeys(names - {"pid"}, 1))
     assert error.code == code and error.message and error.hint and "{" not in str(error)

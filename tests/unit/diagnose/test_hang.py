@@ -41,7 +41,7 @@ def verdict(*ranks: RankEvidence, absent: tuple[int, ...] = (), endpoint: str = 
     return judge(Evidence(endpoint, ranks, absent, GROUPS, NOW, 1.0))
 
 
-def test_a_rank_that_has_not_come_is_waited_for() -> None:
+def test_a_rank_that_has_not_arrived_is_reported() -> None:
     report = verdict(
         rank(0, entries=issued(30, 30, False)),
         rank(1, entries=issued(29, 30, True), threads=stack(("threading.py", "wait"), ("train.py", "validate"))),
@@ -52,12 +52,12 @@ def test_a_rank_that_has_not_come_is_waited_for() -> None:
     assert report.next == ["probe 3999 stack"]
 
 
-def test_ranks_whose_collectives_are_not_recorded_are_named() -> None:
+def test_ranks_whose_collectives_are_not_recorded_are_reported() -> None:
     report = verdict(rank(0, untested="why"), rank(1, untested="why"), rank(2))
     assert (report.code, report.why[0]) == ("stands", "the collectives of ranks 0-1 are not known: why")
 
 
-def test_ranks_that_do_the_same_are_one_line_and_one_stack() -> None:
+def test_ranks_that_do_the_same_share_a_line_and_a_stack() -> None:
     late = {"entries": issued(29, 30, True), "threads": stack(("threading.py", "wait"), ("train.py", "validate"))}
     waiting = [rank(number, entries=issued(30, 30, False), step_age_s=30.0 + number) for number in (0, 1)]
     evidence = Evidence("3999", [*waiting, rank(2, **late), rank(3, **late)], (), {"0": [0, 1, 2, 3]}, NOW, 1.0)
@@ -72,7 +72,7 @@ def test_ranks_that_do_the_same_are_one_line_and_one_stack() -> None:
     assert report.stacks == told
 
 
-def test_late_ranks_that_do_different_things_are_told_apart() -> None:
+def test_late_ranks_that_do_different_things_are_listed_separately() -> None:
     waits = rank(0, entries=issued(30, 30, False))
     late = [rank(number, entries=issued(29, 30, True), running=float(number == 2)) for number in (1, 2)]
     report = judge(Evidence("3999", [waits, *late], (), {"0": [0, 1, 2]}, NOW, 1.0))
@@ -80,13 +80,13 @@ def test_late_ranks_that_do_different_things_are_told_apart() -> None:
     assert report.verdict == f"Waiting for ranks 1-2: rank 1 is blocked {here}; rank 2 is running {here}."
 
 
-def test_a_stack_is_cut_where_it_is_long() -> None:
+def test_a_long_stack_is_cut() -> None:
     deep = stack(*((f"{depth}.py", "call") for depth in range(20)))
     report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(29, 30, True), threads=deep))
     assert report.stacks[-2:] == ["  call (7.py:7)", "  … 12 more"]
 
 
-def test_a_job_that_goes_on_is_told_without_stacks() -> None:
+def test_the_report_on_a_healthy_job_has_no_stacks() -> None:
     assert verdict(rank(0, step_age_s=0.1)).stacks == []
 
 
@@ -102,30 +102,30 @@ def test_a_job_that_goes_on_is_told_without_stacks() -> None:
         ("has no main thread in Python", "have no main thread in Python"),
     ],
 )
-def test_what_one_does_several_do(one: str, several: str) -> None:
+def test_a_sentence_about_several_ranks_is_in_the_plural(one: str, several: str) -> None:
     assert plural(one) == several
 
 
-def test_a_rank_that_computes_runs() -> None:
+def test_a_rank_that_computes_is_reported_as_running() -> None:
     report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(29, 30, True), running=1.0))
     assert report.verdict == "Waiting for rank 1, which is running in main (train.py:7)."
 
 
-def test_a_rank_that_does_not_answer_is_looked_at_from_outside() -> None:
+def test_a_silent_rank_is_inspected_from_outside() -> None:
     silent = RankEvidence(1, 4001, "silent", running=1.0)
     report = verdict(rank(0, entries=issued(30, 30, False)), silent)
     assert report.verdict == "Waiting for rank 1, which does not answer and is computing: it may hold the GIL in C."
     assert report.next == ["py-spy dump --pid 4001", "probe 3999 stack"]
 
 
-def test_a_rank_that_is_gone_or_stopped_is_named_first() -> None:
+def test_a_rank_that_is_gone_or_stopped_is_reported_first() -> None:
     assert verdict(rank(0, entries=issued(30, 30, False)), absent=(1,)).code == "gone"
     assert verdict(rank(0), RankEvidence(1, 4001, "ended")).ranks == (1,)
     report = verdict(rank(0, entries=issued(30, 30, False)), RankEvidence(1, 4001, "stopped"))
     assert (report.code, report.next) == ("stopped", ["kill -CONT 4001"])
 
 
-def test_calls_that_do_not_fit() -> None:
+def test_collectives_that_do_not_match_are_reported() -> None:
     report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(30, 30, False, "barrier")))
     assert report.code == "mismatch" and "all_reduce on rank 0, barrier on rank 1" in report.verdict
 
@@ -134,39 +134,39 @@ def between(kind: str, waiting: int, *missing: int) -> Pending:
     return Pending("0", -1, kind, (0, 1), (waiting,), (waiting,), missing, (), "", NOW - 30 * 10**9)
 
 
-def test_a_rank_that_has_not_sent_is_waited_for() -> None:
+def test_a_rank_that_has_not_sent_is_reported() -> None:
     waits = [between("recv from rank 1", 0, 1)]
     report = judge(Evidence("3999", [rank(0), rank(1)], (), GROUPS, NOW, 1.0, waits))
     assert (report.code, report.ranks) == ("waiting", (1,))
     assert report.why[0] == "recv from rank 1 in group 0 has been in flight on rank 0 for 30.0 s; missing: 1"
 
 
-def test_two_that_both_receive_wait_for_each_other() -> None:
+def test_two_ranks_that_both_receive_are_a_deadlock() -> None:
     waits = [between("recv from rank 1", 0, 1), between("recv from rank 0", 1, 0)]
     report = judge(Evidence("3999", [rank(0), rank(1)], (), GROUPS, NOW, 1.0, waits))
     assert (report.code, report.verdict) == ("deadlock", "Ranks 0-1 wait for each other: all in recv.")
 
 
-def test_groups_in_another_order() -> None:
+def test_groups_used_in_different_orders_are_a_deadlock() -> None:
     one, other = issued(3, 30, False, group="a"), issued(3, 30, False, group="b")
     known = Evidence("3999", [rank(0, entries=one), rank(1, entries=other)], (), {"a": [0, 1], "b": [0, 1]}, NOW, 1.0)
     report = judge(known)
     assert (report.code, report.ranks) == ("deadlock", (0, 1)) and "groups a, b" in report.verdict
 
 
-def test_the_loader() -> None:
+def test_a_rank_in_its_data_loader_is_reported() -> None:
     loading = stack(("selectors.py", "select"), ("/x/site-packages/torch/utils/data/dataloader.py", "_get_data"))
     report = verdict(rank(0, threads=loading, workers=["child process 5 has ended"]))
     assert report.code == "loader" and report.why[0] == "rank 0: child process 5 has ended"
 
 
-def test_all_have_come_and_it_does_not_end() -> None:
+def test_a_collective_that_all_have_reached_and_does_not_end_is_reported() -> None:
     report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(30, 30, False)))
     assert report.code == "collective"
 
 
 @pytest.mark.parametrize(("running", "code"), [(0.0, "stands"), (1.0, "busy")])
-def test_one_process_alone(running: float, code: str) -> None:
+def test_a_single_process_gets_a_verdict(running: float, code: str) -> None:
     report = verdict(rank(0, running=running), endpoint="4000")
     assert (report.code, report.hung) == (code, True)
 
@@ -174,14 +174,14 @@ def test_one_process_alone(running: float, code: str) -> None:
 @pytest.mark.parametrize(
     ("attached_s", "running", "code"), [(1.0, 0.0, "unknown"), (60.0, 1.0, "unknown"), (60.0, 0.0, "stands")]
 )
-def test_a_process_of_which_nothing_has_been_seen_yet(attached_s: float, running: float, code: str) -> None:
+def test_a_process_without_any_step_yet_is_unknown(attached_s: float, running: float, code: str) -> None:
     never = {"step_age_s": None, "usual_step_s": None, "attached_s": attached_s}
     report = verdict(rank(0, running=running, **never), endpoint="4000")
     assert (report.code, report.hung) == (code, code == "stands")
 
 
 @pytest.mark.parametrize("age", [0.01, 1.9])
-def test_what_steps_is_not_hung(age: float) -> None:
+def test_a_job_that_steps_is_not_hung(age: float) -> None:
     assert verdict(rank(0, step_age_s=age), rank(1, step_age_s=age)).code == "not-hung"
 
 
@@ -189,17 +189,17 @@ def test_slow_steps_are_not_hung() -> None:
     assert not verdict(rank(0, step_age_s=100.0, usual_step_s=30.0), rank(1, step_age_s=99.0, usual_step_s=30.0)).hung
 
 
-def test_the_usual_is_taken_from_the_recorder_where_the_attach_was_late() -> None:
+def test_the_usual_pace_comes_from_torchs_recorder_after_a_late_attach() -> None:
     late = {"step_age_s": None, "usual_step_s": None}
     slow = [Entry("0", n, "all_reduce", "", "", NOW - (40 - n) * 20_000_000_000, n < 39) for n in range(40)]
     assert not verdict(rank(0, entries=slow, **late), rank(1, entries=slow[:-1], **late)).hung
 
 
-def test_rows_that_come_in_a_step_that_does_not_end_are_life() -> None:
+def test_a_long_step_that_records_rows_is_slow_and_not_hung() -> None:
     report = verdict(rank(0, rows=12), rank(1, rows=11))
     assert (report.code, report.hung) == ("slow", False)
 
 
-def test_a_rank_that_the_endpoint_does_not_stand_for() -> None:
+def test_a_rank_that_the_endpoint_does_not_cover_is_reported() -> None:
     report = verdict(rank(0, entries=issued(30, 30, False)), endpoint="4000")
     assert report.code == "waiting" and report.verdict == "Waiting for rank 1, which is not covered by this endpoint."

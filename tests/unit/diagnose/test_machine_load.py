@@ -41,7 +41,7 @@ def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | No
     return machines_told(listed({raw: {} for raw in raws}))
 
 
-def test_a_host_is_told_once_by_its_newest_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_is_reported_once_by_its_newest_second(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks: Any = [("a", [90.0, 10.0], []), ("a", [90.0, 20.0], []), ("b", [], []), ("b", [60.0], [])]
     assert told(monkeypatch, ranks) == [
         "host a: 10 % of its cores busy, 5 % of its memory used",
@@ -49,10 +49,10 @@ def test_a_host_is_told_once_by_its_newest_second(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_ranks_whose_devices_are_equally_busy_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_with_equally_busy_devices_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks: Any = [("a", [], [[0.0, 0.0], [100.0, 100.0]]), ("a", [], [[100.0]]), ("a", [], [[100.0], [0.0]])]
     assert told(monkeypatch, ranks) == ["devices 100 % busy on ranks 0-1, 0 % busy on rank 2"]
 
 
-def test_nothing_is_told_of_what_nobody_has_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_nobody_sampled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(monkeypatch, [("a", [], [])]) == []

@@ -62,5 +62,7 @@ def pairs(ranks: dict[int, list[list[int]]]) -> list[tuple[Any, ...]]:
         ({4: [row(SEND, 1), row(SEND, 1, start=300)]}, [("send to rank 5", (4,), (5,), (), 1100)]),
     ],
 )
-def test_who_waits_for_whom(ranks: dict[int, list[list[int]]], expected: list[tuple[Any, ...]]) -> None:
+def test_each_half_of_a_pair_waits_for_its_peer(
+    ranks: dict[int, list[list[int]]], expected: list[tuple[Any, ...]]
+) -> None:
     assert pairs(ranks) == expected

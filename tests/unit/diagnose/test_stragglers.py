@@ -27,7 +27,7 @@ def noise(*shape: int) -> Any:
     return 1 + 0.02 * np.random.default_rng(0).standard_normal(shape)
 
 
-def test_who_does_more_than_the_others_is_late() -> None:
+def test_a_rank_that_does_more_than_the_others_is_late() -> None:
     own = noise(4, 30)
     own[2] += 0.05
     first, *rest = lateness([4, 5, 6, 7], own, 1.0)
@@ -38,18 +38,18 @@ def test_who_does_more_than_the_others_is_late() -> None:
 
 
 @given(st.integers(2, 8), st.integers(20, 60), st.integers(0, 1000))
-def test_of_equal_ranks_nobody_is_late(ranks: int, steps: int, seed: int) -> None:
+def test_no_rank_is_late_if_all_are_equal(ranks: int, steps: int, seed: int) -> None:
     own = 1 + 0.02 * np.random.default_rng(seed).standard_normal((ranks, steps))
     assert not any(each.is_late for each in lateness(range(ranks), own, 1.0))
 
 
-def test_a_few_very_late_steps_make_no_late_rank() -> None:
+def test_a_few_very_late_steps_do_not_make_a_rank_late() -> None:
     own = noise(2, 30)
     own[1, :5] += 5
     assert not any(each.is_late for each in lateness([0, 1], own, 1.0))
 
 
-def test_two_late_ranks_are_both_named() -> None:
+def test_two_late_ranks_are_both_reported() -> None:
     own = noise(8, 30)
     own[[1, 6]] += 0.1
     assert {each.rank for each in lateness(range(8), own, 1.0) if each.is_late} == {1, 6}
@@ -68,7 +68,7 @@ def test_excess_is_over_the_median_of_the_others() -> None:
         ([-1.0, -2, -3, -4, -5, -6, -7, 800], 0.91929),
     ],
 )
-def test_how_likely_it_is_by_chance(values: list[float], expected: float) -> None:
+def test_the_test_matches_the_probability_of_chance(values: list[float], expected: float) -> None:
     assert by_chance(np.array(values)) == pytest.approx(expected, abs=1e-5)
 
 
@@ -118,7 +118,9 @@ def train(
         ("optimizer", ["20.0 ms longer in the optimizer"]),
     ],
 )
-def test_what_the_late_rank_spends_its_time_on(agent: Make, connected: Connect, late: str, told: list[str]) -> None:
+def test_the_report_says_what_the_late_rank_spends_its_time_on(
+    agent: Make, connected: Connect, late: str, told: list[str]
+) -> None:
     found = connected(train(agent, 0), train(agent, 1, late)).stragglers()
     assert (found.steps, found.step_s) == (11, pytest.approx(0.1, abs=0.021))
     (straggler,) = found.late
@@ -128,13 +130,13 @@ def test_what_the_late_rank_spends_its_time_on(agent: Make, connected: Connect, 
     assert straggler.last_pct == (100 if late != "optimizer" else straggler.last_pct)
 
 
-def test_operations_of_a_device_wait_there(agent: Make, connected: Connect) -> None:
+def test_waits_on_a_device_are_not_a_ranks_own_work(agent: Make, connected: Connect) -> None:
     found = connected(train(agent, 0, backend="nccl"), train(agent, 1, "forward", backend="nccl")).stragglers()
     (straggler,) = found.late
     assert straggler.late.rank == 1 and straggler.late.late_s == pytest.approx(0.02, abs=1e-5)
 
 
-def test_a_rank_that_waits_for_a_core_is_told(agent: Make, connected: Connect) -> None:
+def test_a_rank_that_waits_for_a_core_is_reported(agent: Make, connected: Connect) -> None:
     ranks = train(agent, 0), train(agent, 1, "forward")
     for rank, one in enumerate(ranks):
         for second in range(1, 10):
@@ -144,7 +146,7 @@ def test_a_rank_that_waits_for_a_core_is_told(agent: Make, connected: Connect) -
     assert straggler.spends[1:] == ["31 % of the time waiting for a core that other work occupies (others: 1 %)"]
 
 
-def test_only_the_last_steps_are_looked_at_and_those_with_evals_left_out(agent: Make, connected: Connect) -> None:
+def test_only_the_last_steps_without_evals_are_compared(agent: Make, connected: Connect) -> None:
     ranks = train(agent, 0, steps=40), train(agent, 1, steps=40)
     ranks[1].span(3955 * MS, 3960 * MS, 1, EVAL)
     assert connected(*ranks).stragglers(10).steps == 9
@@ -155,7 +157,7 @@ def test_balanced_ranks_are_not_late(agent: Make, connected: Connect) -> None:
     assert not found.late and [each.spends for each in found.ranks] == [[], []]
 
 
-def test_too_few_steps_are_told(agent: Make, connected: Connect) -> None:
+def test_too_few_steps_are_an_error(agent: Make, connected: Connect) -> None:
     with pytest.raises(SilentError, match="for only 3 steps, 8 are needed") as failure:
         connected(train(agent, 0, steps=4), train(agent, 1, steps=4)).stragglers()
     assert failure.value.code == "few-steps"
@@ -165,7 +167,7 @@ def test_too_few_steps_are_told(agent: Make, connected: Connect) -> None:
         connected(train(agent, 0), agent(rank=1, world_size=2, distributed=True)).stragglers()
 
 
-def test_one_rank_has_nobody_to_be_late_for(agent: Make, connected: Connect) -> None:
+def test_a_single_rank_cannot_be_compared(agent: Make, connected: Connect) -> None:
     with pytest.raises(UsageError, match="Only one of 2 ranks is attached here"):
         connected(train(agent, 0)).stragglers()
     with pytest.raises(UsageError, match="Only one rank: nothing to compare") as failure:
@@ -177,7 +179,7 @@ def test_one_rank_has_nobody_to_be_late_for(agent: Make, connected: Connect) -> 
         connected(*ranks, timeout=0.5).stragglers()
 
 
-def test_where_few_steps_were_sampled_forward_is_not_told_from_the_rest(agent: Make, connected: Connect) -> None:
+def test_with_few_sampled_steps_forward_is_not_separated_from_the_rest(agent: Make, connected: Connect) -> None:
     ranks = train(agent, 0, flags=0), train(agent, 1, "forward", flags=0)
     (straggler,) = connected(*ranks).stragglers().late
     assert straggler.spends == ["20.0 ms longer in forward or outside of all phases"]

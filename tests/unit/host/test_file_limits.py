@@ -29,7 +29,7 @@ def used() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_the_soft_limit_is_raised_to_the_hard_one_at_need(limits: tuple[int, int]) -> None:
+def test_the_soft_limit_is_raised_to_the_hard_one_if_needed(limits: tuple[int, int]) -> None:
     resource.setrlimit(FILES, (used() + 100, limits[1]))
     file_limits.make_room(4)
     assert resource.getrlimit(FILES) == (used() + 100, limits[1])
@@ -37,7 +37,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one_at_need(limits: tuple[int, int
     assert resource.getrlimit(FILES) == (limits[1], limits[1])
 
 
-def test_a_hard_limit_that_is_too_low_is_told_with_what_is_needed(
+def test_a_hard_limit_that_is_too_low_is_an_error_with_the_number_needed(
     limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: (256, 256))

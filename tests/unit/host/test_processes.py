@@ -34,7 +34,7 @@ def pids(*tree: Process) -> list[int]:
     return [each.pid for each in choose_ranks(list(tree))]
 
 
-def test_this_process_is_a_python_that_started_a_moment_ago():
+def test_this_process_is_recognized_as_python():
     me = process(os.getpid())
     assert me is not None and me.is_python and me.ppid == os.getppid() and me.uid == os.geteuid()
     assert "pytest" in me.command
@@ -42,7 +42,7 @@ def test_this_process_is_a_python_that_started_a_moment_ago():
     assert os.getpid() in [each.pid for each in python_processes()]
 
 
-def test_a_shell_is_no_python_and_what_is_gone_is_none():
+def test_a_shell_is_not_python_and_a_missing_process_is_none():
     with subprocess.Popen(["sleep", "100"]) as child:
         found = process(child.pid)
         assert found is not None and not found.is_python and not found.has_torch
@@ -58,35 +58,35 @@ def test_listing_takes_milliseconds():
     assert time.perf_counter() - began < 0.5
 
 
-def test_torchrun_stands_for_its_ranks():
+def test_the_pid_of_torchrun_means_its_ranks():
     torchrun = entry(1, 0)
     workers = [entry(10, 2, 0), entry(11, 3, 1)]  # forked loader workers inherit the environment
     assert pids(torchrun, entry(3, 1, 1), entry(2, 1, 0), *workers) == [2, 3]
 
 
-def test_a_launcher_that_was_given_a_rank_itself_is_none():
+def test_a_launcher_with_a_rank_variable_is_not_a_rank():
     assert pids(entry(1, 0, 0, launched=False, local_rank=None), entry(2, 1, 0), entry(3, 1, 1)) == [2, 3]
 
 
-def test_a_rank_stands_for_itself_with_whatever_it_started():
+def test_the_pid_of_a_rank_means_that_rank_only():
     tracker = entry(3, 2, 0, command="python -c from multiprocessing.resource_tracker import main", has_torch=False)
     compiler = entry(4, 2, 0, command="python -m torch._inductor.compile_worker")
     assert pids(entry(2, 1, 0), tracker, compiler) == [2]
 
 
-def test_spawned_processes_with_torch_are_ranks_where_nobody_has_a_rank():
+def test_spawned_processes_with_torch_are_ranks_if_no_process_has_a_rank():
     tracker = entry(4, 1, command="python -c from multiprocessing.resource_tracker import main", has_torch=False)
     inner = entry(5, 2, command=SPAWN)  # its own loader worker
     assert pids(entry(1, 0), entry(2, 1, command=SPAWN), entry(3, 1, command=SPAWN), tracker, inner) == [2, 3]
 
 
-def test_spawned_loader_workers_are_none():
+def test_spawned_loader_workers_are_not_ranks():
     assert pids(entry(1, 0), entry(2, 1, command=SPAWN, name="pt_data_worker")) == [1]
 
 
-def test_a_shell_around_a_single_process_stands_for_it():
+def test_the_pid_of_a_shell_means_the_process_in_it():
     assert pids(entry(1, 0, is_python=False, has_torch=False), entry(2, 1), entry(3, 2)) == [2]
 
 
-def test_nothing_is_found_where_no_python_is():
+def test_without_python_there_are_no_ranks():
     assert pids(entry(1, 0, is_python=False)) == []

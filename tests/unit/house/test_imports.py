@@ -32,12 +32,12 @@ def test_the_agent_imports_only_the_standard_library_and_zmq(path: Path) -> None
 
 
 @pytest.mark.parametrize("path", AGENT, ids=lambda path: str(path.relative_to(ROOT)))
-def test_of_probe_the_agent_imports_only_protocol_and_streams(path: Path) -> None:
+def test_the_agent_imports_only_protocol_and_streams_of_probe(path: Path) -> None:
     depth = len(path.relative_to(ROOT / "agent").parts)  # this many dots stay inside the agent's package
     beyond = {(level, name) for level, name in imports(path) if level > depth}
     assert beyond <= {(depth + 1, "protocol"), (depth + 1, "streams")}
 
 
 @pytest.mark.parametrize("path", SHARED, ids=lambda path: path.name)
-def test_files_that_both_sides_share_import_nothing_of_ours(path: Path) -> None:
+def test_files_shared_with_the_agent_import_nothing_of_ours(path: Path) -> None:
     assert not [name for level, name in imports(path) if level]

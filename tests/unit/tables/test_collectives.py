@@ -52,7 +52,7 @@ def derived(
     return table_of(TABLE.columns, TABLE.derive_job(listed(rows))).to_pylist()
 
 
-def test_an_operation_in_every_column():
+def test_an_operation_fills_every_column():
     (one,) = derived({0: [row(12, 4)], 1: [row(15, 1.5)]})
     assert {name: value for name, value in one.items() if not name.endswith("_time")} == {
         "step": 1, "index_in_step": 0, "operation_type": "all_reduce", "group_name": "0", "group_size": 2,
@@ -62,32 +62,32 @@ def test_an_operation_in_every_column():
     }  # fmt: skip
 
 
-def test_the_nth_of_a_step_is_the_nth_of_every_rank_and_sends_between_two_count_for_nobody():
+def test_the_nth_operation_of_a_step_matches_between_ranks_and_sends_do_not_count():
     found = derived({0: [row(12), row(13, kind=SEND), row(14), row(22)], 1: [row(12.5), row(15), row(25)]})
     assert [(one["step"], one["index_in_step"], one["spread_ms"]) for one in found] == [
         (1, 0, 0.5), (1, 1, 1.0), (2, 0, 3.0)
     ]  # fmt: skip
 
 
-def test_who_has_not_come_is_missing():
+def test_a_rank_that_has_not_arrived_is_missing():
     (one,) = derived({0: [row(42, None)], 1: []})
     assert (one["state"], one["arrived"], one["missing"], one["unknown"]) == ("in_flight", [0], [1], [])
     assert (one["wait_ms"], one["duration_ms"]) == ([0.0, None], None)
 
 
-def test_before_the_tap_of_a_rank_came_it_is_not_known_whether_it_did():
+def test_before_the_tap_of_a_rank_its_arrival_is_unknown():
     found = derived({0: [row(12), row(22), row(32)], 1: [row(25), row(32)]}, since=(0, 24))
     assert [(one["step"], one["arrived"], one["missing"], one["unknown"]) for one in found] == [
         (1, [0], [], [1]), (2, [0], [], [1]), (3, [0, 1], [], []),
     ]  # fmt: skip
 
 
-def test_of_who_did_not_answer_it_is_not_known():
+def test_the_arrival_of_a_silent_rank_is_unknown():
     (one,) = derived({0: [row(42, None)]})
     assert (one["missing"], one["unknown"]) == ([], [1])
 
 
-def test_in_a_step_without_taps_nothing_is_missing():
+def test_in_a_step_without_taps_no_rank_is_missing():
     found = derived({0: [row(12)], 1: []}, flags=BARE)
     assert [(one["missing"], one["unknown"]) for one in found] == [([], [1])]
 
@@ -100,27 +100,27 @@ def test_in_a_step_without_taps_nothing_is_missing():
         ({"tensor": HALVES}, "dtype: float32 on rank 0, float16 on rank 1"),
     ],
 )
-def test_what_does_not_fit_is_told(other, told):
+def test_a_mismatch_is_reported(other, told):
     (one,) = derived({0: [row(12)], 1: [row(12, **other)]})
     assert one["mismatch"] == told
 
 
-def test_ranks_may_give_unequal_parts_to_all():
+def test_unequal_parts_of_an_all_to_all_are_no_mismatch():
     (one,) = derived({0: [row(12, kind=ALL_TO_ALL)], 1: [row(12, kind=ALL_TO_ALL, size=64)]})
     assert one["mismatch"] is None
 
 
-def test_groups_are_told_apart_and_ranks_outside_have_no_part_in_them():
+def test_groups_are_separate_and_ranks_outside_do_not_count():
     found = derived({0: [row(12)], 1: [row(12), row(13, group=2)], 2: [row(17, group=2)]})
     assert [(one["group_name"], one["group_ranks"], one["last_rank"]) for one in found] == [
         ("0", [0, 1], found[0]["last_rank"]), ("5", [1, 2], 2)
     ]  # fmt: skip
 
 
-def test_hosts_have_clocks_of_their_own():
+def test_times_of_hosts_are_compared_by_wall_clock():
     (one,) = derived({0: [row(12)], 1: [row(15)]}, hosts=("a", "b", "c"), skews=(0, 5000, 0))
     assert one["spread_ms"] == 3.0
 
 
-def test_steps_that_the_attach_fell_into_are_not_compared():
+def test_the_steps_of_the_attach_are_not_compared():
     assert derived({0: [row(5), row(12)], 1: [row(12)]})[0]["step"] == 1

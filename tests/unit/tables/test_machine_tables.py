@@ -96,7 +96,7 @@ def test_waiting_for_a_core_is_a_share_of_the_time(read: Callable[..., Any]) -> 
     assert read(make, "core_wait_pct") == [None, 25.0]
 
 
-def test_switches_of_both_kinds_add_up(read: Callable[..., Any]) -> None:
+def test_voluntary_and_involuntary_switches_are_added(read: Callable[..., Any]) -> None:
     def make(one: FakeAgent) -> None:
         one.sample(1 * SECOND, (VOLUNTARY_SWITCHES, 10), (INVOLUNTARY_SWITCHES, 1))
         one.sample(3 * SECOND, (VOLUNTARY_SWITCHES, 50), (INVOLUNTARY_SWITCHES, 5))
@@ -104,7 +104,7 @@ def test_switches_of_both_kinds_add_up(read: Callable[..., Any]) -> None:
     assert read(make, "context_switches_s") == [None, 22.0]
 
 
-def test_the_host_is_busy_for_what_its_cores_are_not_idle(read: Callable[..., Any]) -> None:
+def test_the_host_is_busy_when_its_cores_are_not_idle(read: Callable[..., Any]) -> None:
     def make(one: FakeAgent) -> None:
         one.sample(1 * SECOND, (HOST_TICKS, 1000), (HOST_IDLE_TICKS, 900))
         one.sample(2 * SECOND, (HOST_TICKS, 1200), (HOST_IDLE_TICKS, 950))
@@ -113,13 +113,13 @@ def test_the_host_is_busy_for_what_its_cores_are_not_idle(read: Callable[..., An
     assert read(make, "host_cpu_pct") == [None, 75.0, None]
 
 
-def test_memory_that_is_not_available_is_used(read: Callable[..., Any]) -> None:
+def test_memory_that_is_not_available_counts_as_used(read: Callable[..., Any]) -> None:
     assert read(
         lambda one: one.sample(SECOND, (HOST_MEMORY_KB, 4000), (HOST_MEMORY_AVAILABLE_KB, 1000)), "host_memory_used_pct"
     ) == [75.0]
 
 
-def test_samples_are_seen_without_steps_and_in_the_open_one(read: Callable[..., Any]) -> None:
+def test_samples_are_shown_without_steps_and_in_the_open_step(read: Callable[..., Any]) -> None:
     def make(one: FakeAgent) -> None:
         one.sample(SECOND // 2, (THREADS, 1))
         one.boundary(SECOND)
@@ -128,7 +128,7 @@ def test_samples_are_seen_without_steps_and_in_the_open_one(read: Callable[..., 
     assert read(make, "step", "threads") == [(0, 1), (1, 2)]
 
 
-def test_a_sample_taken_while_a_snippet_ran_says_so(read: Callable[..., Any]) -> None:
+def test_a_sample_taken_during_an_eval_is_marked(read: Callable[..., Any]) -> None:
     def make(one: FakeAgent) -> None:
         one.put(LOG_EVAL, 9, by="me", code="1", where="now", ranks=None)
         one.streams[SPANS].append(2 * SECOND - 5, 2 * SECOND + 5, 9, 1, EVAL)
@@ -138,7 +138,7 @@ def test_a_sample_taken_while_a_snippet_ran_says_so(read: Callable[..., Any]) ->
     assert read(make, "in_eval") == [False, True, False]
 
 
-def test_the_second_that_the_ring_has_cut_into_is_left_out(read: Callable[..., Any]) -> None:
+def test_a_partly_overwritten_second_is_left_out(read: Callable[..., Any]) -> None:
     seconds = []
 
     def make(one: FakeAgent) -> None:
@@ -158,7 +158,7 @@ def devices(one: FakeAgent, *names: str) -> None:
         one.put(LOG_DEVICE, 100 + index, index=index, uuid=f"GPU-{index}", name=name)
 
 
-def test_each_device_has_a_row_a_second_by_the_number_the_process_gives_it(read: Callable[..., Any]) -> None:
+def test_each_device_has_a_row_per_second_under_its_number_in_the_process(read: Callable[..., Any]) -> None:
     def make(one: FakeAgent) -> None:
         devices(one, "H200", "A100")
         for second in (1, 2):
@@ -175,7 +175,7 @@ def test_each_device_has_a_row_a_second_by_the_number_the_process_gives_it(read:
     ]
 
 
-def test_rates_of_links_are_each_devices_own(read: Callable[..., Any]) -> None:
+def test_link_rates_are_per_device(read: Callable[..., Any]) -> None:
     def make(one: FakeAgent) -> None:
         devices(one, "H200", "H200")
         for second in (1, 2):
@@ -187,7 +187,7 @@ def test_rates_of_links_are_each_devices_own(read: Callable[..., Any]) -> None:
     assert found == [(None, None), (3.0, 5.0), (None, None), (0.0, None)]
 
 
-def test_throttle_reasons_go_by_name(read: Callable[..., Any]) -> None:
+def test_throttle_reasons_are_shown_by_name(read: Callable[..., Any]) -> None:
     def make(one: FakeAgent) -> None:
         devices(one, "H200")
         one.sample(1 * SECOND, (GPU_THROTTLE_REASONS, 0x44), source=100)
@@ -197,7 +197,7 @@ def test_throttle_reasons_go_by_name(read: Callable[..., Any]) -> None:
     assert read(make, "throttle_reasons", table="gpu") == [["sw_power_cap", "hw_thermal_slowdown"], [], None]
 
 
-def test_throttle_reasons_are_those_of_nvml() -> None:
+def test_throttle_reasons_match_nvml() -> None:
     pynvml = pytest.importorskip("pynvml")
     for bit, name in REASONS.items():
         camel = name.title().replace("_", "")
@@ -205,7 +205,7 @@ def test_throttle_reasons_are_those_of_nvml() -> None:
     assert sum(hasattr(pynvml, "nvmlClocksThrottleReason" + n.title().replace("_", "")) for n in REASONS.values()) == 9
 
 
-def test_that_no_step_is_whole_yet_is_no_news_to_who_asks_for_samples(agent: Make, connected: Connect) -> None:
+def test_queries_for_samples_have_no_note_about_missing_steps(agent: Make, connected: Connect) -> None:
     one = agent()
     one.boundary(SECOND)
     connection = connected(one)
@@ -214,7 +214,7 @@ def test_that_no_step_is_whole_yet_is_no_news_to_who_asks_for_samples(agent: Mak
     assert connection.query("SELECT * FROM host.process_trace").notes == ()
 
 
-def test_a_table_of_devices_that_is_empty_says_why(agent: Make, connected: Connect) -> None:
+def test_an_empty_table_of_devices_comes_with_the_reason(agent: Make, connected: Connect) -> None:
     one = agent(taps={"process": "on", "gpu": "off: no NVML library"})
     one.sample(SECOND, (THREADS, 1))
     connection = connected(one)

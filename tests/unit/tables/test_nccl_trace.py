@@ -56,7 +56,7 @@ def one(*arguments, **keywords):
     return row
 
 
-def test_an_operation_in_every_column():
+def test_an_operation_fills_every_column():
     row = one("allreduce_", 12 * MS, 14 * MS, number=77, flags=ASYNC_OP)
     assert row == {
         "start_ns": 12 * MS,
@@ -103,7 +103,7 @@ def test_an_operation_in_every_column():
         ("recv_", 1),
     ],
 )
-def test_bandwidths_are_those_of_nccl_tests(name, factor):
+def test_bandwidths_match_nccl_tests(name, factor):
     row = one(name, 12 * MS, 14 * MS, size=8_000_000)
     assert row["algbw_gbps"] == pytest.approx(4.0)
     assert row["busbw_gbps"] == pytest.approx(4.0 * factor)
@@ -115,7 +115,7 @@ def test_a_barrier_has_no_size_tensor_or_bandwidth():
     assert row["algbw_gbps"] is None and row["busbw_gbps"] is None and row["duration_ms"] == 2.0
 
 
-def test_several_tensors_are_told_by_the_first_and_their_count():
+def test_several_tensors_are_shown_by_the_first_and_their_count():
     row = one("allreduce_coalesced_", 12 * MS, 14 * MS, tensor=TENSORS)
     assert (row["dtype"], row["shape"]) == ("bfloat16", "[8] +3")
 
@@ -126,7 +126,7 @@ def test_a_peer_is_a_rank_of_the_job():
     assert one("send", 12 * MS, 14 * MS, group=UNKNOWN, peer=1)["group_ranks"] is None
 
 
-def test_send_and_recv_have_no_number_and_no_async_op():
+def test_send_and_recv_have_no_sequence_number_and_no_async_op():
     row = one("send", 12 * MS, 14 * MS, number=-1, peer=2)
     assert row["group_seq"] is None and row["async_op"] is None and row["peer"] == 2
 
@@ -140,7 +140,7 @@ def test_an_operation_in_flight_is_visible_in_the_open_step_and_before_the_first
     assert [row["algbw_gbps"] for row in rows] == [None, None]
 
 
-def test_an_operation_that_blocks_while_it_is_issued_is_in_flight():
+def test_an_operation_that_blocks_its_caller_is_in_flight():
     row = one("allreduce_", 45 * MS, 0, issued=0, number=-1)
     assert (row["state"], row["issue_us"], row["group_seq"]) == ("in_flight", None, None)
 
@@ -156,18 +156,18 @@ def test_a_step_whose_first_rows_were_overwritten_is_hidden():
     assert [row["step"] for row in derived(operations, first=900)] == [2]
 
 
-def test_a_failed_operation_says_so():
+def test_a_failed_operation_has_the_state_failed():
     row = one("allreduce_", 12 * MS, 14 * MS, flags=FAILED, issued=0, number=-1)
     assert (row["state"], row["algbw_gbps"], row["issue_us"]) == ("failed", None, None)
 
 
-def test_operations_of_an_eval_say_so():
+def test_operations_of_an_eval_are_marked():
     eval_span = [11 * MS, 13 * MS, 0, MAIN_THREAD, EVAL]
     rows = derived([operation("allreduce_", at * MS, (at + 1) * MS) for at in (12, 14)], spans=[eval_span])
     assert [row["in_eval"] for row in rows] == [True, False]
 
 
-def test_no_operations_no_rows():
+def test_without_operations_there_are_no_rows():
     assert derived([]) == []
 
 
@@ -177,5 +177,5 @@ def test_every_operation_that_the_tap_knows_has_a_type_and_every_type_but_barrie
     assert set(OPERATION_TYPES.values()) - {"barrier"} == set(BUS_FACTORS)
 
 
-def test_an_operation_of_a_later_torch_goes_by_its_own_name():
+def test_an_operation_of_a_later_torch_keeps_its_own_name():
     assert operation_type("c10d::all_gather_v_") == "all_gather_v"

@@ -87,7 +87,7 @@ def test_a_phase_inside_another_belongs_to_the_outer_one(agent: Make, connected:
     assert split(connected(trained(agent, inside))) == (1000, 0, 90, 100, 100, 100, 610)
 
 
-def test_a_call_that_steps_the_optimizer_is_no_forward(agent: Make, connected: Connect) -> None:
+def test_a_call_that_steps_the_optimizer_is_not_a_forward(agent: Make, connected: Connect) -> None:
     one = agent()
     for start in range(0, 3000, 1000):
         one.span(start + 10, start + 300, LINEAR)
@@ -135,7 +135,7 @@ Operation = tuple[Any, ...]
         ([(20, 30, 200), (740, 750, 780)], [(100, 200), (760, 780)], (140, 100 * 8 / 22, 0, 190, 300, 100, 0, 270)),
     ],
 )
-def test_what_blocks_the_training_thread_is_taken_from_the_phase_around_it(
+def test_time_blocked_by_collectives_is_taken_from_the_phase_around_it(
     agent: Make, connected: Connect, operations: list[Operation], waits: list[Operation], expected: tuple[Any, ...]
 ) -> None:
     def inside(one: FakeAgent, start: int) -> None:
@@ -150,7 +150,7 @@ def test_what_blocks_the_training_thread_is_taken_from_the_phase_around_it(
     assert comm(connected(trained(agent, inside))) == pytest.approx(expected)
 
 
-def test_a_collective_in_an_eval_is_the_evals(agent: Make, connected: Connect) -> None:
+def test_a_collective_in_an_eval_counts_as_eval(agent: Make, connected: Connect) -> None:
     def inside(one: FakeAgent, start: int) -> None:
         one.span(start + 100, start + 200, 1, EVAL)
         one.operate(start + 110, start + 120, start + 150, BLOCKING)
@@ -177,7 +177,7 @@ def test_communication_is_null_where_collectives_were_not_recorded(
 
 
 @pytest.mark.parametrize("by", ["user", "ddp"])
-def test_nobody_waits_for_what_a_device_runs_and_how_much_is_hidden_is_not_known(
+def test_collectives_on_a_device_block_no_thread_and_their_hidden_share_is_unknown(
     agent: Make, connected: Connect, by: str
 ) -> None:
     def inside(one: FakeAgent, start: int) -> None:
@@ -202,7 +202,7 @@ def test_the_forward_of_an_unsampled_step_is_null_and_inside_other(agent: Make, 
 
 
 @pytest.mark.parametrize("flags", [BARE, UNTIMED])
-def test_of_a_step_without_taps_only_the_duration_is_known(agent: Make, connected: Connect, flags: int) -> None:
+def test_a_step_without_taps_has_only_a_duration(agent: Make, connected: Connect, flags: int) -> None:
     one = trained(agent, lambda one, start: None, flags=flags)
     assert split(connected(one)) == (1000, *[None] * 6)
 
@@ -216,7 +216,7 @@ def test_memory_and_samples_are_null_where_they_were_not_read(agent: Make, conne
     assert rows(connected(one), sql) == [(1, None, 8, True), (2, 1.5, None, True), (3, None, None, True)]
 
 
-def test_the_step_of_the_attach_and_the_open_one_have_no_duration(agent: Make, connected: Connect) -> None:
+def test_the_first_and_the_open_step_have_no_duration(agent: Make, connected: Connect) -> None:
     one = trained(agent, lambda one, start: None)
     one.boundary(10**18)  # not stuck
     connection = connected(one)
@@ -227,7 +227,7 @@ def test_the_step_of_the_attach_and_the_open_one_have_no_duration(agent: Make, c
     assert shown == [(0, True, True, True), *whole, (3, False, False, True), (4, True, True, None)]
 
 
-def test_a_step_whose_optimizer_is_not_through_yet_is_not_shown(agent: Make, connected: Connect) -> None:
+def test_a_step_whose_optimizer_is_still_running_is_hidden(agent: Make, connected: Connect) -> None:
     one = trained(agent, lambda one, start: None)
     connection = connected(one)
     one.boundary(3890)
@@ -237,7 +237,7 @@ def test_a_step_whose_optimizer_is_not_through_yet_is_not_shown(agent: Make, con
     assert rows(connection, sql) == [(3,)]
 
 
-def test_steps_outlive_the_spans_that_said_what_they_were_made_of(agent: Make, connected: Connect) -> None:
+def test_steps_remain_after_their_spans_are_overwritten(agent: Make, connected: Connect) -> None:
     one = agent()
     one.name_modules()
     at = 0
@@ -251,7 +251,7 @@ def test_steps_outlive_the_spans_that_said_what_they_were_made_of(agent: Make, c
     assert rows(connected(one), sql) == [(2999, True, True)]
 
 
-def test_a_loop_without_an_optimizer_has_a_step_a_call(agent: Make, connected: Connect) -> None:
+def test_a_loop_without_an_optimizer_has_one_step_per_call(agent: Make, connected: Connect) -> None:
     one = agent(anchor=None)
     one.name_modules()
     for start in range(0, 4000, 1000):
@@ -300,7 +300,7 @@ def test_an_optimizer_after_a_call_of_a_model_belongs_to_the_next_step(agent: Ma
         assert (duration, backward, optimizer) == (1000, 200, 180)
 
 
-def test_batches_are_rows_with_what_their_loader_is(agent: Make, connected: Connect) -> None:
+def test_batches_are_rows_with_facts_about_their_loader(agent: Make, connected: Connect) -> None:
     one = trained(agent, lambda one, start: one.load(start + 10, start + 60, 3, 4))
     one.load(1070, 1090, flags=FAILED)
     sql = (
@@ -311,7 +311,7 @@ def test_batches_are_rows_with_what_their_loader_is(agent: Make, connected: Conn
     assert rows(connected(one), sql) == [whole, (1, "loader", 20, None, None, *whole[5:10], True, False)]
 
 
-def test_a_loader_that_is_off_is_said(agent: Make, connected: Connect) -> None:
+def test_a_loader_tap_that_is_off_is_reported(agent: Make, connected: Connect) -> None:
     one = agent()
     one.facts["taps"]["loader"] = "off: broken"
     one.train(3)
@@ -348,7 +348,7 @@ def test_phases_are_never_negative_and_never_exceed_their_step(spans: list, leng
     st.lists(st.integers(1, 30), min_size=1, max_size=5),
 )
 @settings(max_examples=300, deadline=None)
-def test_steps_are_over_in_order_between_their_boundary_and_the_next(spans: list, gaps: list[int]) -> None:
+def test_steps_end_in_order_each_between_its_boundary_and_the_next(spans: list, gaps: list[int]) -> None:
     table = np.array([(a, a + b, 1, 7, kind, n) for n, (a, b, kind) in enumerate(spans)], np.int64).reshape(-1, 6)
     ends = np.cumsum(gaps).astype(np.int64)
     closed = step_ends(ends, np.full(len(ends), 7), Rows(STREAMS[SPANS], table)).time

@@ -25,12 +25,12 @@ def libc():
 
 
 @pytest.mark.parametrize("name", ["mmap", "munmap", "getpid", "pthread_self"])
-def test_a_function_is_found_where_the_loader_put_it(libc, name):
+def test_a_function_is_found_at_its_loaded_address(libc, name):
     expected = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
     assert libc.symbol(name) == expected
 
 
-def test_a_name_that_the_module_does_not_export_is_none(libc):
+def test_a_name_that_is_not_exported_gives_none(libc):
     assert libc.symbol("PyGILState_Ensure") is None
     assert libc.symbol("") is None
 
@@ -40,7 +40,7 @@ def test_the_executable_segments_hold_the_functions(libc):
     assert any(start <= address < start + length for start, length in libc.text)
 
 
-def test_the_hash_is_the_linkers():
+def test_the_hash_matches_the_linkers():
     assert gnu_hash("printf") == 0x156B2BB8  # from the format's specification
 
 
@@ -75,13 +75,13 @@ def header(segments: list[tuple[int, ...]]) -> bytes:
     ],
     ids=["nothing", "a script", "32 bits", "no segments", "static", "endless", "no tables"],
 )
-def test_what_is_no_dynamic_module_is_a_value_error(content):
+def test_an_image_without_dynamic_symbols_raises_value_error(content):
     with pytest.raises(ValueError):
         Image(Bytes(content), 0)
 
 
 @given(st.binary(max_size=400), st.binary(max_size=200))
-def test_no_image_however_broken_raises_anything_else(segments, rest):
+def test_a_malformed_image_raises_nothing_but_value_error(segments, rest):
     count = len(segments) // 56
     content = header([struct.unpack_from("<IIQQQQQQ", segments, 56 * i) for i in range(count)]) + rest
     with contextlib.suppress(ValueError):

@@ -23,30 +23,30 @@ def test_registers_survive_packing():
 
 
 @pytest.mark.parametrize("result", [-512, -513, -514])
-def test_an_interrupted_call_is_made_again(result):
+def test_an_interrupted_call_is_restarted(result):
     after = MACHINE.resumed(registers(orig_rax=202, rax=result & WORD))
     assert (after["rax"], after["rip"], after["orig_rax"]) == (202, 0x4000 - 2, NO_SYSCALL)
 
 
-def test_an_interrupted_sleep_goes_on_with_what_is_left_of_it():
+def test_an_interrupted_sleep_resumes_with_the_time_left():
     after = MACHINE.resumed(registers(orig_rax=35, rax=-516 & WORD))
     assert (after["rax"], after["rip"]) == (RESTART_SYSCALL, 0x4000 - 2)
 
 
-def test_a_call_that_was_answered_and_user_code_go_on_where_they_are():
+def test_a_completed_call_and_user_code_resume_where_they_are():
     answered = MACHINE.resumed(registers(orig_rax=0, rax=17))
     assert (answered["rax"], answered["rip"]) == (17, 0x4000)
     computing = MACHINE.resumed(registers(rax=-512 & WORD))
     assert (computing["rax"], computing["rip"]) == (-512 & WORD, 0x4000)
 
 
-def test_whether_a_thread_is_in_a_system_call():
+def test_a_thread_in_a_system_call_is_recognized():
     assert MACHINE.syscall(registers(orig_rax=202)) == 202
     assert MACHINE.syscall(registers()) is None
 
 
 @pytest.mark.parametrize("stack", range(0x7FFF_0000_1000, 0x7FFF_0000_1080, 8))
-def test_the_frame_is_aligned_below_the_red_zone_and_comes_back_to_the_registers(stack):
+def test_the_signal_frame_is_aligned_below_the_red_zone_and_restores_the_registers(stack):
     before = registers(rsp=stack, r15=15, eflags=0x246, rip=0xABCD)
     frame = MACHINE.signal_frame(before, STATE, 0x55, (1, 2, 3))
     assert frame.stack % 16 == 8  # as after a call instruction
