@@ -91,7 +91,7 @@ def test_a_process_can_be_attached_to_wherever_its_only_thread_is(start: Start, 
         delivered = put(target)
         assert delivered.reply["pid"] == target.pid
         assert delivered.injected.way == THREAD
-    until(lambda: threads(target.pid) == before, 3)
+    until(lambda: threads(target.pid) == before)
     assert target.alive
     if where == "nanosleep":
         target.wait_for("slept", times=target.output.count("slept") + 2)
@@ -102,7 +102,7 @@ def test_a_process_can_be_attached_to_wherever_its_only_thread_is(start: Start, 
 def test_every_python_version_can_be_attached_to_under_load_and_stays_intact(start_python, version):
     target = start_python(interpreter(version), "busy.py")
     put(target)
-    until(lambda: threads(target.pid) >= 4, 3)
+    until(lambda: threads(target.pid) >= 4)
     for _ in range(STRESS):  # how long it takes: test_endurance.py
         assert put(target).python.startswith(version)
     assert "broken" not in target.output
@@ -124,12 +124,12 @@ def test_an_attach_leaves_only_its_module(start: Start):
     assert [name for name in first["modules"] if name.startswith("_probe")] == [
         "_probe_agent", "_probe_agent.agent", "_probe_agent.agent.main",
     ]  # fmt: skip
-    until(lambda: threads(target.pid) == 1, 3)
+    until(lambda: threads(target.pid) == 1)
     maps, files = Path(f"/proc/{target.pid}/maps"), Path(f"/proc/{target.pid}/fd")
     before = len(maps.read_text().splitlines()), len(list(files.iterdir()))
     for _ in range(20):
         put(target)
-    until(lambda: threads(target.pid) == 1, 3)
+    until(lambda: threads(target.pid) == 1)
     after = len(maps.read_text().splitlines()), len(list(files.iterdir()))
     assert after[0] <= before[0] + 5  # arenas that malloc and the interpreter keep; a page an attach would be 20
     assert after[1] == before[1]
@@ -197,7 +197,7 @@ def test_a_held_gil_is_reported_and_nothing_runs_later(start: Start, tmp_path):
     assert error.code == "gil-held" and re.search(r": its main thread, asleep[^,]*, holds the GIL", error.message)
     assert "released" not in target.output
     target.wait_for("released")
-    until(lambda: threads(target.pid) == 1, 3)
+    until(lambda: threads(target.pid) == 1)
     assert not trace.exists()
     assert put(target).reply["pid"] == target.pid
 
@@ -213,14 +213,14 @@ def test_the_thread_that_holds_the_gil_is_reported(start_python, version):
 def test_ctrl_c_ends_a_waiting_attach_at_once_and_removes_the_rendezvous(start: Start):
     target = start("waiting.py", "gil_held")
     child = _in_child(lambda: _interrupted(lambda: put(target)))
-    until(lambda: rendezvous_directories() != [], 3)
-    until(lambda: threads(target.pid) == 2, 3)
+    until(lambda: rendezvous_directories() != [])
+    until(lambda: threads(target.pid) == 2)
     os.kill(child, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert "released" not in target.output
     assert rendezvous_directories() == []
     target.wait_for("released")
-    until(lambda: threads(target.pid) == 1, 3)
+    until(lambda: threads(target.pid) == 1)
 
 
 def _interrupted(work) -> int:
@@ -242,7 +242,7 @@ def test_an_agent_that_starts_too_slowly_is_removed(start: Start):
     error = refusal(target.pid, timeout=1.0, text=slow + "def stop():\n    print('stopped', flush=True)\n")
     assert error.code == "attach-timeout"
     target.wait_for("stopped")
-    until(lambda: threads(target.pid) == 1, 3)
+    until(lambda: threads(target.pid) == 1)
     assert not put(target).reply["already"]
 
 
@@ -283,7 +283,7 @@ def test_a_failing_pthread_create_is_reported_and_nothing_stays(start: Start, pt
     target = start("waiting.py", "nanosleep", env={"LD_PRELOAD": pthread_create, "CREATE": "fail"})
     error = refusal(target.pid, timeout=1.0)
     assert error.code == "no-connection" and "a new thread" in error.message
-    until(lambda: threads(target.pid) == 1, 3)
+    until(lambda: threads(target.pid) == 1)
     target.wait_for("slept", times=target.output.count("slept") + 2)
     assert "broken" not in target.output and rendezvous_directories() == []
 

@@ -172,7 +172,7 @@ def test_follow_attaches_again_after_a_process_executes_another_program(tmp_path
         assert following.stdout.readline().startswith(f"attached  rank 0  pid {job.pid}")
     finally:
         job.end()
-        following.communicate(timeout=10)
+        following.communicate(timeout=60)
 
 
 def test_the_agent_has_ended_when_detach_returns(start: Start, probe: Probe) -> None:
@@ -201,5 +201,5 @@ def test_follow_attaches_to_ranks_started_by_a_restart(start: Start) -> None:
     assert first.startswith("attached  rank 0") and second.startswith("attached  rank 0")
     assert f"pid {second_pid} " in second and f"pid {second_pid} " not in first
     job.end()
-    out, err = following.communicate(timeout=10)
+    out, err = following.communicate(timeout=60)
     assert (following.returncode, out, err) == (0, "", "")

@@ -57,8 +57,8 @@ def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path) -> None:
             assert process.stdout is not None
             assert any("attached  rank 0" in line for line in process.stdout)
             process.send_signal(number)
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
     assert demos[signal.SIGINT].returncode == 130
     until(lambda: not left(folders[signal.SIGINT]), 5, why=lambda: left(folders[signal.SIGINT]))
     for number in (signal.SIGTERM, signal.SIGKILL):  # its files stay, no process does
-        until(partial(no_process, folders[number]), 3)
+        until(partial(no_process, folders[number]))

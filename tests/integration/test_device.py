@@ -68,7 +68,7 @@ def test_it_is_named_and_counted_and_gone_after_detach(job: Target, probe: Probe
     assert drops["rows"] > 100 and drops["dropped"] == 0
     assert DEVICE in agent_memory.descriptors(job.pid)
     probe(job.pid, "detach")
-    until(lambda: not agent_memory.descriptors(job.pid), 5)  # its thread ends a moment after it has said so
+    until(lambda: not agent_memory.descriptors(job.pid))  # its thread ends a moment after it has said so
 
 
 FORK = "import os; child = os.fork()\nif not child: os._exit(0)\nprint(os.waitpid(child, 0)[1])"

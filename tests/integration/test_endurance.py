@@ -285,4 +285,4 @@ def attaching(target: Target) -> int:
 
 
 def nobody_stands(target: Target) -> None:
-    until(lambda: not set(states(target.pid)) & {"t", "T"}, 3)
+    until(lambda: not set(states(target.pid)) & {"t", "T"})

@@ -60,7 +60,7 @@ def test_a_job_that_steps_is_not_hung_and_watch_ends_with_it(jobs: dict[str, Job
     assert told(job)["code"] == "not-hung"
     watching = job.start("hang", "--watch", "2")
     job.stop_rank(1)
-    out, err = watching.communicate(timeout=30)
+    out, err = watching.communicate(timeout=60)
     assert watching.returncode == 10 and out.startswith("Verdict  Rank 1 is stopped")
     assert "[hung] Nothing has moved for 2 s." in err
 
