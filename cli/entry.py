@@ -1,19 +1,28 @@
-"""Where a `probe` command begins and ends: only this file exits the process.  cli/error_output.py reports errors."""
+"""Where a `probe` command begins and ends: only this file exits the process.
+
+The shell too reports its errors here, and then continues.  An error is one line: `probe: [code] what happened. What to
+do.`  Invariant: a Python traceback of probe's own is shown only with PROBE_DEBUG=1.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
 import click
 
+from probe.errors import Interrupted, OutputError, ProbeError, UsageError
+
 from .argv import arrange
-from .error_output import BUG_STATUS, PIPE_STATUS, not_written, report
 from .program import VERBS, program
 
-__all__ = ["BUG_STATUS", "PIPE_STATUS", "main", "run"]
+BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
+PIPE_STATUS = 141  # what a shell shows for a program that SIGPIPE ended
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 def main() -> NoReturn:
@@ -37,7 +46,7 @@ def main() -> NoReturn:
     except (BrokenPipeError, ValueError):  # ValueError: a writer closed the stream after that
         status = status or PIPE_STATUS
     except OSError as error:
-        status = status or report(not_written(error))
+        status = status or report(_not_written(error))
     os._exit(status)
 
 
@@ -52,3 +61,40 @@ def run(argv: Sequence[str]) -> int:
         return exit.exit_code
     except (Exception, KeyboardInterrupt) as error:  # the last line of defence: users never see a traceback of ours
         return report(error)
+
+
+def report(error: BaseException) -> int:
+    """Print the error's line on stderr; the exit status of a command that it ends."""
+    if isinstance(error, BrokenPipeError):  # a reader that has gone does not want errors either
+        return PIPE_STATUS
+    if os.environ.get("PROBE_DEBUG") == "1":
+        traceback.print_exception(error, file=sys.stderr)
+    known = _known(error)
+    if known is None:
+        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        print(f"probe: [bug] {text}. This is a bug in probe. PROBE_DEBUG=1 shows where.", file=sys.stderr)
+        return BUG_STATUS
+    separator = "\n" if "\n" in known.message else " "  # a hint never continues DuckDB's caret line
+    text = separator.join(part for part in (known.message.rstrip(), known.hint) if part)
+    print(f"probe: [{known.code}] {text}", file=sys.stderr)
+    return known.exit_status
+
+
+def _not_written(error: OSError) -> OutputError:
+    hint = "Open it for writing." if error.errno == errno.EBADF else "Free some space, or write elsewhere with -o FILE."
+    return OutputError(f"The output could not be written: {error.strerror}.", hint)
+
+
+def _known(error: BaseException) -> ProbeError | None:
+    """The error as one of ours, or None for an unexpected one."""
+    if isinstance(error, ProbeError):
+        return error
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return Interrupted("Interrupted.")
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "probe"
+        return UsageError(" ".join(error.format_message().split()), f"Run: {path} --help")
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return _not_written(error)
+    return None

@@ -80,8 +80,8 @@ class Boundary:
         self._requests.append(ticket)
         self._look_at = 0
         self.wake()
-        if 0 <= count <= self.steps() and not ticket.armed:
-            self._miss(ticket)
+        if 0 <= count <= self.steps() and not ticket.armed and ticket.claim("missed"):
+            self._call(missed)
         return ticket
 
     def stepped(self, count: int) -> int:
@@ -166,15 +166,12 @@ class Boundary:
                 self._requests.remove(ticket)
             elif 0 <= ticket.count < self._count:
                 self._requests.remove(ticket)
-                self._miss(ticket)
+                if ticket.claim("missed"):
+                    self._call(ticket.missed)
             elif ticket.count in (-1, self._count):
                 ticket.armed = True
                 due.append(ticket)
         return due
-
-    def _miss(self, ticket: Ticket) -> None:
-        if ticket.claim("missed"):
-            self._call(ticket.missed)
 
     def _arm(self, frame: FrameType, loop: FrameType, due: list[Ticket]) -> None:
         """Wait for the back edge; if nothing is due, only to learn which of several loops drives the job."""

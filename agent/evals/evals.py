@@ -1,9 +1,9 @@
 """Takes an eval through its life (see the package's docstring): arm, go, stay, run, cancel.
 
 Lives on the agent's thread; the snippets run on other threads.  Invariant: whatever happens to the client, an armed
-snippet expires, a running one is cancelled at its time-out, and the training waits for a client no longer than that
-keeps reporting, and a few seconds more; and no snippet runs unless all ranks wait at the step, because a collective in
-the snippet would match one of the training's, which ends the job.
+snippet expires, a running one is cancelled at its time-out, and the training waits only as long as its client keeps
+reporting, and a few seconds more; and no snippet runs unless all ranks wait at the step, because a collective in the
+snippet would match one of the training's, which ends the job.
 """
 
 from __future__ import annotations

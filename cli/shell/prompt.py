@@ -31,7 +31,7 @@ from prompt_toolkit.styles import Style
 from probe.errors import Interrupted, SilentError
 from probe.tables import TABLES
 
-from ..error_output import report
+from ..entry import report
 from ..session import say
 from .completion import Candidate, candidates, last_word
 from .dot_commands import is_command, offered, run

@@ -65,10 +65,6 @@ def checked_name(name: str | None) -> str:
 
     if name is None or (name not in VERBS and is_name(name)):
         return name or ""
-    if name in VERBS:
-        what = "it is a verb"
-    elif name.isdigit():
-        what = "it would be a pid"
-    else:
-        what = "it is empty, contains : / , or a space, or begins with a dash"
-    raise UsageError(f"{name!r} cannot be a name: {what}.", "Use letters, digits and dashes: --name exp7")
+    malformed = "it is empty, contains : / , or a space, or begins with a dash"
+    why = "it is a verb" if name in VERBS else "it would be a pid" if name.isdigit() else malformed
+    raise UsageError(f"{name!r} cannot be a name: {why}.", "Use letters, digits and dashes: --name exp7")
