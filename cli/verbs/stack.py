@@ -75,7 +75,7 @@ def _lines(found: Sequence[Folded], several: bool) -> Iterator[str]:
 def _from_outside(unreached: Iterable[Unreached], below: bool) -> Iterator[str]:
     """What is known of ranks that do not answer.  below: whether other lines come before these."""
     from probe.attach.gil_holder import describe_gil_holder
-    from probe.host.kernel_threads import native_threads, told_together
+    from probe.host.process_status import native_threads, told_together
 
     for pid in (each.pid for each in unreached if not each.host):
         if threads := told_together(native_threads(pid)):

@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import AttachError
-from ..host.kernel_threads import native_threads, told_together
-from ..host.process_status import has_thread
+from ..host.process_status import has_thread, native_threads, told_together
 from ..host.processes import has_ended
 from ..version import __version__
 from . import refusals

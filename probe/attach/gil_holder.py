@@ -14,8 +14,7 @@ import struct
 import time
 
 from ..errors import AttachError
-from ..host.kernel_threads import native_threads
-from ..host.process_status import thread_status
+from ..host.process_status import native_threads, thread_status
 from .inject.safepoint import read_syscall
 from .inject.target import Target, examine
 

@@ -25,9 +25,8 @@ from ..snapshot.stacks import Thread, threads_of
 from ..snapshot.wire_source import WireSource
 from ..streams import SAMPLES
 from .evidence import Evidence, RankEvidence
-from .issued_collectives import issued_of
+from .in_flight import issued_of, pairs_of
 from .machine_load import machines_told
-from .point_to_point import pairs_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

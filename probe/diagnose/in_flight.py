@@ -1,7 +1,9 @@
-"""Operations between two ranks that are in flight: which rank waits for which, by their rows since the attach.
+"""What ranks have issued, by their rows since the attach: collectives, and operations between two ranks.
 
-Called by probe.diagnose.looks, because gloo's Flight Recorder has none of these.  Invariant: a rank whose own half of
-the operation is in flight counts as arrived.
+Called by probe.diagnose.looks, for what torch's Flight Recorders lack: before torch 2.8 gloo has none,
+TORCH_FR_BUFFER_SIZE=0 turns them off, and gloo's never has operations between two ranks.  Invariant: a rank is said to
+have issued nothing only of steps whose operations it has all recorded, and one whose own half of an operation is in
+flight counts as arrived.
 """
 
 from __future__ import annotations
@@ -10,12 +12,37 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from ..derive.operation_types import operation_type
-from ..derive.operations import PAIRWISE
-from ..snapshot.flight_recorder import Pending
+from ..derive.operations import PAIRWISE, operations_of
+from ..snapshot.flight_recorder import Entry, Pending
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank, RankLeft
 from ..streams import COLLECTIVES
+
+_LATEST = 256  # operations of a group; one that hangs is among them
+
+
+def issued_of(job: Snapshot) -> dict[int, list[Entry]]:
+    """The collectives of each rank that answers, oldest first, numbered by what the backend said of the last."""
+    found: dict[int, list[Entry]] = {rank.rank: [] for rank in job.ranks}
+    for operations in operations_of(job):
+        count, done = len(operations.step), operations.slot("done_ns")
+        numbers = operations.slot("group_seq", -1).max(axis=1, initial=-1)
+        (known,) = np.nonzero(numbers >= 0)
+        first = int(numbers[known[-1]] - known[-1]) if len(known) else 1
+        for member, (rank, rows) in enumerate(zip(operations.ranks, operations.rows, strict=True)):
+            for at in range(max(0, count - _LATEST), count):
+                place = operations.place[at, member]
+                if rank is None or rows is None or place < 0:
+                    continue
+                strings, time = rank.log.strings, int(operations.time[at, member])
+                dtype, _, shape = strings.get(int(rows["tensor"][place]), "").partition(" ")
+                kind = operation_type(strings.get(int(rows["operation"][place]), ""))
+                ended = bool(done[at, member])
+                found[rank.rank].append(Entry(operations.name, first + at, kind, shape, dtype, time, ended))
+    return {rank: sorted(entries, key=lambda entry: entry.created_ns) for rank, entries in found.items()}
 
 
 class _Half(NamedTuple):
