@@ -227,7 +227,7 @@ class Connection:
 
         Example: `threading.Timer(60, job.cancel).start()`
         """
-        self._client.interrupt()
+        self._client.interrupted = True
 
     def close(self) -> None:
         """Close the connection; the agents stay.  Leaving a `with` block does it.  Raises nothing.  Cost: none.

@@ -6,13 +6,31 @@ of them, and to return nothing else imports numpy.ma: that takes longer than mos
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+AnyArrays = TypeVar("AnyArrays", bound="Arrays")
 
 _WIDE = 1 << 20  # the range of values for which a count of each is no burden
+
+
+class Arrays:
+    """The base of a dataclass whose fields are arrays of one length: an element of each makes a row."""
+
+    __dataclass_fields__: dict[str, object]
+
+    def of(self: AnyArrays, rows: Ints | Bools | slice) -> AnyArrays:
+        """The chosen rows, in that order."""
+        return type(self)(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    def plus(self: AnyArrays, *others: AnyArrays) -> AnyArrays:
+        """These rows and then the others'."""
+        columns = ([getattr(one, name) for one in (self, *others)] for name in self.__dataclass_fields__)
+        return type(self)(*map(np.concatenate, columns))
 
 
 def distinct(values: Ints) -> Ints:

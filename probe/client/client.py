@@ -24,7 +24,7 @@ from . import reply_schema
 from .agent_link import AgentLink, Header, Loss
 from .clock_offsets import ClockOffsets
 from .endpoints import Address
-from .stream_checks import Expected
+from .reply_schema import Expected
 
 __all__ = ["AgentLink", "Call", "Client", "Header", "OnReply", "agent_error", "nobody"]
 
@@ -57,7 +57,10 @@ class Call:
 
 
 class Client:
-    """Sockets to all agents of an endpoint.  One thread at a time; interrupt() from any, or a signal handler."""
+    """Sockets to all agents of an endpoint.  One thread at a time.
+
+    interrupted: set by any thread or signal handler, it ends the wait that is under way with Interrupted.
+    """
 
     def __init__(self, key_file: str | None = None) -> None:
         self._key_file = key_file
@@ -120,10 +123,6 @@ class Client:
         for link in self.links:
             link.silent = link.silent if link.gone else ""
 
-    def interrupt(self) -> None:
-        """End the wait that is under way with Interrupted."""
-        self.interrupted = True
-
     def send(self, link: AgentLink, kind: str, *payload: bytes, **fields: Any) -> Call:
         """Send a request; wait() takes the reply."""
         call = Call(link, str(next(self._ids)).encode(), kind)
@@ -162,8 +161,7 @@ class Client:
     ) -> list[Call]:
         """Take replies until all calls are over, `until` holds, or the deadline (time.monotonic) has passed.
 
-        Returns the calls that are not over.  on_reply gets the replies before a terminal one.
-        Raises Interrupted after interrupt().
+        Returns the calls that are not over.  on_reply gets the replies before a terminal one.  Raises Interrupted.
         """
         looked, over = time.monotonic(), 0
         while True:

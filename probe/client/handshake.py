@@ -26,7 +26,7 @@ from .client import AgentLink, Call, Client, nobody
 from .endpoints import Address, host_and_port
 
 _NO_RECORD = "has published no address: on its host, run probe attach --listen"
-_QUIET_S = 3.0  # an agent updates its header once a second
+_QUIET_S = 3.0  # since the last update of a header, which agents update once a second
 _PATIENCE_S = 3.0  # with one that has not updated it; it may come back
 _MOMENT_S = 0.02  # an attach stops a thread for some milliseconds
 _SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
@@ -52,18 +52,26 @@ def greet(client: Client, timeout: float) -> None:
     for known in [link for link in client.links if link.address.whole_job]:
         peers = _find_peers(client, known, timeout)
         calls += _hello(client, peers, timeout)
-        _check_ranks(peers)
+        for link in peers:  # a record may be stale, and another process listen at its address by now
+            if not link.silent and link.rank != link.address.facts.rank:
+                link.disclaim(f"has ended: rank {link.rank} is at {link.address.url} now")
     _keep_one_of_each(client)
-    if all(link.gone or (link.silent and not _lies_in_memory(link)) for link in client.links):
-        raise nobody([call.error for call in calls])
+    for link in client.links:
+        if not link.gone and (not link.silent or (link.here and agent_memory.facts(link.pid) is not None)):
+            return
+    raise nobody([call.error for call in calls])
 
 
 def _hello(client: Client, links: list[AgentLink], timeout: float) -> list[Call]:
-    calls: list[Call] = []
-    for seconds, those in _by_patience(links, timeout).items():
-        calls += client.ask(
-            wire.HELLO, time.monotonic() + seconds, those, protocol=wire.PROTOCOL, version=__version__, by=whoami()
-        )
+    stopped = [link for link in links if link.stopped]
+    time.sleep(_MOMENT_S if stopped else 0)
+    for link in stopped:
+        link.silent = link.why_silent() if link.stopped else ""
+    said = {"protocol": wire.PROTOCOL, "version": __version__, "by": whoami()}
+    quiet = [link for link in links if link.here and time.monotonic_ns() - link.facts.monotonic_ns > _QUIET_S * 1e9]
+    others = [link for link in links if link not in quiet]
+    calls = client.ask(wire.HELLO, time.monotonic() + min(timeout / 2, _PATIENCE_S), quiet, **said)
+    calls += client.ask(wire.HELLO, time.monotonic() + timeout, others, **said)
     for call in calls:
         if call.answer is not None:
             call.link.welcome(call.answer)
@@ -88,28 +96,6 @@ def _keep_one_of_each(client: Client) -> None:
             raise EndpointError(message, "Ask each job by itself.", "rank-twice")
 
 
-def _by_patience(links: list[AgentLink], timeout: float) -> dict[float, list[AgentLink]]:
-    """Seconds to wait for an answer -> links, shortest first."""
-    found: dict[float, list[AgentLink]] = {}
-    stopped = [link for link in links if link.stopped]
-    time.sleep(_MOMENT_S if stopped else 0)
-    for link in stopped:
-        link.silent = link.why_silent() if link.stopped else ""
-    for link in links:
-        found.setdefault(min(timeout / 2, _PATIENCE_S) if _is_quiet(link) else timeout, []).append(link)
-    return dict(sorted(found.items()))
-
-
-def _is_quiet(link: AgentLink) -> bool:
-    """Whether an agent on this machine has not updated its header for long."""
-    since_ns = time.monotonic_ns() - link.facts.monotonic_ns
-    return link.here and since_ns > _QUIET_S * 1e9
-
-
-def _lies_in_memory(link: AgentLink) -> bool:
-    return link.here and agent_memory.facts(link.pid) is not None
-
-
 def whoami() -> str:
     """Who asks, as others read it in probe.evals."""
     try:
@@ -125,22 +111,14 @@ def _find_peers(client: Client, known: AgentLink, timeout: float) -> list[AgentL
     if call.error is not None:
         told = f"{call.error.message.rstrip('.')}."
         raise type(call.error)(told, "Or name them all: tcp://HOST:PORT,tcp://HOST:PORT", call.error.code)
-    ranks = call.result()["ranks"]
     links = []
-    for rank, record in enumerate(ranks):
+    for rank, record in enumerate(call.result()["ranks"]):
         if rank != known.rank:
             facts = Facts.parse({**(record or {}), "rank": rank})
             links.append(client.connect(Address(facts.endpoint or "", facts=facts)))
             if record is None:
                 links[-1].silent, links[-1].gone = _NO_RECORD, True
     return links
-
-
-def _check_ranks(links: list[AgentLink]) -> None:
-    """A record may be stale, and another process listen at its address by now."""
-    for link in links:
-        if not link.silent and link.rank != link.address.facts.rank:
-            link.disclaim(f"has ended: rank {link.rank} is at {link.address.url} now")
 
 
 def look(address: Address, timeout: float) -> Address:
@@ -158,14 +136,11 @@ def _at_path(path: str) -> None:
             raise EndpointError(f"{path} is not a socket.", "Run: probe list", "not-an-agent")
         with socket.socket(socket.AF_UNIX) as made:
             made.connect(path)
-    except ConnectionRefusedError:
-        raise EndpointError(
-            f"Nothing listens at {path}: its agent has ended.", "Run: probe list", "unreachable"
-        ) from None
     except OSError as error:  # a path that is too long has no strerror
-        raise EndpointError(
-            f"{path} cannot be reached: {error.strerror or error}.", "Run: probe list", "unreachable"
-        ) from None
+        ended = isinstance(error, ConnectionRefusedError)
+        why = f"{path} cannot be reached: {error.strerror or error}."
+        why = f"Nothing listens at {path}: its agent has ended." if ended else why
+        raise EndpointError(why, "Run: probe list", "unreachable") from None
 
 
 def _at_port(address: Address, timeout: float) -> Address:
@@ -191,8 +166,7 @@ def _check_greeting(url: str, made: socket.socket, end: float) -> None:
     """Raises EndpointError if it is another server, TimeoutError if nothing comes."""
     now = time.monotonic()
     said = _said(made, _SIGNATURE, len(_SIGNATURE), now + min(_HESITATION_S, (end - now) / 2))
-    if said is None:
-        said = _said(made, b"\r\n\r\n", _LINE_BYTES, end)
+    said = _said(made, b"\r\n\r\n", _LINE_BYTES, end) if said is None else said
     if said is None:
         raise TimeoutError
     if said[:1] == _SIGNATURE[:1]:

@@ -1,4 +1,4 @@
-"""What a reply must look like to be accepted: an agent may be broken, or another program.
+"""What a reply must look like to be accepted, and which rows may arrive: an agent may be broken, or another program.
 
 Called by probe.client.client for every reply and by probe.snapshot.log for every record.  Invariant: nothing that has
 passed needs its types checked again.  Stdlib only.
@@ -9,12 +9,13 @@ these fields; "name?" may be missing), or Each(shape) (an object with any names)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .. import protocol as wire
 from .. import streams
+from ..host.facts import Facts
 from ..streams import STREAMS
 
 
@@ -193,3 +194,34 @@ def _many(shape: Any) -> Check:
 
 _CHECKS = {kind: _compiled(shape) for kind, shape in REPLIES.items()}
 _FIELDS = {kind: {name: _compiled(inner) for name, inner in shape.items()} for kind, shape in RECORDS.items()}
+
+
+class Expected:
+    """What one scan or log may still bring: messages in order and within what was asked for, none of them empty, so an
+    agent that sends forever is detected.  take() and end() raise WireError for anything else."""
+
+    def __init__(self, asked: Mapping[str, Any], facts: Facts) -> None:
+        self._next, self._last = int(asked["first"]), int(asked["last"])
+        self._taken = 0  # rows, or bytes
+        self._row_bytes = 8 * len(facts.slots(asked["stream"])) if "stream" in asked else 0
+
+    def take(self, header: Mapping[str, Any], payload: Sequence[Any]) -> None:
+        """Check a message before the last."""
+        size, left = len(payload[-1].buffer), self._last - self._next - self._taken
+        if header["kind"] != wire.ROWS:
+            if not 0 < size <= left:
+                raise wire.WireError(f"{size} bytes of a log of which {left} were due")
+            self._taken += size
+            return
+        first, rows = header["first"], header["rows"]
+        if size != rows * self._row_bytes:
+            raise wire.WireError(f"{rows} rows of {self._row_bytes} bytes in {size}")
+        if not self._next <= first <= first + rows - 1 <= self._last:
+            raise wire.WireError(f"rows {first} to {first + rows - 1} where {self._next} to {self._last} were due")
+        self._next = first + rows
+        self._taken += rows
+
+    def end(self, said: int) -> None:
+        """Check the last message, with the number of rows or bytes that the agent says it has sent."""
+        if said != self._taken:
+            raise wire.WireError(f"{self._taken} rows or bytes came, of {said}")

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..arrays.integers import Bools, Ints, distinct
+from ..arrays.integers import Arrays, Bools, Ints, distinct
 from ..arrays.nesting import NONE, covered
 from ..streams import BEGIN, BEGIN_SAME_NODE, END
 from .call_tree import Calls, CallTree
@@ -22,7 +22,7 @@ _FAR = 1 << 32  # more than any depth
 
 
 @dataclass(frozen=True)
-class Passes:
+class Passes(Arrays):
     """Outermost calls of the autograd engine, by start."""
 
     start: Ints
@@ -31,7 +31,7 @@ class Passes:
 
 
 @dataclass(frozen=True)
-class Marks:
+class Marks(Arrays):
     """Marks inside passes, by pass and time; module: index in the tree."""
 
     time: Ints
@@ -51,21 +51,10 @@ class Instances:
     def __init__(self, number: Ints, module: Ints, make: Callable[[str], Ints]) -> None:
         self.number, self.module, self._make = number, module, make
 
-    @cached_property
-    def start(self) -> Ints:
-        return self._make("start")
-
-    @cached_property
-    def thread(self) -> Ints:
-        return self._make("thread")
-
-    @cached_property
-    def own(self) -> Ints:
-        return self._make("own")
-
-    @cached_property
-    def total(self) -> Ints:
-        return self._make("total")
+    start: cached_property[Ints] = cached_property(lambda self: self._make("start"))
+    thread: cached_property[Ints] = cached_property(lambda self: self._make("thread"))
+    own: cached_property[Ints] = cached_property(lambda self: self._make("own"))
+    total: cached_property[Ints] = cached_property(lambda self: self._make("total"))
 
 
 def place_marks(time: Ints, thread: Ints, passes: Passes) -> Ints:
@@ -140,7 +129,11 @@ class Begun:
         self._keys = keys[order]
         self._owners = self._keys // self._nodes
         first = np.maximum.accumulate(np.where(_fresh(self._owners), np.arange(len(order)), 0))
-        limits = _limits(self._owners, *np.unique(self.owner_key(calls.number, calls.module), return_counts=True))
+        called, times = np.unique(self.owner_key(calls.number, calls.module), return_counts=True)
+        limits = np.full(len(self._owners), _FAR, np.int64)
+        if len(called):  # as many as its calls, or any number if no call was seen
+            place = np.minimum(np.searchsorted(called, self._owners), len(called) - 1)
+            limits = np.where(called[place] == self._owners, times[place], limits)
         self.instances = np.minimum(np.arange(1, len(order) + 1) - first, limits)
         self.most = int(self.instances.max(initial=1)) + 1
 
@@ -171,17 +164,8 @@ class Begun:
         return self.owner_key(number, module) * self.most + instance
 
 
-def _limits(owners: Ints, called: Ints, times: Ints) -> Ints:
-    """How many instances each may have: as many as its calls, or any number if no call was seen."""
-    limits = np.full(len(owners), _FAR, np.int64)
-    if len(called):
-        place = np.minimum(np.searchsorted(called, owners), len(called) - 1)
-        limits = np.where(called[place] == owners, times[place], limits)
-    return limits
-
-
 @dataclass(frozen=True)
-class _Parts:
+class _Parts(Arrays):
     """Pieces of instances: those with the same key are to be summed."""
 
     key: Ints
@@ -190,13 +174,6 @@ class _Parts:
     thread: Ints
     own: Ints
     inner: Ints  # totals of children
-
-    def of(self, rows: Ints | Bools | slice) -> _Parts:
-        return _Parts(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
-
-    def plus(self, *others: _Parts) -> _Parts:
-        every = (self, *others)
-        return _Parts(*(np.concatenate([getattr(one, name) for one in every]) for name in self.__dataclass_fields__))
 
     def merged(self) -> _Parts:
         """One part an instance: the sums, the earliest start, the thread of the first."""
@@ -224,7 +201,8 @@ def resolve(
     number, _ = begun.split(parts.key)
     own = lengths(passes.start, passes.end, recomputed)
     own -= np.bincount(number, weights=parts.own, minlength=len(own)).astype(np.int64)
-    parts = _of_passes(passes, roots, own, begun).plus(parts)
+    key = begun.instance_key(np.arange(len(roots)), roots, 1)
+    parts = _Parts(key, np.zeros_like(key), passes.start, passes.thread, own, np.zeros_like(key)).plus(parts)
     depth = tree.depth[begun.split(parts.key)[1]]
     order = np.argsort(depth, kind="stable")
     levels = int(depth.max(initial=-1)) + 2  # -1, a pass without modules, comes first
@@ -235,7 +213,9 @@ def resolve(
         here = parts.of(slice(bounds[level], bounds[level + 1])).plus(below).merged()
         done.append(here)
         below = _to_callers(here, tree, begun) if level > 1 else parts.of(slice(0, 0))
-    return _instances(done, begun)
+    parts = done[0].plus(*done[1:])
+    made = {"start": parts.start, "thread": parts.thread, "own": parts.own, "total": parts.own + parts.inner}
+    return Instances(*begun.split(parts.key), made.__getitem__)
 
 
 def _of_modules(passes: Passes, marks: Marks, tree: CallTree, begun: Begun, recomputed: tuple[Ints, Ints]) -> _Parts:
@@ -271,20 +251,8 @@ def lengths(start: Ints, end: Ints, recomputed: tuple[Ints, Ints]) -> Ints:
     return (end - start) - (covered(end, *recomputed) - covered(start, *recomputed))
 
 
-def _of_passes(passes: Passes, roots: Ints, own: Ints, begun: Begun) -> _Parts:
-    key = begun.instance_key(np.arange(len(roots)), roots, 1)
-    return _Parts(key, np.zeros_like(key), passes.start, passes.thread, own, np.zeros_like(key))
-
-
 def _to_callers(parts: _Parts, tree: CallTree, begun: Begun) -> _Parts:
     """What finished instances contribute to their callers'."""
     number, module = begun.split(parts.key)
     key = begun.key(number, tree.parent[module], parts.node)
     return _Parts(key, parts.node, parts.start, parts.thread, np.zeros_like(parts.own), parts.own + parts.inner)
-
-
-def _instances(done: list[_Parts], begun: Begun) -> Instances:
-    parts = done[0].plus(*done[1:])
-    number, module = begun.split(parts.key)
-    made = {"start": parts.start, "thread": parts.thread, "own": parts.own, "total": parts.own + parts.inner}
-    return Instances(number, module, made.__getitem__)

@@ -10,13 +10,13 @@ Invariant: the instances are those of resolve(), in another order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays.integers import Bools, Ints
+from ..arrays.integers import Ints
 from .backward import Instances, Marks, Passes, lengths
 from .backward import resolve as resolve_each
 from .call_tree import Calls, CallTree
@@ -164,14 +164,7 @@ def _some(
         return resolve_each(passes, marks, tree, roots, recomputed, calls)
     place = np.full(len(passes.start) + 1, -1, np.int64)
     place[rest] = np.arange(len(rest))
-    kept: Bools = place[marks.number] >= 0
-    called: Bools = place[calls.number] >= 0
-    found = resolve_each(
-        Passes(passes.start[rest], passes.end[rest], passes.thread[rest]),
-        Marks(marks.time[kept], marks.thread[kept], marks.kind[kept], place[marks.number[kept]], marks.module[kept]),
-        tree,
-        roots[rest],
-        recomputed,
-        Calls(place[calls.number[called]], calls.module[called]),
-    )
+    marks, calls = marks.of(place[marks.number] >= 0), calls.of(place[calls.number] >= 0)
+    marks, calls = replace(marks, number=place[marks.number]), replace(calls, number=place[calls.number])
+    found = resolve_each(passes.of(rest), marks, tree, roots[rest], recomputed, calls)
     return Instances(rest[found.number], found.module, partial(getattr, found))

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..arrays.integers import Bools, Ints, distinct
+from ..arrays.integers import Arrays, Bools, Ints, distinct
 from ..arrays.nesting import NONE
 from ..streams import BEGIN_SAME_NODE, END
 from .spans import Spans
@@ -92,7 +92,7 @@ def _line(parent: Ints, i: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Calls:
+class Calls(Arrays):
     """Forward calls, each with the pass before which it ran (the next one) and its module's index in the tree."""
 
     number: Ints

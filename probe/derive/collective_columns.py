@@ -83,14 +83,12 @@ class CollectiveColumns:
         """Ranks of the job, from ranks of the group."""
         pairs = np.stack([self._rows["group"], self._rows["peer"]], axis=1)
         known, inverse = np.unique(pairs, axis=0, return_inverse=True)
-        peers = [self._rank(group, peer) for group, peer in known.tolist()]
+        groups = [self._part.log.groups.get(group, {}).get("ranks") or () for group in known[:, 0].tolist()]
+        peers = [
+            ranks[peer] if 0 <= peer < len(ranks) else None
+            for ranks, peer in zip(groups, known[:, 1].tolist(), strict=True)
+        ]
         return pa.array(peers, pa.int32()).take(pa.array(inverse.reshape(-1)))
-
-    def _rank(self, group: int, peer: int) -> int | None:
-        ranks = self._part.log.groups.get(group, {}).get("ranks")
-        if not ranks:
-            return None
-        return int(ranks[peer]) if 0 <= peer < len(ranks) else None
 
     def _bandwidth(self, factor: Callable[[Any], Any] | None) -> Any:
         """Bytes per nanosecond; factor None: the bus factor of each operation."""

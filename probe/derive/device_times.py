@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..arrays.arrow import nullable, nulls
-from ..arrays.integers import Bools, Ints, distinct
+from ..arrays.integers import Arrays, Bools, Ints, distinct
 from ..arrays.nesting import NONE, nearest, united
 from ..snapshot.rows import Rows
 from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARK, OPTIMIZER
@@ -26,7 +27,7 @@ Resolve = Callable[[Passes, Marks, tuple[Ints, Ints]], Instances]
 
 
 @dataclass(frozen=True)
-class Timed:
+class Timed(Arrays):
     """Times by the device's clock in ns, one element a row, and which of them are known."""
 
     own: Ints
@@ -34,29 +35,18 @@ class Timed:
     own_known: Bools
     total_known: Bools
 
-    def of(self, rows: Ints) -> Timed:
-        return Timed(self.own[rows], self.total[rows], self.own_known[rows], self.total_known[rows])
-
-    def followed_by(self, other: Timed) -> Timed:
-        pairs = [(getattr(self, name), getattr(other, name)) for name in self.__dataclass_fields__]
-        return Timed(*(np.concatenate(pair) for pair in pairs))
-
 
 @dataclass(frozen=True)
-class Stamps:
+class Stamps(Arrays):
     """When rows of another stream were on their device; device is NONE where that is not known."""
 
     start: Ints
     end: Ints
     device: Ints
 
-    @property
+    @cached_property
     def known(self) -> Bools:
-        result: Bools = self.device != NONE
-        return result
-
-    def of(self, rows: Ints) -> Stamps:
-        return Stamps(self.start[rows], self.end[rows], self.device[rows])
+        return np.not_equal(self.device, NONE)
 
 
 class DeviceTimes:
@@ -111,7 +101,7 @@ class DeviceTimes:
         recomputed = united(self._stamps.start[again], self._stamps.end[again])
         found = resolve(replace(passes, start=ran.start, end=ran.end), replace(marks, time=seen.start), recomputed)
         gaps = resolve(*_gaps(passes, ran, marks, seen, self._unclear(passes)), (passes.start[:0], passes.end[:0]))
-        seen_at_all = ran.known
+        seen_at_all = ran.known.copy()
         seen_at_all[marks.number[seen.known]] = True
         known = seen_at_all[found.number]
         return Timed(found.own, found.total, known & (gaps.own == 0), known & (gaps.total == 0))
@@ -176,10 +166,8 @@ def _stamps(rows: Rows, place: Ints) -> Stamps:
     if not len(rows):
         return Stamps(np.zeros_like(place), np.zeros_like(place), place)
     known = place != NONE
-    return Stamps(*(np.where(known, rows[slot][place], none) for slot, none in _STAMPS))
-
-
-_STAMPS = (("start_ns", 0), ("end_ns", 0), ("device", NONE))
+    slots = {"start_ns": 0, "end_ns": 0, "device": NONE}
+    return Stamps(*(np.where(known, rows[slot][place], unknown) for slot, unknown in slots.items()))
 
 
 def _gaps(passes: Passes, ran: Stamps, marks: Marks, seen: Stamps, unclear: Bools) -> tuple[Passes, Marks]:

@@ -6,7 +6,7 @@ Called by that table.  Invariant: what the recorder does not know is NULL, and o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,13 @@ _VARIANT = re.compile(r"^_+|(_base|_coalesced|_into_tensor|_tensor|_single)+$")
 _NAMES = {"allgather": "all_gather", "allreduce": "all_reduce", "alltoall": "all_to_all", "all_to_allv": "all_to_all"}
 _SHARES = {"all_gather": "input", "gather": "input", "scatter": "output"}  # what is 1/size of the whole
 _PEER = re.compile(r"(?:->|<-)(\d+)$")
+_COLUMNS = {  # what an _Operation has under the same names
+    pa.string(): ("operation_type", "backend", "group_name", "dtype", "shape"),
+    pa.int32(): ("group_size", "group_rank", "peer"),
+    pa.int64(): ("group_seq", "bytes"),
+    pa.float64(): ("duration_ms", "age_ms", "algbw_gbps", "busbw_gbps"),
+    pa.list_(pa.int32()): ("group_ranks",),
+}
 
 
 def history_of(rank: Rank) -> list[Told]:
@@ -50,22 +57,12 @@ def columns(rank: Rank, told: Sequence[Told]) -> Columns:
         "start_ns": np.array([row.start_ns for row in rows], np.int64),
         "in_eval": np.zeros(len(rows), np.bool_),
         "from_flight_recorder": np.ones(len(rows), np.bool_),
-        "operation_type": pa.array([row.type for row in rows], pa.string()),
-        "backend": pa.array([row.backend for row in rows], pa.string()),
-        "group_name": pa.array([row.group for row in rows], pa.string()),
-        "group_size": pa.array([len(row.members) or None for row in rows], pa.int32()),
-        "group_rank": pa.array([row.group_rank for row in rows], pa.int32()),
-        "group_ranks": pa.array([row.members or None for row in rows], pa.list_(pa.int32())),
-        "group_seq": pa.array([row.number for row in rows], pa.int64()),
-        "peer": pa.array([row.peer for row in rows], pa.int32()),
-        "bytes": pa.array([row.bytes for row in rows], pa.int64()),
-        "dtype": pa.array([row.dtype for row in rows], pa.string()),
-        "shape": pa.array([row.shape for row in rows], pa.string()),
-        "duration_ms": pa.array([row.duration_ms for row in rows], pa.float64()),
-        "age_ms": pa.array([row.age_ms for row in rows], pa.float64()),
-        "algbw_gbps": pa.array([row.bandwidth(False) for row in rows], pa.float64()),
-        "busbw_gbps": pa.array([row.bandwidth(True) for row in rows], pa.float64()),
         "state": pa.DictionaryArray.from_arrays(pa.array(state, pa.int32()), pa.array(STATES)),
+        **{
+            name: pa.array([getattr(row, name) for row in rows], arrow_type)
+            for arrow_type, names in _COLUMNS.items()
+            for name in names
+        },
     }
 
 
@@ -73,22 +70,25 @@ class _Operation:
     """One entry in terms of python.nccl_trace; None for what it does not have."""
 
     def __init__(self, rank: Rank, told: Told, members: Sequence[int]) -> None:
-        self._told, self.members = told, members
+        self._told, self._members = told, members
         self.backend, _, self._name = str(told["profiling_name"]).partition(":")
-        self.type = operation_type(self._name)
-        self.group = str(told["process_group"][0])
-        self.group_rank = self.members.index(rank.rank) if rank.rank in self.members else None
+        self.operation_type = operation_type(self._name)
+        self.group_name = str(told["process_group"][0])
+        self.group_ranks, self.group_size = members or None, len(members) or None
+        self.group_rank = members.index(rank.rank) if rank.rank in members else None
+        self.group_seq = None if told.get("is_p2p") else int(told["collective_seq_id"])
         self.start_ns = int(told["time_created_ns"]) - rank.facts.wall_offset_ns
         self.ended, self.in_flight = has_ended(told), is_in_flight(told)
         self.age_ms = max(0, rank.now_ns - self.start_ns) / 1e6 if self.in_flight else None
-        self.number = None if told.get("is_p2p") else int(told["collective_seq_id"])
         self.duration_ms = told.get("duration_ms") if self.ended else None
         self.bytes = self._bytes()
+        factor = BUS_FACTORS.get(self.operation_type)
+        self.algbw_gbps, self.busbw_gbps = self._bandwidth(factor and once), self._bandwidth(factor)
 
     @property
     def peer(self) -> int | None:
         found = _PEER.search(self._name)
-        return self.members[int(found[1])] if found and int(found[1]) < len(self.members) else None
+        return self._members[int(found[1])] if found and int(found[1]) < len(self._members) else None
 
     @property
     def dtype(self) -> str | None:
@@ -103,27 +103,24 @@ class _Operation:
 
     @property
     def _given(self) -> str:
-        return "output" if self.type in ("recv", "scatter") else "input"
+        return "output" if self.operation_type in ("recv", "scatter") else "input"
 
     def _bytes(self) -> int | None:
-        if self.type == "barrier":
+        if self.operation_type == "barrier":
             return 0
-        side = _SHARES.get(self.type, self._given)
+        side = _SHARES.get(self.operation_type, self._given)
         sizes, types = self._told.get(f"{side}_sizes") or (), self._told.get(f"{side}_dtypes") or ()
         known = [_DTYPES.get(each, ("", 0))[1] for each in types]
-        if not sizes or len(sizes) != len(types) or not all(known) or self.type not in BUS_FACTORS:
+        if not sizes or len(sizes) != len(types) or not all(known) or self.operation_type not in BUS_FACTORS:
             return None
-        if self.type not in _SHARES:
-            return sum(_elements(size) * each for size, each in zip(sizes, known, strict=True))
-        whole = sum(_elements(size) * each for size, each in zip(sizes, known, strict=True)) * len(self.members)
-        return whole or None
+        total = sum(int(np.prod(size, dtype=np.int64)) * each for size, each in zip(sizes, known, strict=True))
+        return total if self.operation_type not in _SHARES else total * len(self._members) or None
 
-    def bandwidth(self, of_links: bool) -> float | None:
+    def _bandwidth(self, factor: Callable[[Any], Any] | None) -> float | None:
         """Bytes per nanosecond, as nccl-tests defines it."""
-        if not self.duration_ms or self.bytes is None or self.type not in BUS_FACTORS or not self.members:
+        if not self.duration_ms or self.bytes is None or factor is None or not self._members:
             return None
-        factor = BUS_FACTORS[self.type] if of_links else once
-        return float(self.bytes / (self.duration_ms * 1e6) * factor(np.array([len(self.members)]))[0])
+        return float(self.bytes / (self.duration_ms * 1e6) * factor(np.array([len(self._members)]))[0])
 
 
 def operation_type(name: str) -> str:
@@ -132,7 +129,3 @@ def operation_type(name: str) -> str:
         return "barrier"
     plain = _VARIANT.sub("", name.partition(" ")[0])
     return _NAMES.get(plain, plain)
-
-
-def _elements(size: Sequence[int]) -> int:
-    return int(np.prod(size, dtype=np.int64))

@@ -39,29 +39,19 @@ OPERATION_TYPES = {
 
 
 def once(size: Any) -> Any:
+    """The bus factor 1, for groups of each size."""
     return np.ones_like(size, np.float64)
 
 
-def _all_but_own(size: Any) -> Any:
-    return (size - 1) / size
-
-
-def _there_and_back(size: Any) -> Any:
-    return 2 * (size - 1) / size
+def _bus_factor(times: int) -> Callable[[Any], Any]:
+    return lambda size: times * (size - 1) / size
 
 
 # busbw / algbw for a group of `size` ranks, as nccl-tests has it (doc/PERFORMANCE.md and the *GetBw functions)
 BUS_FACTORS: dict[str, Callable[[Any], Any]] = {
-    "all_gather": _all_but_own,
-    "all_reduce": _there_and_back,
-    "all_to_all": _all_but_own,
-    "broadcast": once,
-    "gather": _all_but_own,
-    "recv": once,
-    "reduce": once,
-    "reduce_scatter": _all_but_own,
-    "scatter": _all_but_own,
-    "send": once,
+    **dict.fromkeys(("broadcast", "recv", "reduce", "send"), once),
+    **dict.fromkeys(("all_gather", "all_to_all", "gather", "reduce_scatter", "scatter"), _bus_factor(1)),
+    "all_reduce": _bus_factor(2),
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -42,17 +43,16 @@ class Operations:
     rows: Sequence[Rows | None]  # of each member, None where it did not answer
     ranks: Sequence[Rank | None]
 
-    @property
+    @cached_property
     def arrived(self) -> Bools:
-        result: Bools = self.place != NONE
-        return result
+        return np.not_equal(self.place, NONE)
 
     def slot(self, name: str, absent: int = 0) -> Ints:
         """A slot of the rows, by operation and member."""
         found = np.full(self.place.shape, absent, np.int64)
         for member, rows in enumerate(self.rows):
             if rows is not None:
-                here = self.place[:, member] != NONE
+                here = self.arrived[:, member]
                 found[here, member] = rows[name][self.place[here, member]]
         return found
 
@@ -61,8 +61,6 @@ class Operations:
 class _OfRank:
     """The collective operations of one rank on one group."""
 
-    rank: Rank
-    rows: Rows
     place: Ints  # rows of the group
     code: Ints  # step and index of each
     time: Ints
@@ -108,7 +106,7 @@ def _of_rank(rank: Rank, rows: Rows, place: Ints, clock: int) -> _OfRank:
     first = np.searchsorted(step, step)
     kept = step >= _first_whole(rank, rows)
     code = step * _MOST + np.arange(len(step)) - first
-    return _OfRank(rank, rows, place[kept], code[kept], (rows["start_ns"][place] + clock)[kept])
+    return _OfRank(place[kept], code[kept], (rows["start_ns"][place] + clock)[kept])
 
 
 def _first_whole(rank: Rank, rows: Rows) -> int:
@@ -133,16 +131,10 @@ def _of_group(
         if number in recorded:
             at = np.searchsorted(code, recorded[number].code)
             place[at, member], time[at, member] = recorded[number].place, recorded[number].time
-        if number in answering:
-            known[:, member] = _knows(answering[number], step)
+        if (rank := answering.get(number)) is not None and rank.facts.taps.get("collectives", "on") == "on":
+            # it recorded every operation that it issued in these steps
+            whole = step >= _first_whole(rank, rank.rows(COLLECTIVES))
+            known[:, member] = whole & ((rank.timeline.flags(step) & BARE) == 0)
     ranks = [answering.get(number) for number in members]
     rows = [None if rank is None else rank.rows(COLLECTIVES) for rank in ranks]
     return Operations(name, members, step, code % _MOST, place, time, known, rows, ranks)
-
-
-def _knows(rank: Rank, step: Ints) -> Bools:
-    """The steps in which this rank recorded every operation that it issued."""
-    recorded = rank.facts.taps.get("collectives", "on") == "on"
-    whole = step >= _first_whole(rank, rank.rows(COLLECTIVES))
-    result: Bools = recorded & whole & ((rank.timeline.flags(step) & BARE) == 0)
-    return result

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.integers import Bools, Ints, distinct
+from ..arrays.integers import Arrays, Ints, distinct
 from ..arrays.nesting import NONE, around, covered, united
 from ..snapshot.rows import Rows
 from ..streams import BLOCKING, COLLECTIVES, ENGINE, KIND_MASK, SPANS, WAIT
@@ -26,15 +26,12 @@ _HOST = ("gloo", "mpi", "ucc")  # backends whose operations are not in the order
 
 
 @dataclass(frozen=True)
-class Intervals:
+class Intervals(Arrays):
     """Things with a beginning and an end, each of a kind, in any order."""
 
     start: Ints
     end: Ints
     kind: Ints
-
-    def of(self, chosen: Ints | Bools) -> Intervals:
-        return Intervals(self.start[chosen], self.end[chosen], self.kind[chosen])
 
     def outermost(self) -> Intervals:
         """Those inside no other one, by start and disjoint."""

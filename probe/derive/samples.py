@@ -6,6 +6,7 @@ of the same counter, however far apart; without an earlier reading, or after the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from ..streams import SAMPLES
 from .partition import Partition
 
 
+@dataclass(frozen=True)
 class Values:
     """A number for each row, and which rows have one."""
 
-    def __init__(self, numbers: Any, valid: Bools) -> None:
-        self.numbers, self.valid = numbers, valid
+    numbers: Any
+    valid: Bools
 
     def __mul__(self, factor: float) -> Values:
         return Values(self.numbers * factor, self.valid)
@@ -57,8 +59,7 @@ class Samples:
 
     def level(self, counter: int) -> Values:
         """What was read."""
-        time, value = self._readings(counter)
-        return self._placed(time, value)
+        return self._placed(*self._readings(counter))
 
     def growth(self, counter: int) -> Values:
         """Its growth since the reading before."""

@@ -156,12 +156,12 @@ class _Attempt:
             for call, rank in self._ranks.items():
                 self._must_step(call, rank.armed.get("waiting"))
         if together:
-            if any(_base(call.link) != rank.armed["base"] for call, rank in self._ranks.items()):
+            if any(call.link.facts.step_base != rank.armed["base"] for call, rank in self._ranks.items()):
                 raise EvalError("the step numbers have just changed.", "", "eval-missed")
-            completed = max(_base(call.link) + int(rank.armed["count"]) for call, rank in self._ranks.items())
+            completed = max(call.link.facts.step_base + int(rank.armed["count"]) for call, rank in self._ranks.items())
             step = completed + self._margin() * 4**attempt
             for call, rank in self._ranks.items():
-                rank.count = step - _base(call.link)
+                rank.count = step - call.link.facts.step_base
         self._together = together
         for call, rank in self._ranks.items():
             self._client.send(call.link, wire.GO, of=call.id.decode(), count=rank.count)
@@ -272,21 +272,17 @@ class _Attempt:
         return [self._result(call) for call in sorted(self._ranks, key=lambda call: call.link.rank)]
 
     def _result(self, call: Call) -> RankResult:
-        done = call.result()
-        count = done.get("count")
+        done, count = call.result(), call.result().get("count")
+        has_step = not self._snippet.now and count is not None and count >= 0
         return RankResult(
             rank=call.link.rank,
-            ok=bool(done["ok"]),
+            ok=done["ok"],
             output="".join(self._ranks[call].output),
             echo=done.get("echo"),
             error=done.get("error"),
             traceback=done.get("traceback"),
-            step=None if self._snippet.now or count is None or count < 0 else _base(call.link) + int(count),
-            held_s=int(done.get("held_ns") or 0) / 1e9,
-            changed=list(done.get("changed") or []),
-            dropped_bytes=int(done.get("dropped_bytes") or 0),
+            step=call.link.facts.step_base + int(count or 0) if has_step else None,
+            held_s=(done.get("held_ns") or 0) / 1e9,
+            changed=done.get("changed") or [],
+            dropped_bytes=done.get("dropped_bytes") or 0,
         )
-
-
-def _base(link: AgentLink) -> int:
-    return link.facts.step_base

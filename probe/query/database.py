@@ -98,7 +98,7 @@ class Database:
     ) -> Result:  # fmt: skip
         """What run() returns, with its coverage, notes and cost.  begun: when the query began (time.monotonic).
 
-        Raises QueryError, SilentError, and Interrupted after client.interrupt().
+        Raises QueryError, SilentError, and Interrupted once client.interrupted is set.
         """
         Coverage.of(job, time.monotonic() - begun).require(min_ranks, endpoint)
         table = interruptibly(partial(self.run, sql, job), self._connection.interrupt, lambda: client.interrupted)

@@ -49,13 +49,9 @@ class Statement:
     def reads_comments(self) -> bool:
         return not _ABOUT_COMMENTS.isdisjoint(self._words)
 
-    @property
-    def may_have_subqueries(self) -> bool:
-        return self._words.count("select") > 1
-
-    @property
-    def may_ask_for_a_maximum(self) -> bool:
-        return "max" in self._words
+    def may_fold(self, max_step: bool) -> bool:
+        """Whether it may have subqueries, or (max_step) ask for a maximum itself."""
+        return self._words.count("select") > 1 or (max_step and "max" in self._words)
 
     @cached_property
     def tree(self) -> Node | None:

@@ -58,8 +58,7 @@ def fold(statement: Statement, max_step: MaxStep | None = None) -> str:
 
     max_step: bounds what asks for the largest step alone, the query itself too.
     """
-    asks_max = max_step is not None and statement.may_ask_for_a_maximum
-    if not (statement.may_have_subqueries or asks_max) or statement.tree is None:
+    if not statement.may_fold(max_step is not None) or statement.tree is None:
         return statement.sql
     connection = statement.connection
     if max_step is not None:

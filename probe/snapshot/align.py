@@ -38,7 +38,17 @@ class Alignment:
         self.lost: list[AgentLink] = []
 
     def align(self) -> None:
-        self.lost = align(self._client, self._timeout)
+        """Give ranks the offsets they lack."""
+        links = [link for link in self._client.links if not link.gone]
+        sources = {link.facts.step_source for link in links}
+        if len(links) < 2 or (len(sources) == 1 and sources <= set(OWN)):
+            self.lost = []
+            return
+        self.lost = [link for link in links if not link.silent and not link.facts.step_settled]
+        if not self.lost:
+            deadline = time.monotonic() + self._timeout
+            lost = _align(self._client, links, deadline, _BOUNDARIES)
+            self.lost = _align(self._client, links, deadline, _MORE_BOUNDARIES) if lost else []
 
     def update(self) -> None:
         """Align if anything may have changed since the last time."""
@@ -54,7 +64,7 @@ class Alignment:
         while any(map(may_change, self._answering())):
             self._refresh()
             asked = True
-            if all(map(is_settled, self._answering())) or time.monotonic() > end:
+            if all(link.facts.step_settled for link in self._answering()) or time.monotonic() > end:
                 break
             time.sleep(0.05)
         return asked
@@ -86,18 +96,10 @@ class Alignment:
                 call.link.facts = call.answer["facts"]
 
 
-def align(client: Client, timeout: float) -> list[AgentLink]:
-    """Give ranks the offsets they lack.  Returns the ranks without a common boundary so far."""
-    links = [link for link in client.links if not link.gone]
-    sources = {link.facts.step_source for link in links}
-    if len(links) < 2 or (len(sources) == 1 and sources <= set(OWN)):
-        return []
-    unsettled = [link for link in links if not link.silent and not is_settled(link)]
-    if unsettled:
-        return unsettled
-    deadline = time.monotonic() + timeout
-    lost = _align(client, links, deadline, _BOUNDARIES)
-    return _align(client, links, deadline, _MORE_BOUNDARIES) if lost else []
+def may_change(link: AgentLink) -> bool:
+    """Whether the agent may still find the job's own step number, as far as is known here."""
+    facts = link.facts
+    return not facts.step_settled or (facts.step_source == "attach" and not facts.count)
 
 
 def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: int) -> list[AgentLink]:
@@ -106,31 +108,25 @@ def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: 
     reference = min(boundaries, key=_precedence, default=None)
     if reference is None:
         return []
+    first, known = reference.facts.step_base, boundaries.pop(reference)
     lost, calls = [], []
-    for link in boundaries:
-        base = link is reference or _base(reference, boundaries[reference], boundaries[link])
-        if base is None:
+    for link, own in boundaries.items():
+        common = own.keys() & known.keys()
+        votes = Counter(map(sub, map(known.__getitem__, common), map(own.__getitem__, common)))
+        if not votes:
             lost.append(link)
-        elif base is not True and (base, GROUP_SEQ) != (link.facts.step_base, link.facts.step_source):
-            asked = not link.silent and link.role == wire.CONTROL
-            calls += [client.send(link, wire.ALIGN, base=base, source=GROUP_SEQ)] if asked else []
-            if link.role == wire.CONTROL:
-                link.facts = replace(link.facts, step_base=base, step_source=GROUP_SEQ)
-            else:
-                link.number_steps(base, GROUP_SEQ)
+            continue
+        base = first + votes.most_common(1)[0][0]  # by the majority of the boundaries that both have
+        if (base, GROUP_SEQ) == (link.facts.step_base, link.facts.step_source):
+            continue
+        if link.role != wire.CONTROL:
+            link.number_steps(base, GROUP_SEQ)
+            continue
+        if not link.silent:
+            calls.append(client.send(link, wire.ALIGN, base=base, source=GROUP_SEQ))
+        link.facts = replace(link.facts, step_base=base, step_source=GROUP_SEQ)
     client.forget(client.wait(calls, deadline))
     return lost
-
-
-def is_settled(link: AgentLink) -> bool:
-    """Whether the agent knows the source of its step numbers."""
-    return link.facts.step_settled
-
-
-def may_change(link: AgentLink) -> bool:
-    """Whether the agent may still find the job's own step number, as far as is known here."""
-    facts = link.facts
-    return not is_settled(link) or (facts.step_source == "attach" and not facts.count)
 
 
 def _precedence(link: AgentLink) -> tuple[int, int]:
@@ -139,20 +135,15 @@ def _precedence(link: AgentLink) -> tuple[int, int]:
     return known, link.facts.attached_wall_ns
 
 
-def _base(reference: AgentLink, known: Boundaries, own: Boundaries) -> int | None:
-    """The job's step number of a rank's count 0, by majority of the boundaries both have."""
-    first = reference.facts.step_base
-    common = own.keys() & known.keys()
-    votes = Counter(map(sub, map(known.__getitem__, common), map(own.__getitem__, common)))
-    return first + votes.most_common(1)[0][0] if votes else None
-
-
 def _boundaries(
     client: Client, links: Sequence[AgentLink], deadline: float, recent: int
 ) -> dict[AgentLink, Boundaries]:
     """Sequence number -> count of each rank's last boundaries, without numbers that occur twice."""
     asked = [link for link in links if not link.silent]
-    seen: dict[Call, Boundaries] = {client.send(link, wire.SCAN, b"", **_scan(link, recent)): {} for link in asked}
+    request = {"stream": STEPS, "last": 1 << 62, "credit": wire.CREDIT, "patch": []}
+    seen: dict[Call, Boundaries] = {
+        client.send(link, wire.SCAN, b"", first=max(1, link.facts.count - recent), **request): {} for link in asked
+    }
 
     def take(call: Call, header: Header, payload: Sequence[Any]) -> None:
         _add(seen[call], *_rows(call.link, int(header["first"]), payload[1].bytes))
@@ -176,11 +167,6 @@ def _stored(pid: int) -> Boundaries:
         rows = Snapshot([MemorySource(pid)]).ranks[0].rows(STEPS)
         _add(found, rows["group_seq"].tolist(), rows["count"].tolist())
     return found
-
-
-def _scan(link: AgentLink, recent: int) -> Header:
-    first = max(1, link.facts.count - recent)
-    return {"stream": STEPS, "first": first, "last": 1 << 62, "credit": wire.CREDIT, "patch": []}
 
 
 def _rows(link: AgentLink, first: int, data: bytes) -> tuple[Sequence[int], Sequence[int]]:

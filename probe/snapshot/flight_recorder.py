@@ -14,7 +14,6 @@ from typing import Any
 from ..text import title
 
 _UNEVEN = ("to_all", "toall", "gather", "scatter")  # in kinds in which ranks may contribute unequal parts
-
 _NUMBERS = ("time_created_ns", "collective_seq_id")
 _FIELD_NAMES = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
 
@@ -54,22 +53,21 @@ class Pending:
 
 
 def told_of(texts: Iterable[str]) -> list[Mapping[str, Any]]:
-    """The entries of dumps as torch writes them, oldest first."""
-    told = [each for text in texts for each in _readable(text)]
+    """The entries of dumps as torch writes them, oldest first; nothing of a text that is no dump."""
+    told = [each for text in texts for each in _entries(text) if _is_entry(each)]
     return sorted(told, key=lambda each: int(each["time_created_ns"]))
 
 
-def _readable(text: str) -> list[Mapping[str, Any]]:
-    """The entries of one dump that have the fields needed; [] if it is no dump."""
+def _entries(text: str) -> list[Any]:
     try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):
+        entries = json.loads(text)["entries"]
+    except (ValueError, RecursionError, LookupError, TypeError):
         return []
-    entries = told.get("entries") if isinstance(told, dict) else None
-    return [each for each in entries if _is_entry(each)] if isinstance(entries, list) else []
+    return entries if isinstance(entries, list) else []
 
 
 def _is_entry(told: Any) -> bool:
+    """Whether it has the fields that are needed."""
     if not isinstance(told, dict) or any(type(told.get(name)) is not int for name in _NUMBERS):
         return False
     group = told.get("process_group")
@@ -93,16 +91,9 @@ def is_in_flight(told: Mapping[str, Any]) -> bool:
 
 def _entry(told: Mapping[str, Any]) -> Entry:
     backend, _, kind = str(told.get("profiling_name") or "").partition(":")
-    return Entry(
-        str(told["process_group"][0]),
-        int(told["collective_seq_id"]),
-        kind,
-        str(told.get("input_sizes") or ""),
-        " ".join(map(str, told.get("input_dtypes") or [])).lower(),
-        int(told["time_created_ns"]),
-        has_ended(told),
-        backend,
-    )
+    group, number = str(told["process_group"][0]), int(told["collective_seq_id"])
+    sizes, dtypes = str(told.get("input_sizes") or ""), " ".join(map(str, told.get("input_dtypes") or [])).lower()
+    return Entry(group, number, kind, sizes, dtypes, int(told["time_created_ns"]), has_ended(told), backend)
 
 
 def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequence[int]]) -> list[Pending]:
@@ -120,22 +111,12 @@ def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequenc
         if not waiting:
             continue
         members = tuple(groups.get(group) or sorted(ranks))
-        came = [rank for rank in members if rank in ranks or latest.get((group, backend, rank), 0) >= number]
-        rest = [rank for rank in members if rank not in came]
-        found.append(
-            Pending(
-                group,
-                number,
-                ranks[waiting[0]].kind,
-                members,
-                tuple(came),
-                waiting,
-                tuple(rank for rank in rest if rank in by_rank),
-                tuple(rank for rank in rest if rank not in by_rank),
-                _mismatch(ranks),
-                min(entry.created_ns for entry in ranks.values()),
-            )
-        )
+        came = tuple(rank for rank in members if rank in ranks or latest.get((group, backend, rank), 0) >= number)
+        missing = tuple(rank for rank in members if rank not in came and rank in by_rank)
+        unknown = tuple(rank for rank in members if rank not in came and rank not in by_rank)
+        kind, created_ns = ranks[waiting[0]].kind, min(entry.created_ns for entry in ranks.values())
+        about = _mismatch(ranks)
+        found.append(Pending(group, number, kind, members, came, waiting, missing, unknown, about, created_ns))
     return sorted(found, key=lambda each: each.created_ns)
 
 

@@ -19,9 +19,8 @@ from ..arrays.integers import Ints
 from ..client.client import AgentLink, Call, Client, Header, OnReply
 from ..errors import QueryError, SilentError
 from ..streams import COLLECTIVES, PACKING_NS, WRITTEN
-from .ring_reader import RingReader
-from .row_cache import RowCache
-from .rows import complete
+from .memory_source import RingReader
+from .rows import RowCache, complete
 from .source import Rank, Tables
 
 _CACHE_BYTES = 1 << 30  # of rows that are kept for the next query
@@ -51,9 +50,8 @@ class Scan:
 
     def read(self, ring: RingReader) -> None:
         """Raises OSError."""
-        since = self.asked.get("since")
-        where = (self.stream, self.rank.slots(self.stream), self.asked["first"], self.asked["last"])
-        self.first, self._table = ring.rows(*where, None if since is None else (since[0], since[1]))
+        asked, slots = self.asked, self.rank.slots(self.stream)
+        self.first, self._table = ring.rows(self.stream, slots, asked["first"], asked["last"], asked.get("since"))
         self.rows, self.bytes, self.is_read = len(self._table), self._table.nbytes, True
         self.ms = (time.monotonic() - self.began) * 1e3
 
@@ -92,14 +90,11 @@ class FetchAccount:
         """Raises QueryError if the query would fetch more than it may with these."""
         estimate = sum(scan.estimate for scan in scans) + sum(scan.bytes for scan in self.scans)
         if self.max_bytes is not None and estimate > self.max_bytes:
-            ranks = len({scan.rank.rank for scan in scans})
-            raise QueryError(
-                f"The query would fetch about {_megabytes(estimate)} from {ranks} rank{'s' * (ranks > 1)}, more than "
-                f"{_megabytes(self.max_bytes)}.",
-                "Ask for less (WHERE step > …, WHERE rank = …), or allow it: --max-fetch "
-                f"{-(-estimate // 1_000_000_000):.0f}GB",
-                "max-fetch",
-            )
+            ranks, gigabytes = len({scan.rank.rank for scan in scans}), -(-estimate // 1_000_000_000)
+            much = f"about {_megabytes(estimate)} from {ranks} rank{'s' * (ranks > 1)}"
+            why = f"The query would fetch {much}, more than {_megabytes(self.max_bytes)}."
+            hint = f"Ask for less (WHERE step > …, WHERE rank = …), or allow it: --max-fetch {gigabytes:.0f}GB"
+            raise QueryError(why, hint, "max-fetch")
 
 
 class Scans:
@@ -208,8 +203,7 @@ class Scans:
 
     def _send(self, scan: Scan) -> Call:
         header, patch = template(len(scan.rank.slots(scan.stream)))
-        scan.began = time.monotonic()
-        link = self.links[scan.rank]
+        scan.began, link = time.monotonic(), self.links[scan.rank]
         return self._client.send(link, wire.SCAN, header, patch=patch, credit=wire.CREDIT, **scan.asked)
 
 

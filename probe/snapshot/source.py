@@ -136,5 +136,4 @@ class Rank:
 
     def wall_us(self, times_ns: Ints) -> Ints:
         """Microseconds since 1970, by the pair of clock readings taken with the snapshot."""
-        result: Ints = (times_ns + self.facts.wall_offset_ns) // 1000
-        return result
+        return (times_ns + self.facts.wall_offset_ns) // 1000

@@ -47,17 +47,10 @@ class Folded:
 
 def threads_of(told: Iterable[Mapping[str, Any]]) -> list[Thread]:
     """The threads as an agent sent them, the main thread first."""
-    found = [
-        Thread(
-            int(each["ident"]),
-            each["native_id"],
-            each["name"],
-            bool(each["is_main"]),
-            tuple(Frame(str(file), int(line), str(function)) for file, line, function in each["frames"]),
-            int(each["cut"]),
-        )
-        for each in told
-    ]
+    found = []
+    for each in told:  # reply_schema has checked the types
+        frames = tuple(Frame(*frame) for frame in each["frames"])
+        found.append(Thread(each["ident"], each["native_id"], each["name"], each["is_main"], frames, each["cut"]))
     return sorted(found, key=lambda thread: (not thread.is_main, thread.name or "~", thread.ident))
 
 

@@ -109,8 +109,7 @@ class Timeline:
         return len(self._ends) > 0 or bool(self._rank.facts.anchor)
 
     def _index(self, times_ns: Ints) -> Ints:
-        found: Ints = np.searchsorted(self.closings.time, times_ns, side="right")
-        return found
+        return np.searchsorted(self.closings.time, times_ns, side="right")
 
     def step(self, times_ns: Ints) -> Ints:
         """The job's step of each moment."""
@@ -122,14 +121,12 @@ class Timeline:
     def counted(self, times_ns: Ints) -> Ints:
         """The step of each moment by the boundaries alone: inside an optimizer's step, it may be the next one."""
         counts = np.append(self._counts, self._counts[-1] + 1)
-        result: Ints = self.base + counts[np.searchsorted(self._ends, times_ns, side="right")]
-        return result
+        return self.base + counts[np.searchsorted(self._ends, times_ns, side="right")]
 
     def since(self, times_ns: Ints) -> Ints:
         """When the step of each moment began; the beginning of time in the first."""
         begins = np.concatenate([[np.iinfo(np.int64).min], self.closings.time])
-        result: Ints = begins[self._index(times_ns)]
-        return result
+        return begins[self._index(times_ns)]
 
     def time_before(self, step: int, steps: int) -> int | None:
         """A moment that many steps before this step began; None if there is none, or if steps are mere calls."""
@@ -209,8 +206,7 @@ class Timeline:
             return whole
         if snapshot.completed is None:
             return np.zeros(len(steps), np.bool_)
-        result: Bools = whole & (steps <= snapshot.completed)
-        return result
+        return whole & (steps <= snapshot.completed)
 
     def evals(self) -> list[tuple[int, int, int]]:
         """Start, end and thread of each eval."""

@@ -16,8 +16,6 @@ from .memory_source import MemorySource
 from .scans import FetchAccount, Scans
 from .source import Rank, SilentRank, Source, Tables
 
-_OLDEST_ROWS = wire.ROWS_A_MESSAGE  # enough that some are left when the ring goes on meanwhile
-
 
 class WireSource(Source):
     """newest: read so many of the newest rows of each stream at most.  Keeps logs: only their new parts travel."""
@@ -38,8 +36,11 @@ class WireSource(Source):
         errors = {call.link: call.error for call in calls if call.error is not None}
         ends = {call.link: int(call.answer["log"]) for call in calls if call.answer is not None}
         errors |= self._read_logs(ends)
-        silent = (SilentRank(link.rank, link.pid, error, _memory(link)) for link, error in errors.items())
-        return [*(rank for rank, link in self._links.items() if link not in errors), *silent]
+        found: list[Rank | SilentRank] = [rank for rank, link in self._links.items() if link not in errors]
+        for link, error in errors.items():
+            memory = MemorySource(link.pid, link.facts) if link.readable else None
+            found.append(SilentRank(link.rank, link.pid, error, memory))
+        return found
 
     def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> Tables:
         if self._newest is not None:
@@ -47,7 +48,8 @@ class WireSource(Source):
         return self._scans.rows(stream, since_ns)
 
     def oldest(self, stream: str, ranks: Sequence[Rank]) -> Tables:
-        return self._scans.some(stream, ranks, _OLDEST_ROWS, newest=False)
+        """Enough rows that some are left when the ring goes on meanwhile."""
+        return self._scans.some(stream, ranks, wire.ROWS_A_MESSAGE, newest=False)
 
     def ask(self, kind: str, ranks: Sequence[Rank]) -> dict[Rank, Header]:
         by_link = {self._links[rank]: rank for rank in ranks}
@@ -80,7 +82,3 @@ class WireSource(Source):
             if call.error is None:
                 self._logs[call.link][1].feed(b"".join(pieces))
         return {call.link: call.error for call in calls if call.error is not None}
-
-
-def _memory(link: AgentLink) -> MemorySource | None:
-    return MemorySource(link.pid, link.facts) if link.readable else None

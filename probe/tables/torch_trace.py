@@ -111,7 +111,7 @@ class _Trace:
 
     @cached_property
     def _timed(self) -> Timed:
-        return self._devices.timed().of(self._rows).followed_by(self._back_on_device().of(self._bound))
+        return self._devices.timed().of(self._rows).plus(self._back_on_device().of(self._bound))
 
     def _micro_step(self) -> Ints:
         """Backward passes begun in the step before each row; what runs inside a pass belongs with the pass."""

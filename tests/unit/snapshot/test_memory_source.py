@@ -19,8 +19,7 @@ from probe.errors import EndpointError
 from probe.host import agent_memory
 from probe.host.processes import descendants
 from probe.query.database import Database
-from probe.snapshot.memory_source import MemorySource
-from probe.snapshot.ring_reader import RingReader
+from probe.snapshot.memory_source import MemorySource, RingReader
 from probe.snapshot.snapshot import Snapshot
 from probe.streams import MARKS, SPANS, STEPS
 from probe.tables import TABLES

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from probe.host import agent_memory
-from probe.snapshot.ring_reader import RingReader
+from probe.snapshot.memory_source import RingReader
 from probe.snapshot.rows import complete
 from probe.streams import SPANS, STREAMS
 
