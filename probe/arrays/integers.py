@@ -15,6 +15,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 AnyArrays = TypeVar("AnyArrays", bound="Arrays")
 
+NONE = -1  # for a place, where there is none
 _WIDE = 1 << 20  # the range of values for which a count of each is no burden
 
 
@@ -65,3 +66,11 @@ def places(values: Ints, known: Ints) -> Ints:
     place[known - known[0]] = np.arange(len(known))
     result: Ints = place[values - known[0]]
     return result
+
+
+def find(values: Ints, known: Ints) -> Ints:
+    """The place of each value among `known`, which rise; NONE for one that is not there."""
+    if not len(known):
+        return np.full(len(values), NONE, np.int64)
+    place = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.where(known[place] == values, place, NONE)

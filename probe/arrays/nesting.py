@@ -11,9 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from .integers import Bools, Ints, distinct, places
+from .integers import NONE, Bools, Ints, distinct, places
 
-NONE = -1
 _MANY = 8  # threads: one by one they take longer
 _NEVER = 1 << 61
 

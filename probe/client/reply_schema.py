@@ -105,7 +105,9 @@ def check(header: dict[str, Any], payload: int) -> None:
     if not wrong and "facts" in header and kind in (wire.WELCOME, wire.AT):
         wrong = _wrong_slots(header["facts"]["streams"])
     if not wrong and kind == wire.FRAMES:
-        wrong = _wrong_frames(header["threads"])
+        frames = (frame for thread in header["threads"] for frame in thread["frames"])
+        odd = next((frame for frame in frames if [*map(type, frame)] != [str, int, str]), None)
+        wrong = "" if odd is None else f"frames.threads: a frame is {str(odd)[:60]}"
     if not wrong and payload < _PAYLOAD.get(kind, 0):
         wrong = f"{kind} without its payload"
     if wrong:
@@ -127,14 +129,6 @@ def _wrong_slots(layouts: Mapping[str, Any]) -> str:
         missing = {*STREAMS.get(name, ("seq",))} - {*slots}
         if missing or slots[-1] != "seq" or len(slots) > 64:
             return f"stream {name[:40]!r} without {', '.join(sorted(missing)) or 'an end'}"
-    return ""
-
-
-def _wrong_frames(threads: Any) -> str:
-    for thread in threads:
-        for frame in thread["frames"]:
-            if [*map(type, frame)] != [str, int, str]:
-                return f"frames.threads: a frame is {str(frame)[:60]}"
     return ""
 
 

@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..arrays.integers import Arrays, Bools, Ints, distinct
-from ..arrays.nesting import NONE, covered
+from ..arrays.integers import NONE, Arrays, Bools, Ints, distinct, find
+from ..arrays.nesting import covered
 from ..streams import BEGIN, BEGIN_SAME_NODE, END
 from .call_tree import Calls, CallTree
 
@@ -130,10 +130,7 @@ class Begun:
         self._owners = self._keys // self._nodes
         first = np.maximum.accumulate(np.where(_fresh(self._owners), np.arange(len(order)), 0))
         called, times = np.unique(self.owner_key(calls.number, calls.module), return_counts=True)
-        limits = np.full(len(self._owners), _FAR, np.int64)
-        if len(called):  # as many as its calls, or any number if no call was seen
-            place = np.minimum(np.searchsorted(called, self._owners), len(called) - 1)
-            limits = np.where(called[place] == self._owners, times[place], limits)
+        limits = np.append(times, _FAR)[find(self._owners, called)]  # its calls, or any number if none was seen
         self.instances = np.minimum(np.arange(1, len(order) + 1) - first, limits)
         self.most = int(self.instances.max(initial=1)) + 1
 
@@ -221,7 +218,10 @@ def resolve(
 def _of_modules(passes: Passes, marks: Marks, tree: CallTree, begun: Begun, recomputed: tuple[Ints, Ints]) -> _Parts:
     """Modules that began, with the time they owned, then those that owned time without having begun themselves."""
     owner = owners(marks.number, marks.kind, marks.module, tree)
-    length = _owned(passes, marks, recomputed)
+    until = passes.end[marks.number]  # from each mark to the next one of its pass, or to the end of the pass
+    same = ~_fresh(marks.number)[1:]
+    until[:-1][same] = marks.time[1:][same]
+    length = lengths(marks.time, until, recomputed)
     rows = np.flatnonzero(owner > 0)
     place, known = begun.find(marks.number[rows], owner[rows], begun.node_of_marks[rows])
     own = np.bincount(place[known], weights=length[rows[known]], minlength=len(begun.rows)).astype(np.int64)
@@ -234,14 +234,6 @@ def _of_modules(passes: Passes, marks: Marks, tree: CallTree, begun: Begun, reco
 
 def _parts(key: Ints, rows: Ints, marks: Marks, begun: Begun, own: Ints) -> _Parts:
     return _Parts(key, begun.node_of_marks[rows], marks.time[rows], marks.thread[rows], own, np.zeros_like(own))
-
-
-def _owned(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Ints:
-    """The time from each mark to the next one of its pass, or to the end of the pass."""
-    until = passes.end[marks.number]
-    same = ~_fresh(marks.number)[1:]
-    until[:-1][same] = marks.time[1:][same]
-    return lengths(marks.time, until, recomputed)
 
 
 def lengths(start: Ints, end: Ints, recomputed: tuple[Ints, Ints]) -> Ints:

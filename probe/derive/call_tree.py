@@ -14,8 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ..arrays.integers import Arrays, Bools, Ints, distinct
-from ..arrays.nesting import NONE
+from ..arrays.integers import NONE, Arrays, Bools, Ints, distinct, find
 from ..streams import BEGIN_SAME_NODE, END
 from .spans import Spans
 
@@ -58,8 +57,7 @@ class CallTree:
             return np.zeros(len(subjects), np.int64)
         low, high = int(self.places[0]), int(self.places[-1])
         if high - low > _WIDE:
-            place = np.minimum(np.searchsorted(self.places, subjects), len(self.places) - 1)
-            return np.where(self.places[place] == subjects, place + 1, 0)
+            return find(subjects, self.places) + 1
         indices = np.zeros(high - low + 3, np.int64)  # with a 0 on either side
         indices[self.places - low + 1] = np.arange(1, len(self.places) + 1)
         return indices[np.clip(subjects - low + 1, 0, len(indices) - 1)]

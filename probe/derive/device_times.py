@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import nullable, nulls
-from ..arrays.integers import Arrays, Bools, Ints, distinct
-from ..arrays.nesting import NONE, nearest, united
+from ..arrays.integers import NONE, Arrays, Bools, Ints, distinct, find
+from ..arrays.nesting import nearest, united
 from ..snapshot.rows import Rows
 from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARK, OPTIMIZER
 from .backward import Instances, Marks, Passes
@@ -151,15 +151,13 @@ def _find(rows: Rows, host_ns: Ints, thread: Ints) -> Ints:
     least, most = int(rows["host_ns"].min()), int(rows["host_ns"].max())
 
     def keys(ns: Ints, of: Ints) -> Ints:
-        place = np.minimum(np.searchsorted(threads, of), len(threads) - 1)
-        key: Ints = place * (most - least + 1) + (ns - least)
-        return np.where((threads[place] == of) & (ns >= least) & (ns <= most), key, NONE)
+        place = find(of, threads)
+        inside = (place != NONE) & (ns >= least) & (ns <= most)
+        return np.where(inside, place * (most - least + 1) + (ns - least), NONE)
 
     known = keys(rows["host_ns"], rows["thread"])
     order = np.argsort(known, kind="stable")
-    wanted = keys(host_ns, thread)
-    at = np.minimum(np.searchsorted(known[order], wanted), len(order) - 1)
-    return np.where(known[order][at] == wanted, order[at], NONE)
+    return np.append(order, NONE)[find(keys(host_ns, thread), known[order])]
 
 
 def _stamps(rows: Rows, place: Ints) -> Stamps:

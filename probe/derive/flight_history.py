@@ -16,7 +16,7 @@ from .. import protocol as wire
 from ..schema import Columns
 from ..snapshot.flight_recorder import has_ended, is_in_flight, told_of
 from ..snapshot.source import Rank
-from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once
+from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once, operation_type
 
 Told = Mapping[str, Any]  # one entry as torch writes it
 
@@ -27,8 +27,6 @@ _DTYPES = {
     "Double": ("float64", 8), "ComplexFloat": ("complex64", 8), "ComplexDouble": ("complex128", 16),
     "Float8_e4m3fn": ("float8_e4m3fn", 1), "Float8_e5m2": ("float8_e5m2", 1),
 }  # fmt: skip
-_VARIANT = re.compile(r"^_+|(_base|_coalesced|_into_tensor|_tensor|_single)+$")
-_NAMES = {"allgather": "all_gather", "allreduce": "all_reduce", "alltoall": "all_to_all", "all_to_allv": "all_to_all"}
 _SHARES = {"all_gather": "input", "gather": "input", "scatter": "output"}  # what is 1/size of the whole
 _PEER = re.compile(r"(?:->|<-)(\d+)$")
 _COLUMNS = {  # what an _Operation has under the same names
@@ -121,11 +119,3 @@ class _Operation:
         if not self.duration_ms or self.bytes is None or factor is None or not self._members:
             return None
         return float(self.bytes / (self.duration_ms * 1e6) * factor(np.array([len(self._members)]))[0])
-
-
-def operation_type(name: str) -> str:
-    """all_gather for _all_gather_base, send for `send 0->1`; an unknown name stays as it is."""
-    if name.endswith("barrier"):
-        return "barrier"
-    plain = _VARIANT.sub("", name.partition(" ")[0])
-    return _NAMES.get(plain, plain)

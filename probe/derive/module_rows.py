@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..arrays.integers import Ints, distinct, first_places
-from ..arrays.nesting import NONE, depth_below
+from ..arrays.integers import NONE, Ints, distinct, first_places
+from ..arrays.nesting import depth_below
 from ..streams import FORWARD, KIND_MASK
 from .backward import Instances, Marks, Passes, place_marks
 from .backward_batch import resolve

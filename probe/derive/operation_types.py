@@ -1,10 +1,11 @@
 """Operations of c10d by the names that users know, and the share of their bytes that each link carries.
 
-Read by the tables of collectives.  Invariant: an unknown operation keeps c10d's own name.
+Read by what derives collectives.  Invariant: an unknown operation keeps its own name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,29 +14,8 @@ import numpy as np
 STATES = ("in_flight", "done", "failed")
 IN_FLIGHT, DONE, FAILED = range(3)  # of STATES
 
-# operations of c10d, as the tap notes them -> operation_type
-OPERATION_TYPES = {
-    "c10d::_allgather_base_": "all_gather",
-    "c10d::_reduce_scatter_base_": "reduce_scatter",
-    "c10d::allgather_": "all_gather",
-    "c10d::allgather_coalesced_": "all_gather",
-    "c10d::allgather_into_tensor_coalesced_": "all_gather",
-    "c10d::allreduce_": "all_reduce",
-    "c10d::allreduce_coalesced_": "all_reduce",
-    "c10d::alltoall_": "all_to_all",
-    "c10d::alltoall_base_": "all_to_all",
-    "c10d::barrier": "barrier",
-    "c10d::broadcast_": "broadcast",
-    "c10d::gather_": "gather",
-    "c10d::monitored_barrier_": "barrier",
-    "c10d::recv_": "recv",
-    "c10d::recv_any_source_": "recv",
-    "c10d::reduce_": "reduce",
-    "c10d::reduce_scatter_": "reduce_scatter",
-    "c10d::reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "c10d::scatter_": "scatter",
-    "c10d::send": "send",
-}
+_VARIANT = re.compile(r"^_+|(_base|_coalesced|_into_tensor|_tensor|_single|_any_source|_)+$")
+_NAMES = {"allgather": "all_gather", "allreduce": "all_reduce", "alltoall": "all_to_all", "all_to_allv": "all_to_all"}
 
 
 def once(size: Any) -> Any:
@@ -55,6 +35,11 @@ BUS_FACTORS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def operation_type(operation: str) -> str:
-    """all_reduce for c10d::allreduce_; an unknown operation keeps its own name."""
-    return OPERATION_TYPES.get(operation, operation.partition("::")[2].strip("_"))
+def operation_type(name: str) -> str:
+    """all_gather for c10d::_allgather_base_, as the tap notes it, and for _all_gather_base, as torch's recorder does;
+    send for `send 0->1`; an unknown name stays as it is."""
+    plain = name.rpartition("::")[2].partition(" ")[0]
+    if plain.rstrip("_").endswith("barrier"):
+        return "barrier"
+    plain = _VARIANT.sub("", plain)
+    return _NAMES.get(plain, plain)

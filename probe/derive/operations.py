@@ -13,8 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..arrays.integers import Bools, Ints, distinct
-from ..arrays.nesting import NONE
+from ..arrays.integers import NONE, Bools, Ints, distinct
 from ..snapshot.rows import Rows
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank, RankLeft

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.integers import Arrays, Ints, distinct
-from ..arrays.nesting import NONE, around, covered, united
+from ..arrays.integers import NONE, Arrays, Ints, distinct
+from ..arrays.nesting import around, covered, united
 from ..snapshot.rows import Rows
 from ..streams import BLOCKING, COLLECTIVES, ENGINE, KIND_MASK, SPANS, WAIT
 from .partition import Partition

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.integers import Bools, Ints, distinct
-from ..arrays.nesting import NONE, Nesting, ancestors_with, nearest, nest, united
+from ..arrays.integers import NONE, Bools, Ints, distinct
+from ..arrays.nesting import Nesting, ancestors_with, nearest, nest, united
 from ..snapshot.log import Log
 from ..snapshot.rows import Rows
 from ..streams import COMPILED, ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, SPANS, WAIT

@@ -23,10 +23,9 @@ from ..errors import Interrupted, QueryError
 from ..snapshot.scans import FetchAccount
 from ..snapshot.snapshot import Snapshot
 from ..tables.declaration import Table
-from . import notes
 from .derived_cache import DerivedCaches
 from .duckdb_session import PATH, DuckDBSession, interruptibly
-from .result import Cost, Coverage, Result
+from .result import Cost, Coverage, Result, notes_of
 from .statement import Statement
 from .subquery_folding import MaxStep, fold
 from .table_scan import TableScan
@@ -106,7 +105,7 @@ class Database:
         coverage = Coverage.of(job, seconds).require(min_ranks, endpoint)
         scanned = [scan.table for scan in self._scans.values() if scan.scanned]
         cost = Cost.of(account, self.seconds, seconds)
-        return Result(table, coverage, notes.notes_of(job, coverage, scanned, endpoint), cost)
+        return Result(table, coverage, notes_of(job, coverage, scanned, endpoint), cost)
 
     def run(self, sql: str, snapshot: Snapshot, pruned: bool = True) -> Any:
         """The result over this snapshot, a pyarrow Table; an empty one for a statement without a result.

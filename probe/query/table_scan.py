@@ -73,9 +73,8 @@ class TableScan:
         first = filter.first_step(self._snapshot.completed or 0) if self._by_step else None
         while missing := self._missing(numbers, first):  # again, if ranks that were derived together have left
             self._derive(self.table.derive, missing, first)
-        return [
-            piece for each in self._derived if any(rank.rank in numbers for rank in each.ranks) for piece in each.pieces
-        ]
+        wanted = (each for each in self._derived if any(rank.rank in numbers for rank in each.ranks))
+        return [piece for each in wanted for piece in each.pieces]
 
     def _columns_of_job(self) -> Columns:
         if self.table.derive_catalogue is not None:

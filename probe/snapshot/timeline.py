@@ -135,15 +135,14 @@ class Timeline:
 
     def flags(self, steps: Ints) -> Ints:
         """SAMPLED or BARE for each of these steps, 0 for neither; a step that has not ended counts as SAMPLED."""
-        if len(self._counts) and int(self._counts[-1] - self._counts[0]) == len(self._counts) - 1:
-            place = np.clip(steps - (self.base + self._counts[0]), 0, len(self._counts) - 1)
+        if not len(self._counts):
+            return np.full(len(steps), SAMPLED)
+        last = len(self._counts) - 1
+        if int(self._counts[-1] - self._counts[0]) == last:
+            place = np.clip(steps - (self.base + self._counts[0]), 0, last)
         else:
-            place = np.minimum(np.searchsorted(self._counts, steps - self.base), len(self._counts) - 1)
-        known = len(self._counts) > 0 and self._counts[place] == steps - self.base
-        result: Ints = (
-            np.where(known, self._flags[place], SAMPLED) if len(self._flags) else np.full(len(steps), SAMPLED)
-        )
-        return result
+            place = np.minimum(np.searchsorted(self._counts, steps - self.base), last)
+        return np.where(self._counts[place] == steps - self.base, self._flags[place], SAMPLED)
 
     @cached_property
     def unfinished(self) -> int:

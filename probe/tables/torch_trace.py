@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import choice, coded
-from ..arrays.integers import Bools, Ints, distinct
-from ..arrays.nesting import NONE, self_time
+from ..arrays.integers import NONE, Bools, Ints, distinct
+from ..arrays.nesting import self_time
 from ..derive.call_tree import CallTree
 from ..derive.device_times import DeviceTimes, Timed
 from ..derive.module_rows import backwards, depths, passes_of, places_of

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.arrays.nesting import NONE, ancestors_with, covered, nearest, nest, self_time
+from probe.arrays.integers import NONE
+from probe.arrays.nesting import ancestors_with, covered, nearest, nest, self_time
 from probe.derive import backward_batch
 from probe.derive.backward import Marks, Passes, resolve
 from probe.derive.call_tree import Calls, CallTree

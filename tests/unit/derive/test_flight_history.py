@@ -10,7 +10,8 @@ import pytest
 from listed_source import ListedSource
 
 from probe import protocol as wire
-from probe.derive.flight_history import columns, history_of, operation_type
+from probe.derive.flight_history import columns, history_of
+from probe.derive.operation_types import operation_type
 from probe.host.facts import Facts
 from probe.snapshot.log import Log
 from probe.snapshot.snapshot import Snapshot

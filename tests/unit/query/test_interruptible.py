@@ -14,7 +14,7 @@ from until import until
 
 from probe.connection import Connection
 from probe.errors import Interrupted
-from probe.query import notes
+from probe.query import database
 from probe.query.duckdb_session import interruptibly
 
 Make = Callable[..., FakeAgent]
@@ -98,7 +98,7 @@ def test_when_the_query_is_over_there_is_nothing_to_cancel(agent: Make, connecte
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(notes, "notes_of", cancel)
+        patch.setattr(database, "notes_of", cancel)
         assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
     assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
 

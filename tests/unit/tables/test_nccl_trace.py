@@ -7,7 +7,7 @@ from listed_source import listed
 
 from probe.agent.taps.collectives import operations as collective_ops
 from probe.arrays.arrow import table_of
-from probe.derive.operation_types import BUS_FACTORS, OPERATION_TYPES, operation_type
+from probe.derive.operation_types import BUS_FACTORS, operation_type
 from probe.derive.partition import Partition
 from probe.host.facts import Facts
 from probe.schema import COMMON
@@ -19,6 +19,28 @@ from probe.tables.nccl_trace import TABLE
 MS = 1_000_000
 NOW = 100 * MS
 GROUP, PAIR, UNKNOWN = 1, 2, 3
+OPERATION_TYPES = {
+    "c10d::_allgather_base_": "all_gather",
+    "c10d::_reduce_scatter_base_": "reduce_scatter",
+    "c10d::allgather_": "all_gather",
+    "c10d::allgather_coalesced_": "all_gather",
+    "c10d::allgather_into_tensor_coalesced_": "all_gather",
+    "c10d::allreduce_": "all_reduce",
+    "c10d::allreduce_coalesced_": "all_reduce",
+    "c10d::alltoall_": "all_to_all",
+    "c10d::alltoall_base_": "all_to_all",
+    "c10d::barrier": "barrier",
+    "c10d::broadcast_": "broadcast",
+    "c10d::gather_": "gather",
+    "c10d::monitored_barrier_": "barrier",
+    "c10d::recv_": "recv",
+    "c10d::recv_any_source_": "recv",
+    "c10d::reduce_": "reduce",
+    "c10d::reduce_scatter_": "reduce_scatter",
+    "c10d::reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "c10d::scatter_": "scatter",
+    "c10d::send": "send",
+}
 OPERATIONS = dict(enumerate(OPERATION_TYPES, start=100))
 ID = {name.removeprefix("c10d::"): id for id, name in OPERATIONS.items()}
 TENSOR, TENSORS, SOURCE = 10, 11, 12
@@ -174,6 +196,7 @@ def test_without_operations_there_are_no_rows():
 def test_every_operation_that_the_tap_knows_has_a_type_and_every_type_but_barrier_a_bandwidth():
     known = {*collective_ops.SIZED, *collective_ops.SIZELESS}
     assert {name.removeprefix("c10d::") for name in OPERATION_TYPES} == known
+    assert {name: operation_type(name) for name in OPERATION_TYPES} == OPERATION_TYPES
     assert set(OPERATION_TYPES.values()) - {"barrier"} == set(BUS_FACTORS)
 
 
