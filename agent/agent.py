@@ -54,7 +54,7 @@ class Agent:
         self.sampling = Sampling()
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
         self.rss = Rss()
-        self._open: list[Stream | Log | Header | Rss] = [*self.streams.values(), self.log, self.header, self.rss]
+        self._to_close: list[Stream | Log | Header | Rss] = [*self.streams.values(), self.log, self.header, self.rss]
         self.steps.rss_bytes = self.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
@@ -265,7 +265,7 @@ class Agent:
         self.evals.release()
         self.modules.close()
         self.sampler_loop.close()
-        for part in self._open:
+        for part in self._to_close:
             part.close()
 
     def _in_forked_child(self) -> None:
@@ -275,7 +275,7 @@ class Agent:
         if self.taps is not None:
             self.taps.forget()
         self.sampler_loop.forget()
-        for part in self._open:
+        for part in self._to_close:
             with contextlib.suppress(BufferError):  # the server, whose thread does not exist here, was sending from it
                 part.close()
         _SOCKETS_OF_PARENT.append(self.server.listeners.abandon())

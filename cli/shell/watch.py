@@ -12,7 +12,7 @@ import termios
 import time
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from probe.errors import Interrupted
 
@@ -30,7 +30,7 @@ def watch(shell: Shell, every: float, sql: str) -> None:
     in_place = shell.format == "table" and sys.stdout.isatty()
     answer, seen = None, list[str]()
     try:
-        with _keys(), _screen(in_place):
+        with _keys() if sys.stdin.isatty() else nullcontext(), _screen() if in_place else nullcontext():
             while True:
                 begun = time.monotonic()
                 answer = shell.ask(sql)
@@ -68,11 +68,8 @@ def _draw(answer: Answer, title: str) -> list[str]:
 
 
 @contextmanager
-def _screen(in_place: bool) -> Iterator[None]:
+def _screen() -> Iterator[None]:
     """The terminal's alternate screen, so that its previous content comes back."""
-    if not in_place:
-        yield
-        return
     sys.stdout.write(_OTHER_SCREEN)
     try:
         yield
@@ -87,9 +84,6 @@ def _keys() -> Iterator[None]:
 
     Ctrl-C keeps its meaning; Ctrl-Z is a key like any other, since suspending would leave the alternate screen on.
     """
-    if not sys.stdin.isatty():
-        yield
-        return
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)
