@@ -16,7 +16,7 @@ from . import fork
 from .boundary.boundary import Boundary
 from .evals.evals import Evals
 from .facts import current, identity
-from .inspect.stacks import stacks
+from .inspect.frames import stacks
 from .names.modules import Modules
 from .samplers.sampler_loop import SamplerLoop
 from .serve.listeners import CannotListen
@@ -30,7 +30,8 @@ from .storage.header import Header
 from .storage.log import Log
 from .storage.rows import Stream
 from .taps.collectives.flight_recorder import dumps, groups
-from .taps.torch_taps import NO_TORCH, TAPS, TorchTaps
+from .taps.tap import TapContext
+from .taps.torch_taps import NO_TORCH, TorchTaps, states_without_torch
 from .torch_state import torch_is_imported
 
 _STEP_LIMIT = 1 << 53  # on the step numbers that a reader may send
@@ -122,7 +123,7 @@ class Agent:
     def facts(self) -> dict[str, Any]:
         """What every reader gets first, as described by probe/streams.py: plain data.  On the agent's thread."""
         steps, taps = self.steps, self.taps
-        of_torch = taps.states() if taps is not None else dict.fromkeys(TAPS, self.why_no_taps)
+        of_torch = taps.states() if taps is not None else states_without_torch(self.why_no_taps)
         return {
             **self._identity,
             **current(),
@@ -140,7 +141,7 @@ class Agent:
             "step_ns": steps.typical_ns(),
             "last_step_ns": steps.last_ns,
             "sampling": self.sampling.settings(),
-            "collectives_ns": taps.collectives.since_ns if taps is not None else None,
+            "collectives_ns": taps.by_name["collectives"].since_ns if taps is not None else None,
             "taps": {**of_torch, **self.sampler_loop.states()},
             "peers": self.peers.state,
             "trouble": self.boundary.trouble or self.server.fault,
@@ -167,9 +168,8 @@ class Agent:
         """Install the taps once torch is imported: at attach, or when the job imports it later."""
         if self.taps is None and self.why_no_taps == NO_TORCH and torch_is_imported():
             try:
-                self.taps = TorchTaps(
-                    self.streams, self.log, self.modules, self.steps, self.sampling, self.boundary, self.evals.current
-                )
+                parts = self.streams, self.log, self.modules, self.steps, self.sampling, self.boundary
+                self.taps = TorchTaps(TapContext(*parts, self.evals.current))
             except Exception as error:  # an unknown torch: the rest of the agent is still useful
                 self.why_no_taps = f"off: not this torch: {error!r}"
         if self.taps is not None and not self.leaving:

@@ -13,7 +13,7 @@ unpickled.  Stdlib only, and it imports nothing of probe: the agent carries this
     log       first, last (byte offsets), credit                log* then end: rows (bytes)
     next      credit (more for a running scan or log)           -
     cancel    of (a request id: scan, log or arm)               - (the cancelled request ends in error)
-    stacks    -                                                 frames: threads (as agent/inspect/stacks.py has them)
+    stacks    -                                                 frames: threads (as agent/inspect/frames.py has them)
     flight    -                                                 entries: texts (torch's Flight Recorders as JSON, []
                                                                 without one), why_not, groups (name: ranks)
     peers     -                                                 known: ranks (each rank's record of its address:

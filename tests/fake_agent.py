@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 
 from probe import protocol as wire
-from probe.agent.inspect.stacks import stacks
+from probe.agent.inspect.frames import stacks
 from probe.agent.serve.server import Key, Refused, Server
 from probe.agent.steps.sampling import Sampling
 from probe.agent.storage.header import Header

@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from listed_source import listed
 
+from probe.agent.boundary.boundary import Boundary
 from probe.agent.names.modules import Modules
 from probe.agent.steps.sampling import Sampling
 from probe.agent.steps.step_count import Steps
@@ -24,6 +25,7 @@ from probe.agent.taps.modules.forward import Forward
 from probe.agent.taps.modules.forward_hooks import ForwardHooks
 from probe.agent.taps.optimizer import OptimizerStep
 from probe.agent.taps.optimizer_hooks import OptimizerHooks
+from probe.agent.taps.tap import TapContext
 from probe.arrays.arrow import table_of
 from probe.derive.partition import Partition
 from probe.host.facts import Facts
@@ -31,16 +33,21 @@ from probe.snapshot.log import START
 from probe.snapshot.log import Log as ReadersLog
 from probe.snapshot.rows import complete
 from probe.snapshot.source import Rank
-from probe.streams import MARKS, ON_DEMAND, SPANS, STEPS, STREAMS
+from probe.streams import BARE, MARKS, ON_DEMAND, STEPS, STREAMS
 from probe.tables.torch_trace import TABLE
 
 SMALL = 1  # bytes: the smallest ring
 COLUMNS = tuple(column for column in TABLE.columns if column.name not in ("rank", "host", "pid", "time"))
 
 
-def reporter(faults: list[str], tap: str) -> Callable[[Exception], None]:
-    """As TapFaults.reporter(), but it collects every fault."""
-    return lambda error: faults.append(f"{tap}: {error!r}")
+@dataclass
+class Context(TapContext):
+    """Collects every fault of every tap, and switches none off."""
+
+    every_fault: list[str] = field(default_factory=list)
+
+    def reporter(self, name: str) -> Callable[[Exception], None]:
+        return lambda error: self.every_fault.append(f"{name}: {error!r}")
 
 
 @dataclass
@@ -65,33 +72,31 @@ class Taps:
         optimizer_class: Callable[..., OptimizerStep | OptimizerHooks] = OptimizerStep,
         stream_bytes: int = SMALL,
     ) -> Taps:
-        log, faults, boundaries = Log(), list[str](), list[int]()
+        log, boundaries, sampling = Log(), list[int](), Sampling()
         streams = {name: Stream(name, slots, stream_bytes) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         modules = Modules(log)
-        steps = Steps(streams[STEPS], lambda count: boundaries.append(count) or 0, Sampling())
-        of_forward, of_backward, of_optimizer, of_device = (
-            reporter(faults, tap) for tap in ("forward", "backward", "optimizer", "device")
-        )
-        backward = Backward(streams[MARKS], streams[SPANS], modules, of_backward, of_forward)
-        forward = forward_class(streams[SPANS], backward, of_forward)
-        optimizer = optimizer_class(streams[SPANS], modules, steps, of_optimizer)
-        device = Device(streams, modules, forward, backward, optimizer, of_device, stream_bytes)
-        steps.samples = backward.samples
+        steps = Steps(streams[STEPS], lambda count: boundaries.append(count) or 0, sampling)
+        context = Context(streams, log, modules, steps, sampling, Boundary(), lambda thread: None)
+        taps = context.taps
+        taps["device"] = device = Device(context, stream_bytes)
+        taps["optimizer"] = optimizer = optimizer_class(context)
+        taps["backward"] = backward = Backward(context)
+        taps["forward"] = forward = forward_class(context)
+        faults = context.every_fault
         return cls(streams, log, modules, forward, backward, optimizer, device, steps, faults, boundaries)
 
     def install(self) -> None:
         if not self.optimizer.installed:
             self.optimizer.install()
         self.backward.install()
-        self.device.look()
-        self.device.open()
+        self.device.install()
         self.forward.install()
 
     def remove(self) -> None:
         self.forward.remove()
         self.backward.remove()
         self.optimizer.remove()
-        self.device.close()
+        self.device.switch(BARE)
 
     def rows(self, name: str) -> list[dict[str, int]]:
         stream, found = self.streams[name], []

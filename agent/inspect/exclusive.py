@@ -12,7 +12,7 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Any
 
-from .frames import frames_of_others
+from .frames import frames_of_others, outward
 
 _changing = allocate_lock()
 _LONG_INTERVAL_S = 1.0  # a switch interval that cannot elapse during a few microseconds
@@ -32,20 +32,10 @@ def exclusively(change: Callable[[], None], disturbs: Callable[[Any], bool], pat
         interval = sys.getswitchinterval()
         try:
             sys.setswitchinterval(_LONG_INTERVAL_S)
-            if not _any_frame(disturbs):
+            if not any(disturbs(each.f_code) for top in frames_of_others().values() for each in outward(top)):
                 change()
                 return True
         finally:
             sys.setswitchinterval(interval)
             _changing.release()
-    return False
-
-
-def _any_frame(disturbs: Callable[[Any], bool]) -> bool:
-    for top in frames_of_others().values():
-        frame: Any = top
-        while frame is not None:
-            if disturbs(frame.f_code):
-                return True
-            frame = frame.f_back
     return False

@@ -18,9 +18,9 @@ from ..boundary.back_edge_trace import in_a_trace
 from ..boundary.driving_loop import is_mark
 from ..inspect import frame_locals
 from ..inspect.exclusive import exclusively
-from ..inspect.frames import frames_of_others, is_ours
+from ..inspect.frames import frames_of_others, is_ours, outward
 from .namespace import PACKAGES, USERS, code_owner
-from .variable_names import OWN_NAMES, outward, parts_of, variables
+from .variable_names import MAX_FRAMES, values_in, variables
 
 LOOKS = 3  # per root: a variable that holds another root next time was a loop variable or a parameter
 LOOK_AGAIN_S = 1.0
@@ -97,36 +97,23 @@ def kind(module: Any) -> type:
 def _search(wanted: dict[int, int], held: dict[int, str | None], found: Found) -> None:
     """Find names until each root has its previous name, or any if it had none.  Keeps none of the job's objects."""
     end = monotonic() + LONGEST_S
-    for space in _namespaces(_innermost_frames()):
-        _find_in(space, wanted, found)
+    for space in _namespaces():
+        for name, value in values_in(space):
+            if id(value) in wanted:
+                found[wanted[id(value)]].append("".join(name))
         if monotonic() > end or all(
             found[serial] and (name or found[serial][0]) in found[serial] for serial, name in held.items()
         ):
             return
 
 
-def _find_in(space: dict[str, Any], wanted: dict[int, int], found: Found) -> None:
-    values = [(name, value) for name, value in list(space.items()) if not name.startswith("__")]
-    for name, value in values:
-        if id(value) in wanted and name not in OWN_NAMES:
-            found[wanted[id(value)]].append(name)
-    for name, value in values:
-        for part, inside in parts_of(value):
-            if id(inside) in wanted:
-                found[wanted[id(inside)]].append(f"{name}{part}")
-
-
-def _innermost_frames() -> list[FrameType]:
-    """The innermost frames of the other threads, the main thread's first."""
+def _namespaces() -> Iterator[dict[str, Any]]:
+    """Namespaces of the user's functions first; the main thread's first, and outer frames, whose variables live longer,
+    before inner ones."""
     threading: Any = sys.modules.get("threading")
     main = threading.main_thread().ident if threading is not None else None
-    frames = frames_of_others()
-    return [frames[thread] for thread in sorted(frames, key=lambda thread: thread != main)[:_MAX_THREADS]]
-
-
-def _namespaces(innermost: Sequence[FrameType]) -> Iterator[dict[str, Any]]:
-    """Namespaces of the user's functions first; outer frames, whose variables live longer, before inner ones."""
-    frames = [(code_owner(frame), frame) for top in innermost for frame in _from_outside(top)]
+    tops = sorted(frames_of_others().items(), key=lambda item: item[0] != main)[:_MAX_THREADS]
+    frames = [(code_owner(frame), frame) for _, top in tops for frame in _from_outside(top)]
     for kind in (USERS, PACKAGES):
         ordered = [frame for owner, frame in frames if owner == kind]
         for frame in ordered:
@@ -137,7 +124,7 @@ def _namespaces(innermost: Sequence[FrameType]) -> Iterator[dict[str, Any]]:
 
 def _from_outside(top: FrameType) -> Iterator[FrameType]:
     """Frames from the outermost to the first call of a module."""
-    for frame in reversed(list(outward(top))):
+    for frame in reversed(list(outward(top, MAX_FRAMES))):
         if frame.f_code.co_filename.endswith(_MODULE_PY) or is_ours(frame):
             return
         yield frame

@@ -6,7 +6,7 @@ an object the moment it dies; nothing here keeps an object alive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -36,12 +36,10 @@ class Modules:
         self._log = log
         self.serials: dict[int, int] = {}  # id(object) -> serial; read directly by the taps
         self._logged: dict[int, dict[str, Any]] = {}  # serial -> its last record in the log
-        self.dicts_by_serial: list[dict[int, Any]] = [
-            self._logged
-        ]  # dicts by serial, taps' too, from which dead objects are dropped
-        self.dicts_by_id: list[dict[int, Any]] = [self.serials]  # the same for dicts by id
-        self._alive: dict[int, ref[Any]] = {}
-        self._kinds: dict[int, int] = {}  # id -> kind of its log record
+        self._alive: dict[int, tuple[int, ref[Any]]] = {}  # id -> kind of its log record, the object
+        # Dicts by serial and by id, the taps' too, from which dead objects are dropped.
+        self.dicts_by_serial: list[dict[int, Any]] = [self._logged]
+        self.dicts_by_id: list[dict[int, Any]] = [self.serials, self._alive]
         self._models = ModelNames()
         self._has_new = False
 
@@ -79,8 +77,7 @@ class Modules:
     def _number(self, subject: Any, kind: int) -> int:
         key = id(subject)
         serial = self._log.next_id()
-        self._alive[key] = ref(subject, partial(self._forget, key))
-        self._kinds[key] = kind
+        self._alive[key] = kind, ref(subject, partial(self._forget, key))
         self.serials[key] = serial
         return serial
 
@@ -90,22 +87,9 @@ class Modules:
             each.pop(serial, None)
         for each in self.dicts_by_id:
             each.pop(key, None)
-        self._alive.pop(key, None)
-        self._kinds.pop(key, None)
 
-    @property
-    def training_thread_code(self) -> tuple[Callable[..., Any], ...]:
-        """The functions of this class and the log that run on the training thread."""
-        return (
-            Modules.meet,
-            Modules.meet_optimizer,
-            Modules.meet_loader,
-            Modules.device,
-            Modules._number,
-            Modules._forget,
-            Log.next_id,
-            Log.put,
-        )
+    # The functions of this class and the log that run on the training thread.
+    training_thread_code = meet, meet_optimizer, meet_loader, device, _number, _forget, Log.next_id, Log.put
 
     def name(self) -> None:
         """Find names and devices of all known objects if there are new ones.  The agent's thread."""
@@ -116,23 +100,21 @@ class Modules:
             self._name_models()
 
     def _name_all(self) -> None:
-        kinds, alive = self._kinds, list(self._alive.items())
-        subjects = {key: subject for key, reference in alive if (subject := reference()) is not None}
-        met = {key: subject for key, subject in subjects.items() if kinds.get(key) == LOG_MODULE}
-        inside = _parents(met)
-        devices = ModuleDevices()
-        for key, subject in subjects.items():
-            if key in met:
-                self._log_module(key, met, inside, devices)
-            elif kinds.get(key) == LOG_OPTIMIZER:
-                self._log_optimizer(key, subject, devices)
+        subjects = {record: dict[int, Any]() for record in (LOG_MODULE, LOG_OPTIMIZER, LOG_LOADER)}
+        for key, (record, reference) in list(self._alive.items()):
+            if (subject := reference()) is not None:
+                subjects[record][key] = subject
+        met = subjects[LOG_MODULE]
+        inside, devices = _parents(met), ModuleDevices()
+        for key in met:
+            self._log_module(key, met, inside, devices)
+        for key, optimizer in subjects[LOG_OPTIMIZER].items():
+            self._log_optimizer(key, optimizer, devices)
         self._name_models()
 
     def _name_models(self) -> None:
         """Add the model's name to each root's record."""
-        alive = [
-            (serial, reference()) for key, reference in list(self._alive.items()) if (serial := self.serials.get(key))
-        ]
+        alive = [(self.serials.get(key, 0), reference()) for key, (_, reference) in list(self._alive.items())]
         logged = self._logged
         roots = {serial: _layers(subject) for serial, subject in alive if logged.get(serial, {}).get("root") == serial}
         self._models.name(roots)
@@ -183,7 +165,6 @@ class Modules:
 
     def close(self) -> None:
         self._alive.clear()
-        self._kinds.clear()
         self.serials.clear()
 
 

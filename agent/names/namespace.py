@@ -16,6 +16,7 @@ from ..boundary.back_edge_trace import BackEdgeTrace, in_a_trace
 from ..boundary.driving_loop import is_mark
 from ..inspect import frame_locals
 from ..inspect.exclusive import exclusively
+from ..inspect.frames import outward
 
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _NOT_FILES = ("<frozen ", "<probe>")
@@ -33,7 +34,7 @@ class Namespace:
         self._own, self._own_before = own, dict(own)  # a copy: another snippet may change `own` meanwhile
         self._origins: dict[str, FrameType | dict[str, Any]] = {}
         self._before: dict[str, Any] = {}
-        read = _read_running if running else frame_locals.read
+        read = (lambda frame: dict(frame.f_locals)) if running else frame_locals.read
         self._frames, libraries = _split_frames(frame)
         self._library_locals: dict[str, Any] = {}
         for frame in reversed(libraries):
@@ -120,10 +121,7 @@ def _split_frames(frame: FrameType | None) -> tuple[list[FrameType], list[FrameT
 
     A job that is an installed program has no user code; then packages' code counts as the user's.
     """
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
+    frames = list(outward(frame))
     kinds = [code_owner(frame) for frame in frames]
     for kind in (USERS, PACKAGES):
         if kind in kinds:
@@ -144,10 +142,6 @@ def code_owner(frame: FrameType) -> int:
         return _OTHERS if file.startswith(os.path.dirname(torch) + os.sep) else PACKAGES
     roots = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch) + os.sep)
     return _OTHERS if file.startswith((*roots, *_NOT_FILES)) else USERS
-
-
-def _read_running(frame: FrameType) -> dict[str, Any]:
-    return dict(frame.f_locals)
 
 
 def attributes(value: Any) -> list[tuple[str, Any]]:
@@ -175,16 +169,15 @@ def _names_in_functions(code: CodeType) -> set[str]:
 
 def _empty_running(frames: list[FrameType]) -> None:
     """Empty the copies that reading left in another thread's frames, unless it is in a trace function."""
-    quiet = [
-        frame
-        for frame in frames
-        if frame.f_trace is None or type(frame.f_trace) is BackEdgeTrace or is_mark(frame.f_trace)
-    ]
+
+    def is_quiet(frame: FrameType) -> bool:
+        return frame.f_trace is None or type(frame.f_trace) is BackEdgeTrace or is_mark(frame.f_trace)
+
+    quiet = [frame for frame in frames if frame_locals.has_slots(frame) and is_quiet(frame)]
 
     def change() -> None:
         for frame in quiet:
-            if frame_locals.has_slots(frame):
-                frame_locals.empty({0: frame.f_locals})
+            frame_locals.empty({0: frame.f_locals})
 
     if frame_locals.COPIES:
         exclusively(change, in_a_trace)

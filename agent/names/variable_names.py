@@ -13,11 +13,12 @@ from types import FrameType
 from typing import Any
 
 from ..inspect import frame_locals
+from ..inspect.frames import outward
 from .namespace import PACKAGES, USERS, attributes, code_owner
 
-_MAX_FRAMES = 64  # searched, from the innermost
+MAX_FRAMES = 64  # searched, from the innermost
 _MAX_ITEMS = 16  # lists, tuples and dicts with more are not searched
-OWN_NAMES = {"self", "cls"}  # variables of the methods of a loader or its iterator
+_OWN_NAMES = {"self", "cls"}  # variables of the methods of a loader or its iterator
 _RETURN_LOCALS = {"locals", "vars", "eval", "exec"}
 
 Test = Callable[[Any], bool]
@@ -30,24 +31,16 @@ def readable() -> bool:
 
 def variable_name(frame: FrameType | None, *tests: Test) -> str | None:
     """The variable, attribute or item that passes a test: by order of tests, then users' frames before packages'."""
-    frames = [(code_owner(each), each) for each in outward(frame)]
+    frames = [(code_owner(each), each) for each in outward(frame, MAX_FRAMES)]
     ordered = [each for kind in (USERS, PACKAGES) for owner, each in frames if owner == kind]
     namespaces = [variables(each) for each in ordered]
     namespaces += {id(each.f_globals): each.f_globals for each in ordered}.values()
     for test in tests:
         for namespace in namespaces:
-            name = _name_in(namespace, test)
-            if name is not None:
-                return name
+            for name, value in values_in(namespace):
+                if test(value):
+                    return "".join(name)
     return None
-
-
-def outward(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(_MAX_FRAMES):
-        if frame is None:
-            return
-        yield frame
-        frame = frame.f_back
 
 
 def variables(frame: FrameType) -> dict[str, Any]:
@@ -58,26 +51,22 @@ def variables(frame: FrameType) -> dict[str, Any]:
     return frame_locals.read(frame)
 
 
-def _name_in(namespace: dict[str, Any], test: Test) -> str | None:
-    """Searches variables first, then one level deep inside their values."""
+def values_in(namespace: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
+    """((variable, ""), value) of all variables, then ((variable, part), value) of what is one level inside them."""
     variables = [(name, value) for name, value in list(namespace.items()) if not name.startswith("__")]
     for name, value in variables:
-        if name not in OWN_NAMES and test(value):
-            return name
+        if name not in _OWN_NAMES:
+            yield (name, ""), value
     for name, value in variables:
         for part, held in parts_of(value):
-            if test(held):
-                return f"{name}{part}"
-    return None
+            yield (name, part), held
 
 
 def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
-    if kind is dict:
+    if kind in (dict, list, tuple):
         if len(value) <= _MAX_ITEMS:
-            yield from ((f"[{key!r}]", held) for key, held in list(value.items()) if type(key) in (str, int))
-    elif kind in (list, tuple):
-        if len(value) <= _MAX_ITEMS:
-            yield from ((f"[{index}]", held) for index, held in enumerate(value))
+            items = list(value.items()) if kind is dict else enumerate(value)
+            yield from ((f"[{key!r}]", held) for key, held in items if type(key) in (str, int))
     elif kind.__module__ != "builtins":
         yield from ((f".{name}", held) for name, held in attributes(value))

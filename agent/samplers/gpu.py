@@ -9,35 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec, spec_from_file_location
 from time import perf_counter_ns
 from typing import Any
 
-from ...streams import (
-    GPU_ECC_ERRORS,
-    GPU_MEMORY_BYTES,
-    GPU_MEMORY_CLOCK_MHZ,
-    GPU_MEMORY_USED_BYTES,
-    GPU_MEMORY_UTIL_PCT,
-    GPU_NVLINK_RX_KB,
-    GPU_NVLINK_TX_KB,
-    GPU_PCIE_RX_BYTES,
-    GPU_PCIE_TX_BYTES,
-    GPU_POWER_LIMIT_MW,
-    GPU_POWER_MW,
-    GPU_SM_CLOCK_MHZ,
-    GPU_TEMPERATURE_CELSIUS,
-    GPU_THROTTLE_REASONS,
-    GPU_UTIL_PCT,
-    LOG_DEVICE,
-)
+from ... import streams
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .sampler import Absent
-from .visible_devices import visible_devices
+from .visible_devices import text, visible_devices
 
 _LIBRARY = "libnvidia-ml.so.1"
 # The only name of the module in the target: whether and what the job itself imports as pynvml stays untouched.
@@ -45,7 +28,8 @@ _PRIVATE_NAME = "_probe_agent.pynvml"
 _ALL_LINKS = 0xFFFFFFFF  # NVML's scope of a field for the sum over all NVLinks
 _SLOT_LIMIT = 1 << 63  # NVML marks "not available" by setting all bits, a value that does not fit into a slot
 
-Reading = Callable[[Any, Any], Iterator[tuple[int, int]]]  # (nvml, handle) -> (counter, value) ...
+Counters = Iterable[tuple[int, int]]  # (counter, value) ...
+Reading = Callable[[Any, Any], Counters]  # (nvml, handle) -> counters
 
 
 class Gpu:
@@ -106,15 +90,8 @@ class _Device:
             nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED, nvml.NVML_ERROR_NOT_FOUND,
             nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_DRIVER_NOT_LOADED,
         )  # fmt: skip
-        texts = {"uuid": self._text(nvml.nvmlDeviceGetUUID), "name": self._text(nvml.nvmlDeviceGetName)}
-        log.put(LOG_DEVICE, self._source, {"index": index, **texts})
-
-    def _text(self, get: Callable[[Any], Any]) -> str | None:
-        try:
-            value = get(self._handle)
-        except self._nvml.NVMLError:
-            return None
-        return value.decode() if isinstance(value, bytes) else str(value)  # bytes: older nvidia-ml-py
+        texts = {"uuid": text(nvml, nvml.nvmlDeviceGetUUID, handle), "name": text(nvml, nvml.nvmlDeviceGetName, handle)}
+        log.put(streams.LOG_DEVICE, self._source, {"index": index, **texts})
 
     def sample(self, samples: Stream) -> None:
         """Append one row per counter, all with the same time.  A transient failure leaves its counters out."""
@@ -134,54 +111,28 @@ class _Device:
                 self._readings.remove(read)
 
 
-def _utilization(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+def _utilization(nvml: Any, handle: Any) -> Counters:
     rates = nvml.nvmlDeviceGetUtilizationRates(handle)
-    yield GPU_UTIL_PCT, rates.gpu
-    yield GPU_MEMORY_UTIL_PCT, rates.memory
+    return [(streams.GPU_UTIL_PCT, rates.gpu), (streams.GPU_MEMORY_UTIL_PCT, rates.memory)]
 
 
-def _memory(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+def _memory(nvml: Any, handle: Any) -> Counters:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    yield GPU_MEMORY_USED_BYTES, memory.used
-    yield GPU_MEMORY_BYTES, memory.total
+    return [(streams.GPU_MEMORY_USED_BYTES, memory.used), (streams.GPU_MEMORY_BYTES, memory.total)]
 
 
-def _power(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
-    yield GPU_POWER_MW, nvml.nvmlDeviceGetPowerUsage(handle)
-
-
-def _power_limit(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
-    yield GPU_POWER_LIMIT_MW, nvml.nvmlDeviceGetEnforcedPowerLimit(handle)
-
-
-def _temperature(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
-    yield GPU_TEMPERATURE_CELSIUS, nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-
-
-def _sm_clock(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
-    yield GPU_SM_CLOCK_MHZ, nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
-
-
-def _memory_clock(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
-    yield GPU_MEMORY_CLOCK_MHZ, nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)
-
-
-def _throttle(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
-    yield GPU_THROTTLE_REASONS, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-
-
-def _ecc(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+def _uncorrected_ecc_errors(nvml: Any, handle: Any) -> Counters:
     kinds = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-    yield GPU_ECC_ERRORS, nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds)
+    return [(streams.GPU_ECC_ERRORS, nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds))]
 
 
-def _links(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
+def _links(nvml: Any, handle: Any) -> Counters:
     """PCIe and NVLink traffic in one call; each field has a status of its own."""
     fields = {
-        (nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0): GPU_PCIE_RX_BYTES,
-        (nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0): GPU_PCIE_TX_BYTES,
-        (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS): GPU_NVLINK_RX_KB,
-        (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS): GPU_NVLINK_TX_KB,
+        (nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0): streams.GPU_PCIE_RX_BYTES,
+        (nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0): streams.GPU_PCIE_TX_BYTES,
+        (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS): streams.GPU_NVLINK_RX_KB,
+        (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS): streams.GPU_NVLINK_TX_KB,
     }
     found = list(nvml.nvmlDeviceGetFieldValues(handle, list(fields)))
     for counter, field in zip(fields.values(), found, strict=True):
@@ -193,8 +144,19 @@ def _links(nvml: Any, handle: Any) -> Iterator[tuple[int, int]]:
 
 
 _READINGS: tuple[Reading, ...] = (
-    _utilization, _memory, _power, _power_limit, _temperature, _sm_clock, _memory_clock, _throttle, _ecc, _links
-)  # fmt: skip
+    _utilization,
+    _memory,
+    lambda nvml, gpu: [(streams.GPU_POWER_MW, nvml.nvmlDeviceGetPowerUsage(gpu))],
+    lambda nvml, gpu: [(streams.GPU_POWER_LIMIT_MW, nvml.nvmlDeviceGetEnforcedPowerLimit(gpu))],
+    lambda nvml, gpu: [
+        (streams.GPU_TEMPERATURE_CELSIUS, nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))
+    ],
+    lambda nvml, gpu: [(streams.GPU_SM_CLOCK_MHZ, nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM))],
+    lambda nvml, gpu: [(streams.GPU_MEMORY_CLOCK_MHZ, nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM))],
+    lambda nvml, gpu: [(streams.GPU_THROTTLE_REASONS, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))],
+    _uncorrected_ecc_errors,
+    _links,
+)
 
 
 def pynvml_at(path: str | None) -> Any:

@@ -10,23 +10,7 @@ import os
 from collections.abc import Callable
 from time import perf_counter_ns, process_time_ns, sleep
 
-from ...streams import (
-    CORE_WAIT_NS,
-    CPU_NS,
-    GIL_WAIT_NS,
-    HOST_IDLE_TICKS,
-    HOST_MEMORY_AVAILABLE_KB,
-    HOST_MEMORY_KB,
-    HOST_TICKS,
-    INVOLUNTARY_SWITCHES,
-    MAJOR_FAULTS,
-    PROCESS,
-    READ_BYTES,
-    RSS_BYTES,
-    THREADS,
-    VOLUNTARY_SWITCHES,
-    WRITTEN_BYTES,
-)
+from ... import streams
 from ..storage.rows import Stream
 
 Readings = tuple[tuple[int, int], ...]  # (counter, value)
@@ -68,14 +52,14 @@ class Process:
         gil_wait_ns = self._gil_wait_ns()
         usage, cpu_ns, now = self._getrusage(self._of_process), process_time_ns(), perf_counter_ns()
         append = self._append
-        append(now, PROCESS, CPU_NS, cpu_ns)
-        append(now, PROCESS, VOLUNTARY_SWITCHES, usage.ru_nvcsw)
-        append(now, PROCESS, INVOLUNTARY_SWITCHES, usage.ru_nivcsw)
-        append(now, PROCESS, MAJOR_FAULTS, usage.ru_majflt)
-        append(now, PROCESS, GIL_WAIT_NS, gil_wait_ns)
+        append(now, streams.PROCESS, streams.CPU_NS, cpu_ns)
+        append(now, streams.PROCESS, streams.VOLUNTARY_SWITCHES, usage.ru_nvcsw)
+        append(now, streams.PROCESS, streams.INVOLUNTARY_SWITCHES, usage.ru_nivcsw)
+        append(now, streams.PROCESS, streams.MAJOR_FAULTS, usage.ru_majflt)
+        append(now, streams.PROCESS, streams.GIL_WAIT_NS, gil_wait_ns)
         for fd in list(self._files):
             for counter, value in self._read(fd):
-                append(now, PROCESS, counter, value)
+                append(now, streams.PROCESS, counter, value)
 
     def _gil_wait_ns(self) -> int:
         """How much longer than a nap it took until this thread could run Python again.
@@ -106,28 +90,28 @@ class Process:
 
 def _stat(text: bytes) -> Readings:
     fields = text[text.rindex(b")") + 2 :].split()
-    return (THREADS, int(fields[17])), (RSS_BYTES, int(fields[21]) * _PAGE)
+    return (streams.THREADS, int(fields[17])), (streams.RSS_BYTES, int(fields[21]) * _PAGE)
 
 
 def _schedule(text: bytes) -> Readings:
     """For the main thread, the file holds the time on a core, the time waiting for one, and the number of slices."""
-    return ((CORE_WAIT_NS, int(text.split()[1])),)
+    return ((streams.CORE_WAIT_NS, int(text.split()[1])),)
 
 
 def _io(text: bytes) -> Readings:
     named = _named(text)
-    return (READ_BYTES, named[b"read_bytes:"]), (WRITTEN_BYTES, named[b"write_bytes:"])
+    return (streams.READ_BYTES, named[b"read_bytes:"]), (streams.WRITTEN_BYTES, named[b"write_bytes:"])
 
 
 def _host_stat(text: bytes) -> Readings:
     """user nice system idle iowait irq softirq steal; user already includes the guest times that follow."""
     ticks = [int(field) for field in text.partition(b"\n")[0].split()[1:9]]
-    return (HOST_TICKS, sum(ticks)), (HOST_IDLE_TICKS, ticks[3] + ticks[4])
+    return (streams.HOST_TICKS, sum(ticks)), (streams.HOST_IDLE_TICKS, ticks[3] + ticks[4])
 
 
 def _host_memory(text: bytes) -> Readings:
     named = _named(text.replace(b" kB", b""))
-    return (HOST_MEMORY_KB, named[b"MemTotal:"]), (HOST_MEMORY_AVAILABLE_KB, named[b"MemAvailable:"])
+    return (streams.HOST_MEMORY_KB, named[b"MemTotal:"]), (streams.HOST_MEMORY_AVAILABLE_KB, named[b"MemAvailable:"])
 
 
 def _named(text: bytes) -> dict[bytes, int]:

@@ -8,6 +8,7 @@ that order only with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 
@@ -20,7 +21,7 @@ def visible_devices(nvml: Any) -> list[Any]:
     devices = []
     for word in (word.strip() for word in asked.split(",")):
         if word.startswith("MIG-"):
-            devices.append(_or_none(nvml, lambda word=word: nvml.nvmlDeviceGetHandleByUUID(word)))
+            devices.append(_or_none(nvml, nvml.nvmlDeviceGetHandleByUUID, word))
             continue
         number = int(word) if word.isdecimal() else None
         index = _index_of_uuid(nvml, word, count) if word.startswith("GPU-") else number
@@ -32,30 +33,32 @@ def visible_devices(nvml: Any) -> list[Any]:
 
 def _index_of_uuid(nvml: Any, prefix: str, count: int) -> int | None:
     """CUDA accepts a prefix of a UUID if only one device has it."""
-    uuids = [_or_none(nvml, lambda index=index: _uuid(nvml, index)) or "" for index in range(count)]
+    handles = [_or_none(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
+    uuids = ["" if handle is None else text(nvml, nvml.nvmlDeviceGetUUID, handle) or "" for handle in handles]
     found = [index for index, uuid in enumerate(uuids) if uuid.startswith(prefix)]
     return found[0] if len(found) == 1 else None
 
 
-def _uuid(nvml: Any, index: int) -> str:
-    uuid = nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
-    return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
-
-
 def _device_or_instance(nvml: Any, index: int) -> Any:
     """The device, or its first MIG instance if it is partitioned: CUDA uses only one instance."""
-    handle = _or_none(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
-    if handle is None or not (_or_none(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)) or [0])[0]:
+    handle = _or_none(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+    if handle is None or not (_or_none(nvml, nvml.nvmlDeviceGetMigMode, handle) or [0])[0]:
         return handle
-    for place in range(_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
-        instance = _or_none(nvml, lambda place=place: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+    for place in range(_or_none(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        instance = _or_none(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
         if instance is not None:
             return instance
     return handle
 
 
-def _or_none(nvml: Any, call: Any) -> Any:
+def text(nvml: Any, get: Callable[[Any], Any], handle: Any) -> str | None:
+    """What this call says of a device; None if it fails."""
+    value = _or_none(nvml, get, handle)
+    return value.decode() if isinstance(value, bytes) else value  # bytes: older nvidia-ml-py
+
+
+def _or_none(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return call()
+        return call(*arguments)
     except nvml.NVMLError:
         return None

@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any
 from weakref import ref
 
-from ..inspect.frames import is_ours
+from ..inspect.frames import is_ours, outward
 from ..names.namespace import PACKAGES, USERS, code_owner
-from ..names.variable_names import outward, parts_of, readable, variables
+from ..names.variable_names import MAX_FRAMES, parts_of, readable, variables
 
 TRAINER, SCHEDULER = "trainer", "scheduler"
 _MIN_GROWTHS = 2  # in a row: a single one may be the end of an epoch
@@ -76,7 +76,7 @@ def _sources(frame: FrameType | None, optimizer: Any) -> list[tuple[str, Read]]:
 
 def _objects(frame: FrameType | None) -> Iterator[Any]:
     """Objects held by variables, and the objects one level deep inside those."""
-    frames = [each for each in outward(frame) if code_owner(each) in (USERS, PACKAGES)]
+    frames = [each for each in outward(frame, MAX_FRAMES) if code_owner(each) in (USERS, PACKAGES)]
     frames = [each for each in frames if not is_ours(each)]
     spaces = [variables(each) for each in frames]
     for space in [*spaces, *{id(each.f_globals): each.f_globals for each in frames}.values()]:

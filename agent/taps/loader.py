@@ -11,37 +11,36 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from ...streams import FAILED
-from ..boundary.boundary import Boundary
+from ...streams import BARE, FAILED, LOADS
 from ..names.modules import Modules
 from ..names.namespace import attributes
 from ..names.variable_names import readable, variable_name
 from ..storage.rows import Stream
-from .tap_faults import ReportFault
+from .tap import ReportFault, Tap, TapContext
 
 _TO_THE_JOB = 4  # frames from _name() to the frame that takes the batch
 _SEARCHES = 64  # searches for names, at 0.1 ms each; a job that keeps making loaders has more loaders than names
 
 
-class Loader:
-    """install() and remove() run on any thread."""
+class Loader(Tap):
+    name, off_after = "loader", ("loader",)
 
-    def __init__(self, loads: Stream, modules: Modules, boundary: Boundary, report_fault: ReportFault) -> None:
+    def __init__(self, context: TapContext) -> None:
         dataloader_py = sys.modules.get("torch.utils.data.dataloader")
         self._class: Any = getattr(dataloader_py, "_BaseDataLoaderIter", None)
-        self.why_not = "" if self._class is not None else "off: the process has not imported torch.utils.data"
+        if self._class is None:
+            self.why_off = "the process has not imported torch.utils.data"
+            return
+        self._original = self._class.__next__
+        known = Loaders(context.modules, dataloader_py.DataLoader)  # type: ignore[union-attr]
+        loading, loads, report_fault = context.boundary.loading, context.streams[LOADS], context.reporter(self.name)
+        self._wrapped = _wrap(self._original, loading, loads, known.serial, report_fault)
+
+    def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
         if self._class is not None:
-            self._original = self._class.__next__
-            known = Loaders(modules, dataloader_py.DataLoader)  # type: ignore[union-attr]
-            self._wrapped = _wrap(self._original, boundary.loading, loads, known.serial, report_fault)
-
-    def install(self) -> None:
-        if self._class is not None and self._class.__next__ is self._original:
-            self._class.__next__ = self._wrapped
-
-    def remove(self) -> None:
-        if self._class is not None and self._class.__next__ is self._wrapped:
-            self._class.__next__ = self._original
+            old, new = (self._wrapped, self._original) if flags & BARE else (self._original, self._wrapped)
+            if self._class.__next__ is old:
+                self._class.__next__ = new
 
 
 class Loaders:

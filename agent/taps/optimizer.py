@@ -16,13 +16,14 @@ from time import perf_counter_ns
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from ...streams import OPTIMIZER
+from ...streams import BARE, OPTIMIZER, SPANS, UNTIMED
 from ..names.modules import Modules
+from ..noop import noop
 from ..steps.step_count import Steps
 from ..storage.rows import Stream
 from .dynamo import shielded_from_dynamo, skip
 from .optimizer_hooks import OptimizerHooks
-from .tap_faults import ReportFault
+from .tap import ReportFault, Tap, TapContext
 
 _SOURCE = """
 def _around(func):
@@ -35,12 +36,13 @@ def _around(func):
 """
 
 
-class OptimizerStep:
+class OptimizerStep(Tap):
     """install() and remove() run on any thread, any number of times; steps in flight are not disturbed."""
 
-    state = "on"
+    name, fallback = "optimizer", OptimizerHooks
 
-    def __init__(self, spans: Stream, modules: Modules, steps: Steps, report_fault: ReportFault) -> None:
+    def __init__(self, context: TapContext) -> None:
+        """Raises LookupError if torch's code is not known."""
         self._optimizer_py = sys.modules["torch.optim.optimizer"]
         self._class: Any = self._optimizer_py.Optimizer
         self._maker: Any = self._class.profile_hook_step  # wraps the step of a class when its first instance is made
@@ -50,30 +52,25 @@ class OptimizerStep:
             raise LookupError("Optimizer.profile_hook_step makes no known wrapper")
         self._original, self._ours = original, _swapped(original)
         self._timed = [True]
-        self._functions = {**_NEEDED, "_probe_stepped": _stepped(self._timed, spans, modules, steps, report_fault)}
+        parts = context.streams[SPANS], context.modules, context.steps, context.reporter(self.name)
+        self._functions = {**_NEEDED, "_probe_stepped": _stepped(self._timed, *parts)}
         self.installed = False
 
-    def install(self, patience_s: float = 0.0) -> bool:
+    def install(self) -> None:
         if not self.installed:
             self._optimizer_py.__dict__.update(self._functions)
             self._put(self._original, self._ours)
             self.installed = True
-        return True
 
-    def remove(self) -> bool:
+    def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
+        """Steps are counted either way."""
+        self._timed[:] = [] if flags & (BARE | UNTIMED) else [True]
+
+    def remove(self) -> None:
         if self.installed:
             self._put(self._ours, self._original)
-            self._optimizer_py.__dict__.update(_NEEDED, _probe_stepped=_nothing)
+            self._optimizer_py.__dict__.update(_NEEDED, _probe_stepped=noop)  # for steps in flight
             self.installed = False
-        return True
-
-    def time_steps(self, wanted: bool) -> None:
-        """Turn the timing of steps on or off; steps are counted either way.  Any thread."""
-        self._timed[:] = [True] if wanted else []
-
-    def forget(self) -> None:
-        """In a forked child."""
-        self.remove()
 
     def call_around(self, around: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Make the swapped code call the functions that around() makes of its own.  Any thread."""
@@ -90,20 +87,10 @@ class OptimizerStep:
                 function.__code__ = new
 
 
-def optimizer_tap(*parts: Any) -> OptimizerStep | OptimizerHooks:
-    """The tap for this torch; both classes take the same arguments."""
-    try:
-        return OptimizerStep(*parts)
-    except LookupError:
-        return OptimizerHooks(*parts)
-
-
 def wrapper_of(making: CodeType) -> CodeType | None:
     """The code of the wrapper that profile_hook_step puts around each step, if our code can replace it."""
-    for constant in making.co_consts:
-        if isinstance(constant, CodeType) and constant.co_freevars == ("func",) and not constant.co_argcount:
-            return constant
-    return None
+    codes = [constant for constant in making.co_consts if isinstance(constant, CodeType)]
+    return next((code for code in codes if code.co_freevars == ("func",) and not code.co_argcount), None)
 
 
 @lru_cache(maxsize=1)  # the process's next agent reuses it
@@ -160,10 +147,6 @@ def _stepped(
 
     made: Callable[[Any, int], None] = shielded_from_dynamo(stepped)
     return made
-
-
-def _nothing(*_: Any) -> None:
-    """What steps in flight call once the tap is removed."""
 
 
 _NEEDED: dict[str, Any] = {"_probe_clock": perf_counter_ns, "_probe_function": FunctionType, "_probe_cell": CellType}

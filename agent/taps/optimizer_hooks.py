@@ -13,62 +13,68 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from ...streams import OPTIMIZER
+from ...streams import BARE, OPTIMIZER, SAMPLED, SPANS, UNTIMED
 from ..inspect.exclusive import exclusively
 from ..names.modules import Modules
 from ..steps.step_count import Steps
 from ..storage.rows import Stream
 from .dynamo import shielded_from_dynamo
-from .tap_faults import ReportFault
+from .tap import ReportFault, Tap, TapContext
 
 
-class OptimizerHooks:
-    """Used instead of OptimizerStep: install() and remove() run on any thread and return False if time ran out."""
+class OptimizerHooks(Tap):
+    """Used instead of OptimizerStep: install() and remove() run on any thread and wait for the job to leave a step."""
 
-    state = "on: hooks, this torch's Optimizer.profile_hook_step is not known"
+    name = "optimizer"
 
-    def __init__(self, spans: Stream, modules: Modules, steps: Steps, report_fault: ReportFault) -> None:
+    def __init__(self, context: TapContext) -> None:
+        report_fault = context.reporter(self.name)
         self._optimizer_py = sys.modules["torch.optim.optimizer"]
-        self._enclosing = _Enclosing(spans, report_fault)
-        self._hooks = _hooks(modules, steps, report_fault, self._enclosing)
+        self._enclosing = _Enclosing(context.streams[SPANS], report_fault)
+        self._hooks = _hooks(context.modules, context.steps, report_fault, self._enclosing)
         self._handles: list[Any] = []
 
     @property
     def installed(self) -> bool:
         return bool(self._handles)
 
-    def install(self, patience_s: float = 1.0) -> bool:
-        register = (
-            self._optimizer_py.register_optimizer_step_pre_hook,
-            self._optimizer_py.register_optimizer_step_post_hook,
-        )
+    @property
+    def state(self) -> str | None:
+        if not self.installed:
+            return "waiting for the job to leave optimizer.step"
+        return "on: hooks, this torch's Optimizer.profile_hook_step is not known"
+
+    def install(self, patience_s: float = 1.0) -> None:
+        torch, (pre, post) = self._optimizer_py, self._hooks
 
         def put() -> None:
-            self._handles = [put_hook(hook) for put_hook, hook in zip(register, self._hooks, strict=True)]
+            before, after = torch.register_optimizer_step_pre_hook, torch.register_optimizer_step_post_hook
+            self._handles = [before(pre), after(post)]
 
-        self._enclosing.install()
-        return exclusively(put, _iterates_hooks, patience_s)
+        self.switch(SAMPLED)
+        exclusively(put, _iterates_hooks, patience_s)
 
-    def remove(self) -> bool:
-        self._enclosing.remove()
-        return not self._handles or exclusively(self._take, _iterates_hooks)
+    def tend(self) -> None:
+        if not self.installed:
+            self.install(patience_s=0.01)
 
-    def time_steps(self, wanted: bool) -> None:
-        """Turn the timing of steps on or off; steps are counted either way.  Any thread."""
-        if wanted:
-            self._enclosing.install()
-        else:
-            self._enclosing.remove()
+    def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
+        """Steps are counted either way."""
+        self._enclosing.switch(not flags & (BARE | UNTIMED))
+
+    def remove(self) -> str | None:
+        self.switch(BARE)
+        if self._handles and not exclusively(self._take, _iterates_hooks):
+            return "inert optimizer hooks: the job stands inside optimizer.step"
+        return None
 
     def forget(self) -> None:
-        """In a forked child, where only this thread runs."""
-        self._enclosing.remove()
+        self.switch(BARE)
         self._take()
 
     def _take(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        while self._handles:
+            self._handles.pop().remove()
 
 
 def _iterates_hooks(code: Any) -> bool:
@@ -81,25 +87,22 @@ class _Enclosing:
 
     def __init__(self, spans: Stream, report_fault: ReportFault) -> None:
         self._class: Any = sys.modules["torch.autograd.profiler"].record_function
-        self._enter, self._exit = self._class.__enter__, self._class.__exit__
+        self._original = self._class.__enter__, self._class.__exit__
         self.opened: dict[int, int] = {}  # thread -> when it entered the step that is about to begin
         self.closing: dict[int, tuple[int, int]] = {}  # thread -> start and serial of the step it is about to leave
         self.timed = False
         self._ours = self._wrapped(spans, report_fault)
 
-    def install(self) -> None:
-        if (self._class.__enter__, self._class.__exit__) == (self._enter, self._exit):
-            self._class.__enter__, self._class.__exit__ = self._ours
-        self.timed = True
-
-    def remove(self) -> None:
-        self.timed = False
-        if (self._class.__enter__, self._class.__exit__) == self._ours:
-            self._class.__enter__, self._class.__exit__ = self._enter, self._exit
+    def switch(self, wanted: bool) -> None:
+        self.timed = self.timed and wanted
+        old, new = (self._original, self._ours) if wanted else (self._ours, self._original)
+        if (self._class.__enter__, self._class.__exit__) == old:
+            self._class.__enter__, self._class.__exit__ = new
+        self.timed = wanted
 
     def _wrapped(self, spans: Stream, report_fault: ReportFault) -> tuple[Callable[..., Any], Callable[..., Any]]:
         clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, spans.append
-        enter, leave, opened, closing = self._enter, self._exit, self.opened, self.closing
+        (enter, leave), opened, closing = self._original, self.opened, self.closing
 
         def __enter__(self: Any) -> Any:
             if self.name.startswith("Optimizer.step#"):

@@ -25,11 +25,9 @@ class Untested(Exception):
 
 def why_off() -> str:
     """The reason why all this is off in this process, "" if it is not; takes some 5 µs."""
-    if _is_lifted():
-        return ""
     if cuda_is_in_use():
-        return _because("CUDA is in use")
-    return next((_because(f"a process group uses {name}") for name in sorted(_backends() - _CPU_BACKENDS)), "")
+        return _unless_lifted("CUDA is in use")
+    return next((_unless_lifted(f"a process group uses {name}") for name in sorted(_backends() - _CPU_BACKENDS)), "")
 
 
 def cuda_check() -> Callable[[], None]:
@@ -37,25 +35,21 @@ def cuda_check() -> Callable[[], None]:
     is_initialized = sys.modules["torch"].cuda.is_initialized
 
     def check() -> None:
-        if is_initialized() and not _is_lifted():
-            raise Untested(_because("CUDA is in use"))
+        if is_initialized() and (why := _unless_lifted("CUDA is in use")):
+            raise Untested(why)
 
     return check
 
 
 def check_backends(names: Iterable[str]) -> None:
     """Raises Untested if one of these backends of a process group uses devices."""
-    unknown = sorted(set(names) - _CPU_BACKENDS)
-    if unknown and not _is_lifted():
-        raise Untested(_because(f"a process group uses {unknown[0]}"))
+    for name in sorted(set(names) - _CPU_BACKENDS):
+        if why := _unless_lifted(f"a process group uses {name}"):
+            raise Untested(why)
 
 
-def _is_lifted() -> bool:
-    return os.environ.get(_SWITCH) == "1"
-
-
-def _because(what: str) -> str:
-    return f"{what}, and {wire.UNTESTED}"
+def _unless_lifted(what: str) -> str:
+    return "" if os.environ.get(_SWITCH) == "1" else f"{what}, and {wire.UNTESTED}"
 
 
 def _backends() -> set[str]:

@@ -24,7 +24,7 @@ class Everything:
         self._agent = _agent()
         flags = self._flags()
         self._agent.sampling.begin_step = lambda *_: self._begin_step(flags)
-        self._agent.taps.optimizer.install()
+        self._agent.taps.by_name["optimizer"].install()
         self._begin_step(flags)
         self._agent.steps.resample()
         self._before = self._rows()
@@ -41,7 +41,7 @@ class Everything:
 
     def take(self) -> int:
         self._agent.sampling.gate(BARE, False)
-        self._agent.taps.optimizer.remove()
+        self._agent.taps.by_name["optimizer"].remove()
         return self._rows() - self._before
 
 

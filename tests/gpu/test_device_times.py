@@ -23,7 +23,7 @@ RING = 64 * MB
 
 def known(taps: Taps) -> list[dict[str, Any]]:
     torch.cuda.synchronize()
-    taps.device.tend()
+    taps.device.drain()
     return taps.table()
 
 
@@ -96,7 +96,7 @@ def test_what_is_recorded_is_cheap(device: str) -> None:
                 step()
             torch.cuda.synchronize()
             times[watched].append(time.perf_counter() - start)
-            taps.device.tend()
+            taps.device.drain()
     ratio = statistics.median(times[True]) / statistics.median(times[False])
     print({"step_ms": 200 * statistics.median(times[False]), "ratio_with_all_steps_recorded": ratio})
     assert ratio < 1.10
@@ -121,7 +121,7 @@ def test_a_capture_is_not_broken_by_the_agents_thread(device: str) -> None:
 
         def tend() -> None:
             while not over.is_set():
-                taps.device.tend()
+                taps.device.drain()
 
         thread = threading.Thread(target=tend)
         thread.start()

@@ -83,7 +83,7 @@ def test_collectives_that_the_job_calls_itself_are_the_users(ranks):
 
 
 def test_the_tap_stays_on_in_every_scenario(ranks):
-    assert {name: result["why_not"] for name, result in ranks[0].items() if result.get("why_not")} == {}
+    assert {name: result["why_off"] for name, result in ranks[0].items() if result.get("why_off")} == {}
 
 
 def test_everything_comes_out_the_same_with_the_tap_on_off_and_toggled(ranks):

@@ -223,7 +223,7 @@ def test_a_torch_function_mode_of_the_job_sees_no_call_of_ours(ranks):
 
 
 def test_the_tap_stays_on_in_every_scenario(ranks):
-    assert {name: result["why_not"] for name, result in ranks[0].items() if result.get("why_not")} == {}
+    assert {name: result["why_off"] for name, result in ranks[0].items() if result.get("why_off")} == {}
 
 
 def test_kernels_stay_while_a_thread_is_inside_one(ranks):

@@ -35,7 +35,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
 
 
 def is_off(told: dict[str, Any], why: str) -> bool:
-    return (told["why_not"], told["recording"], told["held"]) == (why, False, 0)
+    return (told["why_off"], told["recording"], told["held"]) == (why, False, 0)
 
 
 def are_refused(told: list[str | None]) -> bool:
@@ -58,7 +58,7 @@ def test_a_one_sided_collective_of_an_eval_is_refused_without_the_tap_too(ranks:
 def test_the_variable_for_tests_on_devices_turns_everything_on(ranks: Ranks) -> None:
     for rank in ranks:
         told = rank["lifted"]
-        assert (told["why_not"], told["recording"], told["rows"]) == ("", True, 100) and told["dumps"]
+        assert (told["why_off"], told["recording"], told["rows"]) == ("", True, 100) and told["dumps"]
 
 
 def test_no_flight_recorder_is_dumped(ranks: Ranks) -> None:
@@ -74,7 +74,7 @@ def test_cuda_that_starts_later_releases_what_is_held_and_closes_rows_in_flight(
     assert first["before"]["recording"] and (first["before"]["rows"], first["before"]["held"]) == (51, 50)
     for rank in ranks:
         told = rank["comes_later"]
-        assert told["at_once"]["why_not"] == CUDA and is_off(told["after"], CUDA)
+        assert told["at_once"]["why_off"] == CUDA and is_off(told["after"], CUDA)
         assert (told["rows"], told["in_flight"], told["at_the_end"], told["status"]) == (1, 0, 0, 0)
     assert [rank["comes_later"]["sums"] for rank in ranks] == [[8.0, 4.0 * sum(range(50))], [8.0, 0.0]]
 

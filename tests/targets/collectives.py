@@ -28,7 +28,7 @@ from probe import streams
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
 from probe.agent.taps.collectives.flight_recorder import dumps
-from probe.agent.taps.collectives.tap import Collectives
+from probe.agent.taps.collectives.recorder import CollectiveRecorder
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
@@ -47,7 +47,7 @@ class Recorder:
         self.log.put = lambda kind, id, payload: (self.records.__setitem__(id, payload), put(kind, id, payload))
         self.eval = None
         self.spans = Stream(streams.SPANS, streams.STREAMS[streams.SPANS], 4 << 20)
-        self.tap = Collectives(self.stream, self.spans, self.log, lambda thread: self.eval)
+        self.tap = CollectiveRecorder(self.stream, self.spans, self.log, lambda thread: self.eval)
 
     def rows_since(self, position):
         self.settle(position)
@@ -374,7 +374,7 @@ def own_failure(recorder):
     other.tap.install()
     data = torch.ones(2)
     dist.all_reduce(data)
-    why = other.tap.why_not
+    why = other.tap.why_off
     other.tap.resume()
     dist.all_reduce(data)
     left = other.stream.position()
@@ -442,13 +442,13 @@ def main(out, names):
     )
     recorder, results = Recorder(), {}
     recorder.tap.install()
-    results["installed"] = {"installed": recorder.tap.installed, "why_not": recorder.tap.why_not}
+    results["installed"] = {"installed": recorder.tap.installed, "why_off": recorder.tap.why_off}
     for name in names or SCENARIOS:
         dist.barrier()
         position = recorder.stream.position()
         told = SCENARIOS[name](recorder) or {}
         results[name] = {"position": position, "rows": recorder.rows_since(position)} | told
-        results[name]["why_not"] = recorder.tap.why_not
+        results[name]["why_off"] = recorder.tap.why_off
     dist.barrier()
     removed = recorder.tap.remove()
     after = (

@@ -73,7 +73,7 @@ def held(tap: Any) -> int:
 
 
 def told(tap: Any) -> Told:
-    return {"why_not": tap.why_not, "recording": tap.recording, "held": held(tap), "since_ns": tap.since_ns}
+    return {"why_off": tap.why_off, "recording": tap.recording, "held": held(tap), "since_ns": tap.since_ns}
 
 
 def operations() -> list[weakref.ref[Any]]:

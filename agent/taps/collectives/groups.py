@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ....streams import LOG_GROUP
+from ...storage.log import Log
 from ..untested_devices import check_backends
-
-Log = Callable[[dict[str, Any]], int]  # a LOG_GROUP record's payload -> its id
 
 
 @dataclass
@@ -51,6 +51,7 @@ class Groups:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._known: dict[int, _Known] = {}
+        self._ids: dict[str, int] = {}  # a group's record -> its id, also after its Python object was recreated
 
     def of(self, process_group: Any, tensors: Sequence[Any]) -> Group:
         """The group, with the backend that serves these tensors.  Raises Untested before it has done anything."""
@@ -67,9 +68,8 @@ class Groups:
         return group
 
     def forget(self) -> None:
-        """Break the reference cycles at the end: each weakref's callback holds this, and `_log` its owner."""
+        """Break the reference cycles at the end: each weakref's callback holds this."""
         self._known.clear()
-        self._log = _log_nothing
 
     def _meet(self, process_group: Any, forget: Callable[[Any], Any]) -> _Known:
         backends = [process_group._get_backend(device) for device in process_group._device_types]
@@ -79,17 +79,15 @@ class Groups:
 
     def _learn(self, process_group: Any, device: Any) -> Group:
         owner = process_group if device is None else process_group._get_backend(device)
-        backend = str(owner._get_backend_name())
-        ranks, size, name = ranks_of(process_group), int(process_group.size()), str(process_group.group_name)
-        record = {
-            "name": name,
-            "backend": backend,
-            "size": size,
-            "rank": int(process_group.rank()),
-            "ranks": None if ranks is None else list(ranks),
-        }
+        backend, name = str(owner._get_backend_name()), str(process_group.group_name)
+        ranks, rank, size = ranks_of(process_group), int(process_group.rank()), int(process_group.size())
+        record = {"name": name, "backend": backend, "size": size, "rank": rank, "ranks": ranks and list(ranks)}
+        key = repr(record)
+        if key not in self._ids:
+            self._ids[key] = self._log.next_id()
+            self._log.put(LOG_GROUP, self._ids[key], record)
         return Group(
-            id=self._log(record),
+            id=self._ids[key],
             name=name,
             size=size,
             ranks=ranks,
@@ -98,10 +96,6 @@ class Groups:
             device=device,
             has_numbers=_keeps_numbers(owner),
         )
-
-
-def _log_nothing(record: dict[str, Any]) -> int:
-    return 0
 
 
 def ranks_of(process_group: Any) -> tuple[int, ...] | None:

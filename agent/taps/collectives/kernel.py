@@ -21,9 +21,8 @@ from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo
 from ..untested_devices import cuda_check
 from .groups import Group, Groups
-from .operations import Operation, flat
+from .operations import Operation, Tensors, flat
 from .sources import Sources
-from .tensors import Tensors
 from .works import Works
 
 # the row's offset and seq, the group, its torch object, whether the caller waits at once and the operation ends there
@@ -35,8 +34,8 @@ _AFTER_ISSUE = Struct("<5q")  # issued_ns, done_ns, operation, group, group_seq
 _SLOT = Struct("<q")
 
 
-class Tap(Protocol):
-    """What a kernel uses of its tap."""
+class Recorder(Protocol):
+    """What kernels and waits use of the recorder."""
 
     recording: bool
     current_eval: Callable[[int], Any]
@@ -46,7 +45,7 @@ class Tap(Protocol):
 
 
 class Kernels:
-    """Makes the kernels of one tap, which share a stream and the knowledge of groups, tensors, sources and works."""
+    """Makes the kernels of one recorder; they share its stream, groups, tensors, sources and works."""
 
     def __init__(
         self, stream: Stream, groups: Groups, tensors: Tensors, sources: Sources, works: Works, c10d: Any
@@ -54,41 +53,35 @@ class Kernels:
         self._stream, self._groups, self._tensors, self._sources, self._works = stream, groups, tensors, sources, works
         self._c10d = c10d
 
-    def kernel(self, tap: Tap, operation: Operation, name: int, redispatch: Callable[..., Any], below: Any) -> Any:
+    def kernel(
+        self, recorder: Recorder, operation: Operation, name: int, redispatch: Callable[..., Any], below: Any
+    ) -> Any:
         """name: log id of the operation's name.  redispatch() with `below` calls whatever comes after this kernel."""
-        begin, end, raised = self._begin(operation, name), self._end(operation, name), self._raised
+        begin, end, raised = self._begin(operation, name), self._end(operation, name), self._works.raised
 
         def kernel(keyset: Any, *args: Any) -> Any:
-            if tap.current_eval(get_ident()) is not None:
-                tap.refuse(operation, args)
+            if recorder.current_eval(get_ident()) is not None:
+                recorder.refuse(operation, args)
             begun = None
-            if tap.recording:
+            if recorder.recording:
                 try:
                     begun = begin(args)
                 except Exception as error:  # inside a collective of the user: no exception of ours may escape
-                    tap.report_fault(error)
+                    recorder.report_fault(error)
             if begun is None:
                 return redispatch(keyset & below, *args)
             try:
                 result = redispatch(keyset & below, *args)
             except BaseException:
-                raised(begun)
+                raised(begun[0], begun[1])
                 raise
             try:
                 end(begun, result)
             except Exception as error:  # as above
-                tap.report_fault(error)
+                recorder.report_fault(error)
             return result
 
         return shielded_from_dynamo(kernel)
-
-    def _raised(self, begun: Begun) -> None:
-        offset, seq = begun[:2]
-        try:
-            self._works.failed(offset, seq)
-            self._works.done(offset, seq, perf_counter_ns())
-        except ValueError:  # the stream was closed in the meantime
-            pass
 
     def _begin(self, operation: Operation, name: int) -> Callable[[tuple[Any, ...]], Begun | None]:
         """A function that writes the row of an operation about to be issued; it returns None if there is no row."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import lru_cache, partial
 from types import CodeType, FrameType
 from typing import Any
 
 _getframe = sys._getframe
 _PLUMBING, _AUTOGRAD = 0, -1  # code that issues on behalf of its caller; anything that C++ issues in a backward
-_FILES = 4096  # files remembered; a job that keeps making new code files makes the cache start over
+_FILES = 4096  # files remembered, and functions that autograd called
 
 # prefix of a file's path below torch's folder -> its source; the first match counts
 _SOURCE_OF_PREFIX: tuple[tuple[str, str | int], ...] = (
@@ -45,9 +46,9 @@ class Sources:
 
     def __init__(self, string: Callable[[str], int], torch: Any) -> None:
         self._string = string
-        self._folder = str(torch.__file__).rpartition("/")[0] + "/"
+        folder = str(torch.__file__).rpartition("/")[0] + "/"
+        self._of_file = lru_cache(_FILES)(partial(_source_of, folder, string))
         self._bucket: Any = torch._C._distributed_c10d.GradBucket
-        self._known: dict[str, int] = {}
         self._called: dict[tuple[str, int], int] = {}  # file and line of functions that autograd called -> source
         self._user = string("user")
 
@@ -68,24 +69,6 @@ class Sources:
             frame = frame.f_back
         return native  # a thread of autograd without any Python frame
 
-    def _of_file(self, file: str) -> int:
-        known = self._known.get(file)
-        if known is None:
-            if len(self._known) >= _FILES:
-                self._known.clear()
-            known = self._known[file] = self._source_of(file)
-        return known
-
-    def _source_of(self, file: str) -> int:
-        if not file.startswith(self._folder):
-            return _PLUMBING if file.endswith("/contextlib.py") else self._user
-        path = file.removeprefix(self._folder)
-        for prefix, source in _SOURCE_OF_PREFIX:
-            if path.startswith(prefix):
-                return self._string(source) if isinstance(source, str) else source
-        folder, _, inner = path.partition("/")
-        return self._string(inner.split("/")[0].removesuffix(".py").lstrip("_") if folder == "distributed" else "torch")
-
     def _of_function(self, frame: FrameType) -> int:
         """The source of a user's function: DDP if autograd itself called it with a bucket (a comm hook)."""
         above = frame.f_back
@@ -101,3 +84,15 @@ class Sources:
             hook = any(isinstance(each, self._bucket) for each in arguments)
             known = self._called[key] = self._string("ddp") if hook else self._user
         return known
+
+
+def _source_of(folder: str, string: Callable[[str], int], file: str) -> int:
+    """Log id of the source that a file tells, or _PLUMBING or _AUTOGRAD."""
+    if not file.startswith(folder):
+        return _PLUMBING if file.endswith("/contextlib.py") else string("user")
+    path = file.removeprefix(folder)
+    for prefix, source in _SOURCE_OF_PREFIX:
+        if path.startswith(prefix):
+            return string(source) if isinstance(source, str) else source
+    top, _, inner = path.partition("/")
+    return string(inner.split("/")[0].removesuffix(".py").lstrip("_") if top == "distributed" else "torch")

@@ -1,213 +1,89 @@
-"""Every c10d operation of this process, recorded by kernels registered under the dispatcher key BackendSelect.
+"""The tap on collectives: puts the recorder's kernels in and takes them out, at a boundary between two steps.
 
-All operations pass that one place: those of DDP's C++ reducer, aliased functions, functional and compiled collectives,
-batches of send and recv.
-
-A row is written before its operation is issued, so an operation that blocks there is visible too.  The row is then
-patched in place: issued_ns and group_seq on return, done_ns on completion (works.py).  On a device, done_ns - start_ns
-is the time that the device took, measured by the backend's own events.
-
-Where untested_devices.py forbids it, nothing is recorded: the kernels then refuse what an eval must not issue, and do
-nothing else.
-Invariant: the job issues, returns, raises and waits for exactly what it would without us; a fault of ours ends the
-recording, never the training.
+Invariant: no thread waits for a boundary but the one that removes the taps.
 """
 
 from __future__ import annotations
 
-import sys
-from _thread import get_ident
-from collections.abc import Callable
-from time import perf_counter_ns
-from typing import Any
+import time
+from types import FrameType
 
-from ....streams import LOG_GROUP
-from ...inspect.exclusive import exclusively
-from ...storage.log import Log
-from ...storage.rows import Stream
-from ..untested_devices import Untested, why_off
-from .groups import Groups, ranks_of
-from .kernel import Kernels
-from .one_sided import Running, refusal
-from .operations import Operation, described
-from .sources import Sources
-from .tensors import Tensors
-from .waits import Waits
-from .works import Works
+from .... import protocol as wire
+from ....streams import COLLECTIVES, SPANS
+from ...boundary.boundary import Ticket
+from ...torch_state import is_distributed
+from ..tap import Tap, TapContext
+from ..untested_devices import why_off
+from .recorder import CollectiveRecorder
 
-_KEY = "BackendSelect"  # above the backends, below autograd and Python modes
-_WAIT = "_c10d_functional", "wait_tensor"
-_PATIENCE_S = 0.02  # the job stands still for that long
+_PATIENCE_S = 3.0  # how long to wait for a boundary at which the kernels can be removed
 
 
-class Collectives:
-    """install() and remove() run at a boundary on the training thread; everything else runs on any thread."""
+class Collectives(Tap):
+    """tend() asks for the boundary; kernels are not switched with the steps, because each switch needs a boundary."""
 
-    def __init__(self, stream: Stream, spans: Stream, log: Log, current_eval: Callable[[int], Running | None]) -> None:
-        self.installed = False
-        self.recording = False
-        self.since_ns: int | None = None  # when recording began
-        self.why_not = ""
-        self.current_eval: Callable[[int], Running | None] = current_eval
-        self._stream, self._log = stream, log
-        self._works = Works(stream.buffer, _is_capturing)
-        self._waits = Waits(spans, self, self._works.waited)
-        self._groups = Groups(self._log_group)
-        self._group_ids: dict[str, int] = {}
-        self._libraries: list[Any] = []
-        self._codes: set[Any] = set()
-        self._torch: Any = None
-        self._forbidden = False  # once true, it stays true
+    name = "collectives"
 
-    def install(self) -> None:
-        """Register the kernels, in about 7 ms; why_not says why that failed or why they do not record.  Call it once;
-        from then on use pass_through and resume."""
-        if self.installed or self.why_not:
-            return
-        self._torch = sys.modules.get("torch")
-        if self._torch is None or not hasattr(self._torch._C, "_distributed_c10d"):
-            self.why_not = "torch.distributed is not there"
-            return
-        why_off_here = why_off()
-        try:
-            self._register(with_waits=not why_off_here)
-        except Exception as error:  # a torch with other operators: the job goes on without this tap
-            self.remove()
-            self.why_not = repr(error)
-            return
-        self.installed = True
-        if why_off_here:
-            self.report_fault(Untested(why_off_here))
-        else:
-            self.recording, self.since_ns = True, perf_counter_ns()
+    def __init__(self, context: TapContext) -> None:
+        streams = context.streams
+        self._recorder = CollectiveRecorder(streams[COLLECTIVES], streams[SPANS], context.log, context.current_eval)
+        self._boundary, self._steps = context.boundary, context.steps
+        self._installing: Ticket | None = None
 
-    def remove(self) -> bool:
-        """Remove the kernels; False if a thread is inside one of them: try again at a later boundary."""
-        self.recording = False
-        if self._libraries and not exclusively(self._destroy, self._codes.__contains__, _PATIENCE_S):
-            return False
-        self._waits.remove()
-        self._works.forget()
-        self.installed = False
-        return True
+    @property
+    def state(self) -> str | None:
+        if why := self._recorder.why_off or (why_off() if is_distributed() else ""):
+            return f"off: {why}"
+        if self._recorder.installed:
+            return "on"
+        return "waiting for a boundary between two steps" if is_distributed() else wire.NO_GROUP
 
-    def pass_through(self) -> None:
-        """Record no operation issued from now on; those in flight are still followed to their end."""
-        self.recording = False
+    @property
+    def since_ns(self) -> int | None:
+        return self._recorder.since_ns
 
-    def resume(self) -> None:
-        self.recording = self.installed and not self.why_not
+    def tend(self) -> None:
+        if self._installing is None and not self._recorder.installed and is_distributed():
+            self._installing = self._boundary.request(lambda frame: self._recorder.install())
 
     def drain(self) -> None:
-        """Poll the operations that do not report their completion; on the agent's thread, at 1 Hz.
+        if self._recorder.installed:
+            self._recorder.drain()
 
-        Once recording is forbidden, the held works are dropped instead: they are works of gloo on the CPU, as no others
-        were ever held, so any thread may drop them.  This is repeated on every call, because an operation under way may
-        add its work later.
-        """
-        if not self._forbidden and (why := why_off()):
-            self.report_fault(Untested(why))
-        if self._forbidden:
-            self._works.give_up()
-        else:
-            self._works.poll()
+    def remove(self) -> str | None:
+        self._settle_installing()
+        if self._recorder.installed and not self._remove_at_boundary():
+            return "pass-through kernels on c10d: no boundary between two steps came in time"
+        return None
 
-    def forked(self) -> None:
-        """In a forked child: nothing is recorded, refused or polled any more."""
-        self.recording = self.installed = False
-        self.current_eval = _no_eval
-        self._works.forget()
+    def _settle_installing(self) -> None:
+        """Wait for kernels that are being installed right now; none are installed after this."""
+        if self._installing is None or self._installing.cancel():
+            return
+        end = time.monotonic() + _PATIENCE_S
+        while not self._recorder.installed and not self._recorder.why_off and time.monotonic() < end:
+            time.sleep(0.002)
+
+    def _remove_at_boundary(self) -> bool:
+        """Remove the kernels at the next boundary, or the one after if a thread is in a kernel; False if none came."""
+        recorder = self._recorder
+        recorder.pass_through()
+        end = time.monotonic() + max(_PATIENCE_S, 4 * (self._steps.typical_ns() or 0) / 1e9)
+
+        def remove(frame: FrameType) -> None:
+            recorder.remove()
+
+        while recorder.installed and time.monotonic() < end:
+            ticket = self._boundary.request(remove)
+            while ticket.outcome != "run" and time.monotonic() < end:
+                time.sleep(0.002)
+            if not ticket.cancel():
+                time.sleep(0.03)  # it is running: installing and removing take some milliseconds
+        return not recorder.installed
+
+    def forget(self) -> None:
+        self._recorder.forked()
 
     def release(self) -> None:
-        """Leave nothing to the garbage collector.  The kernels hold their own references to what they need: torch keeps
-        the last kernel of each operation forever."""
-        self.current_eval = _no_eval
-        self._works.forget()
-        self._groups.forget()
-        self._waits.remove()
-        self._waits.release()
-
-    def report_fault(self, error: BaseException) -> None:
-        """A kernel's own code failed, or recording is forbidden from now on: stop recording."""
-        self.recording = False
-        self._forbidden = self._forbidden or isinstance(error, Untested)
-        self.why_not = str(error) if isinstance(error, Untested) else repr(error)
-
-    def refuse(self, operation: Operation, args: tuple[Any, ...]) -> None:
-        """Raise RuntimeError if this operation of the eval on this thread would hang the job."""
-        try:
-            why = self._why_refused(operation, args)
-        except Exception as error:  # a fault of ours must not stop a collective
-            self.report_fault(error)
-            return
-        if why is not None:
-            raise RuntimeError(why)
-
-    def _why_refused(self, operation: Operation, args: tuple[Any, ...]) -> str | None:
-        evaluation = self.current_eval(get_ident())
-        if evaluation is None:
-            return None
-        process_group = self._torch._C._distributed_c10d.ProcessGroup.unbox(args[operation.group_at])
-        ranks = ranks_of(process_group) or tuple(range(process_group.size()))
-        if operation.point_to_point and operation.peer_at is not None:
-            ranks = tuple(sorted({ranks[process_group.rank()], ranks[args[operation.peer_at]]}))
-        return refusal(evaluation, operation.name.strip("_"), process_group.group_name, ranks)
-
-    def _register(self, with_waits: bool) -> None:
-        torch = self._torch
-        c10d = torch._C._distributed_c10d
-        tensors = Tensors(self._log.string, torch)
-        sources = Sources(self._log.string, torch)
-        kernels = Kernels(self._stream, self._groups, tensors, sources, self._works, c10d)
-        library = self._library("c10d")
-        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
-        for full_name in torch._C._dispatch_get_all_op_names():
-            space, _, name = full_name.partition("::")
-            if space != "c10d":
-                continue
-            base, _, overload = name.partition(".")
-            op = getattr(getattr(torch.ops.c10d, base), overload or "default")
-            operation = described(op._schema)
-            if operation is not None:
-                name_id = self._log.string(f"c10d::{operation.name}")
-                kernel = kernels.kernel(self, operation, name_id, op._handle.redispatch_boxed, below)
-                self._put(library, name, kernel)
-        if with_waits:
-            self._register_waits(below)
-
-    def _register_waits(self, below: Any) -> None:
-        torch, (space, name) = self._torch, _WAIT
-        op = getattr(torch.ops, space).wait_tensor.default
-        self._put(self._library(space), name, self._waits.kernel(op._handle.redispatch_boxed, below))
-        self._waits.install(torch._C._distributed_c10d.Work)
-
-    def _library(self, space: str) -> Any:
-        library = self._torch.library.Library(space, "IMPL")
-        self._libraries.append(library)
-        return library
-
-    def _put(self, library: Any, name: str, kernel: Any) -> None:
-        self._codes.add(kernel.__code__)
-        library.impl(name, kernel, _KEY, with_keyset=True)
-
-    def _destroy(self) -> None:
-        while self._libraries:
-            self._libraries.pop()._destroy()
-
-    def _log_group(self, record: dict[str, Any]) -> int:
-        """The id of this record; a group seen again after its Python object was recreated keeps its id."""
-        key = repr(record)
-        known = self._group_ids.get(key)
-        if known is None:
-            known = self._group_ids[key] = self._log.next_id()
-            self._log.put(LOG_GROUP, known, record)
-        return known
-
-
-def _is_capturing() -> bool:
-    torch: Any = sys.modules["torch"]
-    return bool(torch.cuda.is_current_stream_capturing())
-
-
-def _no_eval(thread: int) -> None:
-    return None
+        self._installing = None
+        self._recorder.release()

@@ -11,26 +11,12 @@ from __future__ import annotations
 from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
 from ....streams import FAILED, WAIT
 from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo
-
-
-class Tap(Protocol):
-    """What a wait uses of its tap."""
-
-    recording: bool
-
-    def report_fault(self, error: Exception) -> None: ...
-
-
-class _NoTap:
-    recording = False
-
-    def report_fault(self, error: Exception) -> None:
-        pass
+from .kernel import Recorder
 
 
 class Waits:
@@ -39,9 +25,9 @@ class Waits:
     ended(work, ns, failed) is called after every wait for a Work; it returns whether the operation's own row covers it.
     """
 
-    def __init__(self, spans: Stream, tap: Tap, ended: Callable[[Any, int, bool], bool]) -> None:
+    def __init__(self, spans: Stream, recorder: Recorder, ended: Callable[[Any, int, bool], bool]) -> None:
         self._append, self._ended = spans.append, ended
-        self._tap: Tap = tap
+        self._recorder: Recorder | None = recorder
         self._class: Any = None
         self._original: Any = None  # Work.wait before install()
         self._ours: Any = None
@@ -71,8 +57,8 @@ class Waits:
         self._ours = None  # it holds a reference to this object
 
     def release(self) -> None:
-        """Drop the reference to the tap, which holds this object.  Nothing is written any more."""
-        self._tap = _NoTap()
+        """Drop the reference to the recorder, which holds this object.  Nothing is written any more."""
+        self._recorder = None
 
     def kernel(self, redispatch: Callable[..., Any], below: Any) -> Any:
         over, clock = self._over, perf_counter_ns
@@ -91,11 +77,13 @@ class Waits:
 
     def _over(self, work: Any, start: int, flags: int) -> None:
         """A wait has just returned or raised."""
-        end = perf_counter_ns()
+        end, recorder = perf_counter_ns(), self._recorder
         try:
-            if (work is None or not self._ended(work, end, bool(flags))) and self._tap.recording:
+            is_covered = work is not None and self._ended(work, end, bool(flags))
+            if not is_covered and recorder is not None and recorder.recording:
                 self._append(start, end, 0, get_ident(), WAIT | flags)
         except ValueError:  # the stream was closed in the meantime
             pass
         except Exception as error:  # inside a wait of the user: no exception of ours may escape
-            self._tap.report_fault(error)
+            if recorder is not None:
+                recorder.report_fault(error)

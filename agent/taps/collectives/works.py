@@ -12,8 +12,8 @@ answers, nothing is raised into gloo's threads or the caller's.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from mmap import mmap
@@ -47,9 +47,8 @@ class _PolledWork:
 class Works:
     """Futures call future_done(); poll_later() takes works without a future, and poll() polls them.  Any thread."""
 
-    def __init__(self, buffer: mmap, is_capturing: Callable[[], bool]) -> None:
+    def __init__(self, buffer: mmap) -> None:
         self._buffer = buffer
-        self._is_capturing = is_capturing
         self._polled: deque[_PolledWork] = deque(maxlen=_MAX_POLLED)
         self._unchecked: deque[tuple[int, int, Any]] = deque(maxlen=_MAX_UNCHECKED)
         self._last_done: dict[int, tuple[int, int]] = {}  # group -> seq and end of the latest row known to be done
@@ -62,20 +61,24 @@ class Works:
         if self._get(offset + _SEQ) == seq:
             _SLOT.pack_into(self._buffer, offset + _FLAGS, self._get(offset + _FLAGS) | FAILED)
 
+    def raised(self, offset: int, seq: int) -> None:
+        """The issue has just raised."""
+        with suppress(ValueError):  # the stream was closed in the meantime
+            self.failed(offset, seq)
+            self.done(offset, seq, perf_counter_ns())
+
     def future_done(self, offset: int, seq: int, future: Any) -> None:
-        at = perf_counter_ns()
-        try:
-            self._succeeded(offset, seq, at)
+        with suppress(ValueError):  # the stream was closed in the meantime
+            self._succeeded(offset, seq, perf_counter_ns())
             self._unchecked.append((offset, seq, future))
-        except ValueError:  # the stream was closed in the meantime
-            pass
 
     def _succeeded(self, offset: int, seq: int, at: int) -> None:
         self.done(offset, seq, at)
         self._last_done[self._get(offset + _GROUP)] = (seq, at)
 
     def poll_later(self, offset: int, seq: int, work: Any, timed: bool, ends_in_wait: bool, blocking: bool) -> None:
-        if timed and self._is_capturing():  # a CUDA graph is captured: the work never completes and must not be polled
+        if timed and sys.modules["torch"].cuda.is_current_stream_capturing():
+            # Into a CUDA graph: the work never completes and must not be polled.
             self.done(offset, seq, perf_counter_ns())
             return
         while self._polled and self._ended(self._polled[0]):
@@ -84,14 +87,13 @@ class Works:
 
     def poll(self) -> None:
         """Find out which polled works are done, and which of the completed futures have failed."""
-        self._check_futures()
-        for _ in range(len(self._polled)):
-            try:
+        with suppress(IndexError):  # another thread took the last one
+            for _ in range(len(self._unchecked)):
+                self._check(*self._unchecked.popleft())
+            for _ in range(len(self._polled)):
                 polled = self._polled.popleft()
-            except IndexError:  # another thread polls too
-                return
-            if not self._ended(polled):
-                self._polled.append(polled)
+                if not self._ended(polled):
+                    self._polled.append(polled)
 
     def give_up(self) -> None:
         """Drop all works without polling them, and clear their rows, whose end will never be known."""
@@ -111,17 +113,12 @@ class Works:
         value: int = _SLOT.unpack_from(self._buffer, at)[0]
         return value
 
-    def _check_futures(self) -> None:
-        """Mark the rows of failed futures: value() raises if the operation failed, and no cheaper check exists."""
-        for _ in range(len(self._unchecked)):
-            try:
-                offset, seq, future = self._unchecked.popleft()
-            except IndexError:  # another thread polls too
-                return
-            try:
-                future.value()
-            except Exception:  # whatever the backend raises, the operation failed
-                self.failed(offset, seq)
+    def _check(self, offset: int, seq: int, future: Any) -> None:
+        """Mark the row of a failed future: value() raises if the operation failed, and no cheaper check exists."""
+        try:
+            future.value()
+        except Exception:  # whatever the backend raises, the operation failed
+            self.failed(offset, seq)
 
     def _ended(self, polled: _PolledWork) -> bool:
         """Whether this work needs no more polling.  is_success() is not used: it would warn in the job's stderr."""

@@ -15,41 +15,17 @@ from typing import Any
 from ....streams import ENGINE, FORWARD, OPTIMIZER
 from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo, unseen
-from ..modules.autograd_nodes import tensors_in
-from ..tap_faults import ReportFault
-from .clock import Begun, DeviceClock
-from .clocks import DeviceClocks
-from .module_device import device_of, device_of_optimizer, index_of
+from .clocks import DeviceClocks, started
+from .clocks import training_thread_code as clocks_code
 
 Functions = dict[str, Any]
 
 
-class Started(int):
-    """The start time that a tap's function returned, with the device time that began then."""
-
-    begun: Begun
-
-
-def _started(number: int, begun: Begun | None) -> int:
-    if begun is None:
-        return number
-    started = Started(number)
-    started.begun = begun
-    return started
-
-
-def around_calls(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[Functions], Functions]:
+def around_calls(clocks: DeviceClocks) -> Callable[[Functions], Functions]:
     """For Forward: wraps its functions so that they also time the call on the module's device."""
-    on, ident = clocks.on, sys.modules["_thread"].get_ident
-    entering: dict[int, Begun | None] = {}  # by thread; from before() to clock()
-    unseen(*_CALLED_IN_STEP)
-
-    def end(start: int) -> None:
-        try:
-            if on and type(start) is Started:
-                start.begun[0].end(start.begun, FORWARD, start, ident())
-        except Exception as error:  # inside a user's forward: no exception may escape
-            report_fault(error)
+    on, end, ident = clocks.on, clocks.end, sys.modules["_thread"].get_ident
+    entering: dict[int, Any] = {}  # by thread; from before() to clock()
+    unseen(*clocks_code)
 
     def around(functions: Functions) -> Functions:
         host_before, host_clock = functions["_probe_before"], functions["_probe_clock"]
@@ -57,36 +33,30 @@ def around_calls(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[F
 
         def before(module: Any, args: Any, kwargs: Any) -> int:
             entered: int = host_before(module, args, kwargs)
-            begun = None
-            try:
-                begun = clocks.begin(module, args, kwargs) if on else None
-            except Exception as error:  # as above
-                report_fault(error)
-            entering[ident()] = begun
+            entering[ident()] = clocks.begin(module, args, kwargs) if on else None
             return entered
 
         def clock() -> int:
             begun = entering.pop(ident(), None)
-            return _started(host_clock(), begun)
+            return started(host_clock(), begun)
 
         def after(module: Any, start: int, *rest: Any) -> None:
             host_after(module, start, *rest)
-            end(start)
+            end(start, FORWARD)
 
         def failed(module: Any, start: int) -> None:
             host_failed(module, start)
-            end(start)
+            end(start, FORWARD)
 
         return functions | {
             f"_probe_{function.__name__}": shielded_from_dynamo(function) for function in (before, clock, after, failed)
         }
 
-    unseen(end)
     return around
 
 
 def marks_on(
-    clocks: DeviceClocks, marks: Stream, host_writer: Callable[..., Callable[[Any], None]], report_fault: ReportFault
+    clocks: DeviceClocks, marks: Stream, host_writer: Callable[..., Callable[[Any], None]]
 ) -> Callable[[int, int], Callable[[Any], None]]:
     """For Backward: makes the hooks that write a mark so that they also time it on the device."""
     on, ident, clock_of, append = clocks.on, sys.modules["_thread"].get_ident, clocks.of_serial, marks.append
@@ -104,7 +74,7 @@ def marks_on(
                 append(now, serial, thread, kind)
                 clock.mark(now, thread)
             except Exception as error:  # inside a user's backward: no exception may escape
-                report_fault(error)
+                clocks.report_fault(error)
 
         return mark
 
@@ -113,33 +83,21 @@ def marks_on(
 
 
 def passes_on(
-    clocks: DeviceClocks,
-    append: Callable[..., Any],
-    wrap_engine: Callable[..., Callable[..., Any]],
-    report_fault: ReportFault,
+    clocks: DeviceClocks, append: Callable[..., Any], wrap_engine: Callable[..., Callable[..., Any]]
 ) -> Callable[..., Any]:
     """For Backward: replaces the engine by one that also times its passes on the current device."""
     on, ident = clocks.on, sys.modules["_thread"].get_ident
-    under_way: dict[int, list[Begun | None]] = {}  # by thread, innermost last
+    under_way: dict[int, list[Any]] = {}  # by thread: where its passes began on a device, innermost last
 
     def end(start: int, *values: int) -> None:
         append(start, *values)
-        begun = under_way[ident()][-1]
-        if on and begun is not None:
-            begun[0].end(begun, ENGINE, start, ident())
-
-    def begin() -> Begun | None:
-        try:
-            return clocks.begin_here() if on else None
-        except Exception as error:  # inside a user's backward: no exception may escape
-            report_fault(error)
-            return None
+        clocks.end(started(start, under_way[ident()][-1]), ENGINE)
 
     engine = wrap_engine(end)
 
     def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
         passes = under_way.setdefault(ident(), [])
-        passes.append(begin())
+        passes.append(clocks.begin_here() if on else None)
         try:
             return engine(*args, **kwargs)
         finally:
@@ -147,31 +105,22 @@ def passes_on(
             if not passes:
                 under_way.pop(ident(), None)
 
-    unseen(end, begin, _engine_run_backward)
+    unseen(end, _engine_run_backward)
     return _engine_run_backward
 
 
-def around_steps(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[Functions], Functions]:
+def around_steps(clocks: DeviceClocks) -> Callable[[Functions], Functions]:
     """For OptimizerStep: wraps its functions so that they also time a step that runs on the current device."""
-    on, ident = clocks.on, sys.modules["_thread"].get_ident
 
     def around(functions: Functions) -> Functions:
         host_clock, host_stepped = functions["_probe_clock"], functions["_probe_stepped"]
 
         def clock() -> int:
-            begun = None
-            try:
-                begun = clocks.begin_here() if on else None
-            except Exception as error:  # inside a user's training step: no exception may escape
-                report_fault(error)
-            return _started(host_clock(), begun)
+            begun = clocks.begin_here() if clocks.on else None
+            return started(host_clock(), begun)
 
         def stepped(optimizer: Any, start: int) -> None:
-            try:
-                if on and type(start) is Started and clocks.is_of(optimizer, start.begun):
-                    start.begun[0].end(start.begun, OPTIMIZER, start, ident())
-            except Exception as error:  # as above
-                report_fault(error)
+            clocks.end(start, OPTIMIZER, optimizer)
             host_stepped(optimizer, start)
 
         return functions | {
@@ -180,18 +129,3 @@ def around_steps(clocks: DeviceClocks, report_fault: ReportFault) -> Callable[[F
         }
 
     return around
-
-
-_CALLED_IN_STEP = (
-    _started,
-    tensors_in,
-    device_of,
-    device_of_optimizer,
-    index_of,
-    DeviceClocks.begin,
-    DeviceClocks.begin_here,
-    DeviceClocks.is_of,
-    DeviceClock.begin,
-    DeviceClock.end,
-    DeviceClock.mark,
-)

@@ -12,21 +12,38 @@ from collections import deque
 from time import sleep
 from typing import Any
 
+from ....streams import OPTIMIZER
 from ...names.modules import Modules
 from ...storage.rows import Stream
-from .clock import Begun, DeviceClock
-from .cuda import Cuda
-from .module_device import NOWHERE, device_of, device_of_optimizer
+from ..modules.autograd_nodes import tensors_in
+from ..tap import ReportFault
+from .clock import Begun, Cuda, DeviceClock
 
 EVENTS = 8192  # on all devices together: enough for some ten steps of a model with 150 modules
 _AT_ONCE = 512  # events created without a pause
+_MAX_SEARCHED = 256  # modules searched for a tensor
+
+
+class Started(int):
+    """A start time on the host, with the device time that began then."""
+
+    begun: Begun
+
+
+def started(start_ns: int, begun: Begun | None) -> int:
+    if begun is None:
+        return start_ns
+    both = Started(start_ns)
+    both.begun = begun
+    return both
 
 
 class DeviceClocks:
     """on: empty while nothing is recorded.  The job's threads take the times, the agent's thread writes them."""
 
-    def __init__(self, cuda: Cuda, rows: Stream, modules: Modules) -> None:
-        self._cuda, self._rows, self._modules = cuda, rows, modules
+    def __init__(self, cuda: Cuda, rows: Stream, modules: Modules, report_fault: ReportFault) -> None:
+        self._cuda, self._rows, self._modules, self.report_fault = cuda, rows, modules, report_fault
+        self._ident = sys.modules["_thread"].get_ident
         self._fresh: deque[Any] = deque()
         self.of_index: dict[int, DeviceClock] = {}  # by device index
         self._by_serial: dict[int, DeviceClock | None] = {}  # None: the module cannot be timed
@@ -35,39 +52,67 @@ class DeviceClocks:
         self.on: list[bool] = []
         self._fill()
 
-    def open(self) -> None:
-        """A block of sampled steps begins; modules may have moved."""
-        self._by_serial.clear()
-        self.on[:] = [True]
+    def switch(self, wanted: bool) -> None:
+        """Record or do not.  At the beginning of a block of sampled steps modules may have moved."""
+        if wanted:
+            self._by_serial.clear()
+        self.on[:] = [True] if wanted else []
 
-    # ---- on the job's threads
+    # ---- on the job's threads, inside a call, a pass or a step of the user: no exception may escape
 
     def begin(self, module: Any, args: Any, kwargs: Any) -> Begun | None:
-        """A call of the module begins."""
-        serial = self._modules.serials.get(id(module)) or self._modules.meet(module)
-        if serial not in self._by_serial:
-            self._by_serial[serial] = self._clock(device_of(self._modules, serial, module, args, kwargs))
-        clock = self._by_serial[serial]
-        return None if clock is None else clock.begin()
+        """A call of the module begins; None if it cannot be timed."""
+        try:
+            serial = self._modules.serials.get(id(module)) or self._modules.meet(module)
+            if serial not in self._by_serial:
+                self._by_serial[serial] = self._clock_for(serial, module, args, kwargs)
+            clock = self._by_serial[serial]
+            return None if clock is None else clock.begin()
+        except Exception as error:
+            self.report_fault(error)
+            return None
 
     def begin_here(self) -> Begun | None:
         """Something begins on the current device, or on the only device that modules have run on."""
-        clock = self.of_index.get(self._cuda.current_device())
-        if clock is None and len(self.of_index) == 1:
-            clock = next(iter(self.of_index.values()))
-        return None if clock is None else clock.begin()
-
-    def is_of(self, optimizer: Any, begun: Begun) -> bool:
-        """Whether the optimizer runs on the device on which this began."""
-        serial = self._modules.serials.get(id(optimizer), 0)
-        return device_of_optimizer(self._modules, serial, optimizer) == begun[0].index
-
-    def _clock(self, index: int) -> DeviceClock | None:
-        if index == NOWHERE:
+        try:
+            clock = self.of_index.get(self._cuda.current_device())
+            if clock is None and len(self.of_index) == 1:
+                clock = next(iter(self.of_index.values()))
+            return None if clock is None else clock.begin()
+        except Exception as error:
+            self.report_fault(error)
             return None
-        if index not in self.of_index:
+
+    def end(self, start: int, kind: int, optimizer: Any = None) -> None:
+        """What began at this start has ended; a step is timed only if the optimizer runs on the device it began on."""
+        try:
+            if self.on and type(start) is Started:
+                clock = start.begun[0]
+                if kind != OPTIMIZER or self._device_of_optimizer(optimizer) == clock.index:
+                    clock.end(start.begun, kind, start, self._ident())
+        except Exception as error:
+            self.report_fault(error)
+
+    def _clock_for(self, serial: int, module: Any, args: Any, kwargs: Any) -> DeviceClock | None:
+        """That of the device in the module's latest record, else of its first tensor, else of its first argument."""
+        device = self._modules.device(serial)
+        if device is None:
+            tensor = _first_tensor(module)
+            if tensor is None:
+                tensor = next(iter(tensors_in((args, kwargs), sys.modules["torch"].Tensor)), None)
+            device = getattr(tensor, "device", None)
+        index = _index_of(device)
+        if index is not None and index not in self.of_index:
             self.of_index[index] = DeviceClock(self._cuda, index, self._fresh, self._rows)
-        return self.of_index[index]
+        return None if index is None else self.of_index[index]
+
+    def _device_of_optimizer(self, optimizer: Any) -> int | None:
+        """The device in the optimizer's latest record, else that of its first parameter."""
+        device = self._modules.device(self._modules.serials.get(id(optimizer), 0))
+        if device is None:
+            parameters = (each for group in optimizer.param_groups for each in group["params"])
+            device = getattr(next(parameters, None), "device", None)
+        return _index_of(device)
 
     # ---- on the agent's thread
 
@@ -103,3 +148,30 @@ class DeviceClocks:
         ctypes: Any = sys.modules["ctypes"]
         self.on.clear()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.of_index))
+
+
+def _index_of(device: Any) -> int | None:
+    """The index of a torch.device or its name: 0 for cuda:0 and so on, None for a device that is not CUDA."""
+    kind, _, index = str(device).partition(":")
+    return int(index or 0) if kind == "cuda" else None
+
+
+def _first_tensor(module: Any) -> Any:
+    waiting = [module]
+    for each in waiting:
+        for tensor in (*each._parameters.values(), *each._buffers.values()):
+            if tensor is not None:
+                return tensor
+        if len(waiting) < _MAX_SEARCHED:
+            waiting += [child for child in each._modules.values() if child is not None]
+    return None
+
+
+training_thread_code = (
+    started,
+    tensors_in,
+    _index_of,
+    _first_tensor,
+    *(getattr(DeviceClocks, name) for name in ("begin", "begin_here", "end", "_clock_for", "_device_of_optimizer")),
+    *(getattr(DeviceClock, name) for name in ("begin", "end", "mark")),
+)

@@ -7,42 +7,36 @@ Invariant: a time that cannot be taken is missing, and a fault turns off this ta
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-from ....streams import DEVICE, MARKS, RETENTION_BYTES, SPANS, STREAMS
-from ...names.modules import Modules
+from ....streams import DEVICE, MARKS, RETENTION_BYTES, SAMPLED, SPANS, STREAMS
 from ...storage.rows import Stream
 from ...torch_state import cuda_is_in_use
-from ..modules.backward import Backward
 from ..modules.forward import Forward
 from ..optimizer import OptimizerStep
-from ..tap_faults import ReportFault
+from ..tap import Tap, TapContext
 from ..untested_devices import why_off
 from .calls import around_calls, around_steps, marks_on, passes_on
+from .clock import Cuda
 from .clocks import DeviceClocks
-from .cuda import Cuda
 
 
-class Device:
-    """look() and tend() run on the agent's thread; open() and close() on any, when forward is installed and removed."""
+class Device(Tap):
+    """It wraps functions of the taps on modules and optimizers, which are made after it: see tend()."""
 
-    def __init__(
-        self,
-        streams: dict[str, Stream],
-        modules: Modules,
-        forward: Any,
-        backward: Backward,
-        optimizer: Any,
-        report_fault: ReportFault,
-        retention_bytes: int = RETENTION_BYTES,
-    ) -> None:
-        self._streams, self._modules, self._retention_bytes = streams, modules, retention_bytes
-        self._forward, self._backward, self._optimizer = forward, backward, optimizer
-        self._report_fault = report_fault
+    name, on_demand, off_after = "device", True, ("device", "forward", "backward")
+    state: str | None = None  # None: the job does not use CUDA
+
+    def __init__(self, context: TapContext, retention_bytes: int = RETENTION_BYTES) -> None:
+        self._context, self._retention_bytes = context, retention_bytes
+        self._report_fault = context.reporter(self.name)
         self.clocks: DeviceClocks | None = None
-        self.state: str | None = None  # None: the job does not use CUDA
 
-    def look(self) -> None:
+    def install(self) -> None:
+        self.tend()
+        super().install()
+
+    def tend(self) -> None:
         """Begin once the job uses CUDA; the stream, which takes a file descriptor, is made only then."""
         if self.state is not None or not cuda_is_in_use():
             return
@@ -56,30 +50,27 @@ class Device:
             self.state = f"off: {error}"
 
     def _begin(self) -> None:
-        if not isinstance(self._forward, Forward):
+        taps, streams = self._context.taps, self._context.streams
+        forward, optimizer, backward = taps["forward"], taps["optimizer"], taps["backward"]
+        if not isinstance(forward, Forward):
             raise LookupError("this torch's _wrapped_call_impl is not known")
-        cuda, streams, backward = Cuda(), self._streams, self._backward
+        cuda = Cuda()
         rows = Stream(DEVICE, STREAMS[DEVICE], self._retention_bytes)
-        clocks = self.clocks = DeviceClocks(cuda, rows, self._modules)
-        engine = passes_on(clocks, streams[SPANS].append, backward.wrap_engine, self._report_fault)
-        backward.mark_with(marks_on(clocks, streams[MARKS], backward.host_writer, self._report_fault))
+        clocks = self.clocks = DeviceClocks(cuda, rows, self._context.modules, self._report_fault)
+        engine = passes_on(clocks, streams[SPANS].append, backward.wrap_engine)
+        backward.mark_with(marks_on(clocks, streams[MARKS], backward.host_writer))
         backward.time_passes_with(engine)
-        self._forward.around = around_calls(clocks, self._report_fault)
-        if isinstance(self._optimizer, OptimizerStep):
-            self._optimizer.call_around(around_steps(clocks, self._report_fault))
+        forward.around = around_calls(clocks)
+        if isinstance(optimizer, OptimizerStep):
+            optimizer.call_around(around_steps(clocks))
         streams[DEVICE] = rows
 
-    def open(self) -> None:
-        """A block of sampled steps begins.  Call it before forward is installed."""
+    def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
+        """Runs before forward is installed.  What was recorded until now is written once the device reaches it."""
         if self.clocks is not None:
-            self.clocks.open()
+            self.clocks.switch(bool(flags & SAMPLED))
 
-    def close(self) -> None:
-        """Record nothing from here on; what was recorded is written once the device reaches it.  Any thread."""
-        if self.clocks is not None:
-            self.clocks.on.clear()
-
-    def tend(self) -> None:
+    def drain(self) -> None:
         """Write the rows of what the device has finished."""
         try:
             if self.clocks is not None:
@@ -89,16 +80,14 @@ class Device:
 
     @property
     def waits(self) -> bool:
-        """Whether rows will soon be ready to write."""
         return self.clocks is not None and self.clocks.waits
 
     def remove(self) -> None:
-        """Drop all events.  Runs on one of the agent's threads, after the other taps have been removed."""
+        """Drop all events, on one of the agent's threads, after the other taps have been removed."""
         clocks, self.clocks = self.clocks, None
         if clocks is not None:
             clocks.drop()
 
     def forget(self) -> None:
-        """In a forked child."""
         if self.clocks is not None:
             self.clocks.keep()

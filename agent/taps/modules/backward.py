@@ -14,13 +14,11 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from ....streams import BEGIN, BEGIN_SAME_NODE, END, ENGINE
-from ...names.modules import Modules
+from ....streams import BARE, BEGIN, BEGIN_SAME_NODE, END, ENGINE, MARKS, SPANS, UNTIMED
 from ...noop import noop
-from ...steps.sample_count import SampleCount
 from ...storage.rows import Stream
 from ..dynamo import unseen
-from ..tap_faults import ReportFault
+from ..tap import Tap, TapContext
 from .autograd_nodes import FEW, IDLE, first_of, held_by, latest_of, least_of, tensors_in
 
 _SPARE = 768  # dummies made ahead: three per module
@@ -32,19 +30,15 @@ _LATEST = 64  # hooks kept track of; usually those on the first layers of the gr
 Carriers = tuple[int, Any, Any, Any, Callable[[Any], None] | None]
 
 
-class Backward:
+class Backward(Tap):
     """What module_calls.py uses to place marks around each module call, and the clock around the passes."""
 
-    def __init__(
-        self,
-        marks: Stream,
-        spans: Stream,
-        modules: Modules,
-        report_fault: ReportFault,
-        report_forward_fault: ReportFault,
-    ) -> None:
+    name = "backward"
+
+    def __init__(self, context: TapContext) -> None:
         self._torch = sys.modules["torch"]
-        self.modules, self.report_fault, self.report_forward_fault = modules, report_fault, report_forward_fault
+        modules = self.modules = context.modules
+        self.report_fault, self.report_forward_fault = context.reporter("backward"), context.reporter("forward")
         self.carriers: dict[int, Carriers] = {}  # by id, like the serials
         self._behind: dict[int, Any] = {}  # serial -> the carrier of the hooks behind a first node, which change
         modules.dicts_by_id.append(self.carriers)
@@ -52,31 +46,40 @@ class Backward:
         self._spare: deque[Any] = deque()
         self._handles: deque[Any] = deque(maxlen=_LATEST)  # of hooks behind first nodes; each refers to its node weakly
         self._writers: deque[dict[int, Any]] = deque(maxlen=_LATEST)  # marks that these hooks and first nodes write
-        self.why_not = ""
-        self._marks, self._ident = marks, sys.modules["_thread"].get_ident
+        self._marks, self._ident = context.streams[MARKS], sys.modules["_thread"].get_ident
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
         self._engine = self._engine_homes[1]._engine_run_backward
-        self.samples = SampleCount()
-        self._wrapped_engine = self.wrap_engine(spans.append)
+        self.samples, self._sampling = context.steps.samples, context.sampling
+        self._wrapped_engine = self.wrap_engine(context.streams[SPANS].append)
         self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
         unseen(Backward.make_carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
-        unseen(
-            Backward.end_behind, Backward.another_thread, tensors_in, held_by, latest_of, first_of, least_of, _writing
-        )
-        unseen(*modules.training_thread_code)
+        unseen(Backward.end_behind, Backward.another_thread, _writing, *modules.training_thread_code)
+        unseen(tensors_in, held_by, latest_of, first_of, least_of)
         # Autograd numbers the nodes that a thread makes.  This list holds the numbers of those that got a begin mark,
         # each at its number modulo REMEMBERED; the last element is the newest number seen.
         self.begun = [-1] * (REMEMBERED + 1)
         self._last_behind = -1  # the number of the last node that got a mark behind it
         self._writers_behind: dict[int, Any] = {}  # and the marks that the hook there writes
 
+    @property
+    def state(self) -> str | None:
+        return super().state if self.why_off or self._sampling.backward else "off: set backward=off"
+
     def install(self) -> None:
-        self.why_not = ""
-        self.stock()
-        self.time_passes(True)
+        self.why_off = ""
+        self.tend()
+        super().install()
+
+    def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
+        """Put the clock around the engine, or take it away."""
+        is_bare = bool(flags & (BARE | UNTIMED))
+        old, new = (self._wrapped_engine, self._engine) if is_bare else (self._engine, self._wrapped_engine)
+        for home in self._engine_homes:
+            if home._engine_run_backward is old:
+                home._engine_run_backward = new
 
     def remove(self) -> None:
-        self.time_passes(False)
+        super().remove()
         self.carriers.clear()
         self._behind.clear()
         self._spare.clear()
@@ -84,16 +87,9 @@ class Backward:
     def release(self) -> None:
         """Leave nothing to the garbage collector; a call under way finds no number and swallows the error."""
         self.begun.clear()
-        self.writer, self._wrapped_engine = _no_writer, self._engine
+        self.writer, self._wrapped_engine = lambda serial, kind: noop, self._engine  # for a call that is under way
 
-    def time_passes(self, wanted: bool) -> None:
-        """Install or remove the clock around the engine; any thread."""
-        old, new = (self._engine, self._wrapped_engine) if wanted else (self._wrapped_engine, self._engine)
-        for home in self._engine_homes:
-            if home._engine_run_backward is old:
-                home._engine_run_backward = new
-
-    def stock(self) -> None:
+    def tend(self) -> None:
         """Make dummies ahead, on the agent's thread: no torch-function or dispatch mode of the user is active there."""
         while len(self._spare) < _SPARE:
             self._spare.append(self._torch.empty(0))
@@ -107,7 +103,7 @@ class Backward:
 
     def _carrier(self, serial: int, kind: int) -> Any:
         dummy = self._spared()
-        dummy._backward_hooks = {} if self.why_not else {0: self.writer(serial, kind)}
+        dummy._backward_hooks = {} if self.why_off else {0: self.writer(serial, kind)}
         return dummy
 
     def _spared(self) -> Any:
@@ -131,7 +127,7 @@ class Backward:
 
     def _yield_to_compiled_autograd(self) -> None:
         """Empty all hook dicts, on the thread that runs the pass, before it begins: the nodes hold these very dicts."""
-        self.why_not = "off: the job uses compiled autograd"
+        self.why_off = "the job uses compiled autograd"
         for carriers in list(self.carriers.values()):
             for dummy in carriers[1:4]:
                 dummy._backward_hooks.clear()
@@ -176,7 +172,7 @@ class Backward:
                 samples.pass_begins()
             start = clock()
             compiled = modules.get("torch._dynamo.compiled_autograd")
-            if compiled is not None and compiled.compiled_autograd_enabled and not self.why_not:
+            if compiled is not None and compiled.compiled_autograd_enabled and not self.why_off:
                 self._yield_to_compiled_autograd()
             try:
                 return engine(t_outputs, *args, **kwargs)
@@ -190,11 +186,6 @@ class Backward:
 
         unseen(_engine_run_backward)
         return _engine_run_backward
-
-
-def _no_writer(serial: int, kind: int) -> Callable[[Any], None]:
-    """The writer for a call under way that meets a new module after the tap has been removed."""
-    return noop
 
 
 def _writing(writers: dict[int, Callable[[Any], None]]) -> Callable[[Any, Any], None]:

@@ -17,11 +17,10 @@ from functools import lru_cache
 from time import perf_counter_ns
 from typing import Any
 
-from ....streams import COMPILED, FAILED, FORWARD
+from ....streams import COMPILED, FAILED, FORWARD, SAMPLED, SPANS
 from ...steps.sample_count import SampleCount
-from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo, unseen
-from ..tap_faults import ReportFault
+from ..tap import ReportFault, Tap, TapContext
 from .backward import Backward
 from .forward_hooks import ForwardHooks
 from .module_calls import After, Before, mark_before, row_after, row_and_marks_after
@@ -46,47 +45,39 @@ def _wrapped_call_impl(self, *args, **kwargs):
 """
 
 
-class Forward:
-    """install() and remove() run on any thread, any number of times; frames in flight are not disturbed."""
+class Forward(Tap):
+    """switch() runs on any thread, any number of times; frames in flight are not disturbed."""
 
-    state = "on"
+    name, off_after, fallback = "forward", ("forward", "backward"), ForwardHooks
 
-    def __init__(self, spans: Stream, backward: Backward, report_fault: ReportFault) -> None:
+    def __init__(self, context: TapContext) -> None:
+        """Raises LookupError if torch's code is not known."""
+        backward: Backward = context.taps["backward"]
+        spans, self._sampling = context.streams[SPANS], context.sampling
         self._module_py = sys.modules["torch.nn.modules.module"]
         self._target: Any = self._module_py.Module._wrapped_call_impl
         self._original: types.CodeType = self._target.__code__
         if not is_known(self._original):
             raise LookupError("nn.Module._wrapped_call_impl is not the known one")
-        counting = _counting(backward.samples, report_fault)
+        counting = _counting(backward.samples, context.reporter(self.name))
         row = row_after(spans, backward)
         self.marking = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
         self._unmarked = counting | _globals(_nothing, row, row)
         self._code = _compiled(self._original)
-        self.around: Callable[[dict[str, Any]], dict[str, Any]] = _unchanged  # the device tap puts its own here
+        self.around: Callable[[dict[str, Any]], dict[str, Any]] = lambda functions: functions  # the device tap's
         self.installed = False
 
-    def install(self, marks: bool = True, spent: Callable[[int], None] | None = None) -> None:
-        """marks: place backward's marks too.  spent: called with the nanoseconds that each piece of the tap took."""
-        chosen = self.around(self.marking if marks else self._unmarked)
-        self._module_py.__dict__.update(chosen if spent is None else _timed(chosen, spent))
-        if not self.installed:
-            self._target.__code__ = self._code
-            self.installed = True
-
-    def remove(self) -> None:
-        if not self.installed:
-            return
-        self.installed = False
-        self._target.__code__ = self._original
-        self._module_py.__dict__.update(_INERT)
-
-
-def forward_tap(*parts: Any) -> Forward | ForwardHooks:
-    """The tap for this torch; both classes take the same arguments."""
-    try:
-        return Forward(*parts)
-    except LookupError:
-        return ForwardHooks(*parts)
+    def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
+        if flags & SAMPLED:
+            chosen = self.around(self.marking if self._sampling.backward else self._unmarked)
+            self._module_py.__dict__.update(chosen if spend is None else _timed(chosen, spend))
+            if not self.installed:
+                self._target.__code__ = self._code
+                self.installed = True
+        elif self.installed:
+            self.installed = False
+            self._target.__code__ = self._original
+            self._module_py.__dict__.update(_INERT)
 
 
 def is_known(code: types.CodeType) -> bool:
@@ -135,7 +126,7 @@ def _counting(samples: SampleCount, report_fault: ReportFault) -> dict[str, Any]
     return {"_probe_waiting": samples.waiting, "_probe_count": shielded_from_dynamo(count)}
 
 
-def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, Any]:
+def _timed(chosen: dict[str, Any], spend: Callable[[int], None]) -> dict[str, Any]:
     """The same globals, with a clock around before and after."""
     clock = perf_counter_ns
 
@@ -143,16 +134,12 @@ def _timed(chosen: dict[str, Any], spent: Callable[[int], None]) -> dict[str, An
         def measured(*args: Any) -> Any:
             start = clock()
             result = piece(*args)
-            spent(clock() - start)
+            spend(clock() - start)
             return result
 
         return shielded_from_dynamo(measured)
 
     return chosen | {name: timed(chosen[name]) for name in ("_probe_before", "_probe_after")}
-
-
-def _unchanged(chosen: dict[str, Any]) -> dict[str, Any]:
-    return chosen
 
 
 def _nothing(*_: Any) -> int:

@@ -12,27 +12,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from time import perf_counter_ns
+from types import SimpleNamespace
 from typing import Any
 
-from ....streams import FAILED, FORWARD
+from ....streams import FAILED, FORWARD, SAMPLED, SPANS
 from ...inspect.exclusive import exclusively
 from ...storage.rows import Stream
 from ..dynamo import skip
-from ..tap_faults import ReportFault
+from ..tap import ReportFault, Tap, TapContext
 from .backward import Backward
 from .module_calls import mark_before, row_after, row_and_marks_after
 
 _DEEPEST = 1000  # calls under way on a thread; older entries were left by exceptions that no hook saw
 
 
-class ForwardHooks:
-    """Used instead of Forward: install() and remove() run on any thread, any number of times."""
+class ForwardHooks(Tap):
+    """Used instead of Forward: switch() runs on any thread, any number of times."""
 
+    name, off_after = "forward", ("forward", "backward")
     state = "on: hooks, this torch's _wrapped_call_impl is not known"
 
-    def __init__(self, spans: Stream, backward: Backward, report_fault: ReportFault) -> None:
-        self._module_py = sys.modules["torch.nn.modules.module"]
-        self._mode = _Mode()
+    def __init__(self, context: TapContext) -> None:
+        spans, backward, report_fault = context.streams[SPANS], context.taps["backward"], context.reporter(self.name)
+        self._module_py, self._sampling = sys.modules["torch.nn.modules.module"], context.sampling
+        self._mode = SimpleNamespace(marks=True, spend=None)  # what the hooks do at present
         self._before, self._after = _hooks(self._mode, spans, backward, report_fault)
         self._handles: list[Any] = []
 
@@ -40,40 +43,30 @@ class ForwardHooks:
     def installed(self) -> bool:
         return bool(self._handles)
 
-    def install(self, marks: bool = True, spent: Callable[[int], None] | None = None) -> None:
-        """As Forward.install()."""
-        self._mode.marks, self._mode.spent = marks, spent
+    def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
+        if flags & SAMPLED:
+            self._mode.marks, self._mode.spend = self._sampling.backward, spend
+            if not self._handles:
+                exclusively(self._put, self._is_hook)
+        elif self._handles and not exclusively(self._take, self._is_hook):
+            self._take()
 
-        def put() -> None:
-            self._handles = [
-                self._module_py.register_module_forward_pre_hook(self._before),
-                self._module_py.register_module_forward_hook(self._after, always_call=True),
-            ]
+    def _put(self) -> None:
+        self._handles = [
+            self._module_py.register_module_forward_pre_hook(self._before),
+            self._module_py.register_module_forward_hook(self._after, always_call=True),
+        ]
 
-        if not self._handles:
-            exclusively(put, self._is_hook)
-
-    def remove(self) -> None:
-        def take() -> None:
-            while self._handles:
-                self._handles.pop().remove()
-
-        if self._handles and not exclusively(take, self._is_hook):
-            take()
+    def _take(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
 
     def _is_hook(self, code: Any) -> bool:
         return code is self._before.__code__ or code is self._after.__code__
 
 
-class _Mode:
-    """What the hooks do at present."""
-
-    marks = True
-    spent: Callable[[int], None] | None = None
-
-
 def _hooks(
-    mode: _Mode, spans: Stream, backward: Backward, report_fault: ReportFault
+    mode: SimpleNamespace, spans: Stream, backward: Backward, report_fault: ReportFault
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     clock, ident, raised = perf_counter_ns, sys.modules["_thread"].get_ident, sys.exc_info
     mark, row, row_and_marks = mark_before(backward), row_after(spans, backward), row_and_marks_after(spans, backward)
@@ -90,8 +83,8 @@ def _hooks(
             entered = mark(module, args, {}) if mode.marks else 0
             start = clock()
             calls.append((id(module), start, entered, raised()[1]))
-            if mode.spent is not None:
-                mode.spent(start - begin)
+            if mode.spend is not None:
+                mode.spend(start - begin)
         except Exception as error:  # inside a user's forward: no exception may escape
             report_fault(error)
 
@@ -110,8 +103,8 @@ def _hooks(
                     row_and_marks(module, start, output, FORWARD, entered)
                 else:
                     row(module, start, output, FORWARD | FAILED if failed else FORWARD, entered)
-                if mode.spent is not None:
-                    mode.spent(clock() - now)
+                if mode.spend is not None:
+                    mode.spend(clock() - now)
                 return
         except Exception as error:  # as above
             report_fault(error)

@@ -15,6 +15,8 @@ from played_cuda import PlayedCuda, to_cuda  # noqa: E402
 from tapped import Taps  # noqa: E402
 from zoo import ZOO  # noqa: E402
 
+from probe.streams import SAMPLED  # noqa: E402
+
 pytestmark = pytest.mark.slow
 
 SLACK_NS = 10_000  # of a clock that goes on by 1 ns a reading
@@ -25,7 +27,7 @@ Rows = list[dict[str, Any]]
 def table(played: PlayedCuda, taps: Taps) -> Rows:
     """What is known once the device has come to what was issued."""
     played.catch_up()
-    taps.device.tend()
+    taps.device.drain()
     return taps.table()
 
 
@@ -35,7 +37,7 @@ def runs_again(name: str, played: PlayedCuda, taps: Taps) -> tuple[nn.Module, in
     to_cuda(model)
     run()
     taps.modules.name()
-    taps.device.open()
+    taps.device.switch(SAMPLED)
     played.spent.clear()
     start = played.clock.now
     run()

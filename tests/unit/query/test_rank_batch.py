@@ -111,13 +111,13 @@ def test_on_a_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         to_cuda(model)
         run()
         taps.modules.name()
-        taps.device.open()
+        taps.device.switch(SAMPLED)
         ends = [played.clock.now]
         for _ in range(2):
             run()
             ends.append(played.clock.now)
         played.catch_up()
-        taps.device.tend()
+        taps.device.drain()
         raw = taps.raw()
         check(job(raw, ends, 4))
         ranks = job(raw, ends, 10)

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,13 @@ class Session:
         self._boundary, self._count, self._anchor = Boundary(), 0, 0
         self._at = count
         self._loads, self._modules = Stream(LOADS, STREAMS[LOADS], retention_bytes=1), Modules(self._log)
-        self._tap = Loader(self._loads, self._modules, self._boundary, self._faults.append)
+        context: Any = SimpleNamespace(
+            streams={LOADS: self._loads},
+            modules=self._modules,
+            boundary=self._boundary,
+            reporter=lambda name: self._faults.append,
+        )
+        self._tap = Loader(context)
 
     def _send(self, kind: str, fields: dict[str, Any]) -> None:
         if kind == "done":

@@ -12,7 +12,7 @@ import pytest
 from probe.agent.boundary.boundary import Boundary
 from probe.agent.evals.evaluation import Evaluation
 from probe.agent.inspect.exclusive import exclusively
-from probe.agent.inspect.stacks import stacks
+from probe.agent.inspect.frames import stacks
 from probe.agent.names.model_names import ModelNames
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from probe.agent.inspect.stacks import stacks
+from probe.agent.inspect.frames import stacks
 from probe.snapshot.stacks import Frame, Thread, folded, short, threads_of
 
 

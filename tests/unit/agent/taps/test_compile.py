@@ -190,7 +190,7 @@ def test_compiled_autograd_gets_graphs_without_our_marks(taps: Taps) -> None:
     for name in ("before", "after", "at random"):
         taps.remove()
         assert passes(toggles(taps)[name]) == without
-    assert taps.backward.why_not == "off: the job uses compiled autograd" or not taps.forward.installed
+    assert taps.backward.state == "off: the job uses compiled autograd" or not taps.forward.installed
 
 
 def test_hooks_leave_a_compiled_region_as_it_is() -> None:

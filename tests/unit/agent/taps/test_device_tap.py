@@ -22,7 +22,7 @@ from tapped import Taps, tapped  # noqa: E402
 from probe.agent.taps.device import clocks  # noqa: E402
 from probe.agent.taps.modules.forward_hooks import ForwardHooks  # noqa: E402
 from probe.host import agent_memory  # noqa: E402
-from probe.streams import DEVICE, MARKS, SPANS  # noqa: E402
+from probe.streams import BARE, DEVICE, MARKS, SAMPLED, SPANS  # noqa: E402
 
 Rows = list[dict[str, Any]]
 
@@ -47,7 +47,7 @@ def model_on(played: PlayedCuda) -> Any:
 
 def known(played: PlayedCuda, taps: Taps) -> Rows:
     played.catch_up()
-    taps.device.tend()
+    taps.device.drain()
     return taps.table()
 
 
@@ -167,7 +167,7 @@ def test_rows_come_as_the_device_does(played: PlayedCuda, taps: Taps) -> None:
     begin = played.clock.now
     model(torch.ones(1))
     played.reached = begin + 5 * MS  # 1 of the root, 3 of the first leaf, 5 of the second
-    taps.device.tend()
+    taps.device.drain()
     assert column(taps.table(), "forward", "duration") == [3, None, None, None]
 
 
@@ -235,7 +235,7 @@ def test_a_device_that_never_ends_keeps_no_more_than_the_stock(
         model, played.reached = model_on(played), 0
         for _ in range(200):
             model(torch.ones(1)).sum().backward()
-            taps.device.tend()
+            taps.device.drain()
         gc.collect()
         assert 100 <= len(played.made) <= 100 + 1  # an anchor
 
@@ -253,7 +253,7 @@ def test_rows_that_retention_dropped_are_null(played: PlayedCuda, taps: Taps) ->
     model = model_on(played)
     model(torch.ones(1))
     played.catch_up()
-    taps.device.tend()
+    taps.device.drain()
     stream = taps.streams[DEVICE]
     for _ in range(stream.capacity):
         stream.append(*[0] * (len(stream.slots) - 1))
@@ -316,7 +316,7 @@ def test_an_event_that_raises_on_the_agents_thread_is_named(played: PlayedCuda) 
     model_on(played)(torch.ones(1))
     played.catch_up()
     played.event.query = lambda event: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    taps.device.tend()
+    taps.device.drain()
     assert taps.faults == ["device: ZeroDivisionError('division by zero')"]
     taps.close()
 
@@ -341,9 +341,9 @@ def test_removal_drops_every_event_and_leaves_hooks_inert(played: PlayedCuda) ->
 
 def test_a_call_under_way_survives_every_change(played: PlayedCuda, taps: Taps) -> None:
     changes: list[Callable[[], None]] = [
-        taps.device.close,
-        taps.device.open,
-        lambda: (taps.forward.remove(), taps.device.close()),
+        lambda: taps.device.switch(BARE),
+        lambda: taps.device.switch(SAMPLED),
+        lambda: (taps.forward.remove(), taps.device.switch(BARE)),
         taps.install,
         lambda: setattr(taps.forward, "around", lambda functions: functions) or taps.forward.install(),
     ]
@@ -406,7 +406,7 @@ def test_in_a_users_job_it_never_begins_whenever_cuda_comes(later: bool) -> None
             for _ in range(2):
                 taps.install()  # as at the next block of sampled steps
                 model(torch.ones(1)).sum().backward()
-            taps.device.tend()
+            taps.device.drain()
             assert taps.device.state == "off: CUDA is in use, and this was not tested on a GPU yet"
             assert (played.times_made, played.entered, DEVICE in taps.streams) == (0, [], False)
             assert len(column(taps.table(), "forward", "host_duration")) == 12

@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from tapped import reporter  # noqa: E402
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler  # noqa: E402
 
 from probe.agent.boundary.boundary import Boundary  # noqa: E402
@@ -56,7 +56,13 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
     made = Tap(Stream(LOADS, STREAMS[LOADS], 1), Modules(log))
     monkeypatch.setattr(log, "put", lambda kind, id, fields: kind == LOG_LOADER and made.told.update({id: fields}))
     before = torch.utils.data.dataloader._BaseDataLoaderIter.__next__
-    made.loader = Loader(made.loads, made.modules, boundary, reporter(made.faults, "loader"))
+    context: Any = SimpleNamespace(
+        streams={LOADS: made.loads},
+        modules=made.modules,
+        boundary=boundary,
+        reporter=lambda name: lambda error: made.faults.append(f"{name}: {error!r}"),
+    )
+    made.loader = Loader(context)
     made.loader.install()
     yield made
     made.loader.remove()

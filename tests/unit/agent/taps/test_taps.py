@@ -16,9 +16,9 @@ nn = torch.nn
 from tapped import Taps, tapped  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
-from probe.agent.taps.modules.forward import Forward, forward_tap  # noqa: E402
+from probe.agent.taps.modules.forward import Forward  # noqa: E402
 from probe.agent.taps.modules.forward_hooks import ForwardHooks  # noqa: E402
-from probe.agent.taps.optimizer import OptimizerStep, optimizer_tap  # noqa: E402
+from probe.agent.taps.optimizer import OptimizerStep  # noqa: E402
 from probe.agent.taps.optimizer_hooks import OptimizerHooks  # noqa: E402
 from probe.streams import (  # noqa: E402
     BEGIN,
@@ -404,11 +404,11 @@ def test_another_threads_calls_are_no_samples(code_taps: Taps) -> None:
 def test_hooks_are_chosen_where_torchs_code_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.agent.taps.modules.forward.is_known", lambda code: False)
     monkeypatch.setattr("probe.agent.taps.optimizer.wrapper_of", lambda code: None)
-    with tapped(forward_tap, optimizer_tap) as taps:
+    with tapped(Forward.make, OptimizerStep.make) as taps:
         assert taps.forward.state == "on: hooks, this torch's _wrapped_call_impl is not known"
         assert taps.optimizer.state == "on: hooks, this torch's Optimizer.profile_hook_step is not known"
 
 
 def test_code_is_swapped_where_it_is_known() -> None:
-    with tapped(forward_tap, optimizer_tap) as taps:
+    with tapped(Forward.make, OptimizerStep.make) as taps:
         assert taps.forward.state == taps.optimizer.state == "on"

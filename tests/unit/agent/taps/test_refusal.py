@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from probe.agent.taps.collectives.one_sided import refusal
+from probe.agent.taps.collectives.recorder import refusal
 
 
 def refused(ranks, where="boundary", group=(0, 1, 2, 3)):
