@@ -30,6 +30,17 @@ LONGEST_S = 0.003  # limit of one search, during which no other thread runs
 PATIENCE_S = 0.05
 _MODULE_PY = "torch/nn/modules/module.py"  # calls run in this file, whose names for a module are not the user's
 _ENTRIES = ("RESUME", "YIELD_VALUE", "GEN_START")  # where a frame stands while a trace function is told of its entry
+# Attributes under which wrappers hold their module; they are left out of names.
+_WRAPPED = {
+    "_fsdp_wrapped_module",
+    "_orig_mod",  # torch.compile
+    "_checkpoint_wrapped_module",
+    "_forward_module",  # Lightning
+    "_original_module",  # Lightning Fabric, beside _forward_module
+}
+# Wrappers that hold it under the ordinary name `module`.
+_PARALLEL = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "Float16Module"}
+_MAX_WRAPPERS = 8  # nested wrappers
 
 Found = dict[int, list[str]]
 
@@ -89,6 +100,30 @@ def kind(module: Any) -> type:
     own = type(module)
     mixed = len(own.__bases__) == 2 and own.__bases__[0].__name__ in _MIXED_IN
     return own.__bases__[1] if mixed else own
+
+
+def innermost(module: Any) -> Any:
+    """The module that torch.compile has wrapped; only the wrapper is called."""
+    while type(module).__name__ == "OptimizedModule" and module._modules.get("_orig_mod") is not None:
+        module = module._modules["_orig_mod"]
+    return module
+
+
+def layers_of(module: Any) -> list[Any]:
+    """A module, then the modules that it wraps, innermost last."""
+    layers = [module]
+    while len(layers) < _MAX_WRAPPERS:
+        parts = layers[-1]._modules.items()
+        inner = [part for name, part in list(parts) if part is not None and wraps(layers[-1], name)]
+        if not inner:
+            break
+        layers.append(inner[0])
+    return layers
+
+
+def wraps(module: Any, name: str) -> bool:
+    """Whether the child of this name is the one that the module wraps."""
+    return name in _WRAPPED or (name == "module" and type(module).__name__ in _PARALLEL)
 
 
 # ---- while no other thread runs

@@ -6,27 +6,16 @@ an object the moment it dies; nothing here keeps an object alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 from weakref import ref
 
 from ...streams import LOG_LOADER, LOG_MODULE, LOG_OPTIMIZER
 from ..storage.log import Log
-from .model_names import ModelNames, kind
-from .module_devices import ModuleDevices
+from .model_names import ModelNames, innermost, kind, layers_of, wraps
 
-# Attributes under which wrappers hold their module; they are left out of names.
-_WRAPPED = {
-    "_fsdp_wrapped_module",
-    "_orig_mod",  # torch.compile
-    "_checkpoint_wrapped_module",
-    "_forward_module",  # Lightning
-    "_original_module",  # Lightning Fabric, beside _forward_module
-}
-# Wrappers that hold it under the ordinary name `module`.
-_PARALLEL = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "Float16Module"}
-_MAX_WRAPPERS = 8  # nested wrappers
+_META = "meta"  # shapes without data: the tensors are stored elsewhere and loaded on demand
 
 
 class Modules:
@@ -109,14 +98,18 @@ class Modules:
         for key in met:
             self._log_module(key, met, inside, devices)
         for key, optimizer in subjects[LOG_OPTIMIZER].items():
-            self._log_optimizer(key, optimizer, devices)
+            if (serial := self.serials.get(key)) is not None:
+                name, device = type(optimizer).__name__, devices.of_optimizer(optimizer)
+                self._log_if_changed(LOG_OPTIMIZER, serial, {"name": name, "type": name, "device": device})
         self._name_models()
 
     def _name_models(self) -> None:
         """Add the model's name to each root's record."""
-        alive = [(self.serials.get(key, 0), reference()) for key, (_, reference) in list(self._alive.items())]
-        logged = self._logged
-        roots = {serial: _layers(subject) for serial, subject in alive if logged.get(serial, {}).get("root") == serial}
+        logged, roots = self._logged, {}
+        for key, (_, reference) in list(self._alive.items()):
+            serial, subject = self.serials.get(key, 0), reference()
+            if subject is not None and logged.get(serial, {}).get("root") == serial:
+                roots[serial] = layers_of(subject)
         self._models.name(roots)
         for serial, name in self._models.names.items():
             if serial in logged:
@@ -135,27 +128,19 @@ class Modules:
             if above in chain:
                 break
             chain.append(above)
-        inner = _innermost(module)
+        inner = innermost(module)
         fields: dict[str, Any] = {
             "name": ".".join(filter(None, reversed(path))) or kind(inner).__name__,
             "type": kind(inner).__name__,
             "parent": self.serials.get(parent, 0),
             "root": self.serials.get(chain[-1], serial),
-            "device": devices.of_chain(upward := [(each, met[each]) for each in chain]),
+            **devices.of_chain((each, met[each]) for each in chain),
         }
         if fields["root"] == serial:
-            fields["model"] = self._logged.get(serial, fields).get("model", kind(_layers(module)[-1]).__name__)
-        if devices.is_on_several(upward):
-            fields["spread"] = True
+            fields["model"] = self._logged.get(serial, fields).get("model", kind(layers_of(module)[-1]).__name__)
         if inner is not module:
             fields["wraps"] = self.serials.get(id(inner), 0)
         self._log_if_changed(LOG_MODULE, serial, fields)
-
-    def _log_optimizer(self, key: int, optimizer: Any, devices: ModuleDevices) -> None:
-        serial, name = self.serials.get(key), type(optimizer).__name__
-        if serial is not None:
-            device = devices.of_optimizer(optimizer)
-            self._log_if_changed(LOG_OPTIMIZER, serial, {"name": name, "type": name, "device": device})
 
     def _log_if_changed(self, kind: int, serial: int, fields: dict[str, Any]) -> None:
         """Log only changed records: a job may make modules all the time, and the log is finite."""
@@ -166,30 +151,6 @@ class Modules:
     def close(self) -> None:
         self._alive.clear()
         self.serials.clear()
-
-
-def _innermost(module: Any) -> Any:
-    """The module that torch.compile has wrapped; only the wrapper is called."""
-    while type(module).__name__ == "OptimizedModule" and module._modules.get("_orig_mod") is not None:
-        module = module._modules["_orig_mod"]
-    return module
-
-
-def _layers(module: Any) -> list[Any]:
-    """A module, then the modules that it wraps, innermost last."""
-    layers = [module]
-    while len(layers) < _MAX_WRAPPERS:
-        parts = layers[-1]._modules.items()
-        inner = [part for name, part in list(parts) if part is not None and _wraps(layers[-1], name)]
-        if not inner:
-            break
-        layers.append(inner[0])
-    return layers
-
-
-def _wraps(module: Any, name: str) -> bool:
-    """Whether the child of this name is the one that the module wraps."""
-    return name in _WRAPPED or (name == "module" and type(module).__name__ in _PARALLEL)
 
 
 def _parents(met: dict[int, Any]) -> dict[int, tuple[int, str]]:
@@ -216,9 +177,49 @@ def _children(module: Any, met: dict[int, Any], path: str) -> Iterator[tuple[int
     for name, child in list(module._modules.items()):
         if child is None or child is module:
             continue
-        part = "" if _wraps(module, name) else name
+        part = "" if wraps(module, name) else name
         below = f"{path}.{part}" if path and part else path or part
         if id(child) in met:
             yield id(child), below
         else:
             yield from _children(child, met, below)
+
+
+class ModuleDevices:
+    """Devices, such as `cuda:0`, of modules and optimizers: those of their tensors, if all of them are on one device.
+
+    Modules.name makes a new one each time; valid while all modules of the round are alive.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[int, frozenset[str]] = {}
+
+    def of_chain(self, chain: Iterable[tuple[int, Any]]) -> dict[str, Any]:
+        """Fields of the first module with tensors in this chain (a module, then its ancestors): `device`, and `spread`
+        if they are on several devices or on the meta device."""
+        found = next((found for key, module in chain if (found := self._devices_of(key, module))), frozenset[str]())
+        device = _single(found)
+        return {"device": device, "spread": True} if found and device is None else {"device": device}
+
+    def of_optimizer(self, optimizer: Any) -> str | None:
+        """The device of an optimizer's parameters."""
+        groups = list(getattr(optimizer, "param_groups", ()))
+        return _single({device for group in groups for device in _tensor_devices(group.get("params", ()))})
+
+    def _devices_of(self, key: int, module: Any) -> frozenset[str]:
+        """Devices of the module's own tensors and of those of the modules inside it."""
+        if key not in self._found:
+            self._found[key] = frozenset()  # ends the recursion in a module that contains itself
+            found = _tensor_devices([*module._parameters.values(), *module._buffers.values()])
+            for child in list(module._modules.values()):
+                found |= self._devices_of(id(child), child) if child is not None else set()
+            self._found[key] = frozenset(found)
+        return self._found[key]
+
+
+def _tensor_devices(tensors: Any) -> set[str]:
+    return {str(device) for device in {getattr(tensor, "device", None) for tensor in list(tensors)} - {None}}
+
+
+def _single(found: Any) -> str | None:
+    return next(iter(found)) if len(found) == 1 and _META not in found else None

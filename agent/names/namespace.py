@@ -87,11 +87,8 @@ class Namespace:
         referred = {name for code in codes for name in _names_in_functions(code)}
         for name in job_names - referred:
             self.names.pop(name, None)
-        self._library_locals.clear()
-        self._own_before.clear()
-        self._before.clear()
-        self._origins.clear()
-        self._frames.clear()
+        for held in (self._library_locals, self._own_before, self._before, self._origins, self._frames):
+            held.clear()
 
     def _qualified_name(self, name: str) -> str:
         origin = self._origins[name]

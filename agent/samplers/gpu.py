@@ -26,6 +26,9 @@ _LIBRARY = "libnvidia-ml.so.1"
 # The only name of the module in the target: whether and what the job itself imports as pynvml stays untouched.
 _PRIVATE_NAME = "_probe_agent.pynvml"
 _ALL_LINKS = 0xFFFFFFFF  # NVML's scope of a field for the sum over all NVLinks
+# Errors after which a counter is requested no more, and those that tell that the device is gone.
+_PERMANENT = "NOT_SUPPORTED", "NO_PERMISSION", "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND"
+_LOST = "GPU_IS_LOST", "RESET_REQUIRED", "NOT_FOUND", "UNINITIALIZED", "DRIVER_NOT_LOADED"
 _SLOT_LIMIT = 1 << 63  # NVML marks "not available" by setting all bits, a value that does not fit into a slot
 
 Counters = Iterable[tuple[int, int]]  # (counter, value) ...
@@ -82,14 +85,9 @@ class _Device:
         self._source = log.next_id()
         self._readings: list[Reading] = list(_READINGS)
         self.why_off = ""
-        self._permanent_errors = (
-            nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION, nvml.NVML_ERROR_INVALID_ARGUMENT,
-            nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        )  # fmt: skip
-        self._lost_errors = (
-            nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED, nvml.NVML_ERROR_NOT_FOUND,
-            nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        )  # fmt: skip
+        self._permanent_errors, self._lost_errors = (
+            [getattr(nvml, f"NVML_ERROR_{name}") for name in names] for names in (_PERMANENT, _LOST)
+        )
         texts = {"uuid": text(nvml, nvml.nvmlDeviceGetUUID, handle), "name": text(nvml, nvml.nvmlDeviceGetName, handle)}
         log.put(streams.LOG_DEVICE, self._source, {"index": index, **texts})
 

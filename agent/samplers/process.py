@@ -32,9 +32,7 @@ class Process:
         import resource  # an extension module: where it is missing, the other samplers still work
 
         self._append = samples.append
-        self._getrusage, self._of_process, self._of_thread = (
-            resource.getrusage, resource.RUSAGE_SELF, resource.RUSAGE_THREAD,
-        )  # fmt: skip
+        self._resource = resource
         self._files: dict[int, str] = {}  # descriptor -> path
         self._unreadable: list[str] = []
         for path in FILES:
@@ -50,7 +48,8 @@ class Process:
     def sample(self) -> None:
         """Append one row per counter.  All share the time of the first ones, which are read together."""
         gil_wait_ns = self._gil_wait_ns()
-        usage, cpu_ns, now = self._getrusage(self._of_process), process_time_ns(), perf_counter_ns()
+        usage = self._resource.getrusage(self._resource.RUSAGE_SELF)
+        cpu_ns, now = process_time_ns(), perf_counter_ns()
         append = self._append
         append(now, streams.PROCESS, streams.CPU_NS, cpu_ns)
         append(now, streams.PROCESS, streams.VOLUNTARY_SWITCHES, usage.ru_nvcsw)
@@ -66,11 +65,14 @@ class Process:
 
         0 if the kernel counts only the nap as a voluntary switch: waiting for a core is not waiting for the GIL.
         """
-        switches, start = self._getrusage(self._of_thread).ru_nvcsw, perf_counter_ns()
+        switches, start = self._voluntary_switches(), perf_counter_ns()
         sleep(_NAP_S)
         took_ns = perf_counter_ns() - start
-        blocked_again = self._getrusage(self._of_thread).ru_nvcsw - switches > 1
+        blocked_again = self._voluntary_switches() - switches > 1
         return max(0, took_ns - _NAP_NS) if blocked_again else 0
+
+    def _voluntary_switches(self) -> int:
+        return self._resource.getrusage(self._resource.RUSAGE_THREAD).ru_nvcsw
 
     def _read(self, fd: int) -> Readings:
         """The file's counters; none if it cannot be read or parsed, and then it is not read again."""

@@ -15,7 +15,6 @@ from ...streams import BARE, FAILED, LOADS
 from ..names.modules import Modules
 from ..names.namespace import attributes
 from ..names.variable_names import readable, variable_name
-from ..storage.rows import Stream
 from .tap import ReportFault, Tap, TapContext
 
 _TO_THE_JOB = 4  # frames from _name() to the frame that takes the batch
@@ -33,8 +32,7 @@ class Loader(Tap):
             return
         self._original = self._class.__next__
         known = Loaders(context.modules, dataloader_py.DataLoader)  # type: ignore[union-attr]
-        loading, loads, report_fault = context.boundary.loading, context.streams[LOADS], context.reporter(self.name)
-        self._wrapped = _wrap(self._original, loading, loads, known.serial, report_fault)
+        self._wrapped = _wrap(self._original, context, known.serial, context.reporter(self.name))
 
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
         if self._class is not None:
@@ -74,9 +72,7 @@ class Loaders:
 
     def _name(self, serial: int, iterator: Any, sampler: Any) -> None:
         def is_loader(value: Any) -> bool:
-            if self._type not in type(value).__mro__:
-                return False
-            held = value.__dict__
+            held = value.__dict__ if self._type in type(value).__mro__ else {}
             return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
 
         try:
@@ -98,14 +94,9 @@ def _fields(iterator: Any, sampler: Any, name: str) -> dict[str, Any]:
     }
 
 
-def _wrap(
-    original: Any,
-    loading: Callable[[], None],
-    loads: Stream,
-    serial_of: Callable[[Any], int],
-    report_fault: ReportFault,
-) -> Any:
-    clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, loads.append
+def _wrap(original: Any, context: TapContext, serial_of: Callable[[Any], int], report_fault: ReportFault) -> Any:
+    clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, context.streams[LOADS].append
+    loading = context.boundary.loading
 
     def record(iterator: Any, start: int, ready: int, outstanding: int, flags: int) -> None:
         end = clock()

@@ -17,10 +17,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ...streams import BARE, OPTIMIZER, SPANS, UNTIMED
-from ..names.modules import Modules
 from ..noop import noop
-from ..steps.step_count import Steps
-from ..storage.rows import Stream
 from .dynamo import shielded_from_dynamo, skip
 from .optimizer_hooks import OptimizerHooks
 from .tap import ReportFault, Tap, TapContext
@@ -52,8 +49,7 @@ class OptimizerStep(Tap):
             raise LookupError("Optimizer.profile_hook_step makes no known wrapper")
         self._original, self._ours = original, _swapped(original)
         self._timed = [True]
-        parts = context.streams[SPANS], context.modules, context.steps, context.reporter(self.name)
-        self._functions = {**_NEEDED, "_probe_stepped": _stepped(self._timed, *parts)}
+        self._functions = {**_NEEDED, "_probe_stepped": _stepped(context, self._timed, context.reporter(self.name))}
         self.installed = False
 
     def install(self) -> None:
@@ -122,9 +118,9 @@ def _wrappers(base: Any) -> Iterator[Any]:
             function = getattr(function, "__wrapped__", None)
 
 
-def _stepped(
-    timed: list[bool], spans: Stream, modules: Modules, steps: Steps, report_fault: ReportFault
-) -> Callable[[Any, int], None]:
+def _stepped(context: TapContext, timed: list[bool], report_fault: ReportFault) -> Callable[[Any, int], None]:
+    modules = context.modules
+
     def stepped(
         optimizer: Any,
         start: int,
@@ -132,9 +128,9 @@ def _stepped(
         id: Any = id,
         serial_of: Any = modules.serials.get,
         timed: list[bool] = timed,
-        append: Any = spans.append,
+        append: Any = context.streams[SPANS].append,
         ident: Any = sys.modules["_thread"].get_ident,
-        boundary: Any = steps.stepped,
+        boundary: Any = context.steps.stepped,
     ) -> None:
         now = clock()
         try:

@@ -15,9 +15,6 @@ from typing import Any
 
 from ...streams import BARE, OPTIMIZER, SAMPLED, SPANS, UNTIMED
 from ..inspect.exclusive import exclusively
-from ..names.modules import Modules
-from ..steps.step_count import Steps
-from ..storage.rows import Stream
 from .dynamo import shielded_from_dynamo
 from .tap import ReportFault, Tap, TapContext
 
@@ -28,10 +25,11 @@ class OptimizerHooks(Tap):
     name = "optimizer"
 
     def __init__(self, context: TapContext) -> None:
-        report_fault = context.reporter(self.name)
         self._optimizer_py = sys.modules["torch.optim.optimizer"]
-        self._enclosing = _Enclosing(context.streams[SPANS], report_fault)
-        self._hooks = _hooks(context.modules, context.steps, report_fault, self._enclosing)
+        self._class: Any = sys.modules["torch.autograd.profiler"].record_function
+        self._original = self._class.__enter__, self._class.__exit__
+        self._timed: list[bool] = []
+        self._hooks, self._ours = _functions(context, context.reporter(self.name), self._timed, *self._original)
         self._handles: list[Any] = []
 
     @property
@@ -60,7 +58,14 @@ class OptimizerHooks(Tap):
 
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
         """Steps are counted either way."""
-        self._enclosing.switch(not flags & (BARE | UNTIMED))
+        wanted = not flags & (BARE | UNTIMED)
+        if not wanted:
+            self._timed.clear()
+        old, new = (self._original, self._ours) if wanted else (self._ours, self._original)
+        if (self._class.__enter__, self._class.__exit__) == old:
+            self._class.__enter__, self._class.__exit__ = new
+        if wanted:
+            self._timed[:] = [True]
 
     def remove(self) -> str | None:
         self.switch(BARE)
@@ -82,58 +87,27 @@ def _iterates_hooks(code: Any) -> bool:
     return bool(code.co_name == "wrapper" and code.co_filename.endswith("torch/optim/optimizer.py"))
 
 
-class _Enclosing:
-    """The clock around all of Optimizer.step: torch's hooks run inside a record_function that itself takes 0.1 ms."""
-
-    def __init__(self, spans: Stream, report_fault: ReportFault) -> None:
-        self._class: Any = sys.modules["torch.autograd.profiler"].record_function
-        self._original = self._class.__enter__, self._class.__exit__
-        self.opened: dict[int, int] = {}  # thread -> when it entered the step that is about to begin
-        self.closing: dict[int, tuple[int, int]] = {}  # thread -> start and serial of the step it is about to leave
-        self.timed = False
-        self._ours = self._wrapped(spans, report_fault)
-
-    def switch(self, wanted: bool) -> None:
-        self.timed = self.timed and wanted
-        old, new = (self._original, self._ours) if wanted else (self._ours, self._original)
-        if (self._class.__enter__, self._class.__exit__) == old:
-            self._class.__enter__, self._class.__exit__ = new
-        self.timed = wanted
-
-    def _wrapped(self, spans: Stream, report_fault: ReportFault) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, spans.append
-        (enter, leave), opened, closing = self._original, self.opened, self.closing
-
-        def __enter__(self: Any) -> Any:
-            if self.name.startswith("Optimizer.step#"):
-                opened[ident()] = clock()
-            return enter(self)
-
-        def __exit__(self: Any, *error: Any) -> Any:
-            try:
-                return leave(self, *error)
-            finally:
-                if closing:
-                    try:
-                        thread = ident()
-                        step = closing.pop(thread, None)
-                        if step is not None:
-                            append(step[0], clock(), step[1], thread, OPTIMIZER)
-                    except Exception as error:  # inside a user's optimizer step: no exception may escape
-                        report_fault(error)
-
-        return __enter__, __exit__
-
-
-def _hooks(
-    modules: Modules, steps: Steps, report_fault: ReportFault, enclosing: _Enclosing
-) -> tuple[Callable[..., None], Callable[..., None]]:
-    clock, ident, serials = perf_counter_ns, sys.modules["_thread"].get_ident, modules.serials
-    opened, closing = enclosing.opened, enclosing.closing
+def _functions(
+    context: TapContext,
+    report_fault: ReportFault,
+    timed: list[bool],
+    enter: Callable[..., Any],
+    leave: Callable[..., Any],
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The hooks before and after a step, and the record_function around all of it, which itself takes 0.1 ms."""
+    clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, context.streams[SPANS].append
+    modules, steps, serials = context.modules, context.steps, context.modules.serials
+    opened: dict[int, int] = {}  # thread -> when it entered the step that is about to begin
     starts: dict[int, int] = {}  # id(optimizer) -> start of its running step
+    closing: dict[int, tuple[int, int]] = {}  # thread -> start and serial of the step it is about to leave
+
+    def __enter__(self: Any) -> Any:
+        if self.name.startswith("Optimizer.step#"):
+            opened[ident()] = clock()
+        return enter(self)
 
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if enclosing.timed:
+        if timed:
             starts[id(optimizer)] = opened.pop(ident(), 0) or clock()
 
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -141,10 +115,23 @@ def _hooks(
         try:
             serial = serials.get(id(optimizer)) or modules.meet_optimizer(optimizer)
             start = starts.pop(id(optimizer), 0)
-            if start and enclosing.timed:
+            if start and timed:
                 closing[ident()] = start, serial
             steps.stepped(optimizer, serial, now)
         except Exception as error:  # inside a user's optimizer step: no exception may escape
             report_fault(error)
 
-    return shielded_from_dynamo(pre), shielded_from_dynamo(post)
+    def __exit__(self: Any, *error: Any) -> Any:
+        try:
+            return leave(self, *error)
+        finally:
+            if closing:
+                try:
+                    thread = ident()
+                    step = closing.pop(thread, None)
+                    if step is not None:
+                        append(step[0], clock(), step[1], thread, OPTIMIZER)
+                except Exception as error:  # as above
+                    report_fault(error)
+
+    return (shielded_from_dynamo(pre), shielded_from_dynamo(post)), (__enter__, __exit__)

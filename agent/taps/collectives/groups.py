@@ -92,9 +92,10 @@ class Groups:
             size=size,
             ranks=ranks,
             futures=backend == "gloo",  # NCCL's futures would put our callback on the streams
-            timed=backend == "nccl" and _timing_enabled(process_group),
+            # from now on, as with TORCH_NCCL_ENABLE_TIMING, the backend records events around every operation
+            timed=backend == "nccl" and _succeeds(lambda: process_group._enable_collectives_timing()),
             device=device,
-            has_numbers=_keeps_numbers(owner),
+            has_numbers=_succeeds(lambda: owner._get_sequence_number_for_group()),
         )
 
 
@@ -107,18 +108,9 @@ def ranks_of(process_group: Any) -> tuple[int, ...] | None:
     return tuple(sorted(known, key=known.__getitem__))
 
 
-def _keeps_numbers(owner: Any) -> bool:
+def _succeeds(call: Callable[[], Any]) -> bool:
     try:
-        owner._get_sequence_number_for_group()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _timing_enabled(process_group: Any) -> bool:
-    """Make the backend record events around every operation from now on, as TORCH_NCCL_ENABLE_TIMING would."""
-    try:
-        process_group._enable_collectives_timing()
+        call()
     except (AttributeError, RuntimeError):
         return False
     return True

@@ -53,7 +53,7 @@ class CollectiveRecorder:
         self._waits = Waits(spans, self, self._works.waited)
         self._groups = Groups(log)
         self._libraries: list[Any] = []
-        self._codes: set[Any] = set()
+        self._codes: set[Any] = set()  # of the kernels
         self._torch: Any = None
         self._forbidden = False  # once true, it stays true
 

@@ -9,7 +9,6 @@ inert, because frames in flight still use it.
 from __future__ import annotations
 
 import ast
-import re
 import sys
 import types
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from .forward_hooks import ForwardHooks
 from .module_calls import After, Before, mark_before, row_after, row_and_marks_after
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
-_SOURCE = """
+_SOURCE = f"""
 def _wrapped_call_impl(self, *args, **kwargs):
     if _probe_waiting:
         _probe_count(args, kwargs)
@@ -34,9 +33,9 @@ def _wrapped_call_impl(self, *args, **kwargs):
     _probe_start = _probe_clock()
     try:
         if self._compiled_call_impl is not None:
-            _probe_output, _probe_flags = self._compiled_call_impl(*args, **kwargs), COMPILED_CALL
+            _probe_output, _probe_flags = self._compiled_call_impl(*args, **kwargs), {FORWARD | COMPILED}
         else:
-            _probe_output, _probe_flags = self._call_impl(*args, **kwargs), PLAIN_CALL
+            _probe_output, _probe_flags = self._call_impl(*args, **kwargs), {FORWARD}
     except BaseException:
         _probe_failed(self, _probe_start)
         raise
@@ -89,8 +88,7 @@ def is_known(code: types.CodeType) -> bool:
 def _compiled(original: types.CodeType) -> types.CodeType:
     """Our code under the original's file name, every instruction on its last line: `return self._call_impl(…)`."""
     last = max(line for _, _, line in original.co_lines() if line is not None)
-    flags = {"PLAIN_CALL": FORWARD, "COMPILED_CALL": FORWARD | COMPILED}
-    tree = ast.parse(re.sub("|".join(flags), lambda found: str(flags[found[0]]), _SOURCE))
+    tree = ast.parse(_SOURCE)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
             line = original.co_firstlineno if isinstance(node, ast.FunctionDef) else last
