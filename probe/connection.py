@@ -61,9 +61,8 @@ class Connection:
         self._alignment = Alignment(self._client, timeout)
         self._closed = False
         try:
-            addresses = resolved.addresses
-            self._recorded = [resolve_name(SOURCES[each.source])(each.url) for each in addresses if each.source]
-            open_links(self._client, [each for each in addresses if not each.source], timeout)
+            self._recorded = [resolve_name(SOURCES[one.source])(one.url) for one in resolved.addresses if one.source]
+            open_links(self._client, resolved.addresses, timeout)
             self._alignment.align()
         except BaseException:
             self.close()
@@ -86,8 +85,7 @@ class Connection:
         """Begin a call.  what: it needs agents, and if `control` a key that may control them."""
         if self._closed:
             raise UsageError("This connection is closed.", f'Open a new one: probe.connect("{self.endpoint}")')
-        self.notes = []
-        self._client.interrupted = False
+        self.notes, self._client.interrupted = [], False
         if what:
             agent_requests.require_agents(self._client.links, self.endpoint, what, control)
 

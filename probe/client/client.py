@@ -153,12 +153,9 @@ class Client:
             self._calls.pop((call.link, call.id), None)
 
     def wait(
-        self,
-        calls: Sequence[Call],
-        deadline: float | None,
-        on_reply: OnReply | None = None,
+        self, calls: Sequence[Call], deadline: float | None, on_reply: OnReply | None = None,
         until: Callable[[], bool] | None = None,
-    ) -> list[Call]:
+    ) -> list[Call]:  # fmt: skip
         """Take replies until all calls are over, `until` holds, or the deadline (time.monotonic) has passed.
 
         Returns the calls that are not over.  on_reply gets the replies before a terminal one.  Raises Interrupted.

@@ -38,9 +38,10 @@ _HESITATION_S = 1.0  # an agent signs at once; a web server waits for the end of
 
 
 def open_links(client: Client, addresses: Iterable[Address], timeout: float) -> None:
-    """Connect to the agents at these addresses.  Raises EndpointError, SilentError."""
+    """Connect to the agents at these addresses, not to recordings.  Raises EndpointError, SilentError."""
     for address in addresses:
-        client.connect(look(address, timeout))
+        if not address.source:
+            client.connect(look(address, timeout))
     if client.links:
         greet(client, timeout)
 

@@ -110,7 +110,7 @@ def _fresh(number: Ints) -> Bools:
     return fresh
 
 
-class Begun:
+class Begins:
     """The begins of a job's modules, sorted by pass, module and node, so that any mark finds its instance.
 
     Marks of one node belong together: autograd calls the hooks of a node in the order of registration, so
@@ -193,7 +193,7 @@ def resolve(
     marks by pass and time; roots: module of each pass, 0 for none; recomputed: starts and ends of the
     forwards that checkpointing ran inside passes, disjoint and sorted.
     """
-    begun = Begun(marks, len(tree.parent), calls)
+    begun = Begins(marks, len(tree.parent), calls)
     parts = _of_modules(passes, marks, tree, begun, recomputed)
     number, _ = begun.split(parts.key)
     own = lengths(passes.start, passes.end, recomputed)
@@ -215,7 +215,7 @@ def resolve(
     return Instances(*begun.split(parts.key), made.__getitem__)
 
 
-def _of_modules(passes: Passes, marks: Marks, tree: CallTree, begun: Begun, recomputed: tuple[Ints, Ints]) -> _Parts:
+def _of_modules(passes: Passes, marks: Marks, tree: CallTree, begun: Begins, recomputed: tuple[Ints, Ints]) -> _Parts:
     """Modules that began, with the time they owned, then those that owned time without having begun themselves."""
     owner = owners(marks.number, marks.kind, marks.module, tree)
     until = passes.end[marks.number]  # from each mark to the next one of its pass, or to the end of the pass
@@ -232,7 +232,7 @@ def _of_modules(passes: Passes, marks: Marks, tree: CallTree, begun: Begun, reco
     return began.plus(_parts(begun.instance_key(marks.number[rest], owner[rest], 1), rest, marks, begun, length[rest]))
 
 
-def _parts(key: Ints, rows: Ints, marks: Marks, begun: Begun, own: Ints) -> _Parts:
+def _parts(key: Ints, rows: Ints, marks: Marks, begun: Begins, own: Ints) -> _Parts:
     return _Parts(key, begun.node_of_marks[rows], marks.time[rows], marks.thread[rows], own, np.zeros_like(own))
 
 
@@ -243,7 +243,7 @@ def lengths(start: Ints, end: Ints, recomputed: tuple[Ints, Ints]) -> Ints:
     return (end - start) - (covered(end, *recomputed) - covered(start, *recomputed))
 
 
-def _to_callers(parts: _Parts, tree: CallTree, begun: Begun) -> _Parts:
+def _to_callers(parts: _Parts, tree: CallTree, begun: Begins) -> _Parts:
     """What finished instances contribute to their callers'."""
     number, module = begun.split(parts.key)
     key = begun.key(number, tree.parent[module], parts.node)

@@ -21,7 +21,7 @@ from .spans import Spans
 _WIDE = 1 << 22  # serial numbers between the first and the last module
 _MAX_PLACES = 10_000  # a module that calls itself ever deeper makes new ones without end
 _FAR = 1 << 20  # more than any depth
-_ROUNDS = 3  # a shared module inside a shared one is settled in the round after its caller
+_ROUNDS = 3  # a shared module inside a shared one is placed in the round after its caller
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class CallTree:
         parent = np.zeros(len(places) + 1, np.int64)
         for subject, above in parents.items():
             parent[place[subject]] = place.get(above, 0)
-        lines = [_line(parent, i) for i in range(len(parent))]
+        lines = [_path_to(parent, i) for i in range(len(parent))]
         chain = np.zeros((len(parent), max(map(len, lines), default=0) + 1), np.int64)
         for i, line in enumerate(lines):
             chain[i, : len(line)] = line
@@ -80,7 +80,7 @@ class CallTree:
         return result
 
 
-def _line(parent: Ints, i: int) -> list[int]:
+def _path_to(parent: Ints, i: int) -> list[int]:
     """From the outermost ancestor down to i."""
     line: list[int] = []
     while i and i not in line:
@@ -139,36 +139,36 @@ class CallSites:
         return place
 
 
-def settle(number: Ints, kind: Ints, module: Ints, tree: CallTree, calls: Calls) -> Ints:
+def places_of_marks(number: Ints, kind: Ints, module: Ints, tree: CallTree, calls: Calls) -> Ints:
     """The place of each mark; marks come by pass (number) and time.  calls: with places, as indices of the tree.
 
     A mark names a module but not its caller.  The backward of a shared module belongs to the caller whose backward
     began last, unless it has already begun inside that one as often as the caller calls it; then to the last caller
     with calls left.  A module ends where it began last.
     """
-    settled: Ints = module.copy()
+    placed: Ints = module.copy()
     shared = tree.shared()
     if not shared:
-        return settled
+        return placed
     rows_of = {first: np.flatnonzero(module == first) for first in shared}
     node = np.cumsum(kind != BEGIN_SAME_NODE)  # marks of one node of autograd have one number
     for _ in range(_ROUNDS):
         for first, places in shared.items():
             rows = rows_of[first]
             begins, ends = rows[kind[rows] != END], rows[kind[rows] == END]
-            settled[begins] = _begun_at(number, kind, settled, node, begins, places, tree, calls)
+            placed[begins] = _begun_at(number, kind, placed, node, begins, places, tree, calls)
             last = begins[np.maximum(np.searchsorted(begins, ends) - 1, 0)] if len(begins) else ends
-            settled[ends] = np.where((last < ends) & (number[last] == number[ends]), settled[last], first)
-    return settled
+            placed[ends] = np.where((last < ends) & (number[last] == number[ends]), placed[last], first)
+    return placed
 
 
 def _begun_at(
-    number: Ints, kind: Ints, settled: Ints, node: Ints, begins: Ints, places: Ints, tree: CallTree, calls: Calls
+    number: Ints, kind: Ints, placed: Ints, node: Ints, begins: Ints, places: Ints, tree: CallTree, calls: Calls
 ) -> Ints:
     """At which of its places a shared module began, at each of these marks; at the first where no caller has begun."""
     until = np.searchsorted(node, node[begins], side="right") - 1
     callers = tree.parent[places]
-    seen = [_last_begin(number, kind, settled, int(caller), begins, until, node, calls) for caller in callers]
+    seen = [_last_begin(number, kind, placed, int(caller), begins, until, node, calls) for caller in callers]
     begun, since = (np.stack(each) for each in zip(*seen, strict=True))  # a row for each caller
     # the caller that began last; of those that began at one node the innermost
     order = np.where(begun == NONE, NONE, node[begun] * _FAR + tree.depth[callers][:, None])

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from .. import protocol as wire
 from ..schema import Columns
-from ..snapshot.flight_recorder import has_ended, is_in_flight, told_of
+from ..snapshot.flight_recorder import dumped_entries, has_ended, is_in_flight
 from ..snapshot.source import Rank
 from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once, operation_type
 
-Told = Mapping[str, Any]  # one entry as torch writes it
+DumpedEntry = Mapping[str, Any]  # one entry as torch writes it
 
 # c10's name of a type -> torch's, and how many bytes one takes
 _DTYPES = {
@@ -38,18 +38,18 @@ _COLUMNS = {  # what an _Operation has under the same names
 }
 
 
-def history_of(rank: Rank) -> list[Told]:
+def history_of(rank: Rank) -> list[DumpedEntry]:
     """What this rank issued, oldest first, as long as its tap waits for a boundary to be installed: in a job that was
     hanging before the attach.  A job that goes on is not asked, since a dump would hold it up."""
     if not rank.facts.distributed or rank.facts.collectives_ns is not None or rank.facts.count:
         return []
-    return told_of(rank.snapshot.ask(wire.FLIGHT).get(rank, {}).get("texts", ()))
+    return dumped_entries(rank.snapshot.ask(wire.FLIGHT).get(rank, {}).get("texts", ()))
 
 
-def columns(rank: Rank, told: Sequence[Told]) -> Columns:
+def columns(rank: Rank, entries: Sequence[DumpedEntry]) -> Columns:
     """Those columns of python.nccl_trace that the recorder knows."""
-    groups = rank.snapshot.ask(wire.FLIGHT).get(rank, {}).get("groups", {}) if told else {}
-    rows = [_Operation(rank, each, groups.get(each["process_group"][0]) or ()) for each in told]
+    groups = rank.snapshot.ask(wire.FLIGHT).get(rank, {}).get("groups", {}) if entries else {}
+    rows = [_Operation(rank, each, groups.get(each["process_group"][0]) or ()) for each in entries]
     state = [DONE if row.ended else IN_FLIGHT if row.in_flight else None for row in rows]
     return {
         "start_ns": np.array([row.start_ns for row in rows], np.int64),
@@ -67,18 +67,18 @@ def columns(rank: Rank, told: Sequence[Told]) -> Columns:
 class _Operation:
     """One entry in terms of python.nccl_trace; None for what it does not have."""
 
-    def __init__(self, rank: Rank, told: Told, members: Sequence[int]) -> None:
-        self._told, self._members = told, members
-        self.backend, _, self._name = str(told["profiling_name"]).partition(":")
+    def __init__(self, rank: Rank, entry: DumpedEntry, members: Sequence[int]) -> None:
+        self._entry, self._members = entry, members
+        self.backend, _, self._name = str(entry["profiling_name"]).partition(":")
         self.operation_type = operation_type(self._name)
-        self.group_name = str(told["process_group"][0])
+        self.group_name = str(entry["process_group"][0])
         self.group_ranks, self.group_size = members or None, len(members) or None
         self.group_rank = members.index(rank.rank) if rank.rank in members else None
-        self.group_seq = None if told.get("is_p2p") else int(told["collective_seq_id"])
-        self.start_ns = int(told["time_created_ns"]) - rank.facts.wall_offset_ns
-        self.ended, self.in_flight = has_ended(told), is_in_flight(told)
+        self.group_seq = None if entry.get("is_p2p") else int(entry["collective_seq_id"])
+        self.start_ns = int(entry["time_created_ns"]) - rank.facts.wall_offset_ns
+        self.ended, self.in_flight = has_ended(entry), is_in_flight(entry)
         self.age_ms = max(0, rank.now_ns - self.start_ns) / 1e6 if self.in_flight else None
-        self.duration_ms = told.get("duration_ms") if self.ended else None
+        self.duration_ms = entry.get("duration_ms") if self.ended else None
         self.bytes = self._bytes()
         factor = BUS_FACTORS.get(self.operation_type)
         self.algbw_gbps, self.busbw_gbps = self._bandwidth(factor and once), self._bandwidth(factor)
@@ -90,12 +90,12 @@ class _Operation:
 
     @property
     def dtype(self) -> str | None:
-        types = self._told.get(f"{self._given}_dtypes")
+        types = self._entry.get(f"{self._given}_dtypes")
         return _DTYPES.get(types[0], (str(types[0]), 0))[0] if types else None
 
     @property
     def shape(self) -> str | None:
-        sizes = self._told.get(f"{self._given}_sizes")
+        sizes = self._entry.get(f"{self._given}_sizes")
         more = f" +{len(sizes) - 1}" if sizes and len(sizes) > 1 else ""
         return f"{sizes[0]}{more}" if sizes else None
 
@@ -107,7 +107,7 @@ class _Operation:
         if self.operation_type == "barrier":
             return 0
         side = _SHARES.get(self.operation_type, self._given)
-        sizes, types = self._told.get(f"{side}_sizes") or (), self._told.get(f"{side}_dtypes") or ()
+        sizes, types = self._entry.get(f"{side}_sizes") or (), self._entry.get(f"{side}_dtypes") or ()
         known = [_DTYPES.get(each, ("", 0))[1] for each in types]
         if not sizes or len(sizes) != len(types) or not all(known) or self.operation_type not in BUS_FACTORS:
             return None

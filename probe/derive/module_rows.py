@@ -14,13 +14,13 @@ from ..arrays.nesting import depth_below
 from ..streams import FORWARD, KIND_MASK
 from .backward import Instances, Marks, Passes, place_marks
 from .backward_batch import resolve
-from .call_tree import Calls, CallSites, CallTree, settle
+from .call_tree import Calls, CallSites, CallTree, places_of_marks
 from .device_times import DeviceTimes, Timed
 from .partition import Partition
 from .spans import Spans, noted_parents, recorded_marks
 
 
-def places_of(part: Partition, spans: Spans) -> CallSites:
+def call_sites_of(part: Partition, spans: Spans) -> CallSites:
     """Where modules are called, as the calls themselves show, else as the agent noted."""
     parents = noted_parents(part.log)
     for subjects in (recorded_marks(part)["subject"], spans.subject[spans.kind == FORWARD]):
@@ -54,7 +54,7 @@ def _marks(part: Partition, passes: Passes, tree: CallTree, calls: Calls) -> Mar
         kept = np.flatnonzero(number != NONE)
         order = kept[np.lexsort((time[kept], number[kept]))]
     kind, number = marks["flags"][order] & KIND_MASK, number[order]
-    module = settle(number, kind, tree.index(marks["subject"][order]), tree, calls)
+    module = places_of_marks(number, kind, tree.index(marks["subject"][order]), tree, calls)
     return Marks(time[order], thread[order], kind, number, module)
 
 
@@ -75,21 +75,16 @@ def _roots(part: Partition, spans: Spans, passes: Passes, marks: Marks, tree: Ca
 
 
 def backwards(
-    part: Partition,
-    spans: Spans,
-    places: CallSites,
-    tree: CallTree,
-    passes: Passes,
-    engines: Ints,
+    part: Partition, spans: Spans, sites: CallSites, tree: CallTree, passes: Passes, engines: Ints,
     devices: DeviceTimes,
-) -> tuple[Instances, Callable[[], Timed]]:
+) -> tuple[Instances, Callable[[], Timed]]:  # fmt: skip
     """Every backward by the host's clock, and a function that gives their times by the devices' clocks."""
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
     before = np.searchsorted(passes.start, spans.start[calls])
     if len(passes.start):
         here = part.owner(passes.start)[np.minimum(before, len(passes.start) - 1)] == part.owner(spans.start[calls])
         before = np.where(here, before, len(passes.start))
-    made = Calls(before, tree.index(places.of_calls[calls]))
+    made = Calls(before, tree.index(sites.of_calls[calls]))
     marks = _marks(part, passes, tree, made)
     roots = _roots(part, spans, passes, marks, tree)
 

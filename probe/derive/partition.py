@@ -104,11 +104,10 @@ class Partition:
 
     def native_threads(self, threads: Ints) -> Any:
         """Native thread ids, NULL where the log does not know the thread."""
-        known = distinct(threads)
-        ids = np.array([self._native_id(thread) or 0 for thread in known.tolist()], np.int64)[places(threads, known)]
+        known, layout = distinct(threads), self.layout
+        natives = [
+            self.log.threads.get(thread, {}).get("native_id") if layout is None else layout.native_ids[thread]
+            for thread in known.tolist()
+        ]
+        ids = np.array([native or 0 for native in natives], np.int64)[places(threads, known)]
         return nullable(ids, ids != 0)
-
-    def _native_id(self, thread: int) -> int | None:
-        if self.layout is not None:
-            return self.layout.native_ids[thread]
-        return self.log.threads.get(thread, {}).get("native_id")

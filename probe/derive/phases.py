@@ -47,14 +47,13 @@ class Intervals(Arrays):
         holds = np.searchsorted(begun, self.end) > np.searchsorted(begun, self.start)
         return self.of(~(holds & (self.kind == kind)))
 
-    def give_way(self, other: Intervals, but: int) -> Intervals:
-        """Both kinds of intervals, each disjoint and sorted: `other` takes its time from these, except from kind `but`,
-        which keeps what they share.
-        """
+    def overlaid_with(self, other: Intervals, except_on: int) -> Intervals:
+        """These intervals and others, both disjoint and sorted: the others take their time from these, except from the
+        kind `except_on`, which keeps what they share."""
         cuts = distinct(np.concatenate([self.start, self.end, other.start, other.end]))
         begin, end = cuts[:-1], cuts[1:]
         mine, its = self._kind_at(begin), other._kind_at(begin)
-        kind = np.where((its != NONE) & (mine != but), its, mine)
+        kind = np.where((its != NONE) & (mine != except_on), its, mine)
         return Intervals(begin, end, kind).of(kind != NONE)
 
     def _kind_at(self, times: Ints) -> Ints:

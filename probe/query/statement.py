@@ -56,8 +56,7 @@ class Statement:
     @cached_property
     def tree(self) -> Node | None:
         """The syntax tree, of a single SELECT; some 0.3 ms."""
-        tree = json.loads(first_value(self.connection, "SELECT json_serialize_sql(?)", self.sql))
-        return None if tree.get("error") or len(tree["statements"]) != 1 else tree
+        return tree_of(self.connection, self.sql)
 
     def scalar_subqueries(self) -> list[tuple[Node, Node, Any]]:
         """Those that stand alone, each with the node and the key that hold it, inner ones first: they read no common
@@ -114,10 +113,13 @@ def _is_max_step(expression: Node) -> bool:
     return expression["function_name"] in _ARITHMETIC and len(others) == 1 and _is_max_step(others[0])
 
 
+def tree_of(connection: duckdb.DuckDBPyConnection, sql: str) -> Node | None:
+    """The syntax tree of a single SELECT; None for anything else."""
+    told = json.loads(connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()[0][0])
+    return None if told.get("error") or len(told["statements"]) != 1 else told["statements"][0]["node"]
+
+
 def text_of(connection: duckdb.DuckDBPyConnection, tree: Node) -> str:
-    """The SQL of a tree as Statement.tree has it."""
-    return first_value(connection, "SELECT json_deserialize_sql(?)", json.dumps(tree))
-
-
-def first_value(connection: duckdb.DuckDBPyConnection, sql: str, *parameters: str) -> str:
-    return str(connection.execute(sql, list(parameters)).fetchall()[0][0])
+    """The SQL of a tree."""
+    told = json.dumps({"error": False, "statements": [{"node": tree}]})
+    return str(connection.execute("SELECT json_deserialize_sql(?)", [told]).fetchall()[0][0])

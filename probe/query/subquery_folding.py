@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import duckdb
 
-from .statement import Node, Statement, first_value, returns_only_max_step, text_of
+from .statement import Node, Statement, returns_only_max_step, text_of, tree_of
 
 _MAX_FOLDED = 4  # each costs an execution; a query with more is not a dashboard's
 # Newest steps that are looked at before all of them are; where one block of ten in many is sampled, the last such one
@@ -63,9 +62,9 @@ def fold(statement: Statement, max_step: MaxStep | None = None) -> str:
     connection = statement.connection
     if max_step is not None:
         with contextlib.suppress(duckdb.Error):  # the query is wrong: DuckDB says so about the user's own text
-            for bounded in max_step.bounded(statement.tree["statements"][0]["node"]):
+            for bounded in max_step.bounded(statement.tree):
                 if _value(connection, bounded)[1] is not None:
-                    return _text(connection, bounded)
+                    return text_of(connection, bounded)
     folded = 0
     for node, parent, key in statement.scalar_subqueries():
         if folded < _MAX_FOLDED and (constant := _constant(connection, node, max_step)) is not None:
@@ -74,13 +73,9 @@ def fold(statement: Statement, max_step: MaxStep | None = None) -> str:
     return text_of(connection, statement.tree) if folded else statement.sql
 
 
-def _text(connection: duckdb.DuckDBPyConnection, node: Node) -> str:
-    return text_of(connection, {"error": False, "statements": [{"node": node}]})
-
-
 def _value(connection: duckdb.DuckDBPyConnection, node: Node) -> tuple[int, str | None, str]:
     """The number of rows of a query with one column, and if there is one row its value and type."""
-    sql = f"SELECT count(*), any_value(v)::VARCHAR, any_value(typeof(v)) FROM ({_text(connection, node)}) t(v)"
+    sql = f"SELECT count(*), any_value(v)::VARCHAR, any_value(typeof(v)) FROM ({text_of(connection, node)}) t(v)"
     count, value, kind = connection.execute(sql).fetchall()[0]
     return int(count), value, str(kind)
 
@@ -95,10 +90,11 @@ def _constant(connection: duckdb.DuckDBPyConnection, node: Node, max_step: MaxSt
         if count != 1:
             return None
         literal = "NULL" if value is None else "'" + value.replace("'", "''") + "'"
-        sql = f"SELECT CAST({literal} AS {kind}) AS x"
-        tree = json.loads(first_value(connection, "SELECT json_serialize_sql(?)", sql))
+        tree = tree_of(connection, f"SELECT CAST({literal} AS {kind}) AS x")
     except duckdb.Error:  # correlated: does not bind alone; or it fails, which the whole query shall say
         return None
-    constant = tree["statements"][0]["node"]["select_list"][0]
+    if tree is None:  # a type that cannot be written
+        return None
+    constant = tree["select_list"][0]
     constant["alias"] = node.get("alias", "")
     return constant

@@ -85,12 +85,8 @@ class TableScan:
     @property
     def _by_step(self) -> bool:
         """Whether the table can be derived from a step on."""
-        return bool(
-            self.table.by_step
-            and self._pruned
-            and not self._snapshot.open_steps
-            and self._snapshot.completed is not None
-        )
+        job = self._snapshot
+        return self.table.by_step and self._pruned and not job.open_steps and job.completed is not None
 
     def _missing(self, numbers: set[int], first: int | None) -> list[Rank]:
         """The ranks of these numbers whose rows are not here from that step on."""

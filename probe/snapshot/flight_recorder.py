@@ -52,7 +52,7 @@ class Pending:
     created_ns: int
 
 
-def told_of(texts: Iterable[str]) -> list[Mapping[str, Any]]:
+def dumped_entries(texts: Iterable[str]) -> list[Mapping[str, Any]]:
     """The entries of dumps as torch writes them, oldest first; nothing of a text that is no dump."""
     told = [each for text in texts for each in _entries(text) if _is_entry(each)]
     return sorted(told, key=lambda each: int(each["time_created_ns"]))
@@ -76,7 +76,7 @@ def _is_entry(told: Any) -> bool:
 
 def entries_of(texts: Iterable[str]) -> list[Entry]:
     """The collectives in dumps, oldest first."""
-    return [_entry(each) for each in told_of(texts) if not each.get("is_p2p")]
+    return [_entry(each) for each in dumped_entries(texts) if not each.get("is_p2p")]
 
 
 def has_ended(told: Mapping[str, Any]) -> bool:

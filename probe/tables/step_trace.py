@@ -148,7 +148,7 @@ def _done_by(part: Partition, thread: int) -> Intervals:
     kind = np.concatenate([spans["flags"] & KIND_MASK, np.full(len(loads), _LOAD)])
     done = Intervals(start, end, kind).without(FORWARD, around=OPTIMIZER).outermost()
     begin, until = blocked(part, thread)
-    return done.give_way(Intervals(begin, until, np.full(len(begin), WAIT)), but=EVAL)
+    return done.overlaid_with(Intervals(begin, until, np.full(len(begin), WAIT)), except_on=EVAL)
 
 
 _OPEN = "The step of the attach, an open step."

@@ -17,7 +17,7 @@ from ..arrays.integers import NONE, Bools, Ints, distinct
 from ..arrays.nesting import self_time
 from ..derive.call_tree import CallTree
 from ..derive.device_times import DeviceTimes, Timed
-from ..derive.module_rows import backwards, depths, passes_of, places_of
+from ..derive.module_rows import backwards, call_sites_of, depths, passes_of
 from ..derive.partition import Partition
 from ..derive.spans import Spans
 from ..schema import COMMON, Column, Columns
@@ -38,12 +38,12 @@ class _Trace:
 
     def __init__(self, part: Partition) -> None:
         self._part, spans = part, Spans.of(part)
-        places = places_of(part, spans)
-        self._spans, self._tree = spans, CallTree.of(places.parents, places.subjects)
+        sites = call_sites_of(part, spans)
+        self._spans, self._tree = spans, CallTree.of(sites.parents, sites.subjects)
         self._engines, self._passes = passes_of(spans)
         self._devices = DeviceTimes(part, spans)
         back, self._back_on_device = backwards(
-            part, spans, places, self._tree, self._passes, self._engines, self._devices
+            part, spans, sites, self._tree, self._passes, self._engines, self._devices
         )
         rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
         steps = part.timeline.step(spans.start[rows]), part.timeline.step(self._passes.start)[back.number]

@@ -10,7 +10,7 @@ from two_ranks import run_ranks
 from probe.derive.flight_history import columns
 from probe.host.facts import Facts
 from probe.protocol import FLIGHT
-from probe.snapshot.flight_recorder import told_of
+from probe.snapshot.flight_recorder import dumped_entries
 from probe.snapshot.log import Log
 from probe.snapshot.snapshot import Snapshot
 from probe.snapshot.source import Rank
@@ -112,7 +112,7 @@ def test_torchs_recorder_agrees_where_it_records_everything(ranks):
     for rank, result in enumerate(ranks):
         raw = Rank(1, Facts(rank=rank), {}, Log())
         Snapshot([ListedSource({raw: {}}, {FLIGHT: {raw: {"groups": {"0": [0, 1]}}}})])
-        past = columns(raw, told_of(result["every_operation"]["texts"]))
+        past = columns(raw, dumped_entries(result["every_operation"]["texts"]))
         names = ("group_name", "group_seq", "bytes", "dtype", "shape", "state")
         rows = pa.table({name: past[name] for name in names}).to_pylist()
         told = {row["group_seq"]: row for row in rows if row["group_name"] == "0"}
