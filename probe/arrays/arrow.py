@@ -61,11 +61,10 @@ def _header(rows: int, slots: int) -> bytes:
 def coded(ids: Ints, names: Mapping[int, str]) -> Any:
     """A dictionary array of the names of these ids, NULL where an id has none."""
     known = distinct(ids)
-    inverse = places(ids, known)
     values = list(dict.fromkeys(names[i] for i in known.tolist() if i in names))
     place = {name: code for code, name in enumerate(values)}
     codes = np.array([place[names[i]] if i in names else -1 for i in known.tolist()], np.int32)
-    codes = codes[inverse.reshape(-1)] if len(known) else codes
+    codes = codes[places(ids, known)]
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(values, pa.string()))
 
 

@@ -76,5 +76,4 @@ def _edges(last: int) -> list[int]:
 @cache
 def _schema() -> Any:
     """Every column that a filter may name, though the fragments have no more than the two."""
-    fields = {column.name: ARROW_TYPES[column.type] for table in TABLES for column in table.columns}
-    return pa.schema(list(fields.items()))
+    return pa.schema({column.name: ARROW_TYPES[column.type] for table in TABLES for column in table.columns})
