@@ -1,8 +1,8 @@
-"""Backward passes: which module each moment of a pass belongs to, by the marks that autograd left on its way.
+"""Backward passes: which module owns each moment of a pass, by the marks that autograd's hooks recorded.
 
-Called by torch_trace.  The marks say when the backward of a module began (autograd reached its output)
-and ended (it is through with its input); a pass is an outermost call of the engine.  Invariant: what the
-modules of a pass own adds up to the pass, less the forward that checkpointing ran again inside it.
+Called by torch_trace.  A mark says that the backward of a module begins (autograd reached its output) or ends (autograd
+is done with its input); a pass is an outermost call of the engine.  Invariant: the times that modules own in a pass add
+up to the pass, without the forwards that checkpointing ran again inside it.
 """
 
 from __future__ import annotations

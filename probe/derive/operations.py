@@ -2,7 +2,7 @@
 
 Called by probe.collectives.  The n-th operation that a rank issues on a group within a step is the n-th of every
 other rank, since ranks issue the same ones in the same order or hang; what backends count is not the same
-everywhere.  Invariant: of a rank that cannot be known to lack an operation nobody says that it does.
+everywhere.  Invariant: a rank is said to lack an operation only where that is certain.
 """
 
 from __future__ import annotations

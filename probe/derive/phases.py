@@ -34,7 +34,7 @@ class Intervals(Arrays):
     kind: Ints
 
     def outermost(self) -> Intervals:
-        """Those inside no other one, by start and disjoint."""
+        """The intervals that no other one contains, by start and disjoint."""
         ordered = self.of(np.lexsort((-self.end, self.start)))
         until = np.maximum.accumulate(ordered.end)
         start = ordered.start.copy()
@@ -42,7 +42,7 @@ class Intervals(Arrays):
         return Intervals(start, ordered.end, ordered.kind).of(ordered.end > start)
 
     def without(self, kind: int, around: int) -> Intervals:
-        """Without those of a kind in which one of kind `around` begins: what is inside them counts instead."""
+        """Without the intervals of a kind in which one of kind `around` begins: what is inside counts instead."""
         begun = np.sort(self.start[self.kind == around])
         holds = np.searchsorted(begun, self.end) > np.searchsorted(begun, self.start)
         return self.of(~(holds & (self.kind == kind)))

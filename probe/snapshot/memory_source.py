@@ -31,14 +31,14 @@ _WRITING = 64  # rows that may be in progress at a time, one per thread
 
 
 class MemorySource(Source):
-    """known: the facts by which the steps of this rank are numbered, where a connection has found that out."""
+    """known: the facts that number the steps of this rank, if a connection has found them out."""
 
     def __init__(self, pid: int, known: Facts | None = None) -> None:
         self._pid, self._known = pid, known
         self._tables: dict[str, Ints] = {}
 
     def ranks(self) -> Sequence[Rank]:
-        """None where the process has no agent, or ends just now."""
+        """Empty if the process has no agent or is just ending."""
         facts = agent_memory.facts(self._pid)
         self._tables.clear()
         if facts is None:

@@ -49,8 +49,8 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class SilentRank:
-    """A rank that did not answer, and the error of that.  pid: 0 where it is not known; instead: a source that may have
-    the rank all the same."""
+    """A rank that did not answer, and the error that says why.  pid: 0 if it is not known; instead: a source that can
+    perhaps read the rank anyway."""
 
     rank: int
     pid: int
@@ -119,7 +119,7 @@ class Rank:
         (self._oldest if oldest else self._rows)[stream] = Rows(self.slots(stream), table)
 
     def has_rows(self, stream: str, oldest: bool = False) -> bool:
-        """Whether rows() (or oldest_rows()) has nothing to fetch."""
+        """Whether rows(), or for `oldest` oldest_rows(), needs to fetch nothing."""
         return stream in self._rows or (oldest and stream in self._oldest)
 
     def slots(self, stream: str) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ class Timeline:
 
     @property
     def steps(self) -> bool:
-        """Whether this rank steps at all."""
+        """Whether this rank has any steps."""
         return len(self._ends) > 0 or bool(self._rank.facts.anchor)
 
     def _index(self, times_ns: Ints) -> Ints:
