@@ -58,8 +58,7 @@ class Device(Tap):
         rows = Stream(DEVICE, STREAMS[DEVICE], self._retention_bytes)
         clocks = self.clocks = DeviceClocks(cuda, rows, self._context.modules, self._report_fault)
         engine = passes_on(clocks, streams[SPANS].append, backward.wrap_engine)
-        backward.mark_with(marks_on(clocks, streams[MARKS], backward.host_writer))
-        backward.time_passes_with(engine)
+        backward.time_with(marks_on(clocks, streams[MARKS], backward.host_writer), engine)
         forward.around = around_calls(clocks)
         if isinstance(optimizer, OptimizerStep):
             optimizer.call_around(around_steps(clocks))

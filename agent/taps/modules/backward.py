@@ -72,8 +72,12 @@ class Backward(Tap):
 
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
         """Put the clock around the engine, or take it away."""
-        is_bare = bool(flags & (BARE | UNTIMED))
-        old, new = (self._wrapped_engine, self._engine) if is_bare else (self._engine, self._wrapped_engine)
+        if flags & (BARE | UNTIMED):
+            self._swap_engine(self._wrapped_engine, self._engine)
+        else:
+            self._swap_engine(self._engine, self._wrapped_engine)
+
+    def _swap_engine(self, old: Any, new: Any) -> None:
         for home in self._engine_homes:
             if home._engine_run_backward is old:
                 home._engine_run_backward = new
@@ -113,16 +117,11 @@ class Backward(Tap):
         """A hook that writes a mark; once the stream is closed, it writes nothing."""
         return self._marks.writer(perf_counter_ns, serial, self._ident, kind)
 
-    def mark_with(self, writer: Callable[[int, int], Callable[[Any], None]]) -> None:
-        """Use this function to make the hooks of all marks from here on.  Any thread."""
+    def time_with(self, writer: Callable[[int, int], Callable[[Any], None]], wrapped: Callable[..., Any]) -> None:
+        """Make the hooks of all marks with this writer from here on, and replace the clock around the engine."""
         self.writer = writer
         self.carriers.clear()
-
-    def time_passes_with(self, wrapped: Callable[..., Any]) -> None:
-        """Replace the clock around the engine by this function.  Any thread."""
-        for home in self._engine_homes:
-            if home._engine_run_backward is self._wrapped_engine:
-                home._engine_run_backward = wrapped
+        self._swap_engine(self._wrapped_engine, wrapped)
         self._wrapped_engine = wrapped
 
     def _yield_to_compiled_autograd(self) -> None:
