@@ -156,7 +156,7 @@ def test_a_model_alone_is_named_at_the_first_look(taps: Taps) -> None:
     assert {row["root"] for row in rows} == {"model"} and {row["module"] for row in rows} >= {"layers.0", "Net"}
 
 
-def test_a_loops_variable_gives_way_to_one_that_stays(taps: Taps, at_once: None) -> None:
+def test_a_loop_variable_gives_way_to_a_lasting_one(taps: Taps, at_once: None) -> None:
     models = [Net(), Net()]
     names = []
     for each in models * 2:

@@ -119,17 +119,17 @@ def test_devices_are_those_that_the_process_sees_by_its_numbers(
     assert list(sampled(nvml, visible).second()) == [f"{n.split()[0]} GPU-{n.split()[1]}-1234" for n in seen]
 
 
-def test_an_instance_of_a_divided_device_is_found_by_its_uuid(sampled: Callable[..., Sampled]):
+def test_an_instance_of_a_partitioned_device_is_found_by_its_uuid(sampled: Callable[..., Sampled]):
     nvml = Nvml("a", instances={"a": ["MIG-1", "MIG-2"]})
     assert list(sampled(nvml, "MIG-2").second()) == ["0 MIG-2"]
 
 
-def test_of_a_divided_device_the_first_instance_is_the_process_s(sampled: Callable[..., Sampled]):
+def test_of_a_partitioned_device_the_process_sees_the_first_instance(sampled: Callable[..., Sampled]):
     assert list(sampled(Nvml("a", instances={"a": ["MIG-1", "MIG-2"]})).second()) == ["0 MIG-1"]
 
 
 @pytest.mark.parametrize("error", [NOT_SUPPORTED, NO_PERMISSION])
-def test_what_a_device_does_not_support_is_asked_once(sampled: Callable[..., Sampled], error: int):
+def test_an_unsupported_counter_is_requested_once(sampled: Callable[..., Sampled], error: int):
     nvml = Nvml("a", "b")
     nvml.broken["a", "ecc"] = nvml.broken["a", "throttle"] = error
     one = sampled(nvml)
@@ -141,7 +141,7 @@ def test_what_a_device_does_not_support_is_asked_once(sampled: Callable[..., Sam
     assert one.gpu.state == "on"
 
 
-def test_a_failure_of_the_moment_is_asked_again(sampled: Callable[..., Sampled]):
+def test_a_counter_that_fails_for_a_moment_is_requested_again(sampled: Callable[..., Sampled]):
     nvml = Nvml("a")
     one = sampled(nvml)
     nvml.broken["a", "power"] = TIMEOUT
@@ -168,7 +168,7 @@ def test_a_device_that_is_lost_at_the_start_keeps_its_number(sampled: Callable[.
     assert list(sampled(nvml).second()) == ["1 GPU-b-1234"]
 
 
-def test_links_that_a_device_has_not_are_left_out(sampled: Callable[..., Sampled]):
+def test_links_that_a_device_lacks_are_left_out(sampled: Callable[..., Sampled]):
     nvml = Nvml("a")
     nvml.fields_without = {138, 139}
     one = sampled(nvml)
@@ -179,7 +179,7 @@ def test_links_that_a_device_has_not_are_left_out(sampled: Callable[..., Sampled
     assert nvml.asked.count(("a", "fields")) == 2
 
 
-def test_what_marks_no_value_is_none(sampled: Callable[..., Sampled], monkeypatch: pytest.MonkeyPatch):
+def test_the_marker_of_a_missing_value_is_no_value(sampled: Callable[..., Sampled], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Nvml, "nvmlDeviceGetPowerUsage", lambda self, device: (1 << 64) - 1)
     assert GPU_POWER_MW not in sampled(Nvml("a")).second()["0 GPU-a-1234"]
 
@@ -203,7 +203,7 @@ def test_nvml_is_started_once_and_shut_down_once_but_not_in_a_forked_child(sampl
     nvml.inits = 1  # the fixture's close
 
 
-def test_nvidia_ml_py_is_the_commands_under_a_name_of_our_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_nvidia_ml_py_comes_from_the_command_under_a_private_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     (tmp_path / "pynvml.py").write_text("import sys\nme = sys.modules[__name__]\n")
     monkeypatch.setattr(gpu, "has_library", lambda: True)
     before = dict(sys.modules)
@@ -212,7 +212,9 @@ def test_nvidia_ml_py_is_the_commands_under_a_name_of_our_own(monkeypatch: pytes
     del sys.modules["_probe_agent.pynvml"]
 
 
-def test_the_processs_own_is_taken_where_the_commands_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_the_processs_own_nvidia_ml_py_is_used_where_the_commands_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     (tmp_path / "pynvml.py").write_text("")
     monkeypatch.setattr(gpu, "has_library", lambda: True)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])

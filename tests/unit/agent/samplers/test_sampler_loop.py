@@ -241,7 +241,7 @@ def test_a_file_that_cannot_be_opened_leaves_its_counters_out(samples: Stream, m
     sampler.close()
 
 
-def test_a_file_that_says_what_we_do_not_understand_is_let_go(samples: Stream, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_cannot_be_parsed_is_not_read_again(samples: Stream, monkeypatch: pytest.MonkeyPatch):
     before = descriptors()
     sampler = Process(samples)
     read = process.FILES["/proc/meminfo"]
@@ -255,7 +255,7 @@ def test_a_file_that_says_what_we_do_not_understand_is_let_go(samples: Stream, m
     sampler.close()
 
 
-def test_the_name_of_a_process_is_no_obstacle():
+def test_a_process_name_with_parentheses_is_parsed():
     text = b"42 (a) S 1) R " + b" ".join(str(field).encode() for field in range(4, 53))
     assert dict(process.FILES["/proc/self/stat"](text)) == {THREADS: 20, RSS_BYTES: 24 * os.sysconf("SC_PAGE_SIZE")}
 
@@ -285,7 +285,7 @@ def waits(sampler: Process, samples: Stream, count: int) -> list[int]:
     return sorted(found)
 
 
-def test_nobody_else_in_python_is_no_wait_for_the_gil(sampler: Process, samples: Stream):
+def test_there_is_no_gil_wait_if_no_other_thread_runs_python(sampler: Process, samples: Stream):
     found = waits(sampler, samples, 30)
     assert found[len(found) // 2] == 0
 

@@ -119,7 +119,7 @@ STYLES = ("wrapped", "in place", "blocks", "function", "optimizer")
 
 @pytest.mark.parametrize("when", ["before", "after", "at random"])
 @pytest.mark.parametrize("style", STYLES)
-def test_dynamo_counts_what_it_counts_without_us(taps: Taps, style: str, when: str) -> None:
+def test_dynamo_compiles_as_often_as_without_taps(taps: Taps, style: str, when: str) -> None:
     assert train(style, toggles(taps)[when]) == alone(style)
     assert taps.rows(SPANS)
 
@@ -127,7 +127,7 @@ def test_dynamo_counts_what_it_counts_without_us(taps: Taps, style: str, when: s
 @pytest.mark.parametrize(
     "options", [{"fullgraph": True, "dynamic": True}, {"backend": "inductor"}], ids=["whole, dynamic", "inductor"]
 )
-def test_nor_more_with_other_options(taps: Taps, options: dict[str, Any]) -> None:
+def test_dynamo_compiles_as_often_with_other_options_too(taps: Taps, options: dict[str, Any]) -> None:
     without = train("wrapped", lambda number: None, **options)
     assert train("wrapped", toggles(taps)["at random"], **options) == without
 
@@ -201,7 +201,7 @@ def test_hooks_leave_a_compiled_region_as_it_is() -> None:
     assert (watched["stats"]["unique_graphs"], same) == (graphs["stats"]["unique_graphs"], weights)
 
 
-def test_on_an_older_torch_dynamo_sees_nothing_that_we_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_torch_2_6_dynamo_sees_nothing_that_our_hooks_call(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = torch._C._dynamo.eval_frame
     callback = ["the job's own"]
 

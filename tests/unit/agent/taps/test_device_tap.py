@@ -151,7 +151,7 @@ def test_a_call_that_raises_has_the_time_up_to_then(played: PlayedCuda, taps: Ta
 # ---- what is not known
 
 
-def test_what_the_device_has_not_come_to_is_null(played: PlayedCuda, taps: Taps) -> None:
+def test_times_are_null_until_the_device_has_reached_them(played: PlayedCuda, taps: Taps) -> None:
     model = model_on(played)
     model(torch.ones(1)).sum().backward()
     played.reached = 0
@@ -162,7 +162,7 @@ def test_what_the_device_has_not_come_to_is_null(played: PlayedCuda, taps: Taps)
     assert None not in column(known(played, taps), "backward", "duration")
 
 
-def test_rows_come_as_the_device_does(played: PlayedCuda, taps: Taps) -> None:
+def test_rows_appear_as_the_device_finishes(played: PlayedCuda, taps: Taps) -> None:
     model = model_on(played)
     begin = played.clock.now
     model(torch.ones(1))
@@ -171,7 +171,7 @@ def test_rows_come_as_the_device_does(played: PlayedCuda, taps: Taps) -> None:
     assert column(taps.table(), "forward", "duration") == [3, None, None, None]
 
 
-def test_only_what_lacks_a_time_and_what_holds_it_are_null(played: PlayedCuda, taps: Taps) -> None:
+def test_only_a_row_without_a_time_and_those_around_it_are_null(played: PlayedCuda, taps: Taps) -> None:
     model = model_on(played)
     model(torch.ones(1))
     clock = taps.device.clocks.of_index[0]
@@ -191,7 +191,7 @@ def test_only_what_lacks_a_time_and_what_holds_it_are_null(played: PlayedCuda, t
     assert column(rows, "backward", "duration").count(None) == 0
 
 
-def test_a_mark_that_was_not_timed_spoils_what_lies_around_it_and_nothing_else(
+def test_a_mark_without_a_time_affects_only_the_rows_around_it(
     played: PlayedCuda, taps: Taps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = to_cuda(nn.Sequential(*(Kernels(played, 1, ms) for ms in (2, 3, 4))))
@@ -211,7 +211,7 @@ def test_a_mark_that_was_not_timed_spoils_what_lies_around_it_and_nothing_else(
     assert (found["0"], found["1"], found["2"]) == (pytest.approx(0.002), None, None)
 
 
-def test_without_an_event_to_be_had_a_row_has_no_device_time(
+def test_a_row_has_no_device_time_when_the_stock_of_events_is_empty(
     played: PlayedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clocks, "EVENTS", 4)
@@ -227,7 +227,7 @@ def test_without_an_event_to_be_had_a_row_has_no_device_time(
         assert taps.rows(DEVICE)[-1]["host_ns"] > max(row["start_ns"] for row in rows if row["stage"] == "backward")
 
 
-def test_a_device_that_never_ends_keeps_no_more_than_the_stock(
+def test_a_stuck_device_holds_no_more_than_the_stock_of_events(
     played: PlayedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clocks, "EVENTS", 100)
@@ -371,7 +371,7 @@ def test_weights_are_the_same_with_and_without_it(played: PlayedCuda) -> None:
         assert len(known(played, taps)) > 100
 
 
-def test_a_job_without_cuda_has_no_stream_for_it_and_the_functions_of_before() -> None:
+def test_a_job_without_cuda_has_no_device_stream_and_unwrapped_functions() -> None:
     with tapped() as taps:
         assert taps.device.state is None and DEVICE not in taps.streams
         assert DEVICE not in agent_memory.descriptors(os.getpid())
@@ -379,7 +379,7 @@ def test_a_job_without_cuda_has_no_stream_for_it_and_the_functions_of_before() -
         assert all(functions[name] is value for name, value in taps.forward.marking.items())
 
 
-def test_cuda_that_comes_later_is_found(played: PlayedCuda) -> None:
+def test_cuda_that_is_initialized_later_is_found(played: PlayedCuda) -> None:
     played.initialized = False
     with tapped() as taps:
         model = model_on(played)
@@ -395,7 +395,7 @@ def test_cuda_that_comes_later_is_found(played: PlayedCuda) -> None:
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["before", "after"])
-def test_in_a_users_job_it_never_begins_whenever_cuda_comes(later: bool) -> None:
+def test_in_a_users_job_the_tap_stays_off_whenever_cuda_is_initialized(later: bool) -> None:
     clock = Clock()
     with napping(clock), played_cuda(clock, guarded=True) as played:
         played.initialized = not later
@@ -420,7 +420,7 @@ def test_in_a_users_job_it_never_begins_whenever_cuda_comes(later: bool) -> None
     ],
     ids=["ROCm", "unknown torch"],
 )
-def test_where_it_cannot_be_taken_the_state_says_why(
+def test_the_state_says_why_device_times_cannot_be_taken(
     played: PlayedCuda, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None], why: str
 ) -> None:
     change(monkeypatch)
@@ -430,7 +430,7 @@ def test_where_it_cannot_be_taken_the_state_says_why(
         assert {row["duration"] for row in taps.table()} == {None}
 
 
-def test_hooks_in_place_of_code_take_no_device_times(played: PlayedCuda) -> None:
+def test_the_fallback_on_hooks_takes_no_device_times(played: PlayedCuda) -> None:
     with tapped(ForwardHooks) as taps:
         model_on(played)(torch.ones(1))
         assert taps.device.state == "off: this torch's _wrapped_call_impl is not known"

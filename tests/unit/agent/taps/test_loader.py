@@ -111,7 +111,7 @@ def test_each_batch_is_a_row_and_the_end_of_the_epoch_is_none(tap: Tap) -> None:
     ]
 
 
-def test_the_wait_is_what_the_dataset_takes(tap: Tap) -> None:
+def test_the_wait_is_the_time_that_the_dataset_takes(tap: Tap) -> None:
     class Slow:
         def __len__(self) -> int:
             return 3
@@ -124,13 +124,13 @@ def test_the_wait_is_what_the_dataset_takes(tap: Tap) -> None:
     assert all(0.03e9 <= row["end_ns"] - row["start_ns"] < 0.2e9 for row in tap.rows)
 
 
-def test_a_loader_keeps_its_number_over_epochs_and_two_have_two(tap: Tap) -> None:
+def test_a_loader_keeps_its_number_over_epochs_and_two_loaders_have_two(tap: Tap) -> None:
     both(DataLoader(DATA, batch_size=20), DataLoader(DATA, batch_size=40))
     assert tap.names == ["first", "second", "first"] * 3
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_workers_tell_what_lies_ready(tap: Tap, persistent: bool) -> None:
+def test_the_number_of_ready_batches_comes_from_the_workers(tap: Tap, persistent: bool) -> None:
     loader = DataLoader(DATA, batch_size=4, num_workers=2, prefetch_factor=2, persistent_workers=persistent)
     epochs(loader, 2, lambda: time.sleep(0.05))
     rows = tap.rows
@@ -142,7 +142,7 @@ def test_workers_tell_what_lies_ready(tap: Tap, persistent: bool) -> None:
     assert (fields["num_workers"], fields["prefetch_factor"], fields["batch_size"]) == (2, 2, 4)
 
 
-def test_what_came_out_of_turn_lies_ready_too(tap: Tap) -> None:
+def test_batches_that_came_out_of_order_count_as_ready(tap: Tap) -> None:
     class Uneven:
         def __len__(self) -> int:
             return 4
@@ -166,7 +166,7 @@ def test_iterable_datasets(tap: Tap, workers: int) -> None:
     assert set(tap.names) == {"train_loader"}
 
 
-def test_an_exception_is_a_failed_row_and_goes_on(tap: Tap) -> None:
+def test_an_exception_leaves_a_failed_row_and_reaches_the_user(tap: Tap) -> None:
     class Broken:
         def __len__(self) -> int:
             return 2
@@ -179,7 +179,7 @@ def test_an_exception_is_a_failed_row_and_goes_on(tap: Tap) -> None:
     assert [row["flags"] for row in tap.rows] == [FAILED]
 
 
-def test_a_list_of_batches_is_a_loader_too(tap: Tap) -> None:
+def test_a_list_of_batches_counts_as_a_loader(tap: Tap) -> None:
     assert len(epochs(DataLoader(DATA, batch_sampler=[[0, 1], [2, 3]]))) == 2
     assert (
         len(tap.told) == 1
@@ -188,7 +188,7 @@ def test_a_list_of_batches_is_a_loader_too(tap: Tap) -> None:
     )
 
 
-def test_the_size_is_the_batch_samplers(tap: Tap) -> None:
+def test_the_batch_size_is_that_of_the_batch_sampler(tap: Tap) -> None:
     loader = DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 5, False))
     next(iter(loader))
     assert [fields["batch_size"] for fields in tap.told.values()] == [5]
@@ -220,13 +220,13 @@ def test_an_iterator_names_a_loader_that_nothing_holds(tap: Tap) -> None:
     assert tap.names == ["batches"]
 
 
-def test_a_loader_that_nothing_holds_goes_by_its_class(tap: Tap) -> None:
+def test_a_loader_that_no_variable_holds_is_named_by_its_class(tap: Tap) -> None:
     for _ in map(str, DataLoader(DATA, batch_size=40)):
         pass
     assert tap.names == ["DataLoader"]
 
 
-def test_what_locals_gave_out_is_left_alone(tap: Tap) -> None:
+def test_dicts_that_locals_returned_are_left_alone(tap: Tap) -> None:
     config = locals()
     loader = DataLoader(DATA, batch_size=40)
     assert len(list(loader)) == 1
@@ -234,7 +234,7 @@ def test_what_locals_gave_out_is_left_alone(tap: Tap) -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="variables can be read at any time")
-def test_under_a_trace_a_loader_waits_for_its_name(tap: Tap) -> None:
+def test_a_loader_is_named_only_once_no_trace_function_runs(tap: Tap) -> None:
     iterator = iter(DataLoader(DATA, batch_size=20))
     before = sys.gettrace()
     sys.settrace(lambda *_: None)

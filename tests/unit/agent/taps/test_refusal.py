@@ -11,16 +11,16 @@ def refused(ranks, where="boundary", group=(0, 1, 2, 3)):
     return refusal(SimpleNamespace(ranks=ranks, where=where), "allreduce", "0", group)
 
 
-def test_all_ranks_of_the_job_may():
+def test_an_eval_on_all_ranks_of_the_job_is_not_refused():
     assert refused(None) is None
 
 
-def test_all_ranks_of_the_group_may():
+def test_an_eval_on_all_ranks_of_the_group_is_not_refused():
     assert refused([0, 1, 2, 3, 4]) is None
     assert refused([2, 3], group=(2, 3)) is None
 
 
-def test_a_group_of_one_always_may():
+def test_a_group_of_one_rank_is_never_refused():
     assert refused([3], group=(3,)) is None
     assert refused(None, where="now", group=(3,)) is None
 
@@ -31,6 +31,6 @@ def test_missing_ranks_are_named_with_the_remedy():
     assert "ranks 0-3" in why and "ranks 1, 3" in why and "group '0'" in why and "run it on all ranks" in why
 
 
-def test_at_once_means_alone_whatever_the_ranks():
+def test_an_eval_that_does_not_wait_for_a_boundary_is_refused_whatever_its_ranks():
     why = refused(None, where="now")
     assert why is not None and "--now" in why and "boundary" in why

@@ -97,7 +97,7 @@ def test_backward_begins_at_the_output_and_ends_at_the_input(taps: Taps) -> None
     assert engine[0]["start_ns"] <= marks[0]["time_ns"] <= marks[-1]["time_ns"] <= engine[0]["end_ns"]
 
 
-def test_a_module_that_returns_its_input_takes_nobodys_time(taps: Taps) -> None:
+def test_a_module_that_returns_its_input_takes_no_time_from_others(taps: Taps) -> None:
     linear, identity = nn.Linear(4, 4), nn.Identity()
     identity(linear(torch.ones(2, 4))).sum().backward()
     assert taps.marks(linear, identity) == [(0, BEGIN), (0, END)]
@@ -178,7 +178,7 @@ def test_the_base_is_the_optimizers_own_count(taps: Taps) -> None:
     assert (taps.steps.base, taps.steps.source) == (7, "optimizer")
 
 
-def test_an_anchor_that_falls_silent_is_replaced(taps: Taps) -> None:
+def test_an_anchor_that_stops_stepping_is_replaced(taps: Taps) -> None:
     weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
     old, new = (torch.optim.SGD([weight], lr=0.1) for weight in weights)
     old.step()
@@ -339,7 +339,7 @@ def test_samples_are_the_first_dimension_of_the_models_input(code_taps: Taps, ca
     assert samples_of(code_taps, call, call) == [7, 7]
 
 
-def test_an_evaluation_before_the_step_is_no_sample(code_taps: Taps) -> None:
+def test_an_evaluation_before_the_step_is_not_counted(code_taps: Taps) -> None:
     def evaluating(model: nn.Module) -> Any:
         with torch.no_grad():
             model(torch.ones(100, 4))
@@ -357,7 +357,7 @@ def test_samples_of_micro_steps_add_up(code_taps: Taps) -> None:
     assert samples_of(code_taps, accumulated) == [12]
 
 
-def test_forwards_run_again_and_gradients_taken_in_a_forward_are_no_micro_step(code_taps: Taps) -> None:
+def test_recomputed_forwards_and_gradients_inside_a_forward_begin_no_micro_step(code_taps: Taps) -> None:
     from torch.utils.checkpoint import checkpoint
 
     class Force(nn.Module):  # type: ignore[misc]
@@ -380,7 +380,7 @@ def test_forwards_run_again_and_gradients_taken_in_a_forward_are_no_micro_step(c
     assert found[0] in (0, 6)  # a reentrant checkpoint calls the model without gradients
 
 
-def test_samples_that_cannot_be_told_are_not_known(code_taps: Taps) -> None:
+def test_samples_are_unknown_where_no_size_tells_them(code_taps: Taps) -> None:
     packed = nn.utils.rnn.pack_sequence([torch.ones(3, 4), torch.ones(2, 4)])
     found = samples_of(
         code_taps,
@@ -391,7 +391,7 @@ def test_samples_that_cannot_be_told_are_not_known(code_taps: Taps) -> None:
     assert found == [0, 0, 4]
 
 
-def test_another_threads_calls_are_no_samples(code_taps: Taps) -> None:
+def test_calls_on_another_thread_are_not_counted(code_taps: Taps) -> None:
     def beside(model: nn.Module) -> Any:
         thread = threading.Thread(target=lambda: model(torch.ones(100, 4)))
         thread.start()
