@@ -20,27 +20,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-# operation -> (position of the argument whose tensors count, whether they are 1/size of the whole)
-SIZED: dict[str, tuple[int, bool]] = {
-    "_allgather_base_": (1, True),
-    "_reduce_scatter_base_": (1, False),
-    "allgather_": (1, True),
-    "allgather_coalesced_": (1, True),
-    "allgather_into_tensor_coalesced_": (1, True),
-    "allreduce_": (0, False),
-    "allreduce_coalesced_": (0, False),
-    "alltoall_": (1, False),
-    "alltoall_base_": (1, False),
-    "broadcast_": (0, False),
-    "gather_": (1, True),
-    "recv_": (0, False),
-    "recv_any_source_": (0, False),
-    "reduce_": (0, False),
-    "reduce_scatter_": (1, False),
-    "reduce_scatter_tensor_coalesced_": (1, False),
-    "scatter_": (0, True),
-    "send": (0, False),
+# (position of the argument whose tensors count, whether they are 1/size of the whole) -> operations
+_OPERATIONS = {
+    (0, False): "allreduce_ allreduce_coalesced_ broadcast_ recv_ recv_any_source_ reduce_ send",
+    (0, True): "scatter_",
+    (1, False): "_reduce_scatter_base_ alltoall_ alltoall_base_ reduce_scatter_ reduce_scatter_tensor_coalesced_",
+    (1, True): "_allgather_base_ allgather_ allgather_coalesced_ allgather_into_tensor_coalesced_ gather_",
 }
+SIZED = {name: sized for sized, names in _OPERATIONS.items() for name in names.split()}
 SIZELESS = {"barrier", "monitored_barrier_"}
 _POINT_TO_POINT = {"send", "recv_", "recv_any_source_"}
 # gloo numbers these too, but only on the ranks that take part, and counts monitored_barrier more often on rank 0;

@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ....streams import FAILED, WAIT
+from ...noop import noop
 from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo
 from .kernel import Recorder
@@ -28,12 +29,10 @@ class Waits:
     def __init__(self, spans: Stream, recorder: Recorder, ended: Callable[[Any, int, bool], bool]) -> None:
         self._append, self._ended = spans.append, ended
         self._recorder: Recorder | None = recorder
-        self._class: Any = None
-        self._original: Any = None  # Work.wait before install()
-        self._ours: Any = None
+        self._restore: Callable[[], None] = noop  # it holds a reference to this object
 
     def install(self, work_class: Any) -> None:
-        self._class, self._original = work_class, work_class.__dict__["wait"]
+        original = work_class.__dict__["wait"]
         original_wait, over, clock = work_class.wait, self._over, perf_counter_ns
 
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,14 +46,18 @@ class Waits:
             return result
 
         wait.__doc__ = original_wait.__doc__
-        self._ours = work_class.wait = shielded_from_dynamo(wait)
+        ours = work_class.wait = shielded_from_dynamo(wait)
+
+        def restore() -> None:
+            if work_class.__dict__.get("wait") is ours:
+                work_class.wait = original
+
+        self._restore = restore
 
     def remove(self) -> None:
         """Restore Work.wait, unless someone else has replaced ours in the meantime."""
-        work_class, self._class = self._class, None
-        if work_class is not None and work_class.__dict__.get("wait") is self._ours:
-            work_class.wait = self._original
-        self._ours = None  # it holds a reference to this object
+        restore, self._restore = self._restore, noop
+        restore()
 
     def release(self) -> None:
         """Drop the reference to the recorder, which holds this object.  Nothing is written any more."""
