@@ -22,6 +22,8 @@ _SEARCHES = 64  # searches for names, at 0.1 ms each; a job that keeps making lo
 
 
 class Loader(Tap):
+    """Swaps __next__ on the class of all iterators."""
+
     name, off_after = "loader", ("loader",)
 
     def __init__(self, context: TapContext) -> None:
