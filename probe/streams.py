@@ -34,8 +34,8 @@ STREAMS: dict[str, tuple[str, ...]] = {
     ),
     # a batch taken from a loader; ready and outstanding (batches, when it was asked) are -1 without workers
     LOADS: ("start_ns", "end_ns", "subject", "ready", "outstanding", "thread", "flags", "seq"),
-    # one reading of one counter: of this process and host (source PROCESS) or of a device (its number in the log);
-    # readings of one source that were taken together have the same time
+    # one reading of one counter of a source: PROCESS, or a device (its number in the log); readings of one source that
+    # were taken together have the same time and become one row
     SAMPLES: ("time_ns", "source", "counter", "value", "seq"),
     # when a span or a mark ran on its CUDA device; it is the one of this kind that this thread began, or made, at
     # host_ns.  Times are by the device's clock, the same for all rows of a device and close to the host's time.
@@ -80,7 +80,7 @@ EVERY = (1, 2, 5, 10, 20, 50, 100)
 
 # What a sample counts, as the kernel or the driver reports it: counters that only grow (the reader makes rates of two
 # readings) and levels.  By number: a new one goes to the end, an old one never changes.
-PROCESS = 0  # the source of everything that is not a device's
+PROCESS = 0  # the source of samplers/process.py; a device is a positive number, any other sampler the next negative one
 (
     CPU_NS,  # ns, of all threads, ended ones too; grows
     VOLUNTARY_SWITCHES,  # a thread of the process blocked; grows
@@ -111,7 +111,7 @@ PROCESS = 0  # the source of everything that is not a device's
     GPU_NVLINK_RX_KB,  # kB (2^10); grows
     GPU_NVLINK_TX_KB,  # kB (2^10); grows
     CORE_WAIT_NS,  # ns for which the main thread was ready to run but had no core; grows
-) = range(1, 30)
+) = range(1, 30)  # counters of another sampler: a line of its own below, FIRST, SECOND = range(30, 32)
 
 # The log: an append-only memfd of records (kind u32, length u32, id u64, payload utf-8, padded to 8 bytes).
 # Its first 8 bytes are the number of bytes committed, themselves included; written last.

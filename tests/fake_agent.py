@@ -47,6 +47,7 @@ from probe.streams import (
     STEPS,
     STREAMS,
 )
+from probe.tables.declaration import TAPS
 
 THREAD = 7
 LINEAR, MODEL, ADAM, LOADER = 1001, 1002, 1003, 1004
@@ -83,9 +84,7 @@ class FakeAgent:
             "streams": {name: {"slots": list(s.slots), "chunks": s.chunks} for name, s in self.streams.items()},
             "step_base": 0, "step_source": "attach", "count": 0, "anchor": None, "step_ns": None, "last_step_ns": None,
             "collectives_ns": 0,
-            "taps": dict.fromkeys(
-                ("forward", "backward", "optimizer", "collectives", "loader", "process", "gpu"), "on"
-            ),
+            "taps": {tap.name: "on" for tap in TAPS if tap.name != "device"},  # its job does not use CUDA
             "boot_id": boot_id(), "id": os.urandom(8).hex(), "sampling": Sampling().settings(), **facts,
         }  # fmt: skip
         self.server = Server(f"ipc://{path}", {os.getuid() if uid is None else uid})

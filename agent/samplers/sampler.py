@@ -1,7 +1,7 @@
 """The seam of the samplers: what SamplerLoop calls on each of them.
 
-A new sampler is one file with a class that has these members and one line in registry.py.  Invariant: SamplerLoop calls
-a sampler on the agent's thread only, except `state`, which may be read on any thread.
+A new sampler is one file with a class that has these members and one import in registry.py.  Invariant: SamplerLoop
+calls a sampler on the agent's thread only, except `state`, which may be read on any thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Sampler(Protocol):
         """`on`, with what is missing, if anything."""
 
     def sample(self) -> None:
-        """Append one row per counter, all with the same time."""
+        """Append one row per counter, all with the same time; none for a counter that cannot be read: NULL."""
 
     def close(self) -> None:
         """Release everything the sampler holds."""
