@@ -1,12 +1,15 @@
-"""Rank numbers as text: runs such as 0-7 instead of lists.
+"""Lines about many ranks: numbers as runs such as 0-7, and what several have in common said once.
 
 Used by everything that names ranks.  Invariant: pure, and imports nothing of ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _MOST_RUNS = 8  # that fit into a line
 
 
@@ -25,6 +28,14 @@ def some(ranks: Sequence[int]) -> str:
     runs = _runs(ranks)
     more = sum(last - first + 1 for first, last in runs[_MOST_RUNS:])
     return _joined(runs[:_MOST_RUNS]) + f" and {more} more" * bool(more)
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """The values of each key; both in the order in which they come."""
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def _runs(ranks: Sequence[int]) -> list[list[int]]:

@@ -1,6 +1,6 @@
-"""Two looks at every rank, a second apart: the evidence for a verdict on a job that may be stuck.
+"""Two looks at every rank, a second apart, and one at their machines: the evidence on a job that may be stuck.
 
-Called by Connection.hang; probe.diagnose.hang judges what it gives.  Invariant: a rank that does not answer costs one
+Called by Connection.hang; probe.diagnose.rules judges what it gives.  Invariant: a rank that does not answer costs one
 time-out, and what it does instead is read from outside; nothing here changes the job.
 """
 
@@ -9,31 +9,38 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import protocol as wire
+from ..arrays.arrow import table_of
 from ..attach.gil_holder import describe_gil_holder
 from ..client.client import AgentLink, Client, Header
+from ..derive.partition import Partition
 from ..errors import SilentError
-from ..host.facts import Facts
+from ..host.process_status import read_stat
 from ..host.processes import has_ended, is_stopped, process, ranks_below
 from ..snapshot.flight_recorder import Entry, Pending, entries_of
 from ..snapshot.memory_source import MemorySource
 from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank, RankLeft
 from ..snapshot.stacks import Thread, threads_of
 from ..snapshot.wire_source import WireSource
 from ..streams import SAMPLES
+from ..tables.declaration import Table
+from ..tables.gpu_trace import TABLE as GPU
+from ..tables.process_trace import TABLE as PROCESS
+from ..text import grouped, title
 from .evidence import Evidence, RankEvidence
 from .in_flight import issued_of, pairs_of
-from .machine_load import machines_told
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
 class _Look:
-    """One look at every rank that answers."""
+    """One look at every rank that answers.  at: monotonic."""
 
     at: float
     headers: dict[AgentLink, Header]
@@ -43,7 +50,7 @@ class _Look:
 
 @dataclass
 class _Issued:
-    """What ranks have issued, and the members of their groups."""
+    """What ranks have issued, the members of their groups, and the load of their machines, in lines."""
 
     entries: Mapping[int, Sequence[Entry]] = field(default_factory=dict)  # by rank
     groups: dict[str, Sequence[int]] = field(default_factory=dict)
@@ -65,10 +72,8 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
         issued = _issued(client, list(second.headers), patience)
     ranks = [_of_rank(link, first, second, issued.entries.get(link.rank, ())) for link in client.links]
     for rank, pid in others:
-        condition = "stopped" if is_stopped(pid) else "unattached"
-        ranks.append(
-            RankEvidence(rank, pid, condition, running=_share(pid, first, second), gil=describe_gil_holder(pid))
-        )
+        condition, running = "stopped" if is_stopped(pid) else "unattached", _share(pid, first, second)
+        ranks.append(RankEvidence(rank, pid, condition, running=running, gil=describe_gil_holder(pid)))
     ranks.sort(key=lambda each: each.rank)
     return Evidence(
         endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.at - first.at, issued.pairs,
@@ -120,13 +125,13 @@ def _share(pid: int, first: _Look, second: _Look) -> float:
 def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Entry]) -> RankEvidence:
     running = _share(link.pid, first, second) if link.here else None
     said = second.headers[link]["facts"] if link in second.headers else None
-    facts = said or (next((rank.facts for rank in MemorySource(link.pid).ranks()), None) if link.here else None)
+    facts = said or (next(iter(MemorySource(link.pid).facts()), None) if link.here else None)
     condition = "answers" if said else _condition(link)
     gil = describe_gil_holder(link.pid) if condition == "silent" and link.here else ""
     if facts is None:
         return RankEvidence(link.rank, link.pid, condition, running=running, gil=gil, host=link.host)
     threads, before = second.threads.get(link, []), first.threads.get(link, [])
-    now, last = facts.monotonic_ns, facts.last_step_ns
+    now, last, tap = facts.monotonic_ns, facts.last_step_ns, facts.taps.get("collectives", "")
     return RankEvidence(
         link.rank,
         link.pid,
@@ -143,13 +148,8 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
         workers=_workers(link.pid) if link.here else (),
         gil=gil,
         host=link.host,
-        untested=_untested(facts),
+        untested=tap.removeprefix("off: ") if tap.endswith(wire.UNTESTED) else "",
     )
-
-
-def _untested(facts: Facts) -> str:
-    state = facts.taps.get("collectives", "")
-    return state.removeprefix("off: ") if state.endswith(wire.UNTESTED) else ""
 
 
 def _condition(link: AgentLink) -> str:
@@ -179,10 +179,8 @@ def _absent(endpoint: str, ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
 def _cpu_s(pid: int) -> float:
     """Processor time of the main thread so far."""
     try:
-        with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
-    except (OSError, ValueError, IndexError):
+        return read_stat(pid, pid).cpu_ticks / _TICKS
+    except OSError:
         return 0.0
 
 
@@ -196,3 +194,37 @@ def _workers(pid: int) -> list[str]:
             elif is_stopped(child):
                 found.append(f"child process {child} is stopped")
     return found
+
+
+def machines_told(job: Snapshot) -> list[str]:
+    """The load by the newest samples: `host a: 37 % of its cores busy, 12 % of its memory used`, `devices 100 % busy on
+    ranks 0-5, 0 % on rank 6`; without a host that no rank has sampled."""
+    hosts: dict[str, str] = {}
+    devices: list[tuple[str, int]] = []
+    for rank in list(job.ranks):
+        with contextlib.suppress(RankLeft):
+            hosts[rank.host] = hosts.setdefault(rank.host, "") or _host_load(rank)
+            devices += [(load, rank.rank) for load in _device_loads(rank)]
+    told = [f"host {name}: {line}" for name, line in hosts.items() if line]
+    busy = ", ".join(f"{load} on {title(sorted(set(ranks)))}" for load, ranks in grouped(devices).items())
+    return [*told, f"devices {busy}"] if busy else told
+
+
+def _host_load(rank: Rank) -> str:
+    rows = _samples(rank, PROCESS, ("host_cpu_pct", "host_memory_used_pct"))
+    last = rows[-1] if rows else {}
+    parts = ((last.get("host_cpu_pct"), "cores busy"), (last.get("host_memory_used_pct"), "memory used"))
+    return ", ".join(f"{value:.0f} % of its {what}" for value, what in parts if value is not None)
+
+
+def _device_loads(rank: Rank) -> Iterator[str]:
+    rows = _samples(rank, GPU, ("device", "start_ns", "gpu_util_pct"))
+    for row in rows:
+        if row["start_ns"] == rows[-1]["start_ns"] and row["gpu_util_pct"] is not None:
+            yield f"{row['gpu_util_pct']:.0f} % busy"
+
+
+def _samples(rank: Rank, table: Table, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    assert table.derive is not None  # of the two tables here
+    columns = [column for column in table.columns if column.name in names]
+    return list(table_of(columns, table.derive(Partition.of(rank))).to_pylist())

@@ -1,6 +1,6 @@
 """The report on a job that may be stuck, and its words: what ranks do, what is in flight, where stacks are.
 
-Used by probe.diagnose.hang and the rules on evidence.  Invariant: pure.
+Used by probe.diagnose.rules.  Invariant: pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..snapshot.flight_recorder import Pending
 from ..snapshot.stacks import Frame, folded, short
-from ..text import span, title
+from ..text import grouped, span, title
 from .evidence import Evidence, RankEvidence
 
 _PLURAL = {"is": "are", "has": "have", "does": "do", "waits": "wait", "it": "they", "its": "their"}
@@ -69,10 +69,7 @@ def plural(told: str) -> str:
 
 def together(ranks: Iterable[RankEvidence]) -> list[str]:
     """What ranks do, one line for all that do the same."""
-    same: dict[str, list[int]] = {}
-    for each in ranks:
-        same.setdefault(does(each), []).append(each.rank)
-    return [said(those, told) for told, those in same.items()]
+    return [said(those, told) for told, those in grouped((does(each), each.rank) for each in ranks).items()]
 
 
 def place(frames: Sequence[Frame]) -> str:
@@ -102,20 +99,14 @@ def wait_lines(evidence: Evidence) -> list[str]:
 
 def untested_lines(evidence: Evidence) -> list[str]:
     """The ranks whose collectives are not recorded because that was never tested on a GPU."""
-    same: dict[str, list[int]] = {}
-    for each in evidence.ranks:
-        if each.untested:
-            same.setdefault(each.untested, []).append(each.rank)
+    same = grouped((each.untested, each.rank) for each in evidence.ranks if each.untested)
     return [f"the collectives of {title(ranks)} are not known: {why}" for why, ranks in same.items()]
 
 
 def rank_lines(evidence: Evidence) -> list[str]:
     """What ranks do and how far they are, one line for all of which both are the same."""
-    same: dict[tuple[str, int | None], list[RankEvidence]] = {}
-    for each in evidence.ranks:
-        same.setdefault((does(each), each.steps), []).append(each)
     lines = []
-    for (told, _), those in same.items():
+    for (told, _), those in grouped(((does(each), each.steps), each) for each in evidence.ranks).items():
         line = said([each.rank for each in those], told)
         if len(those) == 1 and those[0].pid:
             host = f"{those[0].host}, " * bool(those[0].host)

@@ -1,6 +1,6 @@
-"""What the kernel says about a process and about each of its threads: status, and what a thread waits in.
+"""What the kernel says about a process and about each of its threads: status, times, and what a thread waits in.
 
-Used for attaching, and by the verbs stack and attach for a process whose Python cannot answer.  Reads /proc only.
+Used by `processes`, for attaching, and for processes whose Python cannot answer.  Reads /proc only.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..text import grouped
 
 _STATES = {
     "R": "running",
@@ -41,12 +44,12 @@ class Status:
 
 def read_status(pid: int) -> Status:
     """Raises OSError when there is no such process, or none that we may see."""
-    return _parse(_lines(f"/proc/{pid}/status"))
+    return _status(str(pid))
 
 
 def thread_status(pid: int, tid: int) -> Status:
     """Raises OSError when the thread ended."""
-    return _parse(_lines(f"/proc/{pid}/task/{tid}/status"))
+    return _status(f"{pid}/task/{tid}")
 
 
 def has_thread(pid: int, own_id: int) -> bool:
@@ -59,10 +62,12 @@ def has_thread(pid: int, own_id: int) -> bool:
 
 
 def my_status() -> Status:
-    return _parse(_lines("/proc/self/status"))
+    return _status("self")
 
 
-def _parse(fields: dict[str, str]) -> Status:
+def _status(folder: str) -> Status:
+    with open(f"/proc/{folder}/status", errors="replace") as lines:
+        fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return Status(
         name=fields["Name"],
         state=fields["State"][0],
@@ -80,9 +85,31 @@ def _parse(fields: dict[str, str]) -> Status:
     )
 
 
-def _lines(path: str) -> dict[str, str]:
-    with open(path, errors="replace") as lines:
-        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+class Stat(NamedTuple):
+    """The stat file of a process, whose cpu_ticks are those of all its threads, or of one thread.
+
+    flags: the kernel's PF_ flags; start_ticks: when it began, in clock ticks since boot; stack: where the kernel has
+    put it, 0 for a process that we may not look into.
+    """
+
+    name: str
+    state: str
+    ppid: int
+    flags: int
+    cpu_ticks: int
+    start_ticks: int
+    stack: int
+
+
+def read_stat(pid: int, tid: int | None = None) -> Stat:
+    """Of the process, or of one of its threads.  Raises OSError when there is none."""
+    with open(f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat", "rb", buffering=0) as file:
+        head, _, tail = file.read().rpartition(b")")
+    if not tail:  # it ends just now
+        raise ProcessLookupError
+    state, *numbers = tail.decode().split()  # from the 3rd field of proc(5) on
+    ppid, flags, user, system, start, stack = (int(numbers[field - 4]) for field in (4, 9, 14, 15, 22, 28))
+    return Stat(head.partition(b"(")[2].decode(errors="replace"), state, ppid, flags, user + system, start, stack)
 
 
 @dataclass(frozen=True)
@@ -104,26 +131,21 @@ def native_threads(pid: int) -> list[NativeThread]:
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError, IndexError):
+            with contextlib.suppress(OSError):
                 found.append(_thread(pid, int(name)))
     return sorted(found, key=lambda thread: (thread.tid != pid, thread.tid))
 
 
 def _thread(pid: int, tid: int) -> NativeThread:
-    folder = f"/proc/{pid}/task/{tid}"
-    with open(f"{folder}/stat") as file:
-        name, _, fields = file.read().partition("(")[2].rpartition(")")
-    waits_in = ""
-    with contextlib.suppress(OSError), open(f"{folder}/wchan") as file:
+    stat, waits_in = read_stat(pid, tid), ""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{tid}/wchan") as file:
         waits_in = file.read().strip("0\n")
-    return NativeThread(tid, name, fields.split()[0], waits_in)
+    return NativeThread(tid, stat.name, stat.state, waits_in)
 
 
 def told_together(threads: Sequence[NativeThread]) -> list[str]:
     """One line for all threads of the same name and state: `python (4250): asleep in hrtimer_nanosleep`."""
-    same: dict[tuple[str, str], list[int]] = {}
-    for each in threads:
-        same.setdefault((each.name, str(each)), []).append(each.tid)
+    same = grouped(((each.name, str(each)), each.tid) for each in threads)
     return [
         f"{name} ({tids[0] if len(tids) == 1 else f'{len(tids)} threads'}): {told}"
         for (name, told), tids in same.items()

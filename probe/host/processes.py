@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+from ..text import grouped
+from .process_status import Stat, read_stat
 
 _PYTHON = re.compile(r"python(\d|$)")
 _LIBPYTHON = re.compile(rb"/libpython\d")
@@ -20,7 +22,7 @@ _SPAWNED = "from multiprocessing.spawn import spawn_main"
 _LOADER_WORKER = "pt_data_worker"  # as torch names its spawned loader workers' main thread
 _LAUNCHER_LEAVES = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")  # what a launcher gives to its ranks and does not have itself
 _EXITING = 0x4  # PF_EXITING, in the kernel's flags of a process
-_WANTED = (b"RANK", b"WORLD_SIZE", b"LOCAL_RANK", b"LOCAL_WORLD_SIZE", b"TORCHELASTIC_RUN_ID")
+_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,7 @@ class Process:
 def process(pid: int) -> Process | None:
     """None when there is no such process."""
     try:
-        name, fields = _stat(pid)
-        uid = os.stat(f"/proc/{pid}").st_uid
+        stat, uid = read_stat(pid), os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
     executable = _executable(pid)
@@ -55,52 +56,36 @@ def process(pid: int) -> Process | None:
     environment = _environment(pid)
     return Process(
         pid=pid,
-        ppid=int(fields[1]),
+        ppid=stat.ppid,
         uid=uid,
-        start_ticks=int(fields[19]),
-        rank=_number(environment.get("RANK")),
-        world_size=_number(environment.get("WORLD_SIZE")),
-        local_rank=_number(environment.get("LOCAL_RANK")),
-        local_world_size=_number(environment.get("LOCAL_WORLD_SIZE")),
+        start_ticks=stat.start_ticks,
+        **{name.lower(): _number(environment.get(name)) for name in _NUMBERS},
         command=_read(f"/proc/{pid}/cmdline").rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace"),
         is_python=bool(_PYTHON.match(executable) or _LIBPYTHON.search(maps)),
         has_torch=bool(_LIBTORCH.search(maps)),
-        name=name,
+        name=stat.name,
         launched_by=tuple(environment.get(variable, "") for variable in _LAUNCHER_LEAVES),
     )
 
 
 def start_ticks(pid: int) -> int | None:
     """When the process began; None when there is no such process."""
-    with contextlib.suppress(OSError):
-        return int(_stat(pid)[1][19])
-    return None
+    return None if (stat := _stat(pid)) is None else stat.start_ticks
 
 
 def program(pid: int) -> tuple[int, int] | None:
-    """Identifies a process until it ends or executes another program; None when there is no such process.
-
-    When it began, and where the kernel has put its stack: 0 for a process that we may not look into.
-    """
-    with contextlib.suppress(OSError):
-        fields = _stat(pid)[1]
-        return int(fields[19]), int(fields[25])
-    return None
+    """Identifies a process until it ends or executes another program; None when there is no such process."""
+    return None if (stat := _stat(pid)) is None else (stat.start_ticks, stat.stack)
 
 
 def is_stopped(pid: int) -> bool:
     """By a signal (SIGSTOP, Ctrl-Z) or a debugger."""
-    with contextlib.suppress(OSError):
-        return _stat(pid)[1][0] in "tT"
-    return False
+    return (stat := _stat(pid)) is not None and stat.state in "tT"
 
 
 def has_ended(pid: int) -> bool:
     """Ended or ending: a process that was killed loses its memory before it is a zombie."""
-    with contextlib.suppress(OSError):
-        state, flags = _stat(pid)[1][0], int(_stat(pid)[1][6])
-        return state in "ZX" or bool(flags & _EXITING)
-    return True
+    return (stat := _stat(pid)) is None or stat.state in "ZX" or bool(stat.flags & _EXITING)
 
 
 def python_processes() -> list[Process]:
@@ -111,9 +96,7 @@ def python_processes() -> list[Process]:
 
 def descendants(pid: int) -> list[int]:
     """The process and everything below it, parents before their children."""
-    children = defaultdict(list)
-    for child, parent in sorted(_parents().items()):
-        children[parent].append(child)
+    children = grouped((stat.ppid, each) for each in sorted(_pids()) if (stat := _stat(each)) is not None)
     order = [pid]
     for each in order:
         order.extend(children.pop(each, ()))
@@ -163,30 +146,19 @@ def _below(pid: int, tree: list[Process]) -> set[int]:
     return inside - {pid}
 
 
-def _parents() -> dict[int, int]:
-    parents = {}
-    for pid in _pids():
-        with contextlib.suppress(OSError):
-            parents[pid] = int(_stat(pid)[1][1])
-    return parents
-
-
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _stat(pid: int) -> tuple[str, list[str]]:
-    """Name, and the fields from `state` on (so ppid is 1, start time 19).  Raises OSError when there is none."""
-    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-        head, _, tail = file.read().rpartition(b")")
-    if not tail:  # it ends just now
-        raise ProcessLookupError
-    return head.partition(b"(")[2].decode(errors="replace"), tail.decode().split()
+def _stat(pid: int) -> Stat | None:
+    with contextlib.suppress(OSError):
+        return read_stat(pid)
+    return None
 
 
 def _environment(pid: int) -> Mapping[str, str]:
-    entries = (entry.partition(b"=") for entry in _read(f"/proc/{pid}/environ").split(b"\0"))
-    return {name.decode(): value.decode(errors="replace") for name, _, value in entries if name in _WANTED}
+    entries = (entry.partition("=") for entry in _read(f"/proc/{pid}/environ").decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in entries if name in _NUMBERS or name in _LAUNCHER_LEAVES}
 
 
 def _executable(pid: int) -> str:

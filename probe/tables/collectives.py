@@ -16,7 +16,7 @@ from ..derive.operations import Operations, operations_of
 from ..schema import Column, Columns
 from ..snapshot.snapshot import Snapshot
 from ..streams import COLLECTIVES, FAILED
-from ..text import span
+from ..text import grouped, title
 from .declaration import Table
 
 _UNEVEN = ("c10d::alltoall_", "c10d::alltoall_base_", "c10d::allgather_")  # ranks may give unequal parts
@@ -24,9 +24,7 @@ _UNEVEN = ("c10d::alltoall_", "c10d::alltoall_base_", "c10d::allgather_")  # ran
 
 def derive(job: Snapshot) -> Columns:
     """Operations of the steps that may be seen, and every one that is in flight somewhere."""
-    pieces = [_OfGroup(operations, job).columns() for operations in operations_of(job)]
-
-    return stacked(TABLE.columns, pieces)
+    return stacked(TABLE.columns, [_OfGroup(operations, job).columns() for operations in operations_of(job)])
 
 
 class _OfGroup:
@@ -131,14 +129,8 @@ class _OfGroup:
 
     def _differing(self, values: Ints, comparable: Bools, texts: Sequence[str] | None) -> str:
         """`all_reduce on ranks 0-2, broadcast on rank 3`."""
-        by_value: dict[int, list[int]] = {}
-        for value, rank in zip(values[comparable].tolist(), self._members[comparable].tolist(), strict=True):
-            by_value.setdefault(value, []).append(rank)
-        told = [
-            f"{texts[value] if texts else value} on rank{'s' * (len(ranks) > 1)} {span(ranks)}"
-            for value, ranks in by_value.items()
-        ]
-        return ", ".join(told)
+        by_value = grouped(zip(values[comparable].tolist(), self._members[comparable].tolist(), strict=True))
+        return ", ".join(f"{texts[value] if texts else value} on {title(ranks)}" for value, ranks in by_value.items())
 
 
 def _known(numbers: Ints) -> Any:

@@ -12,7 +12,7 @@ import signal
 import time
 
 from ...host.memory_maps import mapping_at
-from ...host.process_status import thread_status
+from ...host.process_status import read_stat, thread_status
 from ...host.processes import has_ended
 from ..deferred_signals import ENDING, SignalPending
 from ..refusals import permission, refusal
@@ -83,15 +83,13 @@ def _preference(target: Target, tid: int) -> int | None:
     """0 for the best, None for a thread that cannot be used."""
     calls = target.architecture.calls
     try:
-        with open(f"/proc/{target.pid}/task/{tid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        state, flags = fields[0], int(fields[6])
+        stat = read_stat(target.pid, tid)
         number, arguments = read_syscall(target.pid, tid)
     except (OSError, ValueError, IndexError):
         return None
-    if state in "ZXD" or flags & KERNEL_FLAGS:
+    if stat.state in "ZXD" or stat.flags & KERNEL_FLAGS:
         return None
-    if state != "S" or number is None:
+    if stat.state != "S" or number is None:
         return 2  # running: judged once it stands
     if number == calls.futex and arguments[1] & FUTEX_OPERATION not in BITSET_WAITS:
         return 3

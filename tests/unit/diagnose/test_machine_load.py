@@ -9,8 +9,8 @@ import pytest
 from listed_source import listed
 
 from probe.derive.partition import Partition
-from probe.diagnose import machine_load
-from probe.diagnose.machine_load import machines_told
+from probe.diagnose import looks
+from probe.diagnose.looks import machines_told
 from probe.host.facts import Facts
 from probe.snapshot.log import Log
 from probe.snapshot.source import Rank
@@ -35,8 +35,8 @@ def told(monkeypatch: pytest.MonkeyPatch, ranks: list[tuple[str, list[float | No
         }
 
     for name, derive in (("PROCESS", host), ("GPU", devices)):
-        real: Table = getattr(machine_load, name)
-        monkeypatch.setattr(machine_load, name, Table(real.name, real.doc, real.columns, derive=derive))
+        real: Table = getattr(looks, name)
+        monkeypatch.setattr(looks, name, Table(real.name, real.doc, real.columns, derive=derive))
 
     return machines_told(listed({raw: {} for raw in raws}))
 
