@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .attach import Attached
-    from .attach.starting import start
+    from .attach import Attached, start
     from .client.agent_requests import Unreached
     from .connection import Connection, connect
     from .diagnose.report import Report
@@ -50,13 +49,12 @@ _MODULES = {
     **dict.fromkeys(("Connection", "connect"), "connection"),
     **dict.fromkeys(("EvalResult", "RankResult"), "evals.evaluation"),
     **dict.fromkeys(("Cost", "Coverage", "Fetch", "Note", "Result"), "query.result"),
-    "Attached": "attach",
+    **dict.fromkeys(("Attached", "start"), "attach"),
     "Facts": "host.facts",
     "Report": "diagnose.report",
     "Snapshot": "snapshot.snapshot",
     "Stragglers": "diagnose.stragglers",
     "Unreached": "client.agent_requests",
-    "start": "attach.starting",
 }
 
 

@@ -1,6 +1,6 @@
 """Attach to a running process: put the agent into it, or refuse with the reason.
 
-Here is what attaching means for the user: the entry point, the agent's sources, the rendezvous, refusals and the
+Here is what attaching means for the user: the entry points, the agent's sources, the rendezvous, refusals and the
 doctor; `inject` stops a thread and makes it run our text.  The room may import the leaves and `host`.  Importing it
 costs some milliseconds: no pyarrow, duckdb or zmq.
 
@@ -9,17 +9,20 @@ Invariant: an attach that fails or is interrupted leaves the process as it was, 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import AGAIN, AttachError
 from ..host import agent_memory
 from ..host.facts import Facts
 from ..host.processes import has_ended
 from ..version import __version__
 
-__all__ = ["Attached", "attach"]
+__all__ = ["Attached", "attach", "start"]
+_PATIENCE_S = 10.0  # of start(), while another attach is under way
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,14 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, An
         # reads the sources, so only where they are needed
         from .bundle import agent_bundle
         from .delivery import deliver
-        from .refusals import broken_off, refusal
+        from .refusals import refusal
 
         try:
             delivered = deliver(pid, agent_bundle(), timeout, wanted={"name": name, "listen": listen})
         except (ConnectionError, EOFError):
-            raise refusal("target-ended", pid) if has_ended(pid) else broken_off(pid) from None
+            if has_ended(pid):
+                raise refusal("target-ended", pid) from None
+            raise AttachError(f"Process {pid} broke off the attach.", AGAIN.format(pid=pid), "agent-failed") from None
         facts = Facts.parse({"python": delivered.python, **delivered.reply})
         already = bool(delivered.reply.get("already"))
     return Attached(
@@ -78,3 +83,26 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, An
         tcp=facts.tcp,
         taps=facts.taps,
     )
+
+
+def start() -> None:
+    """Put the agent into this process, unless it is there; its pid is the endpoint from then on.
+
+    For jobs that nobody may trace but to which one line can be added.  Any thread.  `probe PID detach` removes it.
+    Raises whatever keeps the agent from starting.  Cost: some 50 ms, then that of an attached agent.
+
+    Example: `import probe; probe.start()`
+    """
+    import zmq  # noqa: F401 - the agent finds it imported, as after an attach
+
+    from .bootstrap import IN_THE_TARGET
+    from .bundle import agent_bundle, digest, packed
+    from .lent_packages import pynvml_path
+
+    # the code, the sources and the name of an attach, so that a later attach finds the agent
+    scope: dict[str, Any] = {"__name__": "_probe_bootstrap"}
+    exec(IN_THE_TARGET, scope)
+    facts = {"uid": os.geteuid(), "version": __version__, "pynvml_path": pynvml_path()}
+    bundle = agent_bundle()
+    order = {"digest": digest(bundle, __version__), "modules": packed(bundle, same_bytecode=True)}
+    scope["_start"]({"patience": _PATIENCE_S, "facts": facts, **order})

@@ -1,6 +1,6 @@
 """The text that the target executes first: it connects to the command and starts the agent.
 
-`delivery` calls `bootstrap_text`; `starting` executes `IN_THE_TARGET` itself.  That code runs in somebody else's
+`delivery` calls `bootstrap_text`; `probe.start` executes `IN_THE_TARGET` itself.  That code runs in somebody else's
 process: it uses the standard library only, leaves nothing in `__main__`, never raises, works on a thread of its own,
 and ends silently when nobody waits at the rendezvous any more.  It is plain Python that every Python 3 accepts.
 """

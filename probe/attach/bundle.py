@@ -1,6 +1,6 @@
 """The agent's sources, in an order in which they can be executed.
 
-Called by `attach` and `starting`.  The target gets them as the private package `_probe_agent`, in which
+Called by `attach` and `start`.  The target gets them as the private package `_probe_agent`, in which
 `_probe_agent.protocol` mirrors `probe.protocol` and so on, so they import each other relatively and nothing else of
 ours.  The order follows from these imports.
 """
@@ -58,8 +58,9 @@ def packed(bundle: Sequence[Part], same_bytecode: bool) -> list[list[Any]]:
 def agent_bundle() -> tuple[Part, ...]:
     """Read and ordered once, since one command attaches to many ranks."""
     package = Path(__file__).parents[1]
-    files = {name: package / f"{name}.py" for name in SHARED} | dict(_below(package / AGENT, AGENT))
-    return tuple(bundle_of({name: path.read_text(encoding="utf-8") for name, path in files.items()}))
+    files = [*(package / f"{name}.py" for name in SHARED), *sorted((package / AGENT).rglob("*.py"))]
+    names = (".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__") for path in files)
+    return tuple(bundle_of({name: path.read_text(encoding="utf-8") for name, path in zip(names, files, strict=True)}))
 
 
 def bundle_of(sources: Mapping[str, str]) -> list[Part]:
@@ -77,16 +78,6 @@ def bundle_of(sources: Mapping[str, str]) -> list[Part]:
     for name in sources:
         place(name, ())
     return list(placed.values())
-
-
-def _below(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
-    for path in sorted(folder.iterdir()):
-        if (path / "__init__.py").exists():
-            yield from _below(path, f"{name}.{path.name}")
-        elif path.name == "__init__.py":
-            yield name, path
-        elif path.suffix == ".py":
-            yield f"{name}.{path.stem}", path
 
 
 def _needs(name: str, sources: Mapping[str, str], packages: set[str]) -> Iterator[str]:

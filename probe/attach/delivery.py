@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import AttachError
-from ..host.process_status import has_thread, native_threads, told_together
+from ..host.process_status import native_threads, thread_ids, told_together
 from ..host.processes import has_ended
 from ..version import __version__
 from . import refusals
@@ -127,7 +127,7 @@ def _no_hello(target: Target, injected: Injected, timeout: float) -> AttachError
         return refusal("main-thread-busy", pid, why=why)
     if has_ended(pid):
         return refusal("target-ended", pid)
-    if not has_thread(pid, injected.thread):
+    if injected.thread not in thread_ids(pid):
         return refusal("no-connection", pid)
     holder = describe_holder_in(target)
     if not holder:

@@ -9,12 +9,11 @@ CPython 3.10 to 3.14 on glibc.
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 import time
 
 from ..errors import AttachError
-from ..host.process_status import native_threads, thread_status
+from ..host.process_status import native_threads, thread_ids
 from .inject.safepoint import read_syscall
 from .inject.target import Target, examine
 
@@ -47,10 +46,7 @@ def describe_holder_in(target: Target) -> str:
 def _find_holder(target: Target) -> int | None:
     """tid of the thread that holds the GIL while another one waits for it."""
     for _ in range(_LOOKS):
-        tids = {}  # id in the target's own namespace -> id in ours
-        for name in os.listdir(f"/proc/{target.pid}/task"):
-            with contextlib.suppress(OSError):
-                tids[thread_status(target.pid, int(name)).own_id] = int(name)
+        tids = thread_ids(target.pid)
         for tid in tids.values():
             for condition in _conditions(target, tid):
                 with contextlib.suppress(OSError, OverflowError):

@@ -1,6 +1,6 @@
 """The command's own pyzmq and nvidia-ml-py, lent to a target that has none.
 
-Called by `delivery` once the target has said hello, by `doctor` and by `starting`.  pyzmq is lent only where its
+Called by `delivery` once the target has said hello, by `doctor` and by `start`.  pyzmq is lent only where its
 compiled part fits the target's interpreter.  nvidia-ml-py is one file of pure Python, so it fits every target that can
 read it; the agent loads it under a private name, and only where there is an NVML library.
 """

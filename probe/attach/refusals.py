@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from ..errors import AGAIN, AS_ROOT, REFUSALS, AttachError
+from ..errors import AS_ROOT, REFUSALS, AttachError
 from ..host.process_status import Status, my_status, read_status
 from .python_installation import shares_our_files
 
@@ -33,10 +33,6 @@ def absent(pid: int) -> AttachError:
     except (ProcessLookupError, OverflowError):
         pass
     return refusal("no-process", pid)
-
-
-def broken_off(pid: int) -> AttachError:
-    return AttachError(f"Process {pid} broke off the attach.", AGAIN.format(pid=pid), "agent-failed")
 
 
 def old_kernel() -> AttachError:

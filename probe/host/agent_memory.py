@@ -17,37 +17,33 @@ from .facts import Facts
 from .processes import boot_id, start_ticks
 
 _PREFIX = "/memfd:probe-"
+_HEADER = streams.HEADER_NAME.removeprefix("probe-")
 _TRIES = 20  # a reader that was preempted may find its half of the header rewritten
 
 
 def descriptors(pid: int) -> dict[str, str]:
     """Name ("header", "log", a stream) -> path of each memfd of the agent in this process; {} without an agent."""
-    found: dict[str, str] = {}
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:  # not ours to look at, or gone
-        return found
-    for name in names:
-        path = f"/proc/{pid}/fd/{name}"
-        with contextlib.suppress(OSError):  # the target opens and closes files meanwhile
-            link = os.readlink(path)
-            if link.startswith(_PREFIX):
-                found[link.removeprefix(_PREFIX).removesuffix(" (deleted)")] = path
-    return found
+    return dict(_memfds(pid))
 
 
 def is_alone(pid: int) -> bool:
     """Whether there is only one agent in this process: the memfds of several have the same names."""
-    try:
-        links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
-    except OSError:
-        return False
-    return sum(link.startswith(f"/memfd:{streams.HEADER_NAME}") for link in links) == 1
+    return [name for name, _ in _memfds(pid)].count(_HEADER) == 1
+
+
+def _memfds(pid: int) -> Iterator[tuple[str, str]]:
+    with contextlib.suppress(OSError):  # not ours to look at, or gone
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{number}"
+            with contextlib.suppress(OSError):  # the target opens and closes files meanwhile
+                link = os.readlink(path)
+                if link.startswith(_PREFIX):
+                    yield link.removeprefix(_PREFIX).removesuffix(" (deleted)"), path
 
 
 def facts(pid: int) -> Facts | None:
     """What the agent in this process says about itself; None without an agent."""
-    path = descriptors(pid).get(streams.HEADER_NAME.removeprefix("probe-"))
+    path = descriptors(pid).get(_HEADER)
     said = None if path is None else _header(path)
     # a child forked behind our back holds its parent's descriptors
     return said if said is not None and said.start_ticks == start_ticks(pid) else None

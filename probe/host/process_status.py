@@ -52,13 +52,13 @@ def thread_status(pid: int, tid: int) -> Status:
     return _status(f"{pid}/task/{tid}")
 
 
-def has_thread(pid: int, own_id: int) -> bool:
-    """own_id: as the process's own namespace has it."""
-    for tid in os.listdir(f"/proc/{pid}/task"):
+def thread_ids(pid: int) -> dict[int, int]:
+    """Id in the process's own namespace -> id in ours, of each thread.  Raises OSError when the process has ended."""
+    found = {}
+    for tid in map(int, os.listdir(f"/proc/{pid}/task")):
         with contextlib.suppress(OSError):
-            if thread_status(pid, int(tid)).own_id == own_id:
-                return True
-    return False
+            found[thread_status(pid, tid).own_id] = tid
+    return found
 
 
 def my_status() -> Status:
