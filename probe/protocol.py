@@ -60,28 +60,24 @@ FRAMES, ENTRIES, KNOWN = "frames", "entries", "known"
 
 # request kind -> kinds of reply, the terminal one (besides `error`) last
 REPLIES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((NEXT, CANCEL, GO, STAY, RUN), ()),
     HELLO: (WELCOME,),
     SNAPSHOT: (AT,),
     SCAN: (ROWS, END),
     LOG: (LOG, END),
-    NEXT: (),
-    CANCEL: (),
     STACKS: (FRAMES,),
     FLIGHT: (ENTRIES,),
     PEERS: (KNOWN,),
     ALIGN: (END,),
     SET: (SETTINGS,),
     ARM: (ARMED, READY, OUT, DONE),
-    GO: (),
-    STAY: (),
-    RUN: (),
     DETACH: (DETACHED,),
 }
 # What a client may do: control at an agent's own socket file, at a port the role of its key.
 READ, CONTROL = "read", "control"
 OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, DETACH})  # these change something, so they need control
 
-TERMINAL = {WELCOME, AT, END, SETTINGS, DONE, DETACHED, FRAMES, ENTRIES, KNOWN, ERROR}
+TERMINAL = {ERROR, *(kinds[-1] for kinds in REPLIES.values() if kinds)}
 
 
 class WireError(ValueError):

@@ -2,46 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..arrays.arrow import columns_of
-from ..schema import COMMON, Column, Columns
+from ..schema import Column, Columns
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
-from ..tested_versions import is_tested
-from .declaration import TAPS, Table
+from ..version import is_tested
+from .declaration import IDENTITY, TAPS, Table, identity
 
-_RANK, _HOST, _PID = COMMON[:3]
+_FACTS = ("step", "step_source", "world_size", "version", "python", "torch", "endpoint")  # columns of the same names
 
 
 def _record(rank: Rank) -> dict[str, Any]:
     facts = rank.facts
-    attached_us = facts.attached_wall_ns // 1000 or None
     return {
-        "rank": rank.rank,
-        "host": rank.host,
-        "pid": rank.pid,
+        **identity(rank),
         "state": "answers",
         "why": facts.trouble or None,
-        "attached_at": attached_us,
+        "attached_at": facts.attached_wall_ns // 1000 or None,
         "clock_offset_us": _us(facts.clock_offset_ns),
         "clock_error_us": _us(facts.clock_error_ns),
-        "step": facts.step,
-        "step_source": facts.step_source,
         "optimizer": facts.anchor,
-        "world_size": facts.world_size,
-        "version": facts.version,
-        "python": facts.python,
-        "torch": facts.torch,
         "cuda": facts.torch_cuda,
-        "untested": _is_untested(facts.python, facts.torch),
+        "untested": not is_tested(facts.python, facts.torch) if facts.python and facts.torch else None,
         **{f"{tap.name}_tap": facts.taps.get(tap.name) for tap in TAPS},
-        "endpoint": facts.endpoint,
+        **{name: getattr(facts, name) for name in _FACTS},
     }
-
-
-def _is_untested(python: str | None, torch: str | None) -> bool | None:
-    return not is_tested(python, torch) if python and torch else None
 
 
 def _us(ns: int | None) -> float | None:
@@ -62,9 +50,7 @@ TABLE = Table(
     name="probe.agents",
     doc="One row per rank: whether it answers, at which step it is, and what is not recorded on it and why.",
     columns=(
-        _RANK,
-        Column("host", "VARCHAR", "", "Name of the machine.", "gethostname", _SILENT, "host everywhere"),
-        _PID,
+        *(replace(column, null=_SILENT) if column.name == "host" else column for column in IDENTITY),
         Column("state", "VARCHAR", "", "answers or silent.", "answer of the agent"),
         Column("why", "VARCHAR", "", "Why the rank is silent, or the agent's own last fault.", "agent",
                "Nothing is wrong."),

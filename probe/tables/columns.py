@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 
+from ..arrays.arrow import columns_of
 from ..schema import Column, Columns
 from .declaration import Table
 
 
 def derive(tables: Sequence[Table]) -> Columns:
-    import pyarrow as pa
-
-    every = [(table, column) for table in tables for column in table.columns]
-    return {
-        "table_name": pa.array([table.name for table, _ in every]),
-        "column_name": pa.array([column.name for _, column in every]),
-        "type": pa.array([column.type for _, column in every]),
-        "unit": pa.array([column.unit or None for _, column in every], pa.string()),
-        "description": pa.array([column.doc for _, column in every]),
-        "source": pa.array([column.source or None for _, column in every], pa.string()),
-        "null_when": pa.array([column.null or None for _, column in every], pa.string()),
-        "joins_with": pa.array([column.joins or None for _, column in every], pa.string()),
-    }
+    names = [column.name for column in TABLE.columns]
+    said = ((table.name, *(text or None for text in astuple(column))) for table in tables for column in table.columns)
+    return columns_of(TABLE.columns, [dict(zip(names, values, strict=True)) for values in said])
 
 
 TABLE = Table(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..derive.partition import Partition
-from ..schema import Column, Columns
+from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank
 from ..streams import COLLECTIVES, DEVICE, LOADS, MARKS, SPANS
 
 
@@ -86,3 +88,11 @@ class Table:
         """Names of the taps that record what it is made of."""
         of_streams = (tap.name for stream in self.streams for tap in TAPS if stream in tap.streams)
         return list(self.taps or dict.fromkeys(of_streams))
+
+
+IDENTITY = COMMON[:3]
+
+
+def identity(rank: Rank) -> dict[str, Any]:
+    """The values of IDENTITY, which tables with rows of their own for a rank begin with."""
+    return {"rank": rank.rank, "host": rank.host, "pid": rank.pid}

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from ..arrays.arrow import columns_of
-from ..schema import COMMON, Column, Columns
+from ..schema import Column, Columns
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank, RankLeft
-from .declaration import Table
+from .declaration import IDENTITY, Table, identity
 
 
 def derive(job: Snapshot) -> Columns:
@@ -25,9 +25,7 @@ def _of_stream(rank: Rank, stream: str) -> dict[str, Any]:
     dropped = max(0, recorded - capacity)
     return {
         "_of": rank,
-        "rank": rank.rank,
-        "host": rank.host,
-        "pid": rank.pid,
+        **identity(rank),
         "stream": stream,
         "rows": recorded,
         "kept": recorded - dropped,
@@ -54,7 +52,7 @@ TABLE = Table(
     name="probe.drops",
     doc="One row per rank and stream of raw rows: how many were recorded, and how many of them retention has dropped.",
     columns=(
-        *COMMON[:3],
+        *IDENTITY,
         Column("stream", "VARCHAR", "", "The stream.", "agent", joins="streams of probe.tables"),
         Column("rows", "BIGINT", "", "Rows recorded since the attach.", "number of the last row"),
         Column("kept", "BIGINT", "", "Rows that are still there.", "rows and the size of the ring"),

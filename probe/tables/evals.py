@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
-from ..arrays.arrow import nullable
+from ..arrays.arrow import columns_of, nullable
 from ..derive.partition import Partition
-from ..schema import COMMON, Column, Columns
+from ..schema import Column, Columns
 from ..streams import EVAL, KIND_MASK, SPANS
-from .declaration import Table
+from .declaration import IDENTITY, Table
 
-_COMMON = tuple(column for column in COMMON if column.name not in ("time", "start_ns", "step", "in_eval"))
+_NOT_RUN = "It has not run yet, or is still running."
+_LOGGED = (
+    Column("by", "VARCHAR", "", "Who asked for it.", "reader"),
+    Column("where", "VARCHAR", "", "boundary (between two steps) or now (while the training goes on).", "reader"),
+    Column("ranks", "INTEGER[]", "", "The ranks it was sent to.", "reader", "It was sent to all ranks."),
+    Column("code", "VARCHAR", "", "The snippet.", "reader"),
+    Column("ok", "BOOLEAN", "", "Whether it ended without an exception.", "agent", _NOT_RUN),
+    Column("error", "VARCHAR", "", "The exception it raised.", "agent", "It raised none."),
+    Column("changed", "VARCHAR[]", "", "Variables of the job that it rebound.", "agent", _NOT_RUN),
+)
 
 
 def derive(part: Partition) -> Columns:
@@ -24,35 +31,20 @@ def derive(part: Partition) -> Columns:
     rows = np.array([place.get(id, -1) for id in ids], np.int64)[ran]
     start, end = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)
     start[ran], end[ran] = spans["start_ns"][rows], spans["end_ns"][rows]
-
-    def begun(key: str, type: Any) -> Any:
-        return pa.array([part.log.evals[id].get(key) for id in ids], type)
-
-    def done(key: str, type: Any) -> Any:
-        return pa.array([part.log.evals_done.get(id, {}).get(key) for id in ids], type)
-
     return {
         "time": nullable(part.rank.wall_us(start), ran).cast(pa.timestamp("us")),
         "start_ns": nullable(start, ran),
         "step": nullable(part.timeline.step(start), ran),
         "duration": nullable((end - start) / 1e9, ran),
-        "by": begun("by", pa.string()),
-        "where": begun("where", pa.string()),
-        "ranks": begun("ranks", pa.list_(pa.int32())),
-        "code": begun("code", pa.string()),
-        "ok": done("ok", pa.bool_()),
-        "error": done("error", pa.string()),
-        "changed": done("changed", pa.list_(pa.string())),
+        **columns_of(_LOGGED, [{**part.log.evals[id], **part.log.evals_done.get(id, {})} for id in ids]),
     }
 
-
-_NOT_RUN = "It has not run yet, or is still running."
 
 TABLE = Table(
     name="probe.evals",
     doc="One row per snippet and rank: who ran what, when, and what it changed.",
     columns=(
-        *_COMMON,
+        *IDENTITY,
         Column("time", "TIMESTAMP", "", "Wall clock of the start, UTC.", "start_ns and a pair of clock readings",
                _NOT_RUN),
         Column("start_ns", "BIGINT", "ns", "Start on the host's monotonic clock.", "CLOCK_MONOTONIC", _NOT_RUN),
@@ -60,13 +52,7 @@ TABLE = Table(
                "step everywhere"),
         Column("duration", "DOUBLE", "s", "How long it ran; at a boundary, how long the training was held.",
                "host's clock", _NOT_RUN),
-        Column("by", "VARCHAR", "", "Who asked for it.", "reader"),
-        Column("where", "VARCHAR", "", "boundary (between two steps) or now (while the training goes on).", "reader"),
-        Column("ranks", "INTEGER[]", "", "The ranks it was sent to.", "reader", "It was sent to all ranks."),
-        Column("code", "VARCHAR", "", "The snippet.", "reader"),
-        Column("ok", "BOOLEAN", "", "Whether it ended without an exception.", "agent", _NOT_RUN),
-        Column("error", "VARCHAR", "", "The exception it raised.", "agent", "It raised none."),
-        Column("changed", "VARCHAR[]", "", "Variables of the job that it rebound.", "agent", _NOT_RUN),
+        *_LOGGED,
     ),
     streams=(SPANS,),
     derive=derive,

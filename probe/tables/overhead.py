@@ -11,11 +11,11 @@ import numpy as np
 
 from ..arrays.arrow import columns_of
 from ..arrays.integers import Ints
-from ..schema import COMMON, Column, Columns
+from ..schema import Column, Columns
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
 from ..streams import BARE, SAMPLED, STEPS
-from .declaration import Table
+from .declaration import IDENTITY, Table, identity
 
 ENOUGH = 30  # steps of a kind below which a median says nothing
 _KINDS = (("sampled", SAMPLED), ("unsampled", 0), ("bare", BARE))
@@ -42,9 +42,7 @@ def _of_rank(rank: Rank) -> list[dict[str, Any]]:
     settings = rank.facts.sampling
     return [
         {
-            "rank": rank.rank,
-            "host": rank.host,
-            "pid": rank.pid,
+            **identity(rank),
             "steps_of": name,
             "steps": len(of_kind[name]),
             "median_duration": _over(median[name], 1e9),
@@ -72,7 +70,7 @@ TABLE = Table(
     doc="Three rows per rank: the median duration of steps that were sampled, that were not, and that had no tap at "
     "all.",
     columns=(
-        *COMMON[:3],
+        *IDENTITY,
         Column("steps_of", "VARCHAR", "",
                "sampled, unsampled or bare (no tap installed but the one that counts steps).", "flags of the step"),
         Column("steps", "BIGINT", "",

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import protocol as wire
 from ..arrays.arrow import columns_of
-from ..schema import COMMON, Column, Columns
+from ..schema import Column, Columns
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
-from .declaration import Table
+from .declaration import IDENTITY, Table, identity
 
 if TYPE_CHECKING:
     from ..snapshot.stacks import Thread
@@ -29,9 +29,7 @@ def derive(job: Snapshot) -> Columns:
 
 def _of_thread(rank: Rank, thread: Thread) -> list[dict[str, Any]]:
     shared = {
-        "rank": rank.rank,
-        "host": rank.host,
-        "pid": rank.pid,
+        **identity(rank),
         "thread": thread.ident,
         "native_id": thread.native_id,
         "thread_name": thread.name,
@@ -48,7 +46,7 @@ TABLE = Table(
     doc="One row per Python frame of every thread, at the moment of the query, without the agent's own thread.  "
     "`probe ENDPOINT stack` shows the same, folded.",
     columns=(
-        *COMMON[:3],
+        *IDENTITY,
         Column("thread", "BIGINT", "", "The thread's identifier in Python.", "sys._current_frames"),
         Column("native_id", "BIGINT", "", "The kernel's id of the thread.", "threading",
                "Python did not start the thread.", "thread of python.torch_trace"),

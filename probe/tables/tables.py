@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..arrays.arrow import columns_of
 from ..schema import Column, Columns
 from .declaration import Table
 
 
 def derive(tables: Sequence[Table]) -> Columns:
-    import pyarrow as pa
-
-    return {
-        "table_name": pa.array([table.name for table in tables]),
-        "description": pa.array([table.doc for table in tables]),
-        "column_count": pa.array([len(table.columns) for table in tables]),
-        "streams": pa.array([list(table.streams) for table in tables], pa.list_(pa.string())),
-        "question": pa.array([table.question for table in tables]),
-        "example": pa.array([table.example for table in tables]),
-    }
+    names = [column.name for column in TABLE.columns]
+    said = ((each.name, each.doc, len(each.columns), each.streams, each.question, each.example) for each in tables)
+    return columns_of(TABLE.columns, [dict(zip(names, values, strict=True)) for values in said])
 
 
 TABLE = Table(

@@ -2,9 +2,9 @@
 
     python tests/bench/versions.py [NAME …]      newest, old, pinned; all of them without a name
 
-The jobs run on the pair, the command where this runs; a pair for which all is ok may stand in
-probe/tested_versions.py.  The one invariant: a torch goes into a temporary folder (about 6 GB, since the registry's
-are built for CUDA), which is gone afterwards.
+The jobs run on the pair, the command where this runs; a pair for which all is ok may stand in probe/version.py.  The
+one invariant: a torch goes into a temporary folder (about 6 GB, since the registry's are built for CUDA), which is gone
+afterwards.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probe.tested_versions import is_tested
+from probe.version import is_tested
 
 
 @pytest.mark.parametrize(
