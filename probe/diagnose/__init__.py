@@ -4,9 +4,9 @@ It may import all rooms but `connection`, `serve` and `cli`.  Invariant: a rule 
 and what is unknown is reported as unknown.
 
 Add a diagnosis rule
-    1. Add a `Rule` (rule.py) to rules.py, one on evidence at the place of its certainty: a code, what it finds in one
-       sentence, how it finds it, how severe that is, and the tables that it needs.  Where one query finds it, `find` is
-       a `Sql`; each row of its result is a finding, so put the threshold into HAVING, with a comment on its reason:
+    1. Add a `Rule` (rule.py) to RULES in rules.py, or to ON_EVIDENCE at the place of its certainty: a code, what it
+       finds in one sentence, how it finds it, how severe that is, and the tables that it needs.  Where one query finds
+       it, `find` is a `Sql`; each row of its result is a finding, so put the threshold into HAVING, with its reason:
 
            STARVED = Rule(
                "starved-workers", "No batch is ready when the training asks for one.",
