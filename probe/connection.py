@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from .snapshot.wire_source import WireSource
 
 MAX_FETCH = 1e9  # bytes
-# Recorded ranks: Address.source -> module:class, imported when it is needed and made with Address.url.
-SOURCES: dict[str, str] = {}
 
 
 class Connection:
@@ -61,7 +59,7 @@ class Connection:
         self._alignment = Alignment(self._client, timeout)
         self._closed = False
         try:
-            self._recorded = [resolve_name(SOURCES[one.source])(one.url) for one in resolved.addresses if one.source]
+            self._recorded = [resolve_name(one.source)(one.url) for one in resolved.addresses if one.source]
             open_links(self._client, resolved.addresses, timeout)
             self._alignment.align()
         except BaseException:

@@ -24,8 +24,8 @@ _PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})")
 @dataclass(frozen=True)
 class Address:
     """Where one agent listens.  url: for zmq; pid: as this machine sees it, 0 if only the agent knows; facts: known
-    beforehand; whole_job: it is to name all the others of its job; source: "" for an agent, else the source
-    (probe.connection.SOURCES) of the recorded ranks at the url."""
+    beforehand; whole_job: it is to name all the others of its job; source: "" for an agent; for recorded
+    ranks the `module:class` of the Source, imported when it is needed and made with the url."""
 
     url: str
     pid: int = 0

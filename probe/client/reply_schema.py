@@ -59,7 +59,7 @@ REPLIES: dict[str, dict[str, Any]] = {
     wire.FRAMES: {
         "threads": [
             {
-                "ident": NUMBER, "native_id": (NUMBER, None), "name": TEXT, "is_main": bool, "cut": SMALL,
+                "ident": NUMBER, "native_id": (NUMBER, None), "name": TEXT, "is_main": bool, "cut": Whole(0),
                 "frames": [list],
             }
         ]

@@ -16,7 +16,8 @@ from probe.agent.samplers.registry import SAMPLERS
 from probe.agent.taps.registry import TAPS as AGENT_TAPS
 from probe.agent.taps.tap import Tap
 from probe.cli import verbs
-from probe.cli.program import VERBS
+from probe.cli.program import VERBS, program
+from probe.client.endpoints import FORMS
 from probe.tables import TABLES
 from probe.tables.declaration import TAPS, Table
 
@@ -38,6 +39,11 @@ def test_every_table_in_the_folder_is_registered() -> None:
 def test_every_verb_in_the_folder_is_registered() -> None:
     commands = [each.__name__ for each in modules(verbs) if isinstance(getattr(each, "command", None), click.Command)]
     assert sorted(VERBS) == sorted(name.rpartition(".")[2] for name in commands)
+
+
+def test_the_help_lists_every_form_of_endpoint() -> None:
+    urls = [form for form in FORMS.split(", ") if "://" in form]
+    assert urls and all(form in str(program.help) for form in urls)
 
 
 def test_every_sampler_in_the_folder_is_registered() -> None:

@@ -10,7 +10,6 @@ import pytest
 from fake_agent import ADAM, MODEL, THREAD, FakeAgent
 from listed_source import ListedSource
 
-from probe import connection as connections
 from probe.client import endpoints
 from probe.client.endpoints import Address, Form, Resolved
 from probe.connection import Connection, connect
@@ -47,10 +46,9 @@ class Recording(ListedSource):
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes recording:PLACE an endpoint, in the two lines that this takes."""
-    form = Form("recording:PLACE", r"recording:(.+)", lambda match: [Address(match[1], source="recording")])
+    """Makes recording:PLACE an endpoint, in the one line that this takes."""
+    form = Form("recording:PLACE", r"recording:(.+)", lambda match: [Address(match[1], source=f"{__name__}:Recording")])
     monkeypatch.setattr(endpoints, "_FORMS", [*endpoints._FORMS, form])
-    monkeypatch.setitem(connections.SOURCES, "recording", f"{__name__}:Recording")
 
 
 def queried(sources: list[Source], sql: str) -> list[dict[str, Any]]:
@@ -145,7 +143,7 @@ def test_what_takes_an_agent_is_refused_where_there_is_none(act: Callable[[Conne
 def test_recorded_ranks_can_be_beside_those_that_run(agent: Make, recorded: None) -> None:
     one = agent(2, world_size=3)
     running = Address(one.server.endpoint, os.getpid(), Facts.parse(one.now()))
-    with Connection(Resolved("both", [Address("there", source="recording"), running])) as connection:
+    with Connection(Resolved("both", [Address("there", source=f"{__name__}:Recording"), running])) as connection:
         ranks = connection.query("SELECT rank FROM probe.agents ORDER BY rank").to_pylist()
         assert [row["rank"] for row in ranks] == [0, 1, 2]
         assert set(connection.stacks()) == {2}
