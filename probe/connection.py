@@ -174,8 +174,8 @@ class Connection:
         Example: `print(job.hang().verdict)`
         """
         self._begin("hang")
+        from .diagnose.hang import judge
         from .diagnose.looks import gather
-        from .diagnose.rules import judge
 
         report = judge(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
         self._client.forgive()

@@ -4,9 +4,9 @@ It may import all rooms but `connection`, `serve` and `cli`.  Invariant: a rule 
 and what is unknown is reported as unknown.
 
 Add a diagnosis rule
-    1. Add a `Rule` (rule.py) to RULES in rules.py, or to ON_EVIDENCE at the place of its certainty: a code, what it
-       finds in one sentence, how it finds it, how severe that is, and the tables that it needs.  Where one query finds
-       it, `find` is a `Sql`; each row of its result is a finding, so put the threshold into HAVING, with its reason:
+    1. Write `rules/<name>.py` with a `Rule` (rule.py): a code, what it finds in one sentence, how it finds it, how
+       severe that is, and the tables that it needs.  Where one query finds it, `find` is a `Sql`; each row that the
+       query returns is a finding, so put the threshold into HAVING, with a comment that gives its reason:
 
            STARVED = Rule(
                "starved-workers", "No batch is ready when the training asks for one.",
@@ -19,6 +19,7 @@ Add a diagnosis rule
 
        Otherwise `find` is a generator: of `Tables` (`for row in tables.query(sql)`), or, in a rule for `hang` that
        needs no tables, of the `Evidence`.  It yields a `Finding` for each fault, and nothing where it lacks data.
-    2. Run it: `list(STARVED.find(probe.connect("4242")))`.  Test it on a job with that fault and on a healthy one that
+    2. Import it in `rules/__init__.py`.  That registers it; for a rule on evidence the place decides, the surest first.
+    3. Run it: `list(STARVED.find(probe.connect("4242")))`.  Test it on a job with that fault and on a healthy one that
        comes close to it (tests/unit/diagnose).  Add the code of a rule on evidence to the table in docs/how-to/hang.md.
 """

@@ -1,6 +1,6 @@
 """Two looks at every rank, a second apart, and one at their machines: the evidence on a job that may be stuck.
 
-Called by Connection.hang; probe.diagnose.rules judges what it gives.  Invariant: a rank that does not answer costs one
+Called by Connection.hang; probe.diagnose.hang judges what it gives.  Invariant: a rank that does not answer costs one
 time-out, and what it does instead is read from outside; nothing here changes the job.
 """
 

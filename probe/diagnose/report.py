@@ -1,6 +1,6 @@
 """The report on a job that may be stuck, and its words: what ranks do, what is in flight, where stacks are.
 
-Used by probe.diagnose.rules.  Invariant: pure.
+Used by probe.diagnose.hang and the rules on evidence.  Invariant: pure.
 """
 
 from __future__ import annotations

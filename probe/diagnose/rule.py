@@ -1,6 +1,6 @@
 """The seam of all diagnoses: a rule has a code, says what it needs and finds, and gives findings with a remedy.
 
-probe.diagnose.rules has them all and applies those on evidence.  Invariant: a rule
+Every file of probe.diagnose.rules declares rules; probe.diagnose.hang applies those on evidence.  Invariant: a rule
 changes nothing in the job, and finds nothing where it lacks data.
 """
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from probe.diagnose.evidence import Evidence, RankEvidence
+from probe.diagnose.hang import judge
 from probe.diagnose.report import plural
-from probe.diagnose.rules import judge
 from probe.snapshot.flight_recorder import Entry, Pending
 from probe.snapshot.stacks import Frame, Thread
 

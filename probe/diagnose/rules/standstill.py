@@ -1,0 +1,52 @@
+"""Jobs that do not step although no rank waits for another one, as far as can be seen.
+
+Invariant: one of these always fits, so that every job gets a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..evidence import Evidence, RankEvidence
+from ..report import called, together
+from ..rule import Finding, Rule
+from .activity import UNKNOWN_QUIET_S
+
+
+def _collective(evidence: Evidence) -> Iterator[Finding]:
+    for each in evidence.waits[:1]:
+        sentence = f"All ranks have reached {called(each)}, but it does not end: suspect the network or a device."
+        yield Finding(sentence, _all(evidence))
+
+
+def _unknown(evidence: Evidence) -> Iterator[Finding]:
+    attached_s = min((each.attached_s for each in evidence.ranks if each.attached_s is not None), default=0.0)
+    if evidence.quiet_s is None and (not _still(evidence) or attached_s < UNKNOWN_QUIET_S):
+        yield Finding(f"Unknown: no step and no collective has been seen yet; {_doing(evidence)}.")
+
+
+def _stands(evidence: Evidence) -> Iterator[Finding]:
+    if still := _still(evidence):
+        yield Finding(f"The job stands still: {_doing(evidence)}.", tuple(each.rank for each in still))
+
+
+def _busy(evidence: Evidence) -> Iterator[Finding]:
+    yield Finding(f"No step has ended for long, but the job is computing: {_doing(evidence)}.", _all(evidence))
+
+
+def _still(evidence: Evidence) -> list[RankEvidence]:
+    return [each for each in evidence.ranks if not each.moved and not each.is_busy]
+
+
+def _doing(evidence: Evidence) -> str:
+    return "; ".join(together(evidence.ranks))
+
+
+def _all(evidence: Evidence) -> tuple[int, ...]:
+    return tuple(each.rank for each in evidence.ranks)
+
+
+COLLECTIVE = Rule("collective", "All ranks have reached a collective, and it does not end.", _collective, "critical")
+UNKNOWN = Rule("unknown", "No step and no collective has been seen, before the attach or since.", _unknown, "none")
+STANDS = Rule("stands", "No rank waits for another, and some stand still.", _stands, "critical")
+BUSY = Rule("busy", "No rank waits for another, and all compute for much longer than a step.", _busy, "critical")

@@ -1,0 +1,34 @@
+"""Ranks that all others wait for, and what they do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...text import title
+from ..evidence import Evidence
+from ..report import does, said, together
+from ..rule import Finding, Rule
+
+
+def _loader(evidence: Evidence) -> Iterator[Finding]:
+    late = evidence.late
+    if late and all(each.is_loading for each in late):
+        ranks = tuple(each.rank for each in late)
+        why = [f"rank {each.rank}: {worker}" for each in late for worker in each.workers]
+        yield Finding(f"{said(ranks, 'waits for the data loader').capitalize()}.", ranks, why)
+
+
+def _waiting(evidence: Evidence) -> Iterator[Finding]:
+    """A rank that gives no answer is taken for the late one if nothing is known to be in flight."""
+    mute = [each for each in evidence.ranks if each.condition in ("silent", "unattached", "unseen")]
+    if late := (evidence.late if evidence.waits else []) or mute:
+        ranks = tuple(each.rank for each in late)
+        doing = does(late[0])
+        if all(does(each) == doing for each in late):
+            yield Finding(f"Waiting for {said(ranks, doing, ', which ')}.", ranks)
+        else:
+            yield Finding(f"Waiting for {title(ranks)}: {'; '.join(together(late))}.", ranks)
+
+
+LOADER = Rule("loader", "The ranks that the others wait for are waiting for their data loader.", _loader, "critical")
+WAITING = Rule("waiting", "A rank has not reached a collective, or does not answer.", _waiting, "critical")
