@@ -6,10 +6,11 @@ Invariant: a tap that raises is turned off and named; the training step never se
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 from ...streams import BARE
 from .registry import TAPS
-from .tap import TapContext
+from .tap import Tap, TapContext
 
 NO_TORCH = "off: the process has not imported torch"
 _SOON_S = 0.1  # while something on a device has no row yet: a sampled step may use up all events
@@ -59,8 +60,7 @@ class TorchTaps:
 
     def states(self) -> dict[str, str]:
         """The state of each tap: on, or off and why."""
-        states = {name: state for name, tap in self.by_name.items() if (state := tap.state) is not None}
-        return states | {name: f"off: {why}" for name, why in self._faults.items()}
+        return states_of(self.by_name, self._faults)
 
     def remove(self) -> list[str]:
         """Remove everything; returns what had to stay, in words."""
@@ -80,6 +80,17 @@ class TorchTaps:
         self._context.sampling.close()
         for tap in taps:
             tap.release()
+
+
+def states_of(taps: Mapping[str, Tap], faults: Mapping[str, str]) -> dict[str, str]:
+    """The state of each tap that has one; a fault of another tap that switched it off is its reason, too."""
+    states = {}
+    for name, tap in taps.items():
+        why = next((faults[each] for each in (name, *tap.off_after) if each in faults), None)
+        state = tap.state
+        if name in faults or state is not None:
+            states[name] = f"off: {why}" if why else str(state)
+    return states
 
 
 def states_without_torch(why: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from probe.agent.taps.registry import TAPS
 from probe.agent.taps.tap import Tap, TapContext
+from probe.agent.taps.torch_taps import states_of
 from probe.streams import BARE
 from probe.tables.declaration import TAPS as COLUMNS
 
@@ -34,6 +35,19 @@ def test_the_first_fault_switches_off_the_taps_that_depend_on_it_and_no_other() 
     report(ValueError("later"))
     assert context.faults == {"forward": "forward: ValueError('loader: a text that names another tap')"}
     assert (forward.switched, loader.switched) == ([BARE], [])
+
+
+def test_a_tap_that_anothers_fault_switched_off_says_so() -> None:
+    device = Recorded("device", "forward", "backward")
+    device.why_off = "no such device"
+    taps: dict[str, Tap] = {"forward": Recorded("forward", "backward"), "device": device, "loader": Recorded("loader")}
+    assert states_of(taps, {}) == {"forward": "on", "device": "off: no such device", "loader": "on"}
+    fault = "backward: ValueError()"
+    assert states_of(taps, {"backward": fault}) == {
+        "forward": f"off: {fault}",
+        "device": f"off: {fault}",
+        "loader": "on",
+    }
 
 
 def test_a_fault_after_the_end_switches_nothing_off() -> None:
