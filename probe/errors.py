@@ -35,10 +35,8 @@ REFUSALS = {
     # this machine, this user
     "architecture": ("This machine is {machine}; attaching works on x86_64 only.", _START),
     "old-kernel": ("Linux {release} is older than 5.3.", "Attaching needs Linux 5.3 or newer on the job's machine."),
-    "seccomp": (
-        "A seccomp filter on this shell's container forbids ptrace, so you cannot attach to {what}.",
-        f"Attach from the host, or {_IN_A_CONTAINER}.",
-    ),
+    "seccomp": ("A seccomp filter on this shell's container forbids ptrace, so you cannot attach to {what}.",
+                f"Attach from the host, or {_IN_A_CONTAINER}."),
     "yama-off": ("kernel.yama.ptrace_scope is 3: nobody may attach until the next reboot.", _START),
     # the process
     "no-process": ("There is no process {pid}.", _LIST),
@@ -48,88 +46,56 @@ REFUSALS = {
     "zombie": ("Process {pid} has ended (zombie).", "Its parent has not reaped it yet; start the job again."),
     "stopped": ("Process {pid} is stopped (SIGSTOP or Ctrl-Z).", "Resume it first: kill -CONT {pid}"),
     "traced": ("Process {pid} is traced by {name} (pid {tracer}).", "Quit {name} or detach it first."),
-    "shadow-stack": (
-        "Process {pid} runs with a user shadow stack, which forbids calls from outside.",
-        "Start the job without GLIBC_TUNABLES=glibc.cpu.x86_shstk=on.",
-    ),
+    "shadow-stack": ("Process {pid} runs with a user shadow stack, which forbids calls from outside.",
+                     "Start the job without GLIBC_TUNABLES=glibc.cpu.x86_shstk=on."),
     "target-ended": ("Process {pid} ended during the attach.", "See what is running: probe list"),
     # its interpreter and libraries
     "not-python": ("Process {pid} ({name}) is not CPython.", _LIST),
-    "no-symbols": (
-        "The Python interpreter of process {pid} ({name}) exports no symbols.",
-        "Run the job with an ordinary CPython build, or call probe.start() in it.",
-    ),
+    "no-symbols": ("The Python interpreter of process {pid} ({name}) exports no symbols.",
+                   "Run the job with an ordinary CPython build, or call probe.start() in it."),
     "old-python": ("Process {pid} runs Python {version}.", "Run the job with Python 3.10 or newer."),
-    "free-threaded": (
-        "Process {pid} runs a free-threaded Python, in which rows cannot be recorded safely.",
-        "Run the job with a build that has the GIL (python3.14 instead of python3.14t).",
-    ),
+    "free-threaded": ("Process {pid} runs a free-threaded Python, in which rows cannot be recorded safely.",
+                      "Run the job with a build that has the GIL (python3.14 instead of python3.14t)."),
     "musl": ("Process {pid} uses the C library musl.", "Run the job in an image with glibc (Debian, Ubuntu, RHEL)."),
     "static": ("Process {pid} is statically linked.", "Run the job with a dynamically linked Python."),
     "symbols": ("Process {pid} has no {symbol}.", "Its C library or interpreter is of an unknown kind."),
     "no-pyzmq": ("Process {pid} cannot import pyzmq: {why}.", "Install it there: {command} -m pip install pyzmq"),
     # who may trace it
-    "user-namespace": (
-        "Process {pid} is in another user namespace (a rootless container).",
-        "Attach from inside that container, or as root on the host.",
-    ),
-    "security-module": (
-        "A security module (SELinux deny_ptrace, AppArmor, Landlock) forbids tracing process {pid}.",
-        "Allow ptrace in its policy, or attach from outside the confinement.",
-    ),
+    "user-namespace": ("Process {pid} is in another user namespace (a rootless container).",
+                       "Attach from inside that container, or as root on the host."),
+    "security-module": ("A security module (SELinux deny_ptrace, AppArmor, Landlock) forbids tracing process {pid}.",
+                        "Allow ptrace in its policy, or attach from outside the confinement."),
     "other-user": ("Process {pid} belongs to uid {uid}; you are uid {you}.", _AS_ITS_USER),
-    "not-dumpable": (
-        "Process {pid} is not dumpable (a setuid or setcap program, or PR_SET_DUMPABLE 0).",
-        AS_ROOT,
-    ),
-    "yama": (
-        "kernel.yama.ptrace_scope is {scope}: only {who} may attach to process {pid}.",
-        f"sudo probe attach {{pid}}, or sudo sysctl kernel.yama.ptrace_scope=0; {_IN_A_CONTAINER}.",
-    ),
+    "not-dumpable": ("Process {pid} is not dumpable (a setuid or setcap program, or PR_SET_DUMPABLE 0).", AS_ROOT),
+    "yama": ("kernel.yama.ptrace_scope is {scope}: only {who} may attach to process {pid}.",
+             f"sudo probe attach {{pid}}, or sudo sysctl kernel.yama.ptrace_scope=0; {_IN_A_CONTAINER}."),
     "capabilities": ("Process {pid} has capabilities that you lack.", f"{AS_ROOT}; {_IN_A_CONTAINER}."),
     # the attach itself
-    "no-rendezvous": (
-        "No directory is writable for both you and process {pid} ({directories}).",
-        "Give the job's container a writable /tmp.",
-    ),
+    "no-rendezvous": ("No directory is writable for both you and process {pid} ({directories}).",
+                      "Give the job's container a writable /tmp."),
     "no-safe-point": ("No thread of process {pid} reached a point where it can be used safely ({why}).", AGAIN),
     "call-failed": ("A call in process {pid} failed: {why}.", AGAIN),
-    "no-memory": (
-        "Process {pid} could not map a page: {why}.",
-        "Raise its memory limit (ulimit -v, or the container's limit).",
-    ),
-    "no-thread": (
-        "Process {pid} could not create a thread: {why}.",
-        "Raise its limit on processes (ulimit -u, or the cgroup's pids.max) or on memory.",
-    ),
+    "no-memory": ("Process {pid} could not map a page: {why}.",
+                  "Raise its memory limit (ulimit -v, or the container's limit)."),
+    "no-thread": ("Process {pid} could not create a thread: {why}.",
+                  "Raise its limit on processes (ulimit -u, or the cgroup's pids.max) or on memory."),
     "tracing-failed": ("Tracing process {pid} failed: {why}.", AGAIN),
-    "no-connection": (
-        "The interpreter of process {pid} ran our code, but could not connect back: its standard library, its "
-        "temporary directory or a new thread is out of its reach.",
-        "Check that it may read its Python installation, write to /tmp and start threads.",
-    ),
-    "gil-held": (
-        "Process {pid} did not answer within {timeout:g} s: {holder}. The request was withdrawn.",
-        "Try again once that call has ended: probe attach {pid}",
-    ),
-    "main-thread-busy": (
-        "Process {pid} can be attached to only through its main thread: {why}.",
-        "Try again while it runs Python code: probe attach {pid}",
-    ),
-    "attach-timeout": (
-        "The agent in process {pid} did not start within {timeout:g} s. The request was withdrawn.",
-        "Allow more time: probe attach --timeout 60 {pid}",
-    ),
+    "no-connection": ("The interpreter of process {pid} ran our code, but could not connect back: its standard "
+                      "library, its temporary directory or a new thread is out of its reach.",
+                      "Check that it may read its Python installation, write to /tmp and start threads."),
+    "gil-held": ("Process {pid} did not answer within {timeout:g} s: {holder}. The request was withdrawn.",
+                 "Try again once that call has ended: probe attach {pid}"),
+    "main-thread-busy": ("Process {pid} can be attached to only through its main thread: {why}.",
+                         "Try again while it runs Python code: probe attach {pid}"),
+    "attach-timeout": ("The agent in process {pid} did not start within {timeout:g} s. The request was withdrawn.",
+                       "Allow more time: probe attach --timeout 60 {pid}"),
     "attach-running": ("Process {pid} is busy: {why}.", "Wait for it, then: probe attach {pid}"),
     "agent-failed": ("The agent failed in process {pid} and was taken out: {why}.", "Please report this."),
     # where it is to listen; `why` is the agent's
     "port-in-use": ("Process {pid} cannot listen at {why}.", "Omit the port to take any free one: --listen HOST"),
-    "other-key": (
-        "Process {pid} listens at {why} with another key.",
-        "Use that key, or first: probe {pid} detach",
-    ),
+    "other-key": ("Process {pid} listens at {why} with another key.", "Use that key, or first: probe {pid} detach"),
     "cannot-listen": ("Process {pid} cannot listen at {why}.", "Use an address of this machine: ip -brief address"),
-}
+}  # fmt: skip
 
 
 class ProbeError(Exception):
@@ -137,13 +103,16 @@ class ProbeError(Exception):
 
     Example: `except probe.ProbeError as error: print(error.code, error.message, error.hint)`
 
-    A class declares its `exit_status`, its `codes` with the sentence that documents each, and as `code` the one that an
-    error has if none is given.
+    A class declares its `exit_status` and its `codes` with the sentence that documents each; an error has the first of
+    them if none is given.
     """
 
     exit_status = 1
     code = "probe"
     codes: ClassVar[dict[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.code = next(iter(cls.codes))
 
     def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(message)
@@ -162,7 +131,6 @@ class UsageError(ProbeError):
     """The command line or the arguments of a call are wrong; nothing was done."""
 
     exit_status = 2
-    code = "usage"
     codes: ClassVar = {
         "usage": "The command line cannot be understood.",
         "key-file": "The key file cannot be created, read or used.",
@@ -175,7 +143,6 @@ class EndpointError(ProbeError):
     """The endpoint leads to no process, job or attached agent, or its agent cannot be connected to."""
 
     exit_status = 3
-    code = "endpoint"
     codes: ClassVar = {
         "endpoint": "The endpoint names no process, or has no valid form.",
         "not-attached": "The process exists but has no agent.",
@@ -196,7 +163,6 @@ class AttachError(ProbeError):
     """The target cannot be attached to; it is as it was before."""
 
     exit_status = 4
-    code = "attach"
     codes: ClassVar = {
         "attach": "The attach failed; the message gives the reason.",
         **{code: message for code, (message, _) in REFUSALS.items()},
@@ -207,7 +173,6 @@ class QueryError(ProbeError):
     """The SQL is wrong or would fetch too much."""
 
     exit_status = 5
-    code = "query"
     codes: ClassVar = {
         "query": "DuckDB rejected the SQL.",
         "unknown-table": "The SQL names a table that does not exist.",
@@ -220,7 +185,6 @@ class EvalError(ProbeError):
     """The snippet was not run, or was cancelled."""
 
     exit_status = 6
-    code = "eval"
     codes: ClassVar = {
         "eval": "The snippet was not run.",
         "held": "Another snippet holds the job.",
@@ -234,7 +198,6 @@ class SnippetFailed(ProbeError):
     """The snippet ran and raised."""
 
     exit_status = 1
-    code = "snippet"
     codes: ClassVar = {"snippet": "The snippet raised; its traceback is printed above."}
 
 
@@ -242,7 +205,6 @@ class AgentError(ProbeError):
     """An agent refused or failed a request, or answered in a way that the protocol forbids."""
 
     exit_status = 7
-    code = "agent"
     codes: ClassVar = {
         "agent": "The agent refused or failed a request.",
         "protocol": "The agent speaks another version of the protocol.",
@@ -254,7 +216,6 @@ class SilentError(ProbeError):
     """Too few answers in time, or too little recorded so far, for what was asked."""
 
     exit_status = 8
-    code = "silent"
     codes: ClassVar = {
         "silent": "No rank answered in time.",
         "gone": "The target ended during the request.",
@@ -266,7 +227,6 @@ class OutputError(ProbeError):
     """The result could not be written."""
 
     exit_status = 9
-    code = "output"
     codes: ClassVar = {"output": "The result could not be written: the disk is full or broken."}
 
 
@@ -274,7 +234,6 @@ class HungError(ProbeError):
     """hang --watch found a stuck job."""
 
     exit_status = 10
-    code = "hung"
     codes: ClassVar = {"hung": "hang --watch: nothing has moved for the given time."}
 
 
@@ -282,7 +241,6 @@ class Interrupted(ProbeError):
     """The user pressed Ctrl-C."""
 
     exit_status = 130
-    code = "interrupted"
     codes: ClassVar = {"interrupted": "Ctrl-C."}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrays.arrow import stacked
+from ..arrays.arrow import nullable, stacked
 from ..arrays.integers import Bools, Ints
 from ..derive.operation_types import DONE, IN_FLIGHT, STATES, operation_type
 from ..derive.operation_types import FAILED as HAS_FAILED
@@ -50,6 +50,7 @@ class _OfGroup:
         first, last = early.argmin(axis=1), np.where(arrived, time, -1).argmax(axis=1)
         rows = np.arange(len(shown))
         came, went = time[rows, first], time[rows, last]
+        number = of.slot("group_seq", -1)[shown][rows, first]
         return {
             "step": of.step[shown],
             "index_in_step": of.index[shown],
@@ -57,7 +58,7 @@ class _OfGroup:
             "group_name": pa.repeat(of.name, len(shown)),
             "group_size": pa.repeat(len(of.members), len(shown)),
             "group_ranks": self._lists(np.ones_like(arrived)),
-            "group_seq": _known(of.slot("group_seq", -1)[shown][rows, first]),
+            "group_seq": nullable(number, number >= 0),
             "bytes": of.slot("bytes")[shown][rows, first],
             "first_time": pa.array(came // 1000).cast(pa.timestamp("us")),
             "first_rank": self._members[first],
@@ -93,8 +94,8 @@ class _OfGroup:
         of = self._all
         ended = of.time + self._done - self._start
         last = np.where(arrived, ended[self._shown], 0).max(axis=1, initial=0)
-        whole = arrived.all(axis=1) & ~self._in_flight[self._shown].any(axis=1)
-        return pa.array((last - went) / 1e6, mask=~whole)
+        whole: Bools = arrived.all(axis=1) & ~self._in_flight[self._shown].any(axis=1)
+        return nullable((last - went) / 1e6, whole)
 
     def _state(self, arrived: Bools) -> list[str]:
         failed = (arrived & ((self._all.slot("flags")[self._shown] & FAILED) != 0)).any(axis=1)
@@ -133,13 +134,9 @@ class _OfGroup:
         return ", ".join(f"{texts[value] if texts else value} on {title(ranks)}" for value, ranks in by_value.items())
 
 
-def _known(numbers: Ints) -> Any:
-    return pa.array(numbers, mask=numbers < 0)
-
-
 def _values(values: Any, valid: Bools) -> Any:
     """Lists as long as the group, NULL where not valid."""
-    flat = pa.array(values.reshape(-1), mask=~valid.reshape(-1))
+    flat = nullable(values.reshape(-1), valid.reshape(-1))
     offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
     return pa.ListArray.from_arrays(offsets, flat)
 

@@ -20,16 +20,10 @@ _MB = 1 << 20
 
 # bits of nvmlClocksThrottleReasons, by their names there
 REASONS = {
-    0x001: "gpu_idle",
-    0x002: "applications_clocks_setting",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal_slowdown",
-    0x040: "hw_thermal_slowdown",
-    0x080: "hw_power_brake_slowdown",
+    0x001: "gpu_idle", 0x002: "applications_clocks_setting", 0x004: "sw_power_cap", 0x008: "hw_slowdown",
+    0x010: "sync_boost", 0x020: "sw_thermal_slowdown", 0x040: "hw_thermal_slowdown", 0x080: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
-}
+}  # fmt: skip
 
 # column -> (counter, whether the column is how fast it grows, column's unit / counter's unit)
 _NUMBERS: dict[str, tuple[int, bool, float]] = {
