@@ -94,8 +94,8 @@ class _OfGroup:
         of = self._all
         ended = of.time + self._done - self._start
         last = np.where(arrived, ended[self._shown], 0).max(axis=1, initial=0)
-        whole: Bools = arrived.all(axis=1) & ~self._in_flight[self._shown].any(axis=1)
-        return nullable((last - went) / 1e6, whole)
+        whole = arrived.all(axis=1) & ~self._in_flight[self._shown].any(axis=1)
+        return pa.array((last - went) / 1e6, mask=~whole)
 
     def _state(self, arrived: Bools) -> list[str]:
         failed = (arrived & ((self._all.slot("flags")[self._shown] & FAILED) != 0)).any(axis=1)
