@@ -1,15 +1,20 @@
 """One attach, from the first look at the process to the agent's answer: inject, connect, hand over.
 
-Called by `attach` with the agent's sources, by tests with sources of their own.  Whatever fails, the rendezvous is gone
-when this returns, so nothing starts later in a target that was given up.
+Called by `attach` with the agent's sources, by tests with sources of their own.  Every wait ends at the deadline, or at
+once when the target ends.  Whatever fails, the rendezvous is gone when this returns, so nothing starts later in a
+target that was given up.
 """
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import os
 import re
+import select
+import socket
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -31,11 +36,11 @@ from .inject.tracer import inject_from_child
 from .lent_packages import Loan, lend_zmq, pynvml_path
 from .refusals import refusal
 from .rendezvous import Rendezvous
-from .target_connection import TargetConnection, TooLate
 
 INJECT_SECONDS = 3.0  # for finding a thread at a safe point
 ANSWER_SECONDS = 0.5  # of the deadline, kept for the target's refusal to travel
-_NOTHING: Mapping[str, Any] = {}
+MAX_HELLO_BYTES = 65536
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _WITH_DETAIL = ("main-thread-busy", "port-in-use", "cannot-listen", "other-key", "attach-running")
 
 
@@ -50,7 +55,7 @@ class Delivered:
 
 
 def deliver(
-    pid: int, bundle: Sequence[Part], timeout: float, with_zmq: bool = True, wanted: Mapping[str, Any] = _NOTHING
+    pid: int, bundle: Sequence[Part], timeout: float, with_zmq: bool = True, wanted: Mapping[str, Any] | None = None
 ) -> Delivered:
     """wanted: arguments of the agent's start().  Raises AttachError, after little more than `timeout` seconds."""
     began = time.monotonic()
@@ -59,21 +64,21 @@ def deliver(
         DeferredSignals() as signals,
         closing(examine(pid)) as target,
         closing(Rendezvous(pid, target.status)) as rendezvous,
-        closing(TargetConnection(pid, deadline, signals)) as connection,
+        closing(_TargetConnection(pid, deadline, signals)) as connection,
     ):
         key = os.urandom(16).hex()
         text = bootstrap_text(rendezvous.path, key)
         injected = inject_from_child(target, text, min(deadline, time.monotonic() + INJECT_SECONDS), signals)
         try:
             hello = connection.accept(rendezvous.listener, key)
-        except TooLate:
+        except _TooLate:
             raise _no_hello(target, injected, timeout) from None
         hello_ms = (time.monotonic() - began) * 1e3
         check_interpreter(pid, hello)
         try:
-            connection.send(_order(bundle, hello, connection.seconds_left, with_zmq, wanted))
+            connection.send(_order(bundle, hello, connection.seconds_left, with_zmq, wanted or {}))
             answer = connection.receive_all()
-        except TooLate:
+        except _TooLate:
             raise refusal("attach-timeout", pid, timeout=timeout) from None
         return Delivered(_reply(pid, answer, hello), ".".join(map(str, hello["version"])), injected, hello_ms)
 
@@ -133,3 +138,78 @@ def _no_hello(target: Target, injected: Injected, timeout: float) -> AttachError
     if not holder:
         holder = f"one of its threads holds the GIL: {'; '.join(told_together(native_threads(pid)))}"
     return refusal("gil-held", pid, timeout=timeout, holder=holder)
+
+
+class _TooLate(Exception):
+    """The deadline passed."""
+
+
+class _TargetConnection:
+    """On which the target answers once it runs the injected text.  Closing it says that the command no longer waits."""
+
+    def __init__(self, pid: int, deadline: float, signals: DeferredSignals) -> None:
+        """deadline: monotonic.  Raises AttachError when the target is gone."""
+        self._pid, self._deadline, self._signals = pid, deadline, signals
+        try:
+            self._ended = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise refusal("target-ended", pid) from None
+        except OSError as error:
+            if error.errno == errno.ENOSYS:  # Linux 5.3, as is what ptrace needs
+                raise refusals.old_kernel() from None
+            raise
+        self._socket = socket.socket(socket.AF_UNIX)  # until accept() has the target's
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def accept(self, listener: socket.socket, key: str) -> dict[str, Any]:
+        """The target's hello; any other client is turned away.  Raises _TooLate, SignalPending or AttachError."""
+        while True:
+            self._wait(listener, select.POLLIN)
+            self._socket.close()
+            self._socket, _ = listener.accept()
+            credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            if _CREDENTIALS.unpack(credentials)[0] == self._pid:
+                hello = json.loads(self._receive_line())
+                if hello["key"] == key:
+                    return dict(hello)
+            self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.setblocking(False)
+        view = memoryview(data)
+        while view:
+            self._wait(self._socket, select.POLLOUT)
+            view = view[self._socket.send(view) :]
+
+    def receive_all(self) -> bytes:
+        """All that comes until the target closes the connection."""
+        return b"".join(iter(self._receive, b""))
+
+    def close(self) -> None:
+        self._socket.close()
+        os.close(self._ended)
+
+    def _receive_line(self) -> bytes:
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            part = self._receive()
+            if not part or len(line) > MAX_HELLO_BYTES:
+                raise refusal("target-ended", self._pid)
+            line += part
+        return bytes(line)
+
+    def _receive(self) -> bytes:
+        self._wait(self._socket, select.POLLIN)
+        return self._socket.recv(MAX_HELLO_BYTES)
+
+    def _wait(self, waiting: socket.socket, event: int) -> None:
+        poll = select.poll()
+        poll.register(waiting, event)
+        poll.register(self._ended, select.POLLIN)
+        ready = dict(self._signals.poll(poll, self._deadline))
+        if waiting.fileno() in ready:  # also what the target sent right before it ended
+            return
+        raise refusal("target-ended", self._pid) if ready else _TooLate()

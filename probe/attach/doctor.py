@@ -24,7 +24,7 @@ from . import refusals
 from .inject import ptrace
 from .inject.target import examine, this_machine
 from .lent_packages import lend_zmq
-from .python_installation import executable, has_package, python_version
+from .python_installation import has_package, own_executable, python_version
 from .refusals import refusal
 from .rendezvous import open_directory
 
@@ -169,7 +169,7 @@ def _pyzmq(pid: int) -> str:
         return "not known; this command lends its own where it fits"
     loan = lend_zmq([f".cpython-3{version[1]}-{os.uname().machine}-linux-gnu.so", ".abi3.so", ".so"], version)
     if not loan.path:
-        raise refusals.no_pyzmq(pid, loan.refused, executable(pid))
+        raise refusals.no_pyzmq(pid, loan.refused, own_executable(pid))
     return "this command lends its own if there is none"
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ..host.memory_maps import read_mappings
+from ..host.processes import environment, executable
 
 _SITE = re.compile(r"^(.*/(?:site|dist)-packages)/")
 _VERSION = re.compile(r"(?:lib)?python(\d)\.(\d+)")
@@ -31,17 +32,9 @@ def newest_version(paths: Iterable[str]) -> tuple[int, ...] | None:
     return max((tuple(map(int, match.groups())) for match in found if match), default=None)
 
 
-def mapped_executable(pid: int) -> str:
-    """The executable's path as the mappings show it, "" if unknown."""
-    try:
-        return os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        return ""
-
-
-def executable(pid: int) -> str:
+def own_executable(pid: int) -> str:
     """The executable's path as the target sees it; "python" where it cannot be read."""
-    path = mapped_executable(pid)
+    path = executable(pid)
     try:
         return path.removeprefix(os.readlink(f"/proc/{pid}/root").rstrip("/")) or "python"
     except OSError:
@@ -56,20 +49,11 @@ def shares_our_files(pid: int) -> bool:
         return True
 
 
-def environment_variable(pid: int, name: str) -> str:
-    """As it was when the process began; "" where it is not set or cannot be read."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        for entry in file.read().split(b"\0"):
-            if entry.startswith(f"{name}=".encode()):
-                return os.fsdecode(entry.partition(b"=")[2])
-    return ""
-
-
 def _sites(pid: int) -> Iterator[str]:
     yield from (match[1] for mapping in read_mappings(pid) if (match := _SITE.match(mapping.path)))
-    yield from filter(None, environment_variable(pid, "PYTHONPATH").split(":"))
+    yield from filter(None, environment(pid).get("PYTHONPATH", "").split(":"))
     version = ".".join(map(str, python_version(pid) or ()))
-    programs = [executable(pid)]
+    programs = [own_executable(pid)]
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         started_as = os.fsdecode(file.read().partition(b"\0")[0])
         programs += [started_as] if started_as.startswith("/") else []  # a link in a virtual environment

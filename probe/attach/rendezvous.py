@@ -15,7 +15,7 @@ import stat
 import time
 
 from ..host.process_status import Status
-from .python_installation import environment_variable
+from ..host.processes import environment
 from .refusals import refusal
 
 PREFIX = "probe-attach-"
@@ -99,7 +99,7 @@ def _is_answered(directory: int, name: str) -> bool:
 def open_directory(pid: int, status: Status) -> tuple[int, str]:
     """A directory of the target in which we can make another: descriptor, path as the target sees it.
     Raises AttachError."""
-    own = environment_variable(pid, "TMPDIR")
+    own = environment(pid).get("TMPDIR", "")
     for path in (own, *DIRECTORIES) if own.startswith("/") else DIRECTORIES:
         if len(os.fsencode(path.rstrip("/"))) > _ROOM:
             continue

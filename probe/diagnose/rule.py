@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
+from ..host.facts import Facts
 from ..query.result import Result
 
 Severity = Literal["none", "hint", "warning", "critical"]
@@ -17,9 +18,13 @@ Subject = TypeVar("Subject", contravariant=True)
 
 
 class Tables(Protocol):
-    """The tables of a job, which a Connection offers."""
+    """The tables of a job: what rules ask of a Connection."""
 
     endpoint: str
+    notes: list[str]
+
+    @property
+    def agents(self) -> list[Facts]: ...
 
     def query(self, sql: str) -> Result: ...
 

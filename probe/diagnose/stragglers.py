@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ..errors import SilentError, UsageError
-from ..host.facts import Facts
 from .rule import Finding, Tables
 from .straggler_statistics import Lateness, Seconds, excess, lateness
 
@@ -34,15 +33,6 @@ _PARTS = {
 }
 _WORTH = 0.2  # of a rank's lateness: smaller parts are left out
 _CORE_PCT, _CORE_TIMES = 10.0, 2  # a rank waits for a core: so many points more, and so many times as long
-
-
-class JobTables(Tables, Protocol):
-    """What is asked of a Connection."""
-
-    notes: list[str]
-
-    @property
-    def agents(self) -> list[Facts]: ...
 
 
 @dataclass(frozen=True)
@@ -86,7 +76,7 @@ class Stragglers:
         ]  # fmt: skip
 
 
-def stragglers(connection: JobTables, steps: int) -> Stragglers:
+def stragglers(connection: Tables, steps: int) -> Stragglers:
     """Raises UsageError if there is one rank only, SilentError if too little is known."""
     return _Look(connection, steps).report()
 
@@ -94,7 +84,7 @@ def stragglers(connection: JobTables, steps: int) -> Stragglers:
 class _Look:
     """One look at a job's last steps."""
 
-    def __init__(self, connection: JobTables, steps: int) -> None:
+    def __init__(self, connection: Tables, steps: int) -> None:
         self._connection = connection
         result = connection.query(
             "SELECT rank, step, sampled, duration, comm_duration AS comm, data_duration AS data, forward_duration AS "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..text import grouped
@@ -51,20 +51,20 @@ def process(pid: int) -> Process | None:
         stat, uid = read_stat(pid), os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
-    executable = _executable(pid)
-    maps = _read(f"/proc/{pid}/maps") if executable else b""
-    environment = _environment(pid)
+    binary = _program_name(pid)
+    maps = _read(f"/proc/{pid}/maps") if binary else b""
+    started_with = environment(pid)
     return Process(
         pid=pid,
         ppid=stat.ppid,
         uid=uid,
         start_ticks=stat.start_ticks,
-        **{name.lower(): _number(environment.get(name)) for name in _NUMBERS},
+        **{name.lower(): _number(started_with.get(name)) for name in _NUMBERS},
         command=_read(f"/proc/{pid}/cmdline").rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace"),
-        is_python=bool(_PYTHON.match(executable) or _LIBPYTHON.search(maps)),
+        is_python=bool(_PYTHON.match(binary) or _LIBPYTHON.search(maps)),
         has_torch=bool(_LIBTORCH.search(maps)),
         name=stat.name,
-        launched_by=tuple(environment.get(variable, "") for variable in _LAUNCHER_LEAVES),
+        launched_by=tuple(started_with.get(variable, "") for variable in _LAUNCHER_LEAVES),
     )
 
 
@@ -90,7 +90,7 @@ def has_ended(pid: int) -> bool:
 
 def python_processes() -> list[Process]:
     """All Python processes that this user may look into, by pid."""
-    found = (process(pid) for pid in sorted(_pids()) if _executable(pid))
+    found = (process(pid) for pid in sorted(_pids()) if _program_name(pid))
     return [entry for entry in found if entry is not None and entry.is_python]
 
 
@@ -156,17 +156,23 @@ def _stat(pid: int) -> Stat | None:
     return None
 
 
-def _environment(pid: int) -> Mapping[str, str]:
-    entries = (entry.partition("=") for entry in _read(f"/proc/{pid}/environ").decode(errors="replace").split("\0"))
-    return {name: value for name, _, value in entries if name in _NUMBERS or name in _LAUNCHER_LEAVES}
+def environment(pid: int) -> dict[str, str]:
+    """As it was when the process began; {} if it cannot be read."""
+    entries = (entry.partition("=") for entry in os.fsdecode(_read(f"/proc/{pid}/environ")).split("\0"))
+    return {name: value for name, _, value in reversed(list(entries))}  # the first of a name counts
 
 
-def _executable(pid: int) -> str:
-    """Its name; "" for kernel threads, and for a process that is gone or may not be looked into."""
+def executable(pid: int) -> str:
+    """Its path as the kernel has it, also when it is deleted; "" for kernel threads, and for a process that is gone or
+    may not be looked into."""
     try:
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)"))
+        return os.readlink(f"/proc/{pid}/exe")
     except OSError:
         return ""
+
+
+def _program_name(pid: int) -> str:
+    return os.path.basename(executable(pid).removesuffix(" (deleted)"))
 
 
 def _read(path: str) -> bytes:
@@ -184,8 +190,4 @@ def _number(text: str | None) -> int | None:
 
 def boot_id() -> str:
     """Identifies this machine until its next boot; "" where that cannot be read."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return _read("/proc/sys/kernel/random/boot_id").decode().strip()

@@ -45,9 +45,6 @@ class Injected:
 class _PageRefused(Exception):
     """The target may not map such a page; the message says why."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(os.strerror(code))
-
 
 def inject(target: Target, text: bytes, deadline: float) -> Injected:
     """Make the target run the text soon; deadline: monotonic.  Raises AttachError."""
@@ -109,7 +106,7 @@ def _map(target: Target, calls: RemoteCalls, length: int, protection: int) -> in
         "mmap", 0, length, protection, PRIVATE_ANONYMOUS, NO_FILE, 0, until=target.architecture.calls.mmap
     )
     if address < 0:
-        raise _PageRefused(-address)
+        raise _PageRefused(os.strerror(-address))
     return address
 
 

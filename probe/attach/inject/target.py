@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from ...host.memory_maps import Mapping, mapping_at, modules, read_mappings
 from ...host.process_status import Status, read_status
-from ...host.processes import has_ended
-from ..python_installation import mapped_executable, newest_version
+from ...host.processes import executable, has_ended
+from ..python_installation import newest_version
 from ..refusals import absent, check_state, permission, refusal
 from . import ptrace
 from .elf import Image
@@ -146,9 +146,9 @@ def _find_everything(target: Target) -> None:
     loaded = modules(target.mappings)
     if _named(loaded, _MUSL):
         raise refusal("musl", target.pid)
-    path = mapped_executable(target.pid)
-    executable = [(path, loaded[path])] if path in loaded else []  # it may be executing another just now
-    python = _find_python(target, loaded, executable, os.path.basename(path))
+    path = executable(target.pid)
+    program = [(path, loaded[path])] if path in loaded else []  # it may be executing another just now
+    python = _find_python(target, loaded, program, os.path.basename(path))
     libc = _first(target, _named(loaded, _LIBC), "mmap")
     if libc is None:
         raise refusal("static", target.pid)
@@ -168,11 +168,11 @@ def _find_everything(target: Target) -> None:
     exported = libc.symbol("_thread_db_pthread_tid")  # {bits, elements, offset}
     offset = int.from_bytes(target.memory.read(exported, 12)[8:], "little") if exported else None
     target.thread_id_offset = target.architecture.thread_id_offset(offset)
-    target.allocator = path if _first(target, executable, "malloc") else ""
+    target.allocator = path if _first(target, program, "malloc") else ""
 
 
-def _find_python(target: Target, loaded: dict[str, int], executable: list[tuple[str, int]], name: str) -> Image:
-    likely = [*_named(loaded, _LIBPYTHON), *executable]
+def _find_python(target: Target, loaded: dict[str, int], program: list[tuple[str, int]], name: str) -> Image:
+    likely = [*_named(loaded, _LIBPYTHON), *program]
     python = _first(target, likely, "PyGILState_Ensure") or _first(target, loaded.items(), "PyGILState_Ensure")
     if python is not None:
         return python
