@@ -15,13 +15,9 @@ _LEAST_QUIET_S = 3.0
 
 def _not_hung(evidence: Evidence) -> Iterator[Finding]:
     quiet, usual = evidence.quiet_s, evidence.usual_quiet_s
-    if quiet is not None and quiet <= _limit_s(usual):
+    if quiet is not None and quiet <= (UNKNOWN_QUIET_S if usual is None else max(_LEAST_QUIET_S, _QUIET * usual)):
         about = f" (usually every {seconds(usual)})" if usual is not None else ""
         yield Finding(f"Not hung: something moved {seconds(quiet)} ago{about}.")
-
-
-def _limit_s(usual: float | None) -> float:
-    return UNKNOWN_QUIET_S if usual is None else max(_LEAST_QUIET_S, _QUIET * usual)
 
 
 def _slow(evidence: Evidence) -> Iterator[Finding]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..rule import Rule
-from ..stragglers import STEPS, JobTables, stragglers
+from ..rule import Rule, Tables
+from ..stragglers import STEPS, stragglers
 
-STRAGGLER: Rule[JobTables] = Rule(
+STRAGGLER: Rule[Tables] = Rule(
     "straggler",
     "A rank does more of its own work in a step than the others, which wait for it.",
     lambda tables: stragglers(tables, STEPS).findings,
