@@ -55,7 +55,6 @@ class Agent:
         self.sampling = Sampling()
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
         self.rss = Rss()
-        self._to_close: list[Stream | Log | Header | Rss] = [*self.streams.values(), self.log, self.header, self.rss]
         self.steps.rss_bytes = self.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
@@ -265,8 +264,12 @@ class Agent:
         self.evals.release()
         self.modules.close()
         self.sampler_loop.close()
-        for part in self._to_close:
+        for part in self._closable():
             part.close()
+
+    def _closable(self) -> list[Stream | Log | Header | Rss]:
+        """What holds memory; asked for at the end, because some streams are made on demand."""
+        return [*self.streams.values(), self.log, self.header, self.rss]
 
     def _in_forked_child(self) -> None:
         """First in a forked child: remove the taps, close descriptors, leave locks and sockets alone."""
@@ -275,7 +278,7 @@ class Agent:
         if self.taps is not None:
             self.taps.forget()
         self.sampler_loop.forget()
-        for part in self._to_close:
+        for part in self._closable():
             with contextlib.suppress(BufferError):  # the server, whose thread does not exist here, was sending from it
                 part.close()
         _SOCKETS_OF_PARENT.append(self.server.listeners.abandon())

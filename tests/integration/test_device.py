@@ -71,7 +71,14 @@ def test_it_is_named_and_counted_and_gone_after_detach(job: Target, probe: Probe
     until(lambda: not agent_memory.descriptors(job.pid))  # its thread ends a moment after it has said so
 
 
-FORK = "import os; child = os.fork()\nif not child: os._exit(0)\nprint(os.waitpid(child, 0)[1])"
+# The child ends with the number of the agent's memfds that it still has.
+FORK = """
+import glob, os
+child = os.fork()
+if not child:
+    os._exit(sum("memfd:probe" in os.readlink(path) for path in glob.glob("/proc/self/fd/*") if os.path.lexists(path)))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
 
 
 def test_a_forked_child_ends_as_without_probe(job: Target, probe: Probe) -> None:
