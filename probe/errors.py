@@ -1,17 +1,4 @@
-"""Every way in which probe can fail: one tree, each class with its stable codes, an exit status and a hint.
-
-    ProbeError
-    ├── UsageError            the command line or the arguments of a call are wrong        2
-    ├── EndpointError         no such process, job or attached agent                       3
-    ├── AttachError           the target cannot be attached to                             4
-    ├── QueryError            the SQL is wrong                                             5
-    ├── EvalError             the snippet could not be run                                 6
-    ├── SnippetFailed         the snippet ran and raised                                   1
-    ├── AgentError            the agent refused or failed a request                        7
-    ├── SilentError           no answer in time                                            8
-    ├── OutputError           the result could not be written                              9
-    ├── HungError             --watch: the job is stuck                                   10
-    └── Interrupted           Ctrl-C                                                     130
+"""Every way in which probe can fail: the classes below ProbeError, each with its stable codes and an exit status.
 
 Only `main()` prints and exits; everything else raises.  A message is one line: what happened, with the value, and the
 next command (the hint).

@@ -13,13 +13,11 @@ from typing import Any
 # A column's values: a numpy or pyarrow array of the table's length, or a function that makes one when it is asked for.
 Columns = Mapping[str, Any]
 
-# SQL types a column may have, and with them the Arrow types of probe.arrays.arrow.ARROW_TYPES
-TYPES = ("BOOLEAN", "INTEGER", "BIGINT", "DOUBLE", "VARCHAR", "TIMESTAMP", "DOUBLE[]", "INTEGER[]", "VARCHAR[]")
-
 
 @dataclass(frozen=True)
 class Column:
-    """One column.  null: when it is NULL ("" never); joins: the columns elsewhere that mean the same."""
+    """One column.  type: of SQL, a key of probe.arrays.arrow.ARROW_TYPES; null: when it is NULL ("" never); joins: the
+    columns elsewhere that mean the same."""
 
     name: str
     type: str

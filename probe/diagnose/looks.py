@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import protocol as wire
@@ -128,26 +128,22 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
     facts = said or (next(iter(MemorySource(link.pid).facts()), None) if link.here else None)
     condition = "answers" if said else _condition(link)
     gil = describe_gil_holder(link.pid) if condition == "silent" and link.here else ""
+    seen = RankEvidence(link.rank, link.pid, condition, running=running, gil=gil, host=link.host)
     if facts is None:
-        return RankEvidence(link.rank, link.pid, condition, running=running, gil=gil, host=link.host)
+        return seen
     threads, before = second.threads.get(link, []), first.threads.get(link, [])
     now, last, tap = facts.monotonic_ns, facts.last_step_ns, facts.taps.get("collectives", "")
-    return RankEvidence(
-        link.rank,
-        link.pid,
-        condition,
+    return replace(
+        seen,
         steps=facts.step,
         step_age_s=(now - last) / 1e9 if last else None,
         usual_step_s=facts.step_ns / 1e9 if facts.step_ns else None,
         attached_s=(now - facts.attached_ns) / 1e9 if facts.attached_ns else None,
         rows=_rows(link, first, second),
-        running=running,
         threads=threads,
         moved=[each.frames for each in before if each.is_main] != [each.frames for each in threads if each.is_main],
         entries=entries,
         workers=_workers(link.pid) if link.here else (),
-        gil=gil,
-        host=link.host,
         untested=tap.removeprefix("off: ") if tap.endswith(wire.UNTESTED) else "",
     )
 

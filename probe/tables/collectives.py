@@ -38,8 +38,7 @@ class _OfGroup:
         self._shown = np.flatnonzero(self._in_flight.any(axis=1) | self._visible())
 
     def _visible(self) -> Bools:
-        steps = self._all.step
-        seen = [rank.timeline.visible(steps) for rank in self._all.ranks if rank is not None]
+        seen = [rank.timeline.visible(self._all.step) for rank in self._all.ranks if rank is not None]
         result: Bools = np.logical_and.reduce(seen)
         return result
 

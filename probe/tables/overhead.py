@@ -28,11 +28,10 @@ def durations(rank: Rank) -> tuple[Ints, Ints]:
     ends, flags = rows["time_ns"][order], rows["flags"][order] & (SAMPLED | BARE)
     follows = (np.diff(rows["count"][order]) == 1) & (flags[1:] == flags[:-1])
     middles = ends[1:] - 1
-    begins, evals = ends[:-1], rank.timeline.evals()
-    for start, end, _ in evals:
+    begins = ends[:-1]
+    for start, end, _ in rank.timeline.evals():
         follows &= (end <= begins) | (start >= middles)
-    result: tuple[Ints, Ints] = (ends[1:] - begins)[follows], flags[1:][follows]
-    return result
+    return (ends[1:] - begins)[follows], flags[1:][follows]
 
 
 def _of_rank(rank: Rank) -> list[dict[str, Any]]:
@@ -40,16 +39,16 @@ def _of_rank(rank: Rank) -> list[dict[str, Any]]:
     of_kind = {name: ns[kinds == flag] for name, flag in _KINDS}
     median = {name: float(np.median(some)) if len(some) >= ENOUGH else None for name, some in of_kind.items()}
     settings = rank.facts.sampling
+    shared = identity(rank)
+    if settings is not None:
+        shared |= {"sample": str(settings.sample), "every": settings.every, "budget_pct": settings.budget_pct}
     return [
         {
-            **identity(rank),
+            **shared,
             "steps_of": name,
             "steps": len(of_kind[name]),
             "median_duration": _over(median[name], 1e9),
             "over_bare": _over(median[name], median["bare"]),
-            "sample": None if settings is None else str(settings.sample),
-            "every": None if settings is None else settings.every,
-            "budget_pct": None if settings is None else settings.budget_pct,
         }
         for name, _ in _KINDS
     ]

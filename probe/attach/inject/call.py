@@ -89,7 +89,7 @@ class RemoteCalls:
             elif is_syscall_stop(status):
                 return ptrace.syscall_stop(self._thread.tid)
             elif not is_event_stop(status):  # a fault inside the call: everything else is blocked
-                place = self._target.place(self._target.architecture.pc(self._thread.get_registers()))
+                place = self._target.place(self._thread.get_registers()[self._target.architecture.pc])
                 raise CallFailed(f"{function} ended in signal {os.WSTOPSIG(status)} in {place}; rolled back")
 
     def _give_up(self, function: str) -> None:

@@ -85,7 +85,7 @@ def _start_thread(target: Target, calls: RemoteCalls, text: bytes) -> int:
     page = _map(target, calls, length, READ | EXECUTE)
     calls.write(page, architecture.stub(page, length, target.symbols) + text)
     calls.write(calls.scratch, bytes(8))
-    calls.call("pthread_create", calls.scratch, 0, architecture.stub_entry(page), page)
+    calls.call("pthread_create", calls.scratch, 0, page + architecture.stub_offset, page)
     made = [calls.values[number] for number in architecture.calls.clones if number in calls.values]
     if max(made, default=0) > 0:
         return max(made)

@@ -166,14 +166,14 @@ def check_fit(target: Target, thread: Tracee, takes_locks: bool, masked: dict[in
 
 def _check_descriptor(target: Target, thread: Tracee) -> None:
     """The thread register must point at a struct pthread that bears this thread's id."""
-    block = target.architecture.thread_block(thread.registers)
+    block = thread.registers[target.architecture.thread_block]
     inside = target.memory.read(block + target.thread_id_offset, 4)
     if int.from_bytes(inside, "little") != thread_status(target.pid, thread.tid).own_id:
         raise Unfit(f"thread {thread.tid} is not one of libpthread's")
 
 
 def _check_stack(target: Target, thread: Tracee) -> None:
-    stack = target.architecture.stack(thread.registers)
+    stack = thread.registers[target.architecture.stack]
     mapping = mapping_at(target.mappings, stack)
     if mapping is None or "w" not in mapping.permissions:
         raise Unfit(f"the stack of thread {thread.tid} is unknown")
@@ -186,7 +186,7 @@ def _check_syscall(target: Target, thread: Tracee) -> None:
     """malloc, the loader and pthread_create make few system calls under a lock; any other call is fit."""
     architecture, registers = target.architecture, thread.registers
     number = architecture.syscall(registers)
-    module = target.place(architecture.pc(registers))
+    module = target.place(registers[architecture.pc])
     if not may_lock(target, module):
         return
     if number == architecture.calls.futex:
@@ -208,7 +208,7 @@ def _is_stream(pid: int, descriptor: int) -> bool:
 
 
 def _check_code(target: Target, thread: Tracee) -> None:
-    module = target.place(target.architecture.pc(thread.registers))
+    module = target.place(thread.registers[target.architecture.pc])
     # [vdso] is called from anywhere, so also by an allocator under its lock
     if module == "nowhere" or module.startswith("[v") or may_lock(target, module):
         raise Unfit(f"thread {thread.tid} runs in {os.path.basename(module)}")

@@ -167,7 +167,7 @@ def _find_everything(target: Target) -> None:
     target.restorer = _find_restorer(target, libc)
     exported = libc.symbol("_thread_db_pthread_tid")  # {bits, elements, offset}
     offset = int.from_bytes(target.memory.read(exported, 12)[8:], "little") if exported else None
-    target.thread_id_offset = target.architecture.thread_id_offset(offset)
+    target.thread_id_offset = target.architecture.thread_id_offset if offset is None else offset
     target.allocator = path if _first(target, program, "malloc") else ""
 
 

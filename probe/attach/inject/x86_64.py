@@ -41,8 +41,6 @@ UCONTEXT_BYTES = 304
 UCONTEXT_ROOM = 512  # kept for it; what is left is the frame's scratch
 UCONTEXT_FLAGS = 7  # UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
 
-THREAD_ID_OFFSET = 0x2D0  # struct pthread.tid, glibc 2.17 to 2.33; later ones export it
-
 _RESTARTABLE = {
     "nanosleep": 35, "clock_nanosleep": 230, "futex": 202, "poll": 7, "ppoll": 271, "select": 23, "pselect6": 270,
     "accept": 43, "accept4": 288, "wait4": 61, "waitid": 247,
@@ -85,11 +83,14 @@ class X86_64:
     """Everything in `inject` that depends on the processor.  Another one is a class with these attributes and methods,
     in a file of its own, and one line in `target.this_machine`.
 
-    extended_regset: holds everything that rt_sigreturn restores besides the registers; restorers: the code of libc's
-    signal trampoline; text_offset: where the text lies behind the stub.
+    pc, stack, thread_block: the registers with the next instruction, the stack and libc's descriptor of the thread
+    (struct pthread); extended_regset: holds everything that rt_sigreturn restores besides the registers; restorers: the
+    code of libc's signal trampoline; stub_offset, text_offset: where the stub's code begins, and the text behind it.
     """
 
     name = "x86_64"
+    pc, stack, thread_block = "rip", "rsp", "fs_base"
+    thread_id_offset = 0x2D0  # struct pthread.tid, glibc 2.17 to 2.33; later ones export it
     extended_regset = 0x202  # NT_X86_XSTATE
     restorers: tuple[bytes, ...] = (b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",)  # mov $15, %rax; syscall
     calls = SystemCalls(
@@ -101,20 +102,14 @@ class X86_64:
         restartable=frozenset(_RESTARTABLE.values()),
         under_a_lock=frozenset(_UNDER_A_LOCK.values()),
     )
+    stub_offset = 0x80
     text_offset = 0x200
-    _code_offset = 0x80
 
     def unpack(self, raw: bytes) -> Registers:
         return dict(zip(_REGISTERS, struct.unpack("<27Q", raw), strict=True))
 
     def pack(self, registers: Registers) -> bytes:
         return struct.pack("<27Q", *(registers[name] & WORD for name in _REGISTERS))
-
-    def pc(self, registers: Registers) -> int:
-        return registers["rip"]
-
-    def stack(self, registers: Registers) -> int:
-        return registers["rsp"]
 
     def syscall(self, registers: Registers) -> int | None:
         """The number of the interrupted system call, None in user code."""
@@ -125,17 +120,9 @@ class X86_64:
         """An argument of the interrupted system call."""
         return registers[_SYSCALL_ARGUMENTS[index]]
 
-    def thread_block(self, registers: Registers) -> int:
-        """The address of libc's descriptor of this thread (struct pthread)."""
-        return registers["fs_base"]
-
     def is_thread_block(self, address: int, first: bytes) -> bool:
-        """Whether such a descriptor may be at this address, given its first 8 bytes."""
+        """Whether a descriptor may be at this address, given its first 8 bytes."""
         return int.from_bytes(first, "little") == address  # fs:0 holds fs itself
-
-    def thread_id_offset(self, exported: int | None) -> int:
-        """Of the thread id in that descriptor; exported: what libc itself says (since 2.34)."""
-        return THREAD_ID_OFFSET if exported is None else exported
 
     def resumed(self, registers: Registers) -> Registers:
         """Registers with which the thread goes on as if it had not been stopped, after any kind of stop.
@@ -182,11 +169,7 @@ class X86_64:
         """The page up to the text, which begins at text_offset: table of functions, then the code start_routine(page),
         with which the new thread runs the text in the interpreter and unmaps the page."""
         table = struct.pack("<8Q", *(symbols[name] for name in STUB_CALLS), length)
-        return (table.ljust(self._code_offset, b"\0") + _stub_code(self.text_offset)).ljust(self.text_offset, b"\0")
-
-    def stub_entry(self, page: int) -> int:
-        """Where the stub's code begins."""
-        return page + self._code_offset
+        return (table.ljust(self.stub_offset, b"\0") + _stub_code(self.text_offset)).ljust(self.text_offset, b"\0")
 
 
 def _signed(value: int) -> int:

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from probe.schema import TYPES, Column
+from probe.arrays.arrow import ARROW_TYPES
+from probe.schema import Column
 from probe.tables import TABLES
 from probe.tables.declaration import Table
 
@@ -27,7 +28,7 @@ def test_every_table_says_what_a_row_is_and_which_question_its_example_answers(t
 def test_every_column_has_a_sentence_and_a_source(table: Table) -> None:
     assert [each.name for each in table.columns if not (SENTENCE.fullmatch(each.doc) and each.source)] == []
     assert [each.name for each in table.columns if each.null and not SENTENCE.fullmatch(each.null)] == []
-    assert {each.type for each in table.columns} <= set(TYPES)
+    assert {each.type for each in table.columns} <= set(ARROW_TYPES)
 
 
 @every_table
