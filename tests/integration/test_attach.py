@@ -77,8 +77,9 @@ def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
-def rendezvous_directories() -> list[str]:
-    return [name for name in os.listdir("/tmp") if name.startswith(PREFIX)]
+def rendezvous_directories(folder: Path) -> list[str]:
+    """folder: the target's TMPDIR, which no other attach on this machine uses."""
+    return [name for name in os.listdir(folder) if name.startswith(PREFIX)]
 
 
 @pytest.mark.parametrize(
@@ -116,8 +117,8 @@ def test_a_temporary_directory_too_long_for_a_socket_is_skipped(start: Start, sh
     put(start("waiting.py", "sleep", env={"TMPDIR": str(folder)}))
 
 
-def test_an_attach_leaves_only_its_module(start: Start):
-    target = start("waiting.py", "sleep")
+def test_an_attach_leaves_only_its_module(short_folder: Path, start: Start):
+    target = start("waiting.py", "sleep", env={"TMPDIR": str(short_folder)})
     first = put(target).reply
     assert [name for name in first["main"] if "probe" in name] == []
     assert first["path"] == put(target).reply["path"]
@@ -133,7 +134,7 @@ def test_an_attach_leaves_only_its_module(start: Start):
     after = len(maps.read_text().splitlines()), len(list(files.iterdir()))
     assert after[0] <= before[0] + 5  # arenas that malloc and the interpreter keep; a page an attach would be 20
     assert after[1] == before[1]
-    assert rendezvous_directories() == []
+    assert rendezvous_directories(short_folder) == []
 
 
 def test_an_agent_that_fails_is_removed_and_reported(start: Start):
@@ -210,15 +211,15 @@ def test_the_thread_that_holds_the_gil_is_reported(start_python, version):
     assert error.code == "gil-held" and f": its thread {holder} (" in error.message
 
 
-def test_ctrl_c_ends_a_waiting_attach_at_once_and_removes_the_rendezvous(start: Start):
-    target = start("waiting.py", "gil_held")
+def test_ctrl_c_ends_a_waiting_attach_at_once_and_removes_the_rendezvous(short_folder: Path, start: Start):
+    target = start("waiting.py", "gil_held", env={"TMPDIR": str(short_folder)})
     child = _in_child(lambda: _interrupted(lambda: put(target)))
-    until(lambda: rendezvous_directories() != [])
+    until(lambda: rendezvous_directories(short_folder) != [])
     until(lambda: threads(target.pid) == 2)
     os.kill(child, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert "released" not in target.output
-    assert rendezvous_directories() == []
+    assert rendezvous_directories(short_folder) == []
     target.wait_for("released")
     until(lambda: threads(target.pid) == 1)
 
@@ -279,13 +280,14 @@ def test_a_slow_pthread_create_only_takes_its_time(start: Start, pthread_create:
     assert "broken" not in target.output
 
 
-def test_a_failing_pthread_create_is_reported_and_nothing_stays(start: Start, pthread_create: str):
-    target = start("waiting.py", "nanosleep", env={"LD_PRELOAD": pthread_create, "CREATE": "fail"})
+def test_a_failing_pthread_create_is_reported_and_nothing_stays(short_folder: Path, start: Start, pthread_create: str):
+    env = {"LD_PRELOAD": pthread_create, "CREATE": "fail", "TMPDIR": str(short_folder)}
+    target = start("waiting.py", "nanosleep", env=env)
     error = refusal(target.pid, timeout=1.0)
     assert error.code == "no-connection" and "a new thread" in error.message
     until(lambda: threads(target.pid) == 1)
     target.wait_for("slept", times=target.output.count("slept") + 2)
-    assert "broken" not in target.output and rendezvous_directories() == []
+    assert "broken" not in target.output and rendezvous_directories(short_folder) == []
 
 
 def test_a_process_that_may_not_start_threads_is_refused(start: Start):
