@@ -189,13 +189,15 @@ def _link(pid: int, descriptor: str) -> str:
     return ""
 
 
-def test_follow_attaches_to_ranks_started_by_a_restart(start: Start) -> None:
-    job = start("restarting.py", ready="round 0", ranks=1, env={"PET_MAX_RESTARTS": "1"})
+def test_follow_attaches_to_ranks_started_by_a_restart(start: Start, tmp_path: Path) -> None:
+    fails = tmp_path / "fails"
+    job = start("restarting.py", str(fails), ready="round 0", ranks=1, env={"PET_MAX_RESTARTS": "1"})
     following = subprocess.Popen(
         [str(PROBE), "attach", "--follow", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert following.stdout is not None
     first = following.stdout.readline()
+    fails.touch()
     second_pid = job.wait_for("round 1").rpartition("round 1 pid ")[2].split()[0]
     second = following.stdout.readline()
     assert first.startswith("attached  rank 0") and second.startswith("attached  rank 0")

@@ -1,6 +1,8 @@
 """A rank whose job fails in its first round and lives on in the next: run by torchrun --max-restarts 1.
 
-Prints "round N" and its pid.  No torch.
+    restarting.py FILE
+
+Prints "round N" and its pid; the first round fails once FILE exists.  No torch.
 """
 
 import os
@@ -9,7 +11,8 @@ import time
 
 number = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 print(f"round {number} pid {os.getpid()}", flush=True)
-for _ in range(100 if number else 5):
-    for _ in range(100):
-        time.sleep(0.01)
+for _ in range(100_000):
+    time.sleep(0.01)
+    if number == 0 and os.path.exists(sys.argv[1]):
+        break
 sys.exit(1)
