@@ -73,7 +73,8 @@ class RowCache:
         self.next, self.whole = first, whole
 
     def take(self, fresh: Ints, first: int, last: int) -> Ints:
-        """Append the rows that there were of the numbers `first` to `last`; all rows.
+        """Append the rows that there were of the numbers `first` to `last`; all rows up to there, though the cache may
+        have newer ones, which a snapshot of an earlier moment must not show.
 
         Rows after a gap (a row that is not written yet) are in the result, but not cached: they will be read again.
         """
@@ -83,6 +84,8 @@ class RowCache:
         if settled:
             self._append(fresh[:settled])
             self.next = int(fresh[settled - 1, -1]) + 1
+        if last < self.next - 1:
+            return self.table[: np.searchsorted(self.table[:, -1], last, side="right")]
         return self.table if settled == len(fresh) else np.concatenate([self.table, fresh[settled:]])
 
     def drop_before(self, first: int) -> None:

@@ -18,7 +18,8 @@ from ..arrays.arrow import template
 from ..arrays.integers import Ints
 from ..client.client import AgentLink, Call, Client, Header, OnReply
 from ..errors import QueryError, SilentError
-from ..streams import COLLECTIVES, PACKING_NS, WRITTEN
+from ..streams import COLLECTIVES, WRITTEN
+from .log import Log
 from .memory_source import RingReader
 from .rows import RowCache, complete
 from .source import Rank, Tables
@@ -27,11 +28,19 @@ _CACHE_BYTES = 1 << 30  # of rows that are kept for the next query
 _CHANGING = {COLLECTIVES}  # the end of an operation is written later, in place
 
 
+class AgentRank(Rank):
+    """A rank whose agent answers at a link, as of a snapshot."""
+
+    def __init__(self, link: AgentLink, last_seq: Mapping[str, int], log: Log) -> None:
+        super().__init__(link.pid, link.facts, last_seq, log)
+        self.link = link
+
+
 @dataclass
 class Scan:
     """One scan of one rank; afterwards what it was: `--explain-fetch` shows it."""
 
-    rank: Rank
+    rank: AgentRank
     stream: str
     asked: dict[str, Any]
     estimate: int  # bytes
@@ -98,10 +107,9 @@ class FetchAccount:
 
 
 class Scans:
-    """links: the agents of ranks; account: of what is fetched."""
+    """account: of what is fetched."""
 
     def __init__(self, client: Client, timeout: float, account: FetchAccount) -> None:
-        self.links: Mapping[Rank, AgentLink] = {}
         self._client, self._timeout, self._account = client, timeout, account
         self._caches: dict[tuple[AgentLink, str], RowCache] = {}
         self._rings: dict[AgentLink, RingReader | None] = {}
@@ -113,11 +121,11 @@ class Scans:
         self._rings.pop(link, None)
         self._caches = {key: cache for key, cache in self._caches.items() if key[0] is not link}
 
-    def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> Tables:
+    def rows(self, stream: str, since_ns: Mapping[AgentRank, int | None]) -> Tables:
         """All rows of a stream that these ranks have, or those since a moment of each."""
         caches = {rank: self._cache(rank, stream, moment is None) for rank, moment in since_ns.items()}
         scans = [_scan_since(rank, stream, moment, caches[rank]) for rank, moment in since_ns.items()]
-        found = {}
+        found: dict[Rank, Ints] = {}
         for scan in self._run(scans):
             cache = caches[scan.rank]
             if "since" in scan.asked:
@@ -126,7 +134,7 @@ class Scans:
         self._shrink(caches.values())
         return found
 
-    def some(self, stream: str, ranks: Iterable[Rank], count: int, newest: bool) -> Tables:
+    def some(self, stream: str, ranks: Iterable[AgentRank], count: int, newest: bool) -> Tables:
         """At most so many of the newest rows, or of the oldest; they are not kept."""
         scans = []
         for rank in ranks:
@@ -153,9 +161,9 @@ class Scans:
             self._client.forget(calls)
             self._account.seconds += time.monotonic() - began
 
-    def _cache(self, rank: Rank, stream: str, whole: bool) -> RowCache:
+    def _cache(self, rank: AgentRank, stream: str, whole: bool) -> RowCache:
         """What is kept of a stream: nothing where it does not reach to what the ring has now, or not from there."""
-        cache = self._caches.setdefault((self.links[rank], stream), RowCache(len(rank.slots(stream))))
+        cache = self._caches.setdefault((rank.link, stream), RowCache(len(rank.slots(stream))))
         oldest, _ = _range(rank, stream)
         if stream in _CHANGING or cache.next < oldest or (whole and not cache.whole):
             cache.begin(oldest, True)
@@ -187,7 +195,7 @@ class Scans:
 
     def _read(self, scan: Scan) -> bool:
         """Without the agent, where that can be done.  What is changed in place only the agent can show whole."""
-        link = self.links[scan.rank]
+        link = scan.rank.link
         if scan.stream in _CHANGING or not link.readable:
             return False
         if link not in self._rings:
@@ -203,8 +211,8 @@ class Scans:
 
     def _send(self, scan: Scan) -> Call:
         header, patch = template(len(scan.rank.slots(scan.stream)))
-        scan.began, link = time.monotonic(), self.links[scan.rank]
-        return self._client.send(link, wire.SCAN, header, patch=patch, credit=wire.CREDIT, **scan.asked)
+        scan.began = time.monotonic()
+        return self._client.send(scan.rank.link, wire.SCAN, header, patch=patch, credit=wire.CREDIT, **scan.asked)
 
 
 def _range(rank: Rank, stream: str) -> tuple[int, int]:
@@ -214,23 +222,23 @@ def _range(rank: Rank, stream: str) -> tuple[int, int]:
 
 
 def _scan(
-    rank: Rank, stream: str, first: int, last: int, since: tuple[str, int] | None = None, share: float = 1.0
+    rank: AgentRank, stream: str, first: int, last: int, since: tuple[str, int] | None = None, share: float = 1.0
 ) -> Scan:
     """share: of these rows, how many will come, about."""
     asked = {"stream": stream, "first": first, "last": last, **({} if since is None else {"since": list(since)})}
     return Scan(rank, stream, asked, int(max(0, last - first + 1) * len(rank.slots(stream)) * 8 * share))
 
 
-def _scan_since(rank: Rank, stream: str, moment: int | None, cache: RowCache) -> Scan:
+def _scan_since(rank: AgentRank, stream: str, moment: int | None, cache: RowCache) -> Scan:
     """What the cache lacks of the rows since a moment; all that it lacks where it begins before that."""
     first, last = _range(rank, stream)
     if moment is None:
         return _scan(rank, stream, max(first, cache.next), last)
-    slot, since = WRITTEN[stream], moment - 2 * PACKING_NS
-    if len(cache.table) and (cache.whole or int(cache.table[0, rank.slots(stream).index(slot)]) < since):
+    slot = WRITTEN[stream]
+    if len(cache.table) and (cache.whole or int(cache.table[0, rank.slots(stream).index(slot)]) < moment):
         return _scan(rank, stream, max(first, cache.next), last)
-    share = (rank.now_ns - since) / max(1, rank.now_ns - rank.facts.attached_ns)
-    return _scan(rank, stream, first, last, (slot, since), min(1.0, share))
+    share = (rank.now_ns - moment) / max(1, rank.now_ns - rank.facts.attached_ns)
+    return _scan(rank, stream, first, last, (slot, moment), min(1.0, share))
 
 
 def _megabytes(size: float) -> str:

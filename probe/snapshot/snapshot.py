@@ -6,16 +6,17 @@ and no row is fetched twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
+from ..arrays.integers import Ints
 from ..client.client import nobody
 from ..errors import ProbeError
 from ..streams import PACKING_NS, STEPS, WRITTEN
 from .rows import Rows
-from .source import Rank, RankLeft, SilentRank, Source, Tables
+from .source import Rank, RankLeft, SilentRank, Source
 
 
 class Snapshot:
@@ -56,45 +57,41 @@ class Snapshot:
 
     def fetch(self, stream: str, oldest: bool = False) -> None:
         """Have all rows of a stream, or just its oldest ones, of all ranks."""
-
-        def tables(source: Source, some: list[Rank]) -> Tables:
-            return source.oldest(stream, some) if oldest else source.rows(stream, dict.fromkeys(some))
-
-        missing = [rank for rank in self.ranks if not rank.has_rows(stream, oldest)]
-        for rank, table in self._tables(missing, tables).items():
-            rank.put(stream, table, oldest)
+        silent = len(self.silent)
+        for source, ranks in _by_source(rank for rank in self.ranks if not rank.has_rows(stream, oldest)):
+            tables = source.oldest(stream, ranks) if oldest else source.rows(stream, dict.fromkeys(ranks))
+            for rank, table in tables.items():
+                rank.put(stream, table, oldest)
+        self._require_ranks(silent)
 
     def fetch_since(self, stream: str, since_ns: Mapping[Rank, int | None]) -> dict[Rank, Rows]:
         """The rows of a stream that these ranks have recorded since about a moment of each, or all of them (None)."""
-        missing = [rank for rank in since_ns if not rank.left and not rank.has_rows(stream)]
-        found = self._tables(missing, lambda source, some: source.rows(stream, {rank: since_ns[rank] for rank in some}))
+        silent, found = len(self.silent), dict[Rank, Ints]()
+        since = {rank: None if moment is None else moment - 2 * PACKING_NS for rank, moment in since_ns.items()}
+        for source, ranks in _by_source(rank for rank in since if not rank.left and not rank.has_rows(stream)):
+            found |= source.rows(stream, {rank: since[rank] for rank in ranks})
+        self._require_ranks(silent)
         rows = {}
-        for rank, moment in since_ns.items():
+        for rank, moment in since.items():
             if moment is None and rank in found:
                 rank.put(stream, found[rank])
             if not rank.left:
                 of_rank = rank.rows(stream) if rank.has_rows(stream) else Rows(rank.slots(stream), found[rank])
-                rows[rank] = of_rank if moment is None else of_rank.since(WRITTEN[stream], moment - 2 * PACKING_NS)
+                rows[rank] = of_rank if moment is None else of_rank.since(WRITTEN[stream], moment)
         return rows
 
-    def _tables(self, ranks: Sequence[Rank], get: Callable[[Source, list[Rank]], Tables]) -> Tables:
-        """What the sources of these ranks give.  Raises what nobody() says once no rank is left."""
-        left = len(self.silent)
-        found: Tables = self._of_sources(ranks, get)
-        if ranks and not self.ranks:
-            raise nobody([one.error for one in self.silent[left:]])
-        return found
-
-    def _of_sources(self, ranks: Sequence[Rank], get: Callable[[Source, list[Rank]], Mapping[Rank, Any]]) -> Any:
-        by_source: dict[int, list[Rank]] = {}
-        for rank in ranks:
-            by_source.setdefault(id(rank.source), []).append(rank)
-        return {rank: value for some in by_source.values() for rank, value in get(some[0].source, some).items()}
+    def _require_ranks(self, silent: int) -> None:
+        """Raises what nobody() says once no rank is left of those after the first `silent` silent ones."""
+        if len(self.silent) > silent and not self.ranks:
+            raise nobody([one.error for one in self.silent[silent:]])
 
     def ask(self, kind: str) -> dict[Rank, Any]:
         """What each rank answers to a request without fields, asked once; nothing of ranks that are only read."""
         if kind not in self._answers:
-            self._answers[kind] = self._of_sources(self.ranks, lambda source, some: source.ask(kind, some))
+            answers: dict[Rank, Any] = {}
+            for source, ranks in _by_source(self.ranks):
+                answers |= source.ask(kind, ranks)
+            self._answers[kind] = answers
         return {rank: answer for rank, answer in self._answers[kind].items() if not rank.left}
 
     def leave(self, rank: Rank, error: ProbeError) -> None:
@@ -109,6 +106,13 @@ class Snapshot:
         """The last step that every rank has completed; None as long as one has not completed any."""
         lasts = [rank.timeline.completed for rank in self.ranks if rank.timeline.steps]
         return None if not lasts or None in lasts else min(last for last in lasts if last is not None)
+
+
+def _by_source(ranks: Iterable[Rank]) -> list[tuple[Source, list[Rank]]]:
+    found: dict[int, tuple[Source, list[Rank]]] = {}
+    for rank in ranks:
+        found.setdefault(id(rank.source), (rank.source, []))[1].append(rank)
+    return list(found.values())
 
 
 class RecentRows:

@@ -6,14 +6,14 @@ Made by probe.connection.  Invariant: all rows are pinned to the numbers that th
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
 from ..errors import ProbeError, SilentError
 from .log import Log
 from .memory_source import MemorySource
-from .scans import FetchAccount, Scans
+from .scans import AgentRank, FetchAccount, Scans
 from .source import Rank, SilentRank, Source, Tables
 
 
@@ -25,34 +25,32 @@ class WireSource(Source):
     ) -> None:
         self._client, self._timeout, self._newest = client, timeout, newest
         self._logs: dict[AgentLink, tuple[str | None, Log]] = {}  # with the agent's id
-        self._links: dict[Rank, AgentLink] = {}  # of the last ranks()
         self._scans = Scans(client, timeout, account or FetchAccount())
 
     def ranks(self) -> list[Rank | SilentRank]:
         calls = self._client.ask(wire.SNAPSHOT, time.monotonic() + self._timeout)
-        self._scans.links = self._links = {
-            self._rank(call.link, call.answer): call.link for call in calls if call.answer is not None
-        }
+        ranks = [self._rank(call.link, call.answer) for call in calls if call.answer is not None]
         errors = {call.link: call.error for call in calls if call.error is not None}
         ends = {call.link: int(call.answer["log"]) for call in calls if call.answer is not None}
         errors |= self._read_logs(ends)
-        found: list[Rank | SilentRank] = [rank for rank, link in self._links.items() if link not in errors]
+        found: list[Rank | SilentRank] = [rank for rank in ranks if rank.link not in errors]
         for link, error in errors.items():
             memory = MemorySource(link.pid, link.facts) if link.readable else None
             found.append(SilentRank(link.rank, link.pid, error, memory))
         return found
 
     def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> Tables:
+        ranks = _same_agents(since_ns)
         if self._newest is not None:
-            return self._scans.some(stream, since_ns, self._newest, newest=True)
-        return self._scans.rows(stream, since_ns)
+            return self._scans.some(stream, ranks, self._newest, newest=True)
+        return self._scans.rows(stream, {rank: since_ns[rank] for rank in ranks})
 
     def oldest(self, stream: str, ranks: Sequence[Rank]) -> Tables:
         """Enough rows that some are left when the ring goes on meanwhile."""
-        return self._scans.some(stream, ranks, wire.ROWS_A_MESSAGE, newest=False)
+        return self._scans.some(stream, _same_agents(ranks), wire.ROWS_A_MESSAGE, newest=False)
 
     def ask(self, kind: str, ranks: Sequence[Rank]) -> dict[Rank, Header]:
-        by_link = {self._links[rank]: rank for rank in ranks}
+        by_link = {rank.link: rank for rank in _same_agents(ranks)}
         calls = self._client.ask(kind, time.monotonic() + self._timeout, list(by_link))
         for call in calls:
             if isinstance(call.error, SilentError):
@@ -61,14 +59,15 @@ class WireSource(Source):
                 raise call.error
         return {by_link[call.link]: call.answer for call in calls if call.answer is not None}
 
-    def _rank(self, link: AgentLink, header: Header) -> Rank:
-        facts = link.facts = header["facts"]
+    def _rank(self, link: AgentLink, header: Header) -> AgentRank:
+        link.facts = header["facts"]
+        facts = link.facts  # perhaps with other numbers of steps
         id, log = self._logs.setdefault(link, (facts.id, Log()))
         if id != facts.id:  # the job was detached, and attached again at the same port
             log = Log()
             self._logs[link] = facts.id, log
             self._scans.forget(link)
-        return Rank(link.pid, link.facts, header["streams"], log)
+        return AgentRank(link, header["streams"], log)
 
     def _read_logs(self, ends: Mapping[AgentLink, int]) -> dict[AgentLink, ProbeError]:
         """Of those to whom it did not come, why."""
@@ -82,3 +81,15 @@ class WireSource(Source):
             if call.error is None:
                 self._logs[call.link][1].feed(b"".join(pieces))
         return {call.link: call.error for call in calls if call.error is not None}
+
+
+def _same_agents(ranks: Iterable[Rank]) -> list[AgentRank]:
+    """Without ranks of an earlier snapshot at whose address another agent answers by now: they leave."""
+    found = []
+    for rank in ranks:
+        assert isinstance(rank, AgentRank)
+        if rank.link.facts.id == rank.facts.id:
+            found.append(rank)
+        else:
+            rank.leave(SilentError(f"Rank {rank.rank} (pid {rank.pid}) was detached and attached again."))
+    return found

@@ -10,9 +10,10 @@ from fake_agent import FakeAgent
 
 from probe import protocol as wire
 from probe.connection import Connection
-from probe.errors import QueryError
+from probe.errors import QueryError, SilentError
 from probe.snapshot.log import START
-from probe.streams import SPANS, STEPS
+from probe.snapshot.snapshot import Snapshot
+from probe.streams import COLLECTIVES, SPANS, STEPS
 
 MS = 1_000_000
 Make = Callable[..., FakeAgent]
@@ -99,3 +100,49 @@ def test_another_agent_at_the_same_address_is_read_from_its_beginning(agent: Mak
     value(connection, "SELECT count(*) FROM torch_trace")
     asked = {(each["kind"], each.get("stream")): each["first"] for each in one.requests if "first" in each}
     assert asked[wire.SCAN, SPANS] == asked[wire.SCAN, STEPS] == 1 and asked[wire.LOG, None] == START
+
+
+def numbers(snapshot: Snapshot, stream: str = SPANS) -> list[int]:
+    found: list[int] = snapshot.ranks[0].rows(stream)["seq"].tolist()
+    return found
+
+
+@pytest.mark.parametrize("stream", [SPANS, COLLECTIVES], ids=["cached", "changed in place"])
+@pytest.mark.parametrize("before", [0, 10], ids=["first query", "later query"])
+def test_a_snapshot_keeps_to_its_moment_after_a_later_query(
+    stream: str, before: int, agent: Make, connected: Connect
+) -> None:
+    def work(steps: int) -> None:
+        at = one.train(steps, one.facts["last_step_ns"] or 0, unit=MS // 10)
+        for each in range(4 * steps):
+            one.operate(at + each, at + each, at + each + 1)
+
+    one = agent()
+    one.name_modules()
+    connection = connected(one)
+    if before:
+        work(before)
+        assert numbers(connection.snapshot(), stream)[-1] == 4 * before
+    work(20)
+    old = connection.snapshot()
+    last = old.ranks[0].last_seq[stream]
+    work(30)
+    assert numbers(connection.snapshot(), stream)[-1] > last
+    assert numbers(old, stream) == list(range(1, last + 1))
+    work(5)  # what an older snapshot has read is not taken for all that there is
+    new = connection.snapshot()
+    assert numbers(new, stream) == list(range(1, new.ranks[0].last_seq[stream] + 1))
+
+
+def test_a_snapshot_of_an_agent_that_another_one_replaced_gives_none_of_its_rows(
+    agent: Make, connected: Connect
+) -> None:
+    one = trained(agent(), 100)
+    connection = connected(one)
+    old, asked = connection.snapshot(), connection.snapshot()
+    one.facts["id"] = "another"
+    count = value(connection, "SELECT count(*) FROM torch_trace")
+    with pytest.raises(SilentError, match="attached again"):
+        numbers(old)
+    assert asked.ask(wire.STACKS) == {} and [each.rank for each in asked.silent] == [0]
+    assert value(connection, "SELECT count(*) FROM torch_trace") == count
