@@ -48,18 +48,43 @@ class _LazyDataset(ds.InMemoryDataset):  # type: ignore[misc]
         return self._fetch(columns, filter)
 
 
+class _Query:
+    """One query over a snapshot.  seconds: what deriving each table took; failure: our own error in one of them, kept
+    for run() because errors cross DuckDB as text only."""
+
+    def __init__(self, snapshot: Snapshot, pruned: bool, scans: Mapping[str, TableScan]) -> None:
+        self.snapshot, self.pruned, self._scans = snapshot, pruned, scans
+        self.seconds: dict[str, float] = {}
+        self.failure: BaseException | None = None
+        self._lock = threading.Lock()
+
+    def scan(self, table: str, columns: list[str] | None, filter: Any) -> Any:
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            began = time.monotonic()
+            try:
+                return self._scans[table].scan(columns, filter)
+            except BaseException as error:
+                self.failure = error
+                raise
+            finally:
+                self.seconds[table] = self.seconds.get(table, 0.0) + time.monotonic() - began
+
+    @property
+    def scanned(self) -> list[Table]:
+        return [scan.table for name, scan in self._scans.items() if name in self.seconds]
+
+
 class Database:
     """The tables of a job in DuckDB, for any number of queries, one at a time."""
 
     def __init__(self, tables: Iterable[Table], session: DuckDBSession | None = None) -> None:
         self._session = session or DuckDBSession()
         self._tables = {table.name: table for table in tables}
-        self._scans: dict[str, TableScan] = {}
         self.caches = DerivedCaches()
-        self.seconds: dict[str, float] = {}  # what deriving each table took for the last query
-        self._failure: BaseException | None = None
-        self._lock = threading.Lock()
         self._added: set[str] = set()
+        self._query: _Query  # the current one, for the views
 
     @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -78,18 +103,7 @@ class Database:
             self._connection.execute(f"SET search_path = '{PATH}'")
 
     def _scan(self, table: str, columns: list[str] | None, filter: Any) -> Any:
-        """Our errors cross DuckDB as text only, so the exception itself is kept for run()."""
-        with self._lock:
-            if self._failure is not None:
-                raise self._failure
-            began = time.monotonic()
-            try:
-                return self._scans[table].scan(columns, filter)
-            except BaseException as error:
-                self._failure = error
-                raise
-            finally:
-                self.seconds[table] = self.seconds.get(table, 0.0) + time.monotonic() - began
+        return self._query.scan(table, columns, filter)
 
     def answer(
         self, sql: str, job: Snapshot, account: FetchAccount, client: Client, endpoint: str, min_ranks: int,
@@ -100,42 +114,48 @@ class Database:
         Raises QueryError, SilentError, and Interrupted once client.interrupted is set.
         """
         Coverage.of(job, time.monotonic() - begun).require(min_ranks, endpoint)
-        table = interruptibly(partial(self.run, sql, job), self._connection.interrupt, lambda: client.interrupted)
+        query = self._query_over(job)
+        table = interruptibly(partial(self._run, sql, query), self._connection.interrupt, lambda: client.interrupted)
         seconds = time.monotonic() - begun
         coverage = Coverage.of(job, seconds).require(min_ranks, endpoint)
-        scanned = [scan.table for scan in self._scans.values() if scan.scanned]
-        cost = Cost.of(account, self.seconds, seconds)
-        return Result(table, coverage, notes_of(job, coverage, scanned, endpoint), cost)
+        cost = Cost.of(account, query.seconds, seconds)
+        return Result(table, coverage, notes_of(job, coverage, query.scanned, endpoint), cost)
 
     def run(self, sql: str, snapshot: Snapshot, pruned: bool = True) -> Any:
         """The result over this snapshot, a pyarrow Table; an empty one for a statement without a result.
 
         pruned: False fetches and derives everything and folds nothing; the result is the same.  Raises QueryError.
         """
-        self._failure, self.seconds = None, {}
-        self._scans = {
+        return self._run(sql, self._query_over(snapshot, pruned))
+
+    def _query_over(self, snapshot: Snapshot, pruned: bool = True) -> _Query:
+        scans = {
             name: TableScan(table, snapshot, self._session.worker, self.caches, pruned)
             for name, table in self._tables.items()
         }
+        return _Query(snapshot, pruned, scans)
+
+    def _run(self, sql: str, query: _Query) -> Any:
+        self._query = query
         statement = Statement(self._connection, sql)
         try:
             self._make_views(statement)
-            return self._execute(statement, snapshot if pruned else None)
+            return self._execute(statement, query)
         except duckdb.Error as error:
-            if self._failure is not None:
-                raise self._failure from None
+            if query.failure is not None:
+                raise query.failure from None
             if isinstance(error, duckdb.InterruptException):
                 raise Interrupted("Interrupted.") from None
             raise self._explained(error, statement) from None
 
-    def _execute(self, statement: Statement, snapshot: Snapshot | None) -> Any:
+    def _execute(self, statement: Statement, query: _Query) -> Any:
         if statement.is_empty:
             raise QueryError("There is no statement in the SQL.", 'For example: "SELECT * FROM probe.agents"')
         if statement.reads_comments:
             self._connection.execute("; ".join(_comments(self._tables.values())))
-        folded = fold(statement, self._max_step(statement, snapshot)) if snapshot is not None else statement.sql
-        if self._failure is not None:  # inside a subquery
-            raise self._failure
+        folded = fold(statement, self._max_step(statement, query.snapshot)) if query.pruned else statement.sql
+        if query.failure is not None:  # inside a subquery
+            raise query.failure
         result = self._connection.sql(folded)
         return pa.table({}) if result is None else result.to_arrow_table()
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..arrays.arrow import ARROW_TYPES, choice, made, repeated, table_of
 from ..arrays.integers import Bools, Ints
-from ..derive.partition import Disagreement, Layout, Partition
+from ..derive.partition import Layout, Partition
 from ..schema import Column, Columns
 from .duckdb_session import Worker
 
@@ -80,21 +80,20 @@ def derived(part: Partition, derive: Derive) -> LazyColumns:
     return piece if here.all() else piece.take(here)
 
 
-def derived_in_parts(parts: Sequence[Callable[[], Partition]], derive: Derive, worker: Worker) -> LazyColumns:
-    """The rows of a table of several partitions, shared with the worker, or of a batch of ranks.
+def derived_each(parts: Iterable[Partition], derive: Derive) -> list[LazyColumns]:
+    return [derived(part, derive) for part in parts]
+
+
+def derived_in_parts(parts: Sequence[Callable[[], Sequence[LazyColumns]]], worker: Worker) -> LazyColumns:
+    """The rows of a table that some calls derive, which the worker shares if there are several.
 
     Only columns stay in memory: what they are derived from is large, and memory that was used before is quicker than
     new memory.  Columns that are asked for later are derived again.
     """
     derived_steps: list[Ints] = []
 
-    def work(part: Callable[[], Partition], columns: Sequence[Column]) -> tuple[Ints, list[list[Any]]]:
-        partition = part()
-        try:
-            pieces = [derived(partition, derive)]
-        except Disagreement:
-            assert partition.layout is not None
-            pieces = [derived(each, derive) for each in partition.layout.parts]
+    def work(part: Callable[[], Sequence[LazyColumns]], columns: Sequence[Column]) -> tuple[Ints, list[list[Any]]]:
+        pieces = part()
         chunks = [list(chain.from_iterable(piece.chunks(column) for piece in pieces)) for column in columns]
         return np.concatenate([piece.steps for piece in pieces]), chunks
 

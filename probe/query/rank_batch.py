@@ -12,17 +12,26 @@ from typing import Any
 import numpy as np
 
 from ..arrays.integers import Ints, distinct
-from ..derive.partition import STEP_BITS, Layout, Partition
+from ..derive.partition import STEP_BITS, Disagreement, Layout, Partition
 from ..snapshot.rows import Rows
 from ..snapshot.timeline import Timeline
 from ..streams import DEVICE, SAMPLED, STEPS, TIMES
 from .derived_cache import WORTH_CACHING
+from .lazy_columns import Derive, LazyColumns, derived, derived_each
 
 MIN_RANKS = 4
 _MAX_ROWS = 1 << 17  # of all of them; more at once take longer, not less
 _MAX_NS = 1 << 50  # of a rank's history: two weeks
 _PAUSE_NS = 1000  # between one rank's time and the next one's
 _FAR = np.iinfo(np.int64).max
+
+
+def derived_together(parts: Sequence[Partition], streams: Sequence[str], derive: Derive) -> list[LazyColumns]:
+    """The rows of a batch; of each rank by itself where the ranks disagree."""
+    try:
+        return [derived(batch_of(parts, streams), derive)]
+    except Disagreement:
+        return derived_each(parts, derive)
 
 
 def batch_of(parts: Sequence[Partition], streams: Sequence[str]) -> Partition:

@@ -27,8 +27,8 @@ from ..tables.declaration import Table
 from .derived_cache import DerivedCache, DerivedCaches
 from .duckdb_session import Worker
 from .filter_pruning import Filter
-from .lazy_columns import LazyColumns, derived, derived_in_parts
-from .rank_batch import batch_of, batches_of
+from .lazy_columns import LazyColumns, derived, derived_each, derived_in_parts
+from .rank_batch import batches_of, derived_together
 from .step_blocks import STEPS_BEFORE, blocks_of
 
 
@@ -50,14 +50,14 @@ class TableScan:
     def __init__(
         self, table: Table, snapshot: Snapshot, worker: Worker, caches: DerivedCaches, pruned: bool = True
     ) -> None:
-        self.table, self.scanned = table, False
+        self.table = table
         self._snapshot, self._worker, self._caches, self._pruned = snapshot, worker, caches, pruned
         self._derived: list[_Derived] = []  # no two of the same rank
         self._of_job: LazyColumns | None = None
 
     def scan(self, columns: list[str] | None, filter: Any) -> Any:
         """A scanner over the rows that may pass the filter; columns: None for all."""
-        self.scanned, examined = True, Filter(filter)
+        examined = Filter(filter)
         wanted = [
             column for column in self.table.columns
             if columns is None or column.name in columns or examined.names(column.name)
@@ -105,7 +105,8 @@ class TableScan:
         parts = self._fetched(since)
         if self._by_step and self.table.in_batches:
             for batch in batches_of([part for rank, part in parts.items() if caches[rank] is None], self.table.streams):
-                piece = derived_in_parts([partial(batch_of, batch, self.table.streams)], derive, self._worker)
+                work = partial(derived_together, batch, self.table.streams, derive)
+                piece = derived_in_parts([work], self._worker)
                 members = tuple(part.rank for part in batch)
                 whole = all(since[rank] is None for rank in members)
                 self._put(_Derived(members, None if whole else first, [piece]))
@@ -117,7 +118,7 @@ class TableScan:
                 piece = (
                     derived(part, derive)
                     if blocks is None
-                    else derived_in_parts([partial(_as_is, block) for block in blocks], derive, self._worker)
+                    else derived_in_parts([partial(derived_each, [block], derive) for block in blocks], self._worker)
                 )
                 self._put_rank(rank, piece, first, since[rank] is None, caches[rank])
 
@@ -162,10 +163,6 @@ class TableScan:
         """In the place of what there was of the same ranks."""
         ranks = set(new.ranks)
         self._derived = [*(each for each in self._derived if ranks.isdisjoint(each.ranks)), new]
-
-
-def _as_is(part: Partition) -> Partition:
-    return part
 
 
 def _arrow(columns: Sequence[Column], pieces: Iterable[LazyColumns]) -> Any:

@@ -25,7 +25,7 @@ from probe.derive.partition import Partition  # noqa: E402
 from probe.host.facts import Facts  # noqa: E402
 from probe.query.duckdb_session import Worker  # noqa: E402
 from probe.query.lazy_columns import LazyColumns, derived_in_parts, identified  # noqa: E402
-from probe.query.rank_batch import batch_of, batches_of  # noqa: E402
+from probe.query.rank_batch import batches_of, derived_together  # noqa: E402
 from probe.snapshot.log import Log  # noqa: E402
 from probe.snapshot.snapshot import Snapshot  # noqa: E402
 from probe.snapshot.source import Rank  # noqa: E402
@@ -75,7 +75,7 @@ def check(job: Snapshot) -> None:
     alone = [rows(identified(part, derive(part))) for part in parts]
     assert batches(job.ranks) == [job.ranks]
     worker = Worker()
-    together = derived_in_parts([partial(batch_of, parts, STREAMS)], derive, worker)
+    together = derived_in_parts([partial(derived_together, parts, STREAMS, derive)], worker)
     worker.close()
     assert all(alone)
     assert [rows_of(together, rank.rank) for rank in job.ranks] == alone

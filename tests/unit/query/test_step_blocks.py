@@ -23,7 +23,7 @@ from probe.arrays.arrow import table_of  # noqa: E402
 from probe.derive.partition import Partition  # noqa: E402
 from probe.query import step_blocks  # noqa: E402
 from probe.query.duckdb_session import Worker  # noqa: E402
-from probe.query.lazy_columns import derived_in_parts, identified  # noqa: E402
+from probe.query.lazy_columns import derived_each, derived_in_parts, identified  # noqa: E402
 from probe.snapshot.source import Rank  # noqa: E402
 from probe.streams import DEVICE, ENGINE, EVAL, FORWARD, MARKS, SAMPLED, SPANS, STEPS, WAIT  # noqa: E402
 from probe.tables.torch_trace import TABLE  # noqa: E402
@@ -85,7 +85,7 @@ def check(raw: Rank, worker: Worker) -> None:
     whole = Partition.of(raw)
     blocks = step_blocks.blocks_of(whole)
     assert blocks is not None and len(blocks) > 2
-    made = derived_in_parts([partial(lambda block: block, block) for block in blocks], derive, worker)
+    made = derived_in_parts([partial(derived_each, [block], derive) for block in blocks], worker)
     made.have(TABLE.columns)
     found = pa.table({column.name: made.joined(column) for column in TABLE.columns})
     assert rows(found) == rows(table_of(TABLE.columns, identified(whole, derive(whole))))
@@ -153,7 +153,7 @@ def test_what_fails_in_a_block_fails_here(worker: Worker) -> None:
 
     blocks = step_blocks.blocks_of(Partition.of(of_rank(one, ends, [])))
     assert blocks is not None
-    made = derived_in_parts([partial(lambda block: block, block) for block in blocks], fails, worker)
+    made = derived_in_parts([partial(derived_each, [block], fails) for block in blocks], worker)
     with pytest.raises(MemoryError):
         made.have(TABLE.columns)
 
