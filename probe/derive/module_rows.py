@@ -11,19 +11,20 @@ import numpy as np
 
 from ..arrays.integers import NONE, Ints, distinct, first_places
 from ..arrays.nesting import depth_below
+from ..snapshot.rows import Rows
 from ..streams import FORWARD, KIND_MASK
 from .backward import Instances, Marks, Passes, place_marks
 from .backward_batch import resolve
 from .call_tree import Calls, CallSites, CallTree, places_of_marks
 from .device_times import DeviceTimes, Timed
 from .partition import Partition
-from .spans import Spans, noted_parents, recorded_marks
+from .spans import Spans, noted_parents
 
 
-def call_sites_of(part: Partition, spans: Spans) -> CallSites:
-    """Where modules are called, as the calls themselves show, else as the agent noted."""
+def call_sites_of(part: Partition, spans: Spans, recorded: Rows) -> CallSites:
+    """Where modules are called, as the calls themselves show, else as the agent noted.  recorded: recorded_marks()."""
     parents = noted_parents(part.log)
-    for subjects in (recorded_marks(part)["subject"], spans.subject[spans.kind == FORWARD]):
+    for subjects in (recorded["subject"], spans.subject[spans.kind == FORWARD]):
         for subject in distinct(subjects).tolist():
             parents.setdefault(subject, 0)
     # a call whose caller was under way at the attach, or is at this moment, seems to have none
@@ -43,9 +44,8 @@ def passes_of(spans: Spans) -> tuple[Ints, Passes]:
     return rows, Passes(spans.start[rows], spans.end[rows], spans.rows["thread"][rows])
 
 
-def _marks(part: Partition, passes: Passes, tree: CallTree, calls: Calls) -> Marks:
-    marks = recorded_marks(part)
-    time, thread = (np.ascontiguousarray(marks[slot]) for slot in ("time_ns", "thread"))
+def _marks(recorded: Rows, passes: Passes, tree: CallTree, calls: Calls) -> Marks:
+    time, thread = (np.ascontiguousarray(recorded[slot]) for slot in ("time_ns", "thread"))
     number = place_marks(time, thread, passes)
     rising = bool((number[1:] >= number[:-1]).all() and (time[1:] >= time[:-1]).all())
     if rising and (not len(number) or number[0] != NONE):  # as one thread leaves them
@@ -53,8 +53,8 @@ def _marks(part: Partition, passes: Passes, tree: CallTree, calls: Calls) -> Mar
     else:
         kept = np.flatnonzero(number != NONE)
         order = kept[np.lexsort((time[kept], number[kept]))]
-    kind, number = marks["flags"][order] & KIND_MASK, number[order]
-    module = places_of_marks(number, kind, tree.index(marks["subject"][order]), tree, calls)
+    kind, number = recorded["flags"][order] & KIND_MASK, number[order]
+    module = places_of_marks(number, kind, tree.index(recorded["subject"][order]), tree, calls)
     return Marks(time[order], thread[order], kind, number, module)
 
 
@@ -75,7 +75,7 @@ def _roots(part: Partition, spans: Spans, passes: Passes, marks: Marks, tree: Ca
 
 
 def backwards(
-    part: Partition, spans: Spans, sites: CallSites, tree: CallTree, passes: Passes, engines: Ints,
+    part: Partition, spans: Spans, recorded: Rows, sites: CallSites, tree: CallTree, passes: Passes, engines: Ints,
     devices: DeviceTimes,
 ) -> tuple[Instances, Callable[[], Timed]]:  # fmt: skip
     """Every backward by the host's clock, and a function that gives their times by the devices' clocks."""
@@ -85,7 +85,7 @@ def backwards(
         here = part.owner(passes.start)[np.minimum(before, len(passes.start) - 1)] == part.owner(spans.start[calls])
         before = np.where(here, before, len(passes.start))
     made = Calls(before, tree.index(sites.of_calls[calls]))
-    marks = _marks(part, passes, tree, made)
+    marks = _marks(recorded, passes, tree, made)
     roots = _roots(part, spans, passes, marks, tree)
 
     def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:

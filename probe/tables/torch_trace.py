@@ -19,7 +19,7 @@ from ..derive.call_tree import CallTree
 from ..derive.device_times import DeviceTimes, Timed
 from ..derive.module_rows import backwards, call_sites_of, depths, passes_of
 from ..derive.partition import Partition
-from ..derive.spans import Spans
+from ..derive.spans import Spans, recorded_marks
 from ..schema import COMMON, Column, Columns
 from ..streams import COMPILED, DEVICE, FAILED, FORWARD, MARKS, OPTIMIZER, SPANS
 from .declaration import Table
@@ -37,13 +37,13 @@ class _Trace:
     """What the columns are made of; what only some of them need is made when the first one asks for it."""
 
     def __init__(self, part: Partition) -> None:
-        self._part, spans = part, Spans.of(part)
-        sites = call_sites_of(part, spans)
+        self._part, spans, marks = part, Spans.of(part), recorded_marks(part)
+        sites = call_sites_of(part, spans, marks)
         self._spans, self._tree = spans, CallTree.of(sites.parents, sites.subjects)
         self._engines, self._passes = passes_of(spans)
         self._devices = DeviceTimes(part, spans)
         back, self._back_on_device = backwards(
-            part, spans, sites, self._tree, self._passes, self._engines, self._devices
+            part, spans, marks, sites, self._tree, self._passes, self._engines, self._devices
         )
         rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
         steps = part.timeline.step(spans.start[rows]), part.timeline.step(self._passes.start)[back.number]
