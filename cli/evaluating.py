@@ -34,10 +34,8 @@ def evaluate(
             outputs[stream].feed(rank, text)
 
     try:
-        results = list(
-            connection.eval(
-                code, ranks=ranks, now=now, timeout=timeout, write=write, filename=filename, on_output=on_output
-            )
+        results = connection.eval(
+            code, ranks=ranks, now=now, timeout=timeout, write=write, filename=filename, on_output=on_output
         )
         for result in results:
             outputs["stdout"].feed(result.rank, f"{result.echo}\n" if result.echo else "")

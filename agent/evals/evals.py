@@ -15,7 +15,7 @@ from typing import Any
 
 from ... import protocol as wire
 from ..boundary.boundary import Boundary, Ticket
-from ..serve.server import Key, Refused, Server
+from ..serve.server import Key, Refused, Server, request_named
 from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
@@ -138,7 +138,7 @@ class Evals:
 
     def go(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         """Run the snippet now, or have the training stop for it at the boundary after `count` steps."""
-        armed = (key[0], str(request["of"]).encode())
+        armed = request_named(key, request)
         session = self._sessions.get(armed)
         if session is None or session.started or session.ticket is not None:
             raise Refused("protocol", "go for a snippet that is not armed")
@@ -157,14 +157,14 @@ class Evals:
 
     def stay(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         """The client is still there: keep waiting for `run`."""
-        session = self._sessions.get((key[0], str(request["of"]).encode()))
+        session = self._sessions.get(request_named(key, request))
         if session is not None and not session.started and session.ticket is not None:
             session.expires = time.monotonic() + CLIENT_TIMEOUT_SECONDS
             session.gate.extend()
 
     def run(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         """Every rank is ready: let the snippet run."""
-        session = self._sessions.get((key[0], str(request["of"]).encode()))
+        session = self._sessions.get(request_named(key, request))
         if session is None or session.ticket is None:
             raise Refused("protocol", "run for a snippet that is not ready")
         self._allow(session)
@@ -177,7 +177,7 @@ class Evals:
     def _request(self, armed: Key, session: _Session, count: int) -> None:
         """Have it run at the boundary after `count` steps once `run` comes; -1: at the next one, without `run`."""
 
-        def run(frame: Any) -> None:
+        def at_boundary(frame: Any) -> None:
             allowed, since = False, time.perf_counter_ns()
             if count >= 0:
                 self._server.post(armed, wire.READY)
@@ -193,7 +193,7 @@ class Evals:
         def missed() -> None:
             self._miss(armed, f"the step is past: {self._steps.count} boundaries are done, {count} were asked for")
 
-        session.ticket = self._boundary.request(run, count, missed)
+        session.ticket = self._boundary.request(at_boundary, count, missed)
         if armed not in self._sessions:  # the boundary was past already
             session.ticket = None
 

@@ -27,6 +27,11 @@ _MOST_STREAMS, _MOST_STREAMS_PER_CLIENT = 64, 4  # at once; our own clients use 
 _WORK_S, _REST_S = 200e-6, 1000e-6
 
 
+def request_named(key: Key, request: dict[str, Any]) -> Key:
+    """The earlier request of this client that the request is about."""
+    return key[0], str(request["of"]).encode()
+
+
 class Refused(Exception):
     """A request that cannot be served; (code, message) go to the client."""
 
@@ -225,7 +230,7 @@ class Server:
             running.touched = time.monotonic()
 
     def _cancel(self, key: Key, request: dict[str, Any], payload: Frames) -> None:
-        cancelled = (key[0], str(request["of"]).encode())
+        cancelled = request_named(key, request)
         if self._running.pop(cancelled, None) is not None:
             self._fail(cancelled, "interrupted", "cancelled")
         self.on_cancel(cancelled)

@@ -37,7 +37,7 @@ class Sampling:
         self.spent_ns = 0  # summed by the taps while they time themselves
         self.cost_ns: int | None = None  # of one sampled step
         self._costs: deque[int] = deque(maxlen=4)
-        self.gate: Callable[[int, bool], None] = noop
+        self.switch_taps: Callable[[int, bool], None] = noop
         self._measuring = False
 
     def begin_step(self, step: int, since_attach: int, step_ns: Callable[[], int | None]) -> tuple[int, int]:
@@ -50,7 +50,7 @@ class Sampling:
         index = step % BLOCK
         self._measuring = bool(flags & SAMPLED) and self.sample is None and index == _MEASURED_STEP
         self.spent_ns = 0
-        self.gate(flags, self._measuring)
+        self.switch_taps(flags, self._measuring)
         return flags, 1 if self._measuring else (_MEASURED_STEP if index < _MEASURED_STEP else BLOCK) - index
 
     def _flags(self, block: int, since_attach: int) -> int:
@@ -85,7 +85,7 @@ class Sampling:
 
     def close(self) -> None:
         """Call this when the taps are gone."""
-        self.gate = noop
+        self.switch_taps = noop
 
     def settings(self) -> dict[str, Any]:
         return {

@@ -27,7 +27,7 @@ class TorchTaps:
             tap.install()
         # Held while taps are switched; never released again once they are removed.
         self._gate = sys.modules["_thread"].allocate_lock()
-        context.sampling.gate = self._switch
+        context.sampling.switch_taps = self._switch
 
     def _switch(self, flags: int, measured: bool) -> None:
         """Switch all taps for the step that begins; on the training thread, which never waits."""

@@ -22,7 +22,7 @@ import click
 from probe.errors import UsageError
 
 from . import table
-from .result import Result
+from .result import Tabular
 
 BINARY = ("parquet", "arrow")
 SUFFIXES = {".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet",
@@ -75,7 +75,7 @@ class Output:
         if self.file is not None and not os.access(Path(self.file).parent, os.W_OK):
             raise UsageError(f"Cannot write {self.file}: no such folder, or not writable.", "Give another: -o FILE")
 
-    def show(self, result: Result) -> None:
+    def show(self, result: Tabular) -> None:
         """Write the result; the row count of a table or a file goes to stderr."""
         self.write(result)
         if self.file is not None:
@@ -83,7 +83,7 @@ class Output:
         elif self.kind == "table":
             print(f"({rows(result)})", file=sys.stderr)
 
-    def write(self, result: Result) -> None:
+    def write(self, result: Tabular) -> None:
         """Write the result and nothing else; everything except a table in a terminal is UTF-8 in any locale."""
         sys.stdout.flush()
         stdout = nullcontext(sys.stdout.buffer)
@@ -96,18 +96,18 @@ class Output:
             sink.flush()
 
 
-def rows(result: Result) -> str:
+def rows(result: Tabular) -> str:
     return f"{result.count} row{'s' * (result.count != 1)}"
 
 
-def _write_table(result: Result, sink: BinaryIO, to_file: bool) -> None:
+def _write_table(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
     in_terminal = not to_file and sys.stdout.isatty()
     encoding = sys.stdout.encoding if in_terminal else "utf-8"
     lines = table.render(result, shutil.get_terminal_size().columns if in_terminal else None)
     sink.writelines(f"{line}\n".encode(encoding, "backslashreplace") for line in lines)
 
 
-def _write_csv(result: Result, sink: BinaryIO, to_file: bool) -> None:
+def _write_csv(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
     """RFC 4180 with \\n; NULL is an empty field, a list or struct its JSON."""
     text = io.TextIOWrapper(sink, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
@@ -117,7 +117,7 @@ def _write_csv(result: Result, sink: BinaryIO, to_file: bool) -> None:
     text.detach()
 
 
-def _write_json(result: Result, sink: BinaryIO, to_file: bool) -> None:
+def _write_json(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
     separator = "["
     for line in _objects(result):
         sink.write(f"{separator}{line}".encode())
@@ -125,11 +125,11 @@ def _write_json(result: Result, sink: BinaryIO, to_file: bool) -> None:
     sink.write(b"]\n" if separator != "[" else b"[]\n")
 
 
-def _write_ndjson(result: Result, sink: BinaryIO, to_file: bool) -> None:
+def _write_ndjson(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
     sink.writelines(f"{line}\n".encode() for line in _objects(result))
 
 
-def _write_parquet(result: Result, sink: BinaryIO, to_file: bool) -> None:
+def _write_parquet(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -140,7 +140,7 @@ def _write_parquet(result: Result, sink: BinaryIO, to_file: bool) -> None:
         raise UsageError(f"Parquet cannot hold this: {reason}.", "Cast the column to VARCHAR, or use arrow.") from error
 
 
-def _write_arrow(result: Result, sink: BinaryIO, to_file: bool) -> None:
+def _write_arrow(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
     """The IPC stream format, which works in a pipe; in a file the IPC file format: .arrow and .feather mean that."""
     import pyarrow as pa
 
@@ -149,13 +149,13 @@ def _write_arrow(result: Result, sink: BinaryIO, to_file: bool) -> None:
 
 
 # Each gets the result, where to write it, and whether that is a file.
-WRITERS: dict[str, Callable[[Result, BinaryIO, bool], None]] = {
+WRITERS: dict[str, Callable[[Tabular, BinaryIO, bool], None]] = {
     "table": _write_table, "csv": _write_csv, "json": _write_json, "ndjson": _write_ndjson,
     "parquet": _write_parquet, "arrow": _write_arrow,
 }  # fmt: skip
 
 
-def _objects(result: Result) -> Iterator[str]:
+def _objects(result: Tabular) -> Iterator[str]:
     for batch in result.batches():
         for row in zip(*batch, strict=True):
             values = {name: _jsonable(value) for name, value in zip(result.names, row, strict=True)}

@@ -78,7 +78,7 @@ class ArrowResult:
         return self.table.rename_columns(self.names)
 
 
-Result = Records | ArrowResult
+Tabular = Records | ArrowResult
 
 
 def unique(names: list[str]) -> list[str]:

@@ -13,13 +13,13 @@ from decimal import Decimal
 from textwrap import wrap
 from typing import Any
 
-from .result import Result
+from .result import Tabular
 
 GAP = "  "
 LEAST_WIDTH = 26  # a text column is never cut below this: times and most names of modules stay whole
 
 
-def render(result: Result, width: int | None = None) -> Iterator[str]:
+def render(result: Tabular, width: int | None = None) -> Iterator[str]:
     """The lines of the table.  width: of the terminal, None for no limit."""
     header = [plain(name) for name in result.names]
     widths = [text_width(name) for name in header]

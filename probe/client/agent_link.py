@@ -195,7 +195,8 @@ class AgentLink:
 
     def welcome(self, header: Header) -> None:
         """Take the agent's first reply, which tells whether its process runs on this machine."""
-        facts = self.facts = header["facts"]
+        self.facts = header["facts"]
+        facts = self.facts  # perhaps with other numbers of steps
         self.role = str(header.get("role", CONTROL))
         if not self.address.pid:
             found = agent_memory.here(facts)

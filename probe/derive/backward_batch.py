@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.integers import Ints
-from .backward import Instances, Marks, Passes, lengths
-from .backward import resolve as resolve_each
+from .backward import Instances, Marks, Passes, lengths, resolve
 from .call_tree import Calls, CallTree
 
 LEAST = 8  # passes of a shape; for fewer a matrix is not worth its cost
@@ -28,7 +27,7 @@ Times = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.uint64]
 
 
-def resolve(
+def resolve_by_shape(
     passes: Passes, marks: Marks, tree: CallTree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
 ) -> Instances:
     """The same as probe.derive.backward.resolve()."""
@@ -123,7 +122,7 @@ class _Shape:
         called = calls.module[calls.number == one]
         unit_calls = Calls(np.repeat(numbers, len(called)), np.tile(called, count + 1))
         of_each, nothing = np.full(count + 1, roots[one]), np.zeros(0, np.int64)
-        found = resolve_each(unit_passes, unit_marks, tree, of_each, (nothing, nothing), unit_calls)
+        found = resolve(unit_passes, unit_marks, tree, of_each, (nothing, nothing), unit_calls)
         order = np.argsort(found.number, kind="stable").reshape(count + 1, -1)
         last = order[-1]
         own, total = (values[order[:-1]].T.astype(np.float64) for values in (found.own, found.total))
@@ -161,10 +160,10 @@ def _some(
 ) -> Instances:
     """These passes by resolve() alone."""
     if len(rest) == len(passes.start):
-        return resolve_each(passes, marks, tree, roots, recomputed, calls)
+        return resolve(passes, marks, tree, roots, recomputed, calls)
     place = np.full(len(passes.start) + 1, -1, np.int64)
     place[rest] = np.arange(len(rest))
     marks, calls = marks.of(place[marks.number] >= 0), calls.of(place[calls.number] >= 0)
     marks, calls = replace(marks, number=place[marks.number]), replace(calls, number=place[calls.number])
-    found = resolve_each(passes.of(rest), marks, tree, roots[rest], recomputed, calls)
+    found = resolve(passes.of(rest), marks, tree, roots[rest], recomputed, calls)
     return Instances(rest[found.number], found.module, partial(getattr, found))

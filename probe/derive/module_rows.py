@@ -14,7 +14,7 @@ from ..arrays.nesting import depth_below
 from ..snapshot.rows import Rows
 from ..streams import FORWARD, KIND_MASK
 from .backward import Instances, Marks, Passes, place_marks
-from .backward_batch import resolve
+from .backward_batch import resolve_by_shape
 from .call_tree import Calls, CallSites, CallTree, places_of_marks
 from .device_times import DeviceTimes, Timed
 from .partition import Partition
@@ -89,7 +89,7 @@ def backwards(
     roots = _roots(part, spans, passes, marks, tree)
 
     def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:
-        return resolve(passes, marks, tree, roots, recomputed, made)
+        return resolve_by_shape(passes, marks, tree, roots, recomputed, made)
 
     found = resolved(passes, marks, spans.recomputed())
     return found, lambda: devices.of_backwards(passes, engines, marks, resolved)

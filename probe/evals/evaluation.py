@@ -30,7 +30,7 @@ from .. import protocol as wire
 from ..client.agent_requests import chosen
 from ..client.client import AgentLink, Call, Client, Header
 from ..errors import EvalError, ProbeError, SilentError
-from ..snapshot.align import Alignment, may_change
+from ..snapshot.align import Alignment, may_change, refresh
 
 OnOutput = Callable[[list[int], str, str], None]
 EvalResult = list["RankResult"]
@@ -99,10 +99,10 @@ def evaluate(
         snippet = replace(snippet, ranks=here)
     missed: BaseException | None = None
     for number in range(_ATTEMPTS):
-        attempt = _Attempt(client, snippet, patience, on_output)
+        attempt = _Attempt(client, snippet, patience, on_output, together, number)
         try:
             attempt.arm(links)
-            attempt.go(together, number)
+            attempt.go()
             attempt.finish()
         except BaseException as error:
             stuck = attempt.withdraw()
@@ -131,12 +131,16 @@ class _Rank:
 
 
 class _Attempt:
-    """One attempt: a call per armed rank, and what came of it."""
+    """One attempt: a call per armed rank, and what came of it.  together: at one step of the job; number: from 0."""
 
-    def __init__(self, client: Client, snippet: Snippet, patience: float, on_output: OnOutput | None) -> None:
+    def __init__(
+        self, client: Client, snippet: Snippet, patience: float, on_output: OnOutput | None, together: bool, number: int
+    ) -> None:
         self._client, self._snippet, self._patience, self._on_output = client, snippet, patience, on_output
+        self._together, self._number = together, number
         self._ranks: dict[Call, _Rank] = {}
-        self._together, self._released = False, False
+        self._round_trip = 0.0  # seconds that arm() took
+        self._released = False
         self._stayed = time.monotonic()  # when the last `stay` went out
 
     def arm(self, links: Sequence[AgentLink]) -> None:
@@ -150,19 +154,18 @@ class _Attempt:
             raise SilentError(f"Rank {', '.join(late)} does not answer: nothing was run.")
         self._round_trip = time.monotonic() - begun
 
-    def go(self, together: bool, attempt: int) -> None:
+    def go(self) -> None:
         """Let it run: at once, at each rank's next boundary, or at one step of the job."""
         if not self._snippet.now:
             for call, rank in self._ranks.items():
                 self._must_step(call, rank.armed.get("waiting"))
-        if together:
+        if self._together:
             if any(call.link.facts.step_base != rank.armed["base"] for call, rank in self._ranks.items()):
                 raise EvalError("the step numbers have just changed.", "", "eval-missed")
             completed = max(call.link.facts.step_base + int(rank.armed["count"]) for call, rank in self._ranks.items())
-            step = completed + self._margin() * 4**attempt
+            step = completed + self._margin() * 4**self._number
             for call, rank in self._ranks.items():
                 rank.count = step - call.link.facts.step_base
-        self._together = together
         for call, rank in self._ranks.items():
             self._client.send(call.link, wire.GO, of=call.id.decode(), count=rank.count)
 
@@ -190,9 +193,7 @@ class _Attempt:
         self._until(end, lambda: all(call.over for call in self._ranks))
         # ranks that had not stepped since their attach know only now what step the job has come to
         late = [call.link for call in self._ranks if may_change(call.link)] if not self._snippet.now else []
-        for hello in self._client.ask(wire.HELLO, time.monotonic() + self._patience, late, protocol=wire.PROTOCOL):
-            if hello.answer is not None:
-                hello.link.facts = hello.answer["facts"]
+        refresh(self._client, late, time.monotonic() + self._patience)
 
     def _until(self, end: float, done: Callable[[], bool]) -> None:
         while not done():

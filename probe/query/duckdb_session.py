@@ -17,7 +17,7 @@ from typing import TypeVar
 import duckdb
 
 Part = TypeVar("Part")
-Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 SCHEMAS = ("host", "probe", "python")
 PATH = f"main,{','.join(SCHEMAS)}"  # for SHOW TABLES, and to write less
@@ -30,14 +30,14 @@ class Worker:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "probe")
 
-    def begin(self, work: Callable[[], Result]) -> Future[Result]:
+    def begin(self, work: Callable[[], Value]) -> Future[Value]:
         return self._pool.submit(work)
 
-    def share(self, work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+    def share(self, work: Callable[[Part], Value], parts: Sequence[Part]) -> list[Value]:
         """The result for each part, worked out on this thread or the other; the first error ends it."""
         if len(parts) == 1:
             return [work(parts[0])]
-        left, done = deque(enumerate(parts)), dict[int, Result]()
+        left, done = deque(enumerate(parts)), dict[int, Value]()
 
         def some() -> None:
             while True:
@@ -92,13 +92,13 @@ def _open() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def interruptibly(call: Callable[[], Result], interrupt: Callable[[], None], unwanted: Callable[[], bool]) -> Result:
+def interruptibly(call: Callable[[], Value], interrupt: Callable[[], None], unwanted: Callable[[], bool]) -> Value:
     """What the call returns, or raises, run on a thread of its own: a signal's handler would wait for its end else.
 
     interrupt() ends the call, once `unwanted` holds or a handler raises here.  It is repeated until the call is over,
     for DuckDB forgets what comes before it begins.
     """
-    outcome: Future[Result] = Future()
+    outcome: Future[Value] = Future()
 
     def run() -> None:
         try:

@@ -60,11 +60,9 @@ def fold(statement: Statement, max_step: MaxStep | None = None) -> str:
     if not statement.may_fold(max_step is not None) or statement.tree is None:
         return statement.sql
     connection = statement.connection
-    if max_step is not None:
-        with contextlib.suppress(duckdb.Error):  # the query is wrong: DuckDB says so about the user's own text
-            for bounded in max_step.bounded(statement.tree):
-                if _value(connection, bounded)[1] is not None:
-                    return text_of(connection, bounded)
+    with contextlib.suppress(duckdb.Error):  # the query is wrong: DuckDB says so about the user's own text
+        if bounded := _bounded(connection, statement.tree, max_step):
+            return text_of(connection, bounded[0])
     folded = 0
     for node, parent, key in statement.scalar_subqueries():
         if folded < _MAX_FOLDED and (constant := _constant(connection, node, max_step)) is not None:
@@ -80,13 +78,23 @@ def _value(connection: duckdb.DuckDBPyConnection, node: Node) -> tuple[int, str 
     return int(count), value, str(kind)
 
 
+def _bounded(
+    connection: duckdb.DuckDBPyConnection, node: Node, max_step: MaxStep | None
+) -> tuple[Node, tuple[int, str | None, str]] | None:
+    """The query over just enough of the newest steps to have a value, and that; None where a bound does not help."""
+    for bounded in max_step.bounded(node) if max_step is not None else ():
+        found = _value(connection, bounded)
+        if found[1] is not None:
+            return bounded, found
+    return None
+
+
 def _constant(connection: duckdb.DuckDBPyConnection, node: Node, max_step: MaxStep | None) -> Node | None:
     """The subquery's value as a node of the tree, None if it does not stand alone or is not one value."""
     query = node["subquery"]["node"]
     try:
-        found = (_value(connection, each) for each in (max_step.bounded(query) if max_step is not None else ()))
-        known = next((each for each in found if each[1] is not None), None)
-        count, value, kind = known or _value(connection, query)
+        bounded = _bounded(connection, query, max_step)
+        count, value, kind = bounded[1] if bounded else _value(connection, query)
         if count != 1:
             return None
         literal = "NULL" if value is None else "'" + value.replace("'", "''") + "'"

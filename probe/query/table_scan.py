@@ -108,8 +108,8 @@ class TableScan:
                 work = partial(derived_together, batch, self.table.streams, derive)
                 piece = derived_in_parts([work], self._worker)
                 members = tuple(part.rank for part in batch)
-                whole = all(since[rank] is None for rank in members)
-                self._put(_Derived(members, None if whole else first, [piece]))
+                from_start = all(since[rank] is None for rank in members)
+                self._put(_Derived(members, None if from_start else first, [piece]))
                 for rank in members:
                     del parts[rank]
         for rank, part in parts.items():
@@ -132,10 +132,10 @@ class TableScan:
 
     def _fetched(self, since: Mapping[Rank, int | None]) -> dict[Rank, Partition]:
         """Each rank's rows since a moment (None: all).  First of all they are fetched, so that a rank that falls silent
-        is in no result.  Whole ranks, where all ranks are wanted whole: other tables want them too."""
-        whole = len(since) == len(self._snapshot.ranks) and not any(each is not None for each in since.values())
+        is in no result.  Where everything is wanted of all ranks, the ranks keep it: other tables want it too."""
+        everything = len(since) == len(self._snapshot.ranks) and not any(each is not None for each in since.values())
         recent = RecentRows(self._snapshot, since)
-        rows = {rank: rank.rows if whole else partial(recent.rows, rank) for rank in since}
+        rows = {rank: rank.rows if everything else partial(recent.rows, rank) for rank in since}
         for of_rank in rows.values():
             for stream in self.table.streams:
                 with contextlib.suppress(RankLeft):
@@ -143,18 +143,18 @@ class TableScan:
         parts = {}
         for rank, of_rank in rows.items():
             with contextlib.suppress(RankLeft):
-                timeline = rank.timeline if whole else Timeline(rank, of_rank, rank.facts.step_base)
+                timeline = rank.timeline if everything else Timeline(rank, of_rank, rank.facts.step_base)
                 parts[rank] = Partition(rank, of_rank, timeline)
         return {rank: part for rank, part in parts.items() if not rank.left}
 
     def _put_rank(
-        self, rank: Rank, piece: LazyColumns, first: int | None, whole: bool, cache: DerivedCache | None
+        self, rank: Rank, piece: LazyColumns, first: int | None, from_start: bool, cache: DerivedCache | None
     ) -> None:
-        """Take a rank's rows, and those that are cached before them.  whole: the rows begin where the stream does."""
-        if self._by_step and (whole or cache is not None):
+        """Take a rank's rows, and those that are cached before them.  from_start: they begin where the stream does."""
+        if self._by_step and (from_start or cache is not None):
             self._caches.put(rank, self.table, piece, cache)
         if cache is None:
-            self._put(_Derived((rank,), None if whole else first, [piece]))
+            self._put(_Derived((rank,), None if from_start else first, [piece]))
         else:
             cached = cache.since(-1 if first is None else first)
             self._put(_Derived((rank,), first, [*cached, piece.take(piece.steps >= cache.upto)]))

@@ -90,10 +90,14 @@ class Alignment:
         return [link for link in self._client.links if not link.silent]
 
     def _refresh(self) -> None:
-        end = time.monotonic() + self._timeout
-        for call in self._client.ask(wire.HELLO, end, self._answering(), protocol=wire.PROTOCOL):
-            if call.answer is not None:
-                call.link.facts = call.answer["facts"]
+        refresh(self._client, self._answering(), time.monotonic() + self._timeout)
+
+
+def refresh(client: Client, links: Sequence[AgentLink], deadline: float) -> None:
+    """Take the facts of those agents that answer as they are now."""
+    for call in client.ask(wire.HELLO, deadline, links, protocol=wire.PROTOCOL):
+        if call.answer is not None:
+            call.link.facts = call.answer["facts"]
 
 
 def may_change(link: AgentLink) -> bool:

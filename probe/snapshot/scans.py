@@ -143,7 +143,7 @@ class Scans:
             scans.append(_scan(rank, stream, *within))
         return {scan.rank: scan.table for scan in self._run(scans)}
 
-    def stream(self, calls: Sequence[Call], take: OnReply) -> None:
+    def receive(self, calls: Sequence[Call], take: OnReply) -> None:
         """Take streams to their ends, or errors; the time-out runs anew with everything that comes."""
         heard = began = time.monotonic()
 
@@ -186,7 +186,7 @@ class Scans:
         self._account.scans += [scan for scan in scans if not scan.is_empty and self._read(scan)]
         self._account.seconds += time.monotonic() - began
         calls = {self._send(scan): scan for scan in scans if not scan.is_empty and not scan.is_read}
-        self.stream(list(calls), lambda call, header, payload: calls[call].take(header["first"], payload[1].buffer))
+        self.receive(list(calls), lambda call, header, payload: calls[call].take(header["first"], payload[1].buffer))
         self._account.scans += calls.values()
         for call, scan in calls.items():
             if call.error is not None:

@@ -33,14 +33,14 @@ class Everything:
         return SAMPLED
 
     def _begin_step(self, flags: int) -> tuple[int, int]:
-        self._agent.sampling.gate(flags, False)
+        self._agent.sampling.switch_taps(flags, False)
         return flags, _FOR_GOOD
 
     def _rows(self) -> int:
         return sum(int(self._agent.streams[name].position()) for name in (STEPS, SPANS))
 
     def take(self) -> int:
-        self._agent.sampling.gate(BARE, False)
+        self._agent.sampling.switch_taps(BARE, False)
         self._agent.taps.by_name["optimizer"].remove()
         return self._rows() - self._before
 

@@ -49,7 +49,7 @@ class Backward(Tap):
         self._marks, self._ident = context.streams[MARKS], sys.modules["_thread"].get_ident
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
         self._engine = self._engine_homes[1]._engine_run_backward
-        self.samples, self._sampling = context.steps.samples, context.sampling
+        self._samples, self._sampling = context.steps.samples, context.sampling
         self._wrapped_engine = self.wrap_engine(context.streams[SPANS].append)
         self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
         unseen(Backward.make_carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
@@ -163,7 +163,7 @@ class Backward(Tap):
     def wrap_engine(self, append: Callable[..., Any]) -> Callable[..., Any]:
         """The engine with a clock around it; append() writes the row of a pass, on the thread that ran it."""
         clock, engine = perf_counter_ns, self._engine
-        ident, report_fault, samples, modules = self._ident, self.report_fault, self.samples, sys.modules
+        ident, report_fault, samples, modules = self._ident, self.report_fault, self._samples, sys.modules
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             trains = kwargs.get("accumulate_grad")  # not for autograd.grad(), which models call in their forward

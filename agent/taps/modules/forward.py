@@ -58,7 +58,7 @@ class Forward(Tap):
         self._original: types.CodeType = self._target.__code__
         if not is_known(self._original):
             raise LookupError("nn.Module._wrapped_call_impl is not the known one")
-        counting = _counting(backward.samples, context.reporter(self.name))
+        counting = _counting(context.steps.samples, context.reporter(self.name))
         row = row_after(spans, backward)
         self.marking = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
         self._unmarked = counting | _globals(_nothing, row, row)

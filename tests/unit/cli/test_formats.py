@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from probe.cli.output.formats import WRITERS, Output
-from probe.cli.output.result import ArrowResult, Records, Result, interval, unique
+from probe.cli.output.result import ArrowResult, Records, Tabular, interval, unique
 from probe.errors import UsageError
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)
@@ -42,7 +42,7 @@ FIRST = {
 }
 
 
-def written(format: str, result: Result) -> bytes:
+def written(format: str, result: Tabular) -> bytes:
     sink = io.BytesIO()
     WRITERS[format](result, sink, False)
     return sink.getvalue()

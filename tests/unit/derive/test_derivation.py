@@ -248,5 +248,5 @@ def test_passes_of_one_shape_are_as_each_by_itself(programs: list, order: list, 
         patch.setattr(backward_batch, "LEAST", 2)
         fields = ("number", "module", "start", "thread", "own", "total")
         together, single = (sorted(zip(*(getattr(found, field).tolist() for field in fields), strict=True))
-                            for found in (backward_batch.resolve(*asked), resolve(*asked)))  # fmt: skip
+                            for found in (backward_batch.resolve_by_shape(*asked), resolve(*asked)))  # fmt: skip
     assert together == single

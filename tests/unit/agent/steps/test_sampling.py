@@ -23,7 +23,7 @@ def flags_of(sampling: Sampling, steps: range, cost_ns: int = 0, step_ns: int = 
         if measured:
             sampling.spend(cost_ns)
 
-    sampling.gate = gate
+    sampling.switch_taps = gate
     for step in steps:
         if step >= due:
             flags, after = sampling.begin_step(step, step - steps.start, lambda: step_ns)
@@ -59,7 +59,7 @@ def test_phases_of_steps_too_short_for_their_clocks_are_timed_only_in_sampled_st
 
 def test_a_core_lost_while_a_step_is_measured_does_not_thin_the_samples() -> None:
     sampling, costs = Sampling(), iter([125_000, 90 * MS, 125_000, 50 * MS] * 10)
-    sampling.gate = lambda flags, measured: sampling.spend(next(costs)) if measured else None
+    sampling.switch_taps = lambda flags, measured: sampling.spend(next(costs)) if measured else None
     for step in range(400):
         if step % BLOCK in (0, 5, 6):
             sampling.begin_step(step, step, lambda: 100 * MS)
@@ -99,7 +99,7 @@ def test_the_taps_time_themselves_in_one_step_of_a_sampled_block_and_only_for_au
         due = 0
         for step in range(40):
             if step >= due:
-                sampling.gate = lambda flags, timed, step=step: measured.append(step) if timed else None  # type: ignore[misc]
+                sampling.switch_taps = lambda flags, timed, step=step: measured.append(step) if timed else None  # type: ignore[misc]
                 due = step + sampling.begin_step(step, step, lambda: MS)[1]
         assert measured == ([5, 15, 25, 35] if sample == "auto" else [])
 
