@@ -140,7 +140,7 @@ class Agent:
             "step_ns": steps.typical_ns(),
             "last_step_ns": steps.last_ns,
             "sampling": self.sampling.settings(),
-            "collectives_ns": taps.by_name["collectives"].since_ns if taps is not None else None,
+            "collectives_ns": taps.since_ns("collectives") if taps is not None else None,
             "taps": {**of_torch, **self.sampler_loop.states()},
             "peers": self.peers.state,
             "trouble": self.boundary.trouble or self.server.fault,

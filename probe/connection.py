@@ -43,7 +43,7 @@ class Connection:
     Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
 
     notes: what the user should know about the last call, except query(), whose Result has its own; unreached: the ranks
-    that the last stacks(), set() or detach() did not reach; account: what the last query or snapshot has fetched.
+    that the last stacks(), set() or detach() did not reach.
     """
 
     def __init__(self, resolved: Resolved, timeout: float = 10.0, key: str | None = None) -> None:

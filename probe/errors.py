@@ -99,7 +99,8 @@ class ProbeError(Exception):
     codes: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
-        cls.code = next(iter(cls.codes))
+        if "codes" in vars(cls):
+            cls.code = next(iter(cls.codes))
 
     def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(message)

@@ -74,7 +74,9 @@ class Loaders:
 
     def _name(self, serial: int, iterator: Any, sampler: Any) -> None:
         def is_loader(value: Any) -> bool:
-            held = value.__dict__ if self._type in type(value).__mro__ else {}
+            if self._type not in type(value).__mro__:
+                return False
+            held = value.__dict__
             return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
 
         try:

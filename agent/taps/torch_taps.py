@@ -6,7 +6,7 @@ Invariant: a tap that raises is turned off and named; the training step never se
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ...streams import BARE
 from .registry import TAPS
@@ -21,9 +21,14 @@ class TorchTaps:
 
     def __init__(self, context: TapContext) -> None:
         self._context, self.by_name, self._faults = context, context.taps, context.faults
-        for tap in TAPS:
-            self.by_name[tap.name] = tap.make(context)
-        for tap in self.by_name.values():
+        try:
+            for each in TAPS:
+                self.by_name[each.name] = each.make(context)
+        except BaseException:
+            self.by_name.clear()  # else the taps made so far and their reporters keep one another
+            raise
+        self._taps = tuple(self.by_name.values())  # two threads may take the taps out at once: one clears by_name
+        for tap in self._taps:
             tap.install()
         # Held while taps are switched; never released again once they are removed.
         self._gate = sys.modules["_thread"].allocate_lock()
@@ -34,7 +39,7 @@ class TorchTaps:
         if not self._gate.acquire(False):
             return
         try:
-            for tap in self.by_name.values():
+            for tap in self._taps:
                 is_off = not self._faults.keys().isdisjoint(tap.off_after)
                 tap.switch(BARE if is_off else flags, self._context.sampling.spend if measured else None)
         finally:
@@ -42,54 +47,58 @@ class TorchTaps:
 
     def tend(self) -> None:
         """Do what could not be done at once: install hooks that the job was inside, kernels that need a boundary."""
-        for tap in self.by_name.values():
+        for tap in self._taps:
             tap.tend()
         self.drain()
 
     def drain(self) -> None:
         """Write what is known by now to the streams."""
-        for name, tap in self.by_name.items():
-            if name not in self._faults:
+        for tap in self._taps:
+            if tap.name not in self._faults:
                 tap.drain()
 
     @property
     def due_s(self) -> float:
         """Seconds until tend() should run again."""
-        waits = any(tap.waits for name, tap in self.by_name.items() if name not in self._faults)
+        waits = any(tap.waits for tap in self._taps if tap.name not in self._faults)
         return _SOON_S if waits else 1.0
 
     def states(self) -> dict[str, str]:
         """The state of each tap: on, or off and why."""
-        return states_of(self.by_name, self._faults)
+        return states_of(self._taps, self._faults)
+
+    def since_ns(self, name: str) -> int | None:
+        """When this tap's recording began, if it began after the attach."""
+        return next((tap.since_ns for tap in self._taps if tap.name == name), None)
 
     def remove(self) -> list[str]:
         """Remove everything; returns what had to stay, in words."""
         self._gate.acquire(True, 1.0)  # for good; another detach may hold it already
-        return [left for tap in reversed(self.by_name.values()) if (left := tap.remove())]
+        return [left for tap in reversed(self._taps) if (left := tap.remove())]
 
     def forget(self) -> None:
         """In a forked child: nothing of ours may run, and only this thread exists."""
         self._gate.acquire(False)
-        for tap in reversed(self.by_name.values()):
+        for tap in reversed(self._taps):
             tap.forget()
 
     def release(self) -> None:
         """Once all taps are removed: leave nothing to the garbage collector."""
-        taps = list(self.by_name.values())
+        taps, self._taps = self._taps, ()
         self.by_name.clear()
         self._context.sampling.close()
         for tap in taps:
             tap.release()
 
 
-def states_of(taps: Mapping[str, Tap], faults: Mapping[str, str]) -> dict[str, str]:
+def states_of(taps: Iterable[Tap], faults: Mapping[str, str]) -> dict[str, str]:
     """The state of each tap that has one; a fault of another tap that switched it off is its reason, too."""
     states = {}
-    for name, tap in taps.items():
-        why = next((faults[each] for each in (name, *tap.off_after) if each in faults), None)
+    for tap in taps:
+        why = next((faults[each] for each in (tap.name, *tap.off_after) if each in faults), None)
         state = tap.state
-        if name in faults or state is not None:
-            states[name] = f"off: {why}" if why else str(state)
+        if tap.name in faults or state is not None:
+            states[tap.name] = f"off: {why}" if why else str(state)
     return states
 
 

@@ -155,6 +155,7 @@ def _history() -> History:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = folder / "sql_history"
         file.touch(0o600)
+        file.open("ab").close()  # it may be a folder, or somebody else's
         file.chmod(0o600)
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
         say(f"The history of this shell is not kept: {error}")

@@ -44,11 +44,12 @@ class Alignment:
         if len(links) < 2 or (len(sources) == 1 and sources <= set(OWN)):
             self.lost = []
             return
-        self.lost = [link for link in links if not link.silent and not link.facts.step_settled]
-        if not self.lost:
+        lost = [link for link in links if not link.silent and not link.facts.step_settled]
+        if not lost:
             deadline = time.monotonic() + self._timeout
             lost = _align(self._client, links, deadline, _BOUNDARIES)
-            self.lost = _align(self._client, links, deadline, _MORE_BOUNDARIES) if lost else []
+            lost = _align(self._client, links, deadline, _MORE_BOUNDARIES) if lost else []
+        self.lost = lost  # only now: whoever is interrupted before this aligns again
 
     def update(self) -> None:
         """Align if anything may have changed since the last time."""
@@ -152,8 +153,11 @@ def _boundaries(
     def take(call: Call, header: Header, payload: Sequence[Any]) -> None:
         _add(seen[call], *_rows(call.link, int(header["first"]), payload[1].bytes))
 
-    client.wait(list(seen), deadline, take)
-    client.forget(seen)
+    try:
+        client.wait(list(seen), deadline, take)
+    finally:  # after Ctrl-C too: an answer that comes later is nobody's
+        client.cancel(call for call in seen if call.answer is None)
+        client.forget(seen)
     told = {call.link: found for call, found in seen.items() if call.answer is not None}
     stored = {link: _stored(link.pid) for link in links if link.silent and link.here}
     known = {link: {number: count for number, count in found.items() if number >= 0 and count != _AMBIGUOUS}

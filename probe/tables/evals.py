@@ -12,11 +12,13 @@ from ..streams import EVAL, KIND_MASK, SPANS
 from .declaration import IDENTITY, Table
 
 _NOT_RUN = "It has not run yet, or is still running."
-_LOGGED = (
+_ASKED = (
     Column("by", "VARCHAR", "", "Who asked for it.", "reader"),
     Column("where", "VARCHAR", "", "boundary (between two steps) or now (while the training goes on).", "reader"),
     Column("ranks", "INTEGER[]", "", "The ranks it was sent to.", "reader", "It was sent to all ranks."),
     Column("code", "VARCHAR", "", "The snippet.", "reader"),
+)
+_ENDED = (
     Column("ok", "BOOLEAN", "", "Whether it ended without an exception.", "agent", _NOT_RUN),
     Column("error", "VARCHAR", "", "The exception it raised.", "agent", "It raised none."),
     Column("changed", "VARCHAR[]", "", "Variables of the job that it rebound.", "agent", _NOT_RUN),
@@ -36,7 +38,8 @@ def derive(part: Partition) -> Columns:
         "start_ns": nullable(start, ran),
         "step": nullable(part.timeline.step(start), ran),
         "duration": nullable((end - start) / 1e9, ran),
-        **columns_of(_LOGGED, [{**part.log.evals[id], **part.log.evals_done.get(id, {})} for id in ids]),
+        **columns_of(_ASKED, [part.log.evals[id] for id in ids]),
+        **columns_of(_ENDED, [part.log.evals_done.get(id, {}) for id in ids]),
     }
 
 
@@ -52,7 +55,8 @@ TABLE = Table(
                "step everywhere"),
         Column("duration", "DOUBLE", "s", "How long it ran; at a boundary, how long the training was held.",
                "host's clock", _NOT_RUN),
-        *_LOGGED,
+        *_ASKED,
+        *_ENDED,
     ),
     streams=(SPANS,),
     derive=derive,

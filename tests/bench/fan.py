@@ -57,11 +57,11 @@ def simulated(ranks: int, rows: int) -> Iterator[tuple[list[subprocess.Popen[str
 
 def reader(attached: str, kill: int, profiled: bool) -> dict[str, Any]:
     """One reader: what it saw and how long it took.  kill: a process to be killed once it has connected."""
-    from probe import connection as of_connection
     from probe import tables  # noqa: F401  imports are not measured
     from probe.client.endpoints import Address, Resolved
     from probe.connection import Connection
     from probe.host.facts import Facts
+    from probe.query import database as of_database
 
     now = time.monotonic_ns()  # as an endpoint's facts are read when it is resolved
     known = [
@@ -70,7 +70,7 @@ def reader(attached: str, kill: int, profiled: bool) -> dict[str, Any]:
     ]
     profile = cProfile.Profile(time.process_time)
     if profiled:
-        of_connection.interruptibly = lambda call, *_: call()  # on this thread, which is the one that is profiled
+        of_database.interruptibly = lambda call, *_: call()  # on this thread, which is the one that is profiled
         profile.enable()
     begun = time.monotonic()
     with Connection(Resolved("fan", known), TIMEOUT_S) as connection:

@@ -60,6 +60,7 @@ def marks_on(
 ) -> Callable[[int, int], Callable[[Any], None]]:
     """For Backward: makes the hooks that write a mark so that they also time it on the device."""
     on, ident, clock_of, append = clocks.on, sys.modules["_thread"].get_ident, clocks.of_serial, marks.append
+    report_fault = clocks.report_fault  # a graph that the job keeps holds these hooks: they must not hold the clocks
 
     def writer(serial: int, kind: int) -> Callable[[Any], None]:
         mark_on_host = host_writer(serial, kind)
@@ -74,7 +75,7 @@ def marks_on(
                 append(now, serial, thread, kind)
                 clock.mark(now, thread)
             except Exception as error:  # inside a user's backward: no exception may escape
-                clocks.report_fault(error)
+                report_fault(error)
 
         return mark
 

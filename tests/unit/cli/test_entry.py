@@ -135,3 +135,11 @@ def test_quick_verbs_import_neither_pyarrow_nor_duckdb(verb: str) -> None:
 
 def test_every_error_class_is_in_the_tree() -> None:
     assert {kind for kind, _ in CODES.values()} == set(ProbeError.__subclasses__())
+
+
+def test_an_error_class_of_a_user_needs_no_codes() -> None:
+    class Own(QueryError):
+        code = "max-fetch"
+
+    assert (Own("too much").code, QueryError("wrong").code) == ("max-fetch", "query")
+    del Own

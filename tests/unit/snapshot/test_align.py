@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 from fake_agent import FakeAgent
 
+from probe import protocol as wire
 from probe.connection import Connection
+from probe.errors import Interrupted
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -88,6 +90,23 @@ def test_a_rank_without_a_common_boundary_is_aligned_later(agent: Make, connecte
     ranks[1].boundary(5, 5)
     connection.query("SELECT 1")
     assert bases(ranks)[1] == (5, "group_seq")
+
+
+def test_an_interrupted_alignment_is_made_up_for_by_the_next_query(agent: Make, connected: Connect) -> None:
+    ranks = [agent(0, world_size=2), agent(1, world_size=2)]
+    for at in range(5):
+        ranks[0].boundary(at, at)
+    ranks[1].boundary(4, 100)  # which no other rank has
+    connection = connected(*ranks, timeout=30)
+    ranks[0].boundary(5, 5)
+    ranks[1].boundary(5, 5)
+    handlers = ranks[1].server.handlers
+    scan, handlers[wire.SCAN] = handlers[wire.SCAN], lambda *_: connection.cancel()  # boundaries travel in scans
+    with pytest.raises(Interrupted):
+        connection.query("SELECT 1")
+    handlers[wire.SCAN] = scan
+    connection.query("SELECT 1")
+    assert bases(ranks)[1] == (4, "group_seq")
 
 
 def test_a_trainers_number_wins_over_a_schedulers_and_that_over_the_attach(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from probe.agent.steps.sampling import Sampling
+from probe.agent.taps import torch_taps
+from probe.agent.taps.device.calls import marks_on
 from probe.agent.taps.registry import TAPS
 from probe.agent.taps.tap import Tap, TapContext
 from probe.agent.taps.torch_taps import states_of
@@ -15,7 +21,7 @@ class Recorded(Tap):
     """A tap that notes how it is switched."""
 
     def __init__(self, *off_after: str) -> None:
-        self.off_after = off_after  # type: ignore[misc]
+        self.name, self.off_after = off_after[0] if off_after else "", off_after  # type: ignore[misc]
         self.switched: list[int] = []
 
     def switch(self, flags: int, spend: Any = None) -> None:
@@ -40,7 +46,7 @@ def test_the_first_fault_switches_off_the_taps_that_depend_on_it_and_no_other() 
 def test_a_tap_that_anothers_fault_switched_off_says_so() -> None:
     device = Recorded("device", "forward", "backward")
     device.why_off = "no such device"
-    taps: dict[str, Tap] = {"forward": Recorded("forward", "backward"), "device": device, "loader": Recorded("loader")}
+    taps = [Recorded("forward", "backward"), device, Recorded("loader")]
     assert states_of(taps, {}) == {"forward": "on", "device": "off: no such device", "loader": "on"}
     fault = "backward: ValueError()"
     assert states_of(taps, {"backward": fault}) == {
@@ -48,6 +54,50 @@ def test_a_tap_that_anothers_fault_switched_off_says_so() -> None:
         "device": f"off: {fault}",
         "loader": "on",
     }
+
+
+def test_taps_can_be_removed_by_two_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class ReleasedMeanwhile(Tap):
+        name = "slow"
+
+        def remove(self) -> str:
+            taps.release()  # as the thread that detached first
+            return "left"
+
+    class Fast(Tap):
+        name = "fast"
+
+    monkeypatch.setattr(torch_taps, "TAPS", (Fast, ReleasedMeanwhile))
+    context = made()
+    context.sampling = Sampling()
+    taps = torch_taps.TorchTaps(context)
+    assert taps.since_ns("fast") is None
+    assert taps.remove() == ["left"]
+    assert (taps.states(), taps.since_ns("fast"), context.taps) == ({}, None, {})
+
+
+def test_taps_that_cannot_all_be_made_leave_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unknown(Tap):
+        name = "unknown"
+
+        def __init__(self, context: TapContext) -> None:
+            raise ImportError("not this torch")
+
+    class Known(Tap):
+        name = "known"
+
+    monkeypatch.setattr(torch_taps, "TAPS", (Known, Unknown))
+    context = made()
+    with pytest.raises(ImportError):
+        torch_taps.TorchTaps(context)
+    assert context.taps == {}
+
+
+def test_the_hook_of_a_mark_does_not_hold_the_devices_clocks() -> None:
+    """The job may keep a graph, and with it the hooks, for longer than the agent lives."""
+    clocks: Any = SimpleNamespace(on=[], of_serial=lambda serial: None, report_fault=lambda error: None)
+    hook: Any = marks_on(clocks, SimpleNamespace(append=None), lambda serial, kind: id)(7, 1)  # type: ignore[arg-type]
+    assert all(cell.cell_contents is not clocks for cell in hook.__closure__)
 
 
 def test_a_fault_after_the_end_switches_nothing_off() -> None:
