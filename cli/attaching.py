@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from probe.errors import EndpointError, ProbeError, SilentError
-from probe.protocol import UNTESTED
 from probe.text import title
 
 from .session import say
@@ -116,6 +115,8 @@ def _attach_all(
 
 def _say_untested(attached: Iterable[Attached]) -> None:
     """Say on stderr what is off because it was never tested on a GPU: one line for all ranks that lack the same."""
+    from probe.protocol import UNTESTED
+
     lacking: dict[tuple[str, str], list[int]] = {}
     for each in attached:
         off = {name: each.taps[name] for name in _ON_DEVICES if each.taps.get(name, "").endswith(UNTESTED)}

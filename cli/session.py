@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 # A terminal that goes away, or a timeout around us, must not leave a snippet that holds the job.
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_signals = SimpleNamespace(pressed=False, pausing=False)  # of the connection in use: a signal has come; pause() runs
 
 
 def say(text: str) -> None:
@@ -40,14 +43,15 @@ def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connectio
     The first Ctrl-C, SIGTERM or SIGHUP cancels the running call, so that its end is reported properly; the second
     stops waiting for that.
     """
-    pressed = False
+    _signals.pressed = False
 
     def cancel() -> None:
-        nonlocal pressed
-        if pressed:
+        if _signals.pressed:
             raise KeyboardInterrupt
-        pressed = True
+        _signals.pressed = True
         connection.cancel()
+        if _signals.pausing:  # sleep() would go on
+            raise Interrupted("Interrupted.")
 
     ending = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     with connect(endpoint, timeout) as connection:
@@ -61,11 +65,22 @@ def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connectio
                     for note in connection.notes:
                         say(note)
         except ProbeError as error:
-            if pressed and not isinstance(error, Interrupted):
+            if _signals.pressed and not isinstance(error, Interrupted):
                 raise Interrupted("Interrupted.", str(error) if error.code == "eval-timeout" else "") from error
             raise
-        if pressed:
+        if _signals.pressed:
             raise Interrupted("Interrupted.")
+
+
+def pause(seconds: float) -> None:
+    """Sleep between two calls of a connection; a signal that comes now, or came after the last call, ends it."""
+    _signals.pausing = True
+    try:
+        if _signals.pressed:
+            raise Interrupted("Interrupted.")
+        time.sleep(seconds)
+    finally:
+        _signals.pausing = False
 
 
 @contextmanager

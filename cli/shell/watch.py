@@ -8,9 +8,7 @@ from __future__ import annotations
 import select
 import shutil
 import sys
-import termios
 import time
-import tty
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -84,6 +82,9 @@ def _keys() -> Iterator[None]:
 
     Ctrl-C keeps its meaning; Ctrl-Z is a key like any other, since suspending would leave the alternate screen on.
     """
+    import termios
+    import tty
+
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)

@@ -15,7 +15,7 @@ import click
 from probe.errors import HungError
 
 from ..options import SECONDS, Verb, endpoint_argument
-from ..session import connected
+from ..session import connected, pause
 
 if TYPE_CHECKING:
     from probe.diagnose.report import Report
@@ -45,7 +45,7 @@ def command(endpoint: str | None, watch: float | None, as_json: bool) -> None:
         while watch is not None and not (report.hung and time.monotonic() - since >= watch):
             if not report.hung:
                 since = time.monotonic()
-            time.sleep(min(watch / 3, _MOST_PAUSE_S))
+            pause(min(watch / 3, _MOST_PAUSE_S))
             report = connection.hang()
     if as_json:
         click.echo(json.dumps(asdict(report)))

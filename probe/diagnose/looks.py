@@ -19,8 +19,7 @@ from ..attach.gil_holder import describe_gil_holder
 from ..client.client import AgentLink, Client, Header
 from ..derive.partition import Partition
 from ..errors import SilentError
-from ..host.process_status import read_stat
-from ..host.processes import has_ended, is_stopped, process, ranks_below
+from ..host.processes import has_ended, is_stopped, process, ranks_below, read_stat
 from ..snapshot.flight_recorder import Entry, Pending, entries_of
 from ..snapshot.memory_source import MemorySource
 from ..snapshot.snapshot import Snapshot

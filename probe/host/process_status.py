@@ -9,9 +9,9 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ..text import grouped
+from .processes import read_stat
 
 _STATES = {
     "R": "running",
@@ -83,33 +83,6 @@ def _status(folder: str) -> Status:
         seccomp=fields.get("Seccomp", "0") != "0",
         shadow_stack="shstk" in fields.get("x86_Thread_features", ""),
     )
-
-
-class Stat(NamedTuple):
-    """The stat file of a process, whose cpu_ticks are those of all its threads, or of one thread.
-
-    flags: the kernel's PF_ flags; start_ticks: when it began, in clock ticks since boot; stack: where the kernel has
-    put it, 0 for a process that we may not look into.
-    """
-
-    name: str
-    state: str
-    ppid: int
-    flags: int
-    cpu_ticks: int
-    start_ticks: int
-    stack: int
-
-
-def read_stat(pid: int, tid: int | None = None) -> Stat:
-    """Of the process, or of one of its threads.  Raises OSError when there is none."""
-    with open(f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat", "rb", buffering=0) as file:
-        head, _, tail = file.read().rpartition(b")")
-    if not tail:  # it ends just now
-        raise ProcessLookupError
-    state, *numbers = tail.decode().split()  # from the 3rd field of proc(5) on
-    ppid, flags, user, system, start, stack = (int(numbers[field - 4]) for field in (4, 9, 14, 15, 22, 28))
-    return Stat(head.partition(b"(")[2].decode(errors="replace"), state, ppid, flags, user + system, start, stack)
 
 
 @dataclass(frozen=True)

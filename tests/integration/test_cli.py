@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -187,6 +189,28 @@ def _link(pid: int, descriptor: str) -> str:
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{pid}/fd/{descriptor}")
     return ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_hang_watch_also_between_two_looks(job: Target, probe: Probe, number: signal.Signals) -> None:
+    probe("attach", job.pid)
+    watching = subprocess.Popen(
+        [str(PROBE), str(job.pid), "hang", "--watch", "600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+    def pauses() -> bool:
+        """It sleeps for longer than between the two halves of a look."""
+        end = time.monotonic() + 1.5
+        while "nanosleep" in Path(f"/proc/{watching.pid}/wchan").read_text():
+            if time.monotonic() > end:
+                return True
+            time.sleep(0.05)
+        return False
+
+    until(pauses)
+    watching.send_signal(number)
+    _, err = watching.communicate(timeout=60)
+    assert watching.returncode == 130 and err.endswith("[interrupted] Interrupted.\n")
 
 
 def test_follow_attaches_to_ranks_started_by_a_restart(start: Start, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import signal
 import time
 
 from ...host.memory_maps import mapping_at
-from ...host.process_status import read_stat, thread_status
-from ...host.processes import has_ended
+from ...host.process_status import thread_status
+from ...host.processes import has_ended, read_stat
 from ..deferred_signals import ENDING, SignalPending
 from ..refusals import permission, refusal
 from .target import Target
