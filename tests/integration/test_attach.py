@@ -181,6 +181,7 @@ def _in_child(work) -> int:
     if pid:
         return pid
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
         os._exit(work())
     except BaseException:
         import traceback
