@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from ...streams import BARE
 from .registry import TAPS
@@ -24,12 +25,16 @@ class TorchTaps:
         try:
             for each in TAPS:
                 self.by_name[each.name] = each.make(context)
-        except BaseException:
-            self.by_name.clear()  # else the taps made so far and their reporters keep one another
+            for tap in self.by_name.values():
+                tap.install()
+        except BaseException:  # an unknown torch: no tap stays in it
+            self._taps = tuple(self.by_name.values())
+            for tap in reversed(self._taps):
+                with suppress(Exception):
+                    tap.remove()
+            self.release()
             raise
         self._taps = tuple(self.by_name.values())  # two threads may take the taps out at once: one clears by_name
-        for tap in self._taps:
-            tap.install()
         # Held while taps are switched; never released again once they are removed.
         self._gate = sys.modules["_thread"].allocate_lock()
         context.sampling.switch_taps = self._switch

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch  # noqa: F401 - the hooks take the file name of one of its modules
 
 from probe.agent.steps.sampling import Sampling
 from probe.agent.taps import torch_taps
@@ -76,21 +77,32 @@ def test_taps_can_be_removed_by_two_threads_at_once(monkeypatch: pytest.MonkeyPa
     assert (taps.states(), taps.since_ns("fast"), context.taps) == ({}, None, {})
 
 
-def test_taps_that_cannot_all_be_made_leave_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unknown(Tap):
-        name = "unknown"
-
-        def __init__(self, context: TapContext) -> None:
-            raise ImportError("not this torch")
+@pytest.mark.parametrize("fails", ["__init__", "install"])
+def test_taps_leave_torch_and_no_cycle_if_one_of_them_cannot_begin(monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    log: list[str] = []
 
     class Known(Tap):
         name = "known"
 
+        def install(self) -> None:
+            log.append("in")
+
+        def remove(self) -> None:
+            log.append("out")
+
+    class Unknown(Tap):
+        name = "unknown"
+
+    def raises(self: Tap, *_: Any) -> None:
+        raise ImportError("not this torch")
+
+    setattr(Unknown, fails, raises)
     monkeypatch.setattr(torch_taps, "TAPS", (Known, Unknown))
     context = made()
+    context.sampling = Sampling()
     with pytest.raises(ImportError):
         torch_taps.TorchTaps(context)
-    assert context.taps == {}
+    assert context.taps == {} and log == (["out"] if fails == "__init__" else ["in", "out"])
 
 
 def test_the_hook_of_a_mark_does_not_hold_the_devices_clocks() -> None:
