@@ -79,7 +79,9 @@ def python() -> str:
         if inspect.isfunction(value):
             parts += [f"## probe.{name}", *described(value)]
         elif inspect.isclass(value) and (value is probe.ProbeError or not issubclass(value, probe.ProbeError)):
-            fields = [f"`{each.name}: {each.type}`" for each in getattr(value, "__dataclass_fields__", {}).values()]
+            names = getattr(value, "_fields", None) or getattr(value, "__dataclass_fields__", ())
+            kinds = {each: value.__annotations__[each] for each in names}
+            fields = [f"`{each}: {getattr(kind, '__forward_arg__', kind)}`" for each, kind in kinds.items()]
             parts += [f"## probe.{name}", *described(value)] + ([f"Fields: {', '.join(fields)}."] if fields else [])
             public = [(each, member) for each, member in vars(value).items() if not each.startswith("_")]
             for each, member in public:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,7 @@ class Connection:
     @property
     def agents(self) -> list[Facts]:
         """The facts of all agents that answer and of recorded ranks, by rank; pid as this machine sees it, if here."""
-        answering = [replace(link.facts, pid=link.pid) for link in self._client.links if not link.silent]
+        answering = [link.facts._replace(pid=link.pid) for link in self._client.links if not link.silent]
         recorded = [facts for source in self._recorded for facts in source.facts()]
         return sorted([*answering, *recorded], key=lambda facts: facts.rank or 0)
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import UsageError
 from .protocol import CONTROL, READ
@@ -23,14 +22,12 @@ _KEY_LENGTH = 40  # of 32 bytes in Z85
 _MAX_FILE_BYTES = 1 << 16
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     public: str
     secret: str
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """The contents of a file.  server_secret: "" in a file for readers; roles: role -> the pair that proves it."""
 
     path: str

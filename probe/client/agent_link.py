@@ -10,7 +10,6 @@ import math
 import os
 import sys
 import time
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import zmq
@@ -158,7 +157,7 @@ class AgentLink:
         if self._steps_numbered is not None:
             known, base, source = self._steps_numbered
             if (known.id, known.step_source) == (said.id, said.step_source):
-                self._facts = replace(said, step_base=base, step_source=source)
+                self._facts = said._replace(step_base=base, step_source=source)
 
     def number_steps(self, base: int, source: str) -> None:
         """Number its steps so for this connection, until the agent numbers them otherwise: with a key for reading the

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ..host.facts import Facts
@@ -38,4 +37,4 @@ class ClockOffsets:
         if abs(ahead_ns) <= error_ns:  # perhaps there is no offset
             return facts
         attached = facts.attached_wall_ns and facts.attached_wall_ns - ahead_ns
-        return replace(facts, wall_ns=facts.wall_ns - ahead_ns, attached_wall_ns=attached)
+        return facts._replace(wall_ns=facts.wall_ns - ahead_ns, attached_wall_ns=attached)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import EndpointError
 from ..host import agent_memory
@@ -21,8 +21,7 @@ _NAME = re.compile(r"(?!-)[^\s:/,]+")  # looks like no other form, and no option
 _PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Where one agent listens.  url: for zmq; pid: as this machine sees it, 0 if only the agent knows; facts: known
     beforehand; whole_job: it is to name all the others of its job; source: "" for an agent; for recorded
     ranks the `module:class` of the Source, imported when it is needed and made with the url."""
@@ -35,8 +34,7 @@ class Address:
     source: str = ""
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(NamedTuple):
     """endpoint: as one would write it; addresses: of each agent, by rank if that is known."""
 
     endpoint: str
@@ -172,8 +170,7 @@ def _absent(pid: int) -> EndpointError:
     return EndpointError(f"No agent in pid {pid}.", f"Run: probe attach {pid}", "not-attached")
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """One form of endpoint.  shown: how one writes it; pattern: of the whole text; addresses: what it stands for, None
     if it is of another form all the same."""
 

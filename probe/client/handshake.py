@@ -15,7 +15,6 @@ import socket
 import stat
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 
 from .. import protocol as wire
 from ..errors import EndpointError, SilentError
@@ -160,7 +159,7 @@ def _at_port(address: Address, timeout: float) -> Address:
         what = "Nothing listens" if isinstance(error, ConnectionRefusedError) else "No agent can be reached"
         hint = "On its host, run: probe list"
         raise EndpointError(f"{what} at {address.url}: {error.strerror}.", hint, "unreachable") from None
-    return replace(address, url=f"tcp://{f'[{numbers}]' if ':' in numbers else numbers}:{port}", shown=address.url)
+    return address._replace(url=f"tcp://{f'[{numbers}]' if ':' in numbers else numbers}:{port}", shown=address.url)
 
 
 def _check_greeting(url: str, made: socket.socket, end: float) -> None:

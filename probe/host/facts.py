@@ -8,7 +8,6 @@ null, has its default.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from ..streams import CHUNK_ROWS, STREAMS
@@ -21,8 +20,7 @@ class StreamLayout(NamedTuple):
     chunks: int
 
 
-@dataclass(frozen=True)
-class SamplingSettings:
+class SamplingSettings(NamedTuple):
     """How an agent samples steps: `sample` is "auto" or N; every N-th block of steps is recorded now."""
 
     sample: int | str
@@ -30,8 +28,7 @@ class SamplingSettings:
     budget_pct: float | None = None
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """One agent at one moment.  Times of the wall clock are called so, all others are of its host's monotonic clock.
 
     pid: in the agent's own namespace; id: no other agent has it; count: steps since the attach; step_base: the job's
@@ -67,14 +64,14 @@ class Facts:
     step_base: int = 0
     step_source: str | None = None
     step_settled: bool = True
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]  # nobody wants the method of tuples
     anchor: str | None = None
     step_ns: int | None = None
     last_step_ns: int | None = None
     sampling: SamplingSettings | None = None
     collectives_ns: int | None = None
-    taps: Mapping[str, str] = field(default_factory=dict)
-    streams: Mapping[str, StreamLayout] = field(default_factory=dict)
+    taps: Mapping[str, str] = {}
+    streams: Mapping[str, StreamLayout] = {}
     peers: str | None = None
     trouble: str | None = None
     idle: bool = False
@@ -112,5 +109,5 @@ class Facts:
         return CHUNK_ROWS * (1 if layout is None else layout.chunks)
 
 
-_NAMES = {each.name for each in fields(Facts)} - {"version", "idle", "streams", "sampling"}
+_NAMES = set(Facts._fields) - {"version", "idle", "streams", "sampling"}
 NO_FACTS = Facts()

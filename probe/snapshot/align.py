@@ -12,7 +12,6 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from operator import sub
 from typing import Any
 
@@ -129,7 +128,7 @@ def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: 
             continue
         if not link.silent:
             calls.append(client.send(link, wire.ALIGN, base=base, source=GROUP_SEQ))
-        link.facts = replace(link.facts, step_base=base, step_source=GROUP_SEQ)
+        link.facts = link.facts._replace(step_base=base, step_source=GROUP_SEQ)
     client.forget(client.wait(calls, deadline))
     return lost
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from struct import Struct
 from typing import Any
 
@@ -52,12 +51,12 @@ class MemorySource(Source):
         except (OSError, KeyError):
             return []
         # the readings in the header may be old: the target may stand still, the clocks do not
-        facts = replace(facts, monotonic_ns=time.monotonic_ns(), wall_ns=time.time_ns())
+        facts = facts._replace(monotonic_ns=time.monotonic_ns(), wall_ns=time.time_ns())
         if len(steps):  # the header may also be behind the steps
             last = dict(zip(facts.slots(STEPS), steps[-1].tolist(), strict=True))
-            facts = replace(facts, count=last["count"] + 1, last_step_ns=last["time_ns"])
+            facts = facts._replace(count=last["count"] + 1, last_step_ns=last["time_ns"])
         if self._known is not None:
-            facts = replace(facts, step_base=self._known.step_base, step_source=self._known.step_source)
+            facts = facts._replace(step_base=self._known.step_base, step_source=self._known.step_source)
         return [Rank(self._pid, facts, {}, log)]
 
     def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> Mapping[Rank, Ints]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -182,7 +181,7 @@ def test_connect_keeps_the_old_connection_if_the_new_one_fails(shell: Shell, mad
 
 def test_new_agents_replace_those_that_are_gone(shell: Shell, made: list[FakeConnection]) -> None:
     assert list(what_next(shell)) == [] and shell.connection is made[0] and made[1].closed
-    made[0].agents[0] = replace(made[0].agents[0], attached_ns=6)
+    made[0].agents[0] = made[0].agents[0]._replace(attached_ns=6)
     assert list(what_next(shell)) == ["There are new agents: 4242, 1 rank. Ask again."]
     assert shell.connection is made[2] and made[0].closed and not made[2].closed
     made[2].endpoint = "99"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -46,7 +45,7 @@ def job(one: Rank, ends: list[int], ranks: int) -> Snapshot:
     raws = []
     for rank in range(ranks):
         shift = (rank % 3) * 10**12 + rank * 77
-        facts = replace(one.facts, rank=rank, host=f"host{rank % 2}", step_base=rank % 2,
+        facts = one.facts._replace(rank=rank, host=f"host{rank % 2}", step_base=rank % 2,
                         monotonic_ns=ends[-1] + shift + MS, wall_ns=10**18 + rank)  # fmt: skip
         raws.append(Rank(one.pid + rank, facts, {}, one.log))
 

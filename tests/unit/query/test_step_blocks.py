@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -65,7 +64,7 @@ def history(name: str, steps: int) -> tuple[Rank, list[int]]:
 
 def of_rank(one: Rank, ends: list[int], more: list[tuple[int, ...]], first: int = 1) -> Rank:
     """With more spans, and numbers from `first` on."""
-    raw = Rank(one.pid, replace(one.facts, monotonic_ns=ends[-1] + MS, wall_ns=10**18), {}, one.log)
+    raw = Rank(one.pid, one.facts._replace(monotonic_ns=ends[-1] + MS, wall_ns=10**18), {}, one.log)
     spans = np.concatenate([one.rows(SPANS).table, np.array([(*each, 0) for each in more], np.int64).reshape(-1, 6)])
     spans = spans[np.lexsort((-spans[:, 0], spans[:, 1]))]
     steps = np.array([[end, count, -1, 0, 0, 0, 7, SAMPLED, 0] for count, end in enumerate(ends)], np.int64)
