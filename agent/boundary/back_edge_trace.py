@@ -55,7 +55,7 @@ class BackEdgeTrace:
 
     `inner` is the code of what that frame called.  `loop_number` says which loop is known to drive the job: 0 the
     innermost around the instruction at which the frame stands, -1 that instruction itself (map() in C), None if
-    it is not known yet.  `fire` and `on_error` let nothing escape.
+    it is not known yet.  `fire` and `on_error` let nothing escape but what a signal handler of the job has raised.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class BackEdgeTrace:
         try:
             self._event(frame, event)
         except Exception as error:  # the user's frame is next on the stack
-            self._on_error(error)
             self.end(frame)
+            self._on_error(error)
         finally:
             # Last, with nothing after it that could switch threads: up to 3.12 the interpreter writes this copy back.
             copies[id(frame)] = frame.f_locals
@@ -111,8 +111,8 @@ class BackEdgeTrace:
                 if caller is not None and self._stands_at_call(caller):
                     self._at_back_edge(caller)
         except Exception as error:  # likewise
-            self._on_error(error)
             self.end(frame)
+            self._on_error(error)
         if frame.f_code.co_freevars or frame.f_code.co_cellvars:
             frame.f_locals  # noqa: B018  # likewise
 

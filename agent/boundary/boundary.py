@@ -16,6 +16,7 @@ from time import perf_counter_ns
 from types import CodeType, FrameType
 
 from ..inspect.frames import frames_of_others
+from ..job_signals import raised_by_handler
 from ..noop import noop
 from .back_edge_trace import BackEdgeTrace
 from .driving_loop import DrivingLoop
@@ -119,12 +120,14 @@ class Boundary:
         try:
             work(frame)
         except Exception as error:  # the user's step is next on the stack
-            self._note(error)
             if self._trace is not None:
                 self._trace.end(frame)
                 self._trace = None
+            self._note(error)
 
     def _note(self, error: Exception) -> None:
+        if raised_by_handler(error):
+            raise error
         self.trouble = f"boundary: {error!r}"
 
     def _look(self, frame: FrameType) -> None:

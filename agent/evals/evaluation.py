@@ -1,7 +1,8 @@
 """One snippet, from `arm` to `done`: it runs at a boundary, or on a thread beside the training.
 
 Made by evals.py, whose `send` delivers the messages.  Invariant: whatever the snippet does, the thread goes on as if it
-had called a function that returned, and the client gets exactly one `done`.
+had called a function that returned, and the client gets exactly one `done`.  Only what a signal handler of the job
+raises meanwhile ends the snippet and then reaches the job.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from ...protocol import DONE
 from ...streams import EVAL, FAILED, LOG_EVAL, LOG_EVAL_DONE
 from ..inspect.frames import frames_of_others
+from ..job_signals import raised_by_handler
 from ..names.namespace import Namespace
 from ..storage.log import Log
 from ..storage.rows import Stream
@@ -26,6 +28,7 @@ from .interrupt import Interruptible
 from .output import Output, Send, capture, release
 
 _PARSE_ATTEMPTS = 20  # another thread may spoil some
+_INTERRUPTED = "interrupted by a signal of the job"
 
 
 class Evaluation:
@@ -53,6 +56,7 @@ class Evaluation:
         self._interruptible = Interruptible()
         self._compiled: list[CodeType] = []
         self._imported: frozenset[str] = frozenset()
+        self._for_job: BaseException | None = None  # what a signal handler of the job has raised
 
     def run_at(self, frame: FrameType, count: int, since: int = 0) -> None:
         """At a boundary after `count` steps, in the driving loop's frame.  since: when the job was stopped, in ns."""
@@ -76,10 +80,12 @@ class Evaluation:
         id = self._log.next_id()
         self._log.put(LOG_EVAL, id, {"by": self.by, "code": self._code, "where": self.where, "ranks": self.ranks})
         self.thread, self.running = get_ident(), True
-        done = _done(error="interrupted by a signal of the job")
+        done = _done(error=_INTERRUPTED)
         try:
             done = self._evaluate(frame)
         except Exception as error:  # a bug of ours must not reach the job's loop, which is next on the stack
+            if raised_by_handler(error):
+                raise
             done = _done(error=f"the agent failed: {error!r}")
         finally:
             self.running = False
@@ -88,6 +94,11 @@ class Evaluation:
             self._log.put(LOG_EVAL_DONE, id, {key: done[key] for key in ("ok", "error", "changed")})
             self._send(DONE, {**done, "count": count, "held_ns": end - start})
             self.done = True
+        if (raised := self._for_job) is not None:
+            try:
+                raise raised
+            finally:
+                self._for_job = raised = None  # its traceback refers to this frame: leave no cycle
 
     def _evaluate(self, frame: Callable[[], FrameType | None]) -> dict[str, Any]:
         names = Namespace(frame(), self._own, running=self.where == "now")
@@ -109,6 +120,9 @@ class Evaluation:
             return _done(ok=True, echo=self._interruptible.run(partial(self._snippet, names.names)))
         except BaseException as error:  # sys.exit and KeyboardInterrupt of the snippet among them
             self._interruptible.cancelled = False
+            if raised_by_handler(error):
+                self._for_job = error
+                return _done(error=f"{_INTERRUPTED} ({type(error).__name__})")
             return _done(**describe_failure(error, self._code, self._filename, self._interruptible))
 
     def _snippet(self, names: dict[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from ..job_signals import raised_by_handler
 from .interrupt import Cancelled, Interruptible
 
 _TRACEBACK_CHARACTERS = 64 << 10  # the middle of a longer one is left out
@@ -21,6 +22,8 @@ def describe_failure(error: BaseException, code: str, filename: str, interruptib
     try:
         line, text = interruptible.run(partial(_describe, error, code, filename))
     except BaseException as worse:  # a __str__ that exits or never ends
+        if raised_by_handler(worse):
+            raise
         line = text = f"{type(error).__name__}: <its text failed with {type(worse).__name__}>"
     return {"error": line, "traceback": text, "cancelled": isinstance(error, Cancelled)}
 

@@ -1,7 +1,7 @@
 """The seam of the taps: what TorchTaps calls on each of them, and what they are made from.
 
 A new tap is one file with a subclass of Tap, and one line in registry.py.  Invariant: a tap never raises into the
-training step; it reports its own faults, and what reporter() returns raises nothing.
+training step; it reports its own faults, and what reporter() returns raises only what a signal handler of the job has.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any, ClassVar
 from ...streams import BARE, SAMPLED
 from ..boundary.boundary import Boundary
 from ..evals.evaluation import Evaluation
+from ..job_signals import raised_by_handler
 from ..names.modules import Modules
 from ..steps.sampling import Sampling
 from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
 
-ReportFault = Callable[[Exception], None]  # raises nothing
+ReportFault = Callable[[Exception], None]  # raises its argument if a signal handler of the job has raised that
 
 
 @dataclass
@@ -44,6 +45,8 @@ class TapContext:
         taps, faults = self.taps, self.faults
 
         def report_fault(error: Exception) -> None:
+            if raised_by_handler(error):
+                raise error
             if name not in faults:
                 faults[name] = f"{name}: {error!r}"
                 for tap in list(taps.values()):

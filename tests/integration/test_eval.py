@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from until import until
 
-from target import PROBE, Probe, Start, Target, stat
+from target import PROBE, TARGETS, Probe, Start, Target, stat
 
 ALL_REDUCE = "import torch.distributed as dist\nt = torch.ones(3)\ndist.all_reduce(t)\nprint(t.tolist())"
 ENDLESS = "print('in')\nwhile True: pass"
@@ -120,6 +120,21 @@ def test_killing_the_command_ends_its_snippet(job: Target, probe: Probe, number:
     _, talk = command.communicate(timeout=60)
     assert command.returncode == 130 and "Traceback" not in talk
     steps_on(job, probe)
+
+
+def test_a_signal_of_the_job_ends_it_also_while_it_runs_a_snippet(start: Start, probe: Probe, tmp_path: Path) -> None:
+    script = tmp_path / "preempted.py"
+    leave = "import runpy, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+    script.write_text(f"{leave}runpy.run_path({str(TARGETS / 'loop.py')!r}, run_name='__main__')\n")
+    job = start(script)
+    probe("attach", job.pid)
+    words = [str(PROBE), str(job.pid), "eval", ENDLESS]
+    command = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert command.stdout is not None and command.stdout.readline() == "in\n"
+    os.kill(job.pid, signal.SIGTERM)
+    assert job.process.wait(60) == 3
+    _, talk = command.communicate(timeout=60)
+    assert command.returncode in (1, 8) and "Traceback" not in talk, talk
 
 
 def test_two_evals_at_once_are_both_answered(job: Target, probe: Probe) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from ...evals.evaluation import Evaluation
 from ...inspect.exclusive import exclusively
+from ...job_signals import raised_by_handler
 from ...noop import noop
 from ...storage.log import Log
 from ...storage.rows import Stream
@@ -127,6 +128,8 @@ class CollectiveRecorder:
 
     def report_fault(self, error: BaseException) -> None:
         """A kernel's own code failed, or recording is forbidden from now on: stop recording."""
+        if raised_by_handler(error):
+            raise error
         self.recording = False
         self._forbidden = self._forbidden or isinstance(error, Untested)
         self.why_off = str(error) if isinstance(error, Untested) else repr(error)

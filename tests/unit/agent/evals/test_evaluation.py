@@ -9,11 +9,14 @@ import ast
 import gc
 import linecache
 import os
+import signal
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -648,6 +651,94 @@ def test_a_signal_handler_that_raises_in_our_code_does_not_break_the_loop() -> N
             raise AssertionError("no interrupt")
         finally:
             sys.settrace(None)
+
+
+class Preempted(Exception):
+    """What a handler of the job raises."""
+
+
+def preempt(number: int, frame: FrameType | None) -> None:
+    raise Preempted(number)
+
+
+def leave(*_: object) -> None:
+    sys.exit(7)
+
+
+class Preempting:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        raise Preempted(number)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        raise Preempted(number)
+
+
+SENDS = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nwhile True: pass"
+INTERRUPTS = SENDS.replace("SIGTERM", "SIGINT")
+HANDLERS: list[tuple[Any, type[BaseException]]] = [
+    (preempt, Preempted),
+    (leave, SystemExit),
+    (Preempting().handle, Preempted),
+    (Preempting(), Preempted),
+    (partial(Preempting.handle, None), Preempted),
+]
+
+
+@contextmanager
+def handling(number: int, handler: Any) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def loop(code: str, raises: type[BaseException]) -> tuple[Result, Reader]:
+    """A loop that the snippet runs in and that its handler ends."""
+    result = Result()
+    with Reader() as reader:
+        try:
+            for n in range(6):
+                reader.step()
+                if n == 2:
+                    result = reader.ask(code)
+        except raises:
+            pass
+        else:
+            raise AssertionError("nothing reached the loop")
+        assert reader.run("6 * 7").done["echo"] == "42"
+    return result, reader
+
+
+def test_what_a_signal_handler_of_the_job_raises_in_a_snippet_reaches_the_job() -> None:
+    for handler, raises in HANDLERS:
+        with handling(signal.SIGTERM, handler):
+            result, reader = loop(SENDS, raises)
+        assert result.done["error"] == f"interrupted by a signal of the job ({raises.__name__})"
+        assert reader.count == 4 and not reader.boundary.trouble
+
+
+def test_ctrl_c_in_a_snippet_reaches_the_job() -> None:
+    for code in (INTERRUPTS, INTERRUPTS.replace("while True: pass", "import time; time.sleep(60)")):
+        with handling(signal.SIGINT, signal.default_int_handler):
+            loop(code, KeyboardInterrupt)
+
+
+OWN = [
+    "raise KeyboardInterrupt", "raise SystemExit(3)", "import sys; sys.exit()",
+    "def f(): raise KeyboardInterrupt\ntry: f()\nfinally: pass",
+    "try: 1 / 0\nexcept ZeroDivisionError: raise KeyboardInterrupt",
+    "job.handle(1, None)",  # the handler itself, called by the snippet
+]  # fmt: skip
+
+
+def test_what_a_snippet_itself_raises_does_not_reach_the_job() -> None:
+    job = Preempting()
+    with Reader() as reader, handling(signal.SIGTERM, job.handle), handling(signal.SIGINT, signal.default_int_handler):
+        assert job
+        for code in OWN:
+            result = reader.run(code)
+            assert not result.done["ok"] and "signal" not in result.done["error"], code
 
 
 def test_descriptors_and_threads_are_as_before() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import os
+import signal
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,6 +44,36 @@ def test_the_first_fault_switches_off_the_taps_that_depend_on_it_and_no_other() 
     report(ValueError("later"))
     assert context.faults == {"forward": "forward: ValueError('loader: a text that names another tap')"}
     assert (forward.switched, loader.switched) == ([BARE], [])
+
+
+class Preempted(Exception):
+    """What a signal handler of the job raises."""
+
+
+def preempt(number: int, frame: FrameType | None) -> None:
+    raise Preempted
+
+
+def test_what_a_signal_handler_raises_in_a_hook_reaches_the_job_and_is_no_fault() -> None:
+    forward = Recorded("forward")
+    context = made(forward=forward)
+    report = context.reporter("forward")
+
+    def hook() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            while True:
+                pass
+        except Exception as error:
+            report(error)
+
+    before = signal.signal(signal.SIGUSR1, preempt)
+    try:
+        with pytest.raises(Preempted):
+            hook()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not context.faults and not forward.switched
 
 
 def test_a_tap_that_anothers_fault_switched_off_says_so() -> None:
