@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probe.errors import HungError
+from probe.errors import HungError, SilentError
 
 from ..options import SECONDS, Verb, endpoint_argument
 from ..session import connected, pause
@@ -42,7 +42,7 @@ def command(endpoint: str | None, watch: float | None, as_json: bool) -> None:
     """
     with connected(endpoint, 1.0) as connection:
         since, report = time.monotonic(), connection.hang()
-        while watch is not None and not (report.hung and time.monotonic() - since >= watch):
+        while watch is not None and report.code != "ended" and not (report.hung and time.monotonic() - since >= watch):
             if not report.hung:
                 since = time.monotonic()
             pause(min(watch / 3, _MOST_PAUSE_S))
@@ -51,6 +51,8 @@ def command(endpoint: str | None, watch: float | None, as_json: bool) -> None:
         click.echo(json.dumps(asdict(report)))
     else:
         show(report)
+    if watch is not None and report.code == "ended":
+        raise SilentError("No rank is left to watch.", "Run: probe list", "gone")
     if watch is not None:
         raise HungError(f"Nothing has moved for {watch:g} s.")
 

@@ -37,7 +37,7 @@ from .lent_packages import Loan, lend_zmq, pynvml_path
 from .refusals import refusal
 from .rendezvous import Rendezvous
 
-INJECT_SECONDS = 3.0  # for finding a thread at a safe point
+SEARCH_SHARE = 0.7  # of the time-out, for finding a thread at a safe point
 ANSWER_SECONDS = 0.5  # of the deadline, kept for the target's refusal to travel
 MAX_HELLO_BYTES = 65536
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -68,7 +68,7 @@ def deliver(
     ):
         key = os.urandom(16).hex()
         text = bootstrap_text(rendezvous.path, key)
-        injected = inject_from_child(target, text, min(deadline, time.monotonic() + INJECT_SECONDS), signals)
+        injected = inject_from_child(target, text, began + SEARCH_SHARE * timeout, signals)
         try:
             hello = connection.accept(rendezvous.listener, key)
         except _TooLate:

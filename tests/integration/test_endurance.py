@@ -177,7 +177,7 @@ def test_a_rank_at_a_barrier_can_be_attached_to_and_passes_it_later(start: Start
 
 def timed_put(target: Target | int) -> float:
     began = time.monotonic()
-    put(target)
+    put(target, timeout=10.0)  # as attach does
     return (time.monotonic() - began) * 1e3
 
 

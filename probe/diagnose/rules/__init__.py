@@ -13,7 +13,7 @@ from typing import Any
 
 from ..evidence import Evidence
 from ..rule import Rule
-from .lost_ranks import GONE
+from .lost_ranks import ENDED, GONE
 from .activity import NOT_HUNG, SLOW
 from .lost_ranks import STOPPED
 from .disagreement import MISMATCH, DEADLOCK

@@ -10,6 +10,12 @@ from ..report import said
 from ..rule import Finding, Rule
 
 
+def _all_ended(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.ranks and all(each.condition == "ended" for each in evidence.ranks):
+        ranks = tuple(each.rank for each in evidence.ranks)
+        yield Finding(f"{said(ranks, 'has ended').capitalize()}.", ranks)
+
+
 def _gone(evidence: Evidence) -> Iterator[Finding]:
     ended = [each.rank for each in evidence.ranks if each.condition == "ended"]
     if gone := tuple(sorted({*ended, *evidence.absent})):
@@ -24,5 +30,6 @@ def _stopped(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(f"{said(ranks, 'is stopped by a signal or a debugger').capitalize()}.", ranks, remedy=remedy)
 
 
+ENDED = Rule("ended", "No rank is left that could be stuck.", _all_ended)
 GONE = Rule("gone", "A rank has ended.", _gone, "critical")
 STOPPED = Rule("stopped", "A signal or a debugger has stopped a rank.", _stopped, "critical")

@@ -22,6 +22,7 @@ from probe.cli.entry import run
 from probe.cli.verbs.eval import parse_ranks
 from probe.cli.verbs.list import records
 from probe.client.agent_requests import Unreached
+from probe.diagnose.report import Report
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
 from probe.host.facts import Facts
 from probe.host.processes import Process
@@ -60,6 +61,7 @@ class Job:
     unreached: list[Unreached] = field(default_factory=list)
     coverage: Coverage = field(default_factory=lambda: Coverage((0,), (), (), 0.1))
     query_notes: tuple[Note, ...] = ()
+    reports: list[Report] = field(default_factory=list)
 
     def connect(self, endpoint: str, *, timeout: float = 10.0, key: str | None = None) -> Job:
         self.asked.update(endpoint=endpoint, patience=timeout)
@@ -91,6 +93,9 @@ class Job:
 
     def set(self, **settings: Any) -> list[dict[str, Any]]:
         return [{"rank": 0, "sample": 5, "every": 5, "budget_pct": 1.0, "backward": True, "cost_ns": None}]
+
+    def hang(self) -> Report:
+        return self.reports.pop(0) if self.reports[1:] else self.reports[0]
 
     def cancel(self) -> None:
         self.cancelled += 1
@@ -270,6 +275,22 @@ def test_a_rank_that_was_not_reached_is_a_failure(make_job: MakeJob, capfd: Capt
     assert run(["4242", "set", "sample=5"]) == 8
     assert "[silent] 1 of the ranks did not change." in capfd.readouterr().err
     assert run(["4242", "set"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "says"),
+    [
+        (Report("stopped", "Rank 1 is stopped.", True, (1,)), 10, "[hung] Nothing has moved for 0.001 s."),
+        (Report("ended", "Ranks 0-1 have ended.", False, (0, 1)), 8, "[gone] No rank is left to watch."),
+    ],
+)
+def test_watching_ends_when_the_job_hangs_or_ends(
+    make_job: MakeJob, capfd: Captured, last: Report, status: int, says: str
+) -> None:
+    make_job(reports=[Report("not-hung", "Not hung.", False), last])
+    assert run(["4242", "hang", "--watch", "0.001"]) == status
+    out, err = capfd.readouterr()
+    assert out.startswith(f"Verdict  {last.verdict}\n") and says in err
 
 
 @pytest.mark.parametrize(("text", "ranks"), [("0", [0]), ("3,0", [0, 3]), ("0-2,7", [0, 1, 2, 7])])

@@ -121,6 +121,8 @@ def test_a_silent_rank_is_inspected_from_outside() -> None:
 def test_a_rank_that_is_gone_or_stopped_is_reported_first() -> None:
     assert verdict(rank(0, entries=issued(30, 30, False)), absent=(1,)).code == "gone"
     assert verdict(rank(0), RankEvidence(1, 4001, "ended")).ranks == (1,)
+    ended = verdict(*(RankEvidence(rank, 4000 + rank, "ended") for rank in (0, 1)))
+    assert (ended.code, ended.verdict, ended.hung, ended.next) == ("ended", "Ranks 0-1 have ended.", False, [])
     report = verdict(rank(0, entries=issued(30, 30, False)), RankEvidence(1, 4001, "stopped"))
     assert (report.code, report.next) == ("stopped", ["kill -CONT 4001"])
 
