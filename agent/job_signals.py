@@ -7,8 +7,9 @@ what it raises there reaches the job: Ctrl-C, or the SIGTERM of a scheduler, is 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-from types import CodeType, FrameType, TracebackType
-from typing import Any
+from functools import partial
+from types import CodeType, FrameType, FunctionType, MethodType, TracebackType
+from typing import Any, cast
 
 _VARIABLE_ARGUMENTS = 0x04  # a code flag: it has *args
 
@@ -34,13 +35,26 @@ def _handlers() -> dict[CodeType, list[int]]:
     """The code of each handler that is written in Python, and its signals."""
     found: dict[CodeType, list[int]] = {}
     for number in range(1, _signal.NSIG):
-        handler: Any = _signal.getsignal(number)
-        if callable(handler):
-            handler = getattr(handler, "func", handler)  # of a partial
-            function = handler if hasattr(handler, "__code__") else getattr(handler, "__func__", type(handler).__call__)
-            if isinstance(code := getattr(function, "__code__", None), CodeType):
-                found.setdefault(code, []).append(number)
+        function = _function(_signal.getsignal(number))
+        if function is not None:
+            found.setdefault(function.__code__, []).append(number)
     return found
+
+
+def _function(handler: Any) -> FunctionType | None:
+    """What the interpreter calls, if it is written in Python.  Looks at types alone: isinstance() and getattr() may run
+    code of the handler's."""
+    for _ in range(8):  # partials of methods of partials …
+        kind = type(handler)
+        if kind is FunctionType:
+            return cast(FunctionType, handler)
+        if kind is partial:
+            handler = handler.func
+        elif kind is MethodType:
+            handler = handler.__func__
+        else:
+            handler = next((vars(each)["__call__"] for each in kind.__mro__ if "__call__" in vars(each)), None)
+    return None
 
 
 def _handles(frame: FrameType, numbers: list[int]) -> bool:
@@ -50,9 +64,9 @@ def _handles(frame: FrameType, numbers: list[int]) -> bool:
     code, variables = frame.f_code, frame.f_locals
     named = code.co_argcount + code.co_kwonlyargcount
     arguments = [variables.get(name) for name in code.co_varnames[:named]]
-    if code.co_flags & _VARIABLE_ARGUMENTS:
-        arguments += variables.get(code.co_varnames[named]) or ()
-    has_frame = any(isinstance(each, FrameType) for each in arguments)
+    if code.co_flags & _VARIABLE_ARGUMENTS and type(others := variables.get(code.co_varnames[named])) is tuple:
+        arguments += others
+    has_frame = any(type(each) is FrameType for each in arguments)
     return has_frame and any(type(each) is int and each in numbers for each in arguments)
 
 

@@ -666,6 +666,9 @@ def leave(*_: object) -> None:
 
 
 class Preempting:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)  # nobody looks for attributes of a handler
+
     def __call__(self, number: int, frame: FrameType | None) -> None:
         raise Preempted(number)
 
