@@ -13,6 +13,7 @@ from typing import Any
 from weakref import ref
 
 from ..inspect.frames import is_ours, outward
+from ..job_signals import raised_by_handler
 from ..names.namespace import PACKAGES, USERS, code_owner
 from ..names.variable_names import MAX_FRAMES, parts_of, readable, variables
 
@@ -35,7 +36,9 @@ class TrainerStep:
         self._first = count
         try:
             found = [(source, read, read()) for source, read in _sources(frame, optimizer)]
-        except Exception:  # a variable appeared meanwhile; nothing may escape into a user's optimizer step
+        except Exception as error:  # a variable appeared meanwhile; nothing may escape into a user's optimizer step
+            if raised_by_handler(error):
+                raise
             found = []
         self._candidates = [(source, read, number - count) for source, read, number in found if number is not None]
 
@@ -99,7 +102,9 @@ def _reader(candidate: Any, number_of: Callable[[Any], Any]) -> Read:
     def read() -> int | None:
         try:
             number = number_of(alive())
-        except Exception:  # a trainer of an unknown version, or one that no longer exists
+        except Exception as error:  # a trainer of an unknown version, or one that no longer exists
+            if raised_by_handler(error):
+                raise
             return None
         return number if type(number) is int else None
 

@@ -12,6 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ...streams import BARE, FAILED, LOADS
+from ..job_signals import raised_by_handler
 from ..names.modules import Modules
 from ..names.namespace import attributes
 from ..names.variable_names import readable, variable_name
@@ -81,7 +82,9 @@ class Loaders:
 
         try:
             name = variable_name(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)
-        except Exception:  # a strange variable is no reason to lose the batches
+        except Exception as error:  # a strange variable is no reason to lose the batches
+            if raised_by_handler(error):
+                raise
             name = None
         if name is not None:
             self._modules.log_loader(serial, _fields(iterator, sampler, name))
@@ -139,6 +142,8 @@ def _batches_ready(iterator: Any) -> tuple[int, int]:
         early = len(tasks) - iterator._tasks_outstanding
         queue = iterator._data_queue
         waiting = len(queue.queue) if hasattr(queue, "queue") else queue.qsize()
-    except Exception:  # a torch that stores them differently, or a platform that cannot count them
+    except Exception as error:  # a torch that stores them differently, or a platform that cannot count them
+        if raised_by_handler(error):
+            raise
         return -1, len(tasks)
     return early + waiting, len(tasks)

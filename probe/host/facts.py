@@ -28,6 +28,7 @@ class SamplingSettings(NamedTuple):
     budget_pct: float | None = None
 
 
+# Every command makes this class; a frozen dataclass of so many fields would take it 1 ms.
 class Facts(NamedTuple):
     """One agent at one moment.  Times of the wall clock are called so, all others are of its host's monotonic clock.
 

@@ -22,6 +22,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ....streams import COLLECTIVES, FAILED, STREAMS
+from ...job_signals import raised_by_handler
 
 _SLOT = Struct("<q")
 _AT = {name: 8 * place for place, name in enumerate(STREAMS[COLLECTIVES])}
@@ -135,7 +136,9 @@ class Works:
             elif polled.timed:
                 at = self._get(offset + _START) + int(polled.work._get_duration() * 1e6)
             self.done(offset, polled.seq, at)
-        except Exception:  # an aborted communicator, a closed stream: the row stays as it is
+        except Exception as error:  # an aborted communicator, a closed stream: the row stays as it is
+            if raised_by_handler(error):
+                raise
             return True
         return True
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,6 +178,42 @@ def test_an_exception_leaves_a_failed_row_and_reaches_the_user(tap: Tap) -> None
     with pytest.raises(KeyError, match="mine"):
         next(iter(DataLoader(Broken(), batch_size=None)))
     assert [row["flags"] for row in tap.rows] == [FAILED]
+
+
+class Preempted(Exception):
+    """What a signal handler of the job raises."""
+
+
+class Interrupted:
+    """A queue of batches; the signal comes while they are counted."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    def qsize(self) -> int:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return int(self._queue.qsize())
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "queue":
+            raise AttributeError(name)
+        return getattr(self._queue, name)
+
+
+def test_what_a_signal_handler_raises_while_batches_are_counted_reaches_the_job(tap: Tap) -> None:
+    def preempt(number: int, frame: FrameType | None) -> None:
+        raise Preempted
+
+    batches = iter(DataLoader(DATA, batch_size=4, num_workers=1))
+    batches._data_queue = Interrupted(batches._data_queue)
+    before = signal.signal(signal.SIGUSR1, preempt)
+    try:
+        with pytest.raises(Preempted):
+            next(batches)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        batches._data_queue = batches._data_queue._queue
+    assert next(batches).tolist() == DATA[:4] and not tap.faults
 
 
 def test_a_list_of_batches_counts_as_a_loader(tap: Tap) -> None:
