@@ -14,6 +14,7 @@ import numpy as np
 from listed_source import listed
 
 from probe.agent.boundary.boundary import Boundary
+from probe.agent.job_signals import raised_by_handler
 from probe.agent.names.modules import Modules
 from probe.agent.steps.sampling import Sampling
 from probe.agent.steps.step_count import Steps
@@ -47,7 +48,12 @@ class Context(TapContext):
     every_fault: list[str] = field(default_factory=list)
 
     def reporter(self, name: str) -> Callable[[Exception], None]:
-        return lambda error: self.every_fault.append(f"{name}: {error!r}")
+        def report_fault(error: Exception) -> None:
+            if raised_by_handler(error):  # as in every TapContext
+                raise error
+            self.every_fault.append(f"{name}: {error!r}")
+
+        return report_fault
 
 
 @dataclass

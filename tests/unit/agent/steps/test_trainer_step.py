@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from preempting import Preempted, preempt, preempting  # noqa: E402
 from tapped import Taps, tapped  # noqa: E402
 from torch.optim import lr_scheduler  # noqa: E402
 
@@ -53,6 +54,24 @@ def test_a_scheduler_stepped_at_each_step_gives_the_number(taps: Taps) -> None:
     scheduler = resumed(lr_scheduler.CosineAnnealingLR(optimizer, 10_000), 1000)
     run(optimizer, scheduler.step)
     assert numbered(taps) == ("scheduler", 1004)  # steps 1000 to 1004 have ended, the first is 0
+
+
+@pytest.mark.parametrize("times", [1, 3], ids=["while it is found", "while it is read"])
+def test_what_a_signal_handler_raises_while_a_scheduler_is_looked_at_reaches_the_job(taps: Taps, times: int) -> None:
+    looks: list[str] = []
+
+    class Scheduler(lr_scheduler.StepLR):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "__dict__" and sys._getframe(1).f_code.co_filename.endswith("trainer_step.py"):
+                looks.append(name)
+                if len(looks) == times:
+                    preempt()
+            return super().__getattribute__(name)
+
+    optimizer = made()
+    scheduler = Scheduler(optimizer, 10)
+    with preempting(), pytest.raises(Preempted):
+        run(optimizer, scheduler.step)
 
 
 def test_a_scheduler_held_as_an_attribute_is_found_too(taps: Taps) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from preempting import Preempted, preempt, preempting  # noqa: E402
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler  # noqa: E402
 
 from probe.agent.boundary.boundary import Boundary  # noqa: E402
@@ -180,10 +180,6 @@ def test_an_exception_leaves_a_failed_row_and_reaches_the_user(tap: Tap) -> None
     assert [row["flags"] for row in tap.rows] == [FAILED]
 
 
-class Preempted(Exception):
-    """What a signal handler of the job raises."""
-
-
 class Interrupted:
     """A queue of batches; the signal comes while they are counted."""
 
@@ -191,7 +187,7 @@ class Interrupted:
         self._queue = queue
 
     def qsize(self) -> int:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        preempt()
         return int(self._queue.qsize())
 
     def __getattr__(self, name: str) -> Any:
@@ -201,18 +197,11 @@ class Interrupted:
 
 
 def test_what_a_signal_handler_raises_while_batches_are_counted_reaches_the_job(tap: Tap) -> None:
-    def preempt(number: int, frame: FrameType | None) -> None:
-        raise Preempted
-
     batches = iter(DataLoader(DATA, batch_size=4, num_workers=1))
     batches._data_queue = Interrupted(batches._data_queue)
-    before = signal.signal(signal.SIGUSR1, preempt)
-    try:
-        with pytest.raises(Preempted):
-            next(batches)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-        batches._data_queue = batches._data_queue._queue
+    with preempting(), pytest.raises(Preempted):
+        next(batches)
+    batches._data_queue = batches._data_queue._queue
     assert next(batches).tolist() == DATA[:4] and not tap.faults
 
 

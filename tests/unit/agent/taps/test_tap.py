@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from types import FrameType, SimpleNamespace
+from mmap import mmap
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch  # noqa: F401 - the hooks take the file name of one of its modules
+from preempting import Preempted, preempt, preempting
 
 from probe.agent.steps.sampling import Sampling
 from probe.agent.taps import torch_taps
+from probe.agent.taps.collectives.works import Works
 from probe.agent.taps.device.calls import marks_on
 from probe.agent.taps.registry import TAPS
 from probe.agent.taps.tap import Tap, TapContext
@@ -46,14 +47,6 @@ def test_the_first_fault_switches_off_the_taps_that_depend_on_it_and_no_other() 
     assert (forward.switched, loader.switched) == ([BARE], [])
 
 
-class Preempted(Exception):
-    """What a signal handler of the job raises."""
-
-
-def preempt(number: int, frame: FrameType | None) -> None:
-    raise Preempted
-
-
 def test_what_a_signal_handler_raises_in_a_hook_reaches_the_job_and_is_no_fault() -> None:
     forward = Recorded("forward")
     context = made(forward=forward)
@@ -61,19 +54,20 @@ def test_what_a_signal_handler_raises_in_a_hook_reaches_the_job_and_is_no_fault(
 
     def hook() -> None:
         try:
-            os.kill(os.getpid(), signal.SIGUSR1)
-            while True:
-                pass
+            preempt()
         except Exception as error:
             report(error)
 
-    before = signal.signal(signal.SIGUSR1, preempt)
-    try:
-        with pytest.raises(Preempted):
-            hook()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with preempting(), pytest.raises(Preempted):
+        hook()
     assert not context.faults and not forward.switched
+
+
+def test_what_a_signal_handler_raises_while_a_work_is_polled_reaches_the_job() -> None:
+    works = Works(mmap(-1, 4096))
+    works.poll_later(0, 0, SimpleNamespace(is_completed=preempt), False, False, False)
+    with preempting(), pytest.raises(Preempted):
+        works.poll()
 
 
 def test_a_tap_that_anothers_fault_switched_off_says_so() -> None:
