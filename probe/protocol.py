@@ -32,7 +32,7 @@ unpickled.  Stdlib only, and it imports nothing of probe: the agent carries this
     rows           first, rows; payload: batch header, then the rows themselves
     log            first; payload: the bytes
     out            stream "stdout" | "stderr", text
-    done           ok, echo, error, traceback, count, held_ns, changed, dropped_bytes
+    done           ok, echo, error, traceback, cancelled, count, held_ns, changed, dropped_bytes
     error          code, message
 """
 

@@ -70,8 +70,8 @@ REPLIES: dict[str, dict[str, Any]] = {
     wire.READY: {},
     wire.OUT: {"stream": str, "text": str},
     wire.DONE: {
-        "ok": bool, "echo?": TEXT, "error?": TEXT, "traceback?": TEXT, "count?": (NUMBER, None), "held_ns?": TIME,
-        "changed?": ([str], None), "dropped_bytes?": TIME,
+        "ok": bool, "echo?": TEXT, "error?": TEXT, "traceback?": TEXT, "cancelled?": (bool, None),
+        "count?": (NUMBER, None), "held_ns?": TIME, "changed?": ([str], None), "dropped_bytes?": TIME,
     },
     wire.DETACHED: {"left": [str]},
     wire.ERROR: {"code": str, "message": str},

@@ -191,6 +191,8 @@ class _Attempt:
                 self._client.send(call.link, wire.RUN, of=call.id.decode())
             self._released = True
         self._until(end, lambda: all(call.over for call in self._ranks))
+        if time.monotonic() >= end and any(call.result().get("cancelled") for call in self._ranks):
+            raise self._timed_out()  # the rank was the first to see it
         # ranks that had not stepped since their attach know only now what step the job has come to
         late = [call.link for call in self._ranks if may_change(call.link)] if not self._snippet.now else []
         refresh(self._client, late, time.monotonic() + self._patience)
@@ -198,8 +200,7 @@ class _Attempt:
     def _until(self, end: float, done: Callable[[], bool]) -> None:
         while not done():
             if time.monotonic() >= end:
-                message = f"Cancelled after {self._snippet.timeout:g} s."
-                raise EvalError(message, "Allow more time: --timeout SECONDS", "eval-timeout")
+                raise self._timed_out()
             if self._together and not self._released:
                 self._stayed = time.monotonic()
                 for call in self._ranks:
@@ -207,6 +208,10 @@ class _Attempt:
             self._wait(min(end, time.monotonic() + _PATIENCE_S), done)
             if not self._snippet.now and not done():
                 self._look_for_steps(min(end, time.monotonic() + self._patience))
+
+    def _timed_out(self) -> EvalError:
+        message = f"Cancelled after {self._snippet.timeout:g} s."
+        return EvalError(message, "Allow more time: --timeout SECONDS", "eval-timeout")
 
     def _wait(self, deadline: float, until: Callable[[], bool]) -> None:
         """Until the deadline or `until`; the first error of any rank ends it and is raised."""

@@ -278,3 +278,16 @@ def test_an_error_of_the_agent_keeps_its_code(ranks: list[FakeAgent], connected:
     ranks[0].on_run = refuse
     with pytest.raises(EvalError, match="Rank 0: a snippet is running already"):
         connected(*ranks).eval("1")
+
+
+def test_a_rank_that_cancels_it_first_at_its_time_out_is_believed(ranks: list[FakeAgent], connected: Connect) -> None:
+    """The command itself is late, on a busy machine."""
+
+    def cancelled(agent: FakeAgent, key: Key, count: int) -> None:
+        agent.server.post(key, wire.OUT, stream="stdout", text="begun")
+        agent.server.post(key, wire.DONE, ok=False, error="cancelled", traceback=None, cancelled=True)
+
+    ranks[0].on_run = cancelled
+    with pytest.raises(EvalError, match=r"Cancelled after 0.3 s") as caught:
+        connected(ranks[0]).eval("1", timeout=0.3, on_output=lambda *output: time.sleep(0.5))
+    assert caught.value.code == "eval-timeout"
