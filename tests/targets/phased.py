@@ -87,8 +87,8 @@ def main():
         model = Model()
         trained.append((model, Sleepy(model.parameters(), lr=0.01)))
     workers = int(sys.argv[sys.argv.index("--workers") + 1]) if "--workers" in sys.argv else 0
-    # one worker takes longer for a batch than the rest of a step does: each step waits for it; two are ahead of it
-    nap = sum(NAPS.values()) if workers == 1 else NAPS["data"]
+    # one worker takes so much longer for a batch than the rest of a step does that each step waits for it; two do not
+    nap = sum(NAPS.values()) + NAPS["data"] if workers == 1 else NAPS["data"]
     train_loader = DataLoader(Slow(nap), batch_size=None, num_workers=workers)
     batches = iter(train_loader)
     with open(sys.argv[1], "w", buffering=1) as times:
