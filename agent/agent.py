@@ -19,7 +19,6 @@ from .facts import current, identity
 from .inspect.frames import stacks
 from .names.modules import Modules
 from .samplers.sampler_loop import SamplerLoop
-from .serve.listeners import CannotListen
 from .serve.peers import Peers
 from .serve.scans import Scans
 from .serve.server import Key, Refused, Server
@@ -36,16 +35,13 @@ from .torch_state import torch_is_imported
 
 _STEP_LIMIT = 1 << 53  # on the step numbers that a reader may send
 
-_SOCKETS_OF_PARENT: list[Any] = []  # in a forked child: never to be closed or collected
-
 
 class Agent:
     """Made by main.start(); _run() is the agent's thread."""
 
     def __init__(self, endpoint: str, uids: set[int], version: str, pynvml_path: str | None = None) -> None:
         self.name = ""  # of the job, as given at attach
-        self.tcp: str | None = None  # the endpoint for other hosts
-        self.server_key: str | None = None  # the public key by which they recognize this agent
+        self._served: dict[str, Any] | None = None  # by the server of the job on this host
         self._identity = {"agent": version, "protocol": wire.PROTOCOL, "endpoint": endpoint, **identity()}
         self.header, self.log = Header(), Log()
         self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items() if name not in ON_DEMAND}
@@ -82,6 +78,7 @@ class Agent:
                 wire.STACKS: self._stacks,
                 wire.FLIGHT: self._flight,
                 wire.PEERS: self.peers.ask,
+                wire.SERVE: self._serve,
                 wire.ALIGN: self._align,
                 wire.SET: self._set,
                 wire.ARM: self.evals.arm,
@@ -102,22 +99,14 @@ class Agent:
     def adopt(self, wanted: dict[str, Any]) -> None:
         """Apply what an attach asks of a new or a running agent.  Before start(), after that on the agent's thread.
 
-        name: of the job, if it is to have one; listen: a port for other hosts, see probe/attach/listening.py.
-        Raises CannotListen.
+        name: of the job, if it is to have one; served: the endpoint of the job's server on this host (server), and
+        where it listens for other hosts, if it does (tcp: host, address, port, public key; or null).
         """
-        if wanted.get("listen"):
-            self._listen(wanted["listen"])
+        if (served := wanted.get("served")) is not None:
+            self.peers.served(served["tcp"])
+            self._served = {"server": served["server"], "tcp": served["tcp"]}
         self.name = wanted.get("name") or self.name
         self.header.write(self.facts())
-
-    def _listen(self, wanted: dict[str, Any]) -> None:
-        if self.server.listeners.port is not None:
-            if self.server_key != wanted["public"]:
-                raise CannotListen("other-key", str(self.tcp))
-            return
-        self.server.listeners.listen(wanted["address"], int(wanted["port"]), wanted["secret"], wanted["roles"])
-        self.peers.listening(wanted["host"], wanted["address"], wanted["public"])
-        self.server_key, self.tcp = wanted["public"], f"tcp://{wanted['host']}:{self.server.listeners.port}"
 
     def facts(self) -> dict[str, Any]:
         """What every reader gets first, as described by probe/streams.py: plain data.  On the agent's thread."""
@@ -127,8 +116,7 @@ class Agent:
             **self._identity,
             **current(),
             "name": self.name,
-            "tcp": self.tcp,
-            "server_key": self.server_key,
+            "served": self._served,
             "streams": {
                 name: {"slots": list(stream.slots), "chunks": stream.chunks} for name, stream in self.streams.items()
             },
@@ -143,7 +131,7 @@ class Agent:
             "collectives_ns": taps.since_ns("collectives") if taps is not None else None,
             "taps": {**of_torch, **self.sampler_loop.states()},
             "peers": self.peers.state,
-            "trouble": self.boundary.trouble or self.server.fault,
+            "trouble": self.boundary.trouble or self.server.connections.trouble or self.server.fault,
             "holder": self.evals.holder(),
         }
 
@@ -203,7 +191,7 @@ class Agent:
     def _hello(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if request["protocol"] != wire.PROTOCOL:
             raise Refused("protocol", f"this agent speaks protocol {wire.PROTOCOL}, not {request['protocol']}")
-        self.server.reply(key, wire.WELCOME, facts=self.facts(), role=request["role"])
+        self.server.reply(key, wire.WELCOME, facts=self.facts(), role=key[0].role)
 
     def _snapshot(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if self.taps is not None:
@@ -218,6 +206,10 @@ class Agent:
     def _flight(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         texts, why_not = dumps()
         self.server.reply(key, wire.ENTRIES, texts=texts, why_not=why_not, groups=groups())
+
+    def _serve(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.adopt({"served": request["served"]})
+        self.server.reply(key, wire.END, rows=0)
 
     def _align(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         base, source = request["base"], request["source"]
@@ -281,5 +273,5 @@ class Agent:
         for part in self._closable():
             with contextlib.suppress(BufferError):  # the server, whose thread does not exist here, was sending from it
                 part.close()
-        _SOCKETS_OF_PARENT.append(self.server.listeners.abandon())
+        self.server.connections.abandon()
         fork.forget_modules()

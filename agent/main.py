@@ -38,7 +38,7 @@ def start(facts: dict[str, Any]) -> dict[str, Any]:
         else:
             agent.server.on_thread(partial(agent.adopt, facts), _TIMEOUT_S)
         current = agent.facts()
-    names = ("agent", "pid", "rank", "python", "torch", "endpoint", "tcp", "taps")
+    names = ("agent", "pid", "rank", "python", "torch", "endpoint", "served", "taps")
     return {**{name: current[name] for name in names}, "already": already}
 
 

@@ -71,13 +71,14 @@ def is_launcher(process: Process) -> bool:
 class Wanted:
     """What to attach, and how to report it.
 
-    timeout: seconds per process; name: of the job, or ""; listen: where to listen for other hosts, the processes of
-    this host taking one port after the other; tell: gets a line for each rank that has its agent.
+    timeout: seconds per process; name: of the job, or ""; listen: where its server listens for other hosts; server:
+    whether it gets one; tell: gets a line for each rank that has its agent.
     """
 
     timeout: float = 10.0
     name: str = ""
     listen: Listen | None = None
+    server: bool = True
     tell: Callable[[str], object] = click.echo
 
 
@@ -87,22 +88,23 @@ def attach_each(ranks: Mapping[int, int | None], wanted: Wanted) -> None:
     One failure does not keep the others from being tried.  The failure of a single pid is raised as it is; of several
     pids, each failure is a line on stderr, and an error with the code and exit status of the first is raised.
     """
-    placed = ((place, pid, rank) for place, (pid, rank) in enumerate(ranks.items()))
-    _raise_first(_attach_all(placed, wanted, stop_at_failure=len(ranks) == 1), len(ranks))
+    _raise_first(_attach_all(ranks.items(), wanted, stop_at_failure=len(ranks) == 1), len(ranks))
 
 
 def _attach_all(
-    placed: Iterable[tuple[int, int, int | None]], wanted: Wanted, stop_at_failure: bool = False
+    ranks: Iterable[tuple[int, int | None]], wanted: Wanted, stop_at_failure: bool = False
 ) -> list[ProbeError]:
-    """Attach to each (place among the processes, pid, rank); the failures, each of which is a line on stderr."""
+    """Attach to each (pid, rank); the failures, each of which is a line on stderr."""
     from probe.attach import attach
+    from probe.serve.jobs import JobServers
 
+    servers = JobServers(wanted.listen.order() if wanted.listen else None, wanted.server)
     attached: list[Attached] = []
     failures: list[ProbeError] = []
-    for place, pid, rank in placed:
+    for pid, rank in ranks:
         try:
-            listen = wanted.listen.order(place) if wanted.listen else None
-            attached.append(attach(pid, wanted.timeout, wanted.name, listen))
+            with servers.of(pid) as served:
+                attached.append(attach(pid, wanted.timeout, wanted.name, served))
             wanted.tell(line(attached[-1]))
         except ProbeError as error:
             if stop_at_failure:
@@ -110,6 +112,8 @@ def _attach_all(
             failures.append(error)
             say(f"failed    {who(rank, pid)}  [{error.code}] {error}")
     _say_untested(attached)
+    if servers.why_none:
+        say(f"No server beside the job: {servers.why_none}. Commands ask its agents themselves.")
     return failures
 
 
@@ -142,13 +146,13 @@ def attach_as_they_come(pids: Sequence[int], wanted: Wanted, needs_torch: bool =
         raise EndpointError(f"There is no process {gone[0]}.", "Run: probe list")
     tried: dict[tuple[int, tuple[int, int] | None], int | None] = {}  # process and its program -> rank
 
-    def new_ranks() -> Iterator[tuple[int, int, int | None]]:
-        for place, (pid, rank) in enumerate(_ranks_now(left, needs_torch).items()):
+    def new_ranks() -> Iterator[tuple[int, int | None]]:
+        for pid, rank in _ranks_now(left, needs_torch).items():
             process = pid, program(pid)
             # A launcher whose ranks are gone looks like a job of its own.
             if process not in tried and (rank is not None or all(each is None for each in tried.values())):
                 tried[process] = rank
-                yield place, pid, rank
+                yield pid, rank
 
     failures: list[ProbeError] = []
     if not needs_torch and not _ranks_now(pids, needs_torch):

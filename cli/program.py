@@ -9,7 +9,7 @@ import click
 from probe.version import __version__
 
 VERBS = (
-    "attach", "demo", "detach", "doctor", "eval", "hang", "key", "list", "query", "run", "set", "sql", "stack",
+    "attach", "demo", "detach", "doctor", "eval", "hang", "key", "list", "query", "run", "serve", "set", "sql", "stack",
     "stragglers", "tables",
 )  # fmt: skip
 

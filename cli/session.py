@@ -33,7 +33,9 @@ def say(text: str) -> None:
 def connect(endpoint: str | None, timeout: float) -> Connection:
     """The connection that every verb uses, with the key given by --key; close it."""
     context = click.get_current_context(silent=True)
-    return probe.connect(endpoint, timeout=timeout, key=context.meta.get(KEY) if context is not None else None)
+    connection = probe.connect(endpoint, timeout=timeout, key=context.meta.get(KEY) if context is not None else None)
+    connection.restore_servers()
+    return connection
 
 
 @contextmanager

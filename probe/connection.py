@@ -6,7 +6,7 @@ Invariant: no call outlives its time-out, and its result, `notes` or `unreached`
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,10 @@ from .client.agent_requests import Unreached
 from .client.client import Client
 from .client.endpoints import Resolved, resolve
 from .client.handshake import open_links, whoami
-from .errors import UsageError
+from .errors import ProbeError, UsageError
 from .host.facts import Facts
 from .host.file_limits import make_room
+from .settings import may_serve
 from .snapshot.align import Alignment
 
 if TYPE_CHECKING:
@@ -216,6 +217,47 @@ class Connection:
         self._begin("detach", control=True)
         left, self.unreached = agent_requests.detach(self._client, self.timeout)
         return left
+
+    def serve(
+        self, listen: Mapping[str, Any] | None = None, *, foreground: bool = False,
+        on_ready: Callable[[list[str]], object] | None = None,
+    ) -> list[str]:  # fmt: skip
+        """Start another server beside the job, in place of the one it has; its endpoints, which on_ready gets first.
+
+        listen: where it also accepts queries from other hosts (probe.attach.listening.Listen.order); foreground: run it
+        in this process, until its agents are gone or Ctrl-C.  Raises UsageError for a job on another host, AttachError
+        for a port that cannot be had.  Cost: one request.
+
+        Example: `print(job.serve())`
+        """
+        self._begin("serve", control=True)
+        from .serve.replacing import replace
+
+        with replace(self._client, listen, self.timeout) as server:
+            if on_ready is not None:
+                on_ready(server.endpoints)
+            if foreground:
+                self.close()
+                server.run()
+            else:
+                server.start()
+        return server.endpoints
+
+    def restore_servers(self) -> None:
+        """Start the server of a job on this host that has none; the connection itself goes on without it.
+
+        What keeps it from starting is a note.  Raises nothing.  Cost: some milliseconds if there is none.
+
+        Example: `job.restore_servers()`
+        """
+        if not may_serve() or not any(link.asked_directly for link in self._client.links):
+            return
+        from .serve.replacing import restore
+
+        try:
+            restore(self._client, self.timeout)
+        except (OSError, ProbeError) as error:
+            self.notes.append(f"No server beside the job: {error} Its agents answer themselves.")
 
     def cancel(self) -> None:
         """End the running call with Interrupted.  From a signal handler or any thread.  Raises nothing.  Cost: none.

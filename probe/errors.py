@@ -46,7 +46,6 @@ REFUSALS = {
     "musl": ("Process {pid} uses the C library musl.", "Run the job in an image with glibc (Debian, Ubuntu, RHEL)."),
     "static": ("Process {pid} is statically linked.", "Run the job with a dynamically linked Python."),
     "symbols": ("Process {pid} has no {symbol}.", "Its C library or interpreter is of an unknown kind."),
-    "no-pyzmq": ("Process {pid} cannot import pyzmq: {why}.", "Install it there: {command} -m pip install pyzmq"),
     # who may trace it
     "user-namespace": ("Process {pid} is in another user namespace (a rootless container).",
                        "Attach from inside that container, or as root on the host."),
@@ -78,10 +77,10 @@ REFUSALS = {
                        "Allow more time: probe attach --timeout 60 {pid}"),
     "attach-running": ("Process {pid} is busy: {why}.", "Wait for it, then: probe attach {pid}"),
     "agent-failed": ("The agent failed in process {pid} and was taken out: {why}.", "Please report this."),
-    # where it is to listen; `why` is the agent's
-    "port-in-use": ("Process {pid} cannot listen at {why}.", "Omit the port to take any free one: --listen HOST"),
-    "other-key": ("Process {pid} listens at {why} with another key.", "Use that key, or first: probe {pid} detach"),
-    "cannot-listen": ("Process {pid} cannot listen at {why}.", "Use an address of this machine: ip -brief address"),
+    # where its server is to listen
+    "port-in-use": ("The job's server cannot listen at {why}.", "Omit the port to take any free one: --listen HOST"),
+    "other-key": ("Process {pid} is served at {why} with another key.", "Use that key, or first: probe {pid} detach"),
+    "cannot-listen": ("The job's server cannot listen at {why}.", "Use an address of this machine: ip -brief address"),
 }  # fmt: skip
 
 
@@ -197,6 +196,9 @@ class AgentError(ProbeError):
         "agent": "The agent refused or failed a request.",
         "protocol": "The agent speaks another version of the protocol.",
         "read-only": "The key only allows reading, and the request changes something.",
+        "refused": "The agent serves only its own user, root and who attached.",
+        "full": "So many clients are connected to the agent that it takes no more.",
+        "no-room": "The job has no descriptor or no memory left for a connection.",
     }
 
 
@@ -207,6 +209,7 @@ class SilentError(ProbeError):
     codes: ClassVar = {
         "silent": "No rank answered in time.",
         "gone": "The target ended during the request.",
+        "server-restarted": "The server beside the job ended during the request, and has started again.",
         "few-steps": "Too few steps have been recorded so far for the request.",
     }
 

@@ -1,8 +1,8 @@
-"""The file with a job's keys: its holders may query the job's agents over the network.
+"""The file with a job's keys: its holders may query the job over the network.
 
-Made by the verb `key`, read by attach (the agent's part) and when connecting (the reader's part).  It holds the agent's
-pair of CURVE keys and one pair for each role, as JSON; the file for readers has only the agent's public key and the
-pair for `read`.  Invariant: a file that anybody but its owner may read is neither made nor used.
+Made by the verb `key`, read by attach (the server's part) and when connecting (the reader's part).  It holds the
+server's pair of CURVE keys and one pair for each role that it allows, as JSON; the file for readers has only its
+public key and the pair for `read`.  Invariant: a file that anybody but its owner may read is neither made nor used.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ class Key(NamedTuple):
         """The pair to connect with: that of the most powerful role."""
         return self.roles.get(CONTROL) or self.roles[READ]
 
-    def of_agent(self) -> dict[str, Any]:
-        """What an agent needs to listen: its own pair, and the role of each public key (hex) that may connect.
+    def of_server(self) -> dict[str, Any]:
+        """What a server needs to listen: its own pair, and the role of each public key (hex) that may connect.
 
         Raises UsageError.
         """
         if not self.server_secret:
-            raise UsageError(f"{self.path} is a key for readers: no agent can listen with it.",
+            raise UsageError(f"{self.path} is a key for readers: no server can listen with it.",
                              "Take the file that it was shared from.", "key-file")  # fmt: skip
         from zmq.utils import z85
 
         known = {z85.decode(pair.public).hex(): role for role, pair in self.roles.items()}
-        return {"public": self.server_public, "secret": self.server_secret, "roles": known}
+        return {"public": self.server_public, "secret": self.server_secret, "roles": known,
+                "key_file": os.path.abspath(self.path)}  # fmt: skip
 
 
-def create(path: str) -> None:
-    """Write a new key to a new file.  Raises UsageError."""
+def create(path: str, read_only: bool = False) -> None:
+    """Write a new key to a new file.  read_only: nobody can control a job with it.  Raises UsageError."""
     import zmq
 
-    pairs = {name: zmq.curve_keypair() for name in ("server", CONTROL, READ)}
+    pairs = {name: zmq.curve_keypair() for name in ("server", READ, *(() if read_only else (CONTROL,)))}
     _write(path, {name: {"public": public.decode(), "secret": secret.decode()}
                   for name, (public, secret) in pairs.items()})  # fmt: skip
 

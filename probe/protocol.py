@@ -1,15 +1,18 @@
 """The wire: every message kind between a reader and an agent, and nothing about them anywhere else.
 
-A request is [request id, JSON header, payload ...], a reply the same with the request's id; ROUTER adds and strips the
-identity.  Invariant: every request ends in exactly one terminal reply, its kind's own or `error`, and nothing is ever
-unpickled.  Stdlib only, and it imports nothing of probe: the agent carries this file.
+A request is [request id, JSON header, payload ...], a reply the same with the request's id.  At an agent's own socket
+(AF_UNIX) Unpacker and packed() frame them.  The job's server takes them over ZeroMQ as [request id, agent id, JSON
+header, payload ...] and passes them on to that agent; a request without an agent id is for the server itself.
+Invariant: every request ends in exactly one terminal reply, its kind's own or `error`, and nothing is ever unpickled.
+Stdlib only, and it imports nothing of probe: the agent carries this file.
 
     request   header                                            terminal reply
     hello     protocol, version, by                             welcome: facts, role (what this client may do)
     snapshot  -                                                 at: streams (last seq of each), log (bytes), facts
     scan      stream, first, last, credit, patch; template      rows* then end: rows
               (since, optional: [slot, value]: from about one row before the first that has at least this value)
-              (template: an Arrow record-batch header; patch: [[offset, multiplier], ...] of its integers)
+              (template: an Arrow record-batch header; patch: [[offset, multiplier], ...] of its integers; without a
+              template the job's server answers, in whole Arrow messages with a column for each slot)
     log       first, last (byte offsets), credit                log* then end: rows (bytes)
     next      credit (more for a running scan or log)           -
     cancel    of (a request id: scan, log or arm)               - (the cancelled request ends in error)
@@ -17,17 +20,22 @@ unpickled.  Stdlib only, and it imports nothing of probe: the agent carries this
     flight    -                                                 entries: texts (torch's Flight Recorders as JSON, []
                                                                 without one), why_not, groups (name: ranks)
     peers     -                                                 known: ranks (each rank's record of its address:
-                                                                endpoint, server_key, host, pid; or null)
+                                                                endpoint, served, host, pid, id; or null)
+    serve     served (Agent.adopt)                              end
     align     base, source (job step of count 0)                end
     set       settings: sample ("auto" or N), budget_pct,       settings: settings (these, every, cost_ns)
               backward; others stay as they are
-    arm       code, by, ranks, where, timeout, write, filename  armed: count, base, step_ns, waiting (s), holder
+    arm       by, ranks, where, timeout, write, filename; code  armed: count, base, step_ns, waiting (s), holder
     go        of, count (run at this boundary; -1: the next)    - (out* then done end the arm request; before them,
                                                                 if a boundary was named, ready: the training waits
                                                                 there, at most 5 s from the last stay)
     stay      of (keep waiting, a run will follow)              -
     run       of (which is ready)                               -
     detach    -                                                 detached: left (what could not be removed)
+
+    requests to the server itself
+    agents    protocol; ids (optional: those that are needed)   serving: protocol, version, id, role, agents (of each:
+                                                                id, rank, pid, host)
 
     rows           first, rows; payload: batch header, then the rows themselves
     log            first; payload: the bytes
@@ -36,14 +44,19 @@ unpickled.  Stdlib only, and it imports nothing of probe: the agent carries this
     error          code, message
 """
 
+from __future__ import annotations
+
 import json
+import struct
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-PROTOCOL = 2
+PROTOCOL = 3
 # The most an agent accepts in one frame; a snippet is text, a template some hundred bytes.
 MAX_REQUEST_BYTES = 4 << 20
+MAX_CONTROL_BYTES = 64 << 10  # of a request before its client has said hello, or that may only read
 MAX_REPLY_BYTES = 256 << 20  # the most a reader accepts: a large job's Flight Recorder has stacks
-ROWS_A_MESSAGE = 2048  # some 100 kB: the copy into zmq holds the GIL for about 20 µs
+ROWS_A_MESSAGE = 2048  # some 100 kB
 LOG_BYTES_A_MESSAGE = 256 << 10
 CREDIT = 16  # messages that may travel before the reader asks for more
 OUTPUT_LIMIT = 4 << 20  # bytes of output of one eval that the target keeps for a slow reader
@@ -53,10 +66,10 @@ UNTESTED = "this was not tested on a GPU yet"  # end of the state of a tap that 
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, STAY, RUN, DETACH = "align", "set", "arm", "go", "stay", "run", "detach"
-STACKS, FLIGHT, PEERS = "stacks", "flight", "peers"
+STACKS, FLIGHT, PEERS, SERVE, AGENTS = "stacks", "flight", "peers", "serve", "agents"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, DONE, DETACHED = "armed", "ready", "out", "done", "detached"
-FRAMES, ENTRIES, KNOWN = "frames", "entries", "known"
+FRAMES, ENTRIES, KNOWN, SERVING = "frames", "entries", "known", "serving"
 
 # request kind -> kinds of reply, the terminal one (besides `error`) last
 REPLIES: dict[str, tuple[str, ...]] = {
@@ -68,14 +81,16 @@ REPLIES: dict[str, tuple[str, ...]] = {
     STACKS: (FRAMES,),
     FLIGHT: (ENTRIES,),
     PEERS: (KNOWN,),
+    SERVE: (END,),
+    AGENTS: (SERVING,),
     ALIGN: (END,),
     SET: (SETTINGS,),
     ARM: (ARMED, READY, OUT, DONE),
     DETACH: (DETACHED,),
 }
-# What a client may do: control at an agent's own socket file, at a port the role of its key.
+# What a client may do, said in its hello and kept by the agent; the server says it for its clients, by their keys.
 READ, CONTROL = "read", "control"
-OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, DETACH})  # these change something, so they need control
+OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, SERVE, DETACH})  # these change something, so they need control
 
 TERMINAL = {ERROR, *(kinds[-1] for kinds in REPLIES.values() if kinds)}
 
@@ -112,3 +127,56 @@ def decode(frame: bytes) -> dict[str, Any]:
     if not isinstance(header, dict) or not isinstance(header.get("kind"), str):
         raise WireError("header is not an object with a kind")
     return header
+
+
+_HEAD = struct.Struct("<II")  # bytes in all frames, number of frames; a length of 4 bytes for each frame follows
+MOST_FRAMES = 64
+
+
+def packed(frames: Sequence[Any]) -> list[Any]:
+    """A message for a stream socket: its lengths, then the frames themselves, which are not copied."""
+    sizes = [memoryview(frame).nbytes for frame in frames]
+    return [struct.pack(f"<II{len(sizes)}I", sum(sizes), len(sizes), *sizes), *frames]
+
+
+class Unpacker:
+    """Takes messages out of the bytes of a stream socket.  limit: the most bytes that the frames of one may have.
+
+    What has come of an unfinished message is kept, so at most `limit` bytes and those of one read.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._buffer = bytearray()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a part of a message has come."""
+        return bool(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[list[bytes]]:
+        """The messages that are complete with these bytes.  Raises WireError, after which the stream is of no use."""
+        self._buffer += data
+        while (message := self._next()) is not None:
+            yield message
+
+    def _next(self) -> list[bytes] | None:
+        buffer = self._buffer
+        if len(buffer) < _HEAD.size:
+            return None
+        size, count = _HEAD.unpack_from(buffer)
+        if size > self.limit or not 0 < count <= MOST_FRAMES:
+            raise WireError(f"a message of {count} frames with {size} bytes")
+        begin = _HEAD.size + 4 * count
+        if len(buffer) < begin + size:
+            return None
+        sizes = struct.unpack_from(f"<{count}I", buffer, _HEAD.size)
+        if sum(sizes) != size:
+            raise WireError(f"frames of {sum(sizes)} bytes in a message of {size}")
+        frames = []
+        with memoryview(buffer) as view:
+            for each in sizes:
+                frames.append(bytes(view[begin : begin + each]))
+                begin += each
+        del buffer[:begin]
+        return frames

@@ -6,12 +6,15 @@ Called by probe.connection (values) and `probe set` (text).  Invariant: an error
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from .errors import UsageError
 from .streams import EVERY
+
+NO_SERVER = "PROBE_NO_SERVER"  # in the environment: commands neither start nor ask the server beside a job
 
 VALID = {
     "sample": f"auto, or one of {', '.join(map(str, EVERY))}: N records every N-th block of ten steps",
@@ -77,3 +80,8 @@ def _unknown(name: str, known: Mapping[str, Any]) -> UsageError:
 
 def _invalid(written: str, name: str, value: Any) -> UsageError:
     return UsageError(f"{written}={value} is not valid.", f"Valid: {VALID[name]}.")
+
+
+def may_serve() -> bool:
+    """Whether this user wants servers beside jobs."""
+    return not os.environ.get(NO_SERVER)

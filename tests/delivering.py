@@ -33,8 +33,8 @@ def agent(text: str = AGENT) -> list[Part]:
     return bundle_of({"agent": "", "agent.main": text})
 
 
-def put(target: Target | int, text: str = AGENT, timeout: float = 5.0, with_zmq: bool = False) -> Delivered:
-    return deliver(target if isinstance(target, int) else target.pid, agent(text), timeout, with_zmq)
+def put(target: Target | int, text: str = AGENT, timeout: float = 5.0) -> Delivered:
+    return deliver(target if isinstance(target, int) else target.pid, agent(text), timeout)
 
 
 def as_another_user(work: Callable[[], Any]) -> Any:

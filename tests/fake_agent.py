@@ -5,15 +5,12 @@ Used by the tests of the reader.  `deaf` kinds of requests are taken and never a
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import zmq
 
 from probe import protocol as wire
 from probe.agent.inspect.frames import stacks
@@ -77,6 +74,7 @@ class FakeAgent:
         }
         self.log, self.header = Log(), Header()
         path = folder / f"{rank}-{time.monotonic_ns()}.sock"
+        self.path = str(path)
         self.facts: dict[str, Any] = {
             "agent": "0", "protocol": wire.PROTOCOL, "pid": os.getpid(), "start_ticks": start_ticks(os.getpid()),
             "host": "here", "rank": rank, "world_size": world_size, "python": "3.11.7", "torch": "2.13.0",
@@ -117,9 +115,7 @@ class FakeAgent:
 
     def send(self, key: Key, frames: list[bytes]) -> None:
         """What a handler answers, as it is: not all of it need be a reply."""
-        (listener, identity), id = key
-        with contextlib.suppress(zmq.ZMQError):  # gone, or it does not read
-            listener.socket.send_multipart([identity, id, *frames], zmq.NOBLOCK)
+        self.server.connections.send(key[0], [key[1], *frames])
 
     # ---- what a job would do
 
@@ -189,7 +185,7 @@ class FakeAgent:
     def _hello(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if request["protocol"] != self.facts["protocol"]:
             raise Refused("protocol", f"this agent speaks protocol {self.facts['protocol']}")
-        self.server.reply(key, wire.WELCOME, facts=self.now(), role=request["role"])
+        self.server.reply(key, wire.WELCOME, facts=self.now(), role=key[0].role)
 
     def _snapshot(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.publish()

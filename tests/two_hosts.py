@@ -48,6 +48,10 @@ class Host:
         assert asked.returncode == status, f"exit {asked.returncode}: {out}{err}"
         return subprocess.CompletedProcess(asked.args, asked.returncode, out, err)
 
+    def attach(self, *words: str | int | Path) -> None:
+        """`probe attach`, which has to see the ranks; its server listens on this host."""
+        subprocess.run([*self.inside, str(PROBE), "attach", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+
     def start(self, *words: str | Path) -> subprocess.Popen[str]:
         """Likewise, without waiting for its end."""
         alone = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")

@@ -96,7 +96,7 @@ class Evals:
         if where not in ("boundary", "now"):
             raise Refused("protocol", f"an eval runs at the boundary or now, not {where!r}")
         evaluation = Evaluation(
-            code=str(request["code"]),
+            code=payload[0].decode(),
             filename=str(request.get("filename") or "<eval>"),
             write=bool(request.get("write", True)) and where == "boundary",
             send=lambda kind, fields: self._server.post(key, kind, **fields),

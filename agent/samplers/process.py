@@ -6,15 +6,18 @@ sample, and does not keep the others from being read.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from time import perf_counter_ns, process_time_ns, sleep
 
 from ... import streams
+from ..noop import noop
 from ..storage.rows import Stream
 
 Readings = tuple[tuple[int, int], ...]  # (counter, value)
 
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # perhaps not in the next second
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _READ_BYTES = 1024  # all of these files are shorter, except /proc/stat, of which only the first line is needed
 # Long enough for a thread that waits for the GIL to wake up and take it.  A call that returns at once has the GIL back
@@ -33,13 +36,10 @@ class Process:
 
         self._append = samples.append
         self._resource = resource
-        self._files: dict[int, str] = {}  # descriptor -> path
+        self._files = list(FILES)  # opened anew each time: the job may need its descriptors
         self._unreadable: list[str] = []
         for path in FILES:
-            try:
-                self._files[os.open(path, os.O_RDONLY)] = path
-            except OSError as error:
-                self._unreadable.append(f"{path}: {error.strerror}")
+            self._read(path)
 
     @property
     def state(self) -> str:
@@ -56,8 +56,8 @@ class Process:
         append(now, streams.PROCESS, streams.INVOLUNTARY_SWITCHES, usage.ru_nivcsw)
         append(now, streams.PROCESS, streams.MAJOR_FAULTS, usage.ru_majflt)
         append(now, streams.PROCESS, streams.GIL_WAIT_NS, gil_wait_ns)
-        for fd in list(self._files):
-            for counter, value in self._read(fd):
+        for path in list(self._files):
+            for counter, value in self._read(path):
                 append(now, streams.PROCESS, counter, value)
 
     def _gil_wait_ns(self) -> int:
@@ -74,20 +74,21 @@ class Process:
     def _voluntary_switches(self) -> int:
         return self._resource.getrusage(self._resource.RUSAGE_THREAD).ru_nvcsw
 
-    def _read(self, fd: int) -> Readings:
+    def _read(self, path: str) -> Readings:
         """The file's counters; none if it cannot be read or parsed, and then it is not read again."""
         try:
-            return FILES[self._files[fd]](os.pread(fd, _READ_BYTES, 0))
+            file = os.open(path, os.O_RDONLY)
+            try:
+                return FILES[path](os.read(file, _READ_BYTES))
+            finally:
+                os.close(file)
         except (OSError, LookupError, ValueError) as error:
-            self._unreadable.append(f"{self._files.pop(fd)}: {error!r}")
-            os.close(fd)
+            if getattr(error, "errno", None) not in _FULL:
+                self._files.remove(path)
+                self._unreadable.append(f"{path}: {error.strerror if isinstance(error, OSError) else repr(error)}")
             return ()
 
-    def close(self) -> None:
-        while self._files:
-            os.close(self._files.popitem()[0])
-
-    forget = close
+    close = forget = noop
 
 
 def _stat(text: bytes) -> Readings:

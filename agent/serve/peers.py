@@ -1,6 +1,6 @@
-"""Where to reach the agents of the other ranks: each agent with a port puts a record into the job's own store.
+"""Where to reach the other ranks: an agent whose server has a port puts a record of it into the job's store.
 
-tick() and ask() on the agent's thread.  Invariant: neither that thread nor the job ever waits for the store.
+served(), tick() and ask() on the agent's thread.  Invariant: neither that thread nor the job ever waits for the store.
 Short-lived threads talk to it over a connection of our own; the job's store object only supplies the address.
 """
 
@@ -28,19 +28,20 @@ class Unknown(Exception):
 
 
 class Peers:
-    """listening(), tick() and ask() on the agent's thread; remove() on another, once, at the end."""
+    """served(), tick() and ask() on the agent's thread; remove() on another, once, at the end."""
 
     def __init__(self, server: Server, identity: str) -> None:
         self.state = "off: no port was asked for"
         self._server, self._identity = server, identity
-        self._port: dict[str, Any] | None = None  # host, address and public key of our own port
+        self._port: dict[str, Any] | None = None  # of this host's server: host, address, port and public key
         self._published: tuple[Place, int] | None = None  # the store that has our record, and the rank in it
         self._due = 0.0
         self._store_lock = sys.modules["_thread"].allocate_lock()
 
-    def listening(self, host: str, address: str, public: str) -> None:
-        """This agent listens there; public: its public key."""
-        self._port = {"host": host, "address": address, "key": public}
+    def served(self, port: dict[str, Any] | None) -> None:
+        """The server of this host listens there for other hosts, or not at all."""
+        if port != self._port:
+            self._port, self._published = port, None  # the record is old
 
     def tick(self) -> None:
         """Publish the record once there is a process group, and again if the rank changes."""
@@ -97,8 +98,8 @@ class Peers:
         host = address_towards(place) if port["address"] in _ANY_ADDRESS else port["host"]
         return {
             "rank": rank,
-            "endpoint": f"tcp://{host}:{self._server.listeners.port}",
-            "server_key": port["key"],
+            "endpoint": f"tcp://{host}:{port['port']}",
+            "served": {"server": "", "tcp": port},
             "host": os.uname().nodename,
             "pid": os.getpid(),
             "id": self._identity,

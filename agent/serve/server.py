@@ -1,7 +1,7 @@
-"""The agent's only thread: it answers requests at its listeners, and ticks once a second.
+"""The agent's only thread: it answers the requests that come at its socket, and ticks once a second.
 
-Invariant: nothing here waits for a client.  Sends are NOBLOCK, streams run on credit, and a client that is gone or
-stuck is dropped; so a stuck client neither delays the others nor holds more than a bounded amount of memory.
+Invariant: nothing here waits for a client.  Streams run on credit and pause while their client does not read, and a
+client that is gone or stuck is dropped; so it neither delays the others nor holds more than a bounded amount of memory.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import zmq
-
 from ... import protocol as wire
 from ..noop import noop
-from .listeners import Listener, Listeners
+from .connections import Connection, Connections
 
-Key = tuple[tuple[Listener, bytes], bytes]  # a request: the client (its listener and identity there), the request's id
+Key = tuple[Connection, bytes]  # a request: the client, the request's id
 Frames = list[Any]
 
 _MOST_STREAMS, _MOST_STREAMS_PER_CLIENT = 64, 4  # at once; our own clients use one
@@ -84,8 +82,8 @@ class Server:
         self._posted: deque[tuple[Key, bytes, Frames]] = deque()
         self._calls: deque[_Call] = deque()
         self._stopping = False
-        self.listeners = Listeners(endpoint, uids, self._take_requests)
-        self.wake = self.listeners.wake
+        self.connections = Connections(endpoint.removeprefix("ipc://"), uids, self._take_request)
+        self.wake = self.connections.wake
         self._rested = time.monotonic()
 
     def post(self, key: Key, kind: str, /, *payload: Any, **fields: Any) -> None:
@@ -120,9 +118,9 @@ class Server:
             now = time.monotonic()
             if now >= due:
                 due = now + self._tick(now)
-            ready = [key for key, running in self._running.items() if running.credit > 0]
+            ready = [key for key, running in self._running.items() if running.credit > 0 and key[0].reads]
             wait_ms = 0 if ready or self._posted else max(0, int((due - now) * 1000) + 1)
-            self.listeners.wait(wait_ms)
+            self.connections.wait(wait_ms)
             if wait_ms:
                 self._rested = time.monotonic()
             self._send_posted()
@@ -136,7 +134,7 @@ class Server:
         """After run(): the last replies have half a second to be sent."""
         self._send_posted()
         self._running.clear()
-        self.listeners.close(linger_ms=500)
+        self.connections.close(linger_s=0.5)
         self.handlers.clear()  # the agent's objects refer to each other: leave no cycle to the garbage collector
         self.on_cancel, self.on_tick = noop, _no_tick
 
@@ -144,7 +142,7 @@ class Server:
 
     def _tick(self, now: float) -> float:
         self._drop_idle(now)
-        self.listeners.maintain()
+        self.connections.maintain()
         try:
             return self.on_tick()
         except Exception as error:  # a bug of ours must not end the thread that serves everybody
@@ -157,26 +155,26 @@ class Server:
             time.sleep(_REST_S)
             self._rested = time.monotonic()
 
-    def _take_requests(self, listener: Listener) -> None:
-        for _ in range(64):  # then the streams get their turn
-            try:
-                frames = listener.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            role = listener.role_of(frames[0])
-            if role and len(frames) >= 3 and len(frames[1]) <= 64:
-                identity, id, header, *payload = (frame.bytes for frame in frames)
-                self._handle(((listener, identity), id), role, header, payload)
-                self._rest()
+    def _take_request(self, client: Connection, frames: Frames) -> None:
+        if len(frames) < 2 or len(frames[0]) > 64 or len(frames[1]) > wire.MAX_CONTROL_BYTES:
+            self.connections.drop(client)
+            return
+        id, header, *payload = frames
+        self._handle((client, id), header, payload)
+        self._rest()
 
-    def _handle(self, key: Key, role: str, header: bytes, payload: Frames) -> None:
+    def _handle(self, key: Key, header: bytes, payload: Frames) -> None:
         try:
-            request = {**wire.decode(header), "role": role}
+            request = wire.decode(header)
             handler = self.handlers.get(request["kind"])
             if handler is None:
                 raise Refused("protocol", f"unknown request {request['kind'][:40]!r}")
-            if request["kind"] in wire.OF_CONTROL and role != wire.CONTROL:
-                raise Refused("read-only", f"this key may read, not control: {request['kind']} is refused")
+            if request["kind"] == wire.HELLO:
+                key[0].take_role(request.get("role", wire.CONTROL))
+            elif not key[0].role:
+                raise Refused("protocol", f"{request['kind']} before hello")
+            if request["kind"] in wire.OF_CONTROL and key[0].role != wire.CONTROL:
+                raise Refused("read-only", f"this client may read, not control: {request['kind']} is refused")
             handler(key, request, payload)
         except Refused as refusal:
             self._fail(key, *refusal.args)
@@ -193,12 +191,8 @@ class Server:
         self.reply(key, wire.ERROR, code=code, message=message[:4000])
 
     def _send(self, key: Key, header: bytes, payload: Frames) -> bool:
-        try:
-            (listener, identity), id = key
-            listener.socket.send_multipart([identity, id, header, *payload], zmq.NOBLOCK)
-            return True
-        except zmq.ZMQError:  # EHOSTUNREACH: the client is gone; EAGAIN: it does not read
-            return False
+        client, id = key
+        return self.connections.send(client, [id, header, *payload])
 
     def _send_posted(self) -> None:
         while self._posted:

@@ -22,18 +22,19 @@ from ..program import VERBS
 @click.option("--name", metavar="NAME", help="Name the job: probe NAME query …")
 @click.option("--listen", "place", metavar="HOST[:PORT]",
               help="Also accept queries from other hosts, at PORT or any free port. Needs a key.")  # fmt: skip
+@click.option("--no-server", is_flag=True, help="Start no server beside the job; commands ask the agents themselves.")
 @click.option("--key", metavar="FILE", help="Only holders of this key may query. Default: $PROBE_KEY.")
 def command(
     words: Sequence[str], endpoints: Sequence[str], timeout: float, follow: bool, name: str | None, place: str | None,
-    key: str | None,
+    key: str | None, no_server: bool,
 ) -> None:  # fmt: skip
     """Attach to a running job: all ranks under each PID.
 
     The job needs no preparation and keeps training. An agent that is already there stays. With --follow, ranks that an
     elastic restart starts later are attached to as well.
 
-    With --listen, key holders on other hosts can query each rank over an encrypted connection (see probe key create).
-    The ranks of one host use PORT, PORT+1 and so on. probe list shows the ports.
+    With --listen, key holders on other hosts can query all ranks of this host over an encrypted connection (see
+    probe key create). probe list shows the port.
 
     \b
     Example:
@@ -46,7 +47,9 @@ def command(
     pids = [pid_of(word) for word in dict.fromkeys((*endpoints, *words))]
     if not pids:
         raise UsageError("No pid given.", "For example: probe attach 4242. probe list shows what is running.")
-    wanted = Wanted(timeout, checked_name(name))
+    if place is not None and no_server:
+        raise UsageError("--listen needs the server that --no-server forbids.", "Give one of them.")
+    wanted = Wanted(timeout, checked_name(name), server=not no_server)
     if place is not None:
         from probe.attach.listening import listen
 

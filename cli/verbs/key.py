@@ -16,11 +16,13 @@ _FILES = {"create": 1, "share": 2}
 @click.command("key")
 @click.argument("action", metavar="create|share", default="")
 @click.argument("files", nargs=-1, metavar="FILE [READER_FILE]")
-def command(action: str, files: Sequence[str]) -> None:
+@click.option("--read-only", is_flag=True, help="Create a key with which nobody can eval, set or detach.")
+def command(action: str, files: Sequence[str], read_only: bool) -> None:
     """Create the keys for querying a job from other hosts.
 
     create writes FILE, which attach needs and which allows everything. share derives READER_FILE from FILE, which
-    allows query, stack, hang and stragglers, but not eval, set and detach. Both files are readable by their owner only
+    allows query, stack, hang and stragglers, but not eval, set and detach. create --read-only writes a FILE that
+    allows only that, and a server that was started with it can do no more. All files are readable by their owner only
     (mode 0600), and no file is ever overwritten. Copy them as you would an ssh key.
 
     \b
@@ -32,11 +34,11 @@ def command(action: str, files: Sequence[str]) -> None:
     """
     from probe import keys
 
-    if len(files) != _FILES.get(action):
+    if len(files) != _FILES.get(action) or (read_only and action != "create"):
         raise UsageError("No key file given.", "Run: probe key create FILE, or probe key share FILE READER_FILE")
     if action == "create":
-        keys.create(*files)
-        say(f"{files[0]} allows its holder everything. Next, on each host of the job:")
+        keys.create(files[0], read_only)
+        say(f"{files[0]} allows its holder {'to read' if read_only else 'everything'}. Next, on each host of the job:")
         say(f"  probe attach --listen 0.0.0.0 --key {files[0]} PID")
     else:
         keys.share(*files)

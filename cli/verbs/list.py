@@ -31,7 +31,7 @@ def command(pid: int | None, output: Output) -> None:
 
     These are your Python processes. `job` is the pid of the process that started a rank and its peers: attach to that
     one. name and listens (tcp://HOST:PORT) are endpoints too, if attach was given --name or --listen. With a PID, only
-    the processes below it are listed.
+    the processes below it are listed. A probe server beside a job is listed too; it passes queries on to the job.
 
     \b
     Example:
@@ -39,19 +39,22 @@ def command(pid: int | None, output: Output) -> None:
     """
     from probe.client import endpoints
     from probe.host import processes
+    from probe.serve.handover import KEEPER_MODULE, SERVER_MODULE
 
     if pid is not None and processes.start_ticks(pid) is None:
         raise EndpointError(f"There is no process {pid}.", "Run: probe list")
     below = None if pid is None else set(processes.descendants(pid))
-    found = [p for p in processes.python_processes() if p.pid != os.getpid() and (below is None or p.pid in below)]
+    servers = processes.with_argument(SERVER_MODULE)
+    ours = {os.getpid(), *servers, *processes.with_argument(KEEPER_MODULE)}
+    found = [p for p in processes.python_processes() if p.pid not in ours and (below is None or p.pid in below)]
     attached = {address.pid: address.facts for each in endpoints.jobs() for address in each.addresses}
-    output.show(records(found, attached))
+    output.show(records(found, attached, {} if pid is not None else servers))
     if not found:
         say("None of your Python processes is running.")
 
 
-def records(found: Sequence[Process], attached: Mapping[int, Facts]) -> Records:
-    """A row for each process except workers.  attached: pid -> facts of the agent."""
+def records(found: Sequence[Process], attached: Mapping[int, Facts], servers: Mapping[int, str]) -> Records:
+    """A row for each process except workers.  attached: pid -> facts of the agent; servers: pid -> endpoint."""
     python = {process.pid: process for process in found}
     rows = []
     for process in found:
@@ -64,4 +67,5 @@ def records(found: Sequence[Process], attached: Mapping[int, Facts]) -> Records:
         since = facts and time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(facts.attached_wall_ns / 1e9))
         known = since, facts and (facts.name or None), facts and facts.tcp
         rows.append((process.pid, process.rank, job, *known, process.command))
+    rows += [(pid, None, None, None, None, endpoint, "probe server") for pid, endpoint in servers.items()]
     return Records(COLUMNS, rows)

@@ -44,9 +44,9 @@ class Attached:
     taps: Mapping[str, str] = field(default_factory=dict)
 
 
-def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, Any] | None = None) -> Attached:
-    """Put the agent into the process, unless it is there.  name: makes the job an endpoint of that name; listen: the
-    port at which other hosts can query it (Listen.order).
+def attach(pid: int, timeout: float = 10.0, name: str = "", served: Mapping[str, Any] | None = None) -> Attached:
+    """Put the agent into the process, unless it is there.  name: makes the job an endpoint of that name; served: what
+    it has to know of its job's server (serve.launch.Prepared), if there is one.
 
     Raises AttachError, each cause with its own code, after little more than `timeout` seconds; the process then is as
     it was before."""
@@ -56,7 +56,7 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, An
         facts is not None
         and facts.version == __version__
         and name in ("", facts.name)
-        and (listen is None or facts.server_key == listen["public"])
+        and (served is None or facts.server == served["server"])
     )
     if facts is None or not already:
         # reads the sources, so only where they are needed
@@ -65,7 +65,7 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", listen: dict[str, An
         from .refusals import refusal
 
         try:
-            delivered = deliver(pid, agent_bundle(), timeout, wanted={"name": name, "listen": listen})
+            delivered = deliver(pid, agent_bundle(), timeout, wanted={"name": name, "served": served})
         except (ConnectionError, EOFError):
             if has_ended(pid):
                 raise refusal("target-ended", pid) from None
@@ -93,11 +93,8 @@ def start() -> None:
 
     Example: `import probe; probe.start()`
     """
-    import zmq  # noqa: F401 - the agent finds it imported, as after an attach
-
     from .bootstrap import IN_THE_TARGET
-    from .bundle import agent_bundle, digest, packed
-    from .lent_packages import pynvml_path
+    from .bundle import agent_bundle, digest, packed, pynvml_path
 
     # the code, the sources and the name of an attach, so that a later attach finds the agent
     scope: dict[str, Any] = {"__name__": "_probe_bootstrap"}

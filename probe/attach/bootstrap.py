@@ -34,8 +34,6 @@ def _serve(connection, key):
     length = int.from_bytes(_receive(connection, 8), "little")
     order = json.loads(_receive(connection, length))
     try:
-        _import_threading(order["patience"])
-        _import_zmq(order["zmq"])
         import _socket
         import struct
         credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
@@ -73,7 +71,6 @@ def _receive(connection, count):
     return b"".join(parts)
 
 def _hello(key):
-    import importlib.machinery
     import importlib.util
     import os
     import sys
@@ -83,9 +80,7 @@ def _hello(key):
         "version": list(sys.version_info[:3]),
         "magic": importlib.util.MAGIC_NUMBER.hex(),
         "abiflags": sys.abiflags,
-        "suffixes": importlib.machinery.EXTENSION_SUFFIXES,
         "executable": sys.executable,
-        "zmq": "zmq" in sys.modules,
         # of the agent's code that is loaded or set aside and need not be sent; an older root has none
         "has": getattr(root, "digest", None) if getattr(root, "loaded", False) else None,
     }
@@ -94,57 +89,6 @@ def _refusal(code, text):  # a class of our own would be a reference cycle, left
     refusal = RuntimeError(text)
     refusal.probe_code = code
     return refusal
-
-def _import_threading(patience):
-    """The main thread must be the first to import `threading`: up to 3.12 the first importer is taken for the main
-    thread, from 3.13 on only its native_id is wrong then.  A pending call runs there once it reaches bytecode."""
-    import sys
-    import time
-    if "threading" in sys.modules:
-        return
-    harmless = sys.version_info >= (3, 13)
-    try:
-        import ctypes
-        text = b"try:\n __import__('threading')\nexcept BaseException:\n pass\n"
-        api = ctypes.pythonapi
-        api.Py_IncRef(ctypes.py_object(text))  # it may be executed long after we gave up
-        api.Py_AddPendingCall(api.PyRun_SimpleString, ctypes.c_char_p(text))
-    except ImportError as error:
-        raise _refusal("main-thread-busy", "its Python has no ctypes (%s)" % error)
-    deadline = time.monotonic() + (min(patience, 0.2) if harmless else patience)
-    while not hasattr(sys.modules.get("threading"), "_main_thread"):
-        if time.monotonic() > deadline:
-            if harmless:
-                return
-            raise _refusal("main-thread-busy", "its main thread stays in native code")
-        time.sleep(0.001)
-
-def _import_zmq(loan):
-    """Import the target's own pyzmq, else the command's, whose directory never enters sys.path."""
-    import importlib
-    if loan is None:
-        return
-    try:
-        importlib.import_module("zmq")
-        return
-    except ImportError as error:
-        reason = str(error)
-    if not loan["path"]:
-        raise _refusal("no-pyzmq", "%s; %s" % (reason, loan["refused"]))
-    import importlib.machinery
-    import importlib.util
-    import sys
-    spec = importlib.machinery.PathFinder.find_spec("zmq", [loan["path"]])
-    if spec is None:
-        raise _refusal("no-pyzmq", "%s; it cannot read %s" % (reason, loan["path"]))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["zmq"] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        for name in [name for name in sys.modules if name == "zmq" or name.startswith("zmq.")]:
-            del sys.modules[name]
-        raise _refusal("no-pyzmq", "%s; the one in %s failed: %r" % (reason, loan["path"], error))
 
 PACKAGE = "_probe_agent"
 SET_ASIDE = "_probe_laid_by"  # on the os module: the modules that agent/fork.py left for the next attach

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -92,3 +93,12 @@ def _needs(name: str, sources: Mapping[str, str], packages: set[str]) -> Iterato
             candidate = ".".join((*base, imported)) if imported else ".".join(base)
             if candidate in sources:
                 yield candidate
+
+
+def pynvml_path() -> str | None:
+    """The directory from which the agent can import nvidia-ml-py, None where this command has none.
+
+    It is one file of pure Python; the agent loads it under a private name, and only where there is an NVML library.
+    """
+    spec = find_spec("pynvml")
+    return str(Path(spec.origin).parent) if spec is not None and spec.origin is not None else None

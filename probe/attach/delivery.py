@@ -18,7 +18,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import AttachError
@@ -27,13 +27,12 @@ from ..host.processes import has_ended
 from ..version import __version__
 from . import refusals
 from .bootstrap import bootstrap_text
-from .bundle import Part, digest, packed
+from .bundle import Part, digest, packed, pynvml_path
 from .deferred_signals import DeferredSignals
 from .gil_holder import describe_holder_in
 from .inject.injection import THREAD, Injected
 from .inject.target import OLDEST_PYTHON, Target, examine
 from .inject.tracer import inject_from_child
-from .lent_packages import Loan, lend_zmq, pynvml_path
 from .refusals import refusal
 from .rendezvous import Rendezvous
 
@@ -41,7 +40,7 @@ SEARCH_SHARE = 0.7  # of the time-out, for finding a thread at a safe point
 ANSWER_SECONDS = 0.5  # of the deadline, kept for the target's refusal to travel
 MAX_HELLO_BYTES = 65536
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_WITH_DETAIL = ("main-thread-busy", "port-in-use", "cannot-listen", "other-key", "attach-running")
+_WITH_DETAIL = ("main-thread-busy", "attach-running")
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,7 @@ class Delivered:
     hello_ms: float
 
 
-def deliver(
-    pid: int, bundle: Sequence[Part], timeout: float, with_zmq: bool = True, wanted: Mapping[str, Any] | None = None
-) -> Delivered:
+def deliver(pid: int, bundle: Sequence[Part], timeout: float, wanted: Mapping[str, Any] | None = None) -> Delivered:
     """wanted: arguments of the agent's start().  Raises AttachError, after little more than `timeout` seconds."""
     began = time.monotonic()
     deadline = began + timeout
@@ -76,7 +73,7 @@ def deliver(
         hello_ms = (time.monotonic() - began) * 1e3
         check_interpreter(pid, hello)
         try:
-            connection.send(_order(bundle, hello, connection.seconds_left, with_zmq, wanted or {}))
+            connection.send(_order(bundle, hello, connection.seconds_left, wanted or {}))
             answer = connection.receive_all()
         except _TooLate:
             raise refusal("attach-timeout", pid, timeout=timeout) from None
@@ -91,16 +88,12 @@ def check_interpreter(pid: int, hello: dict[str, Any]) -> None:
         raise refusal("free-threaded", pid)
 
 
-def _order(
-    bundle: Sequence[Part], hello: dict[str, Any], seconds: float, with_zmq: bool, wanted: Mapping[str, Any]
-) -> bytes:
+def _order(bundle: Sequence[Part], hello: dict[str, Any], seconds: float, wanted: Mapping[str, Any]) -> bytes:
     """What the target needs to start the agent, with its length in front."""
-    loan = Loan() if hello["zmq"] else lend_zmq(hello["suffixes"], tuple(hello["version"]))
     code = digest(bundle, __version__)
     order = {
         "patience": max(0.1, seconds - ANSWER_SECONDS),
-        "zmq": asdict(loan) if with_zmq else None,
-        "facts": {**wanted, "version": __version__, "zmq_path": loan.path or None, "pynvml_path": pynvml_path()},
+        "facts": {**wanted, "version": __version__, "pynvml_path": pynvml_path()},
         "digest": code,
         "modules": [] if hello["has"] == code else packed(bundle, hello["magic"] == importlib.util.MAGIC_NUMBER.hex()),
     }
@@ -116,8 +109,6 @@ def _reply(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]:
     if kind != b"ER":
         raise refusal("target-ended", pid) if has_ended(pid) else refusal("agent-failed", pid, why="it sent no answer")
     code, detail = json.loads(text)
-    if code == "no-pyzmq":
-        raise refusals.no_pyzmq(pid, detail, hello["executable"])
     if code in _WITH_DETAIL:
         raise refusal(code, pid, why=detail)
     places = re.findall(r'File "([^"]+)", line (\d+)', detail)  # a traceback: the exception, and where it was raised

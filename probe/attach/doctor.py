@@ -17,14 +17,12 @@ from functools import partial
 
 from ..errors import AttachError
 from ..host import agent_memory
-from ..host.memory_maps import read_mappings
 from ..host.process_status import my_status, read_status
 from ..host.processes import has_ended
 from . import refusals
 from .inject import ptrace
 from .inject.target import examine, this_machine
-from .lent_packages import lend_zmq
-from .python_installation import has_package, own_executable, python_version
+from .python_installation import python_version
 from .refusals import refusal
 from .rendezvous import open_directory
 
@@ -74,7 +72,6 @@ def of_process(pid: int) -> list[Condition]:
         ("interpreter", _interpreter),
         ("tracing", _tracing),
         ("rendezvous", _rendezvous),
-        ("pyzmq", _pyzmq),
         ("agent", _agent),
     ):
         found.append(_check(name, partial(look, pid), pid))
@@ -157,20 +154,6 @@ def _rendezvous(pid: int) -> str:
     descriptor, path = open_directory(pid, read_status(pid))
     os.close(descriptor)
     return f"you and the process can both write to {path or '/'}"
-
-
-def _pyzmq(pid: int) -> str:
-    if any("/zmq/backend/cython/" in mapping.path for mapping in read_mappings(pid)):
-        return "loaded"
-    if has_package(pid, "zmq"):
-        return "installed"
-    version = python_version(pid)
-    if version is None:
-        return "not known; this command lends its own where it fits"
-    loan = lend_zmq([f".cpython-3{version[1]}-{os.uname().machine}-linux-gnu.so", ".abi3.so", ".so"], version)
-    if not loan.path:
-        raise refusals.no_pyzmq(pid, loan.refused, own_executable(pid))
-    return "this command lends its own if there is none"
 
 
 def _agent(pid: int) -> str:

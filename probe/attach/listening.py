@@ -1,6 +1,6 @@
-"""Where an agent is to listen for other hosts: parses `--listen HOST[:PORT] --key FILE`.
+"""Where a job's server is to listen for other hosts: parses `--listen HOST[:PORT] --key FILE`.
 
-Called by the verb attach.  The agent gets a numeric address, so that no name is looked up inside a training process.
+Called by the verb attach.  The address becomes numeric here, so that no name is looked up in a process beside the job.
 Invariant: nothing ever listens without a key.
 """
 
@@ -21,20 +21,21 @@ _EVERYWHERE = {"*": "0.0.0.0", "0.0.0.0": "0.0.0.0", "::": "::"}
 
 @dataclass(frozen=True)
 class Listen:
-    """host: as other hosts write it; address: numeric; port: of the first rank, 0 for any; key: the agent's."""
+    """Where the job's server listens.  host: as other hosts write it; address: numeric; port: 0 for any; key: the
+    server's."""
 
     host: str
     address: str
     port: int
     key: dict[str, Any]
 
-    def order(self, index: int) -> dict[str, Any]:
-        """What the agent of the index-th process on this host gets: each takes the next port."""
-        return {**self.key, "host": self.host, "address": self.address, "port": self.port and self.port + index}
+    def order(self) -> dict[str, Any]:
+        """What serve.launch gets."""
+        return {**self.key, "host": self.host, "address": self.address, "port": self.port}
 
 
 def listen(where: str, key_file: str | None) -> Listen:
-    """Raises UsageError: listening needs a key, even on loopback, where an agent's own socket serves anyway."""
+    """Raises UsageError: listening needs a key, even on loopback, where the server's own socket serves anyway."""
     path = given(key_file)
     if path is None:
         raise UsageError(
@@ -49,7 +50,7 @@ def listen(where: str, key_file: str | None) -> Listen:
     host = match[1].strip("[]")
     address = _EVERYWHERE.get(host) or _numeric(host)
     shown = os.uname().nodename if host in _EVERYWHERE else match[1]
-    return Listen(shown, address, int(match[2] or 0), read(path).of_agent())
+    return Listen(shown, address, int(match[2] or 0), read(path).of_server())
 
 
 def _numeric(host: str) -> str:

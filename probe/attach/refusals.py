@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from ..errors import AS_ROOT, REFUSALS, AttachError
 from ..host.process_status import Status, my_status, read_status
-from .python_installation import shares_our_files
 
 CAP_SYS_PTRACE = 1 << 19
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
@@ -45,12 +44,6 @@ def traced(pid: int, tracer: int) -> AttachError:
     except OSError:
         name = "a process"
     return refusal("traced", pid, name=name, tracer=tracer)
-
-
-def no_pyzmq(pid: int, why: str, executable: str) -> AttachError:
-    """executable: its path as the target sees it."""
-    inside = "" if shares_our_files(pid) else f"nsenter -a -r -t {pid} "
-    return refusal("no-pyzmq", pid, why=why, command=inside + executable)
 
 
 def check_state(pid: int, status: Status) -> None:

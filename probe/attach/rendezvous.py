@@ -13,6 +13,7 @@ import re
 import socket
 import stat
 import time
+from collections.abc import Generator
 
 from ..host.process_status import Status
 from ..host.processes import environment
@@ -31,33 +32,50 @@ class Rendezvous:
 
     def __init__(self, pid: int, status: Status) -> None:
         """Raises AttachError when no directory will do."""
-        self._parent, parent = open_directory(pid, status)
-        sweep(self._parent)
-        self._name = PREFIX + os.urandom(8).hex()
-        self.path = f"{parent}/{self._name}/{SOCKET}"
-        os.mkdir(self._name, 0o700, dir_fd=self._parent)
-        self._directory = os.open(self._name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=self._parent)
+        for parent, path in open_directories(pid, status):
+            try:
+                self._make_in(parent, path, status)
+                return
+            except OSError:  # it is full, say
+                os.close(parent)
+        raise refusal("no-rendezvous", pid, directories=", ".join(DIRECTORIES))
+
+    def _make_in(self, parent: int, path: str, status: Status) -> None:
+        """Raises OSError, and has made nothing then."""
+        sweep(parent)
+        name = PREFIX + os.urandom(8).hex()
+        os.mkdir(name, 0o700, dir_fd=parent)
+        try:
+            directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        except BaseException:
+            os.rmdir(name, dir_fd=parent)
+            raise
+        self._parent, self._name, self._directory = parent, name, directory
+        self.path = f"{path}/{name}/{SOCKET}"
         self.listener = socket.socket(socket.AF_UNIX)
         try:
             # through the descriptor: a path in sun_path has 108 bytes only
-            self.listener.bind(f"/proc/self/fd/{self._directory}/{SOCKET}")
-            os.chmod(SOCKET, 0o600, dir_fd=self._directory)
+            self.listener.bind(f"/proc/self/fd/{directory}/{SOCKET}")
+            os.chmod(SOCKET, 0o600, dir_fd=directory)
             if os.geteuid() != status.uid:
-                os.chown(SOCKET, status.uid, status.gid, dir_fd=self._directory, follow_symlinks=False)
-                os.fchown(self._directory, status.uid, status.gid)
+                os.chown(SOCKET, status.uid, status.gid, dir_fd=directory, follow_symlinks=False)
+                os.fchown(directory, status.uid, status.gid)
             self.listener.listen(4)
         except BaseException:
-            self.close()
+            self._remove()
             raise
 
     def close(self) -> None:
+        self._remove()
+        os.close(self._parent)
+
+    def _remove(self) -> None:
         self.listener.close()
         with contextlib.suppress(OSError):
             os.unlink(SOCKET, dir_fd=self._directory)
         os.close(self._directory)
         with contextlib.suppress(OSError):
             os.rmdir(self._name, dir_fd=self._parent)
-        os.close(self._parent)
 
 
 def sweep(parent: int) -> None:
@@ -97,8 +115,16 @@ def _is_answered(directory: int, name: str) -> bool:
 
 
 def open_directory(pid: int, status: Status) -> tuple[int, str]:
-    """A directory of the target in which we can make another: descriptor, path as the target sees it.
-    Raises AttachError."""
+    """The first of open_directories().  Raises AttachError if there is none."""
+    with contextlib.closing(open_directories(pid, status)) as found:
+        for descriptor, path in found:
+            return descriptor, path
+    raise refusal("no-rendezvous", pid, directories=", ".join(DIRECTORIES))
+
+
+def open_directories(pid: int, status: Status) -> Generator[tuple[int, str], None, None]:
+    """Directories of the target in which we can make another: descriptor, path as the target sees it.  Whoever takes
+    one closes it."""
     own = environment(pid).get("TMPDIR", "")
     for path in (own, *DIRECTORIES) if own.startswith("/") else DIRECTORIES:
         if len(os.fsencode(path.rstrip("/"))) > _ROOM:
@@ -109,9 +135,9 @@ def open_directory(pid: int, status: Status) -> tuple[int, str]:
             continue
         writable = os.access(f"/proc/self/fd/{descriptor}", os.W_OK | os.X_OK)
         if writable and _may_enter(status, os.fstat(descriptor)):
-            return descriptor, path.rstrip("/")
-        os.close(descriptor)
-    raise refusal("no-rendezvous", pid, directories=", ".join(DIRECTORIES))
+            yield descriptor, path.rstrip("/")
+        else:
+            os.close(descriptor)
 
 
 def _walk(status: Status, root: str, path: str) -> int:

@@ -13,10 +13,12 @@ from typing import Any
 from .. import protocol as wire
 from ..errors import AgentError, SilentError, UsageError
 from ..host import agent_memory
+from ..host.job_server import server_url
 from ..settings import checked_settings
 from .client import AgentLink, Call, Client, nobody
 
 _MEMORY_FREED_S = 1.0
+_SERVER_ENDS_S = 2.0  # it looks for its agents once a second
 _DETACH_S = 15.0  # the target removes kernels at a boundary; if none comes, it says so by then
 
 
@@ -57,7 +59,7 @@ def chosen(links: Iterable[AgentLink], ranks: Iterable[int] | None) -> list[Agen
         raise UsageError(f"There is no rank {', '.join(map(str, sorted(absent)))}.", f"Ranks: {there}")
     found = [link for rank, link in by_rank.items() if rank in wanted]
     if silent := next((link for link in found if link.silent), None):
-        raise SilentError(f"{silent.name} {silent.silent}: nothing was run.")
+        raise silent.refused or SilentError(f"{silent.name} {silent.silent}: nothing was run.")
     return found
 
 
@@ -91,5 +93,16 @@ def detach(client: Client, timeout: float) -> tuple[list[str], list[Unreached]]:
     for link in answers:
         while link.here and agent_memory.descriptors(link.pid) and time.monotonic() < end:
             time.sleep(0.001)
+    _await_servers([link for link in answers if link.here])
     left = [f"rank {link.rank}: {line}" for link, answer in answers.items() for line in answer["left"]]
     return left, unreached(client, calls)
+
+
+def _await_servers(links: Sequence[AgentLink]) -> None:
+    """Wait for the end of servers whose last agents these were."""
+    named = {link.facts.server: link for link in links if link.facts.server}
+    needed = {facts.server for _, facts in agent_memory.attached()} if named else set()
+    end = time.monotonic() + _SERVER_ENDS_S
+    for server, link in named.items():
+        while server not in needed and time.monotonic() < end and server_url(link.pid, link.facts):
+            time.sleep(0.005)

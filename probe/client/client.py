@@ -1,4 +1,4 @@
-"""Requests to many agents at once: one DEALER socket per agent, one poller, replies matched to their requests.
+"""Requests to many agents at once: a socket per server, or per agent without one, and one poller.
 
 Called by probe.snapshot.wire_source (rows) and probe.evals.evaluation; of the kinds of messages it knows only which
 take credit.  Invariant: every request ends in an answer or an error, which says if the agent is silent, refuses us or
@@ -10,28 +10,27 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from itertools import count
-from typing import Any
-
-import zmq
+from typing import TYPE_CHECKING, Any
 
 from .. import protocol as wire
 from ..errors import CODES, AgentError, EndpointError, Interrupted, ProbeError, SilentError
-from ..host.file_limits import WATCHED
 from ..keys import VARIABLE, Key, given, read
 from . import reply_schema
 from .agent_link import AgentLink, Header, Loss
+from .agent_socket import AgentSocket
 from .clock_offsets import ClockOffsets
 from .endpoints import Address
 from .reply_schema import Expected
+
+if TYPE_CHECKING:
+    from .server_socket import ServerSocket
 
 __all__ = ["AgentLink", "Call", "Client", "Header", "OnReply", "agent_error", "nobody"]
 
 OnReply = Callable[["Call", Header, Sequence[Any]], None]
 
 _LOOK_S = 0.1  # how often a wait checks for Ctrl-C and for targets that died
-_MESSAGES_AT_ONCE = 256  # of one agent, before the others and the deadline get their turn
 
 
 class Call:
@@ -40,6 +39,7 @@ class Call:
     def __init__(self, link: AgentLink, id: bytes, kind: str) -> None:
         self.link, self.id, self.kind = link, id, kind
         self.sent_ns = time.time_ns()
+        self.connection = 0 if link.route is None else link.route.carrier.connections
         self.answer: Header | None = None
         self.error: ProbeError | None = None
         self.expected: Expected | None = None  # of a stream
@@ -65,70 +65,92 @@ class Client:
     def __init__(self, key_file: str | None = None) -> None:
         self._key_file = key_file
         self._key: Key | None = None
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, 8192)
-        # zmq's own poller polls each socket each time: with 512 of them that took most of a query's time
+        self._context: Any = None
         self._epoll = select.epoll()
-        self._by_fd: dict[int, AgentLink] = {}
-        self._unread: set[AgentLink] = set()  # may have messages without their descriptors being readable
+        self._carriers: dict[int, AgentSocket | ServerSocket] = {}  # by descriptor
+        self._servers: dict[str, ServerSocket] = {}  # by url
         self._ids = count(1)
-        self._calls: dict[tuple[AgentLink, bytes], Call] = {}
+        self._calls: dict[bytes, Call] = {}
         self.links: list[AgentLink] = []
-        self._watched: dict[int, AgentLink] = {}  # by the monitor's descriptor
         self.clocks = ClockOffsets()
         self.interrupted = False
 
-    def connect(self, address: Address) -> AgentLink:
-        link = AgentLink(self._context, address, self._key_for(address))
-        self.links.append(link)
-        if link.socket is not None:
-            fd = link.socket.get(zmq.FD)
-            self._by_fd[fd] = link
-            self._epoll.register(fd, select.EPOLLIN)
-            if link.monitor is not None:
-                self._listen(link)
-        return link
+    def connect(self, address: Address, server: ServerSocket | None = None) -> AgentLink:
+        """A link to the agent with this address: through a server, or to its own socket."""
+        self.links.append(self.link(address, server))
+        return self.links[-1]
 
-    def _key_for(self, address: Address) -> Key | None:
+    def link(self, address: Address, server: ServerSocket | None = None) -> AgentLink:
+        """Likewise, but not one of `links`; with a server and without facts, to the server itself."""
+        if server is not None:
+            from .server_socket import Route
+
+            return AgentLink(address, Route(server, address.facts.id or ""))
+        if not address.url:
+            return AgentLink(address, None)
+        socket = AgentSocket(address.url.removeprefix("ipc://"))
+        self._add(socket)
+        return AgentLink(address, socket)
+
+    def server(self, url: str) -> ServerSocket:
+        """The connection to the server there.  Raises EndpointError, UsageError for a port without a good key."""
+        if url not in self._servers:
+            import zmq
+
+            from .server_socket import ServerSocket
+
+            key = self._key_for(url)
+            self._context = self._context or zmq.Context()
+            self._servers[url] = ServerSocket(self._context, url, key)
+            self._add(self._servers[url])
+        return self._servers[url]
+
+    def _key_for(self, url: str) -> Key | None:
         """Reads the key file when a port needs it: agents on this machine can be asked whatever the file is like."""
-        if not address.url.startswith("tcp://"):
+        if not url.startswith("tcp://"):
             return None
         if self._key is None:
             path = given(self._key_file)
             if path is None:
                 hint = f"Give the file it was attached with, or a part shared of it: --key FILE, or {VARIABLE}=FILE"
-                raise EndpointError(f"{address.url} asks for a key.", hint, "no-key")
+                raise EndpointError(f"{url} asks for a key.", hint, "no-key")
             self._key = read(path)
         return self._key
+
+    def _add(self, carrier: AgentSocket | ServerSocket) -> None:
+        self._carriers[carrier.fileno()] = carrier
+        self._epoll.register(carrier.fileno(), select.EPOLLIN)
 
     def drop(self, link: AgentLink) -> None:
         """Close the connection to this agent."""
         self.links.remove(link)
-        self._unread.discard(link)
-        for known in (self._by_fd, self._watched):
-            for fd in [fd for fd, other in known.items() if other is link]:
-                self._epoll.unregister(fd)
-                del known[fd]
+        if isinstance(link.route, AgentSocket):
+            self._epoll.unregister(link.route.fileno())
+            del self._carriers[link.route.fileno()]
         link.close()
 
     def close(self) -> None:
         self._epoll.close()
-        for link in self.links:
-            link.close()
+        for carrier in self._carriers.values():
+            carrier.close()
+        self._carriers.clear()
+        self._servers.clear()
         self.links.clear()
-        self._context.term()
+        if self._context is not None:
+            self._context.term()
 
     def forgive(self) -> None:
         """Ask ranks that did not answer again from now on, except those that never will."""
         for link in self.links:
-            link.silent = link.silent if link.gone else ""
+            if not link.gone:
+                link.silent, link.refused = "", None
 
     def send(self, link: AgentLink, kind: str, *payload: bytes, **fields: Any) -> Call:
         """Send a request; wait() takes the reply."""
         call = Call(link, str(next(self._ids)).encode(), kind)
         call.expected = Expected(fields, link.facts) if kind in (wire.SCAN, wire.LOG) else None
         if wire.REPLIES[kind]:
-            self._calls[link, call.id] = call
+            self._calls[call.id] = call
         if link.silent:
             call.error = link.silence()
         else:
@@ -136,10 +158,11 @@ class Client:
         return call
 
     def _send(self, link: AgentLink, frames: list[bytes]) -> None:
-        """Without blocking, as zmq would forever if the agent has refused us; _look() finds out why no reply comes."""
-        with suppress(zmq.Again):
-            link.socket.send_multipart(frames, zmq.NOBLOCK)
-        self._unread.add(link)  # sending consumes zmq's notices of what has come
+        if link.route is not None:
+            link.route.send(frames)
+            carrier = link.route.carrier
+            if carrier.has_unsent:
+                self._epoll.modify(carrier.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def cancel(self, calls: Iterable[Call]) -> None:
         """Ask the agents to end these requests; each still ends with a reply."""
@@ -150,7 +173,7 @@ class Client:
     def forget(self, calls: Iterable[Call]) -> None:
         """Drop late replies to these requests."""
         for call in calls:
-            self._calls.pop((call.link, call.id), None)
+            self._calls.pop(call.id, None)
 
     def wait(
         self, calls: Sequence[Call], deadline: float | None, on_reply: OnReply | None = None,
@@ -173,8 +196,12 @@ class Client:
             if deadline is not None and now >= deadline:
                 break
             wait = _LOOK_S if deadline is None else min(_LOOK_S, deadline - now)
-            for link in self._ready(wait):
-                self._take(link, on_reply)
+            pending = [each for each in self._servers.values() if each.is_pending()]
+            for fd, events in self._epoll.poll(0 if pending else wait):
+                if self._carriers[fd] not in pending:
+                    self._take(self._carriers[fd], events, on_reply)
+            for server in pending:
+                self._take(server, 0, on_reply)
             if time.monotonic() - looked >= _LOOK_S:
                 looked = time.monotonic()
                 self._look(calls)
@@ -188,49 +215,25 @@ class Client:
         self.forget(calls)
         return calls
 
-    def _ready(self, wait_s: float) -> set[AgentLink]:
-        """The links on which something may have come."""
-        found, self._unread = self._unread, set()
-        for fd, _ in self._epoll.poll(0 if found else wait_s):
-            if fd in self._by_fd:
-                found.add(self._by_fd[fd])
-            else:
-                self._hear(fd, self._watched[fd])
-        return found
-
-    def _take(self, link: AgentLink, on_reply: OnReply | None) -> None:
-        """Take the messages of one agent."""
-        for _ in range(_MESSAGES_AT_ONCE):
-            try:
-                frames = link.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            link.handshakes.succeeded = True
-            call = self._calls.get((link, frames[0].bytes)) if len(frames) >= 2 else None
+    def _take(self, carrier: AgentSocket | ServerSocket, events: int, on_reply: OnReply | None) -> None:
+        """Exchange what can be exchanged."""
+        if events & select.EPOLLOUT:
+            carrier.flush()
+            if not carrier.has_unsent:
+                self._epoll.modify(carrier.fileno(), select.EPOLLIN)
+        for frames in carrier.receive():
+            call = self._calls.get(frames[0]) if len(frames) >= 2 else None
             if call is not None and not call.over:
                 self._sort(call, frames, on_reply)
-        self._unread.add(link)
-
-    def _hear(self, fd: int, link: AgentLink) -> None:
-        """Read a monitor: of an agent that has not answered, or that is asked at a port."""
-        if (refusal := link.refusal()) is not None:
-            self._end(link, refusal)
-        if not link.at_port and (link.handshakes.succeeded or link.gone):
-            self._unwatch(fd)
-
-    def _listen(self, link: AgentLink) -> None:
-        fd = link.monitor.get(zmq.FD)
-        self._watched[fd] = link
-        self._epoll.register(fd, select.EPOLLIN)
-        self._hear(fd, link)  # its descriptor is readable only for events after everything was read
-
-    def _unwatch(self, fd: int) -> None:
-        self._epoll.unregister(fd)
-        self._watched.pop(fd).unwatch()
+        if carrier.ended:
+            self._epoll.modify(carrier.fileno(), 0)
+            for link in self.links:
+                if link.route is not None and link.route.carrier is carrier and (loss := link.loss()) is not None:
+                    self._end(link, loss)
 
     def _sort(self, call: Call, frames: list[Any], on_reply: OnReply | None) -> None:
         try:
-            header = wire.decode(frames[1].bytes)
+            header = wire.decode(frames[1])
             kind = header["kind"]
             reply_schema.check(header, len(frames) - 2)
             if call.expected is not None and kind == wire.END:
@@ -244,7 +247,10 @@ class Client:
             self.cancel([call])
             return
         if kind == wire.ERROR:
-            call.error = agent_error(call.link, header)
+            loss = call.link.refusal(header["code"], header["message"])
+            call.error = agent_error(call.link, header) if loss is None else loss.error
+            if loss is not None:
+                self._end(call.link, loss)
         elif kind not in wire.REPLIES[call.kind]:
             call.error = AgentError(f"{call.link.name} answered {call.kind} with {kind[:40]!r}.", code="protocol")
         elif kind in wire.TERMINAL:
@@ -257,19 +263,24 @@ class Client:
                 on_reply(call, header, frames[2:])
 
     def _look(self, calls: Sequence[Call]) -> None:
-        """Find out whether agents that we wait for have ended or refuse us."""
-        for fd, link in list(self._watched.items()):
-            if link.handshakes.succeeded and not link.at_port:
-                self._unwatch(fd)
-        for link in {call.link for call in calls if not call.over}:
+        """Find out whether agents that we wait for have ended or refuse us, or their server has begun anew."""
+        for server in self._servers.values():
+            server.look()
+        waiting = [call for call in calls if not call.over]
+        for link in {call.link for call in waiting}:
             if (loss := link.loss()) is not None:
                 self._end(link, loss)
-            elif link.unheard and len(self._watched) < WATCHED:
-                link.watch()
-                self._listen(link)
+        for call in waiting:
+            if call.error is None and call.link.route is not None:
+                connection = call.link.route.carrier.connections
+                call.connection = call.connection or connection  # the request waited for the first one
+                if call.connection != connection:
+                    why = f"The server of {call.link.name} ended during the request, and has started again."
+                    call.error = SilentError(why, "Run the command again.", "server-restarted")
 
     def _end(self, link: AgentLink, loss: Loss) -> None:
         link.silent, link.gone, link.ended = loss.why, loss.for_good, loss.error.code == "gone"
+        link.refused = loss.error if isinstance(loss.error, AgentError) else None
         for call in self._calls.values():
             if call.link is link and not call.over:
                 call.error = loss.error

@@ -18,13 +18,14 @@ from ..host.facts import NO_FACTS, Facts
 from ..host.processes import descendants
 
 _NAME = re.compile(r"(?!-)[^\s:/,]+")  # looks like no other form, and no option
+SERVER = "/server"  # how the path of a server's socket ends
 _PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 
 class Address(NamedTuple):
-    """Where one agent listens.  url: for zmq; pid: as this machine sees it, 0 if only the agent knows; facts: known
-    beforehand; whole_job: it is to name all the others of its job; source: "" for an agent; for recorded
-    ranks the `module:class` of the Source, imported when it is needed and made with the url."""
+    """Where one agent listens, or a server with all its agents.  pid: as this machine sees it, 0 if only the agent
+    knows; facts: known beforehand; whole_job: it is to name all the others of its job; source: "" for an agent; for
+    recorded ranks the `module:class` of the Source, imported when it is needed and made with the url."""
 
     url: str
     pid: int = 0

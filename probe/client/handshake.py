@@ -1,8 +1,8 @@
 """From addresses to agents: whether there can be one at all, then the first request, which finds out who answers.
 
 Called by probe.connection.  Each address that the user has named is checked before libzmq connects, which would retry
-forever silently.  At a port, that is done with the first 64 bytes of a handshake (ZMTP 3.1), which agents answer at
-once.  For job://, one agent knows the addresses of the others.  Invariant: each way in which there can be no agent has
+forever silently.  At a port, that is done with the first 64 bytes of a handshake (ZMTP 3.1), which servers answer at
+once.  For job://, one agent knows the servers of the others.  Invariant: each way in which there can be no agent has
 a sentence and a code; afterwards every link has facts or the reason for its silence, also that of a rank that has left
 no record of its address; a connection on which nothing can be asked or read is refused.
 """
@@ -23,6 +23,7 @@ from ..host.facts import NO_FACTS, Facts
 from ..version import __version__
 from .client import AgentLink, Call, Client, nobody
 from .endpoints import Address, host_and_port
+from .ways import connect_all
 
 _NO_RECORD = "has published no address: on its host, run probe attach --listen"
 _QUIET_S = 3.0  # since the last update of a header, which agents update once a second
@@ -38,9 +39,7 @@ _HESITATION_S = 1.0  # an agent signs at once; a web server waits for the end of
 
 def open_links(client: Client, addresses: Iterable[Address], timeout: float) -> None:
     """Connect to the agents at these addresses, not to recordings.  Raises EndpointError, SilentError."""
-    for address in addresses:
-        if not address.source:
-            client.connect(look(address, timeout))
+    connect_all(client, [look(address, timeout) for address in addresses if not address.source], timeout)
     if client.links:
         greet(client, timeout)
 
@@ -50,11 +49,7 @@ def greet(client: Client, timeout: float) -> None:
     which nothing is known, not even its rank; EndpointError if agents belong to different jobs."""
     calls = _hello(client, client.links, timeout)
     for known in [link for link in client.links if link.address.whole_job]:
-        peers = _find_peers(client, known, timeout)
-        calls += _hello(client, peers, timeout)
-        for link in peers:  # a record may be stale, and another process listen at its address by now
-            if not link.silent and link.rank != link.address.facts.rank:
-                link.disclaim(f"has ended: rank {link.rank} is at {link.address.url} now")
+        calls += _hello(client, _find_peers(client, known, timeout), timeout)
     _keep_one_of_each(client)
     for link in client.links:
         if not link.gone and (not link.silent or (link.here and agent_memory.facts(link.pid) is not None)):
@@ -79,7 +74,7 @@ def _hello(client: Client, links: list[AgentLink], timeout: float) -> list[Call]
             raise call.error
         else:
             call.link.silent = call.link.why_silent()
-            call.link.gone |= not isinstance(call.error, SilentError)  # it answers, but in another protocol
+            call.link.gone |= call.error is not None and call.error.code == "protocol"
     return calls
 
 
@@ -111,13 +106,15 @@ def _find_peers(client: Client, known: AgentLink, timeout: float) -> list[AgentL
     if call.error is not None:
         told = f"{call.error.message.rstrip('.')}."
         raise type(call.error)(told, "Or name them all: tcp://HOST:PORT,tcp://HOST:PORT", call.error.code)
-    links = []
+    links, linked = [], {link.facts.id for link in client.links}
     for rank, record in enumerate(call.result()["ranks"]):
-        if rank != known.rank:
-            facts = Facts.parse({**(record or {}), "rank": rank})
-            links.append(client.connect(Address(facts.endpoint or "", facts=facts)))
-            if record is None:
-                links[-1].silent, links[-1].gone = _NO_RECORD, True
+        facts = Facts.parse({**(record or {}), "rank": rank})
+        if record is None and rank not in {link.rank for link in client.links}:
+            links.append(client.connect(Address("", facts=facts)))
+            links[-1].silent, links[-1].gone = _NO_RECORD, True
+        elif record is not None and facts.id not in linked:
+            url = str(facts.endpoint)
+            links.append(client.connect(Address(url, facts=facts), client.server(url)))
     return links
 
 

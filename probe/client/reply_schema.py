@@ -37,6 +37,10 @@ class Whole:
 NUMBER, TIME, SMALL = Whole(), (Whole(0), None), (Whole(-(1 << 31), (1 << 31) - 1), None)
 TEXT, RANKS = (str, None), ([Whole(0, 1 << 31)], None)
 
+SERVED = {
+    "server": str,
+    "tcp": ({"host": str, "address": str, "port": Whole(1, 65535), "public": str, "key_file": str}, None),
+}
 FACTS = {
     "monotonic_ns": NUMBER, "wall_ns": NUMBER, "attached_ns?": TIME, "attached_wall_ns?": TIME, "last_step_ns?": TIME,
     "step_ns?": TIME, "collectives_ns?": TIME, "start_ticks?": TIME, "pid?": SMALL, "uid?": (Whole(), None),
@@ -44,7 +48,7 @@ FACTS = {
     "step_base?": (NUMBER, None),
     "step_source?": TEXT, "step_settled?": (bool, None), "count?": TIME, "anchor?": TEXT, "agent?": TEXT, "host?": TEXT,
     "python?": TEXT, "torch?": TEXT, "torch_cuda?": TEXT, "endpoint?": TEXT, "trouble?": TEXT, "holder?": TEXT,
-    "boot_id?": TEXT, "id?": TEXT, "name?": TEXT, "tcp?": TEXT, "server_key?": TEXT, "peers?": TEXT,
+    "boot_id?": TEXT, "id?": TEXT, "name?": TEXT, "served?": (SERVED, None), "peers?": TEXT,
     "taps?": Each(str), "streams": Each({"slots": [str], "chunks": Whole(1, 1 << 31)}),
     "sampling?": ({"sample": (int, str), "every": Whole(1, 1 << 31)}, None),
 }  # fmt: skip
@@ -64,7 +68,11 @@ REPLIES: dict[str, dict[str, Any]] = {
             }
         ]
     },
-    wire.KNOWN: {"ranks": [({"endpoint": str, "server_key": str, "host?": TEXT, "pid?": SMALL, "id?": TEXT}, None)]},
+    wire.SERVING: {
+        "protocol": Whole(), "version": str, "role": str,
+        "agents": [{"id": str, "rank": SMALL, "pid": SMALL, "host": TEXT}],
+    },
+    wire.KNOWN: {"ranks": [({"endpoint": str, "served": SERVED, "host?": TEXT, "pid?": SMALL, "id": str}, None)]},
     wire.ENTRIES: {"texts": [str], "groups": Each(([Whole()], None))},
     wire.ARMED: {"count": Whole(0), "base": NUMBER, "step_ns?": TIME, "waiting?": (int, float, None), "holder?": TEXT},
     wire.READY: {},
@@ -201,7 +209,7 @@ class Expected:
 
     def take(self, header: Mapping[str, Any], payload: Sequence[Any]) -> None:
         """Check a message before the last."""
-        size, left = len(payload[-1].buffer), self._last - self._next - self._taken
+        size, left = len(payload[-1]), self._last - self._next - self._taken
         if header["kind"] != wire.ROWS:
             if not 0 < size <= left:
                 raise wire.WireError(f"{size} bytes of a log of which {left} were due")

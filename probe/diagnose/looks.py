@@ -150,7 +150,7 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
 def _condition(link: AgentLink) -> str:
     if link.ended or (link.here and has_ended(link.pid)):
         return "ended"
-    return "stopped" if link.stopped else "silent" if link.socket is not None else "unseen"
+    return "stopped" if link.stopped else "silent" if link.route is not None else "unseen"
 
 
 def _others(endpoint: str, known: set[int]) -> list[tuple[int, int]]:

@@ -148,7 +148,8 @@ class _Attempt:
         begun = time.monotonic()
         request = asdict(self._snippet)
         request["where"] = "now" if request.pop("now") else "boundary"
-        self._ranks = {self._client.send(link, wire.ARM, **request): _Rank() for link in links}
+        code = request.pop("code").encode()
+        self._ranks = {self._client.send(link, wire.ARM, code, **request): _Rank() for link in links}
         self._wait(begun + self._patience, lambda: all(rank.armed for rank in self._ranks.values()))
         if late := [call.link.number for call, rank in self._ranks.items() if not rank.armed]:
             raise SilentError(f"Rank {', '.join(late)} does not answer: nothing was run.")

@@ -32,7 +32,8 @@ class SamplingSettings(NamedTuple):
 class Facts(NamedTuple):
     """One agent at one moment.  Times of the wall clock are called so, all others are of its host's monotonic clock.
 
-    pid: in the agent's own namespace; id: no other agent has it; count: steps since the attach; step_base: the job's
+    pid: in the agent's own namespace; id: no other agent has it; served: by which server of its
+    job and host (agent/agent.py, adopt); count: steps since the attach; step_base: the job's
     step of count 0; step_settled: whether the agent knows where that number comes from; idle: it says that no snippet
     holds the job; collectives_ns: when their tap went in; clock_offset_ns, clock_error_ns: how far the host's wall
     clock is ahead of this one's, as the client measured it.
@@ -51,8 +52,7 @@ class Facts(NamedTuple):
     torch_cuda: str | None = None
     name: str = ""
     endpoint: str | None = None
-    tcp: str | None = None
-    server_key: str | None = None
+    served: Mapping[str, Any] | None = None
     rank: int | None = None
     world_size: int | None = None
     distributed: bool = False
@@ -88,6 +88,26 @@ class Facts(NamedTuple):
         if (sampling := said.get("sampling")) is not None:
             known["sampling"] = SamplingSettings(sampling["sample"], sampling["every"], sampling.get("budget_pct"))
         return cls(**known, version=said.get("agent"), idle="holder" in said and said["holder"] is None)
+
+    @property
+    def server(self) -> str | None:
+        """The endpoint of its job's server on its host."""
+        return None if self.served is None else str(self.served["server"])
+
+    @property
+    def tcp(self) -> str | None:
+        """The endpoint of that server for other hosts."""
+        port = self._port
+        return port and f"tcp://{port['host']}:{port['port']}"
+
+    @property
+    def server_key(self) -> str | None:
+        """The public key by which other hosts recognize it."""
+        return self._port and str(self._port["public"])
+
+    @property
+    def _port(self) -> Any:
+        return self.served and self.served["tcp"]
 
     @property
     def step(self) -> int:

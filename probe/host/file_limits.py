@@ -10,16 +10,13 @@ import resource
 
 from ..errors import EndpointError
 
-# Measured with zmq 4.3: a socket's mailbox and its connection; to watch an agent that does not answer, another such
-# socket and the two ends of its monitor
-PER_AGENT, PER_WATCHED = 2, 4
-WATCHED = 16  # agents that do not answer, at a time
-_REST = 64  # zmq's threads, DuckDB, files
+PER_AGENT = 1  # one that is asked at its own socket
+_REST = 64  # zmq's threads and connections to servers, DuckDB, files
 
 
 def make_room(agents: int) -> None:
     """Raises EndpointError if even the hard limit is too low for so many agents."""
-    needed = len(os.listdir("/proc/self/fd")) + PER_AGENT * agents + PER_WATCHED * min(agents, WATCHED) + _REST
+    needed = len(os.listdir("/proc/self/fd")) + PER_AGENT * agents + _REST
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return

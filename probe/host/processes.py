@@ -121,6 +121,12 @@ def python_processes() -> list[Process]:
     return [entry for entry in found if entry is not None and entry.is_python]
 
 
+def with_argument(word: str) -> dict[int, str]:
+    """pid -> the last argument, of all processes with this word as the one before the last."""
+    arguments = {pid: _read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0") for pid in sorted(_pids())}
+    return {pid: words[-2] for pid, words in arguments.items() if len(words) > 2 and words[-3] == word}
+
+
 def descendants(pid: int) -> list[int]:
     """The process and everything below it, parents before their children."""
     children = grouped((stat.ppid, each) for each in sorted(_pids()) if (stat := _stat(each)) is not None)

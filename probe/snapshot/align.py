@@ -150,7 +150,7 @@ def _boundaries(
     }
 
     def take(call: Call, header: Header, payload: Sequence[Any]) -> None:
-        _add(seen[call], *_rows(call.link, int(header["first"]), payload[1].bytes))
+        _add(seen[call], *_rows(call.link, int(header["first"]), payload[1]))
 
     try:
         client.wait(list(seen), deadline, take)
@@ -176,10 +176,11 @@ def _stored(pid: int) -> Boundaries:
     return found
 
 
-def _rows(link: AgentLink, first: int, data: bytes) -> tuple[Sequence[int], Sequence[int]]:
+def _rows(link: AgentLink, first: int, data: Any) -> tuple[Sequence[int], Sequence[int]]:
     """(group_seq, count) of the complete rows; without numpy, which eval does not need otherwise."""
     slots = link.facts.slots(STEPS)
-    values = array("q", data)
+    values = array("q")
+    values.frombytes(data)
     number, count = (values[slots.index(name) :: len(slots)] for name in ("group_seq", "count"))
     if values[len(slots) - 1 :: len(slots)] == array("q", range(first, first + len(number))):
         return number, count

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from struct import Struct
 from typing import Any
 
@@ -116,15 +117,29 @@ class RingReader:
 
         since: (slot, value), as for a request to scan.  Raises OSError if the agent is gone.
         """
+        with self._open(stream, slots) as ring:
+            if since is not None:
+                first = ring.since(first, last, slots.index(since[0]), since[1])
+            return first, ring.read(first, last)
+
+    def first(
+        self, stream: str, slots: Sequence[str], first: int, last: int, since: Sequence[Any] | None
+    ) -> int | None:
+        """The number of the first row to send for such a request; None if the ring does not have the last one."""
+        with self._open(stream, slots) as ring:
+            if not (last > 0 and ring.has(last)):
+                return None
+            first = max(first, 1, last - ring.rows + 1)
+            return first if since is None else ring.since(first, last, slots.index(since[0]), since[1])
+
+    @contextmanager
+    def _open(self, stream: str, slots: Sequence[str]) -> Iterator[_Ring]:
         file = os.open(self._paths[stream], os.O_RDONLY | os.O_CLOEXEC)
         try:
             about = os.fstat(file)
             if about.st_ino != self._inodes[stream]:
                 raise OSError(f"pid {self._pid} has another agent")
-            ring = _Ring(file, len(slots), about.st_size)
-            if since is not None:
-                first = ring.since(first, last, slots.index(since[0]), since[1])
-            return first, ring.read(first, last)
+            yield _Ring(file, len(slots), about.st_size)
         finally:
             os.close(file)
 
@@ -146,6 +161,10 @@ class _Ring:
         lost = self._newest(last) + _WRITING - self.rows
         table[: max(0, lost - first + 1), -1] = 0
         return table
+
+    def has(self, number: int) -> bool:
+        """Whether this row is there, and complete."""
+        return self._value(number, self._slots - 1) == number
 
     def since(self, first: int, last: int, slot: int, value: int) -> int:
         """As agent/storage/rows.py."""

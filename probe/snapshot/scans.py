@@ -186,7 +186,7 @@ class Scans:
         self._account.scans += [scan for scan in scans if not scan.is_empty and self._read(scan)]
         self._account.seconds += time.monotonic() - began
         calls = {self._send(scan): scan for scan in scans if not scan.is_empty and not scan.is_read}
-        self.receive(list(calls), lambda call, header, payload: calls[call].take(header["first"], payload[1].buffer))
+        self.receive(list(calls), lambda call, header, payload: calls[call].take(header["first"], payload[1]))
         self._account.scans += calls.values()
         for call, scan in calls.items():
             if call.error is not None:

@@ -76,7 +76,7 @@ class WireSource(Source):
             begin = self._logs[link][1].end
             if end > begin:
                 calls[self._client.send(link, wire.LOG, first=begin, last=end, credit=wire.CREDIT)] = []
-        self._scans.receive(list(calls), lambda call, header, payload: calls[call].append(payload[0].bytes))
+        self._scans.receive(list(calls), lambda call, header, payload: calls[call].append(payload[0]))
         for call, pieces in calls.items():
             if call.error is None:
                 self._logs[call.link][1].feed(b"".join(pieces))

@@ -11,6 +11,7 @@ blame for on a busy machine, too: ends with 1 where that is over 2 ms in one of 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import struct
@@ -20,12 +21,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import page
-import zmq
+from raw_client import RawClient
 
 from probe import protocol as wire
 from probe.host import agent_memory
@@ -41,49 +41,46 @@ class Readers:
     """Of one agent: one that scans, some that are stuck."""
 
     def __init__(self, pid: int, rows: int) -> None:
-        self._context = zmq.Context()
         facts = agent_memory.facts(pid)
         assert facts is not None
         self._path, self._rows = str(facts.endpoint), rows
         self.scanned = 0
 
-    def connect(self, **options: int) -> Any:
-        socket = self._context.socket(zmq.DEALER)
-        socket.linger, socket.rcvtimeo = 0, 20_000
-        for name, value in options.items():
-            setattr(socket, name, value)
-        socket.connect(self._path)
-        return socket
+    def connect(self) -> RawClient:
+        client = RawClient(self._path, timeout_s=20.0)
+        client.hello()
+        return client
 
-    def ask(self, socket: Any, credit: int, id: bytes = b"1") -> None:
+    def ask(self, client: RawClient, credit: int, id: bytes = b"1") -> None:
         fields = {"stream": "spans", "first": 1, "last": self._rows, "credit": credit, "patch": []}
-        socket.send_multipart([id, wire.encode(wire.SCAN, **fields), b""])
+        client.ask(id, wire.SCAN, b"", **fields)
 
     def nothing(self, until: float) -> None:
         time.sleep(max(0.0, until - time.monotonic()))
 
     def scan(self, until: float) -> None:
         """As probe.client.client does it: more is asked for when half of what may travel has come."""
-        socket = self.connect(rcvhwm=0)
+        client = self.connect()
         while time.monotonic() < until:
-            self.ask(socket, wire.CREDIT)
+            self.ask(client, wire.CREDIT)
             came = 0
-            while wire.decode((frames := socket.recv_multipart(copy=False))[1].bytes)["kind"] == wire.ROWS:
+            while wire.decode((frames := client.receive())[1])["kind"] == wire.ROWS:
                 came += 1
-                self.scanned += len(frames[-1].buffer)
+                self.scanned += len(frames[-1])
                 if came % (wire.CREDIT // 2) == 0:
-                    socket.send_multipart([b"1", wire.encode(wire.NEXT, credit=wire.CREDIT // 2)])
-        socket.close()
+                    client.ask(b"1", wire.NEXT, credit=wire.CREDIT // 2)
+        client.close()
 
     def stuck(self, until: float, meanwhile: Callable[[float], None] | None = None) -> None:
         """They ask again ten times a second."""
-        sockets = [self.connect(rcvhwm=1, rcvbuf=4096) for _ in range(STUCK)]
+        clients = [self.connect() for _ in range(STUCK)]
         while time.monotonic() < until:
-            for place, socket in enumerate(sockets):
-                self.ask(socket, 1 << 20, b"%d" % place)
+            for place, client in enumerate(clients):
+                with contextlib.suppress(OSError):  # it has been dropped, for it does not read
+                    self.ask(client, 1 << 20, b"%d" % place)
             (meanwhile or self.nothing)(min(until, time.monotonic() + 0.1))
-        for socket in sockets:
-            socket.close()
+        for client in clients:
+            client.close()
 
     def both(self, until: float) -> None:
         self.stuck(until, self.scan)

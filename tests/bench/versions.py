@@ -23,7 +23,7 @@ from delivering import interpreters
 from runs import PYTEST, ROOT, run
 
 OLD, OLD_PYTHON = "torch==2.5.1", "3.12"  # dynamo skips code in another way before 2.6
-WITH_TORCH = ["numpy", "pyzmq"]  # what the jobs import; the command lends its own pyzmq to its own Python only
+WITH_TORCH = ["numpy"]  # what the jobs import besides
 SUITES = {
     "seed commands": ["tests/acceptance"],
     "weights and steps": ["tests/frameworks/test_frameworks.py"],

@@ -10,12 +10,11 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from delivering import AGENT, interpreters, put, states
+from delivering import interpreters, put, states
 from until import until
 
 from probe.attach import delivery
@@ -335,36 +334,3 @@ def test_a_stale_folder_is_removed_unless_somebody_listens_in_it(start: Start, n
         assert not os.path.exists(directory)
     finally:
         subprocess.run(["rm", "-rf", directory], check=True)
-
-
-def test_a_pyzmq_is_lent_where_it_fits(start_python):
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    target = start_python(interpreter(version), "waiting.py", "sleep")
-    if _has_zmq(interpreter(version)):
-        pytest.skip("that interpreter has a pyzmq of its own")
-    text = AGENT + "\nimport zmq\nsocket = zmq.Context.instance().socket(zmq.ROUTER)\nsocket.close()\n"
-    path = put(target).reply["path"]
-    target.end()
-    target = start_python(interpreter(version), "waiting.py", "sleep")
-    reply = put(target, text, with_zmq=True).reply
-    assert "zmq.backend.cython._zmq" in reply["modules"]
-    assert reply["path"] == path
-    assert reply["facts"]["zmq_path"]
-
-
-def test_where_no_pyzmq_fits_the_error_says_what_to_install_where(start_python):
-    others = [version for version, path in interpreters() if not _has_zmq(path) and version != _mine()]
-    if not others:
-        pytest.skip("no other Python without pyzmq on this machine")
-    target = start_python(interpreter(others[0]), "waiting.py", "sleep")
-    error = refusal(target.pid, with_zmq=True)
-    assert error.code == "no-pyzmq"
-    assert re.fullmatch(r"Install it there: \S*python\S* -m pip install pyzmq", error.hint)
-
-
-def _mine() -> str:
-    return f"{sys.version_info[0]}.{sys.version_info[1]}"
-
-
-def _has_zmq(python: str) -> bool:
-    return subprocess.run([python, "-c", "import zmq"], capture_output=True).returncode == 0

@@ -84,7 +84,7 @@ def test_with_a_read_only_root_dev_shm_is_used(inside: Callable[[str], int], pro
 
 @pytest.fixture(scope="module", params=["trixie", "sid"])
 def system(request: pytest.FixtureRequest) -> Path:
-    """The root of another Debian, with the Python and the libc of that release, and a pyzmq."""
+    """The root of another Debian, with the Python and the libc of that release."""
     if "PROBE_ROOTS" not in os.environ:
         pytest.skip("a part of make soak: PROBE_ROOTS names the folder for other systems")
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
@@ -92,10 +92,6 @@ def system(request: pytest.FixtureRequest) -> Path:
     root = Path(os.environ["PROBE_ROOTS"], request.param)
     if not root.exists():
         subprocess.run(["debootstrap", "--variant=minbase", "--include=python3", request.param, root], check=True)
-    version = next(root.glob("usr/bin/python3.*")).name.removeprefix("python")
-    packages = ["--target", root / "usr/lib/python3/dist-packages", "--python-version", version, "--upgrade"]
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:"]
-    subprocess.run([*pip, *packages, "pyzmq"], check=True)
     for target in ("busy.py", "waiting.py"):
         shutil.copy(TARGETS / target, root / "root")
     return root

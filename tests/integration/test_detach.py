@@ -15,9 +15,9 @@ from probe.host import agent_memory
 from probe.host.facts import Facts
 from target import Probe, Start, Target, descendants
 
-# What one attach leaves, once: imported modules of the standard library and zmq (with the exit handler that zmq
-# registers when it is imported), inert globals, a fork callback; torch keeps the last kernel of each collective.
-STAYS = {"modules", "of_an_agent", "globals", "os", "exit_handlers", "maps", "rss_pages", "step"}
+# What one attach leaves, once: imported modules of the standard library, inert globals, a fork callback; torch keeps
+# the last kernel of each collective.
+STAYS = {"modules", "of_an_agent", "globals", "os", "maps", "rss_pages", "step"}
 
 
 def state(file: Path) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_nothing_is_left_after_detach_and_twenty_rounds_leave_no_more_than_one(
     once = state(file)
     assert compared(once, STAYS) == compared(before, STAYS)
     new = {name.split(".")[0] for name in set(once["modules"]) - set(before["modules"])}
-    assert {name for name in new if "cython" not in name} <= {"zmq", *sys.stdlib_module_names}  # zmq brings cython's
+    assert new <= set(sys.stdlib_module_names)
     for round in range(19):
         probe("attach", target.pid)
         if round % 4 == 0:  # taken out while the taps on modules, or all taps, are closed

@@ -12,8 +12,6 @@ import pytest
 from delivering import as_another_user
 
 from probe.attach import doctor, refusals
-from probe.attach.lent_packages import Loan
-from probe.errors import AttachError
 from target import Probe, Start
 
 
@@ -78,14 +76,6 @@ def test_a_machine_that_forbids_all_tracing_is_reported(monkeypatch: pytest.Monk
 def test_another_users_process_is_reported_with_its_owner(start: Start) -> None:
     target = start("waiting.py", "sleep")
     assert as_another_user(lambda: getattr(doctor.of_process(target.pid)[-1].error, "code", "")) == "other-user"
-
-
-def test_a_pyzmq_that_does_not_fit_is_reported(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = start("waiting.py", "sleep")
-    monkeypatch.setattr(doctor, "lend_zmq", lambda suffixes, version: Loan(refused="it does not fit"))
-    monkeypatch.setattr(doctor, "has_package", lambda pid, name: False)
-    error = doctor.of_process(target.pid)[-1].error
-    assert isinstance(error, AttachError) and error.code == "no-pyzmq" and "-m pip install pyzmq" in error.hint
 
 
 def _maps(pid: int) -> list[str]:

@@ -12,18 +12,19 @@ import os
 import random
 import re
 import socket as sockets
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
+from raw_client import RawClient
 from until import until
 
 from probe import protocol as wire
 from probe.agent.evals.evals import CLIENT_TIMEOUT_SECONDS
-from probe.agent.serve.authenticator import CLIENTS
+from probe.agent.serve.connections import MOST_CLIENTS
 from probe.host import agent_memory
 from probe.streams import STREAMS
 from target import Probe, Start, Target, until_ticked
@@ -48,10 +49,10 @@ VALID: list[tuple[dict[str, Any], list[bytes]]] = [
     ({"kind": "set", "settings": {"budget_pct": 1.0}}, []),
     (
         {
-            "kind": "arm", "code": "1 + 1", "by": "fuzz", "ranks": None, "where": "now", "timeout": 1.0, "write": False,
+            "kind": "arm", "by": "fuzz", "ranks": None, "where": "now", "timeout": 1.0, "write": False,
             "filename": "<fuzz>",
         },
-        [],
+        [b"1 + 1"],
     ),
     ({"kind": "go", "of": "1", "count": -1}, []),
     ({"kind": "run", "of": "1"}, []),
@@ -83,7 +84,7 @@ class Fuzz:
         header = bytearray(frames[1])
         for _ in range(self.chance.randrange(1, 6)):
             header[self.chance.randrange(len(header))] = self.chance.randrange(256)
-        return self._safe([frames[0], bytes(header), *frames[2:]])
+        return [frames[0], bytes(header), *frames[2:]]
 
     def wrong_field(self) -> list[bytes]:
         header, payload = self.chance.choice(VALID)
@@ -110,24 +111,20 @@ class Fuzz:
         id = self.chance.choice([str(self._id).encode()] * 8 + [b"", b"x" * 64, b"x" * 65])
         return [id, json.dumps(header).encode(), *payload]
 
-    def _safe(self, frames: list[bytes]) -> list[bytes]:
-        """A mutated snippet must not be one that does something."""
-        return frames if b"arm" not in frames[1] or b'"1 + 1"' in frames[1] else self.any_bytes()
-
 
 class Clients:
     """Connections to one agent: polite ones, such as never read, and such as vanish."""
 
     def __init__(self, pid: int) -> None:
-        self.context = zmq.Context()
-        self.path = str(agent_memory.facts(pid).endpoint)  # type: ignore[union-attr]
+        facts = agent_memory.facts(pid)
+        assert facts is not None
+        self.path = str(facts.endpoint)
+        self._made: list[RawClient] = []
 
-    def connect(self, **options: int) -> Any:
-        made = self.context.socket(zmq.DEALER)
-        made.linger, made.rcvtimeo, made.sndtimeo = 0, 10_000, 10_000
-        for name, value in options.items():
-            setattr(made, name, value)
-        made.connect(self.path)
+    def connect(self, hello: bool = True, timeout_s: float = 10.0) -> RawClient:
+        self._made.append(made := RawClient(self.path, timeout_s))
+        if hello:
+            assert made.hello()["kind"] == wire.WELCOME
         return made
 
     def answers(self) -> None:
@@ -136,9 +133,8 @@ class Clients:
 
     def steps(self) -> int:
         """Of the job, so far."""
-        one = self.connect()
-        one.send_multipart([b"q", wire.encode(wire.HELLO, protocol=wire.PROTOCOL, version="0", by="test")])
-        answer = wire.decode(one.recv_multipart()[1])
+        one = self.connect(hello=False)
+        answer = one.hello()
         one.close()
         assert answer["kind"] == wire.WELCOME
         return int(answer["facts"]["count"])
@@ -150,7 +146,8 @@ class Clients:
         return self.steps() == before
 
     def close(self) -> None:
-        self.context.destroy(0)
+        for each in self._made:
+            each.close()
 
 
 @pytest.fixture(scope="module")
@@ -203,18 +200,21 @@ def weights(job: Target) -> dict[int, str]:
 
 
 def storm(clients: Clients, fuzz: Fuzz, requests: int) -> None:
-    """Requests over connections that are left in all ways."""
-    open_: list[Any] = []
+    """Requests over connections that are left in all ways, some before their hello."""
+    open_: list[RawClient] = []
     for number in range(requests):
-        if number % 100 == 0:
-            # hardly any room: what comes to one that does not read stays with the agent
-            open_.append(clients.connect(**({"rcvhwm": 1, "rcvbuf": 4096} if number % 300 == 0 else {})))
+        if number % 100 == 0 or not open_:
+            open_.append(clients.connect(hello=number % 300 != 0, timeout_s=0.2))
         while len(open_) > 8:
             open_.pop(fuzz.chance.randrange(len(open_))).close()  # with whatever it has not read
         one = fuzz.chance.choice(open_)
-        one.send_multipart(fuzz.request())
-        while fuzz.chance.random() < 0.5 and one.poll(0):
-            one.recv_multipart()
+        try:
+            one.send(fuzz.request())
+            while fuzz.chance.random() < 0.5 and one.poll():
+                one.receive()
+        except (OSError, EOFError):  # closed for what was sent, or not read because it does not read either
+            open_.remove(one)
+            one.close()
     for one in open_:
         one.close()
 
@@ -246,58 +246,97 @@ def test_ten_thousand_malformed_requests_do_not_harm_a_training_or_its_agent(
     assert told == {step: digest for step, digest in alone.items() if step in told}
 
 
-def test_a_client_that_sends_too_large_a_frame_is_disconnected(job: Target, clients: Clients) -> None:
-    one = clients.connect(rcvtimeo=2000)
-    one.send_multipart([b"1", wire.encode(wire.HELLO, protocol=1, by="x" * (wire.MAX_REQUEST_BYTES + 1))])
-    with pytest.raises(zmq.Again):
-        one.recv_multipart()
+def test_a_client_that_sends_too_large_a_message_is_disconnected(job: Target, clients: Clients) -> None:
+    one = clients.connect()
+    with pytest.raises((OSError, EOFError)):
+        one.send([b"1", wire.encode(wire.HELLO), bytes(wire.MAX_REQUEST_BYTES)])
+        one.receive()
     clients.answers()
     assert job.alive
 
 
-@pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b"\xff" + bytes(9)])
-def test_a_client_that_does_not_speak_zeromq_is_disconnected(job: Target, clients: Clients, says: bytes) -> None:
-    with sockets.socket(sockets.AF_UNIX) as raw:
-        raw.connect(clients.path.removeprefix("ipc://"))
-        raw.sendall(says)
+def test_a_message_before_hello_is_small(job: Target, clients: Clients) -> None:
+    one = clients.connect(hello=False)
+    with pytest.raises((OSError, EOFError)):
+        one.send([b"1", wire.encode(wire.HELLO, by="x" * wire.MAX_CONTROL_BYTES)])
+        one.receive()
+    clients.answers()
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b"\xff" + bytes(9), b"\xff" * 8, bytes(8),
+        struct.pack("<II", 100, 65), struct.pack("<III", 10, 1, 11) + bytes(11), struct.pack("<III", 2**32 - 1, 1, 1),
+    ],
+    ids=["http", "bytes", "zeromq", "lengths of 2^32", "no frame", "65 frames", "lengths that differ", "4 GiB"],
+)  # fmt: skip
+def test_a_client_that_speaks_another_protocol_is_disconnected(job: Target, clients: Clients, says: bytes) -> None:
+    one = clients.connect(hello=False)
+    one.socket.sendall(says)
+    with pytest.raises((OSError, EOFError)):
+        one.receive()
+    clients.answers()
+
+
+def test_a_client_that_stops_in_the_middle_of_a_message_is_dropped_after_a_while(job: Target, clients: Clients) -> None:
+    begun = clients.connect()
+    begun.socket.settimeout(60)
+    begun.socket.sendall(b"".join(wire.packed([b"1", wire.encode(wire.SNAPSHOT)]))[:-1])
+    mute = clients.connect(hello=False, timeout_s=60)
+    for one in (begun, mute):
         clients.answers()
+        with pytest.raises(EOFError):
+            one.receive()
 
 
-def test_clients_beyond_the_limit_are_refused_and_the_others_served(
-    job: Target, clients: Clients, probe: Probe
-) -> None:
+def test_descriptors_sent_along_are_not_kept(job: Target, clients: Clients) -> None:
     before = stuff(job.pid)["descriptors"]
-    crowd = [clients.connect() for _ in range(150)]
-    for one in crowd:
-        with contextlib.suppress(zmq.Again):  # who is refused already has nobody to send to
-            one.send_multipart([b"1", wire.encode(wire.HELLO, protocol=wire.PROTOCOL)], zmq.NOBLOCK)
-    until(lambda: sum(bool(one.poll(0)) for one in crowd) == CLIENTS, 45, every_s=0.2)
-    inside = [one for one in crowd if one.poll(0)]
-    outside = [one for one in crowd if one not in inside]
-    until(lambda: stuff(job.pid)["descriptors"] - before <= CLIENTS, 45, every_s=0.2)
-    said = probe(job.pid, "query", "SELECT 1", status=8).stderr
-    assert "has as many readers as it takes" in said
-    for one in inside:
-        one.recv_multipart()
-        one.send_multipart([b"2", wire.encode(wire.HELLO, protocol=wire.PROTOCOL)])
-        assert wire.decode(one.recv_multipart()[1])["kind"] == wire.WELCOME
+    with open(os.devnull) as file:
+        for _ in range(20):
+            one = clients.connect()
+            message = b"".join(wire.packed([b"1", wire.encode(wire.SNAPSHOT)]))
+            rights = [(sockets.SOL_SOCKET, sockets.SCM_RIGHTS, struct.pack("4i", *[file.fileno()] * 4))]
+            one.socket.sendmsg([message], rights)
+            assert one.answer()[0]["kind"] == wire.AT
+            one.close()
+    until(lambda: stuff(job.pid)["descriptors"] <= before, 45, every_s=0.2)
+
+
+def test_a_thousand_connections_leave_nothing_and_delay_nobody(job: Target, clients: Clients, probe: Probe) -> None:
+    before = stuff(job.pid)["descriptors"]
+    served, refused = [], 0
+    for _ in range(1000):
+        one = RawClient(clients.path, timeout_s=10)
+        answer = one.hello()
+        if answer["kind"] == wire.WELCOME:
+            served.append(one)
+        else:
+            assert (answer["code"], len(served)) == ("full", MOST_CLIENTS)
+            one.close()
+            refused += 1
+    assert refused == 1000 - MOST_CLIENTS
+    assert stuff(job.pid)["descriptors"] - before <= MOST_CLIENTS
+    assert "[full]" in probe(job.pid, "eval", "--now", "1", status=7).stderr
+    assert "read from memory: rank 0" in probe(job.pid, "query", "SELECT 1").stderr
+    for one in served:
+        assert one.hello()["kind"] == wire.WELCOME
         one.close()
     until(lambda: stuff(job.pid)["descriptors"] <= before, 45, every_s=0.2)
     clients.answers()
-    for one in outside:
-        one.close()
 
 
-def test_a_client_that_never_reads_holds_a_bounded_number_of_messages(job: Target, clients: Clients) -> None:
-    stuck = [clients.connect(rcvhwm=1, rcvbuf=4096) for _ in range(5)]
+def test_a_client_that_never_reads_holds_a_bounded_amount_of_memory(job: Target, clients: Clients) -> None:
+    stuck = [clients.connect(timeout_s=0.5) for _ in range(5)]
     before = stuff(job.pid)["rss_kb"]
     for one in stuck:
-        for number in range(40):
-            header = {"stream": "spans", "first": 1, "last": 1 << 40, "credit": 1 << 40, "patch": []}
-            one.send_multipart([b"%d" % number, wire.encode(wire.SCAN, **header), b""])
-        for _ in range(200):
-            one.send_multipart([b"0", wire.encode(wire.NEXT, credit=1 << 40)])
-            one.send_multipart([b"s", wire.encode(wire.STACKS)])
+        with contextlib.suppress(OSError):  # it is not read either, at some point
+            for number in range(40):
+                header = {"stream": "spans", "first": 1, "last": 1 << 40, "credit": 1 << 40, "patch": []}
+                one.ask(b"%d" % number, wire.SCAN, b"", **header)
+            for _ in range(20_000):
+                one.ask(b"0", wire.NEXT, credit=1 << 40)
+                one.ask(b"s", wire.STACKS)
     clients.answers()
     assert stuff(job.pid)["rss_kb"] - before < 5 * 16 * 1024
     for one in stuck:
@@ -308,16 +347,16 @@ def test_a_client_that_never_reads_holds_a_bounded_number_of_messages(job: Targe
 def test_armed_snippets_of_vanished_clients_block_nobody(job: Target, clients: Clients) -> None:
     for _ in range(60):
         one = clients.connect()
-        arm = {"code": "1", "by": "x" * 100_000, "ranks": None, "where": "boundary", "timeout": None}
-        one.send_multipart([b"1", wire.encode(wire.ARM, **arm)])
-        assert wire.decode(one.recv_multipart()[1])["kind"] == wire.ARMED
-        one.send_multipart([b"2", wire.encode(wire.GO, of="1", count=1 << 60)])
+        arm = {"by": "x" * 50_000, "ranks": None, "where": "boundary", "timeout": None}
+        one.ask(b"1", wire.ARM, b"1", **arm)
+        assert one.answer()[0]["kind"] == wire.ARMED
+        one.ask(b"2", wire.GO, of="1", count=1 << 60)
         one.close()
     one = clients.connect()
-    one.send_multipart([b"1", wire.encode(wire.ARM, code="6 * 7", where="boundary", write=False)])
-    assert wire.decode(one.recv_multipart()[1])["kind"] == wire.ARMED
-    one.send_multipart([b"2", wire.encode(wire.GO, of="1", count=-1)])
-    done = wire.decode(one.recv_multipart()[1])
+    one.ask(b"1", wire.ARM, b"6 * 7", where="boundary", write=False)
+    assert one.answer()[0]["kind"] == wire.ARMED
+    one.ask(b"2", wire.GO, of="1", count=-1)
+    done = one.answer()[0]
     assert (done["kind"], done["echo"]) == (wire.DONE, "42")
     one.close()
 
@@ -327,41 +366,41 @@ def standing(job: Target, clients: Clients) -> Any:
     """A client for which the training stands at a step, until the word comes to run the snippet that is armed."""
     one = clients.connect()
     for ahead in (20, 200, 2000):  # as a client does: a job that has passed the step when it hears of it says so
-        one.send_multipart([b"1", wire.encode(wire.ARM, code="6 * 7", where="boundary", write=False)])
-        count = wire.decode(one.recv_multipart()[1])["count"]
-        one.send_multipart([b"2", wire.encode(wire.GO, of="1", count=count + ahead)])
-        answer = wire.decode(one.recv_multipart()[1])
+        one.ask(b"1", wire.ARM, b"6 * 7", where="boundary", write=False)
+        count = one.answer()[0]["count"]
+        one.ask(b"2", wire.GO, of="1", count=count + ahead)
+        answer = one.answer()[0]
         if answer.get("code") != "eval-missed":
             break
     assert answer["kind"] == wire.READY, answer
     until(clients.stands, 20)
-    assert not one.poll(0)  # nothing has run
+    assert not one.poll()  # nothing has run
     return one
 
 
 def test_a_rank_waits_at_the_agreed_step_for_the_order_to_run(standing: Any, clients: Clients) -> None:
-    standing.send_multipart([b"3", wire.encode(wire.RUN, of="1")])
-    done = wire.decode(standing.recv_multipart()[1])
+    standing.ask(b"3", wire.RUN, of="1")
+    done = standing.answer()[0]
     assert (done["kind"], done["echo"]) == (wire.DONE, "42") and done["held_ns"] > 3 * 10**8
     assert not clients.stands()
 
 
 def test_a_waiting_rank_goes_on_if_the_client_cancels(standing: Any, clients: Clients) -> None:
-    standing.send_multipart([b"3", wire.encode(wire.CANCEL, of="1")])
-    error = wire.decode(standing.recv_multipart()[1])
+    standing.ask(b"3", wire.CANCEL, of="1")
+    error = standing.answer()[0]
     assert (error["kind"], error["code"]) == (wire.ERROR, "eval-missed")
     assert not clients.stands()
 
 
 def test_a_waiting_rank_goes_on_if_the_order_never_comes(standing: Any, clients: Clients) -> None:
-    error = wire.decode(standing.recv_multipart()[1])
+    error = standing.answer()[0]
     assert (error["kind"], error["code"]) == (wire.ERROR, "eval-missed") and not clients.stands()
 
 
 def test_a_rank_waits_as_long_as_the_client_asks_it_to(standing: Any, clients: Clients) -> None:
     end = time.monotonic() + CLIENT_TIMEOUT_SECONDS + 1
     while time.monotonic() < end:
-        standing.send_multipart([b"3", wire.encode(wire.STAY, of="1")])
+        standing.ask(b"3", wire.STAY, of="1")
         assert clients.stands()
     standing.close()
     until(lambda: not clients.stands(), 20)
@@ -371,17 +410,17 @@ def test_streams_of_a_client_are_limited_and_a_dropped_one_is_reported(job: Targ
     one = clients.connect()
     for number in range(6):
         fields = {"stream": "spans", "first": 1, "last": 1 << 40, "credit": 0, "patch": []}
-        one.send_multipart([b"%d" % number, wire.encode(wire.SCAN, **fields), b""])
-    refused = [wire.decode(one.recv_multipart()[1]) for _ in range(2)]
+        one.ask(b"%d" % number, wire.SCAN, b"", **fields)
+    refused = [one.answer()[0] for _ in range(2)]
     assert [each["message"] for each in refused] == ["4 streams of this client are running already"] * 2
     others = []
     for _ in range(16):
         others.append(clients.connect())
         for number in range(4):
-            others[-1].send_multipart([b"%d" % number, wire.encode(wire.SCAN, **fields), b""])
+            others[-1].ask(b"%d" % number, wire.SCAN, b"", **fields)
     ids = set()
     for _ in range(4):
-        id, header = one.recv_multipart()
+        id, header = one.receive()
         ids.add(id)
         assert "dropped: others" in wire.decode(header)["message"]
     assert ids == {b"0", b"1", b"2", b"3"}

@@ -21,7 +21,7 @@ KINDS = (
 
 
 def outcome(kind: str, folder: Path, meanwhile: Callable[[int], object] = lambda pid: None) -> tuple[int, str]:
-    """How the target ends, and what it printed but for addresses, and for modules, where pyzmq is one more."""
+    """How the target ends, and what it printed but for addresses and names of modules."""
     folder.mkdir()
     target = Target((PYTHON, str(TARGETS / "living.py"), kind, str(folder / "go")), folder / "output", {})
     try:

@@ -1,15 +1,13 @@
-"""The agent's answers, read with pyzmq and pyarrow alone: no reader code of ours."""
+"""The agent's answers at its own socket, read with pyarrow alone: no reader code of ours."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import zmq
+from raw_client import RawClient
 
 from probe import protocol as wire
 from probe.host import agent_memory
@@ -24,22 +22,18 @@ def target(start_once: Start, probe: Probe, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def socket(target: Target) -> Iterator[Any]:
-    context = zmq.Context()
-    made = context.socket(zmq.DEALER)
-    made.linger, made.rcvtimeo = 0, 5000
-    made.connect(agent_memory.facts(target.pid).endpoint)
+def client(target: Target) -> Iterator[RawClient]:
+    made = connected(target)
     yield made
-    context.destroy(0)
+    made.close()
 
 
-def ask(socket: Any, request_id: bytes, kind: str, *payload: bytes, **fields: Any) -> None:
-    socket.send_multipart([request_id, json.dumps({"kind": kind, **fields}).encode(), *payload])
-
-
-def answer(socket: Any) -> tuple[dict[str, Any], list[bytes]]:
-    frames = socket.recv_multipart()
-    return json.loads(frames[1]), frames[2:]
+def connected(target: Target) -> RawClient:
+    facts = agent_memory.facts(target.pid)
+    assert facts is not None
+    made = RawClient(str(facts.endpoint))
+    assert made.hello()["role"] == wire.CONTROL
+    return made
 
 
 def message_of(slots: int, rows: int) -> tuple[bytes, bytes]:
@@ -61,18 +55,18 @@ def patches(slots: int) -> list[list[int]]:
     return found
 
 
-def test_pyarrow_reads_a_chunk_without_conversion(socket: Any) -> None:
-    ask(socket, b"1", "snapshot")
-    at = answer(socket)[0]
+def test_pyarrow_reads_a_chunk_without_conversion(client: RawClient) -> None:
+    client.ask(b"1", "snapshot")
+    at = client.answer()[0]
     slots = at["facts"]["streams"]["spans"]["slots"]
     schema, template = message_of(len(slots), 8)
-    ask(
-        socket, b"2", "scan", template,
+    client.ask(
+        b"2", "scan", template,
         stream="spans", first=1, last=at["streams"]["spans"], credit=64, patch=patches(len(slots)),
     )  # fmt: skip
     stream, total = schema, 0
     while True:
-        header, payload = answer(socket)
+        header, payload = client.answer()
         if header["kind"] != "rows":
             break
         total += header["rows"]
@@ -97,27 +91,23 @@ def test_pyarrow_reads_a_chunk_without_conversion(socket: Any) -> None:
         (b'{"kind": "go", "of": "7"}', "not armed"),
     ],
 )
-def test_a_bad_request_is_answered_and_the_agent_goes_on(socket: Any, header: bytes, says: str) -> None:
-    socket.send_multipart([b"x", header])
-    told, _ = answer(socket)
+def test_a_bad_request_is_answered_and_the_agent_goes_on(client: RawClient, header: bytes, says: str) -> None:
+    client.send([b"x", header])
+    told, _ = client.answer()
     assert told["kind"] == "error" and says in told["message"]
-    ask(socket, b"y", "hello", protocol=wire.PROTOCOL, version="0", by="test")
-    assert answer(socket)[0]["kind"] == "welcome"
+    client.ask(b"y", "hello", protocol=wire.PROTOCOL, version="0", by="test")
+    assert client.answer()[0]["kind"] == "welcome"
 
 
-def test_a_client_that_does_not_read_blocks_no_other(target: Target, socket: Any) -> None:
+def test_a_client_that_does_not_read_blocks_no_other(target: Target, client: RawClient) -> None:
     slots = agent_memory.facts(target.pid).streams["spans"].slots
     _, template = message_of(len(slots), 8)
     for number in range(30):
-        ask(
-            socket, str(number).encode(), "scan", template,
+        client.ask(
+            str(number).encode(), "scan", template,
             stream="spans", first=1, last=1 << 40, credit=1 << 20, patch=patches(len(slots)),
         )  # fmt: skip
-    context = zmq.Context()
-    other = context.socket(zmq.DEALER)
-    other.linger, other.rcvtimeo = 0, 2000
-    other.connect(agent_memory.facts(target.pid).endpoint)
+    other = connected(target)
     for _ in range(20):
-        ask(other, b"1", "hello", protocol=wire.PROTOCOL, version="0", by="test")
-        assert answer(other)[0]["kind"] == "welcome"
-    context.destroy(0)
+        assert other.hello()["kind"] == "welcome"
+    other.close()

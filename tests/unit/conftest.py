@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fake_agent import FakeAgent, resolved
+from serving import Serving
 
 from probe.connection import Connection
 from probe.host import agent_memory
@@ -20,6 +21,20 @@ def agent(short_folder: Path) -> Iterator[Callable[..., FakeAgent]]:
 
     def make(rank: int = 0, **options: Any) -> FakeAgent:
         made.append(FakeAgent(short_folder, rank, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def serving(short_folder: Path) -> Iterator[Callable[..., Serving]]:
+    """Makes servers for agents and closes them with the test."""
+    made: list[Serving] = []
+
+    def make(*agents: FakeAgent, **options: Any) -> Serving:
+        made.append(Serving(short_folder, *agents, **options))
         return made[-1]
 
     yield make

@@ -38,6 +38,8 @@ class FakeConnection:
         table = pa.table({"n": range(len(self.asked))} if "nothing" not in sql else {})
         return Result(table, Coverage((0,), (), (), 0.1), (Note("tap-off", "rank 0: backward is off"),), NO_COST)
 
+    def restore_servers(self) -> None: ...
+
     def close(self) -> None:
         self.closed = True
 

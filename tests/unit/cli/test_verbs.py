@@ -67,6 +67,8 @@ class Job:
         self.asked.update(endpoint=endpoint, patience=timeout)
         return self
 
+    def restore_servers(self) -> None: ...
+
     def __enter__(self) -> Job:
         return self
 
@@ -371,13 +373,14 @@ def test_list_shows_ranks_and_their_job_but_no_workers() -> None:
         process(40, 1, "python serve.py", has_torch=False),
         process(41, 40, "python other.py"),
     ]
-    rows = records(found, {20: Facts(attached_wall_ns=0)}).rows
+    rows = records(found, {20: Facts(attached_wall_ns=0)}, {50: "ipc:///tmp/s/server"}).rows
     assert [(row[0], row[1], row[2], row[3] is not None) for row in rows] == [
         (10, None, None, False),
         (20, 0, 10, True),
         (21, 1, 10, False),
         (40, None, None, False),
         (41, None, None, False),
+        (50, None, None, False),
     ]
 
 

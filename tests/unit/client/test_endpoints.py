@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pytest
@@ -134,16 +133,16 @@ def test_an_agent_of_which_nothing_is_known_must_answer(agent: Make, connect: An
     assert caught.value.code == "silent"
 
 
-def test_who_may_only_read_has_steps_of_one_number_all_the_same(agent: Make, connect: Any, tmp_path: Any) -> None:
+def test_who_may_only_read_has_steps_of_one_number_all_the_same(
+    agent: Make, connect: Any, serving: Any, tmp_path: Any
+) -> None:
     keys.create(str(tmp_path / "job.key"))
     keys.share(str(tmp_path / "job.key"), str(tmp_path / "reader.key"))
-    mine = keys.read(str(tmp_path / "job.key")).of_agent()
     ranks = [agent(rank, **here(str(rank)), world_size=2) for rank in range(2)]
     for rank, started in zip(ranks, (0, 7), strict=True):
         rank.name_modules()
         rank.train(20, group_seq=started)
-        rank.server.on_thread(partial(rank.server.listeners.listen, "127.0.0.1", 0, mine["secret"], mine["roles"]), 10)
-    places = [Address(f"tcp://127.0.0.1:{rank.server.listeners.port}") for rank in ranks]
+    places = [serving(rank, key=tmp_path / "job.key").at_port for rank in ranks]
     lasts = "SELECT rank, MAX(step) AS step FROM python.step_trace GROUP BY 1 ORDER BY 1"
     told = connect(*places, key=str(tmp_path / "reader.key")).query(lasts, open_steps=True).to_pylist()
     assert [rank.facts["step_source"] for rank in ranks] == ["attach", "attach"]  # nothing was told to them

@@ -49,13 +49,13 @@ def test_the_part_for_readers_has_no_secret_but_theirs(made: Path, tmp_path: Pat
     assert whole.client == whole.roles[CONTROL]
 
 
-def test_an_agent_gets_no_secret_of_a_client(made: Path, tmp_path: Path) -> None:
+def test_a_server_gets_no_secret_of_a_client(made: Path, tmp_path: Path) -> None:
     key = keys.read(str(made))
-    told = json.dumps(key.of_agent())
+    told = json.dumps(key.of_server())
     assert key.server_secret in told and all(pair.secret not in told for pair in key.roles.values())
     keys.share(str(made), str(tmp_path / "reader.key"))
     with pytest.raises(UsageError, match="is a key for readers"):
-        keys.read(str(tmp_path / "reader.key")).of_agent()
+        keys.read(str(tmp_path / "reader.key")).of_server()
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o700, 0o604, 0o200 | 0o404])

@@ -41,12 +41,12 @@ def test_a_hard_limit_that_is_too_low_is_an_error_with_the_number_needed(
     limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: (256, 256))
-    with pytest.raises(EndpointError, match=r"512 ranks need 1\d\d\d open files, and no more than 256") as caught:
+    with pytest.raises(EndpointError, match=r"512 ranks need [5-9]\d\d open files, and no more than 256") as caught:
         file_limits.make_room(512)
     assert caught.value.code == "open-files"
 
 
-def test_an_agent_costs_two_descriptors_here(agent: Make, connected: Connect) -> None:
+def test_an_agent_costs_one_descriptor_here(agent: Make, connected: Connect) -> None:
     ranks = [agent(rank) for rank in range(6)]
     before = used()
     connected(*ranks[:1])

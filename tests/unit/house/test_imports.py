@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 AGENT = sorted((ROOT / "agent").rglob("*.py"))
 SHARED = [ROOT / "probe" / "protocol.py", ROOT / "probe" / "streams.py"]
 # pynvml is nvidia-ml-py's one pure Python file, imported where there is a GPU to sample.
-ALLOWED = {*sys.stdlib_module_names, "zmq", "pynvml"}
+ALLOWED = {*sys.stdlib_module_names, "pynvml"}
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
@@ -27,7 +27,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("path", AGENT + SHARED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_agent_imports_only_the_standard_library_and_zmq(path: Path) -> None:
+def test_the_agent_imports_only_the_standard_library(path: Path) -> None:
     assert {name.split(".")[0] for level, name in imports(path) if not level} <= ALLOWED
 
 

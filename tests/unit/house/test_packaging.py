@@ -94,5 +94,13 @@ def test_the_top_level_has_no_other_file_or_folder() -> None:
         pytest.skip("not a checkout of git")
     tops = {line.split("/")[0] for line in done.stdout.splitlines()}
     files = {name for name in tops if not name.startswith(".") and (ROOT / name).is_file()}
-    assert files == {"CHANGELOG.md", "LICENSE", "Makefile", "README.md", "constraints.txt", "pyproject.toml"}
+    assert files == {
+        "CHANGELOG.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "SECURITY.md",
+        "constraints.txt",
+        "pyproject.toml",
+    }
     assert {name for name in tops - files if not name.startswith(".")} == {"agent", "cli", "docs", "probe", "tests"}

@@ -15,7 +15,7 @@ from probe.agent.samplers.gpu import Gpu
 from probe.agent.samplers.sampler import Absent
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
-from probe.attach.lent_packages import pynvml_path
+from probe.attach.bundle import pynvml_path
 from probe.snapshot.log import Log as ReadLog
 from probe.streams import (
     GPU_ECC_ERRORS,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zmq
+from raw_client import RawClient
 
 from probe import protocol as wire
 from probe.agent.serve import server as of_server
@@ -29,20 +29,21 @@ def server(short_folder: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def socket(server: Server) -> Iterator[Any]:
-    context = zmq.Context()
-    made = context.socket(zmq.DEALER)
-    made.linger, made.rcvtimeo = 0, 10_000
-    made.connect(server.endpoint)
+def client(server: Server) -> Iterator[RawClient]:
+    """Who has said hello, which server does not answer by itself."""
+    server.handlers[wire.HELLO] = lambda key, request, payload: server.reply(key, wire.WELCOME) and None
+    made = RawClient(server.endpoint, timeout_s=10.0)
     yield made
-    context.destroy(0)
+    made.close()
 
 
 def run(server: Server) -> None:
     threading.Thread(target=server.run, name="server").start()
 
 
-def test_it_sleeps_after_each_stretch_of_work(server: Server, socket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_sleeps_after_each_stretch_of_work(
+    server: Server, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock, slept = [0.0], []
     sleep = of_server.time.sleep
 
@@ -56,16 +57,17 @@ def test_it_sleeps_after_each_stretch_of_work(server: Server, socket: Any, monke
             yield 1, [wire.encode(wire.ROWS, first=1, rows=1), b"", b""]
 
     server.handlers["work"] = lambda key, request, payload: server.stream(key, 64, messages())
+    run(server)
+    client.hello()
     monkeypatch.setattr(of_server.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(of_server.time, "sleep", rest)
-    run(server)
-    socket.send_multipart([b"1", wire.encode("work")])
-    while wire.decode(socket.recv_multipart()[1])["kind"] == wire.ROWS:
+    client.ask(b"1", "work")
+    while client.answer()[0]["kind"] == wire.ROWS:
         pass
     assert len(slept) == 20  # after each second piece: one is shorter than a stretch
 
 
-def test_a_tick_that_raises_is_told_and_the_next_one_comes(server: Server, socket: Any) -> None:
+def test_a_tick_that_raises_is_told_and_the_next_one_comes(server: Server, client: RawClient) -> None:
     ticks = threading.Semaphore(0)
 
     def tick() -> float:
@@ -76,6 +78,7 @@ def test_a_tick_that_raises_is_told_and_the_next_one_comes(server: Server, socke
     server.handlers["ask"] = lambda key, request, payload: server.reply(key, wire.END, rows=0) and None
     run(server)
     assert ticks.acquire(timeout=10) and ticks.acquire(timeout=10)
-    socket.send_multipart([b"1", wire.encode("ask")])
-    assert wire.decode(socket.recv_multipart()[1])["kind"] == wire.END
+    client.hello()
+    client.ask(b"1", "ask")
+    assert client.answer()[0]["kind"] == wire.END
     assert "a clock that is broken" in server.fault

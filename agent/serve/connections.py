@@ -1,0 +1,282 @@
+"""The agent's socket: who may connect, their messages in, the replies out.
+
+Held by the server, on the agent's thread.  Invariant: no call here waits, no failure of the system (no descriptor, no
+memory for buffers) leaves it, and what a client makes us keep is bounded: its unfinished message, its unread replies.
+"""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import errno
+import os
+import select
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ... import protocol as wire
+
+MOST_CLIENTS = 64
+_UNREAD_BYTES = 16 << 20  # of one client's replies, unless a single one has more
+_UNREAD_BYTES_OF_ALL = 64 << 20
+_FEW_BYTES = 128 << 10  # unread, with which a stream may go on
+_READ_BYTES = 64 << 10
+_GREETING_S = 10.0  # to say hello, or to send the rest of a message
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+
+
+class Connection:
+    """One client.  role: what it may do, "" until it has said hello."""
+
+    def __init__(self, socket: Any) -> None:
+        self.role = ""
+        self.socket = socket
+        self.unpacker = wire.Unpacker(wire.MAX_CONTROL_BYTES)
+        self.unsent: deque[Any] = deque()  # memoryviews
+        self.unsent_bytes = 0
+        self.heard = time.monotonic()
+        self.events = select.POLLIN
+
+    def take_role(self, role: str) -> None:
+        """The role stands from the first hello on; no later one changes it.  Raises ValueError for one that is none."""
+        if role not in (wire.READ, wire.CONTROL):
+            raise ValueError(f"no role {str(role)[:40]!r}")
+        if not self.role:
+            self.role = role
+            if role == wire.CONTROL:
+                self.unpacker.limit = wire.MAX_REQUEST_BYTES
+
+    @property
+    def is_open(self) -> bool:
+        return self.socket is not None
+
+    @property
+    def reads(self) -> bool:
+        """Whether it keeps up with its replies, so that a stream may go on."""
+        return self.unsent_bytes < _FEW_BYTES
+
+
+class Connections:
+    """wait(), send() and maintain() on the agent's thread; wake() on any thread.  trouble: in words, for the facts."""
+
+    def __init__(self, path: str, uids: set[int], take: Callable[[Connection, list[bytes]], None]) -> None:
+        """Listen at this path for processes of these users and of root.  take: gets each message that comes.
+
+        Raises OSError.
+        """
+        self.trouble = ""
+        self._uids, self._take = {0, *uids}, take
+        self._clients: dict[int, Connection] = {}
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._spare = os.dup(self._wake)  # closed for a moment to tell a client that no descriptor is left
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self._listener: Any = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        self._listener.setblocking(False)
+        self._listener.bind(path)
+        self._listener.listen(MOST_CLIENTS)
+        self._listens = False
+        self._listen(True)
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # closed, or 2^64 - 1 wakes are pending: it is awake
+            os.eventfd_write(self._wake, 1)
+
+    def wait(self, milliseconds: int) -> None:
+        """Handle what has come, or comes within this time."""
+        for descriptor, events in self._poll.poll(milliseconds):
+            if descriptor == self._wake:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
+            elif descriptor == self._listener.fileno():
+                self._accept()
+            elif (client := self._clients.get(descriptor)) is not None:
+                if events & select.POLLOUT:
+                    self._flush(client)
+                if events & (select.POLLIN | select.POLLHUP | select.POLLERR) and client.is_open:
+                    self._read(client)
+
+    def send(self, client: Connection, frames: list[Any]) -> bool:
+        """Send a message as far as the client reads; False if it is gone, or has too much unread already."""
+        if not client.is_open:
+            return False
+        buffers = wire.packed(frames)
+        size = sum(memoryview(each).nbytes for each in buffers)
+        if client.unsent and client.unsent_bytes + size > _UNREAD_BYTES:
+            self.drop(client)
+            return False
+        client.unsent.extend(view for each in buffers if (view := memoryview(each).cast("B")))
+        client.unsent_bytes += size
+        self._flush(client)
+        # what is left of memory that others write is copied before they do
+        client.unsent = deque(each if each.readonly else memoryview(bytes(each)) for each in client.unsent)
+        return client.is_open
+
+    def maintain(self) -> None:
+        """Once a second: go on after a shortage, drop who keeps silent amid a message or before its hello."""
+        late = time.monotonic() - _GREETING_S
+        for client in list(self._clients.values()):
+            if client.heard < late and (not client.role or client.unpacker.unfinished):
+                self.drop(client)
+            elif not client.events:
+                self._flush(client)
+        while sum(client.unsent_bytes for client in self._clients.values()) > _UNREAD_BYTES_OF_ALL:
+            self.drop(max(self._clients.values(), key=lambda client: client.unsent_bytes))
+        self._restore_spare()
+        self._listen(self._spare >= 0)
+        self.trouble = self.trouble if self._spare < 0 else ""
+
+    def drop(self, client: Connection) -> None:
+        """Close the connection; what it has not read is lost."""
+        if client.socket is not None:
+            descriptor = client.socket.fileno()
+            self._poll.unregister(descriptor)
+            del self._clients[descriptor]
+            client.socket.close()
+            client.socket = None
+            client.unsent.clear()
+            client.unsent_bytes = 0
+
+    def close(self, linger_s: float) -> None:
+        """Unread replies have this long to be read."""
+        self._listen(False)
+        end = time.monotonic() + linger_s
+        while (left := end - time.monotonic()) > 0 and any(client.unsent for client in self._clients.values()):
+            self.wait(max(1, int(left * 1000)))
+        for client in list(self._clients.values()):
+            self.drop(client)
+        self._listener.close()
+        os.close(self._wake)
+        if self._spare >= 0:
+            os.close(self._spare)
+
+    def abandon(self) -> None:
+        """In a forked child: close the copies of the parent's descriptors."""
+        for client in self._clients.values():
+            client.socket.close()
+        self._listener.close()
+        os.close(self._wake)
+        if self._spare >= 0:
+            os.close(self._spare)
+
+    # ---- connections
+
+    def _listen(self, wanted: bool) -> None:
+        if wanted and not self._listens:
+            self._poll.register(self._listener.fileno(), select.POLLIN)
+        elif self._listens and not wanted:
+            self._poll.unregister(self._listener.fileno())
+        self._listens = wanted
+
+    def _accept(self) -> None:
+        for _ in range(16):
+            try:
+                descriptor, _address = self._listener._accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _SHORT_OF:
+                    self._turn_away(error)
+                return
+            self._admit(_socket.socket(fileno=descriptor))
+
+    def _admit(self, socket: Any) -> None:
+        socket.setblocking(False)
+        _, uid, _ = _CREDENTIALS.unpack(socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size))
+        if uid not in self._uids:
+            _refuse(socket, "refused", f"belongs to another user, and refuses you (uid {uid})")
+        elif len(self._clients) >= MOST_CLIENTS:
+            _refuse(socket, "full", f"has {MOST_CLIENTS} clients already, and takes no more")
+        else:
+            self._clients[socket.fileno()] = client = Connection(socket)
+            self._poll.register(socket.fileno(), client.events)
+
+    def _turn_away(self, error: OSError) -> None:
+        """No descriptor or memory for a connection: tell the client with the spare one, then wait for better times."""
+        self.trouble = f"no new reader can connect: {os.strerror(error.errno or 0)}"
+        told = False
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+            with contextlib.suppress(OSError):
+                descriptor, _ = self._listener._accept()
+                _refuse(_socket.socket(fileno=descriptor), "no-room", f"has no room for a connection: {error.strerror}")
+                told = True
+        self._restore_spare()
+        self._listen(told and self._spare >= 0)  # or it would come at once again
+
+    def _restore_spare(self) -> None:
+        if self._spare < 0:
+            with contextlib.suppress(OSError):
+                self._spare = os.dup(self._wake)
+
+    # ---- messages
+
+    def _read(self, client: Connection) -> None:
+        try:
+            data = client.socket.recv(_READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            data = b""
+            if error.errno in _SHORT_OF:
+                self._pause(client)
+                return
+        if not data:
+            self.drop(client)
+            return
+        client.heard = time.monotonic()
+        try:
+            for message in client.unpacker.feed(data):
+                if client.is_open:
+                    self._take(client, message)
+        except wire.WireError:
+            self.drop(client)
+
+    def _flush(self, client: Connection) -> None:
+        """Send what the client takes."""
+        try:
+            while client.unsent:
+                sent = client.socket.sendmsg(list(client.unsent)[:MOST_CLIENTS], [], _socket.MSG_NOSIGNAL)
+                client.unsent_bytes -= sent
+                while sent:
+                    first = client.unsent.popleft()
+                    if sent < len(first):
+                        client.unsent.appendleft(first[sent:])
+                    sent -= min(sent, len(first))
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            if error.errno in _SHORT_OF:
+                self._pause(client)
+            else:
+                self.drop(client)
+            return
+        self._watch(client)
+
+    def _pause(self, client: Connection) -> None:
+        """Until the next second: the kernel has no memory for it, and would say so again at once."""
+        client.events = 0
+        self._poll.modify(client.socket.fileno(), 0)
+
+    def _watch(self, client: Connection) -> None:
+        """A client that does not read its replies is not read either."""
+        events = select.POLLOUT if client.unsent else 0
+        if client.unsent_bytes < _UNREAD_BYTES // 2:
+            events |= select.POLLIN
+        if events != client.events:
+            client.events = events
+            self._poll.modify(client.socket.fileno(), events)
+
+
+def _refuse(socket: Any, code: str, message: str) -> None:
+    """Say why, as far as that is possible without waiting, and close."""
+    with contextlib.suppress(OSError):
+        socket.setblocking(False)
+        frames = [b"", wire.encode(wire.ERROR, code=code, message=message)]
+        socket.sendmsg(wire.packed(frames), [], _socket.MSG_NOSIGNAL)
+    socket.close()

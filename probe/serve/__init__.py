@@ -1,0 +1,7 @@
+"""The server beside a job: passes requests from ZeroMQ clients to the agents of this host, so that no network library
+is in the training.
+
+`launch` prepares and starts it for an attach, `keeper` starts it again if it dies, `server` is the process itself.  It
+may import the rooms below it; `keeper` and `launch` only the leaves and `host`.  Invariant: it holds nothing of the
+training's, runs as the job's user, and can do no more than the keys that it was started with.
+"""

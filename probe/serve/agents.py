@@ -1,0 +1,61 @@
+"""The agents that a server serves: those of this host whose facts name it.
+
+Used by server and relay.  Invariant: an agent that has ended or names another server is known for a second at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..host import agent_memory
+from ..host.facts import Facts
+
+
+class Agents:
+    """paths: agent's id -> its socket as this process reaches it."""
+
+    def __init__(self, server: str) -> None:
+        """server: the endpoint by which agents know it."""
+        self._server = server
+        self._known: dict[str, tuple[int, Facts]] = {}
+        self.paths: Mapping[bytes, str] = {}
+
+    def any_left(self) -> bool:
+        """Forget those that are gone; if none is left, look for others."""
+        now = {id: (pid, agent_memory.facts(pid)) for id, (pid, _) in self._known.items()}
+        self._keep([(pid, facts) for id, (pid, facts) in now.items() if facts is not None and facts.id == id])
+        if not self._known:
+            self._find()
+        return bool(self._known)
+
+    def _find(self) -> None:
+        """Look at every process of this user."""
+        self._keep(list(agent_memory.attached()))
+
+    def pid(self, id: bytes) -> int | None:
+        """Of the process with this agent, as this process sees it."""
+        known = self._known.get(id.decode(errors="replace"))
+        return known and known[0]
+
+    def slots(self, id: bytes, stream: Any) -> tuple[str, ...] | None:
+        """Of a stream that this agent records."""
+        known = self._known.get(id.decode(errors="replace"))
+        layout = known and known[1].streams.get(str(stream))
+        return layout.slots if layout else None
+
+    def records(self, ids: Sequence[str] | None) -> list[dict[str, Any]]:
+        """What a client needs to know of each agent.  ids: those that it needs; None: all there are."""
+        if ids is None or not set(ids) <= self._known.keys():
+            self._find()
+        return [
+            {"id": id, "rank": facts.rank, "pid": facts.pid, "host": facts.host}
+            for id, (_, facts) in self._known.items()
+        ]
+
+    def _keep(self, found: Sequence[tuple[int, Facts]]) -> None:
+        self._known = {facts.id: (pid, facts) for pid, facts in found if facts.id and facts.server == self._server}
+        self.paths = {
+            id.encode(): f"/proc/{pid}/root{str(facts.endpoint).partition('://')[2]}"
+            for id, (pid, facts) in self._known.items()
+        }

@@ -1,0 +1,40 @@
+"""What a server and its keeper give up, so that neither can harm the job, and a fault in one stays in it.
+
+Called by both at their start.  Linux only, standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+from typing import Any
+
+_PR_SET_NAME = 15
+_OOM_FIRST = "1000"  # ends before the training does
+_LEAST_MEMORY = 1 << 30
+
+
+def confine(name: str, memory: bool) -> None:
+    """Be ended first when memory runs out, write no core file, and have this name in ps and top.
+
+    memory: also take a quarter of the machine's at most; a client can make libzmq ask for any amount.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_OOM_FIRST)
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # 1: no core, not even to a pipe; 0 is for files alone
+    if memory:
+        most = max(_LEAST_MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def become(config: dict[str, Any]) -> None:
+    """Run as the job's user from now on.  Nothing to do for that user."""
+    if os.geteuid() == 0 and config["uid"] != 0:
+        os.setgroups([config["gid"]])
+        os.setresgid(config["gid"], config["gid"], config["gid"])
+        os.setresuid(config["uid"], config["uid"], config["uid"])

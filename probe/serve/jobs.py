@@ -1,0 +1,94 @@
+"""The server that a process's job has on this host, or gets from an attach.
+
+Called by attach, whose time it is: nothing heavy is imported.  Invariant: a job has one server on a host; a second one
+replaces it only to listen for other hosts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ..attach.refusals import refusal
+from ..host import agent_memory
+from ..host.job_server import server_url
+from ..host.process_status import read_status
+from ..host.processes import descendants, environment, read_stat
+from ..settings import may_serve
+from .launch import Prepared
+
+
+class JobServers:
+    """What one command knows of servers.  listen: where they are to listen for other hosts (Listen.order); why_none:
+    in words, why there is none."""
+
+    def __init__(self, listen: Mapping[str, Any] | None = None, wanted: bool = True) -> None:
+        self._listen = listen
+        self._served: dict[int, Mapping[str, Any]] = {}  # by job
+        self._wanted = wanted and (listen is not None or may_serve())
+        self.why_none = ""
+
+    @contextmanager
+    def of(self, pid: int) -> Iterator[Mapping[str, Any] | None]:
+        """What the agent of this process has to know of its job's server; None without one.  If there was none, it is
+        started at the end of the block, unless that raises.
+
+        Raises AttachError for a port that cannot be had.
+        """
+        job = job_of(pid)
+        served = self._served.get(job) or (self._running(pid, job) if self._wanted else None)
+        prepared = None if served is not None or not self._wanted else self._prepare(pid)
+        if prepared is None:
+            yield served
+        else:
+            with prepared:
+                yield prepared.served
+                prepared.start()
+                self._served[job] = prepared.served
+
+    def _prepare(self, pid: int) -> Prepared | None:
+        try:
+            return prepare(pid, self._listen)
+        except (FileNotFoundError, ProcessLookupError):  # no such process, which attaching will tell
+            return None
+        except OSError as error:
+            self.why_none = str(error.strerror or error)
+            return None
+
+    def _running(self, pid: int, job: int) -> Mapping[str, Any] | None:
+        for each in [pid] if job == pid else descendants(job):
+            facts = agent_memory.facts(each)
+            here = facts is not None and _network(each) == _network(pid)  # two containers are two hosts
+            if facts is None or facts.served is None or not here or not server_url(each, facts):
+                continue
+            if self._listen is None or facts.server_key == self._listen["public"]:
+                return facts.served
+            if facts.server_key is not None:
+                raise refusal("other-key", pid, why=facts.tcp)
+        return None
+
+
+def prepare(pid: int, listen: Mapping[str, Any] | None) -> Prepared:
+    """Raises OSError, AttachError."""
+    status = read_status(pid)
+    return Prepared(pid, status.uid, status.gid, listen)
+
+
+def job_of(pid: int) -> int:
+    """The process that represents its job, as in client.endpoints."""
+    try:
+        parent = read_stat(pid).ppid
+    except OSError:
+        return pid
+    size = environment(pid).get("WORLD_SIZE", "")
+    return parent if size.isdecimal() and int(size) > 1 and parent > 1 else pid
+
+
+def _network(pid: int) -> str:
+    """Identifies the network namespace of a process; "" if that cannot be read."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return ""

@@ -1,0 +1,176 @@
+"""Prepares the server of a job, and starts it: its sockets listen before there is a process, so nobody waits for one.
+
+Called by attach, and by a command that finds a job without its server.  Invariant: a server that was prepared and not
+started leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..attach.refusals import refusal
+from ..protocol import CONTROL, READ
+from .handover import IPC, KEEPER_MODULE, command, remove
+
+_DIRECTORIES = ("/tmp", "/dev/shm", "/var/tmp", "/run")  # after TMPDIR
+_MOST_FOLDER = 60  # bytes; readers prepend /proc/PID/root
+_SOCKET = "server"
+_WAITING = 128  # clients, while there is no server
+_FREE = 10  # a descriptor that neither process uses by number
+
+
+class Prepared:
+    """A server whose sockets listen, and which no process serves yet.  Use it as a context manager; start() it inside.
+
+    served: what agents have to know of it (Agent.adopt).
+    """
+
+    def __init__(self, pid: int, uid: int, gid: int, listen: Mapping[str, Any] | None = None) -> None:
+        """pid: of a process of the job; uid, gid: as whom it runs.  listen: a port for other hosts, and the keys
+        (Listen.order).
+
+        Raises OSError if there is no room for its folder, AttachError if the port cannot be had.
+        """
+        self._pid, self._uid, self._gid, self._listen = pid, uid, gid, listen
+        self._sockets: list[socket.socket] = []
+        self._is_started = False
+        self._folder = _folder(uid, gid)
+        try:
+            self._bind_path()
+            tcp = None if listen is None else self._bind_port(listen["address"], listen["port"])
+        except BaseException:
+            self.close()
+            raise
+        self.endpoint = f"ipc://{self._folder}/{_SOCKET}"
+        self.served: dict[str, Any] = {"server": self.endpoint, "tcp": None}
+        if listen is not None and tcp is not None:
+            self.served["tcp"] = {"host": listen["host"], "address": listen["address"], "port": tcp,
+                                  "public": listen["public"], "key_file": listen["key_file"]}  # fmt: skip
+
+    @property
+    def endpoints(self) -> list[str]:
+        port = self.served["tcp"]
+        return [self.endpoint, *([f"tcp://{port['host']}:{port['port']}"] if port else [])]
+
+    def __enter__(self) -> Prepared:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the keeper, and do not wait for it.  Raises OSError."""
+        descriptor = os.memfd_create("probe-config", os.MFD_CLOEXEC)
+        try:
+            os.pwrite(descriptor, json.dumps(self._config()).encode(), 0)
+            sources = [self._sockets[0].fileno(), descriptor, *(each.fileno() for each in self._sockets[1:])]
+            self._spawn([fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _FREE) for each in sources])
+        finally:
+            os.close(descriptor)
+        self._is_started = True
+
+    def run(self) -> None:
+        """Be the server, in this process, until its last agent is gone, Ctrl-C or SIGTERM."""
+        from .agents import Agents
+        from .server import Server, prepared_process
+
+        self._is_started = True
+        given = self._config()
+        prepared_process(given)
+        server = Server(given, Agents(self.endpoint), *(each.detach() for each in self._sockets))
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            server.run()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            server.close()
+            remove(self._folder)
+
+    def close(self) -> None:
+        for each in self._sockets:
+            each.close()
+        if not self._is_started:
+            remove(self._folder)
+
+    def _config(self) -> dict[str, Any]:
+        listen, tcp = self._listen, self.served["tcp"]
+        roles = set(listen["roles"].values()) if listen is not None else {CONTROL}
+        numeric = tcp and (f"[{tcp['address']}]" if ":" in tcp["address"] else tcp["address"])
+        return {
+            "endpoint": self.endpoint,
+            "folder": self._folder,
+            "role": CONTROL if CONTROL in roles else READ,
+            "key": listen and {"secret": listen["secret"], "roles": listen["roles"]},
+            "tcp": tcp and f"tcp://{numeric}:{tcp['port']}",
+            "pid": self._pid,
+            "uid": self._uid,
+            "gid": self._gid,
+            "python_path": [str(Path(__file__).parents[2]), *filter(os.path.isabs, sys.path)],
+        }
+
+    def _spawn(self, sources: list[int]) -> None:
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        standard = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
+        ours = [(os.POSIX_SPAWN_DUP2, source, IPC + place) for place, source in enumerate(sources)]
+        try:
+            os.posix_spawn(
+                sys.executable, command(KEEPER_MODULE, self.endpoint), {}, file_actions=[*standard, *ours],
+                setsid=True, setsigmask=[], setsigdef=range(1, 32),
+            )  # fmt: skip
+        finally:
+            for each in (null, *sources):
+                os.close(each)
+
+    def _bind_path(self) -> None:
+        made = self._socket(socket.AF_UNIX)
+        path = f"{self._folder}/{_SOCKET}"
+        made.bind(path)
+        os.chmod(path, 0o600)
+        _give(path, self._uid, self._gid)
+        made.listen(_WAITING)
+
+    def _bind_port(self, address: str, port: int) -> int:
+        made = self._socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((address, port))
+            made.listen(_WAITING)
+        except OSError as error:
+            code = "port-in-use" if error.errno == errno.EADDRINUSE else "cannot-listen"
+            raise refusal(code, why=f"{address}:{port}: {error.strerror}") from None
+        return int(made.getsockname()[1])
+
+    def _socket(self, family: int) -> socket.socket:
+        made = socket.socket(family)
+        made.setblocking(False)  # for libzmq, which takes it over as it is
+        self._sockets.append(made)
+        return made
+
+
+def _folder(uid: int, gid: int) -> str:
+    """A new directory that only this user can enter.  Raises OSError."""
+    parents = [os.environ.get("TMPDIR", "/tmp"), *_DIRECTORIES]
+    for parent in parents:
+        folder = f"{parent}/probe-{uid}-{os.urandom(4).hex()}"
+        if len(folder) <= _MOST_FOLDER:
+            with contextlib.suppress(OSError):
+                os.mkdir(folder, 0o700)
+                _give(folder, uid, gid)
+                return folder
+    raise OSError(f"no directory for the server's socket could be made in any of {', '.join(parents)}")
+
+
+def _give(path: str, uid: int, gid: int) -> None:
+    if os.geteuid() != uid:
+        os.chown(path, uid, gid, follow_symlinks=False)

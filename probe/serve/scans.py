@@ -1,0 +1,181 @@
+"""Rows for clients, read out of the agents' memory by the server, so that the training does not even send them.
+
+Used by relay.  An agent whose memory cannot be read sends its rows itself.  Invariant: nothing here waits; a scan runs
+on credit, and what its client has not taken is at most what that allows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import protocol as wire
+from ..streams import COLLECTIVES
+from .agents import Agents
+
+if TYPE_CHECKING:
+    from ..snapshot.memory_source import RingReader
+
+_MOST, _MOST_PER_CLIENT = 64, 4  # scans at once; our own clients have one
+_MOST_CREDIT = 4 * wire.CREDIT
+_MOST_TEMPLATE, _MOST_PATCHES = 4096, 64
+_ROWS_A_MESSAGE = 4 * wire.ROWS_A_MESSAGE  # the training's GIL does not wait for this thread
+_CHANGED_LATER = {COLLECTIVES}  # the end of an operation is written in place: only the agent can show such rows whole
+
+
+Messages = Iterator[tuple[int, list[bytes]]]  # how many rows, and the frames after the ids
+
+
+class Request(NamedTuple):
+    """Which one: ids are the client's own."""
+
+    client: Any
+    agent: bytes
+    id: bytes
+
+
+class _Running:
+    def __init__(self, messages: Messages, credit: int) -> None:
+        self.messages, self.credit = messages, min(credit, _MOST_CREDIT)
+        self.sent, self.touched = 0, time.monotonic()
+
+
+class Scans:
+    """take() each request; advance() as long as is_ready().  send: False if the client is gone or does not read."""
+
+    def __init__(self, agents: Agents, send: Callable[[Request, list[bytes]], bool]) -> None:
+        self._agents, self._send = agents, send
+        self._running: dict[Request, _Running] = {}
+        self._rings: dict[bytes, RingReader | None] = {}
+
+    def take(self, request: Request, header: Mapping[str, Any], payload: list[bytes]) -> bool:
+        """Whether the request was for this and is being answered; otherwise it is for the agent.
+
+        Raises LookupError, TypeError or ValueError for a malformed request, OSError if the agent has just ended.
+        """
+        kind = header["kind"]
+        if kind == wire.SCAN:
+            return self._begin(request, header, payload)
+        of = Request(request.client, request.agent, str(header.get("of", "")).encode())
+        running = self._running.get(request if kind == wire.NEXT else of)
+        if kind == wire.NEXT and running is not None:
+            running.credit = min(running.credit + int(header["credit"]), _MOST_CREDIT)
+            running.touched = time.monotonic()
+        elif kind == wire.CANCEL and running is not None:
+            self._fail(of, "interrupted", "cancelled")
+        else:
+            return False
+        return True
+
+    def is_ready(self) -> bool:
+        return any(running.credit > 0 for running in self._running.values())
+
+    def advance(self) -> None:
+        """Send one message of each scan that has credit."""
+        for request, running in [each for each in self._running.items() if each[1].credit > 0]:
+            try:
+                rows, frames = next(running.messages)
+            except StopIteration:
+                del self._running[request]
+                self._send(request, [wire.encode(wire.END, rows=running.sent)])
+            except (ImportError, OSError) as error:  # its process ends just now, or pyarrow cannot be read
+                self._rings.pop(request.agent, None)
+                self._fail(request, "gone", f"its memory cannot be read: {error}")
+            else:
+                running.sent += rows
+                running.credit -= 1
+                if not self._send(request, frames):
+                    self._running.pop(request, None)
+
+    def tidy(self) -> None:
+        """Once a second: drop scans whose clients ask for nothing, and forget agents that are gone."""
+        late = time.monotonic() - wire.IDLE_SECONDS
+        for request in [request for request, running in self._running.items() if running.touched < late]:
+            self._fail(request, "agent", f"nothing was asked of this scan for {wire.IDLE_SECONDS:.0f} s")
+        self._rings = {agent: ring for agent, ring in self._rings.items() if agent in self._agents.paths}
+
+    def drop(self, client: Any) -> None:
+        """The client is gone."""
+        self._running = {request: one for request, one in self._running.items() if request.client != client}
+
+    def _begin(self, request: Request, header: Mapping[str, Any], payload: list[bytes]) -> bool:
+        ring = self._ring(request.agent)
+        stream = str(header["stream"])
+        slots = self._agents.slots(request.agent, stream)
+        if ring is None or slots is None or stream in _CHANGED_LATER:
+            return False
+        own = sum(each.client == request.client for each in self._running)
+        if own >= _MOST_PER_CLIENT or len(self._running) >= _MOST:
+            self._fail(request, "agent", f"{own} scans of this client are running already")
+            return True
+        first = ring.first(stream, slots, int(header["first"]), int(header["last"]), header.get("since"))
+        if first is None and payload:  # the agent knows which is its last row
+            return False
+        if first is None:
+            raise ValueError(f"row {header['last']} is not there")
+        tables = _tables(ring, stream, slots, first, int(header["last"]))
+        messages = _in_template(tables, payload[0], header["patch"]) if payload else _in_columns(tables, slots)
+        self._running[request] = _Running(messages, int(header["credit"]))
+        return True
+
+    def _ring(self, agent: bytes) -> RingReader | None:
+        if agent not in self._rings:
+            pid = self._agents.pid(agent)
+            self._rings[agent] = None if pid is None else _ring_of(pid, agent.decode())
+        return self._rings[agent]
+
+    def _fail(self, request: Request, code: str, message: str) -> None:
+        self._running.pop(request, None)
+        self._send(request, [wire.encode(wire.ERROR, code=code, message=message)])
+
+
+def _ring_of(pid: int, id: str) -> RingReader | None:
+    try:
+        from ..snapshot.memory_source import RingReader  # with numpy, once somebody wants rows
+    except ImportError:  # that this user cannot read, after an attach by root
+        return None
+    return RingReader.of(pid, id)
+
+
+Tables = Iterator[tuple[int, Any]]  # the number of the first row, and the rows as numpy has them
+
+
+def _tables(ring: RingReader, stream: str, slots: tuple[str, ...], first: int, last: int) -> Tables:
+    while first <= last:
+        table = ring.rows(stream, slots, first, min(last, first + _ROWS_A_MESSAGE - 1))[1]
+        yield first, table
+        first += len(table)
+
+
+def _in_template(tables: Tables, template: bytes, patch: list[Any]) -> Messages:
+    """Each message as agent/serve/scans.py makes it.  Raises TypeError or ValueError for no template."""
+    header, places = bytearray(template), [(int(at), int(factor)) for at, factor in patch]
+    if len(header) > _MOST_TEMPLATE or len(places) > _MOST_PATCHES:
+        raise ValueError("a template is larger than that of any batch")
+    if any(not 0 <= at <= len(header) - 8 or not 0 <= factor < 1 << 31 for at, factor in places):
+        raise ValueError("a patch lies outside its template")
+
+    def messages() -> Messages:
+        for first, table in tables:
+            for at, factor in places:
+                header[at : at + 8] = (len(table) * factor).to_bytes(8, "little")
+            yield len(table), [wire.encode(wire.ROWS, first=first, rows=len(table)), bytes(header), table.tobytes()]
+
+    return messages()
+
+
+def _in_columns(tables: Tables, slots: tuple[str, ...]) -> Messages:
+    """The complete rows, a column for each slot; the schema is a part of the first message."""
+    import pyarrow as pa
+
+    from ..snapshot.rows import complete
+
+    schema = pa.schema([(slot, pa.int64()) for slot in slots])
+    head = schema.serialize().to_pybytes()
+    for first, table in tables:
+        rows = complete(table, first)
+        columns = [pa.array(rows[:, place]) for place in range(len(slots))]
+        batch = pa.record_batch(columns, schema=schema).serialize().to_pybytes()
+        yield len(rows), [wire.encode(wire.ROWS, first=first, rows=len(rows)), head + batch]
+        head = b""

@@ -1,0 +1,113 @@
+"""The server process: binds its sockets, passes requests on, and ends with its last agent.
+
+Started by `keeper`, or by `probe serve --foreground`.  libzmq aborts its process for reasons that a client can bring
+about; so nothing is in this process that could not be started again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import zmq
+
+from .. import protocol as wire
+from ..host.processes import has_ended
+from ..version import __version__
+from .agents import Agents
+from .authenticator import DOMAIN, Authenticator
+from .confinement import become, confine
+from .handover import IPC, SERVER, TCP, config, remove
+from .relay import Client, Frontend, Relay
+
+_GRACE_S = 10.0  # for the first agent to come
+_LEAVING_S = 20.0  # for agents that leave to say what they had to leave
+_LAST_REPLIES_MS = 500  # to be sent, when the last agent is gone
+_HANDSHAKE_MS = 10_000
+_KEEPALIVE_S, _KEEPALIVE_TRIES = 15, 2  # a client whose host has vanished
+
+
+class Server:
+    """run() until no agent is left.  given: handover.config(); ipc, tcp: descriptors that listen already."""
+
+    def __init__(self, given: dict[str, Any], agents: Agents, ipc: int = IPC, tcp: int = TCP) -> None:
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, 8192)
+        self._agents, self._pid = agents, given["pid"]
+        frontends = [Frontend(self._router(ipc, given["endpoint"]), given["role"])]
+        if given["key"]:
+            roles = {bytes.fromhex(public): role.encode() for public, role in given["key"]["roles"].items()}
+            authenticator = Authenticator(self._context, roles)
+            frontends.append(Frontend(self._port(tcp, given["tcp"], given["key"]["secret"]), ""))
+        self._relay = Relay(frontends, agents, self._answer)
+        if given["key"]:
+            self._relay.watch(authenticator.requests, authenticator.answer)
+
+    def run(self) -> None:
+        due = time.monotonic()
+        patience = leaving = due + _GRACE_S
+        while True:
+            now = time.monotonic()
+            if now >= due or self._relay.lost_agent:
+                due, self._relay.lost_agent = now + 1.0, False
+                self._relay.tidy()
+                if self._agents.any_left():
+                    patience, leaving = 0.0, now + _LEAVING_S
+                elif (now > patience or has_ended(self._pid)) and not (self._relay.is_busy() and now < leaving):
+                    return
+            self._relay.step(max(1, int((due - now) * 1000)))
+
+    def close(self) -> None:
+        self._relay.close()
+        self._context.destroy(linger=_LAST_REPLIES_MS)
+
+    def _answer(self, client: Client, request: dict[str, Any]) -> bytes:
+        """A request to the server itself.  Raises WireError."""
+        if request["kind"] != wire.AGENTS:
+            raise wire.WireError(f"unknown request {request['kind'][:40]!r}")
+        if request.get("protocol") != wire.PROTOCOL:
+            raise wire.WireError(f"this server speaks protocol {wire.PROTOCOL}, not {request.get('protocol')}")
+        ids = request.get("ids")
+        if not (ids is None or (isinstance(ids, list) and all(isinstance(id, str) for id in ids))):
+            raise wire.WireError("ids is no list of names")
+        said = {"protocol": wire.PROTOCOL, "version": __version__, "role": client.role}
+        return wire.encode(wire.SERVING, **said, agents=self._agents.records(ids))
+
+    # ---- sockets
+
+    def _router(self, descriptor: int, endpoint: str, **options: Any) -> Any:
+        """A socket at which clients connect; the descriptor listens already, and goes on when this process dies."""
+        socket = self._context.socket(zmq.ROUTER)
+        settings = {"LINGER": 0, "ROUTER_MANDATORY": 1, "MAXMSGSIZE": wire.MAX_REQUEST_BYTES, "RCVHWM": 0, **options}
+        for name, value in settings.items():
+            socket.setsockopt(getattr(zmq, name), value)
+        socket.setsockopt(zmq.USE_FD, descriptor)
+        socket.bind(endpoint)
+        return socket
+
+    def _port(self, descriptor: int, endpoint: str, secret: str) -> Any:
+        curve = {"CURVE_SERVER": 1, "CURVE_SECRETKEY": secret.encode(), "ZAP_DOMAIN": DOMAIN, "ZAP_ENFORCE_DOMAIN": 1}
+        return self._router(
+            descriptor, endpoint, IPV6="[" in endpoint, HANDSHAKE_IVL=_HANDSHAKE_MS, TCP_KEEPALIVE=1,
+            TCP_KEEPALIVE_IDLE=_KEEPALIVE_S, TCP_KEEPALIVE_INTVL=_KEEPALIVE_S, TCP_KEEPALIVE_CNT=_KEEPALIVE_TRIES,
+            **curve,
+        )  # fmt: skip
+
+
+def main() -> None:
+    """Of the process that the keeper starts; its exit status 0 says that it is not needed any more."""
+    given, keeper = config(), os.getppid()
+    prepared_process(given)
+    server = Server(given, Agents(given["endpoint"]))
+    server.run()
+    server.close()
+    if os.getppid() != keeper:  # which removes it when nothing listens any more
+        remove(given["folder"])
+    os._exit(0)
+
+
+def prepared_process(given: dict[str, Any]) -> None:
+    """Give up what a server does not need."""
+    confine(SERVER, memory=True)
+    become(given)

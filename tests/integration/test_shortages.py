@@ -1,0 +1,111 @@
+"""A job that has run out of descriptors, or of room for temporary files: every verb, and it lives.
+
+SHORTAGES says how often each verb is tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+from until import until
+
+from target import Probe, Start, Target
+
+LIMIT, HIGHER = 64, 1024  # of open files
+ROUNDS = int(os.environ.get("SHORTAGES", "3"))
+NO_ROOM = "has no room for a connection: Too many open files. Raise the job's limit: prlimit --nofile=4096"
+COUNT = "SELECT COUNT(*) > 0 AS some FROM python.step_trace"
+
+
+TAKE_ALL = """
+import os, threading, time
+
+def take():
+    held = []
+    while len(held) < 64:
+        try:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            time.sleep(0.02)
+
+threading.Thread(target=take, daemon=True).start()
+"""
+
+
+def links(pid: int) -> list[str]:
+    """What its descriptors are open on."""
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+    return found
+
+
+def connections(pid: int) -> int:
+    """Of clients: the agent's own socket listens."""
+    return sum(link.startswith("socket:") for link in links(pid)) - 1
+
+
+@pytest.fixture
+def full(start: Start, probe: Probe) -> Target:
+    """A job with an agent, and without a descriptor left."""
+    job = start("loop.py", "--sleep", "0.02")
+    probe("attach", job.pid)
+    resource.prlimit(job.pid, resource.RLIMIT_NOFILE, (LIMIT, HIGHER))
+    probe(job.pid, "eval", "--now", TAKE_ALL)
+    until(lambda: links(job.pid).count("/dev/null") > 2 and not connections(job.pid) and len(links(job.pid)) == LIMIT)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("eval", "--now", "1"), 7), (("set", "sample=1"), 7), (("stack",), 8), (("detach",), 8),
+        (("query", "--format", "csv", COUNT), 0), (("hang",), 0),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)  # fmt: skip
+def test_a_job_without_descriptors_outlives_every_verb(
+    full: Target, probe: Probe, words: tuple[str, ...], status: int
+) -> None:
+    for _ in range(ROUNDS):
+        done = probe(full.pid, *words, status=None)
+        assert full.alive
+        assert done.returncode == status and ("no room" in done.stderr or status == 0), done.stderr + done.stdout
+        if words[0] == "query":  # out of its memory
+            assert done.stdout == "some\ntrue\n"
+    resource.prlimit(full.pid, resource.RLIMIT_NOFILE, (HIGHER, HIGHER))
+    until(lambda: probe(full.pid, "eval", "--now", "6*7", status=None).stdout == "42\n")
+
+
+def test_a_job_without_descriptors_says_how_to_raise_its_limit(full: Target, probe: Probe) -> None:
+    said = probe(full.pid, "eval", "--now", "1", status=7).stderr
+    assert f"[no-room] Rank 0 (pid {full.pid}) {NO_ROOM}" in said
+
+
+def test_a_job_whose_temporary_folder_is_full_is_attached_to_and_queried(
+    start: Start, probe: Probe, tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=2", "tmpfs", small]).returncode
+    ):
+        pytest.skip("only root can make a small file system")
+    try:
+        (small / "all").touch()
+        job = start("loop.py", "--sleep", "0.02", env={"TMPDIR": str(small)})
+        for _ in range(ROUNDS):
+            probe("attach", job.pid)
+            for words in (("query", COUNT), ("eval", "--now", "1"), ("hang",), ("detach",)):
+                probe(job.pid, *words)
+        assert job.alive
+    finally:
+        job.end()
+        subprocess.run(["umount", small], check=True)

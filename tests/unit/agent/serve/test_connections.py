@@ -1,0 +1,111 @@
+"""The agent's socket when the system runs short: nothing is lost, nobody is dropped, and the thread does not spin."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raw_client import RawClient
+
+from probe.agent.serve.connections import Connection, Connections
+
+
+class Short:
+    """A socket of which these calls fail, as long as `lacks` says so."""
+
+    def __init__(self, socket: Any, lacks: dict[str, int]) -> None:
+        self._socket, self.lacks, self.calls = socket, lacks, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def _failing(self, name: str, *arguments: Any) -> Any:
+        self.calls += 1
+        if name in self.lacks:
+            raise OSError(self.lacks[name], os.strerror(self.lacks[name]))
+        return getattr(self._socket, name)(*arguments)
+
+    def recv(self, *arguments: Any) -> Any:
+        return self._failing("recv", *arguments)
+
+    def sendmsg(self, *arguments: Any) -> Any:
+        return self._failing("sendmsg", *arguments)
+
+    def _accept(self) -> Any:
+        return self._failing("_accept")
+
+
+@pytest.fixture
+def taken() -> list[list[bytes]]:
+    return []
+
+
+@pytest.fixture
+def connections(short_folder: Path, taken: list[list[bytes]]) -> Iterator[Connections]:
+    made = Connections(f"{short_folder}/s", {os.getuid()}, lambda client, message: taken.append(message))
+    yield made
+    made.close(0)
+
+
+@pytest.fixture
+def one(connections: Connections, short_folder: Path) -> Iterator[tuple[RawClient, Connection, Short]]:
+    client = RawClient(f"{short_folder}/s")
+    connections.wait(1000)
+    (connection,) = connections._clients.values()
+    connection.socket = short = Short(connection.socket, {})
+    yield client, connection, short
+    client.close()
+
+
+@pytest.mark.parametrize("lack", [errno.ENOBUFS, errno.ENOMEM])
+def test_a_reply_waits_for_memory(
+    connections: Connections, one: tuple[RawClient, Connection, Short], lack: int
+) -> None:
+    client, connection, short = one
+    short.lacks["sendmsg"] = lack
+    assert connections.send(connection, [b"1", b"hello"])
+    for _ in range(20):
+        connections.wait(0)
+    assert short.calls == 1  # it does not spin
+    connections.maintain()
+    assert short.calls == 2 and connection.is_open
+    short.lacks.clear()
+    connections.maintain()
+    assert client.receive() == [b"1", b"hello"]
+
+
+def test_a_request_waits_for_memory(
+    connections: Connections, one: tuple[RawClient, Connection, Short], taken: list[list[bytes]]
+) -> None:
+    client, connection, short = one
+    short.lacks["recv"] = errno.ENOMEM
+    client.send([b"1", b"hello"])
+    for _ in range(20):
+        connections.wait(0)
+    assert (short.calls, taken) == (1, []) and connection.is_open
+    short.lacks.clear()
+    connections.maintain()
+    connections.wait(1000)
+    assert taken == [[b"1", b"hello"]]
+
+
+@pytest.mark.parametrize("lack", [errno.ENOBUFS, errno.ENOMEM, errno.ENFILE])
+def test_a_connection_that_cannot_be_accepted_waits(
+    connections: Connections, short_folder: Path, lack: int, taken: list[list[bytes]]
+) -> None:
+    connections._listener = short = Short(connections._listener, {"_accept": lack})
+    client = RawClient(f"{short_folder}/s")
+    client.send([b"1", b"hello"])
+    for _ in range(20):
+        connections.wait(0)
+    assert short.calls == 2 and os.strerror(lack) in connections.trouble
+    short.lacks.clear()
+    connections.maintain()
+    for _ in range(3):
+        connections.wait(100)
+    assert taken == [[b"1", b"hello"]] and not connections.trouble
+    client.close()

@@ -1,0 +1,121 @@
+"""Rows that the server reads out of an agent's memory itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zmq
+from fake_agent import FakeAgent
+from serving import Named, Serving
+
+from probe import protocol as wire
+from probe.client.endpoints import Resolved
+from probe.connection import Connection
+from probe.host import agent_memory
+from probe.serve import scans
+from probe.streams import STREAMS
+
+
+class Readable(Named):
+    """Agents whose memory may be read: there is only one in this process."""
+
+    def pid(self, id: bytes) -> int | None:
+        return int(self._agents[id.decode()].facts["pid"])
+
+    def slots(self, id: bytes, stream: Any) -> tuple[str, ...] | None:
+        return STREAMS.get(stream)
+
+
+@pytest.fixture
+def one(agent: Any, serving: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[FakeAgent, Serving]:
+    monkeypatch.setattr("serving.Named", Readable)
+    made = agent()
+    for start in range(20_000):
+        made.span(start, start + 1)
+    made.publish()
+    return made, serving(made)
+
+
+@pytest.fixture
+def socket(one: tuple[FakeAgent, Serving]) -> Iterator[Any]:
+    context = zmq.Context()
+    made = context.socket(zmq.DEALER)
+    made.linger, made.rcvtimeo = 0, 10_000
+    made.connect(f"ipc://{one[1].path}")
+    yield made
+    context.destroy(0)
+
+
+def scan(socket: Any, agent: FakeAgent, *payload: bytes, **fields: Any) -> tuple[list[bytes], dict[str, Any]]:
+    """The payloads of the rows, and the last header."""
+    header = {"kind": wire.SCAN, "stream": "spans", "first": 1, "last": 20_000, "credit": 64, **fields}
+    socket.send_multipart([b"1", agent.facts["id"].encode(), json.dumps(header).encode(), *payload])
+    came = []
+    while True:
+        _, _, said, *rows = socket.recv_multipart()
+        if json.loads(said)["kind"] != wire.ROWS:
+            return came, json.loads(said)
+        came.append(b"".join(rows))
+
+
+def test_a_client_without_a_template_gets_columns(one: tuple[FakeAgent, Serving], socket: Any) -> None:
+    came, end = scan(socket, one[0])
+    table = pa.ipc.open_stream(b"".join(came)).read_all()
+    table.validate(full=True)
+    assert tuple(table.column_names) == STREAMS["spans"] and end == {"kind": "end", "rows": 20_000}
+    assert table.column("seq").to_pylist() == list(range(1, 20_001))
+    assert table.column("end_ns").to_pylist() == list(range(1, 20_001))
+    assert not [request for request in one[0].requests if request["kind"] == wire.SCAN]
+
+
+def test_our_own_client_gets_what_the_agent_would_send(
+    one: tuple[FakeAgent, Serving], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    take = scans.Scans.take
+
+    def counted(self: Any, request: Any, header: Any, payload: Any) -> bool:
+        taken = take(self, request, header, payload)
+        read.extend([header["stream"]] if taken and header["kind"] == wire.SCAN else [])
+        return taken
+
+    monkeypatch.setattr(scans.Scans, "take", counted)
+    monkeypatch.setattr(agent_memory, "here", lambda facts: None)  # as on another host
+    with Connection(Resolved("there", [one[1].address]), 5.0) as job:
+        rows = job.snapshot().ranks[0].rows("spans")
+    assert rows["seq"].tolist() == list(range(1, 20_001)) and read == ["spans"]
+
+
+def test_a_scan_of_rows_that_are_not_there_is_the_agents(one: tuple[FakeAgent, Serving], socket: Any) -> None:
+    came, end = scan(socket, one[0], b"", last=1 << 62, patch=[])
+    assert end["rows"] == 20_000 and sum(map(len, came)) == 20_000 * 8 * len(STREAMS["spans"])
+    came, end = scan(socket, one[0], last=1 << 62)
+    assert (came, end["code"]) == ([], "protocol") and "is not there" in end["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"first": -(1 << 60)}, {"last": -1}, {"last": 0}, {"first": "x"}, {"credit": None}, {"since": ["x", 1]},
+     {"since": 3}, {"patch": [[1 << 40, 8]]}, {"patch": 7}, {"stream": ["spans"]}, {"stream": None}],
+    ids=str,
+)  # fmt: skip
+def test_a_malformed_scan_harms_nobody(one: tuple[FakeAgent, Serving], socket: Any, fields: dict[str, Any]) -> None:
+    for payload in ((), (bytes(64),)):
+        _, end = scan(socket, one[0], *payload, **{"patch": [], **fields})
+        assert end["kind"] in (wire.ERROR, wire.END)
+    assert scan(socket, one[0])[1] == {"kind": "end", "rows": 20_000}
+
+
+def test_a_scan_waits_for_credit_and_ends_when_it_is_cancelled(one: tuple[FakeAgent, Serving], socket: Any) -> None:
+    agent = one[0].facts["id"].encode()
+    header = {"kind": wire.SCAN, "stream": "spans", "first": 1, "last": 20_000, "credit": 1}
+    socket.send_multipart([b"1", agent, json.dumps(header).encode()])
+    assert json.loads(socket.recv_multipart()[2])["kind"] == wire.ROWS and not socket.poll(100)
+    socket.send_multipart([b"1", agent, b'{"kind": "next", "credit": 1}'])
+    assert json.loads(socket.recv_multipart()[2])["kind"] == wire.ROWS and not socket.poll(100)
+    socket.send_multipart([b"2", agent, b'{"kind": "cancel", "of": "1"}'])
+    assert json.loads(socket.recv_multipart()[2])["code"] == "interrupted"
