@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from delivering import states
+from until import until
+
 TARGETS = Path(__file__).parent / "targets"
 PROBE = Path(sys.executable).parent / "probe"
 QUIET_S = 4.5  # more than a job may be quiet
@@ -51,7 +54,11 @@ class Job:
             return [int(pid) for pid in file.read().split()]
 
     def stop_rank(self, rank: int) -> None:
-        os.kill(self.ranks()[rank], signal.SIGSTOP)
+        """Between two of its steps, and before the other rank ends its next one."""
+        pid = self.ranks()[rank]
+        if set(states(pid)) != {"T"}:
+            os.kill(pid, signal.SIGUSR1)
+        until(lambda: set(states(pid)) == {"T"})
 
     def end(self) -> None:
         for pid in self.ranks():

@@ -298,17 +298,14 @@ def test_a_process_that_may_not_start_threads_is_refused(start: Start):
     assert states(target.pid) == "S"
 
 
-@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
-def test_the_main_thread_stays_the_main_thread_of_threading(start_python, version):
-    target = start_python(interpreter(version), "without_threading.py", "small", ready="ready False")
-    text = "def start(facts):\n    import threading\n    return {'main': threading.main_thread().native_id}\n"
-    assert put(target, text).reply["main"] == target.pid
-
-
-def test_a_main_thread_too_busy_to_import_threading_first_is_reported(start_python):
-    target = start_python(interpreter("3.11"), "without_threading.py", "long", ready="ready False")
-    assert refusal(target.pid, timeout=1.5).code == "main-thread-busy"
-    assert target.alive
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_the_agent_does_not_import_threading_whose_importer_would_become_its_main_thread(start_python, probe, version):
+    target = start_python(interpreter(version), "without_threading.py", ready="ready False")
+    probe("attach", target.pid)
+    probe(target.pid, "query", "SELECT * FROM probe.agents")
+    assert probe(target.pid, "eval", "--now", "import sys; print('threading' in sys.modules)").stdout == "False\n"
+    probe(target.pid, "eval", "--now", "import sys; sys.modules['__main__'].asked = True")
+    target.wait_for("main True")
 
 
 def _age(directory: str) -> None:

@@ -2,7 +2,7 @@
 
 usage: launcher.py hanging.py KIND [STEPS]     KIND: a name in KINDS; "healthy_…" never hangs
 Prints "trains" after a first step, "hangs" once it is about to, and ends by itself after two minutes, or with its
-launcher.
+launcher.  After SIGUSR1 it stops itself between two steps, with no operation of its own in flight.
 """
 
 from __future__ import annotations
@@ -164,12 +164,19 @@ class Job:
         self.groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
         self.model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.shall_stop = False
+        signal.signal(signal.SIGUSR1, self.stop_soon)
+
+    def stop_soon(self, number, frame):
+        self.shall_stop = True
 
     def step(self):
         self.model(torch.ones(4, 16)).sum().backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         time.sleep(0.02)
+        if self.shall_stop:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def main(name, steps):

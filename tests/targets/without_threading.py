@@ -1,8 +1,15 @@
-"""A Python process that has not imported `threading`: its main thread sleeps in small steps, or in one."""
+"""A Python process that has not imported `threading`; it does so when asked, and prints whether it is its main thread."""
 
 import sys
 import time
 
+asked = False
 print("ready", "threading" in sys.modules, flush=True)
+while not asked:
+    time.sleep(0.01)
+
+import threading  # noqa: E402
+
+print("main", threading.current_thread() is threading.main_thread(), flush=True)
 while True:
-    time.sleep(0.01 if sys.argv[1] == "small" else 1000)
+    time.sleep(0.01)
