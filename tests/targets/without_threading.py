@@ -1,4 +1,4 @@
-"""A Python process that has not imported `threading`; it does so when asked, and prints whether it is its main thread."""
+"""A Python process without `threading`; it imports it when asked, and prints whether it is on its main thread."""
 
 import sys
 import time
