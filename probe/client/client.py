@@ -72,8 +72,7 @@ class Client:
         self._ids = count(1)
         self._calls: dict[bytes, Call] = {}
         self.links: list[AgentLink] = []
-        self.clocks = ClockOffsets()
-        self.interrupted = False
+        self.clocks, self.interrupted = ClockOffsets(), False
 
     def connect(self, address: Address, server: ServerSocket | None = None) -> AgentLink:
         """A link to the agent with this address: through a server, or to its own socket."""
@@ -295,8 +294,7 @@ def nobody(errors: Sequence[ProbeError | None]) -> ProbeError:
 
 def agent_error(link: AgentLink, header: Header) -> ProbeError:
     """The exception that stands for an agent's error."""
-    code = str(header.get("code", "agent"))
-    kind = CODES[code][0] if code in CODES else AgentError
+    code = said if (said := str(header.get("code"))) in CODES else "agent"
     message = f"Rank {link.rank}: {header.get('message', '')}"
     hint = f"Run: probe attach {link.pid}" if code == "protocol" and link.here else ""
-    return kind(message, hint, code if code in CODES else "agent")
+    return CODES[code][0](message, hint, code)
