@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import click
 
 from probe.errors import UsageError
+from probe.settings import NO_SERVER
 
 from .argv import options_first
 
@@ -66,6 +68,13 @@ def timeout_option(default: float, help: str = "Seconds to wait for a silent ran
     return click.option("--timeout", type=SECONDS, metavar="SECONDS", default=default, show_default=True, help=help)
 
 
+def _without_server(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ[NO_SERVER] = "1"
+
+
+no_server_option = click.option("--no-server", is_flag=True, expose_value=False, callback=_without_server,
+                                help="Ask the job itself, not the server beside it.")  # fmt: skip
 open_option = click.option("--open", "open_steps", is_flag=True, help="Include the step that is still running.")
 
 

@@ -40,38 +40,45 @@ def connect(endpoint: str | None, timeout: float) -> Connection:
 
 @contextmanager
 def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connection]:
-    """A connection; without an endpoint to the only attached job, which stderr then names.  Prints notes at the end.
+    """A connection; without an endpoint to the only attached job, which stderr then names.  Prints notes at the end."""
+    with connect(endpoint, timeout) as connection, cancelled_by_signals(connection.cancel):
+        if endpoint is None:
+            say_guessed(connection.endpoint)
+        try:
+            yield connection
+        finally:
+            for note in connection.notes:
+                say(note)
 
-    The first Ctrl-C, SIGTERM or SIGHUP cancels the running call, so that its end is reported properly; the second
-    stops waiting for that.
-    """
+
+def say_guessed(endpoint: str) -> None:
+    say(f"probe: using {endpoint}, the only attached job")
+
+
+@contextmanager
+def cancelled_by_signals(call: Callable[[], object]) -> Iterator[None]:
+    """The first Ctrl-C, SIGTERM or SIGHUP calls `call`, which cancels what is running, so that its end is reported
+    properly; the second stops waiting for that."""
     _signals.pressed = False
 
     def cancel() -> None:
         if _signals.pressed:
             raise KeyboardInterrupt
         _signals.pressed = True
-        connection.cancel()
+        call()
         if _signals.pausing:  # sleep() would go on
             raise Interrupted("Interrupted.")
 
     ending = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    with connect(endpoint, timeout) as connection:
-        try:
-            with on_signals((signal.SIGINT, *ending), cancel):
-                if endpoint is None:
-                    say(f"probe: using {connection.endpoint}, the only attached job")
-                try:
-                    yield connection
-                finally:
-                    for note in connection.notes:
-                        say(note)
-        except ProbeError as error:
-            if _signals.pressed and not isinstance(error, Interrupted):
-                raise Interrupted("Interrupted.", str(error) if error.code == "eval-timeout" else "") from error
-            raise
-        if _signals.pressed:
-            raise Interrupted("Interrupted.")
+    try:
+        with on_signals((signal.SIGINT, *ending), cancel):
+            yield
+    except ProbeError as error:
+        if _signals.pressed and not isinstance(error, Interrupted):
+            raise Interrupted("Interrupted.", str(error) if error.code == "eval-timeout" else "") from error
+        raise
+    if _signals.pressed:
+        raise Interrupted("Interrupted.")
 
 
 def pause(seconds: float) -> None:

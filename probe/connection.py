@@ -15,7 +15,7 @@ from .client import agent_requests
 from .client.agent_requests import Unreached
 from .client.client import Client
 from .client.endpoints import Resolved, resolve
-from .client.handshake import open_links, whoami
+from .client.handshake import all_answer, open_links, whoami
 from .errors import ProbeError, UsageError
 from .host.facts import Facts
 from .host.file_limits import make_room
@@ -46,12 +46,14 @@ class Connection:
     that the last stacks(), set() or detach() did not reach.
     """
 
-    def __init__(self, resolved: Resolved, timeout: float = 10.0, key: str | None = None) -> None:
+    def __init__(
+        self, resolved: Resolved, timeout: float = 10.0, key: str | None = None, role: str = wire.CONTROL
+    ) -> None:
         self.endpoint, self.timeout = resolved.endpoint, timeout
         self.notes: list[str] = []
         self.unreached: list[Unreached] = []
         make_room(len(resolved.addresses))
-        self._client = Client(key)
+        self._client = Client(key, role)
         self._wire_source: WireSource | None = None
         self._recorded: list[Source] = []
         self._session: DuckDBSession | None = None
@@ -99,6 +101,11 @@ class Connection:
         """
         self._begin()  # before the imports: Ctrl-C may come in their midst
         begun = time.monotonic()
+        database = self._database()
+        job = self._snapshot(open_steps, max_fetch)
+        return database.answer(sql, job, self.account, self._client, self.endpoint, min_ranks, begun)
+
+    def _database(self) -> Database:
         from .query.duckdb_session import DuckDBSession
 
         self._session = self._session or DuckDBSession()
@@ -106,8 +113,22 @@ class Connection:
         from .tables import TABLES
 
         self.database = self.database or Database(TABLES, self._session)
-        job = self._snapshot(open_steps, max_fetch)
-        return self.database.answer(sql, job, self.account, self._client, self.endpoint, min_ranks, begun)
+        return self.database
+
+    def confine_queries(self, memory_bytes: int) -> None:
+        """From now on query() takes one SELECT at a time, which can read the tables and nothing else: no files, no
+        extensions, no settings; its intermediate results have so much memory.
+
+        Anything else raises QueryError.  Raises nothing itself.  Cost: DuckDB's imports, and some 20 ms.
+
+        Example: `job.confine_queries(1 << 30)`
+        """
+        self._database().confine(memory_bytes)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank has answered so far and seems to go on, so that a new connection would find no more."""
+        return all_answer(self._client)
 
     def snapshot(self, *, open_steps: bool = False, max_fetch: float | None = MAX_FETCH) -> Snapshot:
         """All ranks at this moment; their rows are fetched when they are read, max_fetch bytes at most.

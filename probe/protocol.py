@@ -14,8 +14,8 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
               (template: an Arrow record-batch header; patch: [[offset, multiplier], ...] of its integers; without a
               template the job's server answers, in whole Arrow messages with a column for each slot)
     log       first, last (byte offsets), credit                log* then end: rows (bytes)
-    next      credit (more for a running scan or log)           -
-    cancel    of (a request id: scan, log or arm)               - (the cancelled request ends in error)
+    next      credit (more for a running scan, log or query)    -
+    cancel    of (a request id: scan, log, arm or query)        - (the cancelled request ends in its terminal reply)
     stacks    -                                                 frames: threads (as agent/inspect/frames.py has them)
     flight    -                                                 entries: texts (torch's Flight Recorders as JSON, []
                                                                 without one), why_not, groups (name: ranks)
@@ -36,10 +36,16 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     requests to the server itself
     agents    protocol; ids (optional: those that are needed)   serving: protocol, version, id, role, agents (of each:
                                                                 id, rank, pid, host)
+    query     protocol, version, ids, endpoint, sql,            result (before the text), text*, then answered: bytes,
+              open_steps, min_ranks, max_fetch, timeout,        failure (code, message, hint; or null); error: it is not
+              explain, format, paper, pids (their namespace),   answered here, the client has to do so
+              credit
 
     rows           first, rows; payload: batch header, then the rows themselves
     log            first; payload: the bytes
     out            stream "stdout" | "stderr", text
+    result         before, after (lines for stderr), count (rows)
+    text           payload: the bytes
     done           ok, echo, error, traceback, cancelled, count, held_ns, changed, dropped_bytes
     error          code, message
 """
@@ -66,10 +72,11 @@ UNTESTED = "this was not tested on a GPU yet"  # end of the state of a tap that 
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, STAY, RUN, DETACH = "align", "set", "arm", "go", "stay", "run", "detach"
-STACKS, FLIGHT, PEERS, SERVE, AGENTS = "stacks", "flight", "peers", "serve", "agents"
+STACKS, FLIGHT, PEERS, SERVE, AGENTS, QUERY = "stacks", "flight", "peers", "serve", "agents", "query"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, DONE, DETACHED = "armed", "ready", "out", "done", "detached"
 FRAMES, ENTRIES, KNOWN, SERVING = "frames", "entries", "known", "serving"
+RESULT, TEXT, ANSWERED = "result", "text", "answered"
 
 # request kind -> kinds of reply, the terminal one (besides `error`) last
 REPLIES: dict[str, tuple[str, ...]] = {
@@ -83,6 +90,7 @@ REPLIES: dict[str, tuple[str, ...]] = {
     PEERS: (KNOWN,),
     SERVE: (END,),
     AGENTS: (SERVING,),
+    QUERY: (RESULT, TEXT, ANSWERED),
     ALIGN: (END,),
     SET: (SETTINGS,),
     ARM: (ARMED, READY, OUT, DONE),

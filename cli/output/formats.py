@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
@@ -78,36 +78,52 @@ class Output:
     def show(self, result: Tabular) -> None:
         """Write the result; the row count of a table or a file goes to stderr."""
         self.write(result)
-        if self.file is not None:
-            print(f"{rows(result)} written to {self.file}", file=sys.stderr)
-        elif self.kind == "table":
-            print(f"({rows(result)})", file=sys.stderr)
+        self.tell_rows(result.count)
 
     def write(self, result: Tabular) -> None:
-        """Write the result and nothing else; everything except a table in a terminal is UTF-8 in any locale."""
-        sys.stdout.flush()
-        stdout = nullcontext(sys.stdout.buffer)
-        try:
-            opened: AbstractContextManager[BinaryIO] = stdout if self.file is None else open(self.file, "wb")  # noqa: SIM115
-        except OSError as error:
-            raise UsageError(f"Cannot write {self.file}: {error.strerror}.", "Give another: -o FILE") from error
-        with opened as sink:
-            WRITERS[self.kind](result, sink, self.file is not None)
+        """Write the result and nothing else."""
+        with self.opened() as sink:
+            WRITERS[self.kind](result, sink, self.paper())
             sink.flush()
 
+    def opened(self) -> AbstractContextManager[BinaryIO]:
+        """Raises UsageError if it cannot be opened."""
+        sys.stdout.flush()
+        try:
+            return nullcontext(sys.stdout.buffer) if self.file is None else open(self.file, "wb")
+        except OSError as error:
+            raise UsageError(f"Cannot write {self.file}: {error.strerror}.", "Give another: -o FILE") from error
 
-def rows(result: Tabular) -> str:
-    return f"{result.count} row{'s' * (result.count != 1)}"
+    def paper(self) -> Paper:
+        if self.file is not None or not sys.stdout.isatty():
+            return Paper(self.file is not None)
+        return Paper(False, shutil.get_terminal_size().columns, sys.stdout.encoding)
+
+    def tell_rows(self, count: int) -> None:
+        if self.file is not None:
+            print(f"{rows(count)} written to {self.file}", file=sys.stderr)
+        elif self.kind == "table":
+            print(f"({rows(count)})", file=sys.stderr)
 
 
-def _write_table(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
-    in_terminal = not to_file and sys.stdout.isatty()
-    encoding = sys.stdout.encoding if in_terminal else "utf-8"
-    lines = table.render(result, shutil.get_terminal_size().columns if in_terminal else None)
-    sink.writelines(f"{line}\n".encode(encoding, "backslashreplace") for line in lines)
+def rows(count: int) -> str:
+    return f"{count} row{'s' * (count != 1)}"
 
 
-def _write_csv(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
+class Paper(NamedTuple):
+    """What is written on.  width: of a terminal, None for no limit.  encoding: UTF-8 unless it is a terminal."""
+
+    is_file: bool = False
+    width: int | None = None
+    encoding: str = "utf-8"
+
+
+def _write_table(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
+    lines = table.render(result, paper.width)
+    sink.writelines(f"{line}\n".encode(paper.encoding, "backslashreplace") for line in lines)
+
+
+def _write_csv(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
     """RFC 4180 with \\n; NULL is an empty field, a list or struct its JSON."""
     text = io.TextIOWrapper(sink, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
@@ -117,7 +133,7 @@ def _write_csv(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
     text.detach()
 
 
-def _write_json(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
+def _write_json(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
     separator = "["
     for line in _objects(result):
         sink.write(f"{separator}{line}".encode())
@@ -125,11 +141,11 @@ def _write_json(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
     sink.write(b"]\n" if separator != "[" else b"[]\n")
 
 
-def _write_ndjson(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
+def _write_ndjson(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
     sink.writelines(f"{line}\n".encode() for line in _objects(result))
 
 
-def _write_parquet(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
+def _write_parquet(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -140,16 +156,15 @@ def _write_parquet(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
         raise UsageError(f"Parquet cannot hold this: {reason}.", "Cast the column to VARCHAR, or use arrow.") from error
 
 
-def _write_arrow(result: Tabular, sink: BinaryIO, to_file: bool) -> None:
+def _write_arrow(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
     """The IPC stream format, which works in a pipe; in a file the IPC file format: .arrow and .feather mean that."""
     import pyarrow as pa
 
-    with (pa.ipc.new_file if to_file else pa.ipc.new_stream)(sink, result.arrow().schema) as writer:
+    with (pa.ipc.new_file if paper.is_file else pa.ipc.new_stream)(sink, result.arrow().schema) as writer:
         writer.write_table(result.arrow())
 
 
-# Each gets the result, where to write it, and whether that is a file.
-WRITERS: dict[str, Callable[[Tabular, BinaryIO, bool], None]] = {
+WRITERS: dict[str, Callable[[Tabular, BinaryIO, Paper], None]] = {
     "table": _write_table, "csv": _write_csv, "json": _write_json, "ndjson": _write_ndjson,
     "parquet": _write_parquet, "arrow": _write_arrow,
 }  # fmt: skip

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from probe.query.result import Result
+
 BATCH_ROWS = 8192  # enough to make the conversion cheap, few enough to show the first rows at once
 
 
@@ -79,6 +81,16 @@ class ArrowResult:
 
 
 Tabular = Records | ArrowResult
+
+
+def told(result: Result, explain: bool) -> tuple[list[str], list[str]]:
+    """The lines for stderr before and after the rows of a query's result."""
+    from probe.query.result import SILENT
+
+    before = result.cost.lines() if explain else []
+    before += [note.text for note in result.notes if note.code != SILENT]  # the last line says it
+    several = result.coverage.total > 1 or result.coverage.silent
+    return before, [str(result.coverage)] if several else []
 
 
 def unique(names: list[str]) -> list[str]:

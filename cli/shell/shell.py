@@ -30,7 +30,7 @@ class Answer(NamedTuple):
     notes: list[str]
 
     def summary(self, more: str = "") -> str:
-        counted = rows(self.result) if self.result.names else "no result"
+        counted = rows(self.result.count) if self.result.names else "no result"
         return f"({counted}, {self.seconds * 1e3:.0f} ms{more})"
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from ..options import TextCommand, endpoint_and_text, open_option, size, text_argument, timeout_option
+from ..asking import answered_by_server
+from ..options import TextCommand, endpoint_and_text, no_server_option, open_option, size, text_argument, timeout_option
 from ..output.formats import Output, output_options
-from ..output.result import ArrowResult
+from ..output.result import ArrowResult, told
 from ..session import connected, say
 
 
@@ -21,6 +23,7 @@ from ..session import connected, say
 @click.option("--max-fetch", callback=size, metavar="SIZE", default="1GB", show_default=True,
               help="Refuse to fetch more than this: 500MB, 4GB.")  # fmt: skip
 @click.option("--explain-fetch", "explain", is_flag=True, help="Show what each rank sent, and how long each part took.")
+@no_server_option
 @output_options
 def command(
     words: Sequence[str], endpoints: Sequence[str], file: str | None, open_steps: bool, timeout: float,
@@ -29,7 +32,7 @@ def command(
     """Run DuckDB SQL over the rows of all ranks.
 
     The SQL is one word: quote it. - reads it from stdin. `probe tables` lists the tables. Of several statements, the
-    result of the last one is shown.
+    result of the last one is shown. A single SELECT over a job on this host is answered by the server beside it.
 
     \b
     Example:
@@ -39,15 +42,14 @@ def command(
       probe 4242 query --timeout 3 --min-ranks 500 "SELECT * FROM probe.agents"
     """
     endpoint, sql = endpoint_and_text(endpoints, words, file, "SQL")
+    options: dict[str, Any] = {"open_steps": open_steps, "min_ranks": min_ranks, "max_fetch": max_fetch}
+    if answered_by_server(endpoint, {"sql": sql, "timeout": timeout, "explain": explain, **options}, output):
+        return
     with connected(endpoint, timeout) as connection:
-        result = connection.query(sql, open_steps=open_steps, min_ranks=min_ranks, max_fetch=max_fetch)
-    from probe.query.result import SILENT
-
-    for line in result.cost.lines() if explain else ():
+        result = connection.query(sql, **options)
+    before, after = told(result, explain)
+    for line in before:
         say(line)
-    for note in result.notes:
-        if note.code != SILENT:  # the last line says it
-            say(note.text)
     output.show(ArrowResult(result.table))
-    if result.coverage.total > 1 or result.coverage.silent:
-        say(str(result.coverage))
+    for line in after:
+        say(line)

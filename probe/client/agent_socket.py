@@ -23,14 +23,15 @@ class AgentSocket:
     connections = 1
     server_key = ""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, connected: socket.socket | None = None) -> None:
         self.ended, self.code = "", ""
         self._unpacker = wire.Unpacker(wire.MAX_REPLY_BYTES)
         self._unsent: deque[memoryview] = deque()
-        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket = connected or socket.socket(socket.AF_UNIX)
         self._socket.setblocking(False)
         try:
-            self._socket.connect(path)
+            if connected is None:
+                self._socket.connect(path)
         except BlockingIOError:  # it accepts none now: it is stopped, or its thread has no time
             self.ended, self.code = "has more clients waiting than it takes", "full"
         except (ConnectionRefusedError, FileNotFoundError) as error:

@@ -30,6 +30,7 @@ __all__ = ["AgentLink", "Call", "Client", "Header", "OnReply", "agent_error", "n
 
 OnReply = Callable[["Call", Header, Sequence[Any]], None]
 
+_ON_CREDIT = (wire.SCAN, wire.LOG, wire.QUERY)
 _LOOK_S = 0.1  # how often a wait checks for Ctrl-C and for targets that died
 
 
@@ -62,8 +63,8 @@ class Client:
     interrupted: set by any thread or signal handler, it ends the wait that is under way with Interrupted.
     """
 
-    def __init__(self, key_file: str | None = None) -> None:
-        self._key_file = key_file
+    def __init__(self, key_file: str | None = None, role: str = wire.CONTROL) -> None:
+        self._key_file, self.role = key_file, role
         self._key: Key | None = None
         self._context: Any = None
         self._epoll = select.epoll()
@@ -163,6 +164,10 @@ class Client:
             if carrier.has_unsent:
                 self._epoll.modify(carrier.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
+    def want(self, call: Call, messages: int) -> None:
+        """Let so many more messages of this stream come; 0 says that it is still wanted."""
+        self._send(call.link, [call.id, wire.encode(wire.NEXT, credit=messages)])
+
     def cancel(self, calls: Iterable[Call]) -> None:
         """Ask the agents to end these requests; each still ends with a reply."""
         for call in calls:
@@ -256,8 +261,8 @@ class Client:
             call.answer = header
         else:
             call.received, refill = call.received + 1, wire.CREDIT // 2
-            if call.kind in (wire.SCAN, wire.LOG) and call.received % refill == 0:
-                self._send(call.link, [call.id, wire.encode(wire.NEXT, credit=refill)])
+            if call.kind in _ON_CREDIT and call.received % refill == 0:
+                self.want(call, refill)
             if on_reply is not None:
                 on_reply(call, header, frames[2:])
 

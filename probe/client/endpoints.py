@@ -83,8 +83,8 @@ def _at_port(place: str, whole_job: bool = False) -> list[Address] | None:
 def _of_pid(pid: int) -> list[Address]:
     said = agent_memory.facts(pid)
     if said is not None:
-        return [_address(pid, said)]
-    below = [_address(each, said) for each in descendants(pid)[1:] if (said := agent_memory.facts(each)) is not None]
+        return [address_of(pid, said)]
+    below = [address_of(each, said) for each in descendants(pid)[1:] if (said := agent_memory.facts(each)) is not None]
     if not below:
         raise _absent(pid)
     return _one_job(below, f"Below pid {pid}")
@@ -108,10 +108,10 @@ def _one_job(found: list[Address], where: str) -> list[Address]:
 
 
 def _attached() -> Iterable[Address]:
-    return (_address(pid, said) for pid, said in agent_memory.attached())
+    return (address_of(pid, said) for pid, said in agent_memory.attached())
 
 
-def _address(pid: int, facts: Facts) -> Address:
+def address_of(pid: int, facts: Facts) -> Address:
     """The address of an agent on this machine, reached through the target's own root directory."""
     path = str(facts.endpoint).partition("://")[2]
     return Address(f"ipc:///proc/{pid}/root{path}", pid, facts)

@@ -62,8 +62,8 @@ def _hello(client: Client, links: list[AgentLink], timeout: float) -> list[Call]
     time.sleep(_MOMENT_S if stopped else 0)
     for link in stopped:
         link.silent = link.why_silent() if link.stopped else ""
-    said = {"protocol": wire.PROTOCOL, "version": __version__, "by": whoami()}
-    quiet = [link for link in links if link.here and time.monotonic_ns() - link.facts.monotonic_ns > _QUIET_S * 1e9]
+    said = {"protocol": wire.PROTOCOL, "version": __version__, "by": whoami(), "role": client.role}
+    quiet = [link for link in links if link.here and _is_quiet(link.facts)]
     others = [link for link in links if link not in quiet]
     calls = client.ask(wire.HELLO, time.monotonic() + min(timeout / 2, _PATIENCE_S), quiet, **said)
     calls += client.ask(wire.HELLO, time.monotonic() + timeout, others, **said)
@@ -76,6 +76,20 @@ def _hello(client: Client, links: list[AgentLink], timeout: float) -> list[Call]
             call.link.silent = call.link.why_silent()
             call.link.gone |= call.error is not None and call.error.code == "protocol"
     return calls
+
+
+def _is_quiet(facts: Facts) -> bool:
+    """Whether its agent has not updated them lately: it is busy, or stuck."""
+    return time.monotonic_ns() - facts.monotonic_ns > _QUIET_S * 1e9
+
+
+def all_answer(client: Client) -> bool:
+    """Whether each rank has answered whatever it was asked, and nothing speaks against the next answer."""
+    for link in client.links:
+        facts = agent_memory.facts(link.pid) if link.here else link.facts
+        if link.silent or link.gone or link.stopped or facts is None or _is_quiet(facts):
+            return False
+    return True
 
 
 def _keep_one_of_each(client: Client) -> None:

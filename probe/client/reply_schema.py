@@ -72,6 +72,8 @@ REPLIES: dict[str, dict[str, Any]] = {
         "protocol": Whole(), "version": str, "role": str,
         "agents": [{"id": str, "rank": SMALL, "pid": SMALL, "host": TEXT}],
     },
+    wire.RESULT: {"before": [str], "after": [str], "count": Whole(0)},
+    wire.ANSWERED: {"bytes": Whole(0), "failure?": ({"code": str, "message": str, "hint": str}, None)},
     wire.KNOWN: {"ranks": [({"endpoint": str, "served": SERVED, "host?": TEXT, "pid?": SMALL, "id": str}, None)]},
     wire.ENTRIES: {"texts": [str], "groups": Each(([Whole()], None))},
     wire.ARMED: {"count": Whole(0), "base": NUMBER, "step_ns?": TIME, "waiting?": (int, float, None), "holder?": TEXT},
@@ -100,7 +102,7 @@ RECORDS: dict[int, dict[str, Any]] = {
     },
     streams.LOG_DEVICE: {"index": SMALL, "uuid": TEXT, "name": TEXT},
 }  # fmt: skip
-_PAYLOAD = {wire.ROWS: 2, wire.LOG: 1}  # frames behind the header
+_PAYLOAD = {wire.ROWS: 2, wire.LOG: 1, wire.TEXT: 1}  # frames behind the header
 
 
 Check = Callable[[Any, str], str]  # (a value, its name) -> what is wrong with it, "" for nothing

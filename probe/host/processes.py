@@ -189,6 +189,14 @@ def _stat(pid: int) -> Stat | None:
     return None
 
 
+def namespace(pid: int, kind: str) -> str:
+    """Identifies a namespace ("net", "pid") of a process; "" if that cannot be read."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}")
+    except OSError:
+        return ""
+
+
 def environment(pid: int) -> dict[str, str]:
     """As it was when the process began; {} if it cannot be read."""
     entries = (entry.partition("=") for entry in os.fsdecode(_read(f"/proc/{pid}/environ")).split("\0"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -84,16 +84,27 @@ class Database:
         self._tables = {table.name: table for table in tables}
         self.caches = DerivedCaches()
         self._added: set[str] = set()
+        self._is_confined = False
         self._query: _Query  # the current one, for the views
 
     @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
         return self._session.connection
 
-    def _make_views(self, statement: Statement) -> None:
+    def confine(self, memory_bytes: int) -> None:
+        """Let queries be single SELECTs that can read the tables and nothing else, with so much memory."""
+        self._make_views(self._tables.values())
+        for setting in (f"memory_limit = '{memory_bytes}B'", "temp_directory = ''", "enable_external_access = false",
+                        "lock_configuration = true"):  # fmt: skip
+            self._connection.execute(f"SET {setting}")
+        self._is_confined = True
+
+    def _make_views_for(self, statement: Statement) -> None:
         """Of the tables that the query may read; each takes a millisecond."""
         missing = [table for name, table in self._tables.items() if name not in self._added]
-        wanted = [table for table in missing if statement.reads_catalogue or statement.names(table)]
+        self._make_views([table for table in missing if statement.reads_catalogue or statement.names(table)])
+
+    def _make_views(self, wanted: Collection[Table]) -> None:
         for table in wanted:
             lazy = _LazyDataset(schema_of(table.columns), partial(self._scan, table.name))
             self._connection.execute(f"USE {table.schema}")
@@ -139,7 +150,7 @@ class Database:
         self._query = query
         statement = Statement(self._connection, sql)
         try:
-            self._make_views(statement)
+            self._make_views_for(statement)
             return self._execute(statement, query)
         except duckdb.Error as error:
             if query.failure is not None:
@@ -151,6 +162,8 @@ class Database:
     def _execute(self, statement: Statement, query: _Query) -> Any:
         if statement.is_empty:
             raise QueryError("There is no statement in the SQL.", 'For example: "SELECT * FROM probe.agents"')
+        if self._is_confined and not statement.is_about_tables_alone:
+            raise QueryError("This is not a single SELECT from the tables.", "Ask over a connection of your own.")
         if statement.reads_comments:
             self._connection.execute("; ".join(_comments(self._tables.values())))
         folded = fold(statement, self._max_step(statement, query.snapshot)) if query.pruned else statement.sql

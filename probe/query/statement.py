@@ -19,6 +19,7 @@ from ..tables.declaration import Table
 Node = Any  # of DuckDB's JSON syntax tree
 _ABOUT_ALL_TABLES = ("information_schema", "duckdb_", "pg_", "pragma", "show", "describe")  # beginnings of words
 _ABOUT_COMMENTS = {"duckdb_columns", "duckdb_views", "information_schema", "pg_description"}  # DESCRIBE shows none
+_ABOUT_SETTINGS = {"current_setting", "duckdb_settings"}
 _VOLATILE = {"random", "uuid", "gen_random_uuid", "nextval", "setseed", "now", "current_timestamp", "clock_timestamp"}
 _ARITHMETIC = {"+", "-", "*", "/", "//"}
 _CLAUSES = ("group_expressions", "group_sets", "having", "sample", "qualify", "modifiers")
@@ -48,6 +49,11 @@ class Statement:
     @property
     def reads_comments(self) -> bool:
         return not _ABOUT_COMMENTS.isdisjoint(self._words)
+
+    @property
+    def is_about_tables_alone(self) -> bool:
+        """Whether it is a single SELECT, and shows no settings of DuckDB."""
+        return self.tree is not None and _ABOUT_SETTINGS.isdisjoint(self._words)
 
     def may_fold(self, max_step: bool) -> bool:
         """Whether it may have subqueries, or (max_step) ask for a maximum itself."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..host import agent_memory
 from ..host.facts import Facts
+from ..protocol import WireError
 
 
 class Agents:
@@ -37,6 +38,15 @@ class Agents:
         """Of the process with this agent, as this process sees it."""
         known = self._known.get(id.decode(errors="replace"))
         return known and known[0]
+
+    def processes(self, ids: Sequence[str]) -> dict[str, int]:
+        """The process of each of these agents.  Raises WireError if one is unknown."""
+        if not set(ids) <= self._known.keys():
+            self._find()
+        missing = [id for id in ids if id not in self._known]
+        if missing:
+            raise WireError(f"declined: agent {missing[0][:20]!r} is not served here")
+        return {id: self._known[id][0] for id in ids}
 
     def slots(self, id: bytes, stream: Any) -> tuple[str, ...] | None:
         """Of a stream that this agent records."""

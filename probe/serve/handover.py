@@ -1,4 +1,5 @@
-"""What `launch` hands to the keeper, and the keeper to the server: numbers of descriptors, and how to run a module.
+"""What `launch` hands to the keeper, the keeper to the server, and that to who answers: numbers of descriptors, and how
+to run a module.
 
 Standard library only: the keeper loads nothing else.
 """
@@ -6,16 +7,20 @@ Standard library only: the keeper loads nothing else.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-SERVER, KEEPER = "probe-server", "probe-keeper"  # the two processes, in ps and top
+SERVER, KEEPER, ANSWERS = "probe-server", "probe-keeper", "probe-answers"  # the processes, in ps and top
 SERVER_MODULE, KEEPER_MODULE = "probe.serve.server", "probe.serve.keeper"
+ANSWERS_MODULE = "probe.cli.answers"  # named here only: it writes answers as the command does
 IPC, CONFIG, TCP = 3, 4, 5  # descriptors: the two sockets listen, the file has what config() returns
 _MOST_BYTES = 1 << 20
+_FREE = 10  # a descriptor that no process uses by number
 
 
 def config() -> dict[str, Any]:
@@ -29,6 +34,25 @@ def command(module: str, endpoint: str) -> list[str]:
     path = f"json.loads(os.pread({CONFIG}, {_MOST_BYTES}, 0))['python_path']"
     code = f"import json, os, sys; sys.path[:] = {path}; from {module} import main; main()"
     return [sys.executable, "-I", "-S", "-B", "-c", code, module, endpoint]
+
+
+def spawn(command: list[str], descriptors: Mapping[int, int]) -> int:
+    """Start a process with these descriptors (its number: ours) and none of our signals' settings; its pid.
+
+    Raises OSError.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    # first away from the numbers that they shall get
+    sources = {to: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, _FREE) for to, source in descriptors.items()}
+    actions = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
+    actions += [(os.POSIX_SPAWN_DUP2, source, to) for to, source in sources.items()]
+    try:
+        return os.posix_spawn(
+            command[0], command, {}, file_actions=actions, setsid=True, setsigmask=[], setsigdef=range(1, 32)
+        )
+    finally:
+        for each in (null, *sources.values()):
+            os.close(each)
 
 
 def remove(folder: str) -> None:

@@ -6,7 +6,6 @@ replaces it only to listen for other hosts.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +14,7 @@ from ..attach.refusals import refusal
 from ..host import agent_memory
 from ..host.job_server import server_url
 from ..host.process_status import read_status
-from ..host.processes import descendants, environment, read_stat
+from ..host.processes import descendants, environment, namespace, read_stat
 from ..settings import may_serve
 from .launch import Prepared
 
@@ -60,7 +59,7 @@ class JobServers:
     def _running(self, pid: int, job: int) -> Mapping[str, Any] | None:
         for each in [pid] if job == pid else descendants(job):
             facts = agent_memory.facts(each)
-            here = facts is not None and _network(each) == _network(pid)  # two containers are two hosts
+            here = facts is not None and namespace(each, "net") == namespace(pid, "net")  # two containers are two hosts
             if facts is None or facts.served is None or not here or not server_url(each, facts):
                 continue
             if self._listen is None or facts.server_key == self._listen["public"]:
@@ -84,11 +83,3 @@ def job_of(pid: int) -> int:
         return pid
     size = environment(pid).get("WORLD_SIZE", "")
     return parent if size.isdecimal() and int(size) > 1 and parent > 1 else pid
-
-
-def _network(pid: int) -> str:
-    """Identifies the network namespace of a process; "" if that cannot be read."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/net")
-    except OSError:
-        return ""

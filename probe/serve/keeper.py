@@ -22,7 +22,7 @@ _PAUSE_S = 0.2  # after a failure
 
 def main() -> None:
     given = config()
-    confine(KEEPER, memory=False)
+    confine(KEEPER)
     server = 0
 
     def end(*_: object) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import signal
@@ -20,13 +19,12 @@ from typing import Any
 
 from ..attach.refusals import refusal
 from ..protocol import CONTROL, READ
-from .handover import IPC, KEEPER_MODULE, command, remove
+from .handover import CONFIG, IPC, KEEPER_MODULE, TCP, command, remove, spawn
 
 _DIRECTORIES = ("/tmp", "/dev/shm", "/var/tmp", "/run")  # after TMPDIR
 _MOST_FOLDER = 60  # bytes; readers prepend /proc/PID/root
 _SOCKET = "server"
 _WAITING = 128  # clients, while there is no server
-_FREE = 10  # a descriptor that neither process uses by number
 
 
 class Prepared:
@@ -73,8 +71,8 @@ class Prepared:
         descriptor = os.memfd_create("probe-config", os.MFD_CLOEXEC)
         try:
             os.pwrite(descriptor, json.dumps(self._config()).encode(), 0)
-            sources = [self._sockets[0].fileno(), descriptor, *(each.fileno() for each in self._sockets[1:])]
-            self._spawn([fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _FREE) for each in sources])
+            listening = dict(zip((IPC, TCP), (each.fileno() for each in self._sockets), strict=False))
+            spawn(command(KEEPER_MODULE, self.endpoint), {**listening, CONFIG: descriptor})
         finally:
             os.close(descriptor)
         self._is_started = True
@@ -118,19 +116,6 @@ class Prepared:
             "gid": self._gid,
             "python_path": [str(Path(__file__).parents[2]), *filter(os.path.isabs, sys.path)],
         }
-
-    def _spawn(self, sources: list[int]) -> None:
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        standard = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
-        ours = [(os.POSIX_SPAWN_DUP2, source, IPC + place) for place, source in enumerate(sources)]
-        try:
-            os.posix_spawn(
-                sys.executable, command(KEEPER_MODULE, self.endpoint), {}, file_actions=[*standard, *ours],
-                setsid=True, setsigmask=[], setsigdef=range(1, 32),
-            )  # fmt: skip
-        finally:
-            for each in (null, *sources):
-                os.close(each)
 
     def _bind_path(self) -> None:
         made = self._socket(socket.AF_UNIX)

@@ -65,11 +65,11 @@ class _Backend:
 
 
 class Relay:
-    """step() again and again.  own: answers a client's request to the server itself with a header; lost_agent: a
-    connection broke off, so perhaps an agent has ended."""
+    """step() again and again.  own: answers a client's request to the server itself with a header, or later.
+    lost_agent: a connection broke off, so perhaps an agent has ended."""
 
     def __init__(
-        self, frontends: list[Frontend], agents: Agents, own: Callable[[Client, dict[str, Any]], bytes]
+        self, frontends: list[Frontend], agents: Agents, own: Callable[[Client, bytes, dict[str, Any]], bytes | None]
     ) -> None:
         self._agents, self._own, self.lost_agent = agents, own, False
         self._scans = Scans(agents, self._send_rows)
@@ -84,6 +84,11 @@ class Relay:
         """Call the handler when there is something to read."""
         self._handlers[socket] = handler
         self._poller.register(socket, zmq.POLLIN)
+
+    def forget(self, socket: Any) -> None:
+        """Watch it no more."""
+        del self._handlers[socket]
+        self._poller.unregister(socket)
 
     def step(self, milliseconds: int) -> None:
         """Pass on what has come, or comes within this time."""
@@ -127,7 +132,8 @@ class Relay:
         try:
             request = wire.decode(header)
             if not agent:
-                self._reply(client, [id, agent, self._own(client, request)])
+                if (answer := self._own(client, id, request)) is not None:
+                    self.reply(client, [id, agent, answer])
                 return
             if self._scans.take(Request(client, agent, id), request, payload):
                 return
@@ -160,7 +166,7 @@ class Relay:
         return backend
 
     def _fail(self, client: Client, id: bytes, agent: bytes, code: str, message: str) -> None:
-        self._reply(client, [id, agent, wire.encode(wire.ERROR, code=code, message=message)])
+        self.reply(client, [id, agent, wire.encode(wire.ERROR, code=code, message=message)])
 
     # ---- from agents
 
@@ -170,7 +176,7 @@ class Relay:
         for id, header, *payload in backend.socket.receive():
             if not header.startswith(_PASSING) and wire.decode(header)["kind"] in wire.TERMINAL:
                 backend.pending.discard(id)
-            if id != _OWN_HELLO and not self._reply(backend.client, [id, backend.agent, header, *payload]):
+            if id != _OWN_HELLO and not self.reply(backend.client, [id, backend.agent, header, *payload]):
                 self._drop(backend.client)
                 return
         if backend.socket.ended:
@@ -182,7 +188,7 @@ class Relay:
         else:
             self._watch(backend)
 
-    def _reply(self, client: Client, frames: list[bytes]) -> bool:
+    def reply(self, client: Client, frames: list[bytes]) -> bool:
         """False if the client is gone, or does not read."""
         try:
             client.frontend.socket.send_multipart([client.identity, *frames], zmq.NOBLOCK)
@@ -191,7 +197,7 @@ class Relay:
             return False
 
     def _send_rows(self, request: Request, frames: list[bytes]) -> bool:
-        return self._reply(request.client, [request.id, request.agent, *frames])
+        return self.reply(request.client, [request.id, request.agent, *frames])
 
     def _drop(self, client: Client) -> None:
         self._scans.drop(client)

@@ -16,8 +16,9 @@ from .. import protocol as wire
 from ..host.processes import has_ended
 from ..version import __version__
 from .agents import Agents
+from .answers import Answers
 from .authenticator import DOMAIN, Authenticator
-from .confinement import become, confine
+from .confinement import become, confine, memory_share
 from .handover import IPC, SERVER, TCP, config, remove
 from .relay import Client, Frontend, Relay
 
@@ -41,6 +42,7 @@ class Server:
             authenticator = Authenticator(self._context, roles)
             frontends.append(Frontend(self._port(tcp, given["tcp"], given["key"]["secret"]), ""))
         self._relay = Relay(frontends, agents, self._answer)
+        self._answers = Answers(given, agents, self._relay)
         if given["key"]:
             self._relay.watch(authenticator.requests, authenticator.answer)
 
@@ -52,6 +54,7 @@ class Server:
             if now >= due or self._relay.lost_agent:
                 due, self._relay.lost_agent = now + 1.0, False
                 self._relay.tidy()
+                self._answers.tidy()
                 if self._agents.any_left():
                     patience, leaving = 0.0, now + _LEAVING_S
                 elif (now > patience or has_ended(self._pid)) and not (self._relay.is_busy() and now < leaving):
@@ -59,11 +62,15 @@ class Server:
             self._relay.step(max(1, int((due - now) * 1000)))
 
     def close(self) -> None:
+        self._answers.close()
         self._relay.close()
         self._context.destroy(linger=_LAST_REPLIES_MS)
 
-    def _answer(self, client: Client, request: dict[str, Any]) -> bytes:
-        """A request to the server itself.  Raises WireError."""
+    def _answer(self, client: Client, id: bytes, request: dict[str, Any]) -> bytes | None:
+        """A request to the server itself; None if its answer comes later.  Raises WireError."""
+        if request["kind"] in (wire.QUERY, wire.NEXT, wire.CANCEL):
+            self._answers.take(client, id, request)
+            return None
         if request["kind"] != wire.AGENTS:
             raise wire.WireError(f"unknown request {request['kind'][:40]!r}")
         if request.get("protocol") != wire.PROTOCOL:
@@ -109,5 +116,5 @@ def main() -> None:
 
 def prepared_process(given: dict[str, Any]) -> None:
     """Give up what a server does not need."""
-    confine(SERVER, memory=True)
+    confine(SERVER, memory_share())
     become(given)

@@ -1,0 +1,135 @@
+"""A question in SQL to the server beside a job on this host, which answers sooner than a command can import DuckDB.
+
+Called by `probe query`.  Invariant: as long as the server has not begun to answer nothing is shown, and the command may
+answer the question itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+from probe import protocol as wire
+from probe.client.client import Call, Client, Header
+from probe.client.endpoints import Address, Resolved, resolve
+from probe.errors import CODES, Interrupted, ProbeError, SilentError
+from probe.host.job_server import server_url
+from probe.host.processes import namespace
+
+from .output.formats import Output
+from .session import cancelled_by_signals, say, say_guessed
+
+_CONNECT_S = 1.0  # to the server
+_WANTED_S = 1.0  # how often the server is told that somebody waits
+
+
+def answered_by_server(endpoint: str | None, question: Mapping[str, Any], output: Output) -> bool:
+    """Whether it was answered and shown; otherwise nothing was.  question: fields of the protocol's `query`.
+
+    Raises ProbeError.
+    """
+    resolved = resolve(endpoint)
+    url = _server_of(resolved)
+    if not url or "TZ" in os.environ or len(str(question["sql"])) > wire.MAX_CONTROL_BYTES // 4:
+        return False
+    client = Client()
+    try:
+        with cancelled_by_signals(lambda: setattr(client, "interrupted", True)):
+            return _Asking(client, url, output, endpoint is None).ask(resolved, question)
+    finally:
+        client.close()
+
+
+def _server_of(resolved: Resolved) -> str:
+    """The url of the one server, of this very user, that all agents have; "" if there is none."""
+    urls = {server_url(each.pid, each.facts) if each.pid and not each.source else "" for each in resolved.addresses}
+    if len(urls) != 1 or not (url := urls.pop()):
+        return ""
+    with contextlib.suppress(OSError):
+        if os.stat(url.removeprefix("ipc://")).st_uid == os.geteuid():
+            return url
+    return ""
+
+
+class _Asking:
+    """One question, and its answer as it comes."""
+
+    def __init__(self, client: Client, url: str, output: Output, is_guessed: bool) -> None:
+        self._client, self._output, self._is_guessed = client, output, is_guessed
+        self._server = client.server(url)
+        self._link = client.link(Address(url), self._server)
+        self._endpoint = ""
+        self._result: Header | None = None
+        self._sink: BinaryIO = io.BytesIO()  # until there is a result
+        self._bytes = 0
+        self._opened = contextlib.ExitStack()
+
+    def ask(self, resolved: Resolved, question: Mapping[str, Any]) -> bool:
+        self._endpoint = resolved.endpoint
+        call = self._client.send(
+            self._link, wire.QUERY, protocol=wire.PROTOCOL, ids=[each.facts.id for each in resolved.addresses],
+            endpoint=resolved.endpoint, format=self._output.kind, paper=self._output.paper(), credit=wire.CREDIT,
+            pids=namespace(os.getpid(), "pid"), **question,
+        )  # fmt: skip
+        with self._opened:
+            try:
+                self._wait(call)
+            except Interrupted:
+                self._client.cancel([call])
+                raise
+            if self._result is None and (call.answer is None or _is_withdrawn(call.answer)):
+                return False
+            self._finish(call)
+        return True
+
+    def _wait(self, call: Call) -> None:
+        end = time.monotonic() + _CONNECT_S
+        while self._client.wait([call], time.monotonic() + _WANTED_S, self._take):
+            if not self._server.connections and time.monotonic() > end:
+                return
+            self._client.want(call, 0)
+
+    def _take(self, call: Call, header: Header, payload: Sequence[Any]) -> None:
+        if header["kind"] == wire.TEXT:
+            self._bytes += self._sink.write(payload[0])
+            return
+        self._result = header
+        self._tell(header["before"])
+        self._sink = self._opened.enter_context(self._output.opened())
+
+    def _finish(self, call: Call) -> None:
+        """Raises what the command would have raised."""
+        if call.answer is None or self._is_cut(call.answer):
+            raise SilentError("The server beside the job ended the answer in its midst.", "Run the command again.")
+        failed = call.answer.get("failure")
+        if failed is not None:
+            if self._result is None:
+                self._tell([])
+            kind = CODES[failed["code"]][0] if failed["code"] in CODES else ProbeError
+            raise kind(failed["message"], failed["hint"], failed["code"])
+        self._sink.flush()
+        self._opened.close()
+        result = self._result or {}
+        self._output.tell_rows(result["count"])
+        for line in result["after"]:
+            say(line)
+
+    def _is_cut(self, answer: Header) -> bool:
+        """Whether a part is missing, for nobody seemed to wait for it or the process was replaced."""
+        is_whole = self._result is not None and answer["bytes"] == self._bytes
+        return _is_withdrawn(answer) or not (is_whole or answer.get("failure"))
+
+    def _tell(self, lines: Sequence[str]) -> None:
+        if self._is_guessed:
+            say_guessed(self._endpoint)
+        for line in lines:
+            say(line)
+
+
+def _is_withdrawn(answer: Header) -> bool:
+    """Whether the server gave it up: this process was stopped for a while, perhaps."""
+    return (answer.get("failure") or {}).get("code") == Interrupted.code

@@ -1,0 +1,142 @@
+"""Questions in SQL, passed on to a process of the server's own: DuckDB is neither in the training nor in the server.
+
+Held by server.  The process (ANSWERS_MODULE) starts with the first question and keeps what it has read and derived, so
+that a second answer takes milliseconds.  It has one question at a time.  Invariant: nothing here waits, and whatever is
+not answered here is declined before anything of an answer is sent, so the command answers it itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from typing import Any, NamedTuple
+
+from .. import protocol as wire
+from ..client.agent_socket import AgentSocket
+from ..host.processes import namespace
+from .agents import Agents
+from .handover import ANSWERS_MODULE, CONFIG, IPC, command, spawn
+from .relay import Client, Relay
+
+_IDLE_S = 600.0  # without a question, after which its memory is given back
+_UNWANTED_S = 10.0  # without a word from who has asked
+_FAILED_S = 60.0  # after it ended by itself, before it is started again
+
+
+class _Question(NamedTuple):
+    number: bytes
+    client: Client
+    id: bytes
+
+
+class Answers:
+    """take() each request about a question; tidy() once a second.  given: as the server has it."""
+
+    def __init__(self, given: dict[str, Any], agents: Agents, relay: Relay) -> None:
+        self._given, self._agents, self._relay = given, agents, relay
+        self._process: AgentSocket | None = None
+        self._pid = self._count = 0
+        self._asked: _Question | None = None
+        self._wanted = self._used = time.monotonic()
+        self._failed = -_FAILED_S
+
+    def take(self, client: Client, id: bytes, request: dict[str, Any]) -> None:
+        """Raises WireError for a question that is not answered here."""
+        if request["kind"] == wire.QUERY:
+            self._ask(client, id, request)
+            return
+        of = str(request.get("of", "")).encode() if request["kind"] == wire.CANCEL else id
+        if self._asked is not None and (client, of) == self._asked[1:]:
+            self._wanted = time.monotonic()
+            self._send(self._asked.number, request)
+
+    def _ask(self, client: Client, id: bytes, request: dict[str, Any]) -> None:
+        if not client.frontend.role:
+            raise wire.WireError("declined: only users of this host are answered")
+        if self._asked is not None:
+            raise wire.WireError("declined: another question is being answered")
+        if request.get("protocol") != wire.PROTOCOL:
+            raise wire.WireError("declined: the server is of another version")
+        if request.get("pids") != namespace(os.getpid(), "pid"):
+            raise wire.WireError("declined: pids mean other processes here")
+        agents = self._agents.processes([str(each) for each in request["ids"]])
+        if self._process is None:
+            self._start()
+        self._count += 1
+        self._asked = _Question(str(self._count).encode(), client, id)
+        self._wanted = self._used = time.monotonic()
+        self._send(self._asked.number, {**request, "agents": agents})
+
+    def _receive(self) -> None:
+        """Pass on what the process has answered."""
+        if self._process is None:
+            return
+        for number, header, *payload in self._process.receive():
+            asked = self._asked
+            if asked is None or asked.number != number:
+                continue
+            delivered = self._relay.reply(asked.client, [asked.id, b"", header, *payload])
+            if wire.decode(header)["kind"] in wire.TERMINAL:
+                self._asked, self._used = None, time.monotonic()
+            elif not delivered:
+                self._send(number, {"kind": wire.CANCEL})
+        if self._process.ended:
+            self._failed = time.monotonic()
+            self.close()
+
+    def tidy(self) -> None:
+        """Withdraw a question that nobody waits for, and end a process that nobody asks."""
+        now = time.monotonic()
+        if self._asked is not None and now - self._wanted > _UNWANTED_S:
+            self._send(self._asked.number, {"kind": wire.CANCEL})
+        if self._process is not None and self._asked is None and now - self._used > _IDLE_S:
+            self.close()
+        self._reap()
+
+    def close(self) -> None:
+        """End the process; whoever waits for it is told."""
+        if self._asked is not None:
+            header = wire.encode(wire.ERROR, code="agent", message="the process that answers has ended")
+            self._relay.reply(self._asked.client, [self._asked.id, b"", header])
+            self._asked = None
+        if self._process is not None:
+            self._relay.forget(self._process.fileno())
+            self._process.close()
+            self._process = None
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._reap()
+
+    def _start(self) -> None:
+        self._reap()
+        if self._pid or time.monotonic() - self._failed < _FAILED_S:
+            raise wire.WireError("declined: the process that answers has just ended")
+        ours, theirs = socket.socketpair()
+        config = os.memfd_create("probe-config", os.MFD_CLOEXEC)
+        try:
+            os.pwrite(config, json.dumps({**self._given, "key": None}).encode(), 0)
+            self._pid = spawn(command(ANSWERS_MODULE, self._given["endpoint"]), {IPC: theirs.fileno(), CONFIG: config})
+        except OSError as error:
+            ours.close()
+            raise wire.WireError(f"declined: {error.strerror}") from None
+        finally:
+            os.close(config)
+            theirs.close()
+        self._process = AgentSocket("", ours)
+        self._relay.watch(ours.fileno(), self._receive)
+
+    def _send(self, number: bytes, request: dict[str, Any]) -> None:
+        if self._process is not None:
+            self._process.send([number, wire.encode(**request)])
+
+    def _reap(self) -> None:
+        if self._pid:
+            with contextlib.suppress(ChildProcessError):
+                if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+                    return
+            self._pid = 0
