@@ -32,7 +32,10 @@ def answered_by_server(endpoint: str | None, question: Mapping[str, Any], output
 
     Raises ProbeError.
     """
-    resolved = resolve(endpoint)
+    try:
+        resolved = resolve(endpoint)
+    except ProbeError:  # which the command will tell
+        return False
     url = _server_of(resolved)
     if not url or "TZ" in os.environ or len(str(question["sql"])) > wire.MAX_CONTROL_BYTES // 4:
         return False

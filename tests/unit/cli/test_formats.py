@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from probe.cli.output.formats import WRITERS, Output
+from probe.cli.output.formats import WRITERS, Output, Paper
 from probe.cli.output.result import ArrowResult, Records, Tabular, interval, unique
 from probe.errors import UsageError
 
@@ -44,7 +44,7 @@ FIRST = {
 
 def written(format: str, result: Tabular) -> bytes:
     sink = io.BytesIO()
-    WRITERS[format](result, sink, False)
+    WRITERS[format](result, sink, Paper())
     return sink.getvalue()
 
 
