@@ -93,12 +93,12 @@ def start() -> None:
 
     Example: `import probe; probe.start()`
     """
-    from .bootstrap import IN_THE_TARGET
+    from .bootstrap import START
     from .bundle import agent_bundle, digest, packed, pynvml_path
 
     # the code, the sources and the name of an attach, so that a later attach finds the agent
     scope: dict[str, Any] = {"__name__": "_probe_bootstrap"}
-    exec(IN_THE_TARGET, scope)
+    exec(START, scope)
     facts = {"uid": os.geteuid(), "version": __version__, "pynvml_path": pynvml_path()}
     bundle = agent_bundle()
     order = {"digest": digest(bundle, __version__), "modules": packed(bundle, same_bytecode=True)}

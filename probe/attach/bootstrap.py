@@ -1,13 +1,20 @@
-"""The text that the target executes first: it connects to the command and starts the agent.
+"""The code that the target executes first: it connects to the command and starts the agent.
 
-`delivery` calls `bootstrap_text`; `probe.start` executes `IN_THE_TARGET` itself.  That code runs in somebody else's
-process: it uses the standard library only, leaves nothing in `__main__`, never raises, works on a thread of its own,
-and ends silently when nobody waits at the rendezvous any more.  It is plain Python that every Python 3 accepts.
+`delivery` has the target compile `bootstrap_text`, which is short because that holds the GIL, and sends `START` as
+bytecode where it can; `probe.start` executes `START` itself.  This code runs in somebody else's process: it uses the
+standard library only, leaves nothing in `__main__`, never raises, works on a thread of its own, and ends silently when
+nobody waits at the rendezvous any more.  It is plain Python that every Python 3 accepts.
 """
 
 from __future__ import annotations
 
-IN_THE_TARGET = r'''
+_NAMES = r"""
+PACKAGE = "_probe_agent"
+SET_ASIDE = "_probe_laid_by"  # on the os module: the modules that agent/fork.py left for the next attach
+"""
+_HELLO = (
+    _NAMES
+    + r'''
 def _begin(path, key):
     import _thread
     _thread.start_new_thread(_connect, (path, key))
@@ -28,35 +35,17 @@ def _connect(path, key):
         globals().clear()  # these functions and their namespace refer to each other; nobody needs them any more
 
 def _serve(connection, key):
-    """Send hello, receive the order with the agent's modules, send OK or ER."""
+    """Send hello, receive the order, and go on with the code in it, in these globals."""
     import json
     connection.sendall(json.dumps(_hello(key)).encode() + b"\n")
-    length = int.from_bytes(_receive(connection, 8), "little")
-    order = json.loads(_receive(connection, length))
-    try:
-        import _socket
-        import struct
-        credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-        order["facts"]["uid"] = struct.unpack("3i", credentials)[1]
-        reply = _start(order)
-    except BaseException as error:
-        code = getattr(error, "probe_code", "agent-failed")
-        text = str(error) if code != "agent-failed" else _traceback(error)
-        connection.sendall(b"ER" + json.dumps([code, text]).encode("utf-8", "replace"))
-        return
-    try:
-        connection.sendall(b"OK" + json.dumps(reply).encode())
-    except OSError:  # the command has given up meanwhile and said so
-        if not reply.get("already"):
-            _leave()
-        raise
-
-def _traceback(error):
-    try:
-        import traceback
-        return traceback.format_exc()
-    except BaseException:  # its standard library is out of reach
-        return repr(error)
+    order = json.loads(_receive(connection, int.from_bytes(_receive(connection, 8), "little")))
+    _, _, source, code = order["start"]
+    if code:
+        import binascii
+        import marshal
+        code = marshal.loads(binascii.a2b_base64(code))
+    exec(code or source, globals())
+    _follow(connection, order)
 
 def _receive(connection, count):
     """In one call where the kernel can: each call releases the GIL and waits to get it back."""
@@ -84,14 +73,43 @@ def _hello(key):
         # of the agent's code that is loaded or set aside and need not be sent; an older root has none
         "has": getattr(root, "digest", None) if getattr(root, "loaded", False) else None,
     }
+'''
+)
+START = (
+    _NAMES
+    + r'''
+def _follow(connection, order):
+    """Start the agent, send OK or ER."""
+    import json
+    try:
+        import _socket
+        import struct
+        credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        order["facts"]["uid"] = struct.unpack("3i", credentials)[1]
+        reply = _start(order)
+    except BaseException as error:
+        code = getattr(error, "probe_code", "agent-failed")
+        text = str(error) if code != "agent-failed" else _traceback(error)
+        connection.sendall(b"ER" + json.dumps([code, text]).encode("utf-8", "replace"))
+        return
+    try:
+        connection.sendall(b"OK" + json.dumps(reply).encode())
+    except OSError:  # the command has given up meanwhile and said so
+        if not reply.get("already"):
+            _leave()
+        raise
+
+def _traceback(error):
+    try:
+        import traceback
+        return traceback.format_exc()
+    except BaseException:  # its standard library is out of reach
+        return repr(error)
 
 def _refusal(code, text):  # a class of our own would be a reference cycle, left to the collector
     refusal = RuntimeError(text)
     refusal.probe_code = code
     return refusal
-
-PACKAGE = "_probe_agent"
-SET_ASIDE = "_probe_laid_by"  # on the os module: the modules that agent/fork.py left for the next attach
 
 def _start(order):
     """One agent per process: the first attach makes the package, the others find it under its lock."""
@@ -197,6 +215,7 @@ def _forget():
     for name in [name for name in sys.modules if name == PACKAGE or name.startswith(PACKAGE + ".")]:
         sys.modules.pop(name, None)
 '''
+)
 
 # What the interpreter gets: one statement that binds no name and lets no exception out.
 _WRAPPED = """\
@@ -209,5 +228,5 @@ except BaseException:
 
 def bootstrap_text(path: str, key: str) -> bytes:
     """Text for the interpreter, ending in NUL.  path: the rendezvous as the target sees it; key: to show there."""
-    code = f"{IN_THE_TARGET}\n_begin({path!r}, {key!r})\n"
+    code = f"{_HELLO}\n_begin({path!r}, {key!r})\n"
     return _WRAPPED.format(code=code).encode() + b"\0"

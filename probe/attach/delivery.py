@@ -26,13 +26,13 @@ from ..host.process_status import native_threads, thread_ids, told_together
 from ..host.processes import has_ended
 from ..version import __version__
 from . import refusals
-from .bootstrap import bootstrap_text
+from .bootstrap import START, bootstrap_text
 from .bundle import Part, digest, packed, pynvml_path
 from .deferred_signals import DeferredSignals
 from .gil_holder import describe_holder_in
 from .inject.injection import THREAD, Injected
 from .inject.target import OLDEST_PYTHON, Target, examine
-from .inject.tracer import inject_from_child
+from .inject.tracer import injected_from_child
 from .refusals import refusal
 from .rendezvous import Rendezvous
 
@@ -65,12 +65,12 @@ def deliver(pid: int, bundle: Sequence[Part], timeout: float, wanted: Mapping[st
     ):
         key = os.urandom(16).hex()
         text = bootstrap_text(rendezvous.path, key)
-        injected = inject_from_child(target, text, began + SEARCH_SHARE * timeout, signals)
-        try:
-            hello = connection.accept(rendezvous.listener, key)
-        except _TooLate:
-            raise _no_hello(target, injected, timeout) from None
-        hello_ms = (time.monotonic() - began) * 1e3
+        with injected_from_child(target, text, began + SEARCH_SHARE * timeout, signals) as injected:
+            try:
+                hello = connection.accept(rendezvous.listener, key)
+            except _TooLate:
+                raise _no_hello(target, injected, timeout) from None
+            hello_ms = (time.monotonic() - began) * 1e3
         check_interpreter(pid, hello)
         try:
             connection.send(_order(bundle, hello, connection.seconds_left, wanted or {}))
@@ -91,11 +91,13 @@ def check_interpreter(pid: int, hello: dict[str, Any]) -> None:
 def _order(bundle: Sequence[Part], hello: dict[str, Any], seconds: float, wanted: Mapping[str, Any]) -> bytes:
     """What the target needs to start the agent, with its length in front."""
     code = digest(bundle, __version__)
+    same_bytecode = hello["magic"] == importlib.util.MAGIC_NUMBER.hex()
     order = {
         "patience": max(0.1, seconds - ANSWER_SECONDS),
         "facts": {**wanted, "version": __version__, "pynvml_path": pynvml_path()},
         "digest": code,
-        "modules": [] if hello["has"] == code else packed(bundle, hello["magic"] == importlib.util.MAGIC_NUMBER.hex()),
+        "start": packed([Part("bootstrap", False, START)], same_bytecode)[0],
+        "modules": [] if hello["has"] == code else packed(bundle, same_bytecode),
     }
     text = json.dumps(order).encode()
     return len(text).to_bytes(8, "little") + text

@@ -42,7 +42,6 @@ class Rendezvous:
 
     def _make_in(self, parent: int, path: str, status: Status) -> None:
         """Raises OSError, and has made nothing then."""
-        sweep(parent)
         name = PREFIX + os.urandom(8).hex()
         os.mkdir(name, 0o700, dir_fd=parent)
         try:
@@ -67,6 +66,7 @@ class Rendezvous:
 
     def close(self) -> None:
         self._remove()
+        sweep(self._parent)
         os.close(self._parent)
 
     def _remove(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import NamedTuple
 
 _DELETED = " (deleted)"
+# range, permissions, offset, device, inode, and the path, which may hold blanks or be left out
+_LINE = re.compile(r"^(\w+)-(\w+) (\S+) (\w+) \S+ \d+ *([^\n]*)$", re.MULTILINE)
 
 
 class Mapping(NamedTuple):
@@ -25,15 +28,9 @@ class Mapping(NamedTuple):
 
 def read_mappings(pid: int) -> list[Mapping]:
     """Raises PermissionError, or FileNotFoundError or ProcessLookupError when the process is gone."""
-    with open(f"/proc/{pid}/maps", errors="surrogateescape") as lines:
-        return [_mapping(line) for line in lines]
-
-
-def _mapping(line: str) -> Mapping:
-    """Range, permissions, offset, device, inode, and the path, which may hold blanks or be left out."""
-    addresses, permissions, offset, _, _, *path = line.rstrip("\n").split(None, 5)
-    start, _, end = addresses.partition("-")
-    return Mapping(int(start, 16), int(end, 16), permissions, int(offset, 16), path[0] if path else "")
+    with open(f"/proc/{pid}/maps", errors="surrogateescape", newline="\n") as file:
+        found = _LINE.findall(file.read())
+    return [Mapping(int(start, 16), int(end, 16), rest[0], int(rest[1], 16), rest[2]) for start, end, *rest in found]
 
 
 def mapping_at(mappings: list[Mapping], address: int) -> Mapping | None:

@@ -15,6 +15,7 @@ import select
 import signal
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, NoReturn
 
@@ -31,8 +32,12 @@ LAST_DESCRIPTOR = 1 << 20
 HASTE = -20
 
 
-def inject_from_child(target: Target, text: bytes, deadline: float, signals: DeferredSignals) -> Injected:
-    """`inject`, in a process of its own; deadline: monotonic.  Raises AttachError or SignalPending."""
+@contextlib.contextmanager
+def injected_from_child(target: Target, text: bytes, deadline: float, signals: DeferredSignals) -> Iterator[Injected]:
+    """`inject`, in a process of its own, which has ended when the block has; deadline: monotonic.
+
+    Raises AttachError or SignalPending.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -40,9 +45,13 @@ def inject_from_child(target: Target, text: bytes, deadline: float, signals: Def
     os.close(writer)
     try:
         answer = _read(reader, deadline + GRACE_SECONDS, signals)
+        yield _injected(target, answer)
     finally:
         os.close(reader)
         _end(child)
+
+
+def _injected(target: Target, answer: bytes) -> Injected:
     content = json.loads(answer) if answer else {}
     if "injected" in content:
         return Injected(**content["injected"])
@@ -65,6 +74,7 @@ def _run(target: Target, text: bytes, deadline: float, writer: int) -> NoReturn:
             start = descriptor + 1
         os.closerange(start, LAST_DESCRIPTOR)
         os.write(writer, json.dumps(_answer(target, text, deadline)).encode())
+        os.close(writer)  # now: it takes the kernel a millisecond to end this process
     finally:
         os._exit(0)
 
