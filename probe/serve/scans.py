@@ -21,6 +21,7 @@ _MOST, _MOST_PER_CLIENT = 64, 4  # scans at once; our own clients have one
 _MOST_CREDIT = 4 * wire.CREDIT
 _MOST_TEMPLATE, _MOST_PATCHES = 4096, 64
 _ROWS_A_MESSAGE = 4 * wire.ROWS_A_MESSAGE  # the training's GIL does not wait for this thread
+_REST_S_A_ROW = 0.25e-6  # after a message: on a full machine the training waits for the core
 _CHANGED_LATER = {COLLECTIVES}  # the end of an operation is written in place: only the agent can show such rows whole
 
 
@@ -87,6 +88,7 @@ class Scans:
                 running.credit -= 1
                 if not self._send(request, frames):
                     self._running.pop(request, None)
+                time.sleep(rows * _REST_S_A_ROW)
 
     def tidy(self) -> None:
         """Once a second: drop scans whose clients ask for nothing, and forget agents that are gone."""

@@ -2,8 +2,9 @@
 
     python tests/bench/scan.py [--rounds 10] [--seconds 2] [--rows 1000000]
 
-Windows of one kind after another, in an order that changes: nothing; one client that scans again and again; five
-that ask for all of it all the time and never read; both.  A gap in which the loop's thread slept is a wait for the GIL;
+Windows of one kind after another, in an order that changes: nothing; one client that scans again and again at the
+agent's own socket; one that does so at a port (tcp://) of the server beside it; five that ask the agent for all of it
+all the time and never read; one that scans and these five.  A gap in which the loop's thread slept is a wait for the GIL;
 in the others the kernel gave its core to somebody else.  How long the agent's thread ran in a wait is what it is to
 blame for on a busy machine, too: ends with 1 where that is over 2 ms in one of 1,000 slots of 10 ms.
 """
@@ -21,13 +22,19 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import zmq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import page
 from raw_client import RawClient
 
+import probe
+from probe import keys
 from probe import protocol as wire
+from probe.attach.listening import listen
 from probe.host import agent_memory
 from target import remove_socket
 
@@ -40,10 +47,14 @@ STUCK, ROW_BYTES = 5, 48
 class Readers:
     """Of one agent: one that scans, some that are stuck."""
 
-    def __init__(self, pid: int, rows: int) -> None:
+    def __init__(self, pid: int, rows: int, key: Path) -> None:
         facts = agent_memory.facts(pid)
         assert facts is not None
-        self._path, self._rows = str(facts.endpoint), rows
+        self._path, self._rows, self._id = str(facts.endpoint), rows, str(facts.id).encode()
+        self._key = key
+        keys.create(str(key))
+        with probe.connect(str(pid)) as connection:
+            self._port = connection.serve(listen("127.0.0.1", str(key)).order())[-1]
         self.scanned = 0
 
     def connect(self) -> RawClient:
@@ -70,6 +81,27 @@ class Readers:
                 if came % (wire.CREDIT // 2) == 0:
                     client.ask(b"1", wire.NEXT, credit=wire.CREDIT // 2)
         client.close()
+
+    def scan_at_port(self, until: float) -> None:
+        """The same at the server, in Arrow messages."""
+        key = keys.read(str(self._key))
+        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+            socket.curve_serverkey, socket.linger = key.server_public.encode(), 0
+            socket.curve_publickey, socket.curve_secretkey = key.client.public.encode(), key.client.secret.encode()
+            socket.connect(self._port)
+
+            def ask(kind: str, **fields: Any) -> None:
+                socket.send_multipart([b"1", self._id, wire.encode(kind, **fields)])
+
+            while time.monotonic() < until:
+                ask(wire.SCAN, stream="spans", first=1, last=self._rows, credit=wire.CREDIT)
+                came, kind = 0, wire.ROWS
+                while kind == wire.ROWS:
+                    _, _, header, *payload = socket.recv_multipart()
+                    kind, came = wire.decode(header)["kind"], came + 1
+                    self.scanned += sum(map(len, payload))
+                    if came % (wire.CREDIT // 2) == 0:
+                        ask(wire.NEXT, credit=wire.CREDIT // 2)
 
     def stuck(self, until: float, meanwhile: Callable[[float], None] | None = None) -> None:
         """They ask again ten times a second."""
@@ -135,9 +167,10 @@ def main() -> int:
         victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert victim.stdout is not None and victim.stdout.readline() == "ready\n"
-            readers = Readers(victim.pid, options.rows)
+            readers = Readers(victim.pid, options.rows, Path(folder, "key"))
             arms = {
-                "nothing": readers.nothing, "one scans": readers.scan, "five are stuck": readers.stuck,
+                "nothing": readers.nothing, "one scans": readers.scan, "one scans at tcp://": readers.scan_at_port,
+                "five are stuck": readers.stuck,
                 "one scans, five are stuck": readers.both,
             }  # fmt: skip
             windows: dict[str, list[tuple[int, int]]] = {name: [] for name in arms}
