@@ -1,8 +1,9 @@
 """A query over hundreds of ranks from one reader: how long it takes, and what it says when some of them are killed.
 
-    python tests/bench/fan.py [--ranks 512] [--rows 2000] [--rounds 5] [--profile]
+    python tests/bench/fan.py [--ranks 512] [--rows 2000] [--rounds 5] [--hosts] [--profile]
 
-Simulated ranks, 64 to a process, share the machine with the reader.  Each round is a new reader: its time is that of
+Simulated ranks, 64 to a process, share the machine with the reader.  With --hosts, each process is a host with a server
+of its own, which the reader asks at its port (tcp://).  Each round is a new reader: its time is that of
 connecting and of the first query, imports not counted.  Then the ranks of one process are killed: before a reader
 connects, and between connecting and asking.  Ends with 1 where an answer is wrong.
 """
@@ -19,13 +20,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import page
 from ranks import ROWS_A_STEP
+
+from probe import keys
 
 HERE = Path(__file__).resolve().parent
 SQL = "SELECT rank, module, SUM(duration) AS seconds FROM python.torch_trace GROUP BY ALL"
@@ -55,6 +58,30 @@ def simulated(ranks: int, rows: int) -> Iterator[tuple[list[subprocess.Popen[str
                 process.wait()
 
 
+@contextmanager
+def played_hosts(attached: list[tuple[int, dict[str, Any]]]) -> Iterator[list[str]]:
+    """The endpoints of their servers, and the key file at the end."""
+    servers: list[subprocess.Popen[str]] = []
+    with tempfile.TemporaryDirectory(prefix="fan-") as folder:
+        key = str(Path(folder, "key"))
+        keys.create(key)
+        try:
+            endpoints = []
+            for pid in dict.fromkeys(pid for pid, _ in attached):
+                host = Path(folder, str(pid))
+                host.mkdir()
+                command = [sys.executable, str(HERE / "played_host.py"), str(host), key]
+                servers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+                assert servers[-1].stdin is not None and servers[-1].stdout is not None
+                print(json.dumps([said for each, said in attached if each == pid]), file=servers[-1].stdin, flush=True)
+                endpoints.append(f"tcp://127.0.0.1:{int(servers[-1].stdout.readline())}")
+            yield [*endpoints, key]
+        finally:
+            for server in servers:
+                server.kill()
+                server.wait()
+
+
 def reader(attached: str, kill: int, profiled: bool) -> dict[str, Any]:
     """One reader: what it saw and how long it took.  kill: a process to be killed once it has connected."""
     from probe import tables  # noqa: F401  imports are not measured
@@ -64,16 +91,19 @@ def reader(attached: str, kill: int, profiled: bool) -> dict[str, Any]:
     from probe.query import database as of_database
 
     now = time.monotonic_ns()  # as an endpoint's facts are read when it is resolved
-    known = [
-        Address(said["endpoint"], pid, Facts.parse({**said, "monotonic_ns": now}))
-        for pid, said in json.loads(Path(attached).read_text())
-    ]
+    given = json.loads(Path(attached).read_text())
+    known, key = [], None
+    if isinstance(given[0], str):
+        *endpoints, key = given
+        known = [Address(endpoint) for endpoint in endpoints]
+    else:
+        known = [Address(said["endpoint"], pid, Facts.parse({**said, "monotonic_ns": now})) for pid, said in given]
     profile = cProfile.Profile(time.process_time)
     if profiled:
         of_database.interruptibly = lambda call, *_: call()  # on this thread, which is the one that is profiled
         profile.enable()
     begun = time.monotonic()
-    with Connection(Resolved("fan", known), TIMEOUT_S) as connection:
+    with Connection(Resolved("fan", known), TIMEOUT_S, key) as connection:
         connected = time.monotonic()
         if kill:
             os.kill(kill, 9)
@@ -93,7 +123,7 @@ def reader(attached: str, kill: int, profiled: bool) -> dict[str, Any]:
         }  # fmt: skip
 
 
-def read(attached: list[tuple[int, dict[str, Any]]], kill: int = 0, profiled: bool = False) -> dict[str, Any]:
+def read(attached: list[Any], kill: int = 0, profiled: bool = False) -> dict[str, Any]:
     """The same in a process of its own."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(attached, file)
@@ -114,6 +144,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=512)
     parser.add_argument("--rows", type=int, default=2000, help="of python.torch_trace, on each rank")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hosts", action="store_true", help="ask servers at ports")
     parser.add_argument("--profile", action="store_true", help="of one reader, on stderr")
     parser.add_argument("--reader", help=argparse.SUPPRESS)
     parser.add_argument("--kill", type=int, default=0, help=argparse.SUPPRESS)
@@ -134,7 +165,10 @@ def main() -> int:
         lines.append([name, *times, spread, "yes" if right else "NO", told[-1]["answered"].partition(" in ")[0]])
         print(f"{name}: {told[-1]['answered']}; {told[-1]['rows']} rows", file=sys.stderr)
 
-    with simulated(options.ranks, options.rows) as (processes, attached):
+    with ExitStack() as stack:
+        processes, attached = stack.enter_context(simulated(options.ranks, options.rows))
+        if options.hosts:
+            attached = stack.enter_context(played_hosts(attached))
         if options.profile:
             read(attached, profiled=True)
             return 0

@@ -4,9 +4,11 @@
 
 Windows of one kind after another, in an order that changes: nothing; one client that scans again and again at the
 agent's own socket; one that does so at a port (tcp://) of the server beside it; five that ask the agent for all of it
-all the time and never read; one that scans and these five.  A gap in which the loop's thread slept is a wait for the GIL;
-in the others the kernel gave its core to somebody else.  How long the agent's thread ran in a wait is what it is to
-blame for on a busy machine, too: ends with 1 where that is over 2 ms in one of 1,000 slots of 10 ms.
+all the time and never read; one that scans and these five.
+
+A gap in which the loop's thread slept is a wait for the GIL; in the others the kernel gave its core to somebody else.
+How long the agent's thread ran in a wait is what it is to blame for on a busy machine, too: ends with 1 where that is
+over 2 ms in one of 1,000 slots of 10 ms.
 """
 
 from __future__ import annotations
