@@ -16,6 +16,7 @@ import zmq
 
 from .. import protocol as wire
 from ..keys import Key
+from .zmq_frames import receive_frames, send_frames
 
 _FAILED = 3  # handshakes without a success; a server that is just ending fails one
 _NOT_ACCEPTED = 5  # connections that nothing accepted: a quarter of a second
@@ -75,7 +76,7 @@ class ServerSocket:
 
     def send(self, frames: Sequence[bytes]) -> None:
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            send_frames(self._socket, frames)
         except zmq.ZMQError as error:
             self.ended = self.ended or f"cannot be reached: {error.strerror}"
 
@@ -86,7 +87,7 @@ class ServerSocket:
         """The messages that have come, some at most: [request id, header, payload ...]."""
         for _ in range(_MESSAGES_AT_ONCE):
             try:
-                id, _agent, *rest = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                id, _agent, *rest = receive_frames(self._socket)
             except (zmq.Again, ValueError):
                 return
             yield [id.bytes, *(rest[:1] and [rest[0].bytes]), *(frame.buffer for frame in rest[1:])]

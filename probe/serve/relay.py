@@ -17,6 +17,7 @@ import zmq
 
 from .. import protocol as wire
 from ..client.agent_socket import AgentSocket
+from ..client.zmq_frames import receive_frames, send_frames
 from .agents import Agents
 from .scans import Request, Scans
 
@@ -119,7 +120,7 @@ class Relay:
     def _from_clients(self, frontend: Frontend) -> None:
         for _ in range(_MESSAGES_AT_ONCE):
             try:
-                frames = frontend.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = receive_frames(frontend.socket)
             except zmq.Again:
                 return
             role = frontend.role_of(frames[0])
@@ -191,7 +192,7 @@ class Relay:
     def reply(self, client: Client, frames: list[bytes]) -> bool:
         """False if the client is gone, or does not read."""
         try:
-            client.frontend.socket.send_multipart([client.identity, *frames], zmq.NOBLOCK)
+            send_frames(client.frontend.socket, [client.identity, *frames])
             return True
         except zmq.ZMQError:
             return False

@@ -38,13 +38,16 @@ TIMEOUT_S = 10.0
 
 
 @contextmanager
-def simulated(ranks: int, rows: int) -> Iterator[tuple[list[subprocess.Popen[str]], list[tuple[int, dict[str, Any]]]]]:
+def simulated(
+    ranks: int, rows: int, hosts: bool
+) -> Iterator[tuple[list[subprocess.Popen[str]], list[tuple[int, dict[str, Any]]]]]:
     """The processes, and (pid, facts) of each rank."""
     processes: list[subprocess.Popen[str]] = []
     with tempfile.TemporaryDirectory(prefix="fan-") as folder:
         try:
             for first in range(0, ranks, A_PROCESS):
                 words = [folder, str(first), str(min(A_PROCESS, ranks - first)), str(ranks), str(rows)]
+                words += [f"host {first}"] if hosts else []
                 command = [sys.executable, str(HERE / "ranks.py"), *words]
                 processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
             attached = []
@@ -166,7 +169,7 @@ def main() -> int:
         print(f"{name}: {told[-1]['answered']}; {told[-1]['rows']} rows", file=sys.stderr)
 
     with ExitStack() as stack:
-        processes, attached = stack.enter_context(simulated(options.ranks, options.rows))
+        processes, attached = stack.enter_context(simulated(options.ranks, options.rows, options.hosts))
         if options.hosts:
             attached = stack.enter_context(played_hosts(attached))
         if options.profile:

@@ -1,8 +1,9 @@
 """A process that holds simulated ranks: real servers, streams and logs of the agent, with small rings and no job.
 
-    python tests/bench/ranks.py FOLDER FIRST COUNT OF ROWS
+    python tests/bench/ranks.py FOLDER FIRST COUNT OF ROWS [BOOT_ID]
 
-Run by fan.py.  Prints the facts of each rank as JSON, a line each, then serves until its input ends.
+Run by fan.py.  BOOT_ID: of the host that they say they are on.  Prints the facts of each rank as JSON, a line each,
+then serves until its input ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -21,10 +23,10 @@ ROWS_A_STEP = 5  # of python.torch_trace, as FakeAgent.train makes them
 UNIT_NS = 1000
 
 
-def filled(folder: Path, rank: int, of: int, rows: int) -> FakeAgent:
+def filled(folder: Path, rank: int, of: int, rows: int, **facts: Any) -> FakeAgent:
     """So many rows of python.torch_trace, of steps that all ranks share; the last one has just ended."""
     steps = rows // ROWS_A_STEP
-    one = FakeAgent(folder, rank, of, distributed=True)
+    one = FakeAgent(folder, rank, of, distributed=True, **facts)
     one.name_modules()
     one.train(steps + 1, time.monotonic_ns() - (steps + 1) * 1000 * UNIT_NS, group_seq=0, unit=UNIT_NS)
     one.publish()
@@ -32,8 +34,9 @@ def filled(folder: Path, rank: int, of: int, rows: int) -> FakeAgent:
 
 
 def main() -> None:
-    folder, (first, count, of, rows) = Path(sys.argv[1]), map(int, sys.argv[2:])
-    ranks = [filled(folder, rank, of, rows) for rank in range(first, first + count)]
+    folder, (first, count, of, rows) = Path(sys.argv[1]), map(int, sys.argv[2:6])
+    facts = {"boot_id": sys.argv[6]} if len(sys.argv) > 6 else {}
+    ranks = [filled(folder, rank, of, rows, **facts) for rank in range(first, first + count)]
     for one in ranks:
         print(json.dumps(one.now()), flush=True)
     sys.stdin.read()
