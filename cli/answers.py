@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 256 << 10  # of an answer, in one message
 _LEAST_ADDRESSES = 16 << 30  # bytes: libraries reserve more than they use
+_MOST_TOLD = 1000  # characters
 _REPEAT_S = 0.05  # a cancellation, until the question is over
 
 Request = dict[str, Any]
@@ -54,7 +55,10 @@ class Answering:
         threading.Thread(target=self._receive, daemon=True).start()
         while True:
             self._number, request = self._questions.get()
-            self._answer(request)
+            try:
+                self._answer(request)
+            except Exception as error:  # no memory, or a bug of ours, which the command will show
+                self._send(wire.ERROR, code="agent", message=f"declined: {type(error).__name__}: {error}"[:_MOST_TOLD])
             self._number = b""
 
     def _receive(self) -> None:

@@ -15,10 +15,11 @@ from typing import Any, BinaryIO
 
 from probe import protocol as wire
 from probe.client.client import Call, Client, Header
-from probe.client.endpoints import Address, Resolved, resolve
+from probe.client.endpoints import SERVER, Address, Resolved, resolve
 from probe.errors import CODES, Interrupted, ProbeError, SilentError
 from probe.host.job_server import server_url
 from probe.host.processes import namespace
+from probe.settings import may_serve
 
 from .output.formats import Output
 from .session import cancelled_by_signals, say, say_guessed
@@ -49,13 +50,20 @@ def answered_by_server(endpoint: str | None, question: Mapping[str, Any], output
 
 def _server_of(resolved: Resolved) -> str:
     """The url of the one server, of this very user, that all agents have; "" if there is none."""
-    urls = {server_url(each.pid, each.facts) if each.pid and not each.source else "" for each in resolved.addresses}
+    urls = {_url(each) for each in resolved.addresses}
     if len(urls) != 1 or not (url := urls.pop()):
         return ""
     with contextlib.suppress(OSError):
         if os.stat(url.removeprefix("ipc://")).st_uid == os.geteuid():
             return url
     return ""
+
+
+def _url(address: Address) -> str:
+    if address.pid and not address.source:
+        return server_url(address.pid, address.facts)
+    is_server = address.url.startswith("ipc://") and address.url.endswith(SERVER) and may_serve()
+    return address.url if is_server else ""
 
 
 class _Asking:
@@ -73,8 +81,9 @@ class _Asking:
 
     def ask(self, resolved: Resolved, question: Mapping[str, Any]) -> bool:
         self._endpoint = resolved.endpoint
+        ids = [each.facts.id for each in resolved.addresses]
         call = self._client.send(
-            self._link, wire.QUERY, protocol=wire.PROTOCOL, ids=[each.facts.id for each in resolved.addresses],
+            self._link, wire.QUERY, protocol=wire.PROTOCOL, ids=ids if all(ids) else None,
             endpoint=resolved.endpoint, format=self._output.kind, paper=self._output.paper(), credit=wire.CREDIT,
             pids=namespace(os.getpid(), "pid"), **question,
         )  # fmt: skip

@@ -24,7 +24,8 @@ Header = dict[str, Any]
 _REMEDIES = {  # of an agent that takes no connection
     "refused": "Run probe as that user or as root.",
     "full": "Close one of them, or try again later.",
-    "no-room": "Raise the job's limit: prlimit --nofile=4096 --pid PID; or free some memory.",
+    "no-room": "Raise the job's limit: prlimit --nofile=4096 --pid {pid}; or free some memory.",
+    "protocol": "If it is of another version, replace it: probe attach {pid}",
 }
 
 
@@ -129,7 +130,8 @@ class AgentLink:
 
     def _lost(self, why: str, code: str = "", for_good: bool = True) -> Loss:
         kind = CODES[code][0] if code else SilentError
-        return Loss(why, kind(f"{self.name} {why}.", _REMEDIES.get(code, ""), code), for_good)
+        hint = _REMEDIES.get(code, "").format(pid=self.pid or "PID")
+        return Loss(why, kind(f"{self.name} {why}.", hint, code), for_good)
 
     def refusal(self, code: str, why: str) -> Loss | None:
         """The loss if this error of an agent is about the connection, not about the request."""

@@ -39,14 +39,13 @@ class Agents:
         known = self._known.get(id.decode(errors="replace"))
         return known and known[0]
 
-    def processes(self, ids: Sequence[str]) -> dict[str, int]:
-        """The process of each of these agents.  Raises WireError if one is unknown."""
-        if not set(ids) <= self._known.keys():
+    def processes(self, ids: Sequence[str] | None) -> dict[str, int]:
+        """The process of each of these agents; None: of all there are.  Raises WireError if one is unknown."""
+        if ids is None or not set(ids) <= self._known.keys():
             self._find()
-        missing = [id for id in ids if id not in self._known]
-        if missing:
+        if missing := [id for id in ids or () if id not in self._known]:
             raise WireError(f"declined: agent {missing[0][:20]!r} is not served here")
-        return {id: self._known[id][0] for id in ids}
+        return {id: self._known[id][0] for id in self._known if ids is None or id in ids}
 
     def slots(self, id: bytes, stream: Any) -> tuple[str, ...] | None:
         """Of a stream that this agent records."""

@@ -61,9 +61,12 @@ class Answers:
             raise wire.WireError("declined: another question is being answered")
         if request.get("protocol") != wire.PROTOCOL:
             raise wire.WireError("declined: the server is of another version")
+        ids = request.get("ids")
+        if not (ids is None or (isinstance(ids, list) and all(isinstance(id, str) for id in ids))):
+            raise wire.WireError("ids is no list of names")
         if request.get("pids") != namespace(os.getpid(), "pid"):
             raise wire.WireError("declined: pids mean other processes here")
-        agents = self._agents.processes([str(each) for each in request["ids"]])
+        agents = self._agents.processes(ids)
         if self._process is None:
             self._start()
         self._count += 1

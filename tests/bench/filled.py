@@ -6,15 +6,18 @@ Prints its pid once everything is there, and serves until its stdin is closed.  
 from __future__ import annotations
 
 import os
+import select
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fake_agent import ADAM, MODEL, FakeAgent
 
+from probe import protocol as wire
 from probe.streams import BEGIN, END, ENGINE, LOG_MODULE, OPTIMIZER, RETENTION_BYTES
 
 MODULES = 20  # the model and what it calls
@@ -47,11 +50,20 @@ def fill(agent: FakeAgent, steps: int) -> None:
         at += STEP_NS
 
 
+def serve(agent: FakeAgent, key: Any, request: dict[str, Any]) -> None:
+    """Take a server beside it."""
+    agent.facts["served"] = request["served"]
+    agent.publish()
+    agent.server.reply(key, wire.END, rows=0)
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="probe-") as folder:
         agent = FakeAgent(Path(folder), ring_bytes=RETENTION_BYTES)
         fill(agent, int(sys.argv[1]) // ROWS_A_STEP)
         agent.publish()
+        agent.server.handlers[wire.SERVE] = lambda key, request, _: serve(agent, key, request)
         print(os.getpid(), flush=True)
-        sys.stdin.read()
+        while not select.select([sys.stdin], [], [], 1.0)[0]:
+            agent.publish()
         agent.close()

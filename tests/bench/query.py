@@ -52,7 +52,10 @@ def main() -> int:
     options = parser.parse_args()
     rows = []
     with running(str(HERE / "filled.py"), str(options.rows)) as (pid, _):
-        rows.append(compared("query, COUNT(*) of all rows", options.rounds, LARGE, [str(pid), "query", COUNT], 1.6))
+        for what, more, wanted in (("no server", ["--no-server"], 1.5), ("from the server, the second time", [], 0.5)):
+            for name, sql in (("COUNT(*)", COUNT), ("group-by", GROUPS)):
+                words = [str(pid), "query", *more, sql]
+                rows.append(compared(f"query, {name} of all rows, {what}", options.rounds, LARGE, words, wanted))
         rows.append(["the last ten steps of them", fetched(pid), "two chunks of 16,384 rows a stream"])
         rows.append(["group-by over all rows in `probe sql`, the second time and later", warm(pid), "60 ms"])
     with running(str(TARGETS / "plain.py")) as (pid, _):

@@ -172,6 +172,15 @@ def test_ranks_that_are_silent_are_told_as_soon(start: Start, probe: Probe) -> N
     until(lambda: "answered 2/2 ranks" in probe(job.pid, "query", sql).stderr)
 
 
+def test_the_servers_own_endpoint_is_answered_too(job: Target, probe: Probe) -> None:
+    facts = agent_memory.facts(job.pid)
+    assert facts is not None and facts.server is not None
+    command = [sys.executable, "-X", "importtime", str(PROBE), facts.server, "query", "--format", "csv", ROWS]
+    asked = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "duckdb" not in asked.stderr
+    assert asked.stdout == probe(job.pid, "query", "--no-server", "--format", "csv", ROWS).stdout
+
+
 # ---- the cost
 
 

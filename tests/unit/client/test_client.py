@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from probe import protocol as wire
 from probe.client.client import Client
-from probe.client.endpoints import Address
-from probe.errors import SilentError
+from probe.client.endpoints import Address, Resolved
+from probe.connection import Connection
+from probe.errors import AgentError, SilentError
+from probe.host.facts import Facts
 
 
 @pytest.mark.timeout(10)
@@ -21,3 +26,25 @@ def test_a_path_too_long_for_a_socket_is_said_and_the_client_still_closes() -> N
     assert isinstance(call.error, SilentError)
     assert f"Rank 0 (pid {os.getpid()}) cannot be reached at /{'x' * 200}: AF_UNIX path too long" in str(call.error)
     client.close()
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48), b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+)
+def test_an_agent_of_another_protocol_is_told_with_the_remedy(tmp_path: Path, greeting: bytes) -> None:
+    """The first is what an agent that spoke ZeroMQ says."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(4)
+
+        def answer() -> None:
+            client, _ = listener.accept()
+            client.sendall(greeting)
+            client.recv(1 << 16)
+
+        threading.Thread(target=answer, daemon=True).start()
+        facts = Facts.parse({"rank": 0, "pid": os.getpid(), "monotonic_ns": time.monotonic_ns()})
+        with pytest.raises(AgentError, match="malformed") as caught:
+            Connection(Resolved("it", [Address(f"ipc://{path}", os.getpid(), facts)]), 3.0)
+    assert caught.value.code == "protocol" and caught.value.hint.endswith(f"probe attach {os.getpid()}")
