@@ -44,6 +44,10 @@ class Answers:
         self._wanted = self._used = time.monotonic()
         self._failed = -_FAILED_S
 
+    @property
+    def is_busy(self) -> bool:
+        return self._asked is not None
+
     def take(self, client: Client, id: bytes, request: dict[str, Any]) -> None:
         """Raises WireError for a question that is not answered here."""
         if request["kind"] == wire.QUERY:

@@ -57,9 +57,13 @@ class Server:
                 self._answers.tidy()
                 if self._agents.any_left():
                     patience, leaving = 0.0, now + _LEAVING_S
-                elif (now > patience or has_ended(self._pid)) and not (self._relay.is_busy() and now < leaving):
+                elif (now > patience or has_ended(self._pid)) and not self._is_needed(now < leaving):
                     return
             self._relay.step(max(1, int((due - now) * 1000)))
+
+    def _is_needed(self, agents_leave: bool) -> bool:
+        """Whether somebody waits for an agent that is just leaving, or for an answer whose rows are there already."""
+        return self._answers.is_busy or (agents_leave and self._relay.is_busy())
 
     def close(self) -> None:
         self._answers.close()

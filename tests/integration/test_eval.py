@@ -153,7 +153,7 @@ def test_a_target_that_dies_during_a_query_is_reported(start: Start, probe: Prob
     sql = f"SELECT COUNT(*) FROM range(3000000000) r, {rows} WHERE r.range % 7 = n"
     commands = [
         subprocess.Popen([str(PROBE), str(job.pid), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for words in (["eval", ENDLESS], ["query", sql])
+        for words in (["eval", ENDLESS], ["query", "--no-server", sql])
     ]
     assert commands[0].stdout is not None and commands[0].stdout.readline() == "in\n"
     until(lambda: cpu_s(commands[1].pid) > 2)  # to start and to fetch the rows takes less

@@ -241,6 +241,24 @@ def test_a_command_whose_answer_is_lost_answers_itself(job: Target, probe: Probe
     assert out.startswith("n\n333") and (err, asking.returncode) == ("", 0)
 
 
+def test_an_answer_whose_rows_are_read_outlives_the_job(start: Start, probe: Probe) -> None:
+    job = start("loop.py", "--sleep", "0.02")
+    probe("attach", job.pid)
+    probe(job.pid, "query", "SELECT COUNT(*) FROM python.torch_trace")
+    sql = f"SELECT n, (SELECT COUNT(*) FROM python.torch_trace) < 0 AS none FROM ({LONG.format(10**5)})"
+    asking = subprocess.Popen(
+        [PROBE, str(job.pid), "query", "--format", "csv", sql],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert is_at_work(job)
+    (found,) = answering(job)
+    job.process.kill()
+    job.process.wait()
+    out, err = asking.communicate(timeout=60)
+    assert out.startswith("n,none\n333") and out.endswith(",false\n") and asking.returncode == 0, err
+    until(lambda: not Path(f"/proc/{found}").exists())
+
+
 def test_one_that_is_asked_while_another_waits_answers_itself(job: Target, probe: Probe) -> None:
     asking = subprocess.Popen([PROBE, str(job.pid), "query", FOREVER], stderr=subprocess.DEVNULL)
     try:
