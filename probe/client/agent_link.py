@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 Header = dict[str, Any]
 
-_REMEDIES = {  # of an agent that takes no connection
+_NO_CONNECTION = ("refused", "full", "no-room")  # codes of an agent that takes none
+_REMEDIES = {
     "refused": "Run probe as that user or as root.",
     "full": "Close one of them, or try again later.",
     "no-room": "Raise the job's limit: prlimit --nofile=4096 --pid {pid}; or free some memory.",
@@ -137,7 +138,7 @@ class AgentLink:
         """The loss if this error of an agent is about the connection, not about the request."""
         if code == "gone":
             return self.left()
-        return self._lost(why, code, for_good=code == "refused") if code in _REMEDIES else None
+        return self._lost(why, code, for_good=code == "refused") if code in _NO_CONNECTION else None
 
     def left(self) -> Loss:
         """The loss of an agent that is no longer in its process, which perhaps has ended too."""
