@@ -176,3 +176,11 @@ class AgentLink:
     def close(self) -> None:
         if self.route is not None:
             self.route.close()
+
+
+def agent_error(link: AgentLink, header: Header) -> ProbeError:
+    """The exception that stands for an agent's error."""
+    code = said if (said := str(header.get("code"))) in CODES else "agent"
+    message = f"Rank {link.rank}: {header.get('message', '')}"
+    hint = f"Run: probe attach {link.pid}" if code == "protocol" and link.here else ""
+    return CODES[code][0](message, hint, code)

@@ -14,10 +14,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from .. import protocol as wire
-from ..errors import CODES, AgentError, EndpointError, Interrupted, ProbeError, SilentError
+from ..errors import AgentError, EndpointError, Interrupted, ProbeError, SilentError
 from ..keys import VARIABLE, Key, given, read
 from . import reply_schema
-from .agent_link import AgentLink, Header, Loss
+from .agent_link import AgentLink, Header, Loss, agent_error
 from .agent_socket import AgentSocket
 from .clock_offsets import ClockOffsets
 from .endpoints import Address
@@ -26,7 +26,7 @@ from .reply_schema import Expected
 if TYPE_CHECKING:
     from .server_socket import ServerSocket
 
-__all__ = ["AgentLink", "Call", "Client", "Header", "OnReply", "agent_error", "nobody"]
+__all__ = ["AgentLink", "Call", "Client", "Header", "OnReply", "nobody"]
 
 OnReply = Callable[["Call", Header, Sequence[Any]], None]
 
@@ -295,11 +295,3 @@ def nobody(errors: Sequence[ProbeError | None]) -> ProbeError:
     first = errors[0] if errors else None
     alone = first if len(errors) == 1 else None
     return alone or SilentError(f"None of {len(errors)} ranks answered.", str(first or ""))
-
-
-def agent_error(link: AgentLink, header: Header) -> ProbeError:
-    """The exception that stands for an agent's error."""
-    code = said if (said := str(header.get("code"))) in CODES else "agent"
-    message = f"Rank {link.rank}: {header.get('message', '')}"
-    hint = f"Run: probe attach {link.pid}" if code == "protocol" and link.here else ""
-    return CODES[code][0](message, hint, code)
