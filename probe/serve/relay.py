@@ -8,6 +8,7 @@ Invariant: nothing here waits for a client or an agent, and what neither has tak
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -93,7 +94,8 @@ class Relay:
 
     def step(self, milliseconds: int) -> None:
         """Pass on what has come, or comes within this time."""
-        for source, events in self._poller.poll(0 if self._scans.is_ready() else milliseconds):
+        rest = self._scans.rest_s(milliseconds / 1e3)
+        for source, events in self._poller.poll(min(milliseconds, math.ceil(rest * 1e3))):
             if source in self._handlers:
                 self._handlers[source]()
             elif source in self._by_fd:  # not closed meanwhile

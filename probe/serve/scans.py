@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _MOST, _MOST_PER_CLIENT = 64, 4  # scans at once; our own clients have one
 _MOST_CREDIT = 4 * wire.CREDIT
 _MOST_TEMPLATE, _MOST_PATCHES = 4096, 64
-_ROWS_A_MESSAGE = 4 * wire.ROWS_A_MESSAGE  # the training's GIL does not wait for this thread
-_REST_S_A_ROW = 0.25e-6  # after a message: on a full machine the training waits for the core
+_ROWS_AT_ONCE = 1 << 16  # of a scan; what a job's recent steps have is less
+_REST_S_A_ROW = 1e-6  # after each further message: on a full machine the training waits for the core
 _CHANGED_LATER = {COLLECTIVES}  # the end of an operation is written in place: only the agent can show such rows whole
 
 
@@ -39,11 +39,12 @@ class Request(NamedTuple):
 class _Running:
     def __init__(self, messages: Messages, credit: int) -> None:
         self.messages, self.credit = messages, min(credit, _MOST_CREDIT)
-        self.sent, self.touched = 0, time.monotonic()
+        self.sent = 0
+        self.touched = self.due = time.monotonic()
 
 
 class Scans:
-    """take() each request; advance() as long as is_ready().  send: False if the client is gone or does not read."""
+    """take() each request; advance() after rest_s().  send: False if the client is gone or does not read."""
 
     def __init__(self, agents: Agents, send: Callable[[Request, list[bytes]], bool]) -> None:
         self._agents, self._send = agents, send
@@ -69,12 +70,16 @@ class Scans:
             return False
         return True
 
-    def is_ready(self) -> bool:
-        return any(running.credit > 0 for running in self._running.values())
+    def rest_s(self, longest: float) -> float:
+        """For how long nothing is to be sent."""
+        now = time.monotonic()
+        rests = (running.due - now for running in self._running.values() if running.credit > 0)
+        return max(0.0, min(rests, default=longest))
 
     def advance(self) -> None:
-        """Send one message of each scan that has credit."""
-        for request, running in [each for each in self._running.items() if each[1].credit > 0]:
+        """Send one message of each scan that has credit and has rested."""
+        now = time.monotonic()
+        for request, running in [each for each in self._running.items() if each[1].credit > 0 and each[1].due <= now]:
             try:
                 rows, frames = next(running.messages)
             except StopIteration:
@@ -88,7 +93,7 @@ class Scans:
                 running.credit -= 1
                 if not self._send(request, frames):
                     self._running.pop(request, None)
-                time.sleep(rows * _REST_S_A_ROW)
+                running.due = time.monotonic() + (rows * _REST_S_A_ROW if running.sent > _ROWS_AT_ONCE else 0.0)
 
     def tidy(self) -> None:
         """Once a second: drop scans whose clients ask for nothing, and forget agents that are gone."""
@@ -145,7 +150,7 @@ Tables = Iterator[tuple[int, Any]]  # the number of the first row, and the rows 
 
 def _tables(ring: RingReader, stream: str, slots: tuple[str, ...], first: int, last: int) -> Tables:
     while first <= last:
-        table = ring.rows(stream, slots, first, min(last, first + _ROWS_A_MESSAGE - 1))[1]
+        table = ring.rows(stream, slots, first, min(last, first + wire.ROWS_A_MESSAGE - 1))[1]
         yield first, table
         first += len(table)
 

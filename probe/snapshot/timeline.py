@@ -67,7 +67,7 @@ class Timeline:
         self._rank, self._rows, self.base = rank, rows_of, base
         rows = rows_of(STEPS)
         self.incomplete = 1  # the step in which the attach fell
-        self.boundaries = rows.of(np.argsort(rows["count"], kind="stable")) if len(rows) else self._count_calls(rows)
+        self.boundaries = _by_count(rows) if len(rows) else self._count_calls(rows)
         self._ends: Ints = np.ascontiguousarray(self.boundaries["time_ns"])
         self._counts: Ints = np.ascontiguousarray(self.boundaries["count"])
         self._flags: Ints = np.ascontiguousarray(self.boundaries["flags"])
@@ -220,6 +220,12 @@ class Timeline:
             inside = (times_ns >= start) & (times_ns < end)
             found |= inside if threads is None else inside & (threads == thread)
         return found
+
+
+def _by_count(rows: Rows) -> Rows:
+    count = rows["count"]
+    in_order = bool((count[1:] >= count[:-1]).all())
+    return rows if in_order else rows.of(np.argsort(count, kind="stable"))
 
 
 def step_ends(ends: Ints, threads: Ints, spans: Rows) -> StepEnds:
