@@ -72,7 +72,8 @@ def interpreters() -> list[tuple[str, str]]:
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What `work` returns, from a process of its own: only the thread that seized a tracee may ask about it."""
+    """What `work` returns, from a process of its own: only the thread that seized a tracee may ask about it.  None if
+    that process was killed."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -86,4 +87,4 @@ def in_child(work: Callable[[], Any]) -> Any:
     with open(reader, "rb") as file:
         answer = file.read()
     os.waitpid(child, 0)
-    return json.loads(answer)
+    return json.loads(answer) if answer else None

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import itertools
+import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
 from delivering import in_child
 from until import until
 
+from probe.attach.inject import ptrace
 from probe.attach.inject.call import CallFailed, RemoteCalls
 from probe.attach.inject.injection import inject
 from probe.attach.inject.safepoint import stop_safe_thread
@@ -80,3 +86,42 @@ def test_a_process_that_ends_during_a_call_is_reported_as_ended(start: Start):
         return raised.value.code
 
     assert in_child(lambda: [code()]) == ["target-ended"]
+
+
+def blocked(pid: int) -> dict[str, str]:
+    """Thread -> its signal mask."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it ended
+            found[task.name] = (task / "status").read_text().partition("SigBlk:")[2].split()[0]
+    return found
+
+
+def inject_until(pid: int, last: int) -> int:
+    """Ends this process before its request to ptrace with this number; returns how many it made if they are fewer."""
+    made, request = 0, ptrace._request
+
+    def counted(*arguments: int) -> int:
+        nonlocal made
+        made += 1
+        if made == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return request(*arguments)
+
+    ptrace._request = counted
+    inject(examine(pid), b"pass\0", time.monotonic() + 5)
+    return made
+
+
+def test_wherever_the_tracing_process_is_killed_the_thread_has_its_signal_mask_again(start: Start):
+    target = start("waiting.py", "nanosleep")
+    before = blocked(target.pid)
+
+    def made_by_one_killed_at(last: int) -> int | None:
+        made = in_child(lambda: inject_until(target.pid, last))
+        until(lambda: blocked(target.pid) == before, 10, why=lambda: f"killed at {last}: {blocked(target.pid)}")
+        return made
+
+    made = next(filter(None, map(made_by_one_killed_at, itertools.count(1))))
+    target.wait_for("slept", times=target.output.count("slept") + 2)
+    assert made > 20

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,13 +60,14 @@ def test_a_thread_that_may_be_in_a_signal_handler_is_given_time_to_leave_it(star
 
 
 @pytest.fixture
-def sleeper(start: Start, tmp_path: Path) -> tuple[int, Path]:
+def sleeper(start: Start, tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """A process whose only thread is in uninterruptible sleep until its FIFO is opened for writing."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     pid = start("waiting.py", "uninterruptible", str(fifo)).pid
     until(lambda: states(pid) == "D")
-    return pid, fifo
+    yield pid, fifo
+    os.kill(pid, signal.SIGKILL)  # it would hear of SIGTERM only after its sleep
 
 
 def test_a_thread_that_stops_late_is_let_go_at_that_moment(sleeper):

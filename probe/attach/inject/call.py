@@ -43,8 +43,6 @@ class RemoteCalls:
             self._resumed, thread.extended, self._mask, (getpid, getpid, target.restorer)
         )
         target.memory.write(self._frame.stack, self._frame.data, tid)
-        # no handler of the target runs inside our calls
-        ptrace.set_signal_mask(tid, ALL_BUT_FAULTS)
 
     @property
     def scratch(self) -> int:
@@ -59,6 +57,8 @@ class RemoteCalls:
         entry, getpid = self._target.symbols[function], self._target.symbols["getpid"]
         architecture = self._target.architecture
         self._thread.set_registers(architecture.calling(self._resumed, entry, list(arguments), self._frame.stack))
+        # no handler of the target runs inside our calls; only now, when the thread would restore its own mask
+        ptrace.set_signal_mask(self._thread.tid, ALL_BUT_FAULTS)
         deadline = time.monotonic() + seconds
         number, returned = -1, False
         while True:
@@ -75,9 +75,10 @@ class RemoteCalls:
         """Put the thread back to where it was; returns for how many seconds it stood."""
         if not self._runs_on:
             with contextlib.suppress(ProcessLookupError):  # killed meanwhile
+                # the registers last: until then the thread would restore by itself what is not restored yet
+                ptrace.set_signal_mask(self._thread.tid, self._mask)
                 ptrace.set_regset(self._thread.tid, self._target.architecture.extended_regset, self._thread.extended)
                 self._thread.set_registers(self._resumed)
-                ptrace.set_signal_mask(self._thread.tid, self._mask)
         return self._thread.let_go()
 
     def _next_syscall_stop(self, function: str, deadline: float) -> ptrace.SyscallStop:

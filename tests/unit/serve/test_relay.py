@@ -13,7 +13,7 @@ from serving import Serving
 from until import until
 
 from probe import protocol as wire
-from probe.serve import relay
+from probe.serve import relay, server
 
 
 class Client:
@@ -130,8 +130,9 @@ def test_a_connection_without_a_request_is_closed(agent: Any, serving: Any, clie
 
 
 def test_so_many_clients_share_the_connections_and_more_are_refused(
-    agent: Any, serving: Any, client: Any, monkeypatch: Any
+    monkeypatch: Any, agent: Any, serving: Any, client: Any
 ) -> None:
+    monkeypatch.setattr(server, "_LEAVING_S", 0.1)  # at the end three wait for answers that never come
     monkeypatch.setattr(relay, "_MOST_CONNECTIONS", 3)
     zero = agent()
     zero.deaf.add(wire.STACKS)
