@@ -273,3 +273,26 @@ def test_a_reader_that_closes_its_pipe_ends_the_answer(job: Target, probe: Probe
     told = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
     assert (told.stdout, told.stderr, told.returncode) == ("n\n0\n", "", 141)
     assert probe(job.pid, "query", "--format", "csv", "SELECT 1 AS n").stdout == "n\n1\n"
+
+
+AS_NOBODY = """
+import os, time, torch
+os.setgid(65534)
+os.setuid(65534)
+print("ready", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach for another user")
+def test_for_a_user_who_may_not_read_our_python_the_command_answers_itself(
+    start: Start, probe: Probe, tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text(AS_NOBODY)
+    job = start(tmp_path / "job.py", env={"TMPDIR": "/tmp"})
+    probe("attach", job.pid)
+    for _ in range(2):
+        done = probe(job.pid, "query", "--format", "csv", "SELECT pid FROM probe.agents")
+        assert (done.stdout, done.stderr) == (f"pid\n{job.pid}\n", "")
+    probe(job.pid, "detach")
