@@ -2,7 +2,7 @@
 
 Started by probe/serve/answers.py, which sends one question at a time.  It keeps the connection to the job, and so the
 rows that it has read and what was derived from them.  Invariant: a question is one SELECT that can read the tables and
-nothing else; for anything else, and for SQL that DuckDB rejects, the command is told to answer it itself.
+nothing else; for anything else, a large result, and SQL that DuckDB rejects, the command is told to answer it itself.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from .output.result import ArrowResult, told
 if TYPE_CHECKING:
     from probe.query.result import Result
 
+_MOST_CELLS, _MOST_BYTES = 4 << 20, 64 << 20  # of a result; writing more would take seconds and gigabytes here
 _PIECE_BYTES = 256 << 10  # of an answer, in one message
 _LEAST_ADDRESSES = 16 << 30  # bytes: libraries reserve more than they use
 _MOST_TOLD = 1000  # characters
@@ -63,6 +64,12 @@ class Answering:
 
     def _receive(self) -> None:
         """On a thread of its own: a cancellation comes while a question is being answered."""
+        try:
+            self._take_requests()
+        finally:  # the server is gone, or there was no memory for a request: it starts another process
+            os._exit(1)
+
+    def _take_requests(self) -> None:
         unpacker = wire.Unpacker(wire.MAX_REQUEST_BYTES)
         while data := self._server.recv(_PIECE_BYTES):
             for number, header in unpacker.feed(data):
@@ -76,7 +83,6 @@ class Answering:
                 elif request["kind"] == wire.CANCEL:
                     self._cancelled = True
                     threading.Thread(target=self._cancel, args=(number,), daemon=True).start()
-        os._exit(0)
 
     def _cancel(self, number: bytes) -> None:
         while self._number == number:
@@ -91,6 +97,9 @@ class Answering:
         written, failure = _Pieces(self._send_piece), None
         try:
             result = self._result(request)
+            table = result.table
+            if table.num_rows * table.num_columns > _MOST_CELLS or table.nbytes > _MOST_BYTES:
+                raise QueryError("the result is large")
         except QueryError as error:  # the command explains it, or may do it
             self._send(wire.ERROR, code="agent", message=f"declined: {error.message}")
             return

@@ -7,6 +7,7 @@ do.`  Invariant: a Python traceback of probe's own is shown only with PROBE_DEBU
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import traceback
@@ -35,7 +36,12 @@ def main() -> NoReturn:
         if getattr(sys, name) is None:
             file = os.open(os.devnull, wrong)
             setattr(sys, name, open(file, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        # With PYTHONUNBUFFERED, which containers like to set, what a pipe takes only a part of would be lost.
+        if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+            stream = open(stream.fileno(), "w", buffering=1, encoding=stream.encoding, closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
         # A character that the terminal cannot show must not end the command.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -23,6 +23,7 @@ from .handover import ANSWERS_MODULE, CONFIG, IPC, command, spawn
 from .relay import Client, Relay
 
 _IDLE_S = 600.0  # without a question, after which its memory is given back
+_ENDS_S = 5.0  # after it was withdrawn, before the process that does not end it is ended
 _UNWANTED_S = 10.0  # without a word from who has asked
 _FAILED_S = 60.0  # after it ended by itself, before it is started again
 
@@ -42,6 +43,7 @@ class Answers:
         self._pid = self._count = 0
         self._asked: _Question | None = None
         self._wanted = self._used = time.monotonic()
+        self._withdrawn: float | None = None
         self._failed = -_FAILED_S
 
     @property
@@ -56,7 +58,10 @@ class Answers:
         of = str(request.get("of", "")).encode() if request["kind"] == wire.CANCEL else id
         if self._asked is not None and (client, of) == self._asked[1:]:
             self._wanted = time.monotonic()
-            self._send(self._asked.number, request)
+            if request["kind"] == wire.CANCEL:
+                self._withdraw()
+            else:
+                self._send(self._asked.number, request)
 
     def _ask(self, client: Client, id: bytes, request: dict[str, Any]) -> None:
         if not client.frontend.role:
@@ -74,7 +79,7 @@ class Answers:
         if self._process is None:
             self._start()
         self._count += 1
-        self._asked = _Question(str(self._count).encode(), client, id)
+        self._asked, self._withdrawn = _Question(str(self._count).encode(), client, id), None
         self._wanted = self._used = time.monotonic()
         self._send(self._asked.number, {**request, "agents": agents})
 
@@ -90,19 +95,26 @@ class Answers:
             if wire.decode(header)["kind"] in wire.TERMINAL:
                 self._asked, self._used = None, time.monotonic()
             elif not delivered:
-                self._send(number, {"kind": wire.CANCEL})
+                self._withdraw()
         if self._process.ended:
             self._failed = time.monotonic()
             self.close()
 
     def tidy(self) -> None:
-        """Withdraw a question that nobody waits for, and end a process that nobody asks."""
+        """Withdraw a question that nobody waits for, and end a process that nobody asks, or that goes on regardless."""
         now = time.monotonic()
         if self._asked is not None and now - self._wanted > _UNWANTED_S:
-            self._send(self._asked.number, {"kind": wire.CANCEL})
+            self._withdraw()
+        if self._asked is not None and self._withdrawn is not None and now - self._withdrawn > _ENDS_S:
+            self.close()
         if self._process is not None and self._asked is None and now - self._used > _IDLE_S:
             self.close()
         self._reap()
+
+    def _withdraw(self) -> None:
+        if self._asked is not None and self._withdrawn is None:
+            self._withdrawn = time.monotonic()
+            self._send(self._asked.number, {"kind": wire.CANCEL})
 
     def close(self) -> None:
         """End the process; whoever waits for it is told."""

@@ -129,7 +129,8 @@ def test_many_rows_arrive_whole(job: Target, probe: Probe) -> None:
 )
 def test_an_error_is_the_same(job: Target, probe: Probe, words: list[str]) -> None:
     warm, own = both(probe, job, *words)
-    told = [re.sub(r"in \d+\.\d s", "in … s", each.stderr) for each in (warm, own)]
+    # the process that answers has fetched most of the rows before
+    told = [re.sub(r"(in|about) \d+\.\d (s|MB)", r"\1 … \2", each.stderr) for each in (warm, own)]
     assert (warm.stdout, told[0], warm.returncode) == (own.stdout, told[1], own.returncode) and own.returncode
 
 
@@ -227,6 +228,28 @@ def test_a_question_of_a_command_that_was_killed_ends_too(job: Target, probe: Pr
     assert answering(job) == before
 
 
+def test_a_process_that_does_not_end_a_withdrawn_question_is_ended(job: Target, probe: Probe) -> None:
+    probe(job.pid, "query", "SELECT 1")
+    asking = subprocess.Popen([PROBE, str(job.pid), "query", FOREVER], stderr=subprocess.DEVNULL)
+    assert is_at_work(job)
+    (before,) = answering(job)
+    os.kill(before, signal.SIGSTOP)
+    asking.send_signal(signal.SIGINT)
+    assert asking.wait(10) == 130
+    until(lambda: before not in answering(job), 15)
+    assert probe(job.pid, "query", "--format", "csv", "SELECT 1 AS n").stdout == "n\n1\n"
+    assert before not in answering(job) and len(answering(job)) == 1
+
+
+def test_a_large_result_is_written_by_the_command(job: Target, probe: Probe) -> None:
+    probe(job.pid, "query", "SELECT 1")
+    (found,) = answering(job)
+    before = busy_s(found)
+    sql = "SELECT 1::TINYINT AS a, 1::TINYINT AS b FROM range(2500000)"
+    assert probe(job.pid, "query", sql, timeout=120).stdout.count("\n") > 2_500_000
+    assert busy_s(found) < before + 1.5
+
+
 def test_a_command_whose_answer_is_lost_answers_itself(job: Target, probe: Probe) -> None:
     probe(job.pid, "query", "SELECT 1")
     sql = LONG.format(10**5)
@@ -268,8 +291,13 @@ def test_one_that_is_asked_while_another_waits_answers_itself(job: Target, probe
         asking.wait(30)
 
 
-def test_a_reader_that_closes_its_pipe_ends_the_answer(job: Target, probe: Probe) -> None:
-    command = f"{PROBE} {job.pid} query --format csv 'SELECT range AS n FROM range(100000000)' | head -2"
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("count", [100_000_000, 1_500_000, 25_000], ids=["large", "many pieces", "one piece"])
+def test_a_reader_that_closes_its_pipe_ends_the_answer(
+    job: Target, probe: Probe, count: int, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    command = f"{PROBE} {job.pid} query --format csv 'SELECT range AS n FROM range({count})' | head -2"
     told = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
     assert (told.stdout, told.stderr, told.returncode) == ("n\n0\n", "", 141)
     assert probe(job.pid, "query", "--format", "csv", "SELECT 1 AS n").stdout == "n\n1\n"
