@@ -63,16 +63,14 @@ def _wait_for_leaving_agent() -> None:
 
 def _new_agent(facts: dict[str, Any]) -> Agent:
     uids, version = {os.geteuid(), int(facts["uid"])}, str(facts["version"])
-    folder, owner = _folder(), os.getpid()
-    path = f"{folder}/{owner}-{start_ticks()}.sock"
+    owner = os.getpid()
+    path = f"{_folder()}/{owner}-{start_ticks()}.sock"
     agent = Agent(f"ipc://{path}", uids, version, facts.get("pynvml_path"))
+    listener = agent.server.connections.listener
 
     def remove_path() -> None:
-        if os.getpid() != owner:  # a forked child runs its exit handlers
-            return
-        for remove, target in ((os.unlink, path), (os.rmdir, folder)):
-            with contextlib.suppress(OSError):
-                remove(target)
+        if os.getpid() == owner:  # a forked child runs its exit handlers
+            listener.remove()
 
     def stopped() -> None:
         """The last thing that the agent's thread does."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import protocol as wire
+from .listening import Listener
 
 MOST_CLIENTS = 64
 _UNREAD_BYTES = 16 << 20  # of one client's replies, unless a single one has more
@@ -61,7 +62,8 @@ class Connection:
 
 
 class Connections:
-    """wait(), send() and maintain() on the agent's thread; wake() on any thread.  trouble: in words, for the facts."""
+    """wait(), send() and maintain() on the agent's thread; wake() on any thread.  trouble: in words, for the facts;
+    listener: where clients connect."""
 
     def __init__(self, path: str, uids: set[int], take: Callable[[Connection, list[bytes]], None]) -> None:
         """Listen at this path for processes of these users and of root.  take: gets each message that comes.
@@ -75,10 +77,7 @@ class Connections:
         self._spare = os.dup(self._wake)  # closed for a moment to tell a client that no descriptor is left
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
-        self._listener: Any = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        self._listener.setblocking(False)
-        self._listener.bind(path)
-        self._listener.listen(MOST_CLIENTS)
+        self.listener = Listener(path)
         self._listens = False
         self._listen(True)
 
@@ -92,7 +91,7 @@ class Connections:
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
-            elif descriptor == self._listener.fileno():
+            elif descriptor == self.listener.socket.fileno():
                 self._accept()
             elif (client := self._clients.get(descriptor)) is not None:
                 if events & select.POLLOUT:
@@ -117,7 +116,8 @@ class Connections:
         return client.is_open
 
     def maintain(self) -> None:
-        """Once a second: go on after a shortage, drop who keeps silent amid a message or before its hello."""
+        """Once a second: go on after a shortage, be there for who comes, drop who keeps silent amid a message or before
+        its hello."""
         late = time.monotonic() - _GREETING_S
         for client in list(self._clients.values()):
             if client.heard < late and (not client.role or client.unpacker.unfinished):
@@ -127,6 +127,8 @@ class Connections:
         while sum(client.unsent_bytes for client in self._clients.values()) > _UNREAD_BYTES_OF_ALL:
             self.drop(max(self._clients.values(), key=lambda client: client.unsent_bytes))
         self._restore_spare()
+        self._listen(False)
+        self.listener.restore()
         self._listen(self._spare >= 0)
         self.trouble = self.trouble if self._spare < 0 else ""
 
@@ -149,7 +151,7 @@ class Connections:
             self.wait(max(1, int(left * 1000)))
         for client in list(self._clients.values()):
             self.drop(client)
-        self._listener.close()
+        self.listener.socket.close()
         os.close(self._wake)
         if self._spare >= 0:
             os.close(self._spare)
@@ -158,7 +160,7 @@ class Connections:
         """In a forked child: close the copies of the parent's descriptors."""
         for client in self._clients.values():
             client.socket.close()
-        self._listener.close()
+        self.listener.socket.close()
         os.close(self._wake)
         if self._spare >= 0:
             os.close(self._spare)
@@ -167,15 +169,15 @@ class Connections:
 
     def _listen(self, wanted: bool) -> None:
         if wanted and not self._listens:
-            self._poll.register(self._listener.fileno(), select.POLLIN)
+            self._poll.register(self.listener.socket.fileno(), select.POLLIN)
         elif self._listens and not wanted:
-            self._poll.unregister(self._listener.fileno())
+            self._poll.unregister(self.listener.socket.fileno())
         self._listens = wanted
 
     def _accept(self) -> None:
         for _ in range(16):
             try:
-                descriptor, _address = self._listener._accept()
+                descriptor, _address = self.listener.socket._accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -203,7 +205,7 @@ class Connections:
             os.close(self._spare)
             self._spare = -1
             with contextlib.suppress(OSError):
-                descriptor, _ = self._listener._accept()
+                descriptor, _ = self.listener.socket._accept()
                 _refuse(_socket.socket(fileno=descriptor), "no-room", f"has no room for a connection: {error.strerror}")
                 told = True
         self._restore_spare()

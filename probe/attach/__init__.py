@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import AGAIN, AttachError
 from ..host import agent_memory
 from ..host.facts import Facts
+from ..host.file_limits import make_room
 from ..host.processes import has_ended
 from ..version import __version__
 
@@ -48,8 +49,8 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", served: Mapping[str,
     """Put the agent into the process, unless it is there.  name: makes the job an endpoint of that name; served: what
     it has to know of its job's server (serve.launch.Prepared), if there is one.
 
-    Raises AttachError, each cause with its own code, after little more than `timeout` seconds; the process then is as
-    it was before."""
+    Raises AttachError, each cause with its own code, after little more than `timeout` seconds, or EndpointError if this
+    process may open too few files; the target then is as it was before."""
     began = time.monotonic()
     facts = agent_memory.facts(pid)
     already = (
@@ -64,6 +65,7 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", served: Mapping[str,
         from .delivery import deliver
         from .refusals import refusal
 
+        make_room(1)
         try:
             delivered = deliver(pid, agent_bundle(), timeout, wanted={"name": name, "served": served})
         except (ConnectionError, EOFError):

@@ -143,7 +143,8 @@ class AgentLink:
     def left(self) -> Loss:
         """The loss of an agent that is no longer in its process, which perhaps has ended too."""
         was = "was detached (connect again once it is attached)"
-        return self._lost("ended" if self._process_ended else was if self.welcomed else "has ended", "gone")
+        why = "ended" if self._process_ended else was if self.welcomed or self.here else "has ended"
+        return self._lost(why, "gone")
 
     def loss(self) -> Loss | None:
         """The loss if the agent will not answer any more: its process has ended, it has closed the connection, or its

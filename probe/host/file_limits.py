@@ -1,6 +1,6 @@
 """Room for the sockets to many agents: raises the soft limit of open files if it is too low.
 
-Called by probe.connection before it connects.  Invariant: too low a limit is reported before a socket fails.
+Called before connecting and attaching.  Invariant: too low a limit is reported before a socket fails.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ def make_room(agents: int) -> None:
     if soft == resource.RLIM_INFINITY or needed <= soft:
         return
     if hard != resource.RLIM_INFINITY and needed > hard:
-        message = f"{agents} ranks need {needed} open files, and no more than {hard} are allowed here."
+        ranks = "1 rank needs" if agents == 1 else f"{agents} ranks need"
+        message = f"{ranks} {needed} open files, and no more than {hard} are allowed here."
         raise EndpointError(message, "Have the hard limit raised (ulimit -Hn), or ask for fewer ranks.", "open-files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

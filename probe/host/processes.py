@@ -110,6 +110,15 @@ def is_stopped(pid: int) -> bool:
     return (stat := _stat(pid)) is not None and stat.state in "tT"
 
 
+def resident_bytes(pid: int) -> int:
+    """The memory that a process has in use; 0 if it has ended."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
 def has_ended(pid: int) -> bool:
     """Ended or ending: a process that was killed loses its memory before it is a zombie."""
     return (stat := _stat(pid)) is None or stat.state in "ZX" or bool(stat.flags & _EXITING)

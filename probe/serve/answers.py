@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from .. import protocol as wire
 from ..client.agent_socket import AgentSocket
-from ..host.processes import namespace
+from ..host.processes import is_stopped, namespace, resident_bytes
 from .agents import Agents
+from .confinement import memory_share
 from .handover import ANSWERS_MODULE, CONFIG, IPC, command, spawn
 from .relay import Client, Relay
 
@@ -44,6 +45,7 @@ class Answers:
         self._asked: _Question | None = None
         self._wanted = self._used = time.monotonic()
         self._withdrawn: float | None = None
+        self._most_memory = memory_share()
         self._failed = -_FAILED_S
 
     @property
@@ -101,13 +103,16 @@ class Answers:
             self.close()
 
     def tidy(self) -> None:
-        """Withdraw a question that nobody waits for, and end a process that nobody asks, or that goes on regardless."""
+        """Withdraw a question that nobody waits for; end a process that nobody asks, that cannot answer, that goes on
+        with what was withdrawn, or that takes more memory than it may."""
         now = time.monotonic()
         if self._asked is not None and now - self._wanted > _UNWANTED_S:
             self._withdraw()
         if self._asked is not None and self._withdrawn is not None and now - self._withdrawn > _ENDS_S:
             self.close()
         if self._process is not None and self._asked is None and now - self._used > _IDLE_S:
+            self.close()
+        if self._pid and (is_stopped(self._pid) or resident_bytes(self._pid) > self._most_memory):
             self.close()
         self._reap()
 

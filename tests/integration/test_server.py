@@ -7,6 +7,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -137,6 +138,20 @@ def test_the_next_command_starts_it_where_it_is_gone_altogether(job: Target, pro
     assert endpoint_of(job.pid) != endpoint
     server_of(job.pid)
     assert probe(endpoint_of(job.pid), "eval", "--now", "1+1").stdout == "2\n"
+
+
+def test_a_job_whose_temporary_folders_are_cleaned_is_asked_and_left_as_ever(job: Target, probe: Probe) -> None:
+    endpoint = endpoint_of(job.pid)
+    folders = [Path(str(url).removeprefix("ipc://")).parent for url in (facts(job.pid).endpoint, endpoint)]
+    for folder in folders:
+        shutil.rmtree(folder)
+    until(folders[0].exists)
+    assert probe(job.pid, "eval", "--now", "1+1").stdout == "2\n"
+    assert probe(job.pid, "query", "--format", "csv", COUNT).stdout == "n\n1\n"
+    folders.append(Path(endpoint_of(job.pid).removeprefix("ipc://")).parent)
+    probe(job.pid, "detach")
+    until(lambda: not processes(NAME, endpoint) and not processes(KEEPER, endpoint), 30)
+    assert not [folder for folder in folders if folder.exists()]
 
 
 def test_the_port_is_there_again_too(start: Start, probe: Probe, tmp_path: Path) -> None:

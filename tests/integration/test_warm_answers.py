@@ -241,6 +241,14 @@ def test_a_process_that_does_not_end_a_withdrawn_question_is_ended(job: Target, 
     assert before not in answering(job) and len(answering(job)) == 1
 
 
+def test_a_process_that_is_stopped_is_ended_and_the_command_answers_itself(job: Target, probe: Probe) -> None:
+    probe(job.pid, "query", "SELECT 1")
+    (found,) = answering(job)
+    os.kill(found, signal.SIGSTOP)
+    assert probe(job.pid, "query", "--format", "csv", "SELECT 1 AS n").stdout == "n\n1\n"
+    assert found not in answering(job)
+
+
 def test_a_large_result_is_written_by_the_command(job: Target, probe: Probe) -> None:
     probe(job.pid, "query", "SELECT 1")
     (found,) = answering(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def test_a_request_waits_for_memory(
 def test_a_connection_that_cannot_be_accepted_waits(
     connections: Connections, short_folder: Path, lack: int, taken: list[list[bytes]]
 ) -> None:
-    connections._listener = short = Short(connections._listener, {"_accept": lack})
+    connections.listener.socket = short = Short(connections.listener.socket, {"_accept": lack})
     client = RawClient(f"{short_folder}/s")
     client.send([b"1", b"hello"])
     for _ in range(20):
@@ -109,3 +110,36 @@ def test_a_connection_that_cannot_be_accepted_waits(
         connections.wait(100)
     assert taken == [[b"1", b"hello"]] and not connections.trouble
     client.close()
+
+
+def test_a_removed_path_is_made_again_for_this_user_alone(tmp_path: Path, taken: list[list[bytes]]) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir(0o700)
+    connections = Connections(f"{folder}/s", {os.geteuid()}, lambda client, message: taken.append(message))
+    before = len(os.listdir("/proc/self/fd"))
+    shutil.rmtree(folder)
+    connections.maintain()
+    client = RawClient(f"{folder}/s")
+    client.send([b"1", b"hello"])
+    for _ in range(3):
+        connections.wait(100)
+    assert taken == [[b"1", b"hello"]] and folder.stat().st_mode & 0o777 == 0o700
+    client.close()
+    connections.wait(100)
+    assert len(os.listdir("/proc/self/fd")) == before
+    connections.listener.remove()
+    connections.maintain()
+    connections.close(0)
+    assert not folder.exists()
+
+
+def test_a_folder_that_others_may_enter_gets_no_socket(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir(0o700)
+    connections = Connections(f"{folder}/s", {os.geteuid()}, lambda client, message: None)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    folder.chmod(0o777)
+    connections.maintain()
+    assert not list(folder.iterdir())
+    connections.close(0)
