@@ -22,14 +22,14 @@ check: $(INSTALLED)
 fast: $(INSTALLED)
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not alone" tests/unit
 
-# Everything.  Two processes share the tests that may run side by side, long files (not those with many tests) first,
+# Everything.  Three processes share the tests that may run side by side, long files (not those with many tests) first,
 # with ruff and mypy beside them; the tests that need the machine to themselves follow.
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 lint beside
 	$(BIN)/pytest -m alone
 
 beside: $(INSTALLED)
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
 
 # Hugging Face, accelerate and Lightning, in an environment of their own, because they bring many packages.
 frameworks: $(FRAMEWORKS)/.installed

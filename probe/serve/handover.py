@@ -55,8 +55,8 @@ def spawn(command: list[str], descriptors: Mapping[int, int]) -> int:
 
 
 def remove(folder: str) -> None:
-    """Remove the folder of the server's socket."""
-    import shutil  # 4 ms, which an attach does not have
-
+    """Remove the folder of the server's socket.  Imports nothing: its user perhaps cannot read this Python."""
     with contextlib.suppress(OSError):
-        shutil.rmtree(folder)
+        for name in os.listdir(folder):
+            os.unlink(f"{folder}/{name}")
+        os.rmdir(folder)

@@ -331,4 +331,9 @@ def test_for_a_user_who_may_not_read_our_python_the_command_answers_itself(
     for _ in range(2):
         done = probe(job.pid, "query", "--format", "csv", "SELECT pid FROM probe.agents")
         assert (done.stdout, done.stderr) == (f"pid\n{job.pid}\n", "")
+    facts = agent_memory.facts(job.pid)
+    assert facts is not None
+    folder = Path(str(facts.server).removeprefix("ipc://")).parent
+    assert folder.is_dir()
     probe(job.pid, "detach")
+    until(lambda: not folder.exists(), 30)
