@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +33,7 @@ from probe.errors import Interrupted, SilentError
 from probe.tables import TABLES
 
 from ..entry import report
-from ..session import say
+from ..session import on_signals, say
 from .completion import Candidate, candidates, last_word
 from .dot_commands import is_command, offered, run
 from .shell import Shell, what_next
@@ -68,9 +69,31 @@ def interact(shell: Shell) -> None:
         output=None if sys.stdout.isatty() else create_output(stdout=sys.stderr),
     )
     say(f"{shell.title}. Statements end with `;`. .help shows commands, Ctrl-D leaves.")
-    while not shell.ended:
-        with suppress(KeyboardInterrupt):  # at the prompt it clears the line
-            _prompt_and_run(shell, session)
+    with _left_by_sigterm(shell, session):
+        while not shell.ended:
+            with suppress(KeyboardInterrupt):  # at the prompt it clears the line
+                _prompt_and_run(shell, session)
+
+
+@contextmanager
+def _left_by_sigterm(shell: Shell, session: PromptSession[str]) -> Iterator[None]:
+    """SIGTERM leaves the prompt as Ctrl-D does, which restores the terminal; and a statement with SystemExit.
+
+    An error raised by a signal's handler anywhere in prompt_toolkit can leave the terminal as it is.
+    """
+    app, pressed = session.app, False
+
+    def leave() -> None:
+        nonlocal pressed
+        pressed = shell.ended = True
+        if not app.is_running or app.loop is None:
+            sys.exit()
+        app.loop.call_soon_threadsafe(lambda: app.is_done or app.exit(exception=EOFError))
+
+    with on_signals((signal.SIGTERM,), leave):
+        yield
+    if pressed:
+        sys.exit()
 
 
 def _prompt_and_run(shell: Shell, session: PromptSession[str]) -> None:

@@ -69,6 +69,7 @@ def _draw(answer: Answer, title: str) -> list[str]:
 def _screen() -> Iterator[None]:
     """The terminal's alternate screen, so that its previous content comes back."""
     sys.stdout.write(_OTHER_SCREEN)
+    sys.stdout.flush()  # the first result may take long
     try:
         yield
     finally:

@@ -41,7 +41,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], open_steps: bool, ti
     at_terminal = sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
     with closing(Shell(one_endpoint(endpoints, words), timeout, format, open_steps, at_terminal)) as shell:
         try:
-            with on_signals((signal.SIGTERM,), sys.exit):  # so that the shell restores the terminal
+            with on_signals((signal.SIGTERM,), sys.exit):  # so that .watch restores the terminal
                 if at_terminal:
                     from ..shell.prompt import interact
 

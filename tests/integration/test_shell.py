@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -198,9 +199,11 @@ def test_an_agent_that_ends_is_reported_and_another_can_be_queried(
     shell.wait_for(r"\n42\n\(1 row")
 
 
-def test_sigterm_restores_the_terminal(terminal: Open) -> None:
+@pytest.mark.parametrize("after_s", [0.0, 0.01, 0.03, 0.1])
+def test_sigterm_restores_the_terminal(terminal: Open, after_s: float) -> None:
     shell = terminal()
     assert shell.settings != shell.before
+    time.sleep(after_s)  # the prompt's first drawing and the loading of its history go on
     shell.process.send_signal(signal.SIGTERM)
     assert shell.wait() == 130
     assert shell.settings == shell.before
