@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import protocol as wire
+from ..noop import noop
 from .listening import Listener
 
 MOST_CLIENTS = 64
@@ -151,6 +152,7 @@ class Connections:
             self.wait(max(1, int(left * 1000)))
         for client in list(self._clients.values()):
             self.drop(client)
+        self._take = noop  # whoever takes holds this: leave no cycle to the garbage collector
         self.listener.socket.close()
         os.close(self._wake)
         if self._spare >= 0:

@@ -89,7 +89,7 @@ def test_detach_leaves_no_garbage_cycles(start: Start, tmp_path: Path, probe: Pr
     target = start("witness.py", str(file), "--gloo", "--uncollected", ranks=2)
     keys.create(str(key))
     left = []
-    for _ in range(3):
+    for _ in range(6):  # one object a round is seen
         probe("attach", "--listen", "127.0.0.1", "--key", key, target.pid)
         probe(target.pid, "query", "SELECT COUNT(*) FROM python.torch_trace")
         probe(target.pid, "eval", "print(model)")
