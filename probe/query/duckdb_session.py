@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 import duckdb
@@ -77,7 +78,8 @@ class DuckDBSession:
 
     def close(self) -> None:
         try:
-            self.connection.close()
+            with suppress(duckdb.Error):  # in use by a call that repeated Ctrl-C did not wait for
+                self.connection.close()
         finally:
             del self._opened  # an error's traceback keeps this object alive, and DuckDB would complain at exit
             self.worker.close()
@@ -107,8 +109,8 @@ def interruptibly(call: Callable[[], Value], interrupt: Callable[[], None], unwa
             outcome.set_exception(error)
 
     thread = threading.Thread(target=run, name="probe-query", daemon=True)
-    thread.start()
     try:
+        thread.start()
         while thread.is_alive():
             thread.join(_JOIN_S)
             if unwanted():

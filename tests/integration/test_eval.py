@@ -22,14 +22,14 @@ JOB = Path(__file__).parent.parent / "acceptance" / "document" / "job.py"
 
 @pytest.fixture(scope="module")
 def job(start_once: Start, probe: Probe) -> Target:
-    made = start_once(JOB)
+    made = start_once(JOB, "--sleep", "0.02")
     probe("attach", made.pid)
     return made
 
 
 @pytest.fixture(scope="module")
 def ranks(start_once: Start, probe: Probe) -> Target:
-    made = start_once(JOB, ranks=2)
+    made = start_once(JOB, "--sleep", "0.02", ranks=2)
     probe("attach", made.pid)
     return made
 

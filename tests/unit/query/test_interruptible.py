@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
+import duckdb
 import pytest
 from fake_agent import FakeAgent
 from until import until
@@ -15,7 +17,7 @@ from until import until
 from probe.connection import Connection
 from probe.errors import Interrupted
 from probe.query import database
-from probe.query.duckdb_session import interruptibly
+from probe.query.duckdb_session import DuckDBSession, interruptibly
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -114,3 +116,28 @@ def test_while_rows_are_awaited(agent: Make, connected: Connect, press: Callable
         connection.query("SELECT * FROM python.torch_trace")
     assert time.monotonic() - begun < 15
     until(lambda: "cancel" in [request["kind"] for request in one.requests])
+
+
+def test_a_session_is_closed_although_a_repeated_ctrl_c_left_its_call_running() -> None:
+    session = DuckDBSession()
+    connection, ended = session.connection, threading.Event()
+
+    def call() -> None:
+        with contextlib.suppress(duckdb.InterruptException):
+            connection.sql(ENDLESS).fetchall()
+        ended.set()
+
+    threading.Thread(target=call).start()
+    try:
+        until(lambda: _is_busy(connection))
+        session.close()
+    finally:
+        until(lambda: connection.interrupt() or ended.wait(0.1))
+
+
+def _is_busy(connection: duckdb.DuckDBPyConnection) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except duckdb.Error:
+        return True
+    return False
