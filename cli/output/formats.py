@@ -178,7 +178,7 @@ def _objects(result: Tabular) -> Iterator[str]:
 
 
 def _field(value: Any) -> Any:
-    if isinstance(value, (list, dict)):
+    if isinstance(value, (list, tuple, dict)):
         return json.dumps(_jsonable(value), ensure_ascii=False)
     if value is None or (isinstance(value, (str, int, float)) and not isinstance(value, bool)):
         return value
@@ -193,7 +193,7 @@ def _jsonable(value: Any) -> Any:
         return value
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_jsonable(item) for item in value]
     if isinstance(value, dict):
         return {str(key): _jsonable(item) for key, item in value.items()}

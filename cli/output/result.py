@@ -112,10 +112,18 @@ def _values(column: pa.Array) -> list[Any]:
         zone = "Z" if column.type.tz else ""
         plain = column.cast(pa.int64()).cast(pa.timestamp(column.type.unit))
         return [text and f"{text.replace(' ', 'T')}{zone}" for text in plain.cast(pa.string()).to_pylist()]
-    values: list[Any] = column.to_pylist()
+    values: list[Any] = _dicts(column) if "map<" in str(column.type) else column.to_pylist()
     if pa.types.is_interval(column.type):
         return [None if value is None else interval(*value) for value in values]
     return values
+
+
+def _dicts(column: pa.Array) -> list[Any]:
+    """Maps as dicts; those whose keys are lists or structs as lists of pairs."""
+    try:
+        return list(column.to_pylist(maps_as_pydicts="lossy"))
+    except TypeError:
+        return list(column.to_pylist())
 
 
 def interval(months: int, days: int, nanoseconds: int) -> str:

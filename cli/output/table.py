@@ -53,7 +53,7 @@ def cell(value: Any) -> str:
         return _number(value)
     if isinstance(value, (bytes, bytearray)):
         return value.hex()
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(cell, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{plain(str(key))}: {cell(item)}" for key, item in value.items()) + "}"

@@ -71,6 +71,19 @@ def test_csv_keeps_every_digit_and_leaves_null_empty() -> None:
     assert second == ["", "nan", "", "", "", "", "", ""]
 
 
+def test_a_map_is_an_object_and_one_with_nested_keys_a_list_of_pairs() -> None:
+    plain = pa.array([[("a", 1), ("b", None)], None], pa.map_(pa.string(), pa.int64()))
+    nested = pa.array([[([1], 2)], []], pa.map_(pa.list_(pa.int64()), pa.int64()))
+    result = ArrowResult(
+        pa.table({"plain": plain, "inside": pa.array([[[("c", 2)]], []], pa.list_(plain.type)), "nested": nested})
+    )
+    first, second = json.loads(written("json", result))
+    assert first == {"plain": {"a": 1, "b": None}, "inside": [{"c": 2}], "nested": [[[1], 2]]}
+    assert second == {"plain": None, "inside": [], "nested": []}
+    assert written("csv", result).decode().splitlines()[1] == '"{""a"": 1, ""b"": null}","[{""c"": 2}]","[[[1], 2]]"'
+    assert written("table", result).decode().splitlines()[2].split("  ")[0] == "{a: 1, b: NULL}"
+
+
 def test_parquet_and_arrow_are_the_table_itself() -> None:
     plain = TABLE.drop_columns(["took"])  # parquet has no interval of months, days and nanoseconds
     assert str(parquet.read_table(io.BytesIO(written("parquet", ArrowResult(plain)))).to_pylist()) == str(
