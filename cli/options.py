@@ -145,6 +145,8 @@ def endpoint_and_text(
 ) -> tuple[str | None, str]:
     """The endpoint (or None) and the text: the last word, stdin for `-`, or a file's content.  Raises UsageError."""
     most = 1 if options or file is not None else 2
+    if file is not None and options and (others := [word for word in words if word not in options]):
+        raise UsageError(f"The {what} is given twice: in {file} and as {' '.join(others)!r}.", "Give one.")
     if len(words) > most:
         raise UsageError(f"Too many words: {' '.join(words[most - 1 :])!r}.", f"Put the {what} in quotes.")
     *before, text = words if file is None and words else [*words, ""]

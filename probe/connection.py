@@ -94,7 +94,7 @@ class Connection:
     ) -> Result:
         """The result of this SQL over all ranks.  open_steps: include the step that is still in progress.
 
-        max_fetch: the most bytes to fetch.  Raises QueryError, and SilentError if fewer than min_ranks ranks answer.
+        max_fetch: the most bytes to fetch.  Raises QueryError, and SilentError without the rows of min_ranks ranks.
         Cost: each rank sends the new rows of the streams that the tables need; it does not pause the job.
 
         Example: `job.query("SELECT step, duration FROM python.step_trace").to_pylist()`

@@ -21,7 +21,7 @@ VALID = {
     "budget_pct": "a number above 0 and at most 100: the overhead that sample=auto may cause, in percent of a step",
     "backward": "on or off",
 }
-_WRITTEN = {"sample": "sample", "budget": "budget_pct", "backward": "backward"}  # as users write them
+WRITTEN = {"sample": "sample", "budget": "budget_pct", "backward": "backward"}  # as users write them
 
 
 def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,9 +39,9 @@ def from_words(words: Sequence[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for word in words:
         written, _, text = word.partition("=")
-        if written not in _WRITTEN:
-            raise _unknown(written, _WRITTEN)
-        name = _WRITTEN[written]
+        if written not in WRITTEN:
+            raise _unknown(written, WRITTEN)
+        name = WRITTEN[written]
         if name in settings:
             raise UsageError(f"{written} is given twice.", "Give it once.")
         text = text.strip().lower()

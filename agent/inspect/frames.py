@@ -7,6 +7,7 @@ frames and the tensors in them.
 
 from __future__ import annotations
 
+import os
 import sys
 from _thread import get_ident
 from collections.abc import Iterator
@@ -46,7 +47,10 @@ def stacks() -> list[dict[str, Any]]:
     threading: Any = sys.modules.get("threading")
     named = dict(threading._active) if threading else {}
     main = threading.main_thread() if threading else None
-    return [_thread_entry(ident, frame, named.get(ident), main) for ident, frame in frames_of_others().items()]
+    entries = [_thread_entry(ident, frame, named.get(ident), main) for ident, frame in frames_of_others().items()]
+    if threading is None and len(entries) == 1:  # without threading, most programs have one thread
+        entries[0].update(native_id=os.getpid(), name="MainThread", is_main=True)
+    return entries
 
 
 def _thread_entry(ident: int, frame: FrameType | None, thread: Any, main: Any) -> dict[str, Any]:

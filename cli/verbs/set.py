@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from probe.errors import SilentError
-from probe.settings import from_words
+from probe.settings import WRITTEN, from_words
 
 from ..options import Verb, endpoint_option, one_endpoint
 from ..output.formats import Output, output_options
@@ -36,8 +36,9 @@ def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> N
       probe 4242 set sample=1
       probe 4242 set sample=auto budget=0.5% backward=off
     """
-    changes = from_words([word for word in words if "=" in word])
-    with connected(one_endpoint(endpoints, [word for word in words if "=" not in word])) as connection:
+    rest = [word for word in words if "=" not in word and word not in WRITTEN]
+    changes = from_words([word for word in words if word not in rest])
+    with connected(one_endpoint(endpoints, rest)) as connection:
         settings = connection.set(**changes)
     rows = []
     for one in settings:

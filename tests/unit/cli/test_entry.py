@@ -90,6 +90,8 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
         (["4242", "query", "-f", "/nowhere.sql"], "Cannot read the SQL from /nowhere.sql: No such file or directory."),
         (["query", "-t", "1", "2", "SELECT 1"], "Put the SQL in quotes."),
         (["1", "detach", "2"], "Several endpoints: 1, 2. Give one."),
+        (["1", "query", "-f", "x.sql", "SELECT 1"], "The SQL is given twice: in x.sql and as 'SELECT 1'. Give one."),
+        (["1", "set", "sample"], "sample= is not valid. Valid: auto, or one of"),
         (["eval"], "No code was given."),
         (["eval", "--rank", "0;3", "1"], "'0;3' is not a list of ranks. For example: --rank 0,3"),
         (["eval", "--timeout", "soon", "1"], "'soon' is not a valid float"),

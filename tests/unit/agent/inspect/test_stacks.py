@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+
+import pytest
 
 from probe.agent.inspect.frames import stacks
 from probe.snapshot.stacks import Frame, Thread, folded, short, threads_of
@@ -51,3 +55,26 @@ def test_a_path_is_shortened_to_its_meaningful_part() -> None:
     assert short("/usr/lib/python3.11/threading.py") == "threading.py"
     assert short("/usr/lib/python3.11/multiprocessing/queues.py") == "multiprocessing/queues.py"
     assert short("/home/me/train.py") == "train.py"
+
+
+ALONE = """
+import sys, time, _thread, os
+sys.path[:0] = {path!r}
+from probe.agent.inspect.frames import stacks
+if {gone}:
+    sys.modules.pop("threading", None)
+found = []
+_thread.start_new_thread(lambda: found.append(stacks()), ())
+while not found:
+    time.sleep(0.01)
+(thread,) = found[0]
+print(thread["is_main"], thread["name"], thread["native_id"] == os.getpid())
+"""
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["without threading", "with threading"])
+def test_the_one_thread_of_a_program_is_its_main_thread(gone: bool) -> None:
+    """A program that has not imported threading has no main thread by that name."""
+    code = ALONE.format(path=sys.path, gone=gone)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (told.stdout, told.stderr) == ("True MainThread True\n", "")
