@@ -60,7 +60,8 @@ def errors() -> str:
     return page(
         [
             "# Exit statuses and error codes",
-            "An error is one line on stderr: `probe: [code] what happened. What to do.` Codes and statuses are "
+            "An error is one line on stderr: `probe: [code] what happened. What to do.` Below an error in SQL is "
+            "the place in its text. Codes and statuses are "
             "stable, so scripts can rely on them.",
             "The status is 0 only if the command did what you asked. "
             f"It is {PIPE_STATUS}, with no message, if the reader of its output closed the pipe. "

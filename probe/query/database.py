@@ -30,6 +30,8 @@ from .statement import Statement
 from .subquery_folding import MaxStep, fold
 from .table_scan import TableScan
 
+# what DuckDB proposes among its own tables
+_NOT_OURS = re.compile(r'\nDid you mean "(?:information_schema\.|pg_|duckdb_|sqlite_)[^"]*"\?')
 _UNKNOWN_TABLE = re.compile(r"Table with name (\S+) does not exist")
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:not )?found|does not have a column named "([^"]+)"')
 
@@ -189,7 +191,7 @@ class Database:
                 self._connection.execute(statement.sql)
             except duckdb.Error as same:
                 error = same
-        text = str(error)
+        text = _NOT_OURS.sub("", str(error)).replace("\n\n", "\n")
         if found := _UNKNOWN_TABLE.search(text):
             short = {table.short_name: name for name, table in self._tables.items()}
             nearest = _nearest(found[1].rpartition(".")[2].strip('"!'), short)
