@@ -63,9 +63,13 @@ def chosen(links: Iterable[AgentLink], ranks: Iterable[int] | None) -> list[Agen
     return found
 
 
-def unreached(client: Client, calls: Iterable[Call]) -> list[Unreached]:
-    """The ranks that were silent before, and those that gave no answer to these calls."""
-    why = {link: f"{link.name} {link.silent}" for link in client.links if link.silent}
+def unreached(client: Client, calls: Sequence[Call]) -> list[Unreached]:
+    """The ranks that were silent before, and those that gave no answer to these calls.
+
+    A rank that has answered and then ended, as each does that is detached, was reached.
+    """
+    answered = {call.link for call in calls if call.answer is not None}
+    why = {link: f"{link.name} {link.silent}" for link in client.links if link.silent and link not in answered}
     why |= {call.link: str(call.error).rstrip(".") for call in calls if call.answer is None}
     return [Unreached(link.rank, link.pid, link.host, told) for link, told in why.items()]
 

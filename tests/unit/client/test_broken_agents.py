@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -307,3 +308,21 @@ def test_marks_of_a_kind_that_nobody_knows_and_threads_with_any_number(agent: Ma
             each.train(1, start)
     sql = "SELECT step, module, stage, SUM(duration) FROM python.torch_trace GROUP BY ALL ORDER BY ALL"
     assert connected(one).query(sql).table == connected(plain).query(sql).table
+
+
+def test_a_rank_that_has_confirmed_and_ended_before_another_answers_was_reached(
+    agent: Make, connected: Connect
+) -> None:
+    slow, fast = agent(rank=0, world_size=2), agent(rank=1, world_size=2)
+
+    def later(key: Any, request: dict[str, Any], payload: Any) -> None:
+        threading.Timer(0.5, lambda: slow.server.post(key, wire.DETACHED, left=[])).start()
+
+    def at_once(key: Any, request: dict[str, Any], payload: Any) -> None:
+        fast.server.reply(key, wire.DETACHED, left=["a callback"])
+        fast.server.connections.drop(key[0])
+
+    slow.server.handlers[wire.DETACH], fast.server.handlers[wire.DETACH] = later, at_once
+    connection = connected(slow, fast)
+    assert connection.detach() == ["rank 1: a callback"]
+    assert connection.unreached == []
