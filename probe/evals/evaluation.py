@@ -40,8 +40,9 @@ _ATTEMPTS = 4
 STAYING_S = 2.0  # after the last `stay` an agent is sure to wait this long
 _MARGIN = 2  # boundaries: one rank may be past the first before it hears of it
 _SENDING_S = 0.02  # by which a busy machine may delay a message
-# A job counts as not stepping after this many usual steps, and at least so many seconds
-_PATIENCE, _PATIENCE_S = 10, 1.0
+_LOOK_S = 1.0
+# A job counts as not stepping after this many usual steps, and at least so many seconds: checkpoints take a while
+_PATIENCE, _PATIENCE_S = 10, 5.0
 _FIRST_STEP_S = 10.0  # as long as nothing is known of its steps
 
 
@@ -206,7 +207,7 @@ class _Attempt:
                 self._stayed = time.monotonic()
                 for call in self._ranks:
                     self._client.send(call.link, wire.STAY, of=call.id.decode())
-            self._wait(min(end, time.monotonic() + _PATIENCE_S), done)
+            self._wait(min(end, time.monotonic() + _LOOK_S), done)
             if not self._snippet.now and not done():
                 self._look_for_steps(min(end, time.monotonic() + self._patience))
 

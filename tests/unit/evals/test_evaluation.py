@@ -207,6 +207,13 @@ def test_a_job_that_does_not_step_is_told_so_at_once(ranks: list[FakeAgent], con
     assert ranks[0].armed is None and ranks[1].armed is None
 
 
+def test_a_job_that_pauses_for_some_seconds_is_waited_for(ranks: list[FakeAgent], connected: Connect) -> None:
+    """It writes a checkpoint, or its machine is busy."""
+    for one in ranks:
+        one.facts["last_step_ns"] = time.monotonic_ns() - 3 * 10**9
+    assert [result.ok for result in connected(*ranks).eval("1")] == [True, True]
+
+
 def test_a_job_that_stops_stepping_after_go_is_noticed(ranks: list[FakeAgent], connected: Connect) -> None:
     ranks[0].on_run = ranks[1].on_run = lambda agent, key, count: None
     with pytest.raises(EvalError) as caught:
