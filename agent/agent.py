@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from _thread import start_new_thread
 from collections.abc import Callable
 from typing import Any
 
@@ -94,7 +95,7 @@ class Agent:
         fork.in_child(self._in_forked_child)
         self._look_for_torch()
         self._write_log()
-        sys.modules["_thread"].start_new_thread(self._run, ())
+        start_new_thread(self._run, ())
 
     def adopt(self, wanted: dict[str, Any]) -> None:
         """Apply what an attach asks of a new or a running agent.  Before start(), after that on the agent's thread.
@@ -227,7 +228,7 @@ class Agent:
         self._detach_requests.append(key)
         if len(self._detach_requests) == 1:
             # Removal waits for the training thread, so it must not keep the server from posting what that thread sends.
-            sys.modules["_thread"].start_new_thread(self._leave, ())
+            start_new_thread(self._leave, ())
 
     def _leave(self) -> None:
         self._left_behind = self.take_out()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
+from _thread import allocate_lock
 from functools import partial
 from typing import Any
 from weakref import finalize
@@ -19,7 +19,7 @@ from .noop import noop
 _TIMEOUT_S = 10.0  # a detach waits for a boundary between two steps
 
 _agent: Agent | None = None
-_lock = sys.modules["_thread"].allocate_lock()
+_lock = allocate_lock()
 
 
 def start(facts: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,8 @@ snippet would match one of the training's, which ends the job.
 
 from __future__ import annotations
 
-import sys
 import time
-from _thread import allocate_lock
+from _thread import allocate_lock, start_new_thread
 from typing import Any
 
 from ... import protocol as wire
@@ -147,7 +146,7 @@ class Evals:
             raise Refused("protocol", f"no boundary has the number {count}")
         if session.evaluation.where == "now":
             self._start(session)
-            sys.modules["_thread"].start_new_thread(session.evaluation.run_now, (self._steps.training_thread,))
+            start_new_thread(session.evaluation.run_now, (self._steps.training_thread,))
             return
         if count == -1:
             self._allow(session)

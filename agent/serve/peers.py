@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from _thread import allocate_lock, start_new_thread
 from typing import Any
 
 from ... import protocol as wire
@@ -36,7 +37,7 @@ class Peers:
         self._port: dict[str, Any] | None = None  # of this host's server: host, address, port and public key
         self._published: tuple[Place, int] | None = None  # the store that has our record, and the rank in it
         self._due = 0.0
-        self._store_lock = sys.modules["_thread"].allocate_lock()
+        self._store_lock = allocate_lock()
 
     def served(self, port: dict[str, Any] | None) -> None:
         """The server of this host listens there for other hosts, or not at all."""
@@ -55,7 +56,7 @@ class Peers:
         if wanted != self._published:
             self._due = time.monotonic() + _RETRY_S
             self._store_lock.acquire()
-            sys.modules["_thread"].start_new_thread(self._publish, wanted)
+            start_new_thread(self._publish, wanted)
 
     def ask(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         """Reply with the records of all ranks, by rank; None for a rank that has published none."""
@@ -63,7 +64,7 @@ class Peers:
             raise Refused("no-peers", f"knows no other rank: {self.state.removeprefix('off: ')}")
         place = self._published[0]
         size = int(sys.modules["torch.distributed"].get_world_size())
-        sys.modules["_thread"].start_new_thread(self._read, (key, place, size))
+        start_new_thread(self._read, (key, place, size))
 
     def remove(self) -> None:
         """Delete our record from the store, if the store still exists."""

@@ -6,8 +6,8 @@ client that is gone or stuck is dropped; so it neither delays the others nor hol
 
 from __future__ import annotations
 
-import sys
 import time
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,7 +49,7 @@ class _Call:
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
         self._error: Exception | None = None
-        self._done = sys.modules["_thread"].allocate_lock()
+        self._done = allocate_lock()
         self._done.acquire()
 
     def do(self) -> None:

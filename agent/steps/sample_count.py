@@ -7,6 +7,7 @@ Invariant: exactly one call per micro step counts, the first one on the training
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from typing import Any
 
 _MAX_DEPTH = 4  # nested containers
@@ -27,7 +28,7 @@ class SampleCount:
     def count(self, args: Any, kwargs: Any) -> None:
         """The forward tap calls this while `waiting` holds an element: this call may be the one that counts."""
         torch = sys.modules["torch"]
-        if not torch.is_grad_enabled() or sys.modules["_thread"].get_ident() != self.thread:
+        if not torch.is_grad_enabled() or get_ident() != self.thread:
             return  # an evaluation, or a call on another thread
         if torch._C._get_tracing_state() is not None:
             return  # while tracing, reading a size would add an operation to the graph

@@ -7,6 +7,7 @@ Invariant: every boundary increments `count` exactly once, on the training threa
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -161,7 +162,7 @@ def _make_stepped(steps: Steps, stream: Stream) -> Callable[[Any, int, int], Non
         serial: int,
         now: int,
         steps: Steps = steps,
-        ident: Any = sys.modules["_thread"].get_ident,
+        ident: Any = get_ident,
         claim: Any = stream.claim,
         pack_into: Any = stream.pack_into,
         buffer: Any = stream.buffer,

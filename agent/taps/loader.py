@@ -7,6 +7,7 @@ Invariant: the job gets what torch's own __next__ returns or raises.
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
@@ -102,7 +103,7 @@ def _fields(iterator: Any, sampler: Any, name: str) -> dict[str, Any]:
 
 
 def _wrap(original: Any, context: TapContext, serial_of: Callable[[Any], int], report_fault: ReportFault) -> Any:
-    clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, context.streams[LOADS].append
+    clock, ident, append = perf_counter_ns, get_ident, context.streams[LOADS].append
     loading = context.boundary.loading
 
     def record(iterator: Any, start: int, ready: int, outstanding: int, flags: int) -> None:

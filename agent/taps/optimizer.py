@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from _thread import get_ident
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from time import perf_counter_ns
@@ -129,7 +130,7 @@ def _stepped(context: TapContext, timed: list[bool], report_fault: ReportFault) 
         serial_of: Any = modules.serials.get,
         timed: list[bool] = timed,
         append: Any = context.streams[SPANS].append,
-        ident: Any = sys.modules["_thread"].get_ident,
+        ident: Any = get_ident,
         boundary: Any = context.steps.stepped,
     ) -> None:
         now = clock()

@@ -9,6 +9,7 @@ while no other thread can run and none is inside that iteration.
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
@@ -95,7 +96,7 @@ def _functions(
     leave: Callable[..., Any],
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """The hooks before and after a step, and the record_function around all of it, which itself takes 0.1 ms."""
-    clock, ident, append = perf_counter_ns, sys.modules["_thread"].get_ident, context.streams[SPANS].append
+    clock, ident, append = perf_counter_ns, get_ident, context.streams[SPANS].append
     modules, steps, serials = context.modules, context.steps, context.modules.serials
     opened: dict[int, int] = {}  # thread -> when it entered the step that is about to begin
     starts: dict[int, int] = {}  # id(optimizer) -> start of its running step

@@ -5,7 +5,7 @@ Invariant: a tap that raises is turned off and named; the training step never se
 
 from __future__ import annotations
 
-import sys
+from _thread import allocate_lock
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
@@ -36,7 +36,7 @@ class TorchTaps:
             raise
         self._taps = tuple(self.by_name.values())  # two threads may take the taps out at once: one clears by_name
         # Held while taps are switched; never released again once they are removed.
-        self._gate = sys.modules["_thread"].allocate_lock()
+        self._gate = allocate_lock()
         context.sampling.switch_taps = self._switch
 
     def _switch(self, flags: int, measured: bool) -> None:

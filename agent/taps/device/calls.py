@@ -7,7 +7,7 @@ is still an int, because a call in flight may end in a function that knows nothi
 
 from __future__ import annotations
 
-import sys
+from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
@@ -23,7 +23,7 @@ Functions = dict[str, Any]
 
 def around_calls(clocks: DeviceClocks) -> Callable[[Functions], Functions]:
     """For Forward: wraps its functions so that they also time the call on the module's device."""
-    on, end, ident = clocks.on, clocks.end, sys.modules["_thread"].get_ident
+    on, end, ident = clocks.on, clocks.end, get_ident
     entering: dict[int, Any] = {}  # by thread; from before() to clock()
     unseen(*clocks_code)
 
@@ -59,7 +59,7 @@ def marks_on(
     clocks: DeviceClocks, marks: Stream, host_writer: Callable[..., Callable[[Any], None]]
 ) -> Callable[[int, int], Callable[[Any], None]]:
     """For Backward: makes the hooks that write a mark so that they also time it on the device."""
-    on, ident, clock_of, append = clocks.on, sys.modules["_thread"].get_ident, clocks.of_serial, marks.append
+    on, ident, clock_of, append = clocks.on, get_ident, clocks.of_serial, marks.append
     report_fault = clocks.report_fault  # a graph that the job keeps holds these hooks: they must not hold the clocks
 
     def writer(serial: int, kind: int) -> Callable[[Any], None]:
@@ -87,7 +87,7 @@ def passes_on(
     clocks: DeviceClocks, append: Callable[..., Any], wrap_engine: Callable[..., Callable[..., Any]]
 ) -> Callable[..., Any]:
     """For Backward: replaces the engine by one that also times its passes on the current device."""
-    on, ident = clocks.on, sys.modules["_thread"].get_ident
+    on, ident = clocks.on, get_ident
     under_way: dict[int, list[Any]] = {}  # by thread: where its passes began on a device, innermost last
 
     def end(start: int, *values: int) -> None:

@@ -8,6 +8,7 @@ context there.
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections import deque
 from time import sleep
 from typing import Any
@@ -43,7 +44,7 @@ class DeviceClocks:
 
     def __init__(self, cuda: Cuda, rows: Stream, modules: Modules, report_fault: ReportFault) -> None:
         self._cuda, self._rows, self._modules, self.report_fault = cuda, rows, modules, report_fault
-        self._ident = sys.modules["_thread"].get_ident
+        self._ident = get_ident
         self._fresh: deque[Any] = deque()
         self.of_index: dict[int, DeviceClock] = {}  # by device index
         self._by_serial: dict[int, DeviceClock | None] = {}  # None: the module cannot be timed

@@ -9,6 +9,7 @@ Invariant: a graph may outlive the tap, and its hooks then do nothing (rows.py).
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -46,7 +47,7 @@ class Backward(Tap):
         self._spare: deque[Any] = deque()
         self._handles: deque[Any] = deque(maxlen=_LATEST)  # of hooks behind first nodes; each refers to its node weakly
         self._writers: deque[dict[int, Any]] = deque(maxlen=_LATEST)  # marks that these hooks and first nodes write
-        self._marks, self._ident = context.streams[MARKS], sys.modules["_thread"].get_ident
+        self._marks, self._ident = context.streams[MARKS], get_ident
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
         self._engine = self._engine_homes[1]._engine_run_backward
         self._samples, self._sampling = context.steps.samples, context.sampling

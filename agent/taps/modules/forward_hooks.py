@@ -10,6 +10,7 @@ Invariant: torch iterates over these dicts during a call, so they change only wh
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns
 from types import SimpleNamespace
@@ -68,7 +69,7 @@ class ForwardHooks(Tap):
 def _hooks(
     mode: SimpleNamespace, spans: Stream, backward: Backward, report_fault: ReportFault
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    clock, ident, raised = perf_counter_ns, sys.modules["_thread"].get_ident, sys.exc_info
+    clock, ident, raised = perf_counter_ns, get_ident, sys.exc_info
     mark, row, row_and_marks = mark_before(backward), row_after(spans, backward), row_and_marks_after(spans, backward)
     is_compiling = sys.modules["torch"].compiler.is_compiling
     under_way: dict[int, list[tuple[int, int, int, Any]]] = {}  # thread -> its calls: id, start, number, exception

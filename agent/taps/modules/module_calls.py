@@ -10,6 +10,7 @@ Invariant: a module's mark is on a node that was made inside its call.
 from __future__ import annotations
 
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
@@ -38,7 +39,7 @@ def row_after(spans: Stream, backward: Backward) -> After:
         claim: Any = spans.claim,
         pack_into: Any = spans.pack_into,
         buffer: Any = spans.buffer,
-        ident: Any = sys.modules["_thread"].get_ident,
+        ident: Any = get_ident,
         backward: Any = backward,
     ) -> None:
         end = clock()
@@ -67,7 +68,7 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
         claim: Any = spans.claim,
         pack_into: Any = spans.pack_into,
         buffer: Any = spans.buffer,
-        ident: Any = sys.modules["_thread"].get_ident,
+        ident: Any = get_ident,
         tensor_type: Any = sys.modules["torch"].Tensor,
         begun: Any = backward.begun,
         place: int = REMEMBERED - 1,
