@@ -22,7 +22,8 @@ from .refusals import refusal
 PREFIX = "probe-attach-"
 SOCKET = "s"
 DIRECTORIES = ("/tmp", "/dev/shm", "/var/tmp", "/run")  # after the target's own TMPDIR
-_OURS = re.compile(r"probe-attach-[0-9a-f]{16}|probe-\d+-[0-9a-f]{8}")  # a rendezvous; the folder of an agent's socket
+_OURS = re.compile(r"probe-attach-[0-9a-f]{16}|probe-(\d+)-[0-9a-f]{8}")  # a rendezvous; of a user's agent or server
+_SOCKETS = re.compile(rf"{SOCKET}|server|\d+-\d+\.sock")
 _ROOM = 107 - len(f"/{PREFIX}{'0' * 16}/{SOCKET}")  # bytes of a socket's path that the target connects to
 STALE_SECONDS = 60.0  # younger ones may be about to be bound
 
@@ -79,27 +80,38 @@ class Rendezvous:
 
 
 def sweep(parent: int) -> None:
-    """Remove what killed commands and killed targets left in this directory: old folders in which nobody listens."""
+    """Remove what killed commands and killed targets left in this directory: old folders in which nobody listens.
+
+    What is not certainly ours stays: another owner or mode than we give, another name, anything but sockets in it.
+    """
     for name in os.listdir(parent):
-        if _OURS.fullmatch(name):
+        if match := _OURS.fullmatch(name):
             with contextlib.suppress(OSError):
-                _sweep_one(parent, name)
+                _sweep_one(parent, name, match[1])
 
 
-def _sweep_one(parent: int, name: str) -> None:
-    facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    if time.time() - facts.st_mtime < STALE_SECONDS:
-        return
+def _sweep_one(parent: int, name: str, uid: str | None) -> None:
     directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     try:
+        found = os.fstat(directory)
+        private = stat.S_IMODE(found.st_mode) == 0o700 and uid in (None, str(found.st_uid))
+        if not private or time.time() - found.st_mtime < STALE_SECONDS:
+            return
         sockets = os.listdir(directory)
-        if any(_is_answered(directory, each) for each in sockets):
+        if not all(_is_left_socket(directory, each, found.st_uid) for each in sockets):
             return
         for each in sockets:
             os.unlink(each, dir_fd=directory)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=parent)
+
+
+def _is_left_socket(directory: int, name: str, uid: int) -> bool:
+    """Whether it is one of ours in which nobody listens."""
+    found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    ours = _SOCKETS.fullmatch(name) and stat.S_ISSOCK(found.st_mode) and found.st_uid == uid
+    return bool(ours) and not _is_answered(directory, name)
 
 
 def _is_answered(directory: int, name: str) -> bool:

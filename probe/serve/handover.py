@@ -18,6 +18,7 @@ SERVER, KEEPER, ANSWERS = "probe-server", "probe-keeper", "probe-answers"  # the
 SERVER_MODULE, KEEPER_MODULE = "probe.serve.server", "probe.serve.keeper"
 ANSWERS_MODULE = "probe.cli.answers"  # named here only: it writes answers as the command does
 IPC, CONFIG, TCP = 3, 4, 5  # descriptors: the two sockets listen, the file has what config() returns
+SOCKET = "server"  # in its folder
 _MOST_BYTES = 1 << 20
 _FREE = 10  # a descriptor that no process uses by number
 
@@ -56,7 +57,6 @@ def spawn(command: list[str], descriptors: Mapping[int, int]) -> int:
 
 def remove(folder: str) -> None:
     """Remove the folder of the server's socket.  Imports nothing: its user perhaps cannot read this Python."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            os.unlink(f"{folder}/{name}")
-        os.rmdir(folder)
+    for remove, path in ((os.unlink, f"{folder}/{SOCKET}"), (os.rmdir, folder)):
+        with contextlib.suppress(OSError):  # a folder with something else in it stays
+            remove(path)

@@ -19,11 +19,10 @@ from typing import Any
 
 from ..attach.refusals import refusal
 from ..protocol import CONTROL, READ
-from .handover import CONFIG, IPC, KEEPER_MODULE, TCP, command, remove, spawn
+from .handover import CONFIG, IPC, KEEPER_MODULE, SOCKET, TCP, command, remove, spawn
 
 _DIRECTORIES = ("/tmp", "/dev/shm", "/var/tmp", "/run")  # after TMPDIR
 _MOST_FOLDER = 60  # bytes; readers prepend /proc/PID/root
-_SOCKET = "server"
 _WAITING = 128  # clients, while there is no server
 
 
@@ -49,7 +48,7 @@ class Prepared:
         except BaseException:
             self.close()
             raise
-        self.endpoint = f"ipc://{self._folder}/{_SOCKET}"
+        self.endpoint = f"ipc://{self._folder}/{SOCKET}"
         self.served: dict[str, Any] = {"server": self.endpoint, "tcp": None}
         if listen is not None and tcp is not None:
             self.served["tcp"] = {"host": listen["host"], "address": listen["address"], "port": tcp,
@@ -119,7 +118,7 @@ class Prepared:
 
     def _bind_path(self) -> None:
         made = self._socket(socket.AF_UNIX)
-        path = f"{self._folder}/{_SOCKET}"
+        path = f"{self._folder}/{SOCKET}"
         made.bind(path)
         os.chmod(path, 0o600)
         _give(path, self._uid, self._gid)

@@ -318,7 +318,7 @@ def test_a_stale_folder_is_removed_unless_somebody_listens_in_it(start: Start, n
 
     target = start("waiting.py", "sleep")
     directory = f"/tmp/{name}"
-    os.mkdir(directory)
+    os.mkdir(directory, 0o700)
     try:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"{directory}/s")
