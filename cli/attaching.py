@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,57 +12,17 @@ import click
 from probe.errors import EndpointError, ProbeError, SilentError
 from probe.text import title
 
+from .choosing import is_launcher
 from .session import say
 
 if TYPE_CHECKING:
     from probe.attach import Attached
     from probe.attach.listening import Listen
     from probe.connection import Connection
-    from probe.host.processes import Process
 
 # Taps that are off because they were never tested on a GPU, and what the job then lacks.
 _ON_DEVICES = {"device": "device times and memory", "collectives": "collectives and the Flight Recorder"}
 _POLL_S = 0.5  # a look at the processes takes some milliseconds
-# Programs that start ranks: they import torch too, and look like a rank until their ranks appear.
-LAUNCHER = re.compile(r"(\S+(\s-\S+)*\s)?(\S*/)?(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)(\s|$)")
-
-
-def ranks_of(pids: Iterable[int]) -> dict[int, int | None]:
-    """pid -> rank of the ranks at or below these processes.  Raises EndpointError.
-
-    A pid with no rank below it stands for itself: attaching to it tells why it cannot be a rank.
-    """
-    from probe.host import processes
-
-    ranks: dict[int, int | None] = {}
-    for pid in pids:
-        found = processes.ranks_below(pid)
-        if any(map(is_launcher, found)):
-            raise EndpointError(f"The job of pid {pid} has no ranks yet.", "Try again in a moment.", code="no-ranks")
-        if any(rank.rank is None for rank in found) and len(programs := _python_programs(pid)) > 1:
-            names = ", ".join(map(str, programs))
-            raise EndpointError(f"None of the programs below pid {pid} is a rank.", f"Give one: {names}.", "no-ranks")
-        ranks |= {rank.pid: rank.rank for rank in found} or {pid: None}
-    return ranks
-
-
-def _python_programs(pid: int) -> list[int]:
-    """The Python processes at or below pid that no other Python process among them started."""
-    from probe.host import processes
-
-    family = (each for each in processes.descendants(pid) if each != os.getpid())
-    inside: set[int] = set()
-    programs = []
-    for process in filter(None, map(processes.process, family)):  # parents come before their children
-        if process.ppid in inside or process.is_python:
-            inside.add(process.pid)
-            programs += [process.pid] if process.ppid not in inside else []
-    return programs
-
-
-def is_launcher(process: Process) -> bool:
-    """Whether the process starts ranks without being one."""
-    return process.rank is None and bool(LAUNCHER.match(process.command))
 
 
 @dataclass(frozen=True)

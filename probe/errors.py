@@ -139,7 +139,7 @@ class EndpointError(ProbeError):
         "no-such-host": "The host of a tcp:// endpoint has no address.",
         "unreachable": "Nothing accepts connections at that address.",
         "not-an-agent": "Something other than an agent listens at that port.",
-        "several-jobs": "No endpoint was given, and several jobs are attached.",
+        "several-jobs": "The endpoint or pid stands for several jobs.",
         "rank-twice": "Two of the agents have the same rank, so they belong to different jobs.",
         "no-ranks": "No process at or below the given one is a rank of a training job.",
         "open-files": "So many ranks need more open files than the limit allows.",

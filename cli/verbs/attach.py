@@ -9,7 +9,8 @@ import click
 
 from probe.errors import UsageError
 
-from ..attaching import Wanted, attach_as_they_come, attach_each, ranks_of
+from ..attaching import Wanted, attach_as_they_come, attach_each
+from ..choosing import check_is_one_job, ranks_of
 from ..options import pid_of, process_option, timeout_option
 from ..program import VERBS
 
@@ -19,14 +20,15 @@ from ..program import VERBS
 @process_option
 @timeout_option(10.0, "Seconds that each process may take.")
 @click.option("--follow", is_flag=True, help="Stay until these PIDs end, and attach to ranks they start later.")
+@click.option("--all", "every_job", is_flag=True, help="Attach to every job below a PID, if there are several.")
 @click.option("--name", metavar="NAME", help="Name the job: probe NAME query …")
 @click.option("--listen", "place", metavar="HOST[:PORT]",
               help="Also accept queries from other hosts, at PORT or any free port. Needs a key.")  # fmt: skip
 @click.option("--no-server", is_flag=True, help="Start no server beside the job; commands ask the agents themselves.")
 @click.option("--key", metavar="FILE", help="Only holders of this key may query. Default: $PROBE_KEY.")
 def command(
-    words: Sequence[str], endpoints: Sequence[str], timeout: float, follow: bool, name: str | None, place: str | None,
-    key: str | None, no_server: bool,
+    words: Sequence[str], endpoints: Sequence[str], timeout: float, follow: bool, every_job: bool, name: str | None,
+    place: str | None, key: str | None, no_server: bool,
 ) -> None:  # fmt: skip
     """Attach to a running job: all ranks under each PID.
 
@@ -41,6 +43,7 @@ def command(
       probe attach 4242                  the pid of torchrun, or of one process
       probe attach 4250 4251             the pids of ranks (srun, mpirun)
       probe attach --follow 4242         also after restarts
+      probe attach --all 4000            every job below a shell
       probe attach --name exp7 4242      then: probe exp7 query "SELECT …"
       probe attach --listen 0.0.0.0:29600 --key job.key 4242
     """
@@ -57,9 +60,11 @@ def command(
     elif key is not None:
         raise UsageError("--key is for --listen.", "For example: --listen 0.0.0.0 --key job.key")
     if follow:
+        for pid in pids if not every_job else ():
+            check_is_one_job(pid)
         attach_as_they_come(pids, wanted)
     else:
-        attach_each(ranks_of(pids), wanted)
+        attach_each(ranks_of(pids, every_job), wanted)
 
 
 def checked_name(name: str | None) -> str:

@@ -19,7 +19,8 @@ import click
 
 from probe.errors import EndpointError, UsageError
 
-from ..attaching import Wanted, attach_each, detach_all, ranks_of
+from ..attaching import Wanted, attach_each, detach_all
+from ..choosing import ranks_of
 from ..evaluating import evaluate
 from ..output.formats import Output
 from ..output.result import ArrowResult

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..attaching import ranks_of, who
+from ..attaching import who
+from ..choosing import ranks_of
 from ..options import process_argument
 from ..output.formats import Output, output_options
 from ..output.result import Records
@@ -33,7 +34,7 @@ def command(pid: int | None, output: Output) -> None:
     """
     from probe.attach import doctor
 
-    pids = ranks_of([pid]) if pid is not None else {}
+    pids = ranks_of([pid], every_job=True) if pid is not None else {}
     checked: list[tuple[int | None, int | None, list[Condition]]] = [(None, None, doctor.of_machine())]
     checked += [(rank, pid, doctor.of_process(pid)) for pid, rank in pids.items()]
     if output.is_default:

@@ -17,7 +17,8 @@ import pytest
 
 import probe
 from probe.attach import Attached
-from probe.cli.attaching import Wanted, attach_each, is_launcher, line
+from probe.cli.attaching import Wanted, attach_each, line
+from probe.cli.choosing import is_launcher
 from probe.cli.entry import run
 from probe.cli.verbs.eval import parse_ranks
 from probe.cli.verbs.list import records

@@ -1,0 +1,87 @@
+"""Which processes a pid on the command line stands for: the ranks of one job.
+
+Called by attach, doctor and demo.  Invariant: a pid with several jobs below it stands for none of them by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from probe.errors import EndpointError
+from probe.text import grouped
+
+if TYPE_CHECKING:
+    from probe.host.processes import Process
+
+# Programs that start ranks: they import torch too, and look like a rank until their ranks appear.
+LAUNCHER = re.compile(r"(\S+(\s-\S+)*\s)?(\S*/)?(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)(\s|$)")
+
+
+def ranks_of(pids: Iterable[int], every_job: bool = False) -> dict[int, int | None]:
+    """pid -> rank of the ranks at or below these processes.  every_job: a pid may stand for several jobs.
+
+    A pid with no rank below it stands for itself: attaching to it tells why it cannot be a rank.  Raises EndpointError;
+    on a terminal, the user is asked first whether all jobs below a pid are meant.
+    """
+    from probe.host import processes
+
+    ranks: dict[int, int | None] = {}
+    for pid in pids:
+        found = processes.ranks_below(pid)
+        if any(map(is_launcher, found)):
+            raise EndpointError(f"The job of pid {pid} has no ranks yet.", "Try again in a moment.", code="no-ranks")
+        if any(rank.rank is None for rank in found) and len(programs := _python_programs(pid)) > 1:
+            names = ", ".join(map(str, programs))
+            raise EndpointError(f"None of the programs below pid {pid} is a rank.", f"Give one: {names}.", "no-ranks")
+        if not every_job:
+            _check_is_one_job(pid, found)
+        ranks |= {rank.pid: rank.rank for rank in found} or {pid: None}
+    return ranks
+
+
+def check_is_one_job(pid: int) -> None:
+    """Raises EndpointError if several jobs run at or below this process, unless the user says that all are meant."""
+    from probe.host.processes import ranks_below
+
+    _check_is_one_job(pid, ranks_below(pid))
+
+
+def _check_is_one_job(pid: int, ranks: Sequence[Process]) -> None:
+    """Several jobs: two ranks have the same number."""
+    if len({each.rank for each in ranks}) == len(ranks):
+        return
+    jobs = grouped((each.ppid if (each.world_size or 1) > 1 else each.pid, each) for each in ranks)
+    names = "; ".join(f"{job} ({_what(each)})" for job, each in jobs.items())
+    message = f"Below pid {pid} are {len(jobs)} jobs: {names}."
+    if sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(f"{message} Attach to all of them?", err=True):
+        return
+    raise EndpointError(message, "Give one of them, or --all.", "several-jobs")
+
+
+def _what(ranks: Sequence[Process]) -> str:
+    return f"{len(ranks)} ranks" if len(ranks) > 1 else f"pid {ranks[0].pid}"
+
+
+def is_launcher(process: Process) -> bool:
+    """Whether the process starts ranks without being one."""
+    return process.rank is None and bool(LAUNCHER.match(process.command))
+
+
+def _python_programs(pid: int) -> list[int]:
+    """The Python processes at or below pid that no other Python process among them started."""
+    from probe.host import processes
+
+    family = (each for each in processes.descendants(pid) if each != os.getpid())
+    inside: set[int] = set()
+    programs = []
+    for process in filter(None, map(processes.process, family)):  # parents come before their children
+        if process.ppid in inside or process.is_python:
+            inside.add(process.pid)
+            programs += [process.pid] if process.ppid not in inside else []
+    return programs
