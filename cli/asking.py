@@ -74,13 +74,14 @@ class _Asking:
         self._server = client.server(url)
         self._link = client.link(Address(url), self._server)
         self._endpoint = ""
+        self._skipped: Sequence[str] = ()
         self._result: Header | None = None
         self._sink: BinaryIO = io.BytesIO()  # until there is a result
         self._bytes = 0
         self._opened = contextlib.ExitStack()
 
     def ask(self, resolved: Resolved, question: Mapping[str, Any]) -> bool:
-        self._endpoint = resolved.endpoint
+        self._endpoint, self._skipped = resolved.endpoint, resolved.skipped
         ids = [each.facts.id for each in resolved.addresses]
         call = self._client.send(
             self._link, wire.QUERY, protocol=wire.PROTOCOL, ids=ids if all(ids) else None,
@@ -138,7 +139,7 @@ class _Asking:
     def _tell(self, lines: Sequence[str]) -> None:
         if self._is_guessed:
             say_guessed(self._endpoint)
-        for line in lines:
+        for line in (*self._skipped, *lines):
             say(line)
 
 

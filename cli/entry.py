@@ -19,6 +19,7 @@ import click
 from probe.errors import Interrupted, OutputError, ProbeError, UsageError
 
 from .argv import arrange
+from .output.printable import Printable
 from .program import VERBS, program
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
@@ -45,6 +46,7 @@ def main() -> NoReturn:
         # A character that the terminal cannot show must not end the command.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+        setattr(sys, name, Printable(stream))
     status = run(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from probe.errors import SnippetFailed
 from probe.text import span, title
 
+from .output.printable import writer_of_output
 from .output.rank_output import RankOutput
 from .session import say
 
@@ -25,7 +25,7 @@ def evaluate(
     """Run the code; show what it printed and returned, then where it ran.  Raises SnippetFailed if it raised."""
     asked = ranks or [facts.rank or 0 for facts in connection.agents]
     outputs = {
-        name: RankOutput(asked, partial(print, end="", file=stream, flush=True))
+        name: RankOutput(asked, writer_of_output(stream))
         for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr))
     }
 

@@ -44,6 +44,8 @@ def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connectio
     with connect(endpoint, timeout) as connection, cancelled_by_signals(connection.cancel):
         if endpoint is None:
             say_guessed(connection.endpoint)
+        for line in connection.skipped:
+            say(line)
         try:
             yield connection
         finally:

@@ -43,13 +43,14 @@ class Connection:
     Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
 
     notes: what the user should know about the last call, except query(), whose Result has its own; unreached: the ranks
-    that the last stacks(), set() or detach() did not reach.
+    that the last stacks(), set() or detach() did not reach; skipped: a line about each process that was left out when
+    the endpoint was looked up, because it only looks as if it had an agent.
     """
 
     def __init__(
         self, resolved: Resolved, timeout: float = 10.0, key: str | None = None, role: str = wire.CONTROL
     ) -> None:
-        self.endpoint, self.timeout = resolved.endpoint, timeout
+        self.endpoint, self.timeout, self.skipped = resolved.endpoint, timeout, resolved.skipped
         self.notes: list[str] = []
         self.unreached: list[Unreached] = []
         make_room(len(resolved.addresses))

@@ -13,6 +13,7 @@ from decimal import Decimal
 from textwrap import wrap
 from typing import Any
 
+from .printable import printable
 from .result import Tabular
 
 GAP = "  "
@@ -71,10 +72,8 @@ def _number(value: Any) -> str:
 
 
 def plain(text: str) -> str:
-    """The text on one line; characters that would move a terminal's cursor or colour it are escaped."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    """The text on one line, printable."""
+    return text if text.isprintable() else printable(text).replace("\n", r"\n").replace("\t", r"\t")
 
 
 def text_width(text: str) -> int:

@@ -33,6 +33,7 @@ from probe.errors import Interrupted, SilentError
 from probe.tables import TABLES
 
 from ..entry import report
+from ..output.printable import unescaped
 from ..session import on_signals, say
 from .completion import Candidate, candidates, last_word
 from .dot_commands import is_command, offered, run
@@ -66,7 +67,7 @@ def interact(shell: Shell) -> None:
         key_bindings=_keys(),
         enable_suspend=True,
         # Results may be redirected: the prompt stays on the terminal.
-        output=None if sys.stdout.isatty() else create_output(stdout=sys.stderr),
+        output=create_output(stdout=unescaped(sys.stdout if sys.stdout.isatty() else sys.stderr)),
     )
     say(f"{shell.title}. Statements end with `;`. .help shows commands, Ctrl-D leaves.")
     with _left_by_sigterm(shell, session):

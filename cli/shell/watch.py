@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from probe.errors import Interrupted
 
 from ..output import table
+from ..output.printable import printable, unescaped
 from ..session import say
 from .shell import Answer, Shell
 
@@ -60,21 +61,26 @@ def _draw(answer: Answer, title: str) -> list[str]:
     size = shutil.get_terminal_size()
     seen = frame(answer, title, size.columns, size.lines - 1)
     status = table.cut(answer.summary(f", {time.strftime('%H:%M:%S')}; press any key to stop"), size.columns)
-    sys.stdout.write(_HOME + "\n".join(line + _REST_OF_LINE for line in (*seen, status)) + _REST_OF_SCREEN)
-    sys.stdout.flush()
+    lines = (f"{printable(line)}{_REST_OF_LINE}" for line in (*seen, status))
+    _move(_HOME + "\n".join(lines) + _REST_OF_SCREEN)
     return seen
 
 
 @contextmanager
 def _screen() -> Iterator[None]:
     """The terminal's alternate screen, so that its previous content comes back."""
-    sys.stdout.write(_OTHER_SCREEN)
-    sys.stdout.flush()  # the first result may take long
+    _move(_OTHER_SCREEN)
     try:
         yield
     finally:
-        sys.stdout.write(_OWN_SCREEN)
-        sys.stdout.flush()
+        _move(_OWN_SCREEN)
+
+
+def _move(sequence: str) -> None:
+    """At once: the next result may take long."""
+    stream = unescaped(sys.stdout)
+    stream.write(sequence)
+    stream.flush()
 
 
 @contextmanager

@@ -73,6 +73,6 @@ def checked_name(name: str | None) -> str:
 
     if name is None or (name not in VERBS and is_name(name)):
         return name or ""
-    malformed = "it is empty, contains : / , or a space, or begins with a dash"
+    malformed = "it is empty, contains : / , a space or what cannot be printed, or begins with a dash"
     why = "it is a verb" if name in VERBS else "it would be a pid" if name.isdigit() else malformed
     raise UsageError(f"{name!r} cannot be a name: {why}.", "Use letters, digits and dashes: --name exp7")

@@ -47,8 +47,11 @@ def command(pid: int | None, output: Output) -> None:
     servers = processes.with_argument(SERVER_MODULE)
     ours = {os.getpid(), *servers, *processes.with_argument(KEEPER_MODULE)}
     found = [p for p in processes.python_processes() if p.pid not in ours and (below is None or p.pid in below)]
-    attached = {address.pid: address.facts for each in endpoints.jobs() for address in each.addresses}
+    skipped = list[str]()
+    attached = {address.pid: address.facts for each in endpoints.jobs(skipped) for address in each.addresses}
     output.show(records(found, attached, {} if pid is not None else servers))
+    for line in skipped:
+        say(line)
     if not found:
         say("None of your Python processes is running.")
 

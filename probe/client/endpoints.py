@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ..errors import EndpointError
@@ -36,29 +36,34 @@ class Address(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """endpoint: as one would write it; addresses: of each agent, by rank if that is known."""
+    """endpoint: as one would write it; addresses: of each agent, by rank if that is known; skipped: a line about each
+    process that only looks as if it had an agent."""
 
     endpoint: str
     addresses: list[Address]
+    skipped: Sequence[str] = ()
 
 
 def resolve(text: str | None = None) -> Resolved:
     """The agents of an endpoint; if None, of the only attached job.  Raises EndpointError."""
     if text is None or not text.strip():
         return _only_job()
-    parts = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    found = {address.url: address for part in parts for address in _addresses(part)}
-    return Resolved(",".join(parts), list(found.values()))
+    parts, skipped = list(dict.fromkeys(part.strip() for part in text.split(","))), list[str]()
+    found = {address.url: address for part in parts for address in _addresses(part, skipped)}
+    return Resolved(",".join(parts), list(found.values()), skipped)
 
 
-def jobs() -> list[Resolved]:
-    """Every attached job on this machine: ranks under one launcher are one job."""
-    return _by_job(_attached())
+def jobs(skipped: list[str] | None = None) -> list[Resolved]:
+    """Every attached job on this machine: ranks under one launcher are one job.
+
+    skipped: gets a line about each process that only looks as if it had an agent.
+    """
+    return _by_job(_attached(skipped))
 
 
 def is_name(text: str) -> bool:
     """Whether this may name an attached job: it must not look like any other form of endpoint."""
-    return bool(_NAME.fullmatch(text)) and not text.isdigit()
+    return bool(_NAME.fullmatch(text)) and text.isprintable() and not text.isdigit()
 
 
 def host_and_port(text: str) -> tuple[str, int] | None:
@@ -67,31 +72,36 @@ def host_and_port(text: str) -> tuple[str, int] | None:
     return (match[1].strip("[]"), int(match[2])) if match and 0 < int(match[2]) < 1 << 16 else None
 
 
-def _addresses(text: str) -> list[Address]:
+def _addresses(text: str, skipped: list[str]) -> list[Address]:
     for form in _FORMS:
         match = re.fullmatch(form.pattern, text, re.DOTALL)
-        found = None if match is None else form.addresses(match)
+        found = None if match is None else form.addresses(match, skipped)
         if found is not None:
             return found
     raise EndpointError(f"{text!r} is no endpoint.", f"An endpoint is {FORMS}.")
+
+
+def _is_pid(digits: str) -> bool:
+    return 0 < int(digits) < 1 << 31
 
 
 def _at_port(place: str, whole_job: bool = False) -> list[Address] | None:
     return None if host_and_port(place) is None else [Address(f"tcp://{place}", whole_job=whole_job)]
 
 
-def _of_pid(pid: int) -> list[Address]:
-    said = agent_memory.facts(pid)
+def _of_pid(pid: int, skipped: list[str]) -> list[Address]:
+    said = agent_memory.facts(pid, skipped)
     if said is not None:
         return [address_of(pid, said)]
-    below = [address_of(each, said) for each in descendants(pid)[1:] if (said := agent_memory.facts(each)) is not None]
+    found = ((each, agent_memory.facts(each, skipped)) for each in descendants(pid)[1:])
+    below = [address_of(each, said) for each, said in found if said is not None]
     if not below:
         raise _absent(pid)
     return _one_job(below, f"Below pid {pid}")
 
 
-def _named(name: str) -> list[Address]:
-    everyone = list(_attached())
+def _named(name: str, skipped: list[str]) -> list[Address]:
+    everyone = list(_attached(skipped))
     found = [address for address in everyone if address.facts.name == name]
     if not found:
         names = sorted({address.facts.name for address in everyone if address.facts.name})
@@ -107,8 +117,8 @@ def _one_job(found: list[Address], where: str) -> list[Address]:
     return sorted(found, key=_rank)
 
 
-def _attached() -> Iterable[Address]:
-    return (address_of(pid, said) for pid, said in agent_memory.attached())
+def _attached(skipped: list[str] | None) -> Iterable[Address]:
+    return (address_of(pid, said) for pid, said in agent_memory.attached(skipped))
 
 
 def address_of(pid: int, facts: Facts) -> Address:
@@ -141,9 +151,10 @@ def _job(address: Address) -> int:
 
 
 def _only_job() -> Resolved:
-    found = jobs()
+    skipped = list[str]()
+    found = jobs(skipped)
     if len(found) == 1:
-        return found[0]
+        return found[0]._replace(skipped=skipped)
     if not found:
         raise EndpointError("Nothing is attached.", "Run: probe list, then probe attach PID", "not-attached")
     raise _several(found, "On this machine")
@@ -173,18 +184,22 @@ def _absent(pid: int) -> EndpointError:
 
 class Form(NamedTuple):
     """One form of endpoint.  shown: how one writes it; pattern: of the whole text; addresses: what it stands for, None
-    if it is of another form all the same."""
+    if it is of another form all the same; its second argument is that of jobs()."""
 
     shown: str
     pattern: str
-    addresses: Callable[[re.Match[str]], list[Address] | None]
+    addresses: Callable[[re.Match[str], list[str]], list[Address] | None]
 
 
 _FORMS = [
-    Form("a pid (torchrun's, too)", r"\d+", lambda pid: _of_pid(int(pid[0])) if 0 < int(pid[0]) < 1 << 31 else None),
-    Form("a name", r".+", lambda name: _named(name[0]) if is_name(name[0]) else None),
-    Form("ipc://PATH", r"ipc://.+", lambda url: [Address(url[0])]),
-    Form("tcp://HOST:PORT", r"tcp://(.+)", lambda place: _at_port(place[1])),
-    Form("job://HOST:PORT", r"job://(.+)", lambda place: _at_port(place[1], whole_job=True)),
+    Form(
+        "a pid (torchrun's, too)",
+        r"\d+",
+        lambda pid, skipped: _of_pid(int(pid[0]), skipped) if _is_pid(pid[0]) else None,
+    ),
+    Form("a name", r".+", lambda name, skipped: _named(name[0], skipped) if is_name(name[0]) else None),
+    Form("ipc://PATH", r"ipc://.+", lambda url, _: [Address(url[0])]),
+    Form("tcp://HOST:PORT", r"tcp://(.+)", lambda place, _: _at_port(place[1])),
+    Form("job://HOST:PORT", r"job://(.+)", lambda place, _: _at_port(place[1], whole_job=True)),
 ]
 FORMS = ", ".join([*(form.shown for form in _FORMS), "or several with commas"])

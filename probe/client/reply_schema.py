@@ -2,56 +2,18 @@
 
 Called by probe.client.client for every reply and by probe.snapshot.log for every record.  Invariant: nothing that has
 passed needs its types checked again.  Stdlib only.
-
-A shape is a type, None, a tuple of shapes (any of them), [shape] (a list of them), a dict of shapes (an object with
-these fields; "name?" may be missing), or Each(shape) (an object with any names).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import protocol as wire
 from .. import streams
 from ..host.facts import Facts
-from ..streams import STREAMS
-
-
-@dataclass(frozen=True)
-class Each:
-    """An object whose values all have this shape."""
-
-    shape: Any
-
-
-@dataclass(frozen=True)
-class Whole:
-    """An integer between these bounds, which leave room to add two."""
-
-    least: int = -(1 << 61)
-    most: int = 1 << 61
-
-
-NUMBER, TIME, SMALL = Whole(), (Whole(0), None), (Whole(-(1 << 31), (1 << 31) - 1), None)
-TEXT, RANKS = (str, None), ([Whole(0, 1 << 31)], None)
-
-SERVED = {
-    "server": str,
-    "tcp": ({"host": str, "address": str, "port": Whole(1, 65535), "public": str, "key_file": str}, None),
-}
-FACTS = {
-    "monotonic_ns": NUMBER, "wall_ns": NUMBER, "attached_ns?": TIME, "attached_wall_ns?": TIME, "last_step_ns?": TIME,
-    "step_ns?": TIME, "collectives_ns?": TIME, "start_ticks?": TIME, "pid?": SMALL, "uid?": (Whole(), None),
-    "rank?": SMALL, "world_size?": SMALL, "local_rank?": SMALL, "distributed?": (bool, None),
-    "step_base?": (NUMBER, None),
-    "step_source?": TEXT, "step_settled?": (bool, None), "count?": TIME, "anchor?": TEXT, "agent?": TEXT, "host?": TEXT,
-    "python?": TEXT, "torch?": TEXT, "torch_cuda?": TEXT, "endpoint?": TEXT, "trouble?": TEXT, "holder?": TEXT,
-    "boot_id?": TEXT, "id?": TEXT, "name?": TEXT, "served?": (SERVED, None), "peers?": TEXT,
-    "taps?": Each(str), "streams": Each({"slots": [str], "chunks": Whole(1, 1 << 31)}),
-    "sampling?": ({"sample": (int, str), "every": Whole(1, 1 << 31)}, None),
-}  # fmt: skip
+from ..host.facts_shape import FACTS, SERVED, wrong_slots
+from ..shapes import NUMBER, RANKS, SMALL, TEXT, TIME, Each, Whole, compiled
 
 REPLIES: dict[str, dict[str, Any]] = {
     wire.WELCOME: {"facts": FACTS, "role?": TEXT},
@@ -105,15 +67,12 @@ RECORDS: dict[int, dict[str, Any]] = {
 _PAYLOAD = {wire.ROWS: 2, wire.LOG: 1, wire.TEXT: 1}  # frames behind the header
 
 
-Check = Callable[[Any, str], str]  # (a value, its name) -> what is wrong with it, "" for nothing
-
-
 def check(header: dict[str, Any], payload: int) -> None:
     """Raises WireError, naming the field.  payload: how many frames come behind the header."""
     kind = header["kind"]
     wrong = _CHECKS[kind](header, kind) if kind in _CHECKS else ""
     if not wrong and "facts" in header and kind in (wire.WELCOME, wire.AT):
-        wrong = _wrong_slots(header["facts"]["streams"])
+        wrong = wrong_slots(header["facts"]["streams"])
     if not wrong and kind == wire.FRAMES:
         frames = (frame for thread in header["threads"] for frame in thread["frames"])
         odd = next((frame for frame in frames if [*map(type, frame)] != [str, int, str]), None)
@@ -130,74 +89,8 @@ def fitting(record: Mapping[str, Any], kind: int) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in checks or not checks[name](value, name)}
 
 
-def _wrong_slots(layouts: Mapping[str, Any]) -> str:
-    """A stream may have additional slots; all known ones must be there."""
-    for name, described in layouts.items():
-        slots = described["slots"]
-        if tuple(slots) == STREAMS.get(name):
-            continue
-        missing = {*STREAMS.get(name, ("seq",))} - {*slots}
-        if missing or slots[-1] != "seq" or len(slots) > 64:
-            return f"stream {name[:40]!r} without {', '.join(sorted(missing)) or 'an end'}"
-    return ""
-
-
-# Shapes are compiled to functions once: a query over 512 ranks checks 60,000 values.
-
-
-def _compiled(shape: Any) -> Check:
-    if isinstance(shape, dict):
-        return _object(shape)
-    if isinstance(shape, (list, Each)):
-        return _many(shape)
-    alternatives = shape if isinstance(shape, tuple) else (shape,)
-    types = {type(None) if each is None else each for each in alternatives if isinstance(each, type) or each is None}
-    wholes = [each for each in alternatives if isinstance(each, Whole)]
-    least, most = (wholes[0].least, wholes[0].most) if wholes else (1, 0)
-    others = [_compiled(each) for each in alternatives if isinstance(each, (dict, list, Each))]
-
-    def check_value(value: Any, name: str) -> str:
-        if type(value) in types or (type(value) is int and least <= value <= most):
-            return ""
-        return "" if any(not other(value, name) for other in others) else f"{name} is {str(value)[:60]!r}"
-
-    return check_value
-
-
-def _object(shape: Mapping[str, Any]) -> Check:
-    fields = [(name.rstrip("?"), name.endswith("?"), _compiled(inner)) for name, inner in shape.items()]
-
-    def check_value(value: Any, name: str) -> str:
-        if type(value) is not dict:
-            return f"{name} is {str(value)[:60]!r}"
-        for field, optional, inner in fields:
-            if field in value:
-                if wrong := inner(value[field], field):
-                    return f"{name}.{wrong}"
-            elif not optional:
-                return f"{name} without {field}"
-        return ""
-
-    return check_value
-
-
-def _many(shape: Any) -> Check:
-    inner, kind = (_compiled(shape.shape), dict) if isinstance(shape, Each) else (_compiled(shape[0]), list)
-
-    def check_value(value: Any, name: str) -> str:
-        if type(value) is not kind:
-            return f"{name} is {str(value)[:60]!r}"
-        items: Iterable[Any] = value.values() if isinstance(value, dict) else value
-        for each in items:
-            if wrong := inner(each, name):
-                return wrong
-        return ""
-
-    return check_value
-
-
-_CHECKS = {kind: _compiled(shape) for kind, shape in REPLIES.items()}
-_FIELDS = {kind: {name: _compiled(inner) for name, inner in shape.items()} for kind, shape in RECORDS.items()}
+_CHECKS = {kind: compiled(shape) for kind, shape in REPLIES.items()}
+_FIELDS = {kind: {name: compiled(inner) for name, inner in shape.items()} for kind, shape in RECORDS.items()}
 
 
 class Expected:

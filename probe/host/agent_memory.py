@@ -11,9 +11,12 @@ import json
 import os
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 from .. import streams
 from .facts import Facts
+from .facts_shape import wrong_facts
+from .process_status import read_status
 from .processes import boot_id, start_ticks
 
 _PREFIX = "/memfd:probe-"
@@ -41,19 +44,45 @@ def _memfds(pid: int) -> Iterator[tuple[str, str]]:
                     yield link.removeprefix(_PREFIX).removesuffix(" (deleted)"), path
 
 
-def facts(pid: int) -> Facts | None:
-    """What the agent in this process says about itself; None without an agent."""
+def facts(pid: int, skipped: list[str] | None = None) -> Facts | None:
+    """What the agent in this process says about itself; None without an agent.
+
+    skipped: gets a line if the process says what no agent does, or shows what another process has said.
+    """
     path = descriptors(pid).get(_HEADER)
     said = None if path is None else _header(path)
+    if path is None or said is None:
+        return None
+    try:
+        wrong = _not_its_own(pid, path) or wrong_facts(said)
+    except OSError:  # it ends just now
+        return None
+    if wrong:
+        if skipped is not None:
+            skipped.append(f"Process {pid} is left out: it shows facts that no agent has written ({wrong}).")
+        return None
+    found = Facts.parse(said)
     # a child forked behind our back holds its parent's descriptors
-    return said if said is not None and said.start_ticks == start_ticks(pid) else None
+    return found if found.start_ticks == start_ticks(pid) else None
 
 
-def attached() -> Iterator[tuple[int, Facts]]:
-    """Every process that has an agent and that this user may look into, with the agent's facts."""
+def _not_its_own(pid: int, path: str) -> str:
+    """What speaks against that this memory was made by this process or by root; "" for nothing.
+
+    A program that runs as another user, such as sudo, inherits descriptors.  Raises OSError.
+    """
+    maker, user = os.stat(path).st_uid, read_status(pid).uid
+    return "" if maker in (0, user) else f"they are of user {maker}"
+
+
+def attached(skipped: list[str] | None = None) -> Iterator[tuple[int, Facts]]:
+    """Every process that has an agent and that this user may look into, with the agent's facts.
+
+    skipped: as facts() has it.
+    """
     for name in os.listdir("/proc"):
         if name.isdecimal():
-            said = facts(int(name))
+            said = facts(int(name), skipped)
             if said is not None:
                 yield int(name), said
 
@@ -71,7 +100,7 @@ def here(said: Facts) -> int | None:
     return next((pid for pid, other in attached() if other.id == said.id), None)
 
 
-def _header(path: str) -> Facts | None:
+def _header(path: str) -> Any:
     for _ in range(_TRIES):
         try:
             with open(path, "rb", buffering=0) as file:
@@ -83,15 +112,15 @@ def _header(path: str) -> Facts | None:
     return None
 
 
-def _parsed(data: bytes) -> Facts | None:
+def _parsed(data: bytes) -> Any:
     try:
         magic, version, active = struct.unpack_from(streams.HEADER_LAYOUT, data)
         if magic != streams.HEADER_MAGIC or version != streams.HEADER_VERSION:
             return None
         start = streams.HEADER_HALVES[active]
         (length,) = struct.unpack_from(streams.HEADER_HALF_LAYOUT, data, start)
-        return Facts.parse(json.loads(data[start + 4 : start + 4 + length]))
-    except (ValueError, LookupError, TypeError, AttributeError, struct.error):
+        return json.loads(data[start + 4 : start + 4 + length])
+    except (ValueError, LookupError, RecursionError, struct.error):
         return None
 
 

@@ -1,0 +1,74 @@
+"""What reaches a terminal is printable, whatever a process or another user calls itself."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.cli.output.printable import Printable, printable, writer_of_output
+
+TAKES_OVER = "\x1b]0;mine\x07\x9b2J"
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[TextIO, int]]:
+    """A terminal to write to, and what shows it."""
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as stream:
+        yield stream, master
+    os.close(master)
+
+
+def shown(master: int) -> str:
+    return os.read(master, 65536).decode().replace("\r\n", "\n")
+
+
+@given(st.text())
+def test_whatever_is_written_arrives_printable(text: str) -> None:
+    below = io.StringIO()
+    assert Printable(below).write(text) == len(text)
+    assert all(char.isprintable() or char in "\n\t" for char in below.getvalue())
+    if text.isprintable():
+        assert below.getvalue() == text
+
+
+def test_print_and_names_of_every_script() -> None:
+    below = io.StringIO()
+    print("Größe 大", TAKES_OVER, file=Printable(below))  # type: ignore[call-overload]
+    assert below.getvalue() == "Größe 大 \\x1b]0;mine\\x07\\x9b2J\n"
+
+
+def test_data_is_written_as_it_is_but_not_to_a_terminal(terminal: tuple[TextIO, int]) -> None:
+    data = f"é\n{TAKES_OVER}".encode()
+    file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    Printable(file).buffer.write(data)
+    assert file.buffer.getvalue() == data  # type: ignore[attr-defined]
+    stream, master = terminal
+    sink = Printable(stream).buffer
+    for place in range(len(data)):  # characters may come in two pieces
+        sink.write(data[place : place + 1])
+    sink.flush()
+    assert shown(master) == "é\n\\x1b]0;mine\\x07\\x9b2J"
+
+
+def test_a_snippets_colours_reach_a_terminal_and_all_it_prints_a_file(terminal: tuple[TextIO, int]) -> None:
+    text = f"\x1b[1;31mred\x1b[0m 50%\r{TAKES_OVER}\x1b[2J"
+    stream, master = terminal
+    writer_of_output(Printable(stream))(text)
+    assert shown(master) == f"\x1b[1;31mred\x1b[0m 50%\r{printable(TAKES_OVER)}\\x1b[2J"
+    below = io.StringIO()
+    writer_of_output(Printable(below))(text)
+    assert below.getvalue() == text
+
+
+def test_it_stands_in_for_a_stream() -> None:
+    stream = Printable(sys.__stdout__)  # type: ignore[arg-type]
+    assert stream.encoding == sys.__stdout__.encoding and not stream.closed  # type: ignore[union-attr]
