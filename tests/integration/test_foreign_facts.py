@@ -46,19 +46,21 @@ WRONG: dict[str, Change] = {
 DEEP = b"[" * 30000
 
 
-def shown(text: bytes) -> int:
-    """A process of another user with this text in its header."""
+def shown(text: bytes, inherited: bool = False) -> int:
+    """A process of another user with this text in its header.  inherited: it runs as root by now."""
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:
-        os.setgid(65534)
-        os.setuid(65534)
+        os.setresgid(65534, 65534, 0)
+        os.setresuid(65534, 65534, 0)
         _show(text)
+        if inherited:
+            os.setresuid(0, 0, 0)
         os.write(told, b".")
         while True:
             signal.pause()
-    os.close(told)
     assert os.read(ready, 1) == b"."
+    os.close(told)
     os.close(ready)
     return child
 
@@ -112,24 +114,14 @@ def test_what_no_agent_has_written_is_left_out_and_told(foreign: dict[str, int],
 
 def test_facts_that_a_program_has_inherited_from_another_user_are_left_out() -> None:
     """As sudo has: it runs as root with the descriptors of who started it."""
-    ready, told = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setegid(65534)
-        os.seteuid(65534)
-        _show(json.dumps(plausible()).encode())
-        os.seteuid(0)
-        os.write(told, b".")
-        while True:
-            signal.pause()
+    pid = shown(json.dumps(plausible()).encode(), inherited=True)
     try:
-        assert os.read(ready, 1) == b"."
         skipped: list[str] = []
-        assert agent_memory.facts(child, skipped) is None
+        assert agent_memory.facts(pid, skipped) is None
         assert "they are of user 65534" in skipped[0]
     finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_plausible_facts_of_another_user_are_shown_as_they_are(probe: Probe) -> None:

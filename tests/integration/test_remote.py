@@ -380,7 +380,9 @@ def test_an_agent_that_ends_during_a_request_is_reported_as_gone(start: Start, p
         [str(PROBE), place, "eval", "--key", str(folder / "job.key"), "--now", "print('in'); time.sleep(600)"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert asked.stdout is not None and asked.stdout.readline() == "in\n"
+    assert asked.stdout is not None
+    if asked.stdout.readline() != "in\n":
+        pytest.fail(asked.communicate(timeout=60)[1])
     plain.process.kill()
     _, told = asked.communicate(timeout=60)
     assert asked.returncode == 8 and "[gone]" in told and "ended" in told

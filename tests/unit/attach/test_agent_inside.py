@@ -35,7 +35,10 @@ def of(facts: object, active: int = 1, magic: bytes = HEADER_MAGIC, version: int
     return start + struct.pack("<I", len(text)) + text
 
 
-ME = {"agent": "0.1.0", "start_ticks": start_ticks(os.getpid()), "rank": 3, "python": "3.11.7", "torch": None}
+ME = {
+    "agent": "0.1.0", "start_ticks": start_ticks(os.getpid()), "rank": 3, "python": "3.11.7", "torch": None,
+    "monotonic_ns": 1, "wall_ns": 1, "streams": {},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("active", [0, 1])
@@ -90,7 +93,7 @@ def test_an_agent_is_found_while_it_rewrites_its_facts():
 
     def rewrite():
         while not stop.is_set():
-            written.write(ME | {"count": "x" * os.urandom(1)[0]})
+            written.write(ME | {"trouble": "x" * os.urandom(1)[0]})
 
     thread = threading.Thread(target=rewrite)
     thread.start()

@@ -53,6 +53,7 @@ class Job:
 
     agents: tuple[Facts, ...] = FACTS
     notes: list[str] = field(default_factory=list)
+    skipped: tuple[str, ...] = ()
     results: list[Result] = field(default_factory=lambda: [Result(0), Result(1)])
     printed: list[tuple[list[int], str, str]] = field(default_factory=list)
     table: pa.Table = field(default_factory=lambda: pa.table({"module": ["h.0"], "seconds": [0.25]}))

@@ -48,7 +48,7 @@ def test_each_form_says_where_to_ask(text: str, addresses: list[Address]) -> Non
      "job://a", "a:1", "0", "99999999999", "1,,2", "a/b", "tcp://a:1,foo://b", "-x"],
 )  # fmt: skip
 def test_what_is_no_form_is_told_all_forms_in_one_line(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_memory, "facts", lambda pid: Facts(rank=0, endpoint="ipc:///x"))
+    monkeypatch.setattr(agent_memory, "facts", lambda pid, skipped=None: Facts(rank=0, endpoint="ipc:///x"))
     with pytest.raises(EndpointError, match="is no endpoint") as caught:
         endpoints.resolve(text)
     assert str(caught.value).endswith(f"An endpoint is {FORMS}.") and "\n" not in str(caught.value)
@@ -100,7 +100,7 @@ def test_into_a_process_of_another_host_nobody_looks_whatever_its_pid(
 ) -> None:
     one = agent(1, **{**here("ours"), **elsewhere, "host": "far", "start_ticks": 1})
     if elsewhere == {"id": "another agent"}:
-        monkeypatch.setattr(agent_memory, "facts", lambda pid: Facts(id="ours"))
+        monkeypatch.setattr(agent_memory, "facts", lambda pid, skipped=None: Facts(id="ours"))
     with closing(Client()) as client:
         link = client.connect(Address(one.server.endpoint))
         greet(client, 2.0)

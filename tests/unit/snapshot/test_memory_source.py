@@ -150,9 +150,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what this process started is there."""
     everyone = agent_memory.attached
 
-    def ours() -> Iterator[tuple[int, agent_memory.Facts]]:
+    def ours(skipped: list[str] | None = None) -> Iterator[tuple[int, agent_memory.Facts]]:
         mine = descendants(os.getpid())
-        return (one for one in everyone() if one[0] in mine)
+        return (one for one in everyone(skipped) if one[0] in mine)
 
     monkeypatch.setattr(agent_memory, "attached", ours)
 

@@ -24,7 +24,7 @@ from probe.agent.storage.rows import Stream
 from probe.host.processes import start_ticks
 from probe.streams import SPANS, STREAMS
 stream, header = Stream(SPANS, STREAMS[SPANS], 1 << 20), Header()
-header.write({"id": "x", "start_ticks": start_ticks(os.getpid()), "streams": {}})
+header.write({"id": "x", "start_ticks": start_ticks(os.getpid()), "streams": {}, "monotonic_ns": 1, "wall_ns": 1})
 for number in range(1, int(sys.argv[1]) + 1):
     stream.append(*(number * factor for factor in range(1, 6)))
 print(stream.capacity, flush=True)

@@ -47,7 +47,9 @@ class Recording(ListedSource):
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes recording:PLACE an endpoint, in the one line that this takes."""
-    form = Form("recording:PLACE", r"recording:(.+)", lambda match: [Address(match[1], source=f"{__name__}:Recording")])
+    form = Form(
+        "recording:PLACE", r"recording:(.+)", lambda match, _: [Address(match[1], source=f"{__name__}:Recording")]
+    )
     monkeypatch.setattr(endpoints, "_FORMS", [*endpoints._FORMS, form])
 
 
