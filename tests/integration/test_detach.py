@@ -125,3 +125,19 @@ def test_nothing_is_left_after_detach_and_twenty_rounds_leave_no_more_than_one(
     assert often["maps"] - once["maps"] < 30
     # What an agent leaves to the collector and to malloc's arenas levels off; 1 MiB an attach would be a leak.
     assert often["rss_pages"] - once["rss_pages"] < 19 * 256
+
+
+TAKES_AWAY = """
+import sys
+for name in ("_thread", "threading", "json", "struct", "select", "weakref", "traceback", "ctypes", "socket", "ast"):
+    sys.modules.pop(name, None)
+"""
+
+
+def test_an_agent_leaves_whatever_a_snippet_has_taken_out_of_sys_modules(target: Target, probe: Probe) -> None:
+    probe("attach", target.pid)
+    probe(target.pid, "eval", TAKES_AWAY)
+    assert "rank" in probe(target.pid, "query", "SELECT rank, MAX(step) FROM python.torch_trace GROUP BY rank").stdout
+    assert "2" in probe(target.pid, "eval", "print(1 + 1)").stdout
+    probe(target.pid, "detach")
+    assert not agents(target)

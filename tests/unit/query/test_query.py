@@ -270,6 +270,11 @@ def test_a_refused_handshake_is_told_within_a_second(agent: Make, connected: Con
     assert time.monotonic() - begun < 5
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is let in everywhere")
+def test_root_is_let_in_whoever_attached(agent: Make, connected: Connect) -> None:
+    assert connected(agent(uid=54321)).query("SELECT rank FROM probe.agents").to_pylist() == [{"rank": 0}]
+
+
 def test_another_protocol(agent: Make, connected: Connect) -> None:
     with pytest.raises(AgentError, match="protocol 99") as caught:
         connected(agent(protocol=99))
