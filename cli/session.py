@@ -42,6 +42,7 @@ def connect(endpoint: str | None, timeout: float) -> Connection:
 def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connection]:
     """A connection; without an endpoint to the only attached job, which stderr then names.  Prints notes at the end."""
     with connect(endpoint, timeout) as connection, cancelled_by_signals(connection.cancel):
+        connection.is_unwanted = lambda: bool(_signals.pressed)
         if endpoint is None:
             say_guessed(connection.endpoint)
         for line in connection.skipped:
@@ -104,8 +105,12 @@ def ctrl_c_cancels(connection: Connection) -> Iterator[None]:
         pressed = True
         connection.cancel()
 
-    with on_signals((signal.SIGINT,), cancel):
-        yield
+    before, connection.is_unwanted = connection.is_unwanted, lambda: pressed
+    try:
+        with on_signals((signal.SIGINT,), cancel):
+            yield
+    finally:
+        connection.is_unwanted = before
     if pressed:
         raise Interrupted("Interrupted.")
 

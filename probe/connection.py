@@ -16,7 +16,7 @@ from .client.agent_requests import Unreached
 from .client.client import Client
 from .client.endpoints import Resolved, resolve
 from .client.handshake import all_answer, open_links, whoami
-from .errors import ProbeError, UsageError
+from .errors import Interrupted, ProbeError, UsageError
 from .host.facts import Facts
 from .host.file_limits import make_room
 from .settings import may_serve
@@ -44,7 +44,8 @@ class Connection:
 
     notes: what the user should know about the last call, except query(), whose Result has its own; unreached: the ranks
     that the last stacks(), set() or detach() did not reach; skipped: a line about each process that was left out when
-    the endpoint was looked up, because it only looks as if it had an agent.
+    the endpoint was looked up, because it only looks as if it had an agent; is_unwanted: set it to what says whether
+    calls are to end with Interrupted before they begin, for cancel() ends only one that has begun.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Connection:
         self.database: Database | None = None
         self._alignment = Alignment(self._client, timeout)
         self._closed = False
+        self.is_unwanted: Callable[[], bool] = lambda: False
         try:
             self._recorded = [resolve_name(one.source)(one.url) for one in resolved.addresses if one.source]
             open_links(self._client, resolved.addresses, timeout)
@@ -87,6 +89,8 @@ class Connection:
         if self._closed:
             raise UsageError("This connection is closed.", f'Open a new one: probe.connect("{self.endpoint}")')
         self.notes, self._client.interrupted = [], False
+        if self.is_unwanted():  # asked after the line above, or a signal in between would be forgotten
+            raise Interrupted("Interrupted.")
         if what:
             agent_requests.require_agents(self._client.links, self.endpoint, what, control)
 

@@ -67,7 +67,9 @@ def sleeper(start: Start, tmp_path: Path) -> Iterator[tuple[int, Path]]:
     pid = start("waiting.py", "uninterruptible", str(fifo)).pid
     until(lambda: states(pid) == "D")
     yield pid, fifo
-    os.kill(pid, signal.SIGKILL)  # it would hear of SIGTERM only after its sleep
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for each in (pid, *map(int, children)):  # SIGTERM would be heard only after the sleep, and never by the child
+        os.kill(each, signal.SIGKILL)
 
 
 def test_a_thread_that_stops_late_is_let_go_at_that_moment(sleeper):

@@ -105,7 +105,7 @@ def test_a_terminal_gets_a_table_of_its_width(job: Target, tmp_path: Path) -> No
             job.pid, "query", *more, ROWS.replace("module", "repeat(module, 40) AS module"), state=tmp_path
         )
         assert terminal.wait() == 0
-        seen.append(terminal.text)
+        seen.append(re.sub(r"of \d+ steps", "of N steps", terminal.text))  # the job goes on meanwhile
         terminal.end()
     assert seen[0] == seen[1] and "…" in seen[0] and max(map(len, seen[0].split("\n"))) <= 80
 

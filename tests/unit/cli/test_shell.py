@@ -25,6 +25,8 @@ NO_COST = Cost((), 0.0, {}, 0.0)
 class FakeConnection:
     """`asked` are the statements, each answered by its number."""
 
+    is_unwanted = staticmethod(lambda: False)
+
     def __init__(self, endpoint: str = "4242") -> None:
         self.endpoint, self.agents = endpoint, [Facts(rank=0, pid=4242, attached_ns=5)]
         self.notes: list[str] = []

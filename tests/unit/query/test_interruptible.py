@@ -14,6 +14,7 @@ import pytest
 from fake_agent import FakeAgent
 from until import until
 
+from probe.cli import session
 from probe.connection import Connection
 from probe.errors import Interrupted
 from probe.query import database
@@ -146,3 +147,18 @@ def _is_busy(connection: duckdb.DuckDBPyConnection) -> bool:
     except duckdb.Error:
         return True
     return False
+
+
+def test_a_signal_that_comes_before_the_call_has_begun_is_not_forgotten(agent: Make, connected: Connect) -> None:
+    connection = connected(agent())
+    with pytest.raises(Interrupted), session.ctrl_c_cancels(connection):
+        signal.raise_signal(signal.SIGINT)
+        connection.query(ENDLESS)
+    assert connection.query("SELECT 1 AS one").to_pylist() == [{"one": 1}]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nor_does_a_verb_forget_it(agent: Make, number: signal.Signals) -> None:
+    with pytest.raises(Interrupted), session.connected(agent().server.endpoint) as connection:
+        signal.raise_signal(number)
+        connection.query(ENDLESS)
