@@ -1,8 +1,10 @@
 """One step number for the whole job: ranks that were attached at different moments get offsets.
 
 Called at connect and before a query or eval.  The default group's sequence number is the same on every rank at the same
-boundary, so boundaries with the same number are the same step.  Invariant: the rank attached first keeps its numbers,
-unless another one knows the optimizer's own.
+boundary, so boundaries with the same number are the same step; but gloo also counts sends and receives, on the two
+ranks alone that take part, after which the numbers are no longer the same.  So a rank that has an offset keeps it as
+long as its boundaries and those of the reference are in step by the clock, and numbers that the clock contradicts give
+none.  Invariant: the rank attached first keeps its numbers, unless another one knows the optimizer's own.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from operator import sub
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
@@ -24,9 +27,20 @@ _BOUNDARIES, _MORE_BOUNDARIES = 64, 1024  # compared; more if ranks are too many
 GROUP_SEQ = "group_seq"
 _AMBIGUOUS = -1  # instead of a count
 SETTLE_S = 5.0  # if the first steps of a job take longer, its rows are shown only later
+_COMPARED = ("group_seq", "count", "time_ns")  # slots of a boundary
 OWN = ("optimizer", "trainer", "scheduler")  # sources of the job's own number, best first
 
-Boundaries = dict[int, int]  # sequence number of the default group -> count of the rank's boundaries
+_IN_STEP, _ENOUGH = 2, 8  # boundaries of one step lie within so many usual steps; so many pairs of them can tell
+_CLOCKS_NS = 50_000_000  # by which the wall clocks of two hosts, as they are known here, may differ
+
+
+class Boundaries(NamedTuple):
+    """Boundaries of one rank.  counts: by the default group's sequence number; ends: by count, in ns of the host's
+    monotonic clock; clock: that host, and what makes a time of the wall clock out of one of `ends`."""
+
+    counts: dict[int, int]
+    ends: dict[int, int]
+    clock: tuple[str, int]
 
 
 class Alignment:
@@ -115,13 +129,14 @@ def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: 
     first, known = reference.facts.step_base, boundaries.pop(reference)
     lost, calls = [], []
     for link, own in boundaries.items():
-        common = own.keys() & known.keys()
-        votes = Counter(map(sub, map(known.__getitem__, common), map(own.__getitem__, common)))
-        if not votes:
+        base, source = link.facts.step_base, link.facts.step_source
+        if source == GROUP_SEQ and _in_step(own, known, base - first):
+            continue
+        offset = _offset(own, known)
+        if offset is None:
             lost.append(link)
             continue
-        base = first + votes.most_common(1)[0][0]  # by the majority of the boundaries that both have
-        if (base, GROUP_SEQ) == (link.facts.step_base, link.facts.step_source):
+        if (base, source) == (base := first + offset, GROUP_SEQ):
             continue
         if link.role != wire.CONTROL:
             link.number_steps(base, GROUP_SEQ)
@@ -133,6 +148,29 @@ def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: 
     return lost
 
 
+def _offset(own: Boundaries, known: Boundaries) -> int | None:
+    """What to add to a count of `own` for the same step's of `known`: by the majority of the numbers that both have."""
+    common = own.counts.keys() & known.counts.keys()
+    votes = Counter(map(sub, map(known.counts.__getitem__, common), map(own.counts.__getitem__, common)))
+    offset, most = votes.most_common(1)[0] if votes else (0, 0)
+    return offset if 2 * most > len(common) and _in_step(own, known, offset) is not False else None
+
+
+def _in_step(own: Boundaries, known: Boundaries, offset: int) -> bool | None:
+    """Whether boundaries that count as one step were reached at about the same time; None: too few can tell."""
+    same_clock = own.clock[0] == known.clock[0]
+    ahead = 0 if same_clock else own.clock[1] - known.clock[1]
+    apart = [
+        abs(end + ahead - known.ends[at]) for count, end in own.ends.items() if (at := count + offset) in known.ends
+    ]
+    if len(apart) < _ENOUGH:
+        return None
+    gaps = [[end - ends[count - 1] for count, end in ends.items() if count - 1 in ends]
+            for ends in (own.ends, known.ends)]  # fmt: skip
+    usual = max((median(each) for each in gaps if each), default=0)
+    return median(apart) <= _IN_STEP * usual + (0 if same_clock else _CLOCKS_NS)
+
+
 def _precedence(link: AgentLink) -> tuple[int, int]:
     source = link.facts.step_source
     known = OWN.index(source) if source in OWN else len(OWN)
@@ -142,11 +180,12 @@ def _precedence(link: AgentLink) -> tuple[int, int]:
 def _boundaries(
     client: Client, links: Sequence[AgentLink], deadline: float, recent: int
 ) -> dict[AgentLink, Boundaries]:
-    """Sequence number -> count of each rank's last boundaries, without numbers that occur twice."""
+    """Each rank's last boundaries, without numbers that occur twice."""
     asked = [link for link in links if not link.silent]
     request = {"stream": STEPS, "last": 1 << 62, "credit": wire.CREDIT, "patch": []}
     seen: dict[Call, Boundaries] = {
-        client.send(link, wire.SCAN, b"", first=max(1, link.facts.count - recent), **request): {} for link in asked
+        client.send(link, wire.SCAN, b"", first=max(1, link.facts.count - recent), **request): _none_yet(link)
+        for link in asked
     }
 
     def take(call: Call, header: Header, payload: Sequence[Any]) -> None:
@@ -158,40 +197,49 @@ def _boundaries(
         client.cancel(call for call in seen if call.answer is None)
         client.forget(seen)
     told = {call.link: found for call, found in seen.items() if call.answer is not None}
-    stored = {link: _stored(link.pid) for link in links if link.silent and link.here}
-    known = {link: {number: count for number, count in found.items() if number >= 0 and count != _AMBIGUOUS}
-             for link, found in {**told, **stored}.items()}  # fmt: skip
-    return {link: found for link, found in known.items() if found}
+    stored = {link: _stored(link) for link in links if link.silent and link.here}
+    known = {}
+    for link, found in {**told, **stored}.items():
+        counts = {number: count for number, count in found.counts.items() if number >= 0 and count != _AMBIGUOUS}
+        if counts:
+            known[link] = found._replace(counts=counts)
+    return known
 
 
-def _stored(pid: int) -> Boundaries:
+def _none_yet(link: AgentLink) -> Boundaries:
+    return Boundaries({}, {}, (link.facts.host, link.facts.wall_offset_ns))
+
+
+def _stored(link: AgentLink) -> Boundaries:
     """Read from the memory of a rank that does not answer."""
     from .memory_source import MemorySource
     from .snapshot import Snapshot
 
-    found: Boundaries = {}
+    found = _none_yet(link)
     with suppress(SilentError):
-        rows = Snapshot([MemorySource(pid)]).ranks[0].rows(STEPS)
-        _add(found, rows["group_seq"].tolist(), rows["count"].tolist())
+        rows = Snapshot([MemorySource(link.pid)]).ranks[0].rows(STEPS)
+        _add(found, *(rows[slot].tolist() for slot in _COMPARED))
     return found
 
 
-def _rows(link: AgentLink, first: int, data: Any) -> tuple[Sequence[int], Sequence[int]]:
-    """(group_seq, count) of the complete rows; without numpy, which eval does not need otherwise."""
+def _rows(link: AgentLink, first: int, data: Any) -> Sequence[Sequence[int]]:
+    """The compared slots of the complete rows; without numpy, which eval does not need otherwise."""
     slots = link.facts.slots(STEPS)
     values = array("q")
     values.frombytes(data)
-    number, count = (values[slots.index(name) :: len(slots)] for name in ("group_seq", "count"))
-    if values[len(slots) - 1 :: len(slots)] == array("q", range(first, first + len(number))):
-        return number, count
-    whole = [i for i, place in enumerate(values[len(slots) - 1 :: len(slots)]) if place == first + i]
-    return [number[i] for i in whole], [count[i] for i in whole]
+    columns = [values[slots.index(name) :: len(slots)] for name in _COMPARED]
+    places = values[len(slots) - 1 :: len(slots)]
+    if places == array("q", range(first, first + len(places))):
+        return columns
+    whole = [i for i, place in enumerate(places) if place == first + i]
+    return [[column[i] for i in whole] for column in columns]
 
 
-def _add(found: Boundaries, numbers: Sequence[int], counts: Sequence[int]) -> None:
+def _add(found: Boundaries, numbers: Sequence[int], counts: Sequence[int], times: Sequence[int]) -> None:
     """Add boundaries to those found; a number that occurs twice is marked."""
     new = dict(zip(numbers, counts, strict=True))
     if len(new) < len(numbers):
-        new |= {number: _AMBIGUOUS for number, times in Counter(numbers).items() if times > 1}
-    new |= dict.fromkeys(new.keys() & found.keys(), _AMBIGUOUS)
-    found |= new
+        new |= {number: _AMBIGUOUS for number, often in Counter(numbers).items() if often > 1}
+    new |= dict.fromkeys(new.keys() & found.counts.keys(), _AMBIGUOUS)
+    found.counts.update(new)
+    found.ends.update(zip(counts, times, strict=True))

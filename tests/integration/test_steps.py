@@ -39,3 +39,35 @@ def test_ranks_attached_three_seconds_apart_join_on_step_and_group_seq(start: St
         sources = [facts.step_source for facts in connection.agents]
     assert row["lone"] == 0
     assert sources == ["attach", "group_seq"]
+
+
+EXCHANGE = """import torch.distributed as dist
+if (rank_ := dist.get_rank()) > 0:
+    few = torch.zeros(1)
+    dist.send(few, 2) if rank_ == 1 else dist.recv(few, 1)
+"""
+
+
+def test_sends_and_receives_between_some_ranks_do_not_shift_their_steps(start: Start, probe: Probe) -> None:
+    """Gloo counts them among the default group's operations, on these ranks alone."""
+    target = start("loop.py", "--sleep", "0.005", ranks=3)
+    probe("attach", target.pid)
+    until(lambda: newest(target.pid) > 20)
+    with reader.connect(str(target.pid)) as connection:
+        before = bases(connection)
+        for _ in range(4):
+            assert all(one.ok for one in connection.eval(EXCHANGE))
+        steps = max(one.step_base + one.count for one in connection.agents)
+    until(lambda: newest(target.pid) > steps + 100)  # numbers that differ now are most of those compared
+    with reader.connect(str(target.pid)) as connection:
+        assert bases(connection) == before
+        assert all(one.ok for one in connection.eval("torch.distributed.barrier()"))
+
+
+def bases(connection: reader.Connection) -> list[int]:
+    return [one.step_base for one in connection.agents]
+
+
+def newest(pid: int) -> int:
+    with reader.connect(str(pid)) as connection:
+        return max(one.step_base + one.count for one in connection.agents)

@@ -10,7 +10,7 @@ from fake_agent import FakeAgent
 
 from probe import protocol as wire
 from probe.connection import Connection
-from probe.errors import Interrupted
+from probe.errors import EvalError, Interrupted
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -133,3 +133,60 @@ def test_nothing_is_numbered_or_shown_before_every_rank_knows_its_source(agent: 
     ranks[1].facts.update(step_settled=True, step_base=530, step_source="trainer")
     assert connection.query(count).to_pylist() != [{"n": 0}]
     assert bases(ranks) == [(530, "group_seq"), (530, "trainer")]
+
+
+def spoil(ranks: list[FakeAgent], more: int, start_ns: int = 250_000, steps: int = 60) -> None:
+    """Both go on with one operation a step; rank 1 has issued `more` that rank 0 has not, as sends and receives are."""
+    for step in range(steps):
+        for rank, ahead in zip(ranks, (0, more), strict=True):
+            rank.boundary(start_ns + 1000 * step, 2000 + step + ahead)
+
+
+@pytest.mark.parametrize("more", [1, 2, 50])
+def test_numbers_that_differ_later_do_not_shift_a_rank(late: list[FakeAgent], connected: Connect, more: int) -> None:
+    connected(*late)
+    spoil(late, more)
+    connected(*late)
+    assert bases(late) == [(0, "attach"), (30, "group_seq")]
+
+
+def test_nor_do_numbers_that_differ_more_with_each_step(late: list[FakeAgent], connected: Connect) -> None:
+    connected(*late)
+    for step in range(250, 330):
+        for rank, each in zip(late, (1, 2), strict=True):
+            rank.boundary(1000 * step, 2000 + each * (step - 250))
+    connected(*late)
+    assert bases(late) == [(0, "attach"), (30, "group_seq")]
+
+
+def test_numbers_that_the_clock_contradicts_give_no_offset(agent: Make, connected: Connect) -> None:
+    ranks = [agent(0, world_size=2), agent(1, world_size=2)]
+    for one in ranks:
+        one.facts["distributed"] = True
+    spoil(ranks, 20, time.monotonic_ns())
+    connection = connected(*ranks, timeout=0.3)
+    assert bases(ranks) == [(0, "attach"), (0, "attach")]
+    with pytest.raises(EvalError, match="The steps of rank 1 cannot be matched"):
+        connection.eval("1")
+
+
+def test_an_offset_that_the_clock_contradicts_is_found_anew(late: list[FakeAgent], connected: Connect) -> None:
+    late[1].facts.update(step_base=90, step_source="group_seq")
+    connected(*late)
+    assert bases(late) == [(0, "attach"), (30, "group_seq")]
+
+
+def test_hosts_are_compared_by_their_wall_clocks(agent: Make, connected: Connect) -> None:
+    """Monotonic clocks begin when a host boots."""
+    second, now = 1_000_000_000, time.monotonic_ns()
+    ranks = [agent(0, world_size=2), agent(1, world_size=2, host="there")]
+    ranks[1].now = lambda: {**FakeAgent.now(ranks[1]), "monotonic_ns": time.monotonic_ns() - 5000 * second}
+    for step in range(40):
+        ranks[0].boundary(now + step * second, step)
+        if step >= 3:
+            ranks[1].boundary(now + (step - 5000) * second, step + 20)
+    connected(*ranks)
+    assert bases(ranks)[1] == (0, "attach")
+    ranks[1].facts.update(step_base=3, step_source="group_seq")
+    connected(*ranks)
+    assert bases(ranks)[1] == (3, "group_seq")
