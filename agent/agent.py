@@ -16,7 +16,7 @@ from ..streams import LOG_THREAD, ON_DEMAND, SAMPLES, SPANS, STEPS, STREAMS
 from . import fork
 from .boundary.boundary import Boundary
 from .evals.evals import Evals
-from .facts import current, identity
+from .facts import current, identity, line, served_by
 from .inspect.frames import stacks
 from .names.modules import Modules
 from .samplers.sampler_loop import SamplerLoop
@@ -209,12 +209,12 @@ class Agent:
         self.server.reply(key, wire.ENTRIES, texts=texts, why_not=why_not, groups=groups())
 
     def _serve(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        self.adopt({"served": request["served"]})
+        self.adopt({"served": served_by(request["served"])})
         self.server.reply(key, wire.END, rows=0)
 
     def _align(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        base, source = request["base"], request["source"]
-        if type(base) is not int or abs(base) > _STEP_LIMIT or type(source) is not str or len(source) > 40:
+        base, source = request["base"], line(request["source"], 40)
+        if type(base) is not int or abs(base) > _STEP_LIMIT:
             raise Refused("protocol", "no step to count from")
         self.steps.align(base, source)
         self.server.reply(key, wire.END, rows=0)

@@ -71,3 +71,24 @@ def start_ticks() -> int:
     """When this process started, in clock ticks since boot: together with the pid it identifies the process."""
     with open("/proc/self/stat") as stat:
         return int(stat.read().rpartition(")")[2].split()[19])
+
+
+def served_by(said: Any) -> dict[str, Any]:
+    """Where the job's server is, as a client says it (Agent.adopt).
+
+    Raises LookupError, TypeError or ValueError: readers leave an agent out whose facts are not what they have to be.
+    """
+    port = said["tcp"]
+    if port is not None:
+        most = {"host": 256, "address": 256, "public": 256, "key_file": 4096}
+        port = {"port": port["port"], **{name: line(port[name], length) for name, length in most.items()}}
+        if type(port["port"]) is not int or not 0 < port["port"] < 1 << 16:
+            raise ValueError("no port")
+    return {"server": line(said["server"], 256), "tcp": port}
+
+
+def line(text: Any, most: int) -> str:
+    """This text of one line, of at most so many characters.  Raises ValueError."""
+    if type(text) is not str or len(text) > most or not text.isprintable():
+        raise ValueError("no text of one line")
+    return text

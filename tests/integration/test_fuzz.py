@@ -7,9 +7,7 @@ weights, nor keeps memory, threads or descriptors of it.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import random
 import re
 import socket as sockets
 import struct
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forged import Fuzz
 from raw_client import RawClient
 from until import until
 
@@ -26,90 +25,12 @@ from probe import protocol as wire
 from probe.agent.evals.evals import CLIENT_TIMEOUT_SECONDS
 from probe.agent.serve.connections import MOST_CLIENTS
 from probe.host import agent_memory
-from probe.streams import STREAMS
 from target import Probe, Start, Target, until_ticked
 
 pytest.importorskip("torch")
 
 REQUESTS = int(os.environ.get("FUZZ", "10000"))
 SEED = int(os.environ.get("SEED", "1"))
-# What a well-meaning reader asks; detach is left out, for it is obeyed whatever stands beside it.
-VALID: list[tuple[dict[str, Any], list[bytes]]] = [
-    ({"kind": "hello", "protocol": wire.PROTOCOL, "version": "0", "by": "fuzz"}, []),
-    ({"kind": "snapshot"}, []),
-    *(
-        ({"kind": "scan", "stream": stream, "first": 1, "last": 1 << 40, "credit": 16, "patch": [[0, 8]]}, [bytes(64)])
-        for stream in STREAMS
-    ),
-    ({"kind": "log", "first": 8, "last": 1 << 40, "credit": 16}, []),
-    ({"kind": "next", "credit": 8}, []),
-    ({"kind": "cancel", "of": "1"}, []),
-    ({"kind": "stacks"}, []),
-    ({"kind": "align", "base": 0, "source": "attach"}, []),
-    ({"kind": "set", "settings": {"budget_pct": 1.0}}, []),
-    (
-        {
-            "kind": "arm", "by": "fuzz", "ranks": None, "where": "now", "timeout": 1.0, "write": False,
-            "filename": "<fuzz>",
-        },
-        [b"1 + 1"],
-    ),
-    ({"kind": "go", "of": "1", "count": -1}, []),
-    ({"kind": "run", "of": "1"}, []),
-]  # fmt: skip
-ODD: list[Any] = [
-    None, True, -1, 0, 1, 2**31, 2**63 - 1, -(2**63), 2**64, 10**400, 1e308, float("nan"), float("inf"), "", "x",
-    "\ud800", "\0" * 40, "9" * 5000, [], [[]], [[-1, 8]], [[0, -1]], [[0, 1 << 62]], [[0, 8]] * 500, [1, "a", None], {},
-    {"kind": "hello"}, {"sample": 10**9}, {"backward": 2}, {"": {}},
-]  # fmt: skip
-
-
-class Fuzz:
-    """Makes requests; the same seed makes the same ones."""
-
-    def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self._id = 0
-        self._kinds = [self.any_bytes, self.mutated, self.wrong_field, self.missing_field, self.valid, self.frames]
-
-    def request(self) -> list[bytes]:
-        return self.chance.choice(self._kinds)()
-
-    def any_bytes(self) -> list[bytes]:
-        sizes = (0, 1, 9, 200)
-        return [self.chance.randbytes(self.chance.choice(sizes)) for _ in range(self.chance.randrange(1, 6))]
-
-    def mutated(self) -> list[bytes]:
-        frames = self.valid()
-        header = bytearray(frames[1])
-        for _ in range(self.chance.randrange(1, 6)):
-            header[self.chance.randrange(len(header))] = self.chance.randrange(256)
-        return [frames[0], bytes(header), *frames[2:]]
-
-    def wrong_field(self) -> list[bytes]:
-        header, payload = self.chance.choice(VALID)
-        name = self.chance.choice(list(header))
-        return self._frames({**header, name: self.chance.choice(ODD)}, payload)
-
-    def missing_field(self) -> list[bytes]:
-        header, payload = self.chance.choice(VALID)
-        name = self.chance.choice(list(header))
-        left = {key: value for key, value in header.items() if key != name}
-        return self._frames(left, payload if self.chance.random() < 0.5 else [])
-
-    def valid(self) -> list[bytes]:
-        return self._frames(*self.chance.choice(VALID))
-
-    def frames(self) -> list[bytes]:
-        """Too few, too many, empty ones, and a template that is larger than any."""
-        frames = self.valid()
-        extra = [b"", self.chance.randbytes(100), bytes(8192)]
-        return [*frames[: self.chance.randrange(1, len(frames) + 1)], *(self.chance.choice(extra) for _ in range(8))]
-
-    def _frames(self, header: dict[str, Any], payload: list[bytes]) -> list[bytes]:
-        self._id = (self._id + 1) % 50  # ids come again, some while their request runs
-        id = self.chance.choice([str(self._id).encode()] * 8 + [b"", b"x" * 64, b"x" * 65])
-        return [id, json.dumps(header).encode(), *payload]
 
 
 class Clients:
@@ -253,6 +174,38 @@ def test_a_client_that_sends_too_large_a_message_is_disconnected(job: Target, cl
         one.receive()
     clients.answers()
     assert job.alive
+
+
+PORT = {"host": "here", "address": "127.0.0.1", "port": 4242, "public": "x", "key_file": "/nowhere"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        *(
+            (wire.SERVE, {"served": served})
+            for served in (
+                None, "ipc:///nowhere", {}, {"server": None, "tcp": None}, {"server": 5, "tcp": None},
+                {"server": "a\nb", "tcp": None}, {"server": "x" * 257, "tcp": None}, {"server": "ipc:///nowhere"},
+                {"server": "ipc:///nowhere", "tcp": 5}, {"server": "ipc:///nowhere", "tcp": {}},
+                *({"server": "ipc:///nowhere", "tcp": {**PORT, name: odd}} for name in PORT for odd in (None, -1, [])),
+            )
+        ),
+        *((wire.ALIGN, {"base": base, "source": "optimizer"}) for base in (None, 1.5, "1", True, 1 << 60)),
+        *((wire.ALIGN, {"base": 1, "source": source}) for source in (None, 1, "a\nb", "\x1b[31m", "x" * 41)),
+    ],
+)  # fmt: skip
+def test_what_would_spoil_the_agents_facts_is_refused(
+    job: Target, clients: Clients, kind: str, fields: dict[str, Any]
+) -> None:
+    before = clients.connect(hello=False).hello()["facts"]
+    one = clients.connect()
+    one.ask(b"1", kind, **fields)
+    answer = one.answer()[0]
+    assert (answer["kind"], answer["code"]) == (wire.ERROR, "protocol")
+    after = clients.connect(hello=False).hello()["facts"]
+    for name in ("served", "step_source", "step_base"):
+        assert after[name] == before[name]
 
 
 def test_a_message_before_hello_is_small(job: Target, clients: Clients) -> None:

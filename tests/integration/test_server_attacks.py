@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import zmq
+from attacking import HELLO, Attacker, anonymous_kb, command
 from until import until
 
 from probe import keys
-from probe.host import agent_memory
 from target import Probe, Start, Target
 
 ROUNDS = int(os.environ.get("ATTACKS", "3"))
 MEMORY_KB = 8 * 1024
-_HELLO = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31)
 
 
 @pytest.fixture(scope="module")
@@ -44,56 +40,6 @@ def job(start_once: Start, probe: Probe, key: Path) -> Target:
     return made
 
 
-def anonymous_kb(pid: int) -> int:
-    """The least over half a second, without what is shared: rows go on being recorded."""
-    looks = []
-    for _ in range(10):
-        found = re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-        assert found is not None
-        looks.append(int(found[1]))
-        time.sleep(0.05)
-    return min(looks)
-
-
-class Attacker:
-    """path: of the server's socket; port: where it listens for other hosts; key: a reader's."""
-
-    def __init__(self, pid: int, key: Path) -> None:
-        facts = agent_memory.facts(pid)
-        assert facts is not None
-        self.path, self.port = str(facts.server).removeprefix("ipc://"), int(str(facts.tcp).rpartition(":")[2])
-        self.agent, self._key = str(facts.id).encode(), keys.read(str(key.with_name("reader.key")))
-
-    @contextlib.contextmanager
-    def dealer(self, tcp: bool = False, **options: Any) -> Iterator[Any]:
-        context = zmq.Context()
-        made = context.socket(zmq.DEALER)
-        made.linger, made.sndhwm, made.rcvtimeo = 0, 0, 2000
-        if tcp:
-            made.curve_serverkey = self._key.server_public.encode()
-            made.curve_publickey, made.curve_secretkey = (text.encode() for text in self._key.client)
-        for name, value in options.items():
-            setattr(made, name, value)
-        made.connect(f"tcp://127.0.0.1:{self.port}" if tcp else f"ipc://{self.path}")
-        try:
-            yield made
-        finally:
-            context.destroy(0)
-
-    def raw(self, identity: bytes = b"") -> socket.socket:
-        """A connection that has said hello as a DEALER."""
-        made = socket.socket(socket.AF_UNIX)
-        made.settimeout(2)
-        made.connect(self.path)
-        said = struct.pack(">I", len(identity)) + identity
-        made.sendall(_HELLO + _command(b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER\x08Identity" + said))
-        return made
-
-
-def _command(body: bytes) -> bytes:
-    return b"\x04" + bytes([len(body)]) + body
-
-
 def heartbeat(attacker: Attacker) -> None:
     """Fill its queue, and be gone without a good-bye."""
     for tcp in (False, True):
@@ -108,7 +54,7 @@ def ping(attacker: Attacker) -> None:
     made = attacker.raw()
     message = b"\x01\x011\x01" + bytes([len(attacker.agent)]) + attacker.agent + b'\x00\x12{"kind": "stacks"}'
     with contextlib.suppress(OSError):
-        made.sendall((message + _command(b"\x04PING\0\0")) * 5000)
+        made.sendall((message + command(b"\x04PING\0\0")) * 5000)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     made.close()
 
@@ -136,7 +82,7 @@ def crowd(attacker: Attacker) -> None:
                 made.connect(attacker.path if number % 2 else ("127.0.0.1", attacker.port))
             held.append(made)
             with contextlib.suppress(OSError):
-                made.send(_HELLO[: number % len(_HELLO)])
+                made.send(HELLO[: number % len(HELLO)])
     for each in held:
         each.close()
 
@@ -150,7 +96,7 @@ def large(attacker: Attacker) -> None:
 
 def garbage(attacker: Attacker) -> None:
     """Bytes that are no protocol, and messages that are no requests."""
-    for says in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, _HELLO + b"\x02" + b"\xff" * 8 + b"x"):
+    for says in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, HELLO + b"\x02" + b"\xff" * 8 + b"x"):
         with socket.socket(socket.AF_UNIX) as made:
             made.connect(attacker.path)
             made.sendall(says)
@@ -167,7 +113,7 @@ CASES: list[Callable[[Attacker], None]] = [heartbeat, ping, identity, crowd, lar
 def test_the_training_outlives_it_and_others_are_answered(
     job: Target, probe: Probe, key: Path, attack: Callable[[Attacker], None]
 ) -> None:
-    attacker = Attacker(job.pid, key)
+    attacker = Attacker(job.pid, key.with_name("reader.key"))
     probe(f"ipc://{attacker.path}", "eval", "--now", "1")
     at_port = (f"tcp://127.0.0.1:{attacker.port}", "eval", "--key", key, "--now", "6*7")
     before = anonymous_kb(job.pid)
