@@ -141,7 +141,7 @@ def test_who_may_only_read_has_steps_of_one_number_all_the_same(
     ranks = [agent(rank, **here(str(rank)), world_size=2) for rank in range(2)]
     for rank, started in zip(ranks, (0, 7), strict=True):
         rank.name_modules()
-        rank.train(20, group_seq=started)
+        rank.train(20, start=started * 1000, group_seq=started)  # the clock says what the numbers say
     places = [serving(rank, key=tmp_path / "job.key").at_port for rank in ranks]
     lasts = "SELECT rank, MAX(step) AS step FROM python.step_trace GROUP BY 1 ORDER BY 1"
     told = connect(*places, key=str(tmp_path / "reader.key")).query(lasts, open_steps=True).to_pylist()
