@@ -106,10 +106,11 @@ def test_forged_requests_change_nothing_and_others_are_answered(
 
 
 def said(pid: int) -> dict[str, Any]:
-    """What a reader must not change."""
+    """What a reader must not change.  How often `auto` samples is the agent's own choice, by what it measures."""
     facts = agent_memory.facts(pid)
-    assert facts is not None
-    return {"sampling": facts.sampling, "base": facts.step_base, "source": facts.step_source, "server": facts.server}
+    assert facts is not None and facts.sampling is not None
+    asked = facts.sampling.sample, facts.sampling.budget_pct
+    return {"sampling": asked, "base": facts.step_base, "source": facts.step_source, "server": facts.server}
 
 
 def trains(pid: int) -> None:
