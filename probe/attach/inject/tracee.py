@@ -42,14 +42,15 @@ class Tracee:
         self._architecture = architecture
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # for `wait`; the process is ours alone
         self.since = time.monotonic()
+        is_stopping = tid in _stopping
+        _stopping.discard(tid)  # if it has stopped meanwhile, that is the stop to wait for
         release_stopped()
         try:
-            if tid not in _stopping:
+            if not is_stopping:
                 ptrace.seize(tid)
                 ptrace.interrupt(tid)
         except ProcessLookupError:
             raise CannotStop(f"thread {tid} ended") from None
-        _stopping.discard(tid)
         try:
             self._stop()
             self.registers = self.get_registers()
