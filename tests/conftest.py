@@ -21,6 +21,10 @@ from target import PROBE, PYTHON, TARGETS, TORCHRUN, Probe, Start, Target, desce
 settings.register_profile("untimed", deadline=None)  # the machine may be busy: no test is judged by its time
 settings.load_profile("untimed")
 
+# A shell that starts this in the background has it ignore Ctrl-C, and all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 SETTLE_S = 3.0  # how long an ended thread, socket or process may take to be gone
 
 

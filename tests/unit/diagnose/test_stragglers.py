@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_agent import LINEAR, MODEL, FakeAgent
-from hypothesis import given
-from hypothesis import strategies as st
 
 from probe import protocol as wire
 from probe.connection import Connection
@@ -37,10 +35,15 @@ def test_a_rank_that_does_more_than_the_others_is_late() -> None:
     assert not any(each.is_late for each in rest)
 
 
-@given(st.integers(2, 8), st.integers(20, 60), st.integers(0, 1000))
-def test_no_rank_is_late_if_all_are_equal(ranks: int, steps: int, seed: int) -> None:
-    own = 1 + 0.02 * np.random.default_rng(seed).standard_normal((ranks, steps))
-    assert not any(each.is_late for each in lateness(range(ranks), own, 1.0))
+def test_where_all_ranks_are_equal_one_is_called_late_in_one_job_of_a_thousand_at_most() -> None:
+    """By chance alone; a confidence of 0.95 would allow one of twenty."""
+    late = 0
+    for seed in range(3000):
+        chance = np.random.default_rng(seed)
+        ranks, steps = chance.integers(2, 9), chance.integers(20, 61)
+        own = 1 + 0.02 * chance.standard_normal((ranks, steps))
+        late += any(each.is_late for each in lateness(range(ranks), own, 1.0))
+    assert late <= 3
 
 
 def test_a_few_very_late_steps_do_not_make_a_rank_late() -> None:

@@ -53,12 +53,21 @@ class Snippets:
             own=self.own, where=where,
         )  # fmt: skip
 
-    def cancelled(self, code: str) -> dict[str, Any]:
-        """What is told of the snippet when it is cancelled soon after its start, and again until it ends."""
-        evaluation = self.new(code)
+    def cancelled(self, code: str, inside: str = "") -> dict[str, Any]:
+        """What is told of the snippet when it is cancelled soon after its code runs, or this function of it, and again
+        until it ends."""
+        evaluation, thread_id = self.new(code), threading.get_ident()
+
+        def is_inside() -> bool:
+            frame = sys._current_frames().get(thread_id)
+            while frame is not None:
+                if frame.f_code.co_filename == "<eval>" and inside in ("", frame.f_code.co_name):
+                    return True
+                frame = frame.f_back
+            return False
 
         def cancel() -> None:
-            until(lambda: evaluation.running, every_s=0.001)
+            until(is_inside, every_s=0.001)
             while not evaluation.done:
                 time.sleep(0.03)
                 evaluation.cancel()
@@ -72,7 +81,7 @@ class Snippets:
 
 def test_an_endless_snippet_is_interrupted_where_it_stands() -> None:
     with Snippets() as snippets:
-        done = snippets.cancelled("def spin():\n    while True: pass\nspin()")
+        done = snippets.cancelled("def spin():\n    while True: pass\nspin()", inside="spin")
     assert done["cancelled"] and not done["ok"] and done["error"] == "cancelled"
     assert "in spin" in done["traceback"] and done["traceback"].endswith("cancelled\n")
     assert "Cancelled" not in done["traceback"]
