@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any
 
 from ...streams import LOG_BYTES, LOG_RECORD, LOG_STRING
-from .memory import shared_memory
+from .memory import shared_memory, usual_or_reserved
 
 _RECORD = Struct(LOG_RECORD)
 _COMMITTED = Struct("<Q")
@@ -25,7 +25,7 @@ class Log:
     """Records (kind, id, payload) in the layout of streams.py; ids are never reused."""
 
     def __init__(self) -> None:
-        self.buffer = shared_memory("probe-log", LOG_BYTES)
+        self.buffer = shared_memory("probe-log", usual_or_reserved(LOG_BYTES))
         self.committed = _COMMITTED.size
         self.dropped = 0
         self._ids = count(1)
@@ -59,7 +59,7 @@ class Log:
             data = text.encode("utf-8", "surrogatepass" if kind != LOG_STRING else "replace")
             start = self.committed + _RECORD.size
             end = start + -(-len(data) // 8) * 8
-            if end > LOG_BYTES:
+            if end > len(self.buffer):
                 self.dropped += 1
                 continue
             _RECORD.pack_into(self.buffer, self.committed, kind, len(data), id)

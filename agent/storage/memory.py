@@ -1,7 +1,7 @@
 """Named memory that other processes can read through /proc/<pid>/fd; rows, log and header each use it.
 
 Each piece costs one descriptor: mmap keeps a duplicate of the one it is given (by default, on every version), so the
-original is closed.
+original is closed.  Invariant: a write to it never ends the process.
 """
 
 from __future__ import annotations
@@ -9,22 +9,54 @@ from __future__ import annotations
 import mmap
 import os
 
+_OVERCOMMIT, _STRICT = "/proc/sys/vm/overcommit_memory", "2"
+_RESERVED_SHARE = 8  # of the usual size one part in so many, where memory is reserved as a whole
 _ADD_SEALS, _KEEP_SIZE, _NO_WRITING, _NO_MORE_SEALS = 1033, 0x2 | 0x4, 0x10, 0x1  # of linux/fcntl.h
+
+
+class NoRoom(OSError):
+    """The kernel grants no more memory."""
+
+    probe_code = "no-memory"
+
+
+def usual_or_reserved(size: int) -> int:
+    """The size to ask for in place of this one: less where all of it costs memory at once."""
+    return size // _RESERVED_SHARE if _must_reserve() else size
 
 
 def shared_memory(name: str, size: int) -> mmap.mmap:
     """A zeroed mapping of a memfd.  Pages cost memory once written; close() frees everything.
 
-    Nobody else can write to it, or make it shorter, after which a write here would end the process (SIGBUS).
+    Nobody else can write to it, or make it shorter, after which a write here would end the process (SIGBUS).  So would
+    a write to a page that the kernel does not grant, which it may only deny where it does not overcommit memory: there
+    all pages are taken at once.  Raises NoRoom.
     """
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
+        if _must_reserve():
+            _reserve(fd, size)
         mapped = mmap.mmap(fd, size)
         _seal(fd)
         return mapped
     finally:
         os.close(fd)
+
+
+def _must_reserve() -> bool:
+    try:
+        with open(_OVERCOMMIT) as file:
+            return file.read().strip() == _STRICT
+    except OSError:
+        return False
+
+
+def _reserve(fd: int, size: int) -> None:
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        raise NoRoom(f"{size >> 20} MB for rows: {error.strerror}") from None
 
 
 def _seal(fd: int) -> None:

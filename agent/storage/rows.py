@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Any
 
 from ...streams import CHUNK_ROWS, RETENTION_BYTES
-from .memory import shared_memory
+from .memory import shared_memory, usual_or_reserved
 
 _SLOT = Struct("<q")
 _NO_END = 1 << 62  # row numbers never run out
@@ -34,7 +34,7 @@ class Stream:
         self.slots = slots
         self.struct = Struct(f"<{len(slots)}q")
         self.row_bytes = self.struct.size
-        self.chunks = max(2, retention_bytes // (CHUNK_ROWS * self.row_bytes))
+        self.chunks = max(2, usual_or_reserved(retention_bytes) // (CHUNK_ROWS * self.row_bytes))
         self.capacity = self.chunks * CHUNK_ROWS
         self.buffer = shared_memory(f"probe-{name}", self.capacity * self.row_bytes)
         self.pack_into: Callable[..., None] = self.struct.pack_into

@@ -40,7 +40,7 @@ SEARCH_SHARE = 0.7  # of the time-out, for finding a thread at a safe point
 ANSWER_SECONDS = 0.5  # of the deadline, kept for the target's refusal to travel
 MAX_HELLO_BYTES = 65536
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_WITH_DETAIL = ("main-thread-busy", "attach-running")
+_WITH_DETAIL = ("main-thread-busy", "attach-running", "no-memory")
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from probe.agent.storage.memory import shared_memory
+from probe.agent.storage import memory as memory_module
+from probe.agent.storage.log import Log
+from probe.agent.storage.memory import NoRoom, shared_memory
+from probe.agent.storage.rows import Stream
 from probe.host import agent_memory
+from probe.streams import LOG_BYTES, LOG_STRING, RETENTION_BYTES
 
 SIZE = 1 << 16
 
@@ -45,3 +51,44 @@ def test_nobody_else_can_write_to_it(memory: tuple[mmap.mmap, int]) -> None:
     with pytest.raises(PermissionError):
         mmap.mmap(memory[1], SIZE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     assert memory[0][:4] == b"mine"
+
+
+@pytest.fixture
+def strict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that does not overcommit memory, where a write to a new page may be SIGBUS."""
+    (tmp_path / "overcommit_memory").write_text("2\n")
+    monkeypatch.setattr(memory_module, "_OVERCOMMIT", str(tmp_path / "overcommit_memory"))
+
+
+def resident(name: str) -> int:
+    """Bytes of this memory that the kernel has granted."""
+    return 512 * os.stat(agent_memory.descriptors(os.getpid())[name]).st_blocks
+
+
+def test_without_overcommitment_all_pages_are_there_before_the_first_row(strict: None) -> None:
+    stream, log = Stream("reserved", ("a", "seq")), Log()
+    assert resident("reserved") == len(stream.buffer) < RETENTION_BYTES // 4
+    assert resident("log") == len(log.buffer) == LOG_BYTES // 8
+    log.put(LOG_STRING, 1, "x" * len(log.buffer))
+    log.write()
+    assert log.dropped == 1
+    stream.close()
+    log.close()
+
+
+def test_pages_that_are_denied_are_an_error_with_its_code(strict: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", denied)
+    with pytest.raises(NoRoom, match="1 MB for rows: No space left on device") as raised:
+        shared_memory("probe-denied", 1 << 20)
+    assert raised.value.probe_code == "no-memory"
+
+
+def test_elsewhere_pages_cost_memory_once_they_are_written() -> None:
+    stream = Stream("usual", ("a", "seq"))
+    assert resident("usual") == 0 and len(stream.buffer) > RETENTION_BYTES // 2
+    stream.append(1)
+    assert 0 < resident("usual") <= 1 << 20
+    stream.close()
