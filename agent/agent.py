@@ -9,6 +9,7 @@ import contextlib
 import sys
 from _thread import start_new_thread
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import protocol as wire
@@ -35,6 +36,7 @@ from .taps.torch_taps import NO_TORCH, TorchTaps, states_without_torch
 from .torch_state import torch_is_imported
 
 _STEP_LIMIT = 1 << 53  # on the step numbers that a reader may send
+_REMAIN_S = 60.0  # for the agent's thread
 
 
 class Agent:
@@ -86,6 +88,7 @@ class Agent:
                 wire.GO: self.evals.go,
                 wire.STAY: self.evals.stay,
                 wire.RUN: self.evals.run,
+                wire.PASS: self.evals.decide,
                 wire.DETACH: self._detach,
             }
         )
@@ -134,6 +137,8 @@ class Agent:
             "peers": self.peers.state,
             "trouble": self.boundary.trouble or self.server.connections.trouble or self.server.fault,
             "holder": self.evals.holder(),
+            "held_since_ns": self.evals.held_since_ns,
+            "freed_ns": self.evals.freed_ns,
         }
 
     def _run(self) -> None:
@@ -231,8 +236,18 @@ class Agent:
             start_new_thread(self._leave, ())
 
     def _leave(self) -> None:
+        if running := self.evals.end():
+            self.server.on_thread(partial(self._remain, running), _REMAIN_S)
+            return
         self._left_behind = self.take_out()
         self.server.stop()
+
+    def _remain(self, running: list[str]) -> None:
+        """A detach cannot be obeyed: taking the agent out leaves nobody who could tell that a snippet runs."""
+        message = f"a snippet of {', '.join(running)} does not end."
+        for key in self._detach_requests:
+            self.server.post(key, wire.ERROR, code="still-held", message=message)
+        self._detach_requests = []
 
     # ---- the end
 

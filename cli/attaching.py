@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probe.errors import EndpointError, ProbeError, SilentError
+from probe.errors import DetachError, EndpointError, ProbeError, SilentError
 from probe.text import title
 
 from .choosing import is_launcher
@@ -138,15 +138,20 @@ def _raise_first(failures: Sequence[ProbeError], tried: int) -> None:
 def detach_all(connection: Connection) -> None:
     """Take every agent out and print a line for each; what has to stay is reported on stderr.
 
-    Raises SilentError if a rank was not reached.
+    Raises SilentError if a rank was not reached, DetachError if a snippet still holds one.
     """
-    agents = list(connection.agents)
-    left = connection.detach()
+    agents, left, held = list(connection.agents), [], None
+    try:
+        left = connection.detach()
+    except DetachError as error:
+        held = error
     for facts in agents:
         if (facts.rank or 0) not in {each.rank for each in connection.unreached}:
             click.echo(f"detached  {who(facts.rank, facts.pid)}")
     for what in left:
         say(what)
+    if held is not None:
+        raise held
     if connection.unreached:
         reasons = "; ".join(each.why for each in connection.unreached)
         raise SilentError(f"Still attached: {reasons}.", "Run detach again later.")

@@ -15,7 +15,7 @@ from .session import say
 
 if TYPE_CHECKING:
     from probe.connection import Connection
-    from probe.evals.evaluation import RankResult
+    from probe.evals.snippet import RankResult
 
 
 def evaluate(

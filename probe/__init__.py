@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .errors import (
         AgentError,
         AttachError,
+        DetachError,
         EndpointError,
         EvalError,
         HungError,
@@ -34,20 +35,20 @@ if TYPE_CHECKING:
         SnippetFailed,
         UsageError,
     )  # fmt: skip
-    from .evals.evaluation import EvalResult, RankResult
+    from .evals.snippet import EvalResult, RankResult
     from .host.facts import Facts
     from .query.result import Cost, Coverage, Fetch, Note, Result
     from .snapshot.snapshot import Snapshot
 
 __all__ = [
-    "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "EndpointError", "EvalError",
-    "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "Note", "OutputError", "ProbeError", "QueryError",
-    "RankResult", "Report", "Result", "SilentError", "Snapshot", "SnippetFailed", "Stragglers", "Unreached",
-    "UsageError", "__version__", "connect", "start",
+    "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "DetachError", "EndpointError",
+    "EvalError", "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "Note", "OutputError", "ProbeError",
+    "QueryError", "RankResult", "Report", "Result", "SilentError", "Snapshot", "SnippetFailed", "Stragglers",
+    "Unreached", "UsageError", "__version__", "connect", "start",
 ]  # fmt: skip
 _MODULES = {
     **dict.fromkeys(("Connection", "connect"), "connection"),
-    **dict.fromkeys(("EvalResult", "RankResult"), "evals.evaluation"),
+    **dict.fromkeys(("EvalResult", "RankResult"), "evals.snippet"),
     **dict.fromkeys(("Cost", "Coverage", "Fetch", "Note", "Result"), "query.result"),
     **dict.fromkeys(("Attached", "start"), "attach"),
     "Facts": "host.facts",

@@ -25,7 +25,7 @@ from .snapshot.align import Alignment
 if TYPE_CHECKING:
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
-    from .evals.evaluation import EvalResult, OnOutput
+    from .evals.snippet import EvalResult, OnOutput
     from .query.database import Database
     from .query.duckdb_session import DuckDBSession
     from .query.result import Result
@@ -170,7 +170,8 @@ class Connection:
         Example: `job.eval("optimizer.param_groups[0]['lr'] = 1e-4")[0].ok`
         """
         self._begin("eval", control=True)
-        from .evals.evaluation import Snippet, evaluate
+        from .evals.evaluation import evaluate
+        from .evals.snippet import Snippet
 
         snippet = Snippet(code, filename, now, timeout, write, whoami(), None if ranks is None else list(ranks))
         results = evaluate(self._client, self._alignment, snippet, self.timeout, on_output)
@@ -236,12 +237,15 @@ class Connection:
     def detach(self) -> list[str]:
         """Remove every agent and wait for its end; lines that say what had to stay in which rank.
 
-        Raises AgentError if the key may only read, Interrupted.  Cost: one boundary, at which the taps are removed.
+        Raises AgentError if the key may only read, DetachError if a snippet does not end, Interrupted.  Cost: one
+        boundary, at which the taps are removed.
 
         Example: `assert not job.detach()`
         """
         self._begin("detach", control=True)
-        left, self.unreached = agent_requests.detach(self._client, self.timeout)
+        left, self.unreached, error = agent_requests.detach(self._client, self.timeout)
+        if error is not None:
+            raise error
         return left
 
     def serve(

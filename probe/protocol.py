@@ -26,11 +26,14 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     set       settings: sample ("auto" or N), budget_pct,       settings: settings (these, every, cost_ns)
               backward; others stay as they are
     arm       by, ranks, where, timeout, write, filename; code  armed: count, base, step_ns, waiting (s), holder
-    go        of, count (run at this boundary; -1: the next)    - (out* then done end the arm request; before them,
-                                                                if a boundary was named, ready: the training waits
-                                                                there, at most 5 s from the last stay)
-    stay      of (keep waiting, a run will follow)              -
+    go        of, count (run at this boundary; -1: the next)    - (out* and wants* then done end the arm request; before
+                                                                them, if a boundary was named, ready: the training
+                                                                waits there, at most 5 s from the last stay)
+    stay      of (keep waiting, a run or a pass will follow)    -
     run       of (which is ready)                               -
+    pass      of, number, why_not ("": that operation begins),  -
+              last (the snippet ends after the call of its own
+              that the operation is a part of)
     detach    -                                                 detached: left (what could not be removed)
 
     requests to the server itself
@@ -44,6 +47,10 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     rows           first, rows; payload: batch header, then the rows themselves
     log            first; payload: the bytes
     out            stream "stdout" | "stderr", text
+    wants          number, operation, group, ranks (that take part), peer (the other of two, if known), inside (it is
+                   a part of a call that has to come to its end, as a backward pass), ending (the snippet was cancelled
+                   here): the snippet stands in front of this operation
+                   between ranks, at most 5 s from the last stay, until pass says that all ranks begin it
     result         before, after (lines for stderr), count (rows)
     text           payload: the bytes
     done           ok, echo, error, traceback, cancelled, count, held_ns, changed, dropped_bytes
@@ -57,7 +64,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-PROTOCOL = 3
+PROTOCOL = 4
 # The most an agent accepts in one frame; a snippet is text, a template some hundred bytes.
 MAX_REQUEST_BYTES = 4 << 20
 MAX_CONTROL_BYTES = 64 << 10  # of a request before its client has said hello, or that may only read
@@ -71,16 +78,16 @@ NO_GROUP = "off: no process group"  # state of the tap on collectives in a job t
 UNTESTED = "this was not tested on a GPU yet"  # end of the state of a tap that is off for that reason
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
-ALIGN, SET, ARM, GO, STAY, RUN, DETACH = "align", "set", "arm", "go", "stay", "run", "detach"
+ALIGN, SET, ARM, GO, STAY, RUN, PASS, DETACH = "align", "set", "arm", "go", "stay", "run", "pass", "detach"
 STACKS, FLIGHT, PEERS, SERVE, AGENTS, QUERY = "stacks", "flight", "peers", "serve", "agents", "query"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
-ARMED, READY, OUT, DONE, DETACHED = "armed", "ready", "out", "done", "detached"
+ARMED, READY, OUT, WANTS, DONE, DETACHED = "armed", "ready", "out", "wants", "done", "detached"
 FRAMES, ENTRIES, KNOWN, SERVING = "frames", "entries", "known", "serving"
 RESULT, TEXT, ANSWERED = "result", "text", "answered"
 
 # request kind -> kinds of reply, the terminal one (besides `error`) last
 REPLIES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((NEXT, CANCEL, GO, STAY, RUN), ()),
+    **dict.fromkeys((NEXT, CANCEL, GO, STAY, RUN, PASS), ()),
     HELLO: (WELCOME,),
     SNAPSHOT: (AT,),
     SCAN: (ROWS, END),
@@ -93,12 +100,16 @@ REPLIES: dict[str, tuple[str, ...]] = {
     QUERY: (RESULT, TEXT, ANSWERED),
     ALIGN: (END,),
     SET: (SETTINGS,),
-    ARM: (ARMED, READY, OUT, DONE),
+    ARM: (ARMED, READY, OUT, WANTS, DONE),
     DETACH: (DETACHED,),
 }
 # What a client may do, said in its hello and kept by the agent; the server says it for its clients, by their keys.
 READ, CONTROL = "read", "control"
-OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, SERVE, DETACH})  # these change something, so they need control
+OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH})  # these change something
+
+# Operations between two ranks, as `wants` names them.
+SEND, RECEIVE, RECEIVE_ANY = "send", "recv", "recv_any_source"
+POINT_TO_POINT = SEND, RECEIVE, RECEIVE_ANY
 
 TERMINAL = {ERROR, *(kinds[-1] for kinds in REPLIES.values() if kinds)}
 

@@ -67,6 +67,7 @@ class FakeAgent:
         self.ran_at: list[int] = []
         self.on_go: Callable[[FakeAgent, Key, int], None] = is_ready
         self.on_run: Callable[[FakeAgent, Key, int], None] = run_snippet
+        self.on_pass: Callable[[FakeAgent, Key, dict[str, Any]], None] = lambda *request: None
         self.target = -1
         self.requests: list[dict[str, Any]] = []
         self.streams = {
@@ -90,6 +91,7 @@ class FakeAgent:
             wire.HELLO: self._hello, wire.SNAPSHOT: self._snapshot, wire.SCAN: self._scan, wire.LOG: self._log,
             wire.ALIGN: self._align, wire.DETACH: self._detach, wire.ARM: self._arm, wire.GO: self._go,
             wire.RUN: self._run, wire.STAY: lambda *request: None, wire.SET: self._set, wire.STACKS: self._stacks,
+            wire.PASS: self._pass,
         }  # fmt: skip
         self.server.on_cancel = self._cancelled
         self.handlers[wire.CANCEL] = self.server.handlers[wire.CANCEL]
@@ -238,6 +240,10 @@ class FakeAgent:
     def _run(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         assert self.armed == (key[0], request["of"].encode())
         self.on_run(self, self.armed, self.target)
+
+    def _pass(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        assert self.armed == (key[0], request["of"].encode())
+        self.on_pass(self, self.armed, request)
 
     def _cancelled(self, key: Key) -> None:
         if self.armed == key and wire.CANCEL not in self.deaf:

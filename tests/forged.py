@@ -40,6 +40,7 @@ VALID: list[tuple[dict[str, Any], list[bytes]]] = [
     ({"kind": "go", "of": "1", "count": -1}, []),
     ({"kind": "run", "of": "1"}, []),
     ({"kind": "stay", "of": "1"}, []),
+    ({"kind": "pass", "of": "1", "number": 1, "why_not": "", "last": False}, []),
     ({"kind": "flight"}, []),
     ({"kind": "peers"}, []),
 ]

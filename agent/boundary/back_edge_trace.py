@@ -75,7 +75,7 @@ class BackEdgeTrace:
         self._traced: dict[int, _TracedFrame] = {}
         self._copies: dict[int, Any] = {}
         self._old = sys.gettrace()
-        _hide_from_dynamo()
+        hide_from_dynamo(BackEdgeTrace._on_call)
         self._trace(frame, self._loop_frame)
         sys.settrace(self._on_call)
 
@@ -227,9 +227,10 @@ def in_a_trace(code: CodeType) -> bool:
     return code in (BackEdgeTrace.__call__.__code__, BackEdgeTrace._on_call.__code__, _Emptying.__call__.__code__)
 
 
-def _hide_from_dynamo() -> None:
-    """Give what runs at each call the file name of one of torch's that dynamo skips: a call may be compiled code's."""
+def hide_from_dynamo(at_call: Any) -> None:
+    """Give a function that traces each call the file name of one of torch's that dynamo skips: a call may be compiled
+    code's."""
     module = sys.modules.get("torch.nn.modules.module")
     file = getattr(module, "__file__", None)
-    if file is not None and BackEdgeTrace._on_call.__code__.co_filename != file:
-        BackEdgeTrace._on_call.__code__ = BackEdgeTrace._on_call.__code__.replace(co_filename=file)
+    if file is not None and at_call.__code__.co_filename != file:
+        at_call.__code__ = at_call.__code__.replace(co_filename=file)

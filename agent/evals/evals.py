@@ -9,7 +9,7 @@ snippet would match one of the training's, which ends the job.
 from __future__ import annotations
 
 import time
-from _thread import allocate_lock, start_new_thread
+from _thread import start_new_thread
 from typing import Any
 
 from ... import protocol as wire
@@ -19,45 +19,18 @@ from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .evaluation import Evaluation
+from .gates import CLIENT_TIMEOUT_SECONDS, RunGate
 
-CLIENT_TIMEOUT_SECONDS = 5.0  # a training thread waits that long for a client that reports nothing more
 _ARMED_SECONDS = 30.0  # for a client that armed and went away
 _FLUSH_SECONDS = 0.1  # so that a progress line is visible while the next one is computed
 _INTERRUPT_AGAIN_SECONDS = 0.5  # a snippet that swallows an interrupt gets another
+_NEXT_OPERATION_SECONDS = 2.0  # for a cancelled snippet to end, as on the other ranks, in front of its next operation
+_MOST_ENDING_SECONDS = 10.0  # likewise, if it comes to one operation after another inside of a call
+_ENDS_SECONDS = 12.0  # so long a detach waits for cancelled snippets that have operations; else
+_ENDS_AT_ONCE_SECONDS = 2.0
 _MOST_SESSIONS, _MOST_SESSIONS_PER_CLIENT = 32, 4
-_BY_CHARACTERS = 200  # kept of the client's name
+_BY_CHARACTERS, _REASON_CHARACTERS = 200, 2000  # kept of the client's name, and of why an operation does not begin
 _WAITING_SECONDS = 3600.0  # for a client that went away while its snippet waited for a boundary
-
-
-class RunGate:
-    """The gate at which the training thread waits at a boundary until the client decides whether the snippet runs.
-
-    decide() and extend() on the agent's thread, wait() on the training thread.
-    """
-
-    def __init__(self) -> None:
-        self._run: bool | None = None
-        self._extended = False
-        self._decided = allocate_lock()
-        self._decided.acquire()
-
-    def decide(self, run: bool) -> None:
-        """Run the snippet, or go on without it.  The first decision counts."""
-        if self._run is None:
-            self._run = run
-            self._decided.release()
-
-    def extend(self) -> None:
-        """A decision will come: wait for one more period."""
-        self._extended = True
-
-    def wait(self) -> bool:
-        """Whether to run.  A signal handler of the job may raise out of this call."""
-        while not self._decided.acquire(timeout=CLIENT_TIMEOUT_SECONDS):
-            if not self._extended:
-                return False
-            self._extended = False
-        return bool(self._run)
 
 
 class _Session:
@@ -68,7 +41,9 @@ class _Session:
         self.ticket: Ticket | None = None  # while a boundary is requested
         self.gate = RunGate()
         self.started = False
-        self.expires: float | None = time.monotonic() + _ARMED_SECONDS
+        self.heard = time.monotonic()  # of its client
+        self.expires: float | None = self.heard + _ARMED_SECONDS
+        self.ends_since: float | None = None  # when it was cancelled
 
 
 class Evals:
@@ -79,6 +54,8 @@ class Evals:
         self._log, self._spans = log, spans
         self._sessions: dict[Key, _Session] = {}
         self._own: dict[str, Any] = {}  # names that snippets defined, for later snippets
+        self.held_since_ns: int | None = None  # since when the training waits for a snippet, if it does
+        self.freed_ns = 0  # when it last went on, if it did
 
     def current(self, thread: int) -> Evaluation | None:
         """The snippet that runs on this thread, if any."""
@@ -108,7 +85,8 @@ class Evals:
         )
         timeout = request.get("timeout")
         self._make_room(key)
-        steps, now, holder = self._steps, time.perf_counter_ns(), self.holder()
+        steps, holder, last = self._steps, self.holder(), self._steps.last_ns
+        waiting = None if last is None else (time.perf_counter_ns() - max(last, self.freed_ns)) / 1e9
         self._sessions[key] = _Session(evaluation, None if timeout is None else float(timeout))
         self._server.reply(
             key,
@@ -116,7 +94,7 @@ class Evals:
             count=steps.count,
             base=steps.base,
             step_ns=steps.typical_ns(),
-            waiting=None if steps.last_ns is None else (now - steps.last_ns) / 1e9,
+            waiting=waiting,
             holder=holder,
         )
 
@@ -155,11 +133,20 @@ class Evals:
         self._request(armed, session, count)
 
     def stay(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        """The client is still there: keep waiting for `run`."""
+        """The client is still there: keep waiting for `run`, or in front of an operation."""
         session = self._sessions.get(request_named(key, request))
-        if session is not None and not session.started and session.ticket is not None:
-            session.expires = time.monotonic() + CLIENT_TIMEOUT_SECONDS
-            session.gate.extend()
+        if session is not None:
+            session.heard = time.monotonic()
+            if not session.started and session.ticket is not None:
+                session.expires = session.heard + CLIENT_TIMEOUT_SECONDS
+                session.gate.extend()
+
+    def decide(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        """Let the operation begin in front of which the snippet stands, or not."""
+        number, why_not = int(request["number"]), str(request["why_not"])[:_REASON_CHARACTERS]
+        session, last = self._sessions.get(request_named(key, request)), bool(request["last"])
+        if session is not None:
+            session.evaluation.operations.decide(number, why_not, last)
 
     def run(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         """Every rank is ready: let the snippet run."""
@@ -178,16 +165,18 @@ class Evals:
 
         def at_boundary(frame: Any) -> None:
             allowed, since = False, time.perf_counter_ns()
+            self.held_since_ns = since
             if count >= 0:
                 self._server.post(armed, wire.READY)
             try:
                 allowed = session.gate.wait()
+                if allowed:
+                    self._start(session)
+                    session.evaluation.run_at(frame, self._steps.count, since)
             finally:
                 if not allowed:
                     self._miss(armed, "the client did not send run in time")
-            if allowed:
-                self._start(session)
-                session.evaluation.run_at(frame, self._steps.count, since)
+                self.held_since_ns, self.freed_ns = None, time.perf_counter_ns()
 
         def missed() -> None:
             self._miss(armed, f"the step is past: {self._steps.count} boundaries are done, {count} were asked for")
@@ -209,7 +198,8 @@ class Evals:
             self._server.wake()
 
     def cancel(self, key: Key, code: str = "interrupted", why: str = "cancelled before it ran") -> None:
-        """Withdraw an armed snippet and report why, or interrupt a running one."""
+        """Withdraw an armed snippet and report why, or end a running one: in front of its next operation between ranks
+        if it has had any, else where it is."""
         session = self._sessions.get(key)
         if session is None:
             return
@@ -218,9 +208,21 @@ class Evals:
             self._drop(key)
             self._server.post(key, wire.ERROR, code=code, message=why)
         else:
-            session.expires = time.monotonic() + _INTERRUPT_AGAIN_SECONDS
-            session.evaluation.cancel()
+            self._end(session)
             session.gate.decide(False)
+
+    def _end(self, session: _Session) -> None:
+        now, operations = time.monotonic(), session.evaluation.operations
+        session.ends_since = session.ends_since or now
+        session.expires = now + _INTERRUPT_AGAIN_SECONDS
+        if operations.close() or operations.is_waiting:
+            return
+        last = max(session.ends_since, operations.asked_at) if operations.asked else 0.0
+        patience = min(last + _NEXT_OPERATION_SECONDS, session.ends_since + _MOST_ENDING_SECONDS)
+        if now < patience:
+            session.expires = patience
+        elif not operations.is_beginning:
+            session.evaluation.cancel()
 
     def tick(self) -> float:
         """Flush output, cancel what has expired.  Returns the seconds until the next call is due."""
@@ -231,6 +233,9 @@ class Evals:
                 due = min(due, _FLUSH_SECONDS)
             if session.evaluation.done:
                 self._drop(key)
+            elif session.evaluation.operations.is_left(session.heard):
+                session.evaluation.operations.abandon()
+                self.cancel(key)
             elif session.expires is not None and now >= session.expires:
                 self.cancel(key, "eval-missed", "the client was silent for too long")
             elif session.expires is not None:
@@ -247,8 +252,23 @@ class Evals:
         for key in list(self._sessions):
             self._drop(key)
 
+    def end(self) -> list[str]:
+        """Cancel every snippet and wait for its end; whose are still running.  On any thread but the agent's."""
+        self.close()
+        begun = time.monotonic()
+        while running := self._running():
+            with_operations = any(each.operations.asked for each in running)
+            if time.monotonic() - begun > (_ENDS_SECONDS if with_operations else _ENDS_AT_ONCE_SECONDS):
+                break
+            time.sleep(0.005)
+        return [each.by or "somebody" for each in running]
+
+    def _running(self) -> list[Evaluation]:
+        sessions = list(self._sessions.values())
+        return [each.evaluation for each in sessions if each.started and not each.evaluation.done]
+
     def close(self) -> None:
-        """At detach: cancel every snippet."""
+        """Cancel every snippet."""
         for key in list(self._sessions):
             self.cancel(key)
         self._own.clear()

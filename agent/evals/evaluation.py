@@ -24,6 +24,7 @@ from ..names.namespace import Namespace
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .failure import describe_failure
+from .gates import OperationGate
 from .interrupt import Interruptible
 from .output import Output, Send, capture, release
 
@@ -50,9 +51,11 @@ class Evaluation:
         self.ranks, self.where, self.by = ranks, where, by
         self.running, self.done = False, False
         self.thread: int | None = None
-        self._code, self._filename, self._write = code, filename, write
+        self.filename = filename
+        self._code, self._write = code, write
         self._send, self._log, self._spans, self._own = send, log, spans, own
         self._output = Output(send)
+        self.operations = OperationGate(send)
         self._interruptible = Interruptible()
         self._compiled: list[CodeType] = []
         self._imported: frozenset[str] = frozenset()
@@ -106,6 +109,7 @@ class Evaluation:
         try:
             done = self._attempt(names)
         finally:
+            self.operations.next_line.remove()
             release()
             self._output.flush()
         done["changed"] = names.write(self._imported) if self._write else []
@@ -123,18 +127,18 @@ class Evaluation:
             if raised_by_handler(error):
                 self._for_job = error
                 return _done(error=f"{_INTERRUPTED} ({type(error).__name__})")
-            return _done(**describe_failure(error, self._code, self._filename, self._interruptible))
+            return _done(**describe_failure(error, self._code, self.filename, self._interruptible))
 
     def _snippet(self, names: dict[str, Any]) -> str | None:
         """Run it.  Returns the repr of its last expression, if it ends in one whose value is not None."""
         import ast
 
-        tree = parsed(self._code, self._filename)
+        tree = parsed(self._code, self.filename)
         self._imported = _only_imported(tree)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        self._compiled.append(compile(tree, self._filename, "exec", dont_inherit=True))
+        self._compiled.append(compile(tree, self.filename, "exec", dont_inherit=True))
         if last is not None:
-            self._compiled.append(compile(ast.Expression(last.value), self._filename, "eval", dont_inherit=True))
+            self._compiled.append(compile(ast.Expression(last.value), self.filename, "eval", dont_inherit=True))
         exec(self._compiled[0], names)
         value = None if last is None else eval(self._compiled[1], names)
         return None if value is None else repr(value)

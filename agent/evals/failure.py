@@ -33,6 +33,7 @@ def _describe(error: BaseException, code: str, filename: str) -> tuple[str, str 
 
     with _source_in_linecache(code, filename):
         shown = traceback.TracebackException(type(error), error, _without_ours(error.__traceback__))
+    _cut_at_ours(shown.stack)
     if isinstance(error, Cancelled):
         stack = "".join(shown.stack.format())
         return "cancelled", f"Traceback (most recent call last):\n{stack}cancelled\n" if stack else None
@@ -47,6 +48,14 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
         trace = trace.tb_next
     return trace
+
+
+def _cut_at_ours(stack: Any) -> None:
+    """Leave out our frames at the end, where an operation between ranks was refused: the kernel's, and those below."""
+    agent = _cut_at_ours.__code__.co_filename.rpartition("evals")[0]
+    ours = next((at for at, frame in enumerate(stack) if frame.filename.startswith(agent)), None)
+    if ours is not None:
+        del stack[max(0, ours - 1) :]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import protocol as wire
-from ..errors import AgentError, SilentError, UsageError
+from ..errors import AgentError, DetachError, SilentError, UsageError
 from ..host import agent_memory
 from ..host.job_server import server_url
 from ..settings import checked_settings
@@ -19,6 +19,7 @@ from .client import AgentLink, Call, Client, nobody
 
 _MEMORY_FREED_S = 1.0
 _SERVER_ENDS_S = 2.0  # it looks for its agents once a second
+_END_IT = "Its command may be stopped with Ctrl-C; code that is blocked in C ends when that call returns."
 _DETACH_S = 15.0  # the target removes kernels at a boundary; if none comes, it says so by then
 
 
@@ -88,9 +89,11 @@ def set_sampling(
     return [{"rank": rank, **answer["settings"]} for rank, answer in answers.items()], unreached(client, calls)
 
 
-def detach(client: Client, timeout: float) -> tuple[list[str], list[Unreached]]:
-    """What had to stay in which rank, and the ranks that did not answer.  Waits until the agents are gone: those that
-    have confirmed the detach free their memory last."""
+def detach(client: Client, timeout: float) -> tuple[list[str], list[Unreached], DetachError | None]:
+    """What had to stay in which rank, the ranks that are still attached, and why if that is because of a snippet.
+
+    Waits until the agents are gone: those that have confirmed the detach free their memory last.
+    """
     calls = client.ask(wire.DETACH, time.monotonic() + max(timeout, _DETACH_S))
     answers = {call.link: call.answer for call in calls if call.answer is not None}
     end = time.monotonic() + _MEMORY_FREED_S
@@ -99,7 +102,9 @@ def detach(client: Client, timeout: float) -> tuple[list[str], list[Unreached]]:
             time.sleep(0.001)
     _await_servers([link for link in answers if link.here])
     left = [f"rank {link.rank}: {line}" for link, answer in answers.items() for line in answer["left"]]
-    return left, unreached(client, calls)
+    held = [str(call.error) for call in calls if isinstance(call.error, DetachError)]
+    error = DetachError(f"Still attached: {'; '.join(held)}", _END_IT) if held else None
+    return left, unreached(client, calls), error
 
 
 def _await_servers(links: Sequence[AgentLink]) -> None:

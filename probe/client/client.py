@@ -1,6 +1,6 @@
 """Requests to many agents at once: a socket per server, or per agent without one, and one poller.
 
-Called by probe.snapshot.wire_source (rows) and probe.evals.evaluation; of the kinds of messages it knows only which
+Called by probe.snapshot.wire_source (rows) and probe.evals.attempt; of the kinds of messages it knows only which
 take credit.  Invariant: every request ends in an answer or an error, which says if the agent is silent, refuses us or
 is gone; nothing waits past its deadline.  No pyarrow, no duckdb.
 """

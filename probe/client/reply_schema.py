@@ -41,6 +41,10 @@ REPLIES: dict[str, dict[str, Any]] = {
     wire.ARMED: {"count": Whole(0), "base": NUMBER, "step_ns?": TIME, "waiting?": (int, float, None), "holder?": TEXT},
     wire.READY: {},
     wire.OUT: {"stream": str, "text": str},
+    wire.WANTS: {
+        "number": Whole(1), "operation": str, "group": str, "ranks": [Whole()], "peer?": SMALL, "inside": bool,
+        "ending": bool,
+    },
     wire.DONE: {
         "ok": bool, "echo?": TEXT, "error?": TEXT, "traceback?": TEXT, "cancelled?": (bool, None),
         "count?": (NUMBER, None), "held_ns?": TIME, "changed?": ([str], None), "dropped_bytes?": TIME,

@@ -29,6 +29,9 @@ class RankEvidence:
     steps: int | None = None  # of the job, completed
     step_age_s: float | None = None  # since the last one ended
     usual_step_s: float | None = None
+    holder: str = ""  # whose snippet its training waits for
+    held_s: float | None = None  # since when
+    freed_s: float | None = None  # since a snippet let it go on
     attached_s: float | None = None  # since the attach
     rows: int = 0  # recorded between the two looks
     running: float | None = None  # share of a core that the main thread used between the two looks
@@ -91,8 +94,9 @@ class Evidence:
 
     @property
     def quiet_s(self) -> float | None:
-        """Time since the job last moved: a step ended, a collective was issued; None if neither has been seen."""
-        ages = [each.step_age_s for each in self.ranks if each.step_age_s is not None]
+        """Time since the job last moved: a step ended, a collective was issued, a snippet let it go on; None if nothing
+        of that has been seen."""
+        ages = [age for each in self.ranks for age in (each.step_age_s, each.freed_s) if age is not None]
         issued = [entry.created_ns for each in self.ranks for entry in each.entries]
         ages += [(self.now_ns - max(issued)) / 1e9] if issued else []
         return max(0.0, min(ages)) if ages else None

@@ -34,8 +34,9 @@ class Facts(NamedTuple):
 
     pid: in the agent's own namespace; id: no other agent has it; served: by which server of its
     job and host (agent/agent.py, adopt); count: steps since the attach; step_base: the job's
-    step of count 0; step_settled: whether the agent knows where that number comes from; idle: it says that no snippet
-    holds the job; collectives_ns: when their tap went in; clock_offset_ns, clock_error_ns: how far the host's wall
+    step of count 0; step_settled: whether the agent knows where that number comes from; holder, held_since_ns: whose
+    snippet the training waits for, and since when; freed_ns: when one let it go on last; idle: it says that none holds
+    it; collectives_ns: when their tap went in; clock_offset_ns, clock_error_ns: how far the host's wall
     clock is ahead of this one's, as the client measured it.
 
     Example: `{facts.rank: facts.torch for facts in job.agents}`
@@ -75,6 +76,9 @@ class Facts(NamedTuple):
     streams: Mapping[str, StreamLayout] = {}
     peers: str | None = None
     trouble: str | None = None
+    holder: str | None = None
+    held_since_ns: int | None = None
+    freed_ns: int | None = None
     idle: bool = False
 
     @classmethod
@@ -88,6 +92,11 @@ class Facts(NamedTuple):
         if (sampling := said.get("sampling")) is not None:
             known["sampling"] = SamplingSettings(sampling["sample"], sampling["every"], sampling.get("budget_pct"))
         return cls(**known, version=said.get("agent"), idle="holder" in said and said["holder"] is None)
+
+    @property
+    def moved_ns(self) -> int | None:
+        """When the last step ended, or a snippet let the training go on; None if neither has been seen."""
+        return max(filter(None, (self.last_step_ns, self.freed_ns)), default=None)
 
     @property
     def server(self) -> str | None:

@@ -26,7 +26,8 @@ FACTS = {
     "step_base?": (NUMBER, None),
     "step_source?": LINE, "step_settled?": (bool, None), "count?": TIME, "anchor?": LINE, "agent?": LINE, "host?": LINE,
     "python?": LINE, "torch?": LINE, "torch_cuda?": LINE, "endpoint?": (ENDPOINT, None), "trouble?": TEXT,
-    "holder?": TEXT, "boot_id?": LINE, "id?": LINE, "name?": LINE, "served?": (SERVED, None), "peers?": TEXT,
+    "holder?": TEXT, "held_since_ns?": TIME, "freed_ns?": TIME,
+    "boot_id?": LINE, "id?": LINE, "name?": LINE, "served?": (SERVED, None), "peers?": TEXT,
     "taps?": Each(str), "streams": Each({"slots": [str], "chunks": Whole(1, 1 << 31)}),
     "sampling?": ({"sample": (int, str), "every": Whole(1, 1 << 31)}, None),
 }  # fmt: skip

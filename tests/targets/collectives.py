@@ -25,6 +25,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from probe import streams
+from probe.agent.evals.gates import OperationGate
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
 from probe.agent.taps.collectives.flight_recorder import dumps
@@ -69,6 +70,12 @@ class Recorder:
             if all(self.row(seq)["done_ns"] for seq in range(position + 1, self.stream.position() + 1)):
                 return
             time.sleep(0.001)
+
+
+def an_eval(ranks, where):
+    """One whose client lets each operation begin that it asks for."""
+    gate = OperationGate(lambda kind, asked: gate.decide(asked["number"], "", last=False))
+    return SimpleNamespace(ranks=ranks, where=where, filename="<eval>", operations=gate)
 
 
 def scenario(function):
@@ -335,7 +342,7 @@ def one_sided(recorder):
     """Evals on rank 0 alone, at once, on both; and between the ranks that run one."""
     told = {}
     for name, ranks, where in (("one", [0], "boundary"), ("now", None, "now"), ("all", [0, 1], "boundary")):
-        recorder.eval = SimpleNamespace(ranks=ranks, where=where)
+        recorder.eval = an_eval(ranks, where)
         for operation, call in (("all_reduce", lambda: dist.all_reduce(torch.ones(2))), ("barrier", dist.barrier)):
             told[f"{name} {operation}"] = None
             try:

@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 import torch.distributed as dist
-from collectives import Recorder
+from collectives import Recorder, an_eval
 from naps import RealClock
 from played_cuda import PlayedCuda, played_cuda
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  (makes the backend `fake`)
@@ -95,7 +94,7 @@ def refusals(made: Any, group: Any = None) -> list[str | None]:
     """What an all_reduce says in an eval on rank 0 alone, in one at once and in one on both."""
     found = list[str | None]()
     for ranks, where in (([0], "boundary"), (None, "now"), ([0, 1], "boundary")):
-        made.eval = SimpleNamespace(ranks=ranks, where=where)
+        made.eval = an_eval(ranks, where)
         try:
             dist.all_reduce(torch.ones(2), group=group)
             found.append(None)

@@ -40,7 +40,7 @@ class Recorder(Protocol):
     recording: bool
     current_eval: Callable[[int], Any]
 
-    def refuse(self, operation: Operation, args: tuple[Any, ...]) -> None: ...
+    def admit(self, evaluation: Any, operation: Operation, args: tuple[Any, ...]) -> None: ...
     def report_fault(self, error: Exception) -> None: ...
 
 
@@ -60,25 +60,29 @@ class Kernels:
         begin, end, raised = self._begin(operation, name), self._end(operation, name), self._works.raised
 
         def kernel(keyset: Any, *args: Any) -> Any:
-            if recorder.current_eval(get_ident()) is not None:
-                recorder.refuse(operation, args)
+            evaluation = recorder.current_eval(get_ident())
+            if evaluation is not None:
+                recorder.admit(evaluation, operation, args)
             begun = None
             if recorder.recording:
                 try:
                     begun = begin(args)
                 except Exception as error:  # inside a collective of the user: no exception of ours may escape
                     recorder.report_fault(error)
-            if begun is None:
-                return redispatch(keyset & below, *args)
             try:
                 result = redispatch(keyset & below, *args)
             except BaseException:
-                raised(begun[0], begun[1])
+                if begun is not None:
+                    raised(begun[0], begun[1])
                 raise
-            try:
-                end(begun, result)
-            except Exception as error:  # as above
-                recorder.report_fault(error)
+            finally:
+                if evaluation is not None:
+                    evaluation.operations.has_begun()
+            if begun is not None:
+                try:
+                    end(begun, result)
+                except Exception as error:  # as above
+                    recorder.report_fault(error)
             return result
 
         return shielded_from_dynamo(kernel)

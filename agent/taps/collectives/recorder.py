@@ -16,7 +16,6 @@ recording, never the training.
 from __future__ import annotations
 
 import sys
-from _thread import get_ident
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
@@ -28,6 +27,7 @@ from ...noop import noop
 from ...storage.log import Log
 from ...storage.rows import Stream
 from ..untested_devices import Untested, why_off
+from .call_around import call_around
 from .groups import Groups, ranks_of
 from .kernel import Kernels
 from .operations import Operation, Tensors, described
@@ -134,25 +134,32 @@ class CollectiveRecorder:
         self._forbidden = self._forbidden or isinstance(error, Untested)
         self.why_off = str(error) if isinstance(error, Untested) else repr(error)
 
-    def refuse(self, operation: Operation, args: tuple[Any, ...]) -> None:
-        """Raise RuntimeError if this operation of the eval on this thread would hang the job."""
+    def admit(self, evaluation: Evaluation, operation: Operation, args: tuple[Any, ...]) -> None:
+        """Wait until this operation of the eval on this thread may begin, which its client knows.
+
+        Raises RuntimeError if it would hang the job, Cancelled if the eval is to end.
+        """
         try:
-            why = self._why_refused(operation, args)
+            name, group, ranks, peer = self._taking_part(operation, args)
+            why = refusal(evaluation, name, group, ranks)
+            around = call_around(sys._getframe(2), evaluation.filename)
         except Exception as error:  # a fault of ours must not stop a collective
             self.report_fault(error)
             return
         if why is not None:
             raise RuntimeError(why)
+        if len(ranks) > 1:
+            evaluation.operations.enter(name, group, ranks, peer, around)
 
-    def _why_refused(self, operation: Operation, args: tuple[Any, ...]) -> str | None:
-        evaluation = self.current_eval(get_ident())
-        if evaluation is None:
-            return None
+    def _taking_part(self, operation: Operation, args: tuple[Any, ...]) -> tuple[str, str, tuple[int, ...], int | None]:
+        """The operation's name, its group's, the ranks of the job that have to take part; of two the other one."""
         process_group = self._torch._C._distributed_c10d.ProcessGroup.unbox(args[operation.group_at])
         ranks = ranks_of(process_group) or tuple(range(process_group.size()))
+        peer = None
         if operation.point_to_point and operation.peer_at is not None:
-            ranks = tuple(sorted({ranks[process_group.rank()], ranks[args[operation.peer_at]]}))
-        return refusal(evaluation, operation.name.strip("_"), process_group.group_name, ranks)
+            peer = ranks[args[operation.peer_at]]
+            ranks = tuple(sorted({ranks[process_group.rank()], peer}))
+        return operation.name.strip("_"), process_group.group_name, ranks, peer
 
     def _register(self, with_waits: bool) -> None:
         torch, string = self._torch, self._log.string

@@ -14,7 +14,9 @@ from typing import Any
 from ..evidence import Evidence
 from ..rule import Rule
 from .lost_ranks import ENDED, GONE
-from .activity import NOT_HUNG, SLOW
+from .activity import NOT_HUNG
+from .snippet import SNIPPET
+from .activity import SLOW
 from .lost_ranks import STOPPED
 from .disagreement import MISMATCH, DEADLOCK
 from .waiting import LOADER, WAITING

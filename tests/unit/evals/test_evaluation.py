@@ -13,7 +13,7 @@ from fake_agent import FakeAgent, Key, is_ready, run_snippet
 from probe import protocol as wire
 from probe.connection import Connection
 from probe.errors import EvalError, Interrupted, SilentError, UsageError
-from probe.evals import evaluation
+from probe.evals import attempt
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -142,7 +142,7 @@ def test_a_rank_that_does_not_come_to_the_step_keeps_all_from_it(ranks: list[Fak
 def test_ranks_that_may_have_gone_on_are_not_told_to_run(
     ranks: list[FakeAgent], connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "STAYING_S", -1.0)
+    monkeypatch.setattr(attempt, "STAYING_S", -1.0)
     with pytest.raises(EvalError, match=r"did not agree on a step: the ranks were not told in time") as caught:
         connected(*ranks).eval("1")
     assert caught.value.code == "eval-missed" and ranks[0].ran_at == ranks[1].ran_at == []
@@ -298,3 +298,86 @@ def test_a_rank_that_cancels_it_first_at_its_time_out_is_believed(ranks: list[Fa
     with pytest.raises(EvalError, match=r"Cancelled after 0.3 s") as caught:
         connected(ranks[0]).eval("1", timeout=0.3, on_output=lambda *output: time.sleep(0.5))
     assert caught.value.code == "eval-timeout"
+
+
+def wants(agent: FakeAgent, key: Key, number: int, operation: str = "barrier", ending: bool = False) -> None:
+    """As if the snippet had come to this operation."""
+    taking_part = {"group": "0", "ranks": [0, 1], "peer": None, "inside": False, "ending": ending}
+    agent.server.post(key, wire.WANTS, number=number, operation=operation, **taking_part)
+
+
+def answers(agent: FakeAgent) -> list[tuple[int, str]]:
+    return [(each["number"], each["why_not"]) for each in agent.requests if each["kind"] == "pass"]
+
+
+def test_an_operation_between_ranks_begins_on_all_of_them(ranks: list[FakeAgent], connected: Connect) -> None:
+    def late(agent: FakeAgent, key: Key, count: int) -> None:
+        assert answers(ranks[0]) == []
+        threading.Timer(0.3, wants, [agent, key, 1]).start()
+
+    def goes_on(agent: FakeAgent, key: Key, request: dict[str, Any]) -> None:
+        run_snippet(agent, key, agent.target)
+
+    ranks[0].on_run = lambda agent, key, count: wants(agent, key, 1)
+    ranks[1].on_run = late
+    for one in ranks:
+        one.on_pass = goes_on
+    assert [result.ok for result in connected(*ranks).eval("1")] == [True, True]
+    assert answers(ranks[0]) == answers(ranks[1]) == [(1, "")]
+
+
+def test_a_rank_whose_others_have_ended_is_told_why_its_operation_does_not_begin(
+    ranks: list[FakeAgent], connected: Connect
+) -> None:
+    ranks[0].on_run = lambda agent, key, count: wants(agent, key, 1)
+    ranks[0].on_pass = lambda agent, key, request: run_snippet(agent, key, agent.target)
+    connected(*ranks).eval("1")
+    assert answers(ranks[0]) == [(1, "rank 1 has ended the snippet without it")]
+
+
+def test_no_operation_begins_after_the_cancel(ranks: list[FakeAgent], connected: Connect) -> None:
+    connection = connected(*ranks)
+
+    def late(agent: FakeAgent, key: Key, count: int) -> None:
+        connection.cancel()
+        threading.Timer(0.3, wants, [agent, key, 1]).start()
+
+    ranks[0].on_run = lambda agent, key, count: wants(agent, key, 1)
+    ranks[1].on_run = late
+    ranks[0].deaf.add("cancel")
+    with pytest.raises(EvalError, match="did not stop on rank 0"):
+        connection.eval("1")
+    assert [*answers(ranks[0]), *answers(ranks[1])] in ([], [(1, "cancelled")])
+
+
+def test_a_rank_that_is_cancelled_by_its_agent_ends_the_others(ranks: list[FakeAgent], connected: Connect) -> None:
+    """At a detach of one rank, or where its time-out comes first."""
+    ranks[0].on_run = lambda agent, key, count: wants(agent, key, 1, ending=True)
+    ranks[1].on_run = lambda agent, key, count: None
+    with pytest.raises(Interrupted):
+        connected(*ranks).eval("1")
+    assert ranks[0].armed is None and ranks[1].armed is None
+
+
+def test_ranks_that_do_not_run_it_at_one_step_begin_no_operation(ranks: list[FakeAgent], connected: Connect) -> None:
+    """Their process group is newer than the connection."""
+    for one in ranks:
+        one.facts["distributed"] = False
+        one.on_run = lambda agent, key, count: wants(agent, key, 1)
+        one.on_pass = lambda agent, key, request: run_snippet(agent, key, agent.target)
+    connected(*ranks).eval("1")
+    assert answers(ranks[0]) == [(1, "the ranks do not run the eval at one step: run it again")]
+
+
+def test_what_may_have_been_given_up_meanwhile_does_not_begin(
+    ranks: list[FakeAgent], connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(agent: FakeAgent, key: Key, count: int) -> None:
+        monkeypatch.setattr(attempt, "STAYING_S", -1.0)
+        wants(agent, key, 1)
+
+    ranks[0].on_run = lambda agent, key, count: wants(agent, key, 1)
+    ranks[1].on_run = stopped
+    with pytest.raises(EvalError, match="The command was stopped for too long"):
+        connected(*ranks).eval("1")
+    assert answers(ranks[0]) == answers(ranks[1]) == []

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from probe.agent.evals import evals
-from probe.agent.evals.evals import RunGate
+from probe.agent.evals import gates
+from probe.agent.evals.gates import RunGate
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -26,7 +26,7 @@ def test_a_decision_ends_a_wait_that_has_begun() -> None:
 
 
 def test_the_wait_ends_undecided_after_one_period_or_two_if_extended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evals, "CLIENT_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(gates, "CLIENT_TIMEOUT_SECONDS", 0.1)
     gate = RunGate()
     gate.extend()
     begun = time.monotonic()

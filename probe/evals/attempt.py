@@ -1,0 +1,260 @@
+"""One attempt to run a snippet on some ranks: what they are asked, and what they answer (see evaluation.py).
+
+Made by evaluate().  Invariant: an attempt that was withdrawn has left no rank armed, and no rank in front of an
+operation that others have begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .. import protocol as wire
+from ..client.client import AgentLink, Call, Client, Header
+from ..errors import EvalError, Interrupted, SilentError
+from ..snapshot.align import may_change, refresh
+from .operations import Operation, Operations
+from .snippet import EvalResult, OnOutput, RankResult, Snippet
+
+_GRACE_S = 0.4  # for the answers to a cancel: with what else it takes, half a second
+_ENDING_S, _MOST_ENDING_S = 2.6, 10.6  # likewise, for snippets that come to their next operation first
+STAYING_S = 2.0  # after the last `stay` an agent is sure to wait this long
+_MARGIN = 2  # boundaries: one rank may be past the first before it hears of it
+_SENDING_S = 0.02  # by which a busy machine may delay a message
+_LOOK_S, _ANSWER_S = 1.0, 0.5  # how often a rank that waits is looked at, and what it has for its answer
+# A job counts as not stepping after this many usual steps, and at least so many seconds: checkpoints take a while
+_PATIENCE, _PATIENCE_S = 10, 5.0
+_FIRST_STEP_S = 10.0  # as long as nothing is known of its steps
+_NOT_TOGETHER = "the ranks do not run the eval at one step: run it again"
+
+
+@dataclass
+class _Rank:
+    """A rank in one attempt.  armed: its answer to `arm`; count: its own number of the step to run at, -1 for its next
+    boundary; ready: it stands at that step; output: what the snippet has printed; wants: the number of its operation
+    between ranks that was the last to ask for a `pass`."""
+
+    armed: Header = field(default_factory=dict)
+    count: int = -1
+    ready: bool = False
+    output: list[str] = field(default_factory=list)
+    wants: int = 0
+
+
+class Attempt:
+    """One attempt: a call per armed rank, and what came of it.  together: at one step of the job; number: from 0."""
+
+    def __init__(
+        self, client: Client, snippet: Snippet, patience: float, on_output: OnOutput | None, together: bool, number: int
+    ) -> None:
+        self._client, self._snippet, self._patience, self._on_output = client, snippet, patience, on_output
+        self._together, self._number = together, number
+        self._ranks: dict[Call, _Rank] = {}
+        self._round_trip = 0.0  # seconds that arm() took
+        self._released = False
+        self._stayed = time.monotonic()  # when the last `stay` went out
+        self._operations = Operations()
+        self._began_operations = False
+        self._wanted_at = 0.0  # when a rank came to an operation last
+
+    def arm(self, links: Sequence[AgentLink]) -> None:
+        """Every rank takes the snippet and says how far it is."""
+        begun = time.monotonic()
+        request = asdict(self._snippet)
+        request["where"] = "now" if request.pop("now") else "boundary"
+        code = request.pop("code").encode()
+        self._ranks = {self._client.send(link, wire.ARM, code, **request): _Rank() for link in links}
+        self._wait(begun + self._patience, lambda: all(rank.armed for rank in self._ranks.values()))
+        if late := [call.link.number for call, rank in self._ranks.items() if not rank.armed]:
+            raise SilentError(f"Rank {', '.join(late)} does not answer: nothing was run.")
+        self._round_trip = time.monotonic() - begun
+
+    def go(self) -> None:
+        """Let it run: at once, at each rank's next boundary, or at one step of the job."""
+        if not self._snippet.now:
+            for call, rank in self._ranks.items():
+                self._must_step(call, rank.armed.get("waiting"))
+        if self._together:
+            if any(call.link.facts.step_base != rank.armed["base"] for call, rank in self._ranks.items()):
+                raise EvalError("the step numbers have just changed.", "", "eval-missed")
+            completed = max(call.link.facts.step_base + int(rank.armed["count"]) for call, rank in self._ranks.items())
+            step = completed + self._margin() * 4**self._number
+            for call, rank in self._ranks.items():
+                rank.count = step - call.link.facts.step_base
+        for call, rank in self._ranks.items():
+            self._client.send(call.link, wire.GO, of=call.id.decode(), count=rank.count)
+
+    def _margin(self) -> int:
+        """Boundaries from the furthest rank to the step to run at: no rank may pass it before `go` arrives."""
+        said = [rank.armed for rank in self._ranks.values() if rank.armed.get("step_ns")]
+        if not said:
+            return _MARGIN
+        steps = [each["step_ns"] / 1e9 for each in said]
+        left = [step - (each.get("waiting") or 0) for step, each in zip(steps, said, strict=True)]
+        needed = 5 * self._round_trip + _SENDING_S
+        return 1 if min(left) > needed else _MARGIN + math.ceil(needed / min(steps))
+
+    def finish(self) -> None:
+        """Wait until all are done.  Raises EvalError at the time-out, or when the job does not step any more."""
+        timeout = self._snippet.timeout
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        if self._together:
+            self._until(end, lambda: all(rank.ready for rank in self._ranks.values()))
+            if self._is_late():
+                raise EvalError("the ranks were not told in time.", "", "eval-missed")
+            for call in self._ranks:
+                self._client.send(call.link, wire.RUN, of=call.id.decode())
+            self._released = True
+        self._until(end, self._all_over)
+        if time.monotonic() >= end and any(call.result().get("cancelled") for call in self._ranks):
+            raise self._timed_out()  # the rank was the first to see it
+        # ranks that had not stepped since their attach know only now what step the job has come to
+        late = [call.link for call in self._ranks if may_change(call.link)] if not self._snippet.now else []
+        refresh(self._client, late, time.monotonic() + self._patience)
+
+    def _stay(self) -> None:
+        if self._together:
+            self._stayed = time.monotonic()
+            for call in (each for each in self._ranks if not each.over):
+                self._client.send(call.link, wire.STAY, of=call.id.decode())
+
+    def _is_late(self) -> bool:
+        """Whether ranks may have given up waiting for this process, which was stopped."""
+        return time.monotonic() > self._stayed + STAYING_S
+
+    def _all_over(self) -> bool:
+        self._let_operations_begin()
+        return all(call.over for call in self._ranks)
+
+    def _let_operations_begin(self) -> None:
+        """Answer the ranks whose snippets stand in front of operations between ranks, where the answer is known."""
+        calls = {call.link.rank: call for call in self._ranks}
+        for rank, call in calls.items():
+            if call.answer is not None and rank not in self._operations.ended:
+                self._operations.has_ended(rank, call.answer.get("error"))
+        while answers := self._operations.decide():
+            if self._together and self._is_late():
+                raise EvalError("The command was stopped for too long, so the snippet was ended.", "", "eval-timeout")
+            self._began_operations |= "" in answers.values()
+            for rank, why_not in answers.items():
+                call, said = calls[rank], why_not if self._together else _NOT_TOGETHER
+                fields = {"number": self._ranks[call].wants, "why_not": said, "last": self._operations.cancelled}
+                self._client.send(call.link, wire.PASS, of=call.id.decode(), **fields)
+
+    def _until(self, end: float, done: Callable[[], bool]) -> None:
+        while not done():
+            if time.monotonic() >= end:
+                raise self._timed_out()
+            self._stay()
+            self._wait(min(end, time.monotonic() + _LOOK_S), done)
+            if not self._snippet.now and not done():
+                self._look_for_steps(min(end, time.monotonic() + min(self._patience, _ANSWER_S)))
+
+    def _timed_out(self) -> EvalError:
+        message = f"Cancelled after {self._snippet.timeout:g} s."
+        return EvalError(message, "Allow more time: --timeout SECONDS", "eval-timeout")
+
+    def _wait(self, deadline: float, until: Callable[[], bool]) -> None:
+        """Until the deadline or `until`; the first error of any rank ends it and is raised."""
+        calls = [*self._ranks]
+        self._client.wait(calls, deadline, self._take, lambda: until() or any(call.error for call in calls))
+        if error := next((call.error for call in calls if call.error), None):
+            raise error
+
+    def _take(self, call: Call, header: Header, payload: Sequence[Any]) -> None:
+        if (rank := self._ranks.get(call)) is None:
+            return
+        if header["kind"] == wire.ARMED:
+            rank.armed = header
+        elif header["kind"] == wire.READY:
+            rank.ready = True
+        elif header["kind"] == wire.WANTS:
+            rank.wants = header["number"]
+            if header["ending"] and not self._operations.cancelled:
+                self._operations.cancelled = True
+                self._client.cancel(self._ranks)
+            ranks, peer, inside = tuple(header["ranks"]), header.get("peer"), header["inside"]
+            wanted = Operation(header["operation"], header["group"], ranks, peer, inside)
+            self._operations.stands(call.link.rank, wanted)
+            self._wanted_at = time.monotonic()
+        elif header["kind"] == wire.OUT:
+            rank.output.append(str(header["text"]))
+            if self._on_output is not None:
+                self._on_output([call.link.rank], str(header["stream"]), str(header["text"]))
+
+    def _look_for_steps(self, deadline: float) -> None:
+        """A rank that still waits for its boundary must be stepping; one that stands there or runs need not."""
+        waiting = [call for call, rank in self._ranks.items() if not call.over and (self._released or not rank.ready)]
+        asked = {call: self._client.send(call.link, wire.HELLO, protocol=wire.PROTOCOL) for call in waiting}
+        self._client.wait(list(asked.values()), deadline, self._take, lambda: all(call.over for call in self._ranks))
+        self._client.forget(asked.values())
+        for call, hello in asked.items():
+            if hello.answer is not None and not call.over:
+                facts, rank = hello.answer["facts"], self._ranks[call]
+                target = rank.count if self._together else int(rank.armed["count"]) + 1
+                # at its boundary, but nothing runs there: its loop does not turn, perhaps after a training's last step
+                if facts.count < target or facts.idle:
+                    self._must_step(call, (facts.monotonic_ns - (facts.moved_ns or facts.attached_ns)) / 1e9)
+
+    def _must_step(self, call: Call, since: float | None) -> None:
+        """Raises EvalError if the rank's last boundary is much longer ago than usual."""
+        facts, said = call.link.facts, self._ranks[call].armed
+        if facts.torch is None:
+            raise EvalError("The process has not imported torch and has no steps.", "Run it with --now.", "no-step")
+        usual = (said.get("step_ns") or 0) / 1e9
+        if since is None:  # no step since the attach
+            since = (facts.monotonic_ns - facts.attached_ns) / 1e9
+        if since <= (max(_PATIENCE * usual, _PATIENCE_S) if usual else _FIRST_STEP_S):
+            return
+        if holder := said.get("holder"):
+            what = f"rank {call.link.rank}" if len(self._ranks) > 1 else "the job"
+            message = f"A snippet of {holder} still holds {what}."
+            raise EvalError(message, "Wait for it; detach ends it too.", "held")
+        known = f" (usually {usual:.2g} s)" if usual else ""
+        where = f" on rank {call.link.rank}" if len(self._ranks) > 1 else ""
+        raise EvalError(f"No step for {since:.0f} s{known}{where}.", "Run it with --now.", "no-step")
+
+    def anything_ran(self) -> bool:
+        return any(call.answer is not None or rank.output for call, rank in self._ranks.items())
+
+    def withdraw(self) -> list[str]:
+        """Cancel whatever is armed or runs; returns the ranks that do not answer that, for a message.
+
+        No operation between ranks begins from now on.  Ranks that have begun some get the time to come to the next.
+        """
+        self._client.interrupted, self._operations.cancelled = False, True
+        self._client.cancel(self._ranks)
+        begun = self._wanted_at = time.monotonic()
+        with contextlib.suppress(Interrupted):
+            while not self._all_over() and (now := time.monotonic()) < (last := self._last_moment(begun)):
+                self._stay()
+                self._client.wait([*self._ranks], min(now + _LOOK_S, last), self._take, self._all_over)
+        self._client.forget(self._ranks)
+        return [call.link.number for call in self._ranks if not call.over]
+
+    def _last_moment(self, begun: float) -> float:
+        """When cancelled ranks must have answered: agents give a snippet 2 s to come to an operation, in all 10 s."""
+        return min(self._wanted_at + _ENDING_S, begun + _MOST_ENDING_S) if self._began_operations else begun + _GRACE_S
+
+    def results(self) -> EvalResult:
+        return [self._result(call) for call in sorted(self._ranks, key=lambda call: call.link.rank)]
+
+    def _result(self, call: Call) -> RankResult:
+        done, count = call.result(), call.result().get("count")
+        has_step = not self._snippet.now and count is not None and count >= 0
+        return RankResult(
+            rank=call.link.rank,
+            ok=done["ok"],
+            output="".join(self._ranks[call].output),
+            echo=done.get("echo"),
+            error=done.get("error"),
+            traceback=done.get("traceback"),
+            step=call.link.facts.step_base + int(count or 0) if has_step else None,
+            held_s=(done.get("held_ns") or 0) / 1e9,
+            changed=done.get("changed") or [],
+            dropped_bytes=done.get("dropped_bytes") or 0,
+        )

@@ -1,0 +1,178 @@
+"""In front of operations between ranks a snippet waits for its client, and ends there once it is cancelled.
+
+Stdlib only: these tests run on every Python that is supported (test_every_python.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from until import until
+
+from probe.agent.evals import gates
+from probe.agent.evals.gates import OperationGate
+from probe.agent.evals.interrupt import Cancelled
+
+
+class Standing:
+    """A thread in front of an operation; raised: what came of it, None if it began."""
+
+    def __init__(self, gate: OperationGate, operation: str = "barrier", around: Any = None) -> None:
+        self.raised: BaseException | None = None
+        self._enter = lambda: gate.enter(operation, "0", (0, 1), None, around)
+        self._thread = threading.Thread(target=self._run)
+        before = gate.asked
+        self._thread.start()
+        until(lambda: (gate.asked > before and gate.is_waiting) or not self._thread.is_alive(), every_s=0.001)
+
+    def _run(self) -> None:
+        try:
+            self._enter()
+        except BaseException as error:
+            self.raised = error
+
+    def ended(self) -> BaseException | None:
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        return self.raised
+
+
+def made() -> tuple[OperationGate, list[dict[str, Any]]]:
+    sent: list[dict[str, Any]] = []
+    return OperationGate(lambda kind, fields: sent.append(fields)), sent
+
+
+def test_it_begins_when_the_client_lets_it() -> None:
+    gate, sent = made()
+    standing = Standing(gate)
+    gate.decide(1, "", last=False)
+    assert standing.ended() is None and gate.is_beginning
+    gate.has_begun()
+    assert not gate.is_beginning
+    assert sent == [
+        {"number": 1, "operation": "barrier", "group": "0", "ranks": [0, 1], "peer": None, "inside": False,
+         "ending": False}
+    ]  # fmt: skip
+
+
+def test_what_does_not_begin_says_why() -> None:
+    gate, _ = made()
+    standing = Standing(gate)
+    gate.decide(1, "rank 1 has ended", last=False)
+    error = standing.ended()
+    assert isinstance(error, RuntimeError) and not gate.is_beginning
+    assert str(error) == "barrier on group '0' was not begun: rank 1 has ended"
+
+
+def test_an_answer_to_an_earlier_operation_decides_nothing() -> None:
+    gate, _ = made()
+    standing = Standing(gate)
+    gate.decide(2, "", last=False)
+    assert gate.is_waiting
+    gate.decide(1, "", last=False)
+    gate.decide(1, "too late", last=False)
+    assert standing.ended() is None and gate.is_beginning
+
+
+def test_a_cancelled_snippet_ends_in_front_of_the_operation_or_of_the_next() -> None:
+    gate, sent = made()
+    standing = Standing(gate)
+    assert gate.close() and not gate.close()
+    gate.decide(1, "", last=False)
+    assert isinstance(standing.ended(), Cancelled) and not gate.is_beginning
+    assert isinstance(Standing(gate).ended(), Cancelled) and len(sent) == 1
+
+
+def test_what_receives_is_for_the_client_to_decide_also_after_the_cancel() -> None:
+    gate, sent = made()
+    assert not gate.close()
+    standing = Standing(gate, "recv")
+    assert not gate.close() and sent[-1]["ending"]
+    gate.decide(1, "", last=True)
+    assert standing.ended() is None
+    standing = Standing(gate, "recv")
+    gate.decide(2, "cancelled", last=True)
+    assert isinstance(standing.ended(), Cancelled)
+
+
+def test_a_client_that_is_gone_begins_nothing_but_what_is_a_part_of_a_call() -> None:
+    gate, sent = made()
+    standing = Standing(gate)
+    gate.abandon()
+    assert isinstance(standing.ended(), Cancelled)
+    frame = sys._getframe()
+    gate.enter("allreduce", "0", (0, 1), None, frame)  # at once
+    assert len(sent) == 1
+
+
+def test_the_agents_thread_may_be_gone() -> None:
+    before, gates.LOST_SECONDS = gates.LOST_SECONDS, 0.05
+    try:
+        gate, _ = made()
+        assert isinstance(Standing(gate).ended(), Cancelled)
+    finally:
+        gates.LOST_SECONDS = before
+
+
+def test_it_waits_for_other_ranks_as_long_as_its_client_is_there() -> None:
+    before, gates.LOST_SECONDS = gates.LOST_SECONDS, 0.05
+    try:
+        gate, _ = made()
+        standing = Standing(gate)
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            assert not gate.is_left(time.monotonic())
+            time.sleep(0.01)
+        assert gate.is_waiting
+        gate.decide(1, "", last=False)
+        assert standing.ended() is None
+    finally:
+        gates.LOST_SECONDS = before
+
+
+def test_a_client_that_is_silent_for_too_long_has_left() -> None:
+    gate, _ = made()
+    standing = Standing(gate)
+    assert not gate.is_left(0.0)
+    before, gates.CLIENT_TIMEOUT_SECONDS = gates.CLIENT_TIMEOUT_SECONDS, 0.0
+    try:
+        assert gate.is_left(0.0) and not gate.is_left(time.monotonic() + 60)
+    finally:
+        gates.CLIENT_TIMEOUT_SECONDS = before
+    gate.abandon()
+    assert isinstance(standing.ended(), Cancelled)
+
+
+def steps(gate: OperationGate, call: Callable[[], None], done: list[str]) -> None:
+    try:
+        done.append("before")
+        call()
+        done.append("after")
+    finally:
+        gate.next_line.remove()
+
+
+def test_a_call_comes_to_its_end_and_the_snippet_ends_at_its_next_line() -> None:
+    gate, _ = made()
+    done: list[str] = []
+
+    def backward() -> None:
+        frame = sys._getframe(1)
+        answer = threading.Timer(0.05, gate.decide, [1, "", True])
+        answer.start()
+        gate.enter("allreduce", "0", (0, 1), None, frame)
+        answer.join()
+        for _ in range(3):
+            done.append("inside")
+
+    before = sys.gettrace()
+    try:
+        steps(gate, backward, done)
+    except Cancelled:
+        done.append("cancelled")
+    assert done == ["before", "inside", "inside", "inside", "cancelled"]
+    assert sys.gettrace() is before
