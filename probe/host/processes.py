@@ -131,9 +131,16 @@ def python_processes() -> list[Process]:
 
 
 def with_argument(word: str) -> dict[int, str]:
-    """pid -> the last argument, of all processes with this word as the one before the last."""
-    arguments = {pid: _read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0") for pid in sorted(_pids())}
+    """pid -> the last argument, of this user's processes (root's: of all) with this word as the one before the last."""
+    ours = (pid for pid in sorted(_pids()) if os.geteuid() in (0, _owner(pid)))
+    arguments = {pid: _read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0") for pid in ours}
     return {pid: words[-2] for pid, words in arguments.items() if len(words) > 2 and words[-3] == word}
+
+
+def _owner(pid: int) -> int | None:
+    with contextlib.suppress(OSError):  # it has ended
+        return os.stat(f"/proc/{pid}").st_uid
+    return None
 
 
 def descendants(pid: int) -> list[int]:

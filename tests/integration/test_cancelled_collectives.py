@@ -51,9 +51,9 @@ def job(ranks: int, start_once: Start, probe: Probe) -> Target:
     return made
 
 
-@pytest.fixture
-def two(start: Start, probe: Probe) -> Target:
-    made = start("loop.py", "--sleep", "0.01", ranks=2)
+@pytest.fixture(scope="module")
+def two(start_once: Start, probe: Probe) -> Target:
+    made = start_once("loop.py", "--sleep", "0.01", ranks=2)
     probe("attach", made.pid)
     return made
 
@@ -145,7 +145,7 @@ def test_ranks_that_do_not_meet_in_an_operation_are_told_so(job: Target, probe: 
 
 
 def test_a_snippet_blocked_in_c_is_named_by_all_that_it_keeps_waiting(two: Target, probe: Probe) -> None:
-    done = probe(two.pid, "eval", "--timeout", "0.5", "import time\nif rank == 0: time.sleep(25)", status=6)
+    done = probe(two.pid, "eval", "--timeout", "0.5", "import time\nif rank == 0: time.sleep(18)", status=6)
     assert "did not stop on rank 0" in done.stderr
     until(lambda: "has held rank 0 for" in probe(two.pid, "hang").stdout)
     until(lambda: "[held]" in (again := probe(two.pid, "eval", "1", status=6).stderr) and "holds rank 0" in again)
