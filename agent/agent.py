@@ -71,7 +71,7 @@ class Agent:
     def _wire_up(self) -> None:
         server = self.server
         scans = Scans(server, self.streams, self.log)
-        server.on_tick, server.on_cancel = self._tick, self.evals.cancel
+        server.on_tick, server.on_cancel = self._tick, partial(self.evals.cancel, by_client=True)
         server.handlers.update(
             {
                 wire.HELLO: self._hello,

@@ -197,9 +197,11 @@ class Evals:
             session.expires = time.monotonic() + session.timeout
             self._server.wake()
 
-    def cancel(self, key: Key, code: str = "interrupted", why: str = "cancelled before it ran") -> None:
+    def cancel(
+        self, key: Key, code: str = "interrupted", why: str = "cancelled before it ran", by_client: bool = False
+    ) -> None:
         """Withdraw an armed snippet and report why, or end a running one: in front of its next operation between ranks
-        if it has had any, else where it is."""
+        if it has had any, else where it is.  One that stands in front of an operation is for its client to end."""
         session = self._sessions.get(key)
         if session is None:
             return
@@ -208,7 +210,11 @@ class Evals:
             self._drop(key)
             self._server.post(key, wire.ERROR, code=code, message=why)
         else:
-            self._end(session)
+            if session.evaluation.operations.is_waiting and not by_client:
+                session.expires = time.monotonic() + _INTERRUPT_AGAIN_SECONDS
+                session.evaluation.operations.ask_to_end()
+            else:
+                self._end(session)
             session.gate.decide(False)
 
     def _end(self, session: _Session) -> None:
@@ -254,7 +260,8 @@ class Evals:
 
     def end(self) -> list[str]:
         """Cancel every snippet and wait for its end; whose are still running.  On any thread but the agent's."""
-        self.close()
+        for key in list(self._sessions):
+            self.cancel(key)
         begun = time.monotonic()
         while running := self._running():
             with_operations = any(each.operations.asked for each in running)
@@ -268,7 +275,7 @@ class Evals:
         return [each.evaluation for each in sessions if each.started and not each.evaluation.done]
 
     def close(self) -> None:
-        """Cancel every snippet."""
+        """Cancel every snippet, whatever its client does."""
         for key in list(self._sessions):
-            self.cancel(key)
+            self.cancel(key, by_client=True)
         self._own.clear()

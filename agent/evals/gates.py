@@ -61,6 +61,7 @@ class _Question:
     def __init__(self, number: int, inside: bool, may_begin: bool) -> None:
         self.number, self.inside, self.may_begin, self.asked_at = number, inside, may_begin, monotonic()
         self.answer: str | type[Cancelled] = Cancelled  # if the agent's thread is gone
+        self.asked: dict[str, Any] | None = None
         self.last = self.seen = False
         self._claims = [None]
         self._decided = allocate_lock()
@@ -116,7 +117,8 @@ class OperationGate:
             if self._closed and not question.may_begin:  # read once the question can be seen: close() does it before
                 raise Cancelled
             asked = {"number": self.asked, "operation": operation, "group": group, "ranks": [*ranks], "peer": peer}
-            self._send(WANTS, {**asked, "inside": inside, "ending": self._closed})
+            question.asked = {**asked, "inside": inside}
+            self._send(WANTS, {**question.asked, "ending": self._closed})
             answer = question.wait()
         finally:
             self._question = None
@@ -161,6 +163,13 @@ class OperationGate:
             if not question.decide(why_not, last):
                 self._begins = before
 
+    def ask_to_end(self) -> None:
+        """Have the client end the snippet on all ranks: it may have let the operation begin already on others."""
+        self._closed = True
+        question = self._question
+        if question is not None and question.asked is not None:
+            self._send(WANTS, {**question.asked, "ending": True})
+
     def close(self) -> bool:
         """Let none begin any more, so that the snippet ends in front of the next; whether it stands there already.
 
@@ -171,7 +180,11 @@ class OperationGate:
         return question is not None and not question.may_begin and question.decide(Cancelled)
 
     def abandon(self) -> None:
-        """The client is gone, on all ranks: none begins any more but those of the call that the snippet is in."""
-        self._abandoned = True
-        if not self.close() and (question := self._question) is not None:
-            question.decide("" if question.inside else Cancelled, last=True)
+        """The client is gone: none begins any more but those of the call that the snippet is in, on all ranks alike.
+
+        Not those either if the snippet was cancelled before: other ranks may train on already, and theirs would match.
+        """
+        was_closed, self._closed = self._closed, True
+        self._abandoned = not was_closed
+        if (question := self._question) is not None:
+            question.decide("" if question.inside and self._abandoned else Cancelled, last=True)

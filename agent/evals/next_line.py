@@ -43,4 +43,10 @@ def _at_call(frame: FrameType, event: str, arg: Any) -> None:
 def _at_line(frame: FrameType, event: str, arg: Any) -> Any:
     if event == "line":
         raise Cancelled
+    if event == "return":
+        outer = frame.f_back
+        while outer is not None and outer.f_code.co_filename != frame.f_code.co_filename:
+            outer = outer.f_back
+        if outer is not None:
+            outer.f_trace = _at_line
     return _at_line

@@ -17,7 +17,7 @@ from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
 from ..errors import EvalError, Interrupted, SilentError
 from ..snapshot.align import may_change, refresh
-from .operations import Operation, Operations
+from .operations import CANCELLED, Operation, Operations
 from .snippet import EvalResult, OnOutput, RankResult, Snippet
 
 _GRACE_S = 0.4  # for the answers to a cancel: with what else it takes, half a second
@@ -29,6 +29,7 @@ _LOOK_S, _ANSWER_S = 1.0, 0.5  # how often a rank that waits is looked at, and w
 # A job counts as not stepping after this many usual steps, and at least so many seconds: checkpoints take a while
 _PATIENCE, _PATIENCE_S = 10, 5.0
 _FIRST_STEP_S = 10.0  # as long as nothing is known of its steps
+_STOPPED = "the command was stopped for too long"
 _NOT_TOGETHER = "the ranks do not run the eval at one step: run it again"
 
 
@@ -58,7 +59,7 @@ class Attempt:
         self._released = False
         self._stayed = time.monotonic()  # when the last `stay` went out
         self._operations = Operations()
-        self._began_operations = False
+        self._has_operations = False
         self._wanted_at = 0.0  # when a rank came to an operation last
 
     def arm(self, links: Sequence[AgentLink]) -> None:
@@ -136,14 +137,18 @@ class Attempt:
         for rank, call in calls.items():
             if call.answer is not None and rank not in self._operations.ended:
                 self._operations.has_ended(rank, call.answer.get("error"))
+        if not self._operations.cancelled and any(call.error for call in self._ranks):
+            return  # what follows is a withdrawal; an answer would not reach that rank
         while answers := self._operations.decide():
-            if self._together and self._is_late():
-                raise EvalError("The command was stopped for too long, so the snippet was ended.", "", "eval-timeout")
-            self._began_operations |= "" in answers.values()
+            late = self._together and not self._operations.cancelled and self._is_late()
             for rank, why_not in answers.items():
-                call, said = calls[rank], why_not if self._together else _NOT_TOGETHER
-                fields = {"number": self._ranks[call].wants, "why_not": said, "last": self._operations.cancelled}
-                self._client.send(call.link, wire.PASS, of=call.id.decode(), **fields)
+                self._answer(calls[rank], _STOPPED if late else why_not if self._together else _NOT_TOGETHER)
+            if late:
+                raise EvalError(f"{_STOPPED.capitalize()}, so the snippet was ended.", "", "eval-timeout")
+
+    def _answer(self, call: Call, why_not: str) -> None:
+        fields = {"number": self._ranks[call].wants, "why_not": why_not, "last": self._operations.cancelled}
+        self._client.send(call.link, wire.PASS, of=call.id.decode(), **fields)
 
     def _until(self, end: float, done: Callable[[], bool]) -> None:
         while not done():
@@ -173,6 +178,8 @@ class Attempt:
         elif header["kind"] == wire.READY:
             rank.ready = True
         elif header["kind"] == wire.WANTS:
+            if header["number"] == rank.wants:  # told again because the snippet is ending there
+                return
             rank.wants = header["number"]
             if header["ending"] and not self._operations.cancelled:
                 self._operations.cancelled = True
@@ -180,7 +187,7 @@ class Attempt:
             ranks, peer, inside = tuple(header["ranks"]), header.get("peer"), header["inside"]
             wanted = Operation(header["operation"], header["group"], ranks, peer, inside)
             self._operations.stands(call.link.rank, wanted)
-            self._wanted_at = time.monotonic()
+            self._wanted_at, self._has_operations = time.monotonic(), True
         elif header["kind"] == wire.OUT:
             rank.output.append(str(header["text"]))
             if self._on_output is not None:
@@ -233,12 +240,14 @@ class Attempt:
             while not self._all_over() and (now := time.monotonic()) < (last := self._last_moment(begun)):
                 self._stay()
                 self._client.wait([*self._ranks], min(now + _LOOK_S, last), self._take, self._all_over)
+        for call in [each for each in self._ranks if each.link.rank in self._operations.standing and not each.over]:
+            self._answer(call, CANCELLED)  # nobody comes to it any more; alone it would meet one of the training's
         self._client.forget(self._ranks)
         return [call.link.number for call in self._ranks if not call.over]
 
     def _last_moment(self, begun: float) -> float:
         """When cancelled ranks must have answered: agents give a snippet 2 s to come to an operation, in all 10 s."""
-        return min(self._wanted_at + _ENDING_S, begun + _MOST_ENDING_S) if self._began_operations else begun + _GRACE_S
+        return min(self._wanted_at + _ENDING_S, begun + _MOST_ENDING_S) if self._has_operations else begun + _GRACE_S
 
     def results(self) -> EvalResult:
         return [self._result(call) for call in sorted(self._ranks, key=lambda call: call.link.rank)]

@@ -20,7 +20,7 @@ they all stand there (operations.py).  So a snippet that has ended, failed or wa
 another one in an operation that nobody else comes to, or that a collective of the training would meet.
 
 Invariant: whatever happens, no rank is left armed, and the caller hears within half a second after the time-out or
-Ctrl-C (three seconds if there were operations between ranks), if need be which rank does not answer.
+Ctrl-C (up to eleven if there were operations between ranks), if need be which rank does not answer.
 """
 
 from __future__ import annotations

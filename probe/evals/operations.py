@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..protocol import POINT_TO_POINT, RECEIVE_ANY, SEND
+from ..protocol import POINT_TO_POINT, RECEIVE, RECEIVE_ANY, SEND
 from ..text import grouped, title
 
 CANCELLED = "cancelled"  # why the operations of a cancelled snippet do not begin
@@ -68,7 +68,7 @@ class Operations:
     def _must_begin(self, rank: int) -> bool:
         operation = self.standing[rank]
         sources = operation.ranks if operation.peer is None else (operation.peer,)
-        is_sent = operation.name in POINT_TO_POINT and any(
+        is_sent = operation.name in (RECEIVE, RECEIVE_ANY) and any(
             self._sent[operation.group, source, rank] for source in sources
         )
         return operation.inside or is_sent

@@ -23,6 +23,9 @@ HEAD = """
 import torch.distributed as dist, time
 size, weight = dist.get_world_size(), next(model.parameters()).data
 t, received, all_of_it = torch.full((3,), 1.0 + rank), torch.zeros(3), [None] * size
+def backward():
+    optimizer.zero_grad()
+    train_model(torch.ones(4, 8)).square().mean().backward()
 print("begun", flush=True)
 """
 # What each repeats; a weight is changed after an operation, so ranks that stop elsewhere would differ.
@@ -33,6 +36,7 @@ STYLES = {
     "objects": "dist.all_gather_object(all_of_it, {'rank': rank}); weight.add_(1e-6)",
     "barrier and broadcast": "dist.barrier(); dist.broadcast(t, 0); weight.add_(1e-6)",
     "training": "loss = train_model(torch.ones(4, 8)).square().mean(); loss.backward(); optimizer.step()",
+    "function": "backward(); optimizer.step()",
     "ring": "sent = dist.isend(t, (rank + 1) % size); dist.recv(received, (rank - 1) % size); sent.wait()",
 }
 WEIGHTS = "import hashlib; [hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for p in model.parameters()]"

@@ -25,6 +25,9 @@ def call_around(frame: FrameType | None, snippet: str) -> FrameType | None:
     """
     torch: Any = sys.modules["torch"]
     library = os.path.join(os.path.dirname(torch.__file__), "")
+    ours = str(__package__).partition(".taps")[0]
+    while frame is not None and str(frame.f_globals.get("__package__")).startswith(ours):
+        frame = frame.f_back  # before torch 2.6 the kernel is wrapped
     inside = False
     while frame is not None and frame.f_code.co_filename != snippet:
         name = frame.f_code.co_filename

@@ -380,4 +380,4 @@ def test_what_may_have_been_given_up_meanwhile_does_not_begin(
     ranks[1].on_run = stopped
     with pytest.raises(EvalError, match="The command was stopped for too long"):
         connected(*ranks).eval("1")
-    assert answers(ranks[0]) == answers(ranks[1]) == []
+    assert {*answers(ranks[0]), *answers(ranks[1])} == {(1, "the command was stopped for too long")}

@@ -109,6 +109,17 @@ def test_a_client_that_is_gone_begins_nothing_but_what_is_a_part_of_a_call() -> 
     assert len(sent) == 1
 
 
+def test_what_is_a_part_of_a_call_does_not_begin_either_if_the_snippet_was_cancelled_before() -> None:
+    """Other ranks may train on already, and one of theirs would match."""
+    gate, sent = made()
+    standing = Standing(gate, around=sys._getframe())
+    assert not gate.close()
+    gate.ask_to_end()
+    assert [each["ending"] for each in sent] == [False, True] and gate.is_waiting
+    gate.abandon()
+    assert isinstance(standing.ended(), Cancelled)
+
+
 def test_the_agents_thread_may_be_gone() -> None:
     before, gates.LOST_SECONDS = gates.LOST_SECONDS, 0.05
     try:
@@ -169,9 +180,13 @@ def test_a_call_comes_to_its_end_and_the_snippet_ends_at_its_next_line() -> None
         for _ in range(3):
             done.append("inside")
 
+    def last_statement() -> None:
+        """The operation is in the last call of a function of the snippet: its next line is in the caller."""
+        backward()
+
     before = sys.gettrace()
     try:
-        steps(gate, backward, done)
+        steps(gate, last_statement, done)
     except Cancelled:
         done.append("cancelled")
     assert done == ["before", "inside", "inside", "inside", "cancelled"]
