@@ -237,7 +237,8 @@ class Agent:
 
     def _leave(self) -> None:
         if running := self.evals.end():
-            self.server.on_thread(partial(self._remain, running), _REMAIN_S)
+            with contextlib.suppress(TimeoutError):  # it is done once the agent's thread has time
+                self.server.on_thread(partial(self._remain, running), _REMAIN_S)
             return
         self._left_behind = self.take_out()
         self.server.stop()

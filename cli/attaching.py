@@ -144,7 +144,7 @@ def detach_all(connection: Connection) -> None:
     try:
         left = connection.detach()
     except DetachError as error:
-        held = error
+        left, held = connection.notes, error
     for facts in agents:
         if (facts.rank or 0) not in {each.rank for each in connection.unreached}:
             click.echo(f"detached  {who(facts.rank, facts.pid)}")

@@ -237,14 +237,15 @@ class Connection:
     def detach(self) -> list[str]:
         """Remove every agent and wait for its end; lines that say what had to stay in which rank.
 
-        Raises AgentError if the key may only read, DetachError if a snippet does not end, Interrupted.  Cost: one
-        boundary, at which the taps are removed.
+        Raises AgentError if the key may only read, DetachError if a snippet does not end (the lines are then
+        `notes`), Interrupted.  Cost: one boundary, at which the taps are removed.
 
         Example: `assert not job.detach()`
         """
         self._begin("detach", control=True)
         left, self.unreached, error = agent_requests.detach(self._client, self.timeout)
         if error is not None:
+            self.notes = left
             raise error
         return left
 

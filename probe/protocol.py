@@ -47,10 +47,11 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     rows           first, rows; payload: batch header, then the rows themselves
     log            first; payload: the bytes
     out            stream "stdout" | "stderr", text
-    wants          number, operation, group, ranks (that take part), peer (the other of two, if known), inside (it is
-                   a part of a call that has to come to its end, as a backward pass), ending (the snippet was cancelled
-                   here): the snippet stands in front of this operation
-                   between ranks, at most 5 s from the last stay, until pass says that all ranks begin it
+    wants          number, operation, group, ranks (that take part), peer (the other of two, if known), tag (of a send
+                   or receive), inside (it is a part of a call that has to come to its end, as a backward pass), ending
+                   (the snippet was cancelled here): the snippet stands in front of this operation between ranks, at
+                   most 5 s from the last stay, until pass says that all ranks begin it
+    ending         - (the snippet is cancelled, but in such a call, and gets 2 s to come out of it)
     result         before, after (lines for stderr), count (rows)
     text           payload: the bytes
     done           ok, echo, error, traceback, cancelled, count, held_ns, changed, dropped_bytes
@@ -81,7 +82,8 @@ HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "
 ALIGN, SET, ARM, GO, STAY, RUN, PASS, DETACH = "align", "set", "arm", "go", "stay", "run", "pass", "detach"
 STACKS, FLIGHT, PEERS, SERVE, AGENTS, QUERY = "stacks", "flight", "peers", "serve", "agents", "query"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
-ARMED, READY, OUT, WANTS, DONE, DETACHED = "armed", "ready", "out", "wants", "done", "detached"
+ARMED, READY, OUT, WANTS, ENDING = "armed", "ready", "out", "wants", "ending"
+DONE, DETACHED = "done", "detached"
 FRAMES, ENTRIES, KNOWN, SERVING = "frames", "entries", "known", "serving"
 RESULT, TEXT, ANSWERED = "result", "text", "answered"
 
@@ -100,7 +102,7 @@ REPLIES: dict[str, tuple[str, ...]] = {
     QUERY: (RESULT, TEXT, ANSWERED),
     ALIGN: (END,),
     SET: (SETTINGS,),
-    ARM: (ARMED, READY, OUT, WANTS, DONE),
+    ARM: (ARMED, READY, OUT, WANTS, ENDING, DONE),
     DETACH: (DETACHED,),
 }
 # What a client may do, said in its hello and kept by the agent; the server says it for its clients, by their keys.

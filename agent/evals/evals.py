@@ -18,6 +18,7 @@ from ..serve.server import Key, Refused, Server, request_named
 from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
+from ..torch_state import is_distributed
 from .evaluation import Evaluation
 from .gates import CLIENT_TIMEOUT_SECONDS, RunGate
 
@@ -25,9 +26,10 @@ _ARMED_SECONDS = 30.0  # for a client that armed and went away
 _FLUSH_SECONDS = 0.1  # so that a progress line is visible while the next one is computed
 _INTERRUPT_AGAIN_SECONDS = 0.5  # a snippet that swallows an interrupt gets another
 _NEXT_OPERATION_SECONDS = 2.0  # for a cancelled snippet to end, as on the other ranks, in front of its next operation
+_LOOK_SECONDS = 0.02  # likewise, to come out of a call in which none has begun
 _MOST_ENDING_SECONDS = 10.0  # likewise, if it comes to one operation after another inside of a call
 _ENDS_SECONDS = 12.0  # so long a detach waits for cancelled snippets that have operations; else
-_ENDS_AT_ONCE_SECONDS = 2.0
+_ENDS_AT_ONCE_SECONDS = 4.0
 _MOST_SESSIONS, _MOST_SESSIONS_PER_CLIENT = 32, 4
 _BY_CHARACTERS, _REASON_CHARACTERS = 200, 2000  # kept of the client's name, and of why an operation does not begin
 _WAITING_SECONDS = 3600.0  # for a client that went away while its snippet waited for a boundary
@@ -44,6 +46,7 @@ class _Session:
         self.heard = time.monotonic()  # of its client
         self.expires: float | None = self.heard + _ARMED_SECONDS
         self.ends_since: float | None = None  # when it was cancelled
+        self.is_patient = False  # its client, which would know, has not said whether other ranks have had operations
 
 
 class Evals:
@@ -214,19 +217,24 @@ class Evals:
                 session.expires = time.monotonic() + _INTERRUPT_AGAIN_SECONDS
                 session.evaluation.operations.ask_to_end()
             else:
-                self._end(session)
+                self._end(key, session, by_client)
             session.gate.decide(False)
 
-    def _end(self, session: _Session) -> None:
+    def _end(self, key: Key, session: _Session, by_client: bool) -> None:
         now, operations = time.monotonic(), session.evaluation.operations
-        session.ends_since = session.ends_since or now
+        if session.ends_since is None:
+            session.ends_since, session.is_patient = now, not by_client and is_distributed()
+            if session.evaluation.is_in_call:
+                self._server.post(key, wire.ENDING)
         session.expires = now + _INTERRUPT_AGAIN_SECONDS
         if operations.close() or operations.is_waiting:
             return
-        last = max(session.ends_since, operations.asked_at) if operations.asked else 0.0
+        last = max(session.ends_since, operations.asked_at)
         patience = min(last + _NEXT_OPERATION_SECONDS, session.ends_since + _MOST_ENDING_SECONDS)
-        if now < patience:
+        if now < patience and (operations.asked or session.is_patient):
             session.expires = patience
+        elif now < patience and session.evaluation.is_in_call:
+            session.expires = now + _LOOK_SECONDS
         elif not operations.is_beginning:
             session.evaluation.cancel()
 

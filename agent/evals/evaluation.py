@@ -18,11 +18,13 @@ from typing import Any
 
 from ...protocol import DONE
 from ...streams import EVAL, FAILED, LOG_EVAL, LOG_EVAL_DONE
+from ..inspect.call_around import call_around
 from ..inspect.frames import frames_of_others
 from ..job_signals import raised_by_handler
 from ..names.namespace import Namespace
 from ..storage.log import Log
 from ..storage.rows import Stream
+from ..torch_state import is_distributed
 from .failure import describe_failure
 from .gates import OperationGate
 from .interrupt import Interruptible
@@ -72,6 +74,14 @@ class Evaluation:
     def cancel(self) -> None:
         """Interrupt the snippet, or keep it from starting.  Call again if it goes on."""
         self._interruptible.cancel()
+
+    @property
+    def is_in_call(self) -> bool:
+        """Whether the snippet is in a call into torch, in a job with a process group: after an exception in a backward
+        pass of DDP, its next forward raises.  Not on the snippet's thread."""
+        if not self.running or not is_distributed():
+            return False
+        return call_around(frames_of_others().get(self.thread or 0), self.filename) is not None
 
     def flush(self) -> None:
         """Send the output that is buffered."""

@@ -8,7 +8,7 @@ operation begins only if the client has let it begin, which it does for all rank
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -62,7 +62,7 @@ class _Question:
         self.number, self.inside, self.may_begin, self.asked_at = number, inside, may_begin, monotonic()
         self.answer: str | type[Cancelled] = Cancelled  # if the agent's thread is gone
         self.asked: dict[str, Any] | None = None
-        self.last = self.seen = False
+        self.last = self.seen = self.late = False
         self._claims = [None]
         self._decided = allocate_lock()
         self._decided.acquire()
@@ -96,28 +96,25 @@ class OperationGate:
         self._send = send
         self._question: _Question | None = None
         self._begins: float | None = None  # when an operation was let begin that has not begun yet
-        self._closed = self._abandoned = False
+        self._closed = self._cancelled = self._abandoned = False  # by anybody; by its client; by nobody else
         self.next_line = NextLine()
 
-    def enter(
-        self, operation: str, group: str, ranks: Sequence[int], peer: int | None, around: FrameType | None
-    ) -> None:
+    def enter(self, taking_part: dict[str, Any], around: FrameType | None) -> None:
         """Wait until this operation may begin.  Raises RuntimeError if it must not, Cancelled if the snippet is to end.
 
-        ranks: all that have to take part; peer: the other one of two ranks, if it is known; around: the snippet's frame
-        if the operation is a part of a call that has to come to its end, as a backward pass of DDP, after whose half
-        the next forward raises.
+        taking_part: operation, group, ranks, peer and tag, as `wants` has them; around: the snippet's frame if the
+        operation is a part of a call that has to come to its end, as a backward pass of DDP, after whose half the next
+        forward raises.
         """
         if self._abandoned and around is not None:
             return
         self.asked, self.asked_at = self.asked + 1, monotonic()
-        inside = around is not None
+        inside, operation = around is not None, taking_part["operation"]
         question = self._question = _Question(self.asked, inside, inside or operation in POINT_TO_POINT)
         try:
             if self._closed and not question.may_begin:  # read once the question can be seen: close() does it before
                 raise Cancelled
-            asked = {"number": self.asked, "operation": operation, "group": group, "ranks": [*ranks], "peer": peer}
-            question.asked = {**asked, "inside": inside}
+            question.asked = {**taking_part, "number": self.asked, "inside": inside}
             self._send(WANTS, {**question.asked, "ending": self._closed})
             answer = question.wait()
         finally:
@@ -125,7 +122,7 @@ class OperationGate:
         if answer is Cancelled or (answer and question.last):
             raise Cancelled
         if answer:
-            raise RuntimeError(f"{operation} on group {group!r} was not begun: {answer}")
+            raise RuntimeError(f"{operation} on group {taking_part['group']!r} was not begun: {answer}")
         if question.last and around is not None:
             self.next_line.end_there(around)
 
@@ -145,12 +142,16 @@ class OperationGate:
         return self._question is not None
 
     def is_left(self, heard: float) -> bool:
-        """Whether it stands there and its client, heard of at this moment last, will not decide any more."""
+        """Whether it stands there and its client, heard of at this moment last, will not decide any more.
+
+        Asked at each tick.  What has come meanwhile is read between two of them, also if this thread had long no GIL.
+        """
         question = self._question
         if question is None:
             return False
-        question.seen = True
-        return monotonic() - max(question.asked_at, heard) > CLIENT_TIMEOUT_SECONDS
+        is_late = monotonic() - max(question.asked_at, heard) > CLIENT_TIMEOUT_SECONDS
+        was_late, question.seen, question.late = question.late, True, is_late
+        return was_late and is_late
 
     def decide(self, number: int, why_not: str, last: bool) -> None:
         """Let the operation with this number begin, or not.  The first decision counts.
@@ -175,16 +176,15 @@ class OperationGate:
 
         What is a part of a call, and what receives or sends, the client decides: other ranks may have begun theirs.
         """
-        self._closed = True
+        self._closed = self._cancelled = True
         question = self._question
         return question is not None and not question.may_begin and question.decide(Cancelled)
 
     def abandon(self) -> None:
         """The client is gone: none begins any more but those of the call that the snippet is in, on all ranks alike.
 
-        Not those either if the snippet was cancelled before: other ranks may train on already, and theirs would match.
+        Not those either if the client has cancelled it: other ranks may train on already, and theirs would match.
         """
-        was_closed, self._closed = self._closed, True
-        self._abandoned = not was_closed
+        self._closed, self._abandoned = True, not self._cancelled
         if (question := self._question) is not None:
             question.decide("" if question.inside and self._abandoned else Cancelled, last=True)

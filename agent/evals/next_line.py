@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from ..boundary.back_edge_trace import hide_from_dynamo
+from ..inspect.call_around import snippet_outside
 from .interrupt import Cancelled
 
 
@@ -43,10 +44,6 @@ def _at_call(frame: FrameType, event: str, arg: Any) -> None:
 def _at_line(frame: FrameType, event: str, arg: Any) -> Any:
     if event == "line":
         raise Cancelled
-    if event == "return":
-        outer = frame.f_back
-        while outer is not None and outer.f_code.co_filename != frame.f_code.co_filename:
-            outer = outer.f_back
-        if outer is not None:
-            outer.f_trace = _at_line
+    if event == "return" and (outer := snippet_outside(frame)) is not None:
+        outer.f_trace = _at_line
     return _at_line

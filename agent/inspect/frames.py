@@ -35,10 +35,14 @@ def outward(frame: FrameType | None, limit: int = sys.maxsize) -> Iterator[Frame
 _AGENT = f"{__package__.rpartition('.')[0]}."
 
 
+def is_of_agent(frame: FrameType) -> bool:
+    """Whether the frame runs code of the agent; the file name of some of it is torch's (taps/dynamo.py)."""
+    return str(frame.f_globals.get("__package__")).startswith(_AGENT)
+
+
 def is_ours(frame: FrameType) -> bool:
-    """Whether the frame runs code of the agent, its taps excepted: what those call is the job's own work."""
-    package = str(frame.f_globals.get("__package__"))
-    return package.startswith(_AGENT) and not package.startswith(f"{_AGENT}taps")
+    """Likewise, its taps excepted: what those call is the job's own work."""
+    return is_of_agent(frame) and not str(frame.f_globals["__package__"]).startswith(f"{_AGENT}taps")
 
 
 def stacks() -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""A signal that ends the command takes effect only once the attach has removed what it put down.
+"""A signal that ends the command takes effect only once what must not be left half done is done.
 
-Used by `delivery`.  Signals that end the command are blocked while an attach runs; whatever waits in it checks whether
-one is pending, and gives up.
+Used by `delivery`, which removes what an attach has put down, and by `evals.attempt`, which lets all ranks begin.  Such
+signals are blocked meanwhile; whatever waits in an attach checks whether one is pending, and gives up.
 """
 
 from __future__ import annotations

@@ -42,9 +42,10 @@ REPLIES: dict[str, dict[str, Any]] = {
     wire.READY: {},
     wire.OUT: {"stream": str, "text": str},
     wire.WANTS: {
-        "number": Whole(1), "operation": str, "group": str, "ranks": [Whole()], "peer?": SMALL, "inside": bool,
-        "ending": bool,
+        "number": Whole(1), "operation": str, "group": str, "ranks": [Whole()], "peer?": SMALL,
+        "tag?": (NUMBER, None), "inside": bool, "ending": bool,
     },
+    wire.ENDING: {},
     wire.DONE: {
         "ok": bool, "echo?": TEXT, "error?": TEXT, "traceback?": TEXT, "cancelled?": (bool, None),
         "count?": (NUMBER, None), "held_ns?": TIME, "changed?": ([str], None), "dropped_bytes?": TIME,

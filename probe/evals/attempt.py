@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .. import protocol as wire
+from ..attach.deferred_signals import DeferredSignals
 from ..client.client import AgentLink, Call, Client, Header
 from ..errors import EvalError, Interrupted, SilentError
 from ..snapshot.align import may_change, refresh
@@ -21,6 +22,7 @@ from .operations import CANCELLED, Operation, Operations
 from .snippet import EvalResult, OnOutput, RankResult, Snippet
 
 _GRACE_S = 0.4  # for the answers to a cancel: with what else it takes, half a second
+_COMING_S = 1.0  # for ranks to come to a first operation that others have come to
 _ENDING_S, _MOST_ENDING_S = 2.6, 10.6  # likewise, for snippets that come to their next operation first
 STAYING_S = 2.0  # after the last `stay` an agent is sure to wait this long
 _MARGIN = 2  # boundaries: one rank may be past the first before it hears of it
@@ -59,7 +61,7 @@ class Attempt:
         self._released = False
         self._stayed = time.monotonic()  # when the last `stay` went out
         self._operations = Operations()
-        self._has_operations = False
+        self._ends_later = False  # a cancelled snippet gets time to come to its next operation, or out of a call
         self._wanted_at = 0.0  # when a rank came to an operation last
 
     def arm(self, links: Sequence[AgentLink]) -> None:
@@ -141,8 +143,9 @@ class Attempt:
             return  # what follows is a withdrawal; an answer would not reach that rank
         while answers := self._operations.decide():
             late = self._together and not self._operations.cancelled and self._is_late()
-            for rank, why_not in answers.items():
-                self._answer(calls[rank], _STOPPED if late else why_not if self._together else _NOT_TOGETHER)
+            with DeferredSignals():  # an exception in its midst would leave an operation to some of its ranks
+                for rank, why_not in answers.items():
+                    self._answer(calls[rank], _STOPPED if late else why_not if self._together else _NOT_TOGETHER)
             if late:
                 raise EvalError(f"{_STOPPED.capitalize()}, so the snippet was ended.", "", "eval-timeout")
 
@@ -178,20 +181,25 @@ class Attempt:
         elif header["kind"] == wire.READY:
             rank.ready = True
         elif header["kind"] == wire.WANTS:
-            if header["number"] == rank.wants:  # told again because the snippet is ending there
-                return
-            rank.wants = header["number"]
-            if header["ending"] and not self._operations.cancelled:
-                self._operations.cancelled = True
-                self._client.cancel(self._ranks)
-            ranks, peer, inside = tuple(header["ranks"]), header.get("peer"), header["inside"]
-            wanted = Operation(header["operation"], header["group"], ranks, peer, inside)
-            self._operations.stands(call.link.rank, wanted)
-            self._wanted_at, self._has_operations = time.monotonic(), True
+            self._stands(call, rank, header)
+        elif header["kind"] == wire.ENDING:
+            self._ends_later = True
         elif header["kind"] == wire.OUT:
             rank.output.append(str(header["text"]))
             if self._on_output is not None:
                 self._on_output([call.link.rank], str(header["stream"]), str(header["text"]))
+
+    def _stands(self, call: Call, rank: _Rank, wants: Header) -> None:
+        """The snippet of a rank stands in front of an operation, or is told to end there by its own agent."""
+        self._wanted_at, self._ends_later = time.monotonic(), True
+        if wants["ending"] and not self._operations.cancelled:
+            self._operations.cancelled = True
+            self._client.cancel(self._ranks)
+        if wants["number"] != rank.wants:  # else it has been told before, and may be answered already
+            rank.wants = wants["number"]
+            who = tuple(wants["ranks"]), wants.get("peer"), wants.get("tag")
+            operation = Operation(wants["operation"], wants["group"], *who, inside=wants["inside"])
+            self._operations.stands(call.link.rank, operation)
 
     def _look_for_steps(self, deadline: float) -> None:
         """A rank that still waits for its boundary must be stepping; one that stands there or runs need not."""
@@ -231,15 +239,21 @@ class Attempt:
     def withdraw(self) -> list[str]:
         """Cancel whatever is armed or runs; returns the ranks that do not answer that, for a message.
 
-        No operation between ranks begins from now on.  Ranks that have begun some get the time to come to the next.
+        No operation between ranks begins from now on.  Ranks get the time to come to the next; those that have come to
+        none yet, while others have, are cancelled only if they do not.
         """
         self._client.interrupted, self._operations.cancelled = False, True
-        self._client.cancel(self._ranks)
+        coming = [call for call, rank in self._ranks.items() if self._ends_later and not rank.wants]
+        self._client.cancel(call for call in self._ranks if call not in coming)
         begun = self._wanted_at = time.monotonic()
         with contextlib.suppress(Interrupted):
             while not self._all_over() and (now := time.monotonic()) < (last := self._last_moment(begun)):
                 self._stay()
-                self._client.wait([*self._ranks], min(now + _LOOK_S, last), self._take, self._all_over)
+                if now >= begun + _COMING_S:
+                    self._client.cancel(coming)
+                    coming = []
+                self._client.wait([*self._ranks], min(now + _ANSWER_S, last), self._take, self._all_over)
+        self._client.cancel(coming)
         for call in [each for each in self._ranks if each.link.rank in self._operations.standing and not each.over]:
             self._answer(call, CANCELLED)  # nobody comes to it any more; alone it would meet one of the training's
         self._client.forget(self._ranks)
@@ -247,7 +261,7 @@ class Attempt:
 
     def _last_moment(self, begun: float) -> float:
         """When cancelled ranks must have answered: agents give a snippet 2 s to come to an operation, in all 10 s."""
-        return min(self._wanted_at + _ENDING_S, begun + _MOST_ENDING_S) if self._has_operations else begun + _GRACE_S
+        return min(self._wanted_at + _ENDING_S, begun + _MOST_ENDING_S) if self._ends_later else begun + _GRACE_S
 
     def results(self) -> EvalResult:
         return [self._result(call) for call in sorted(self._ranks, key=lambda call: call.link.rank)]

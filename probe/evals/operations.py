@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..protocol import POINT_TO_POINT, RECEIVE, RECEIVE_ANY, SEND
 from ..text import grouped, title
@@ -18,19 +19,39 @@ CANCELLED = "cancelled"  # why the operations of a cancelled snippet do not begi
 _ERROR_CHARACTERS = 200  # quoted of another rank's error
 
 
+class Message(NamedTuple):
+    """From one rank to another, as torch tells them apart."""
+
+    group: str
+    tag: int | None
+    source: int
+    target: int | None
+
+
 @dataclass(frozen=True)
 class Operation:
     """What a rank's snippet stands in front of.  ranks: of the job, all that take part; peer: the other of two, None if
-    there are more or it may be any; inside: it is a part of a call that has to come to its end."""
+    there are more or it may be any; tag: of a send or receive; inside: it is a part of a call that has to come to its
+    end."""
 
     name: str
     group: str
     ranks: tuple[int, ...]
     peer: int | None = None
+    tag: int | None = None
     inside: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.name} on group {self.group!r}"
+
+    def message(self, rank: int) -> Message:
+        """What this rank sends."""
+        return Message(self.group, self.tag, rank, self.peer)
+
+    def messages(self, rank: int) -> list[Message]:
+        """What this rank may receive."""
+        sources = [each for each in self.ranks if each != rank] if self.peer is None else [self.peer]
+        return [Message(self.group, self.tag, source, rank) for source in sources]
 
 
 @dataclass
@@ -40,7 +61,7 @@ class Operations:
     standing: dict[int, Operation] = field(default_factory=dict)
     ended: dict[int, str | None] = field(default_factory=dict)
     cancelled: bool = False
-    _sent: Counter[tuple[str, int, int]] = field(default_factory=Counter)  # begun without a receive: group, from, to
+    _sent: Counter[Message] = field(default_factory=Counter)  # begun before their receives
 
     def stands(self, rank: int, operation: Operation) -> None:
         self.standing[rank] = operation
@@ -67,10 +88,7 @@ class Operations:
 
     def _must_begin(self, rank: int) -> bool:
         operation = self.standing[rank]
-        sources = operation.ranks if operation.peer is None else (operation.peer,)
-        is_sent = operation.name in (RECEIVE, RECEIVE_ANY) and any(
-            self._sent[operation.group, source, rank] for source in sources
-        )
+        is_sent = operation.name in (RECEIVE, RECEIVE_ANY) and any(map(self._sent.get, operation.messages(rank)))
         return operation.inside or is_sent
 
     def _begun(self) -> set[int]:
@@ -87,18 +105,15 @@ class Operations:
             return {*operation.ranks} if all(self._is_at(each, operation) for each in operation.ranks) else set()
         if operation.name == SEND:
             return set()  # its receive finds it
-        sources = [operation.peer] if operation.peer is not None else [each for each in operation.ranks if each != rank]
-        for source in sources:
-            if self._sent[operation.group, source, rank]:
-                self._sent[operation.group, source, rank] -= 1
+        for message in operation.messages(rank):
+            if self._sent[message]:
+                self._sent[message] -= 1
                 return {rank}
-            if source not in begun and self._sends_to(source, rank, operation.group):
-                return {rank, source}
+            sender = self.standing.get(message.source)
+            is_there = sender is not None and sender.name == SEND and sender.message(message.source) == message
+            if is_there and message.source not in begun:
+                return {rank, message.source}
         return set()
-
-    def _sends_to(self, source: int, rank: int, group: str) -> bool:
-        other = self.standing.get(source)
-        return other is not None and (other.name, other.group, other.peer) == (SEND, group, rank)
 
     def _stuck(self) -> list[int]:
         """The ranks whose operation can begin no more: they wait for ranks that have ended, or for one another."""
@@ -129,14 +144,9 @@ class Operations:
         ahead = []
         for rank in stuck:
             operation = self.standing[rank]
-            peer = self.standing.get(operation.peer) if operation.peer is not None else None
-            if (
-                operation.name == SEND
-                and operation.peer is not None
-                and peer is not None
-                and peer.name in POINT_TO_POINT
-            ):
-                self._sent[operation.group, rank, operation.peer] += 1
+            receiver = None if operation.peer is None else self.standing.get(operation.peer)
+            if operation.name == SEND and receiver is not None and receiver.name in POINT_TO_POINT:
+                self._sent[operation.message(rank)] += 1
                 ahead.append(rank)
         return ahead
 
@@ -149,4 +159,5 @@ class Operations:
             return f"{told} ({error[:_ERROR_CHARACTERS]})" if error else told
         elsewhere = [each for each in others if each in self.standing and not self._is_at(each, operation)]
         same = grouped((str(self.standing[each]), each) for each in elsewhere).items()
-        return "; ".join(f"{title(ranks)} stand{'s' * (len(ranks) == 1)} in front of {what}" for what, ranks in same)
+        told = "; ".join(f"{title(ranks)} stand{'s' * (len(ranks) == 1)} in front of {what}" for what, ranks in same)
+        return told or "its ranks wait for one another"

@@ -115,9 +115,8 @@ def test_a_detach_amid_collectives_ends_the_snippet_at_the_same_one(two: Target,
     command = begun(two, "unequal")
     assert probe(two.pid, "detach").stdout.count("detached") == 2
     _, talk = command.communicate(timeout=20)
-    assert command.returncode and "Traceback" not in talk.replace(
-        'Traceback (most recent call last):\n  File "<eval>', ""
-    )
+    assert command.returncode in (1, 6), talk
+    assert "cancelled" in talk
     probe("attach", two.pid)
     goes_on(two, probe)
 

@@ -45,6 +45,7 @@ class Operation:
     group_at: int
     async_at: int | None
     peer_at: int | None
+    tag_at: int | None
     tensors_at: int
     sizeless: bool  # its tensor only says which device to use
     a_share: bool  # its tensors are 1/size of the whole
@@ -66,6 +67,7 @@ def described(schema: Any) -> Operation | None:
         group_at=names.index("process_group"),
         async_at=names.index("async_op") if "async_op" in names else None,
         peer_at=next((names.index(each) for each in _PEERS if each in names), None),
+        tag_at=names.index("tag") if "tag" in names else None,
         tensors_at=tensors_at,
         sizeless=name in SIZELESS,
         a_share=a_share,

@@ -21,13 +21,13 @@ from time import perf_counter_ns
 from typing import Any
 
 from ...evals.evaluation import Evaluation
+from ...inspect.call_around import call_around
 from ...inspect.exclusive import exclusively
 from ...job_signals import raised_by_handler
 from ...noop import noop
 from ...storage.log import Log
 from ...storage.rows import Stream
 from ..untested_devices import Untested, why_off
-from .call_around import call_around
 from .groups import Groups, ranks_of
 from .kernel import Kernels
 from .operations import Operation, Tensors, described
@@ -140,26 +140,28 @@ class CollectiveRecorder:
         Raises RuntimeError if it would hang the job, Cancelled if the eval is to end.
         """
         try:
-            name, group, ranks, peer = self._taking_part(operation, args)
-            why = refusal(evaluation, name, group, ranks)
+            taking_part = self._taking_part(operation, args)
+            why = refusal(evaluation, taking_part["operation"], taking_part["group"], taking_part["ranks"])
             around = call_around(sys._getframe(2), evaluation.filename)
         except Exception as error:  # a fault of ours must not stop a collective
             self.report_fault(error)
             return
         if why is not None:
             raise RuntimeError(why)
-        if len(ranks) > 1:
-            evaluation.operations.enter(name, group, ranks, peer, around)
+        if len(taking_part["ranks"]) > 1:
+            evaluation.operations.enter(taking_part, around)
 
-    def _taking_part(self, operation: Operation, args: tuple[Any, ...]) -> tuple[str, str, tuple[int, ...], int | None]:
-        """The operation's name, its group's, the ranks of the job that have to take part; of two the other one."""
+    def _taking_part(self, operation: Operation, args: tuple[Any, ...]) -> dict[str, Any]:
+        """The operation and who has to take part in it, as `wants` says it; ranks are the job's."""
         process_group = self._torch._C._distributed_c10d.ProcessGroup.unbox(args[operation.group_at])
         ranks = ranks_of(process_group) or tuple(range(process_group.size()))
         peer = None
         if operation.point_to_point and operation.peer_at is not None:
             peer = ranks[args[operation.peer_at]]
             ranks = tuple(sorted({ranks[process_group.rank()], peer}))
-        return operation.name.strip("_"), process_group.group_name, ranks, peer
+        tag = None if operation.tag_at is None else int(args[operation.tag_at])
+        name = operation.name.strip("_")
+        return {"operation": name, "group": process_group.group_name, "ranks": ranks, "peer": peer, "tag": tag}
 
     def _register(self, with_waits: bool) -> None:
         torch, string = self._torch, self._log.string

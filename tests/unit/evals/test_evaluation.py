@@ -302,7 +302,7 @@ def test_a_rank_that_cancels_it_first_at_its_time_out_is_believed(ranks: list[Fa
 
 def wants(agent: FakeAgent, key: Key, number: int, operation: str = "barrier", ending: bool = False) -> None:
     """As if the snippet had come to this operation."""
-    taking_part = {"group": "0", "ranks": [0, 1], "peer": None, "inside": False, "ending": ending}
+    taking_part = {"group": "0", "ranks": [0, 1], "peer": None, "tag": None, "inside": False, "ending": ending}
     agent.server.post(key, wire.WANTS, number=number, operation=operation, **taking_part)
 
 
@@ -347,7 +347,7 @@ def test_no_operation_begins_after_the_cancel(ranks: list[FakeAgent], connected:
     ranks[0].deaf.add("cancel")
     with pytest.raises(EvalError, match="did not stop on rank 0"):
         connection.eval("1")
-    assert [*answers(ranks[0]), *answers(ranks[1])] in ([], [(1, "cancelled")])
+    assert {*answers(ranks[0]), *answers(ranks[1])} == {(1, "cancelled")}
 
 
 def test_a_rank_that_is_cancelled_by_its_agent_ends_the_others(ranks: list[FakeAgent], connected: Connect) -> None:
@@ -357,6 +357,55 @@ def test_a_rank_that_is_cancelled_by_its_agent_ends_the_others(ranks: list[FakeA
     with pytest.raises(Interrupted):
         connected(*ranks).eval("1")
     assert ranks[0].armed is None and ranks[1].armed is None
+
+
+def test_a_rank_that_stands_and_is_cancelled_by_its_agent_is_ended_by_the_command(
+    ranks: list[FakeAgent], connected: Connect
+) -> None:
+    """For the command may have let the operation begin on others."""
+
+    def stands(agent: FakeAgent, key: Key, count: int) -> None:
+        wants(agent, key, 1)
+        threading.Timer(0.3, wants, [agent, key, 1, "barrier", True]).start()
+
+    ranks[0].on_run = stands
+    ranks[1].on_run = lambda agent, key, count: None
+    with pytest.raises(Interrupted):
+        connected(*ranks).eval("1")
+    assert ranks[0].armed is None and ranks[1].armed is None
+    assert answers(ranks[1]) == []
+
+
+def test_a_rank_that_is_in_a_call_gets_the_time_to_come_out_of_it(ranks: list[FakeAgent], connected: Connect) -> None:
+    ranks[0].deaf.add("cancel")
+
+    def later(agent: FakeAgent, key: Key, count: int) -> None:
+        agent.server.post(key, wire.ENDING)
+        threading.Timer(1.5, lambda: agent.server.post(key, wire.DONE, ok=False, error="cancelled")).start()
+
+    ranks[0].on_run = later
+    with pytest.raises(EvalError, match=r"Cancelled after 0.3 s"):
+        connected(*ranks).eval("1", timeout=0.3)
+
+
+def test_a_rank_that_may_come_to_the_first_operation_of_the_others_is_not_cut_before(
+    ranks: list[FakeAgent], connected: Connect
+) -> None:
+    connection = connected(*ranks)
+
+    def late(agent: FakeAgent, key: Key, count: int) -> None:
+        threading.Timer(0.3, connection.cancel).start()
+        threading.Timer(0.7, wants, [agent, key, 1]).start()
+
+    def ends(agent: FakeAgent, key: Key, request: dict[str, Any]) -> None:
+        agent.server.reply(key, wire.DONE, ok=False, error="cancelled", cancelled=True)
+
+    ranks[0].on_run = lambda agent, key, count: wants(agent, key, 1)
+    ranks[1].on_run, ranks[1].on_pass = late, ends
+    with pytest.raises(Interrupted):
+        connection.eval("1")
+    assert answers(ranks[1]) == [(1, "cancelled")]
+    assert "cancel" not in [each["kind"] for each in ranks[1].requests]
 
 
 def test_ranks_that_do_not_run_it_at_one_step_begin_no_operation(ranks: list[FakeAgent], connected: Connect) -> None:

@@ -82,6 +82,15 @@ def test_a_ring_of_sends_begins_before_its_receives() -> None:
     assert of(operations, {0: receive(0, 2), 2: receive(2, 1)}) == {0: "", 2: ""}
 
 
+def test_a_receive_takes_what_bears_its_tag() -> None:
+    first, second = (Operation("send", "0", (0, 1), 1, tag) for tag in (1, 2))
+    operations = Operations()
+    wanted = {0: first, 1: Operation("recv", "0", (0, 1), 0, 2)}
+    assert of(operations, wanted) == {0: ""}  # sent ahead, for its rank may send the second then
+    assert of(operations, {0: second}) == {0: "", 1: ""}
+    assert of(operations, {1: Operation("recv", "0", (0, 1), 0, 1)}) == {1: ""}
+
+
 def test_ranks_that_both_receive_are_refused() -> None:
     assert set(of(Operations(), {0: receive(0, 1), 1: receive(1, 0)}).values()) == {
         "rank 1 stands in front of recv on group '0'",

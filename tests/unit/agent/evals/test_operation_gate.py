@@ -16,6 +16,11 @@ from until import until
 from probe.agent.evals import gates
 from probe.agent.evals.gates import OperationGate
 from probe.agent.evals.interrupt import Cancelled
+from probe.agent.inspect.call_around import snippet_outside
+
+
+def taking_part(operation: str) -> dict[str, Any]:
+    return {"operation": operation, "group": "0", "ranks": (0, 1), "peer": None, "tag": None}
 
 
 class Standing:
@@ -23,7 +28,7 @@ class Standing:
 
     def __init__(self, gate: OperationGate, operation: str = "barrier", around: Any = None) -> None:
         self.raised: BaseException | None = None
-        self._enter = lambda: gate.enter(operation, "0", (0, 1), None, around)
+        self._enter = lambda: gate.enter(taking_part(operation), around)
         self._thread = threading.Thread(target=self._run)
         before = gate.asked
         self._thread.start()
@@ -53,10 +58,7 @@ def test_it_begins_when_the_client_lets_it() -> None:
     assert standing.ended() is None and gate.is_beginning
     gate.has_begun()
     assert not gate.is_beginning
-    assert sent == [
-        {"number": 1, "operation": "barrier", "group": "0", "ranks": [0, 1], "peer": None, "inside": False,
-         "ending": False}
-    ]  # fmt: skip
+    assert sent == [{**taking_part("barrier"), "number": 1, "inside": False, "ending": False}]
 
 
 def test_what_does_not_begin_says_why() -> None:
@@ -105,7 +107,7 @@ def test_a_client_that_is_gone_begins_nothing_but_what_is_a_part_of_a_call() -> 
     gate.abandon()
     assert isinstance(standing.ended(), Cancelled)
     frame = sys._getframe()
-    gate.enter("allreduce", "0", (0, 1), None, frame)  # at once
+    gate.enter(taking_part("allreduce"), frame)  # at once
     assert len(sent) == 1
 
 
@@ -127,6 +129,31 @@ def test_the_agents_thread_may_be_gone() -> None:
         assert isinstance(Standing(gate).ended(), Cancelled)
     finally:
         gates.LOST_SECONDS = before
+
+
+def test_a_call_that_its_own_agent_wants_to_end_goes_on_where_the_client_is_gone() -> None:
+    """On all ranks alike: no client has ended it on one of them."""
+    gate, _ = made()
+    standing = Standing(gate, around=sys._getframe())
+    gate.ask_to_end()
+    gate.abandon()
+    assert standing.ended() is None
+
+
+def test_the_job_below_a_snippet_is_not_its_frame_though_its_file_has_the_same_name() -> None:
+    """`eval -f train.py` of a job that runs train.py."""
+
+    def snippet() -> None:
+        assert snippet_outside(sys._getframe()) is sys._getframe(1)
+
+    def as_agent(work: Callable[[], None]) -> None:
+        exec("work()", {"work": work, "__package__": gates.__package__})
+
+    def at_once() -> None:
+        assert snippet_outside(sys._getframe()) is None
+
+    snippet()
+    as_agent(at_once)
 
 
 def test_it_waits_for_other_ranks_as_long_as_its_client_is_there() -> None:
@@ -151,7 +178,9 @@ def test_a_client_that_is_silent_for_too_long_has_left() -> None:
     assert not gate.is_left(0.0)
     before, gates.CLIENT_TIMEOUT_SECONDS = gates.CLIENT_TIMEOUT_SECONDS, 0.0
     try:
+        assert not gate.is_left(0.0)  # what has come meanwhile is read first
         assert gate.is_left(0.0) and not gate.is_left(time.monotonic() + 60)
+        assert not gate.is_left(0.0) and gate.is_left(0.0)
     finally:
         gates.CLIENT_TIMEOUT_SECONDS = before
     gate.abandon()
@@ -175,7 +204,7 @@ def test_a_call_comes_to_its_end_and_the_snippet_ends_at_its_next_line() -> None
         frame = sys._getframe(1)
         answer = threading.Timer(0.05, gate.decide, [1, "", True])
         answer.start()
-        gate.enter("allreduce", "0", (0, 1), None, frame)
+        gate.enter(taking_part("allreduce"), frame)
         answer.join()
         for _ in range(3):
             done.append("inside")
