@@ -150,7 +150,11 @@ def _folder(uid: int, gid: int) -> str:
         if len(folder) <= _MOST_FOLDER:
             with contextlib.suppress(OSError):
                 os.mkdir(folder, 0o700)
-                _give(folder, uid, gid)
+                try:
+                    _give(folder, uid, gid)
+                except OSError:  # the process of another user, who will be refused
+                    os.rmdir(folder)
+                    raise
                 return folder
     raise OSError(f"no directory for the server's socket could be made in any of {', '.join(parents)}")
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from delivering import in_child
+from until import until
 
 from probe.host import agent_memory
 from probe.host.facts import Facts
@@ -105,6 +106,21 @@ def becoming(uid: int, work: Callable[[], Any]) -> Any:
 
 
 VERBS = [("query", "SELECT 1"), ("eval", "--now", "1"), ("stack",), ("hang",), ("set", "sample=1"), ("detach",)]
+
+
+@pytest.fixture(autouse=True)
+def no_folder_left() -> Iterator[None]:
+    """Nobody whom an attach is refused leaves a folder in a temporary folder."""
+
+    def found() -> set[Path]:
+        places = [
+            folder for place in ("/tmp", "/dev/shm", "/var/tmp", "/run") for folder in Path(place).glob("probe-*")
+        ]
+        return {folder for folder in places if folder.is_dir() and folder.stat().st_uid in (OWNER, OTHER)}
+
+    before = found()
+    yield
+    until(lambda: found() <= before, why=lambda: found() - before)
 
 
 def test_another_user_can_do_nothing_with_a_job(job: Target, probe: Probe) -> None:
