@@ -15,6 +15,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from ... import protocol as wire
@@ -26,6 +27,7 @@ _UNREAD_BYTES = 16 << 20  # of one client's replies, unless a single one has mor
 _UNREAD_BYTES_OF_ALL = 64 << 20
 _FEW_BYTES = 128 << 10  # unread, with which a stream may go on
 _READ_BYTES = 64 << 10
+_MOST_BUFFERS = 64  # of a call of the system
 _GREETING_S = 10.0  # to say hello, or to send the rest of a message
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
@@ -109,11 +111,13 @@ class Connections:
         if client.unsent and client.unsent_bytes + size > _UNREAD_BYTES:
             self.drop(client)
             return False
-        client.unsent.extend(view for each in buffers if (view := memoryview(each).cast("B")))
+        client.unsent.extend(views := [view for each in buffers if (view := memoryview(each).cast("B"))])
         client.unsent_bytes += size
         self._flush(client)
         # what is left of memory that others write is copied before they do
-        client.unsent = deque(each if each.readonly else memoryview(bytes(each)) for each in client.unsent)
+        for place in range(-min(len(views), len(client.unsent)), 0):
+            if not client.unsent[place].readonly:
+                client.unsent[place] = memoryview(bytes(client.unsent[place]))
         return client.is_open
 
     def maintain(self) -> None:
@@ -245,7 +249,7 @@ class Connections:
         """Send what the client takes."""
         try:
             while client.unsent:
-                sent = client.socket.sendmsg(list(client.unsent)[:MOST_CLIENTS], [], _socket.MSG_NOSIGNAL)
+                sent = client.socket.sendmsg(list(islice(client.unsent, _MOST_BUFFERS)), [], _socket.MSG_NOSIGNAL)
                 client.unsent_bytes -= sent
                 while sent:
                     first = client.unsent.popleft()

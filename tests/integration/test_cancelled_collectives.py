@@ -49,15 +49,17 @@ def ranks(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def job(ranks: int, start_once: Start, probe: Probe) -> Target:
-    made = start_once("loop.py", "--sleep", "0.01", ranks=ranks)
-    probe("attach", made.pid)
-    return made
+def two(start_once: Start, probe: Probe) -> Target:
+    return attached(start_once, probe, 2)
 
 
 @pytest.fixture(scope="module")
-def two(start_once: Start, probe: Probe) -> Target:
-    made = start_once("loop.py", "--sleep", "0.01", ranks=2)
+def job(ranks: int, two: Target, start_once: Start, probe: Probe) -> Target:
+    return two if ranks == 2 else attached(start_once, probe, ranks)
+
+
+def attached(start: Start, probe: Probe, ranks: int) -> Target:
+    made = start("loop.py", "--sleep", "0.05", ranks=ranks)
     probe("attach", made.pid)
     return made
 
@@ -108,6 +110,8 @@ def test_a_command_that_is_killed_leaves_no_rank_in_a_collective(two: Target, pr
     command = begun(two, "unequal")
     command.kill()
     command.communicate()
+    # Agents hear nothing of that: they wait for a word for 5 s.
+    until(lambda: probe(two.pid, "eval", "1", status=None).returncode == 0, 20, every_s=0.5)
     goes_on(two, probe)
 
 
@@ -150,11 +154,12 @@ def test_ranks_that_do_not_meet_in_an_operation_are_told_so(job: Target, probe: 
 def test_a_snippet_blocked_in_c_is_named_by_all_that_it_keeps_waiting(two: Target, probe: Probe) -> None:
     done = probe(two.pid, "eval", "--timeout", "0.5", "import time\nif rank == 0: time.sleep(18)", status=6)
     assert "did not stop on rank 0" in done.stderr
-    until(lambda: "has held rank 0 for" in probe(two.pid, "hang").stdout)
-    until(lambda: "[held]" in (again := probe(two.pid, "eval", "1", status=6).stderr) and "holds rank 0" in again)
+    until(lambda: "has held rank 0 for" in probe(two.pid, "hang").stdout, every_s=0.5)
+    again = probe(two.pid, "eval", "1", status=6).stderr
+    assert "[held]" in again and "holds rank 0" in again
     held = probe(two.pid, "detach", status=11)
     assert "[still-held] Still attached: Rank 0: a snippet of " in held.stderr
     assert "rank 1" in held.stdout and "rank 0" not in held.stdout
-    until(lambda: "Not hung" in probe(two.pid, "hang").stdout, 60)
+    until(lambda: "Not hung" in probe(two.pid, "hang").stdout, 60, every_s=0.5)
     probe("attach", two.pid)
     goes_on(two, probe)

@@ -23,12 +23,12 @@ LINE = re.compile(r"attached  rank (\d)  pid (\d+)  \d+ ms +python 3\.\d+\.\d+, 
 
 @pytest.fixture
 def job(start: Start) -> Target:
-    return start("loop.py")
+    return start("loop.py", "--sleep", "0.05")
 
 
 @pytest.fixture(scope="module")
 def attached(start_once: Start, probe: Probe) -> Target:
-    made = start_once("loop.py")
+    made = start_once("loop.py", "--sleep", "0.05")
     probe("attach", made.pid)
     return made
 
@@ -58,13 +58,12 @@ def wait_for_rows(job: Target, probe: Probe) -> str:
     raise AssertionError("no rows came")
 
 
-def test_a_second_attach_reports_the_running_agent(job: Target, probe: Probe) -> None:
-    probe("attach", job.pid)
-    assert probe("attach", job.pid).stdout.startswith(f"already   rank 0  pid {job.pid} ")
+def test_a_second_attach_reports_the_running_agent(attached: Target, probe: Probe) -> None:
+    assert probe("attach", attached.pid).stdout.startswith(f"already   rank 0  pid {attached.pid} ")
 
 
 def test_the_pid_of_a_launcher_means_all_its_ranks(start: Start, probe: Probe) -> None:
-    torchrun = start("loop.py", ranks=2)
+    torchrun = start("loop.py", "--sleep", "0.05", ranks=2)
     lines = probe("attach", torchrun.pid).stdout
     assert [match[1] for match in LINE.finditer(lines)] == ["0", "1"]
     assert set(map(int, re.findall(r"pid (\d+)", lines))) <= set(descendants(torchrun.pid))
@@ -148,7 +147,8 @@ def test_a_process_without_python_is_refused(probe: Probe) -> None:
         sleeper.kill()
 
 
-def test_a_target_that_has_ended_is_reported(job: Target, probe: Probe) -> None:
+def test_a_target_that_has_ended_is_reported(start: Start, probe: Probe) -> None:
+    job = start("plain.py")
     probe("attach", job.pid)
     job.end()
     assert probe(job.pid, "query", SQL, status=3).stderr.startswith("probe: [endpoint] There is no process")
@@ -192,10 +192,14 @@ def _link(pid: int, descriptor: str) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_hang_watch_also_between_two_looks(job: Target, probe: Probe, number: signal.Signals) -> None:
-    probe("attach", job.pid)
+def test_a_signal_ends_hang_watch_also_between_two_looks(
+    attached: Target, probe: Probe, number: signal.Signals
+) -> None:
     watching = subprocess.Popen(
-        [str(PROBE), str(job.pid), "hang", "--watch", "600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [str(PROBE), str(attached.pid), "hang", "--watch", "600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
     def pauses() -> bool:

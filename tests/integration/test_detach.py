@@ -22,12 +22,10 @@ STAYS = {"modules", "of_an_agent", "globals", "os", "maps", "rss_pages", "step"}
 
 def state(file: Path) -> dict[str, Any]:
     """What the target sees of itself, taken after now."""
-
-    def seen() -> dict[str, Any]:
-        return dict(json.loads(file.read_text()))
-
-    now = seen()["step"]
-    return until(lambda: found if (found := seen())["step"] >= now + 20 else None, why=lambda: "it does not step")
+    ask = file.with_suffix(".ask")
+    ask.touch()
+    until(lambda: not ask.exists(), why=lambda: "it does not step")
+    return dict(json.loads(file.read_text()))
 
 
 def agents(target: Target) -> list[Facts]:

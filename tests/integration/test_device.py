@@ -35,9 +35,9 @@ def rows(probe: Probe, job: Target, sql: str) -> list[dict[str, Any]]:
     return list(json.loads(probe(job.pid, "query", "--format", "json", sql).stdout))
 
 
-@pytest.fixture
-def job(start: Start, probe: Probe) -> Target:
-    job = start("on_cuda.py")
+@pytest.fixture(scope="module")
+def job(start_once: Start, probe: Probe) -> Target:
+    job = start_once("on_cuda.py")
     probe("attach", job.pid)
     probe(job.pid, "set", "sample=1")
     known = "SELECT COUNT(DISTINCT step) AS steps FROM python.torch_trace WHERE duration > 0"
@@ -48,9 +48,12 @@ def job(start: Start, probe: Probe) -> Target:
 def test_each_module_row_has_the_time_of_its_kernels(job: Target, probe: Probe) -> None:
     are_true(rows(probe, job, SQL))
     os.kill(job.pid, signal.SIGSTOP)
-    query = Database(TABLES)
-    are_true(query.run(SQL, Snapshot([MemorySource(job.pid)])).to_pylist())
-    query.close()
+    try:
+        query = Database(TABLES)
+        are_true(query.run(SQL, Snapshot([MemorySource(job.pid)])).to_pylist())
+        query.close()
+    finally:
+        os.kill(job.pid, signal.SIGCONT)
 
 
 def are_true(rows: list[dict[str, Any]]) -> None:
@@ -60,15 +63,6 @@ def are_true(rows: list[dict[str, Any]]) -> None:
         assert row["ms"] == pytest.approx(TIMES_MS[key], abs=0.2), (key, row)
         assert row["known"] >= 0.8 * row["rows"] and row["on_host"] and row["device"] == "cuda:0"
     assert (found["inner.0", "forward"]["mb"], found["Kernels", "forward"]["mb"]) == (120, 130)
-
-
-def test_it_is_named_and_counted_and_gone_after_detach(job: Target, probe: Probe) -> None:
-    assert rows(probe, job, "SELECT device_tap FROM probe.agents") == [{"device_tap": "on"}]
-    (drops,) = rows(probe, job, f"SELECT rows, dropped FROM probe.drops WHERE stream = '{DEVICE}'")
-    assert drops["rows"] > 100 and drops["dropped"] == 0
-    assert DEVICE in agent_memory.descriptors(job.pid)
-    probe(job.pid, "detach")
-    until(lambda: not agent_memory.descriptors(job.pid))  # its thread ends a moment after it has said so
 
 
 # The child ends with the number of the agent's memfds that it still has.
@@ -85,8 +79,17 @@ def test_a_forked_child_ends_as_without_probe(job: Target, probe: Probe) -> None
     assert probe(job.pid, "eval", FORK).stdout.splitlines()[0] == "0"
 
 
+def test_it_is_named_and_counted_and_gone_after_detach(job: Target, probe: Probe) -> None:
+    assert rows(probe, job, "SELECT device_tap FROM probe.agents") == [{"device_tap": "on"}]
+    (drops,) = rows(probe, job, f"SELECT rows, dropped FROM probe.drops WHERE stream = '{DEVICE}'")
+    assert drops["rows"] > 100 and drops["dropped"] == 0
+    assert DEVICE in agent_memory.descriptors(job.pid)
+    probe(job.pid, "detach")
+    until(lambda: not agent_memory.descriptors(job.pid))  # its thread ends a moment after it has said so
+
+
 def test_a_job_on_the_cpu_has_no_device_stream(start: Start, probe: Probe) -> None:
-    job = start("loop.py")
+    job = start("loop.py", "--sleep", "0.02")
     probe("attach", job.pid)
     until_ticked(job.pid)  # then it looks for devices
     assert rows(probe, job, "SELECT device_tap FROM probe.agents") == [{"device_tap": None}]

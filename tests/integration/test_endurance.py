@@ -138,7 +138,8 @@ def test_a_hundred_attaches_leave_nothing_in_a_training_with_workers(
 ) -> None:
     """Attach and detach of the whole agent, each time."""
     pytest.importorskip("torch")
-    job = start("loading.py", str(tmp_path / "times"), ready="at 100 ", env={"TMPDIR": str(short_folder)})
+    env = {"TMPDIR": str(short_folder)}
+    job = start("loading.py", str(tmp_path / "times"), "0.02", ready="at 100 ", env=env)
     cycles(job.pid, 1)  # what it leaves is left once
     before = left(job.pid, short_folder)
     hellos = cycles(job.pid, 50 * SIZE)

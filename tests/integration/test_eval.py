@@ -17,19 +17,18 @@ from target import PROBE, TARGETS, Probe, Start, Target, stat
 
 ALL_REDUCE = "import torch.distributed as dist\nt = torch.ones(3)\ndist.all_reduce(t)\nprint(t.tolist())"
 ENDLESS = "print('in')\nwhile True: pass"
-JOB = Path(__file__).parent.parent / "acceptance" / "document" / "job.py"
 
 
 @pytest.fixture(scope="module")
 def job(start_once: Start, probe: Probe) -> Target:
-    made = start_once(JOB, "--sleep", "0.02")
+    made = start_once("loop.py", "--sleep", "0.05")
     probe("attach", made.pid)
     return made
 
 
 @pytest.fixture(scope="module")
 def ranks(start_once: Start, probe: Probe) -> Target:
-    made = start_once(JOB, "--sleep", "0.02", ranks=2)
+    made = start_once("loop.py", "--sleep", "0.05", ranks=2)
     probe("attach", made.pid)
     return made
 
@@ -146,7 +145,7 @@ def test_two_evals_at_once_are_both_answered(job: Target, probe: Probe) -> None:
 
 
 def test_a_target_that_dies_during_a_query_is_reported(start: Start, probe: Probe) -> None:
-    job = start(JOB)
+    job = start("loop.py")
     probe("attach", job.pid)
     rows = "(SELECT COUNT(*) AS n FROM python.torch_trace) t"
     until(lambda: probe(job.pid, "query", "--format", "csv", f"SELECT n > 0 FROM {rows}").stdout.endswith("true\n"))
@@ -187,7 +186,7 @@ def test_a_one_sided_collective_is_refused_and_the_job_goes_on(ranks: Target, pr
 
 def test_a_rank_attached_just_now_runs_at_the_step_of_the_others(start: Start, probe: Probe) -> None:
     """It has not seen a step yet: which one the job has come to is known only with the next."""
-    job = start(JOB, "--sleep", "1", ranks=2)
+    job = start("loop.py", "--sleep", "1", ranks=2)
     pids = dict(re.findall(r"ready (\d+) rank=(\d)", job.output))
     first = next(pid for pid, rank in pids.items() if rank == "0")
     probe("attach", first)

@@ -96,7 +96,7 @@ def foreign() -> Iterator[dict[str, int]]:
 
 
 def test_what_no_agent_has_written_is_left_out_and_told(foreign: dict[str, int], start: Start, probe: Probe) -> None:
-    job = start("loop.py")
+    job = start("loop.py", "--sleep", "0.02")
     probe("attach", "--name", "mine", job.pid)
     listed = probe("list")
     for name in WRONG:

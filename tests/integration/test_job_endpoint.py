@@ -123,9 +123,19 @@ def test_an_unreachable_rank_is_reported_with_the_reason(
             rank.end()
 
 
+@pytest.fixture(scope="module")
+def job(start_once: Start) -> Target:
+    return start_once("loop.py", "--sleep", "0.05", ranks=2)
+
+
 @pytest.fixture
-def torchrun(start: Start) -> Target:
-    return start("loop.py", "--sleep", "0.02", ranks=2)
+def torchrun(job: Target, probe: Probe) -> Iterator[Target]:
+    """A job without an agent, and without a record of one."""
+    yield job
+    probe(job.pid, "detach", status=None)
+    made, names = store_of(job)
+    for name in names:
+        made.delete_key(name)
 
 
 def ranks_of(torchrun: Target) -> list[int]:

@@ -425,7 +425,7 @@ def test_the_path_of_an_agents_socket_is_an_endpoint(plain: Target, probe: Probe
 
 
 def test_a_name_stands_for_every_rank_of_the_attach(start: Start, probe: Probe) -> None:
-    torchrun = start("loop.py", ranks=2)
+    torchrun = start("loop.py", "--sleep", "0.02", ranks=2)
     name, other = f"exp-{torchrun.pid}", f"other-{torchrun.pid}"
     probe("attach", "--name", name, torchrun.pid)
     assert probe(name, "eval", "print('here')").stdout == "ranks 0-1:\nhere\n"

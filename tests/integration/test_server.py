@@ -58,7 +58,7 @@ def server_of(pid: int) -> int:
 
 @pytest.fixture
 def job(start: Start, probe: Probe) -> Target:
-    made = start("loop.py", "--sleep", "0.02")
+    made = start("plain.py")
     probe("attach", made.pid)
     return made
 
@@ -157,7 +157,7 @@ def test_a_job_whose_temporary_folders_are_cleaned_is_asked_and_left_as_ever(job
 def test_the_port_is_there_again_too(start: Start, probe: Probe, tmp_path: Path) -> None:
     key = tmp_path / "job.key"
     keys.create(str(key))
-    job = start("loop.py", "--sleep", "0.02")
+    job = start("plain.py")
     probe("attach", "--listen", "127.0.0.1", "--key", key, job.pid)
     endpoint, place, server = endpoint_of(job.pid), facts(job.pid).tcp, server_of(job.pid)
     for pid in (*processes(KEEPER, endpoint), server):
@@ -169,7 +169,7 @@ def test_the_port_is_there_again_too(start: Start, probe: Probe, tmp_path: Path)
 
 
 def test_a_job_can_do_without(start: Start, probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = start("loop.py", "--sleep", "0.02")
+    job = start("plain.py")
     monkeypatch.setenv("PROBE_NO_SERVER", "1")
     probe("attach", job.pid)
     assert facts(job.pid).server is None
@@ -243,7 +243,7 @@ def test_a_server_in_the_foreground_ends_with_its_command(job: Target, probe: Pr
 def test_a_server_of_a_read_only_key_can_do_no_more(start: Start, probe: Probe, tmp_path: Path) -> None:
     key = tmp_path / "read.key"
     probe("key", "create", "--read-only", key)
-    job = start("loop.py", "--sleep", "0.02")
+    job = start("plain.py")
     probe("attach", "--listen", "127.0.0.1", "--key", key, job.pid)
     for asked in ((endpoint_of(job.pid),), (str(facts(job.pid).tcp), "--key", key)):
         assert probe(asked[0], "query", *asked[1:], "--format", "csv", COUNT).stdout == "n\n1\n"

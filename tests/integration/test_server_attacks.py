@@ -35,7 +35,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def job(start_once: Start, probe: Probe, key: Path) -> Target:
-    made = start_once("loop.py", "--sleep", "0.02")
+    made = start_once("loop.py", "--sleep", "0.05")
     probe("attach", "--listen", "127.0.0.1", "--key", key, made.pid)
     return made
 

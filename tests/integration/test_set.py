@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,13 +33,20 @@ def wait_for_step(probe: Probe, target: Target, wanted: int) -> None:
     until(lambda: step(probe, target) >= wanted, 60, why=lambda: "the target does not step")
 
 
+@pytest.fixture(scope="module")
+def job(start_once: Start) -> Target:
+    return start_once("loop.py", "--sleep", "0.001")
+
+
 @pytest.fixture
-def target(start: Start) -> Target:
-    return start("loop.py", "--sleep", "0.001")
+def target(job: Target, probe: Probe) -> Iterator[Target]:
+    """A job with an agent that has just come."""
+    probe("attach", job.pid)
+    yield job
+    probe(job.pid, "detach")
 
 
 def test_sampled_blocks_are_complete_and_others_empty(target: Target, probe: Probe) -> None:
-    probe("attach", target.pid)
     assert "sample" in probe(target.pid, "set").stdout
     probe(target.pid, "set", "sample=5")
     begun = step(probe, target) // 10 + 2
@@ -56,7 +64,6 @@ def test_sampled_blocks_are_complete_and_others_empty(target: Target, probe: Pro
 def test_phases_of_unsampled_steps_are_timed_within_the_budget(
     target: Target, probe: Probe, budget: str, timed: bool
 ) -> None:
-    probe("attach", target.pid)
     wait_for_step(probe, target, 50)
     probe(target.pid, "set", "sample=5", f"budget={budget}")
     begun = step(probe, target) + 2
@@ -78,7 +85,6 @@ def test_phases_of_unsampled_steps_are_timed_within_the_budget(
 
 
 def test_backward_can_be_turned_off_and_on(target: Target, probe: Probe) -> None:
-    probe("attach", target.pid)
     for setting, stages in (("off", {"forward", "step"}), ("on", {"forward", "backward", "step"})):
         probe(target.pid, "set", f"backward={setting}", "sample=1")
         begun = step(probe, target) + 2
@@ -95,7 +101,6 @@ def test_overhead_compares_the_three_kinds_of_steps_and_is_null_while_there_are_
     target: Target, probe: Probe
 ) -> None:
     sql = "SELECT steps_of, steps, median_duration, over_bare FROM probe.overhead"
-    probe("attach", target.pid)
     probe(target.pid, "set", "sample=2")
     first = {row["steps_of"]: row for row in records(probe, target, sql)}
     assert list(first) == ["sampled", "unsampled", "bare"] and first["bare"]["over_bare"] is None
@@ -133,7 +138,6 @@ def test_set_reaches_all_ranks_and_they_sample_the_same_blocks(start: Start, pro
 def test_an_invalid_setting_changes_nothing_and_lists_the_valid_ones(
     target: Target, probe: Probe, words: list[str], told: str
 ) -> None:
-    probe("attach", target.pid)
     before = probe(target.pid, "set", "--format", "csv").stdout.split(",")[:4]
     done = probe(target.pid, "set", *words, status=2)
     assert told in done.stderr and done.stdout == ""

@@ -60,4 +60,4 @@ def test_attach_asks_on_a_terminal(shell: int, probe: Probe, tmp_path: Path, ans
 
 
 def test_a_job_of_several_ranks_is_one(start: Start, probe: Probe) -> None:
-    probe("attach", start("loop.py", ranks=2).pid)
+    probe("attach", start("loop.py", "--sleep", "0.02", ranks=2).pid)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import resource
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,15 +26,24 @@ COUNT = "SELECT COUNT(*) > 0 AS some FROM python.step_trace"
 TAKE_ALL = """
 import os, threading, time
 
+os.taken = []
+
 def take():
-    held = []
-    while len(held) < 64:
+    while len(os.taken) < 64:
         try:
-            held.append(os.open("/dev/null", os.O_RDONLY))
+            os.taken.append(os.open("/dev/null", os.O_RDONLY))
         except OSError:
             time.sleep(0.02)
 
-threading.Thread(target=take, daemon=True).start()
+os.taking = threading.Thread(target=take, daemon=True)
+os.taking.start()
+"""
+GIVE_BACK = """
+import os
+
+os.taking.join()
+for descriptor in os.taken:
+    os.close(descriptor)
 """
 
 
@@ -51,15 +61,22 @@ def connections(pid: int) -> int:
     return sum(link.startswith("socket:") for link in links(pid)) - 1
 
 
+@pytest.fixture(scope="module")
+def job(start_once: Start, probe: Probe) -> Target:
+    made = start_once("loop.py", "--sleep", "0.05")
+    probe("attach", made.pid)
+    return made
+
+
 @pytest.fixture
-def full(start: Start, probe: Probe) -> Target:
+def full(job: Target, probe: Probe) -> Iterator[Target]:
     """A job with an agent, and without a descriptor left."""
-    job = start("loop.py", "--sleep", "0.02")
-    probe("attach", job.pid)
     resource.prlimit(job.pid, resource.RLIMIT_NOFILE, (LIMIT, HIGHER))
     probe(job.pid, "eval", "--now", TAKE_ALL)
     until(lambda: links(job.pid).count("/dev/null") > 2 and not connections(job.pid) and len(links(job.pid)) == LIMIT)
-    return job
+    yield job
+    resource.prlimit(job.pid, resource.RLIMIT_NOFILE, (HIGHER, HIGHER))
+    until(lambda: probe(job.pid, "eval", "--now", GIVE_BACK, status=None).returncode == 0, every_s=0.5)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +117,7 @@ def test_a_job_whose_temporary_folder_is_full_is_attached_to_and_queried(
         pytest.skip("only root can make a small file system")
     try:
         (small / "all").touch()
-        job = start("loop.py", "--sleep", "0.02", env={"TMPDIR": str(small)})
+        job = start("loop.py", "--sleep", "0.05", env={"TMPDIR": str(small)})
         for _ in range(ROUNDS):
             probe("attach", job.pid)
             for words in (("query", COUNT), ("eval", "--now", "1"), ("hang",), ("detach",)):

@@ -67,11 +67,11 @@ def is_at_work(job: Target) -> bool:
 
 @pytest.fixture(scope="module")
 def job(start_once: Start, probe: Probe) -> Iterator[Target]:
-    made = start_once("loop.py", "--sleep", "0.02")
+    made = start_once("loop.py", "--sleep", "0.05")
     probe("attach", made.pid)
     probe(made.pid, "set", "sample=1")
     last = "SELECT COALESCE(MAX(step), 0) AS n FROM python.torch_trace"
-    until(lambda: int(probe(made.pid, "query", "--format", "csv", last).stdout.split()[1]) > 16)
+    until(lambda: int(probe(made.pid, "query", "--format", "csv", last).stdout.split()[1]) > 16, every_s=0.2)
     yield made
 
 
@@ -156,7 +156,7 @@ def test_what_is_no_select_from_the_tables_runs_in_the_command(
 
 
 def test_ranks_that_are_silent_are_told_as_soon(start: Start, probe: Probe) -> None:
-    job = start("loop.py", "--sleep", "0.02", ranks=2)
+    job = start("loop.py", "--sleep", "0.05", ranks=2)
     probe("attach", job.pid)
     sql = "SELECT rank, COUNT(*) > 0 AS some FROM python.torch_trace GROUP BY 1 ORDER BY 1"
     assert "answered 2/2 ranks" in probe(job.pid, "query", sql).stderr
@@ -193,7 +193,7 @@ def test_the_command_imports_neither_duckdb_nor_pyarrow(job: Target, probe: Prob
 
 
 def test_without_a_server_there_is_no_process_that_answers(start: Start, probe: Probe) -> None:
-    job = start("loop.py", "--sleep", "0.02")
+    job = start("loop.py", "--sleep", "0.05")
     probe("attach", job.pid)
     probe(job.pid, "query", "--no-server", "SELECT 1")
     assert not answering(job)
@@ -273,7 +273,7 @@ def test_a_command_whose_answer_is_lost_answers_itself(job: Target, probe: Probe
 
 
 def test_an_answer_whose_rows_are_read_outlives_the_job(start: Start, probe: Probe) -> None:
-    job = start("loop.py", "--sleep", "0.02")
+    job = start("loop.py", "--sleep", "0.05")
     probe("attach", job.pid)
     probe(job.pid, "query", "SELECT COUNT(*) FROM python.torch_trace")
     sql = f"SELECT n, (SELECT COUNT(*) FROM python.torch_trace) < 0 AS none FROM ({LONG.format(10**5)})"

@@ -1,7 +1,8 @@
 """A training that is fed by DataLoader workers, and says what its weights are: target of tests and benches.
 
-    python loading.py TIMES_FILE
+    python loading.py TIMES_FILE [SLEEP]
 
+It sleeps for so many seconds after a step; without, it trains as fast as it can.
 Prints "at STEP DIGEST" every 100 steps; when each step ended goes to TIMES_FILE, 8-byte floats of time.perf_counter.
 Two such trainings have the same weights at the same step.
 """
@@ -35,7 +36,7 @@ def digest(model):
     return whole.hexdigest()
 
 
-def main(path):
+def main(path, sleep):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -49,8 +50,9 @@ def main(path):
             optimizer.step()
             optimizer.zero_grad()
             times.write(struct.pack("<d", time.perf_counter()))
+            time.sleep(sleep)
             if step % TELL == 0:
                 os.write(1, f"at {step} {digest(model)}\n".encode())
 
 
-main(sys.argv[1])
+main(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)

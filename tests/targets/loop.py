@@ -20,11 +20,12 @@ def main() -> None:
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
     rank = dist.get_rank() if dist.is_initialized() else 0
+    batch_size = 4
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
     train_model = DistributedDataParallel(model) if dist.is_initialized() else model
     optimizer = torch.optim.SGD(train_model.parameters(), lr=0.01)
     for step in itertools.count():
-        loss = train_model(torch.randn(4, 8)).square().mean()
+        loss = train_model(torch.randn(batch_size, 8)).square().mean()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()

@@ -2,7 +2,8 @@
 
     python witness.py STATE_FILE [--gloo] [--uncollected]
 
-STATE_FILE is replaced every few steps by a JSON object of everything that an attach could leave behind.
+Told by a file STATE_FILE.ask, which it removes, it writes to STATE_FILE after the next step a JSON object of everything
+that an attach could leave behind.
 """
 
 import atexit
@@ -67,6 +68,7 @@ def main() -> None:
         gc.disable()
     if "--gloo" in sys.argv:
         dist.init_process_group("gloo")
+    rank = int(os.environ.get("RANK", 0))
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     if dist.is_initialized():
         model = nn.parallel.DistributedDataParallel(model)
@@ -76,12 +78,14 @@ def main() -> None:
         model(batch).pow(2).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep(0.002)
-        if step % 10 == 0 and int(os.environ.get("RANK", 0)) == 0:
+        time.sleep(0.01)
+        if rank == 0 and os.path.exists(sys.argv[1] + ".ask"):
             with open(sys.argv[1] + ".new", "w") as file:
                 json.dump(state(step), file)
             os.replace(sys.argv[1] + ".new", sys.argv[1])
+            os.remove(sys.argv[1] + ".ask")
         if step == 20:
+            state(step)  # to look leaves something behind itself, once
             print(f"ready {os.getpid()}", flush=True)
 
 
