@@ -37,6 +37,8 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     detach    -                                                 detached: left (what could not be removed)
 
     requests to the server itself
+    several   requests: [agent id, header] of each, which      - (it passes all of them on, or none: its client may be
+              have no replies                                   killed at any moment)
     agents    protocol; ids (optional: those that are needed)   serving: protocol, version, id, role, agents (of each:
                                                                 id, rank, pid, host)
     query     protocol, version, ids, endpoint, sql,            result (before the text), text*, then answered: bytes,
@@ -65,7 +67,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-PROTOCOL = 4
+PROTOCOL = 5
 # The most an agent accepts in one frame; a snippet is text, a template some hundred bytes.
 MAX_REQUEST_BYTES = 4 << 20
 MAX_CONTROL_BYTES = 64 << 10  # of a request before its client has said hello, or that may only read
@@ -80,7 +82,8 @@ UNTESTED = "this was not tested on a GPU yet"  # end of the state of a tap that 
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, STAY, RUN, PASS, DETACH = "align", "set", "arm", "go", "stay", "run", "pass", "detach"
-STACKS, FLIGHT, PEERS, SERVE, AGENTS, QUERY = "stacks", "flight", "peers", "serve", "agents", "query"
+STACKS, FLIGHT, PEERS, SERVE = "stacks", "flight", "peers", "serve"
+AGENTS, QUERY, SEVERAL = "agents", "query", "several"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, WANTS, ENDING = "armed", "ready", "out", "wants", "ending"
 DONE, DETACHED = "done", "detached"
@@ -89,7 +92,7 @@ RESULT, TEXT, ANSWERED = "result", "text", "answered"
 
 # request kind -> kinds of reply, the terminal one (besides `error`) last
 REPLIES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((NEXT, CANCEL, GO, STAY, RUN, PASS), ()),
+    **dict.fromkeys((NEXT, CANCEL, GO, STAY, RUN, PASS, SEVERAL), ()),
     HELLO: (WELCOME,),
     SNAPSHOT: (AT,),
     SCAN: (ROWS, END),

@@ -65,6 +65,7 @@ OF_SERVER: list[tuple[dict[str, Any], list[bytes]]] = [
     ),
     ({"kind": "next", "of": "1", "credit": 8}, []),
     ({"kind": "cancel", "of": "1"}, []),
+    ({"kind": "several", "requests": [["x", {"kind": "stay", "of": "1"}]]}, []),
 ]  # fmt: skip
 ODD: list[Any] = [
     None, True, -1, 0, 1, 2**31, 2**63 - 1, -(2**63), 2**64, 10**400, 1e308, float("nan"), float("inf"), "", "x",

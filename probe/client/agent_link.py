@@ -6,6 +6,7 @@ it sends.  Invariant: pid names a process on this machine only where `here` hold
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import CODES, EndpointError, ProbeError, SilentError
@@ -185,3 +186,10 @@ def agent_error(link: AgentLink, header: Header) -> ProbeError:
     message = f"Rank {link.rank}: {header.get('message', '')}"
     hint = f"Run: probe attach {link.pid}" if code == "protocol" and link.here else ""
     return CODES[code][0](message, hint, code)
+
+
+def nobody(errors: Sequence[ProbeError | None]) -> ProbeError:
+    """What to raise when no rank answered: the error of the only one, else the first as a hint."""
+    first = errors[0] if errors else None
+    alone = first if len(errors) == 1 else None
+    return alone or SilentError(f"None of {len(errors)} ranks answered.", str(first or ""))

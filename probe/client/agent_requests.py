@@ -15,7 +15,8 @@ from ..errors import AgentError, DetachError, SilentError, UsageError
 from ..host import agent_memory
 from ..host.job_server import server_url
 from ..settings import checked_settings
-from .client import AgentLink, Call, Client, nobody
+from .agent_link import AgentLink, nobody
+from .client import Call, Client
 
 _MEMORY_FREED_S = 1.0
 _SERVER_ENDS_S = 2.0  # it looks for its agents once a second

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from .reply_schema import Expected
 if TYPE_CHECKING:
     from .server_socket import ServerSocket
 
-__all__ = ["AgentLink", "Call", "Client", "Header", "OnReply", "nobody"]
+__all__ = ["AgentLink", "Call", "Client", "Header", "OnReply"]
 
 OnReply = Callable[["Call", Header, Sequence[Any]], None]
 
@@ -156,6 +156,16 @@ class Client:
         else:
             self._send(link, [call.id, wire.encode(kind, **fields), *payload])
         return call
+
+    def send_several(self, kind: str, requests: Mapping[AgentLink, Header]) -> None:
+        """Send requests of a kind that has no reply: all agents of one server get theirs or none does, also if this
+        process is killed meanwhile."""
+        carried: dict[Any, list[AgentLink]] = {}
+        for link in requests:
+            carried.setdefault(link.route.carrier if link.route is not None else link, []).append(link)
+        for carrier, links in carried.items():
+            several = [(link.route, {"kind": kind, **requests[link]}) for link in links]
+            carrier.send_several(several) if several[1:] else self.send(links[0], kind, **requests[links[0]])
 
     def _send(self, link: AgentLink, frames: list[bytes]) -> None:
         if link.route is not None:
@@ -288,10 +298,3 @@ class Client:
         for call in self._calls.values():
             if call.link is link and not call.over:
                 call.error = loss.error
-
-
-def nobody(errors: Sequence[ProbeError | None]) -> ProbeError:
-    """What to raise when no rank answered: the error of the only one, else the first as a hint."""
-    first = errors[0] if errors else None
-    alone = first if len(errors) == 1 else None
-    return alone or SilentError(f"None of {len(errors)} ranks answered.", str(first or ""))

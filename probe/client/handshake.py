@@ -21,7 +21,8 @@ from ..errors import EndpointError, SilentError
 from ..host import agent_memory
 from ..host.facts import NO_FACTS, Facts
 from ..version import __version__
-from .client import AgentLink, Call, Client, nobody
+from .agent_link import AgentLink, nobody
+from .client import Call, Client
 from .endpoints import Address, host_and_port
 from .ways import connect_all
 

@@ -80,6 +80,11 @@ class ServerSocket:
         except zmq.ZMQError as error:
             self.ended = self.ended or f"cannot be reached: {error.strerror}"
 
+    def send_several(self, requests: Sequence[tuple[Route, dict[str, Any]]]) -> None:
+        """Requests that have no reply, in one message."""
+        parts = [[route.agent, header] for route, header in requests]
+        self.send([b"", b"", wire.encode(wire.SEVERAL, requests=parts)])
+
     def flush(self) -> None:
         """As AgentSocket has it."""
 
@@ -129,10 +134,10 @@ class Route:
     """The way through a server to one agent; without an agent's id to the server itself."""
 
     def __init__(self, carrier: ServerSocket, agent: str = "") -> None:
-        self.carrier, self._agent = carrier, agent.encode()
+        self.carrier, self.agent = carrier, agent
 
     def send(self, frames: Sequence[bytes]) -> None:
-        self.carrier.send([frames[0], self._agent, *frames[1:]])
+        self.carrier.send([frames[0], self.agent.encode(), *frames[1:]])
 
     def close(self) -> None:
         """The carrier stays, for the others."""

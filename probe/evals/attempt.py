@@ -143,15 +143,20 @@ class Attempt:
             return  # what follows is a withdrawal; an answer would not reach that rank
         while answers := self._operations.decide():
             late = self._together and not self._operations.cancelled and self._is_late()
+            why_none = _STOPPED if late else "" if self._together else _NOT_TOGETHER
             with DeferredSignals():  # an exception in its midst would leave an operation to some of its ranks
-                for rank, why_not in answers.items():
-                    self._answer(calls[rank], _STOPPED if late else why_not if self._together else _NOT_TOGETHER)
+                self._answer({calls[rank]: why_none or why_not for rank, why_not in answers.items()})
             if late:
                 raise EvalError(f"{_STOPPED.capitalize()}, so the snippet was ended.", "", "eval-timeout")
 
-    def _answer(self, call: Call, why_not: str) -> None:
-        fields = {"number": self._ranks[call].wants, "why_not": why_not, "last": self._operations.cancelled}
-        self._client.send(call.link, wire.PASS, of=call.id.decode(), **fields)
+    def _answer(self, answers: dict[Call, str]) -> None:
+        """Let the operations of these calls begin, or say why they must not."""
+        last = self._operations.cancelled
+        requests = {
+            call.link: {"of": call.id.decode(), "number": self._ranks[call].wants, "why_not": why_not, "last": last}
+            for call, why_not in answers.items()
+        }
+        self._client.send_several(wire.PASS, requests)
 
     def _until(self, end: float, done: Callable[[], bool]) -> None:
         while not done():
@@ -254,8 +259,9 @@ class Attempt:
                     coming = []
                 self._client.wait([*self._ranks], min(now + _ANSWER_S, last), self._take, self._all_over)
         self._client.cancel(coming)
-        for call in [each for each in self._ranks if each.link.rank in self._operations.standing and not each.over]:
-            self._answer(call, CANCELLED)  # nobody comes to it any more; alone it would meet one of the training's
+        # Nobody comes to these any more; alone they would meet those of the training.
+        left = [each for each in self._ranks if each.link.rank in self._operations.standing and not each.over]
+        self._answer(dict.fromkeys(left, CANCELLED))
         self._client.forget(self._ranks)
         return [call.link.number for call in self._ranks if not call.over]
 

@@ -134,6 +134,9 @@ class Relay:
         id, agent, header, *payload = frames
         try:
             request = wire.decode(header)
+            if not agent and request["kind"] == wire.SEVERAL:
+                self._pass_on(client, id, request["requests"])
+                return
             if not agent:
                 if (answer := self._own(client, id, request)) is not None:
                     self.reply(client, [id, agent, answer])
@@ -151,6 +154,15 @@ class Relay:
             if wire.REPLIES.get(request["kind"]):
                 backend.pending.add(id)
             backend.send(id, header, *payload)
+            self._watch(backend)
+
+    def _pass_on(self, client: Client, id: bytes, requests: list[tuple[str, dict[str, Any]]]) -> None:
+        """To agents that this client has asked before.  Raises LookupError, TypeError, ValueError: none gets any."""
+        ready = [(self._backends[client, str(agent).encode()], wire.encode(**header)) for agent, header in requests]
+        if any(wire.REPLIES.get(header["kind"], True) for _, header in requests):
+            raise wire.WireError("they would have replies")
+        for backend, encoded in ready:
+            backend.send(id, encoded)
             self._watch(backend)
 
     def _connect(self, client: Client, agent: bytes) -> _Backend:

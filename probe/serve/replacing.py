@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import protocol as wire
-from ..client.client import AgentLink, Client, nobody
+from ..client.agent_link import AgentLink, nobody
+from ..client.client import Client
 from ..errors import UsageError
 from ..host.job_server import server_url
 from ..keys import read

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..arrays.integers import Ints
-from ..client.client import nobody
+from ..client.agent_link import nobody
 from ..errors import ProbeError
 from ..streams import PACKING_NS, STEPS, WRITTEN
 from .rows import Rows

@@ -1,6 +1,6 @@
 """Snippets with operations between ranks, cancelled at any moment or one-sided: the job goes on, equal on all ranks.
 
-CANCELS and ONE_SIDED say how often each is tried.
+CANCELS, KILLS and ONE_SIDED say how often each is tried.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from probe.host import agent_memory
 from target import PROBE, Probe, Start, Target, descendants
 
 CANCELS = int(os.environ.get("CANCELS", "4"))
+KILLS = int(os.environ.get("KILLS", "1"))
 ONE_SIDED = int(os.environ.get("ONE_SIDED", "2"))
 HEAD = """
 import torch.distributed as dist, time
@@ -106,13 +107,17 @@ def test_a_snippet_cancelled_amid_collectives_ends_at_the_same_one_on_all_ranks(
         goes_on(job, probe)
 
 
+@pytest.mark.timeout(3600)
 def test_a_command_that_is_killed_leaves_no_rank_in_a_collective(two: Target, probe: Probe) -> None:
-    command = begun(two, "unequal")
-    command.kill()
-    command.communicate()
-    # Agents hear nothing of that: they wait for a word for 5 s.
-    until(lambda: probe(two.pid, "eval", "1", status=None).returncode == 0, 20, every_s=0.5)
-    goes_on(two, probe)
+    chance = random.Random(KILLS)
+    for number in range(KILLS):
+        command = begun(two, ("unequal", "equal", "objects")[number % 3])
+        time.sleep(chance.random() * 0.05)
+        command.kill()
+        command.communicate()
+        # Agents hear nothing of that: they wait for a word for 5 s.
+        until(lambda: probe(two.pid, "eval", "1", status=None).returncode == 0, 20, every_s=0.5)
+        goes_on(two, probe)
 
 
 def test_a_detach_amid_collectives_ends_the_snippet_at_the_same_one(two: Target, probe: Probe) -> None:

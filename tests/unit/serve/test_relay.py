@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,11 @@ from serving import Serving
 from until import until
 
 from probe import protocol as wire
+from probe.client import client as reader
+from probe.client import handshake, server_socket, zmq_frames
 from probe.serve import relay, server
+
+STAY = {"kind": wire.STAY, "of": "1"}
 
 
 class Client:
@@ -98,6 +103,51 @@ def test_what_it_cannot_pass_on_is_refused(
     asked = client(serving(agent()))
     asked.socket.send_multipart(frames)
     assert asked.receive()[2]["code"] == code
+
+
+def test_several_requests_in_one_message_go_to_all_their_agents(agent: Any, serving: Any, client: Any) -> None:
+    agents = [agent(rank, world_size=2) for rank in (0, 1)]
+    asked = client(serving(*agents))
+    for each in agents:
+        assert asked.hello(each)["kind"] == wire.WELCOME
+    asked.send(None, wire.SEVERAL, requests=[[each.facts["id"], STAY] for each in agents])
+    until(lambda: all(STAY in each.requests for each in agents))
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        ["nobody", STAY], [5, STAY], ["\ud800", STAY], [None, STAY], "x", 7, ["ONE", {"kind": wire.SNAPSHOT}],
+        ["ONE", {"kind": "dance"}], ["ONE", {"kind": []}], ["ONE", {}], ["ONE", 7], ["ONE"], ["ONE", STAY, STAY],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_of_several_requests_none_is_passed_on_if_one_cannot_be(
+    agent: Any, serving: Any, client: Any, second: Any
+) -> None:
+    zero, one = agent(0, world_size=2), agent(1, world_size=2)
+    asked = client(serving(zero, one))
+    for each in (zero, one):
+        assert asked.hello(each)["kind"] == wire.WELCOME
+    other = [one.facts["id"], *second[1:]] if isinstance(second, list) and second[0] == "ONE" else second
+    asked.send(None, wire.SEVERAL, requests=[[zero.facts["id"], STAY], other])
+    assert asked.receive()[2]["code"] == "protocol"
+    assert asked.hello(zero)["kind"] == wire.WELCOME
+    assert STAY not in zero.requests
+
+
+def test_a_client_sends_several_requests_in_one_message(agent: Any, serving: Any, monkeypatch: Any) -> None:
+    agents = [agent(rank, world_size=2) for rank in (0, 1)]
+    here = serving(*agents)
+    with contextlib.closing(reader.Client()) as asking:
+        handshake.open_links(asking, [here.address], 5.0)
+        sent: list[Any] = []
+        monkeypatch.setattr(server_socket, "send_frames", lambda socket, frames: sent.append((socket, frames)))
+        asking.send_several(wire.STAY, {link: {"of": str(link.rank)} for link in asking.links})
+        (message,) = sent
+        zmq_frames.send_frames(*message)
+        for rank, each in enumerate(agents):
+            until(lambda each=each, rank=rank: {"kind": wire.STAY, "of": str(rank)} in each.requests)
 
 
 @pytest.mark.parametrize("frames", [[b"1"], [b"1", b"2"], [b"x" * 65, b"", b"{}"], [b"1"] * 100])
