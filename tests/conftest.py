@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 from until import until
 
-from target import PROBE, PYTHON, TARGETS, TORCHRUN, Probe, Start, Target, descendants
+from target import LAUNCHER, PROBE, PYTHON, TARGETS, TORCHRUN, Probe, Start, Target, descendants
 
 settings.register_profile("untimed", deadline=None)  # the machine may be busy: no test is judged by its time
 settings.load_profile("untimed")
@@ -54,10 +54,11 @@ def starting(folder: Path) -> Iterator[Start]:
     targets: list[Target] = []
 
     def start(
-        script: str | Path, *args: str, ready: str = "ready", ranks: int = 0, env: dict[str, str] | None = None
-    ) -> Target:
-        torchrun = (*TORCHRUN, "--log-dir", str(folder), "--nproc-per-node", str(ranks))
-        command = (*(torchrun if ranks else (PYTHON,)), str(TARGETS / script), *args)
+        script: str | Path, *args: str, ready: str = "ready", ranks: int = 0, torchrun: bool = False,
+        env: dict[str, str] | None = None,
+    ) -> Target:  # fmt: skip
+        several = (*TORCHRUN, "--log-dir", str(folder), "--nproc-per-node") if torchrun else (PYTHON, str(LAUNCHER))
+        command = (*((*several, str(ranks)) if ranks else (PYTHON,)), str(TARGETS / script), *args)
         targets.append(Target(command, folder / f"target-{len(targets)}.txt", env or {}))
         if ready:
             targets[-1].wait_for(ready, times=max(1, ranks))

@@ -25,7 +25,7 @@ class Job:
     """The launcher and its two ranks."""
 
     def __init__(self, kind: str, recorder: bool = True) -> None:
-        command = [sys.executable, str(TARGETS / "launcher.py"), str(TARGETS / "hanging.py"), kind, "150"]
+        command = [sys.executable, str(TARGETS / "launcher.py"), "2", str(TARGETS / "hanging.py"), kind, "150"]
         self.launcher = subprocess.Popen(
             command,
             env=os.environ if recorder else os.environ | {"TORCH_FR_BUFFER_SIZE": "0"},

@@ -17,6 +17,7 @@ from probe.host import agent_memory
 from probe.host.facts import NO_FACTS
 
 TARGETS = Path(__file__).parent / "targets"
+LAUNCHER = TARGETS / "launcher.py"
 PROBE = Path(sys.executable).parent / "probe"
 PYTHON = os.environ.get("TARGET_PYTHON", sys.executable)  # the targets' own: make soak runs them on others
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
@@ -78,13 +79,14 @@ class Target:
 class Start(Protocol):
     """start("job.py", "--steps", "9", ready="ready", ranks=2): a target out of tests/targets, or of any path.
 
-    It has printed `ready` (once a rank) when this returns; ready="" waits for nothing.  With `ranks` it is
-    run by torchrun, whose pid is the target's.
+    It has printed `ready` (once a rank) when this returns; ready="" waits for nothing.  With `ranks` the target is what
+    has started them: a launcher, which imports no torch and so takes half the time, or torchrun.
     """
 
     def __call__(
-        self, script: str | Path, *args: str, ready: str = ..., ranks: int = ..., env: dict[str, str] | None = ...
-    ) -> Target: ...
+        self, script: str | Path, *args: str, ready: str = ..., ranks: int = ..., torchrun: bool = ...,
+        env: dict[str, str] | None = ...,
+    ) -> Target: ...  # fmt: skip
 
 
 class Probe(Protocol):

@@ -30,7 +30,7 @@ def watched(
     start: Start, probe: Probe, folder: Path, style: str, ranks: int = 0, eval_words: tuple[str, ...] = ()
 ) -> Watched:
     """Every setting, queries and evals; then out and in again, to the end of the job."""
-    job = start(JOB, style, str(folder / "hurry"), ranks=ranks)
+    job = start(JOB, style, str(folder / "hurry"), ranks=ranks, torchrun=True)
     pairs = []
     for settings in (SETTINGS, ()):
         probe("attach", job.pid)

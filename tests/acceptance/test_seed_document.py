@@ -18,7 +18,8 @@ DOCUMENT = Path(__file__).parent / "document"
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("ranks", [0, 2], ids=["one process", "two ranks"])
 def test_every_command_of_the_document_passes(short_folder: Path, start: Start, probe: Probe, ranks: int) -> None:
-    job = start(DOCUMENT / "job.py", "--sleep", "0.1", ranks=ranks, env={"TMPDIR": str(short_folder)})
+    env = {"TMPDIR": str(short_folder)}
+    job = start(DOCUMENT / "job.py", "--sleep", "0.1", ranks=ranks, torchrun=True, env=env)
     probe("attach", job.pid)
     distributed = ["--distributed"] if ranks else []
     runner = [sys.executable, str(DOCUMENT / "seed_commands.py"), str(job.pid), "--probe", str(PROBE), *distributed]

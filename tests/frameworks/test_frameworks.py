@@ -58,7 +58,7 @@ def has(package: str) -> bool:
 def test_the_weights_stay_and_the_step_is_the_jobs_own(start: Start, probe: Probe, tmp_path: Path, job: Job) -> None:
     if not has(job.needs):
         pytest.skip(f"not run: {job.style} needs {job.needs}, which {PYTHON} has not")
-    alone = start(JOB, job.style, ranks=job.ranks, ready="")
+    alone = start(JOB, job.style, ranks=job.ranks, torchrun=True, ready="")
     seen = watched(start, probe, tmp_path, job.style, job.ranks, job.eval_words)
     assert seen.end == final(alone, job.ranks) and len(seen.end) == max(1, job.ranks)
     ahead = [own - ours for own, ours in seen.pairs]

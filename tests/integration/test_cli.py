@@ -63,7 +63,7 @@ def test_a_second_attach_reports_the_running_agent(attached: Target, probe: Prob
 
 
 def test_the_pid_of_a_launcher_means_all_its_ranks(start: Start, probe: Probe) -> None:
-    torchrun = start("loop.py", "--sleep", "0.05", ranks=2)
+    torchrun = start("loop.py", "--sleep", "0.05", ranks=2, torchrun=True)
     lines = probe("attach", torchrun.pid).stdout
     assert [match[1] for match in LINE.finditer(lines)] == ["0", "1"]
     assert set(map(int, re.findall(r"pid (\d+)", lines))) <= set(descendants(torchrun.pid))
@@ -219,7 +219,8 @@ def test_a_signal_ends_hang_watch_also_between_two_looks(
 
 def test_follow_attaches_to_ranks_started_by_a_restart(start: Start, tmp_path: Path) -> None:
     fails = tmp_path / "fails"
-    job = start("restarting.py", str(fails), ready="round 0", ranks=1, env={"PET_MAX_RESTARTS": "1"})
+    env = {"PET_MAX_RESTARTS": "1"}
+    job = start("restarting.py", str(fails), ready="round 0", ranks=1, torchrun=True, env=env)
     following = subprocess.Popen(
         [str(PROBE), "attach", "--follow", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -125,7 +125,7 @@ def test_an_unreachable_rank_is_reported_with_the_reason(
 
 @pytest.fixture(scope="module")
 def job(start_once: Start) -> Target:
-    return start_once("loop.py", "--sleep", "0.05", ranks=2)
+    return start_once("loop.py", "--sleep", "0.05", ranks=2, torchrun=True)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """One of two ranks of a small gloo job that goes on for some steps and then hangs, in the way that is asked for.
 
-usage: launcher.py hanging.py KIND [STEPS]     KIND: a name in KINDS; "healthy_…" never hangs
+usage: launcher.py 2 hanging.py KIND [STEPS]     KIND: a name in KINDS; "healthy_…" never hangs
 Prints "trains" after a first step, "hangs" once it is about to, and ends by itself after two minutes, or with its
 launcher.  After SIGUSR1 it stops itself between two steps, with no operation of its own in flight.
 """

@@ -1,6 +1,6 @@
-"""Starts two ranks of a job, as torchrun does, but does not mind if one of them ends.
+"""Starts the ranks of a job, as torchrun does, but without torch, and does not mind if one of them ends.
 
-usage: launcher.py SCRIPT [ARGUMENT …]
+usage: launcher.py RANKS SCRIPT [ARGUMENT …]
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ if __name__ == "__main__":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    command = [sys.executable, *sys.argv[1:]]
-    ranks = [subprocess.Popen(command, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
+    count, *command = sys.argv[1:]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    ranks = [
+        subprocess.Popen([sys.executable, *command], env=os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank})
+        for rank in map(str, range(int(count)))
+    ]
     for rank in ranks:
         rank.wait()
