@@ -34,9 +34,8 @@ def final_weights(target: Target) -> list[str]:
 @pytest.mark.timeout(400)
 def test_weights_are_the_same_after_60_steps(start: Start, probe: Probe) -> None:
     alone = start(JOB, "--steps", STEPS, ranks=RANKS, torchrun=True)
-    watched = start(
-        JOB, "--steps", STEPS, "--sleep", "0.6", ranks=RANKS, torchrun=True
-    )  # time to ask, however fast the steps are
+    slowly = ("--sleep", "0.6")  # time to ask, however fast the steps are
+    watched = start(JOB, "--steps", STEPS, *slowly, ranks=RANKS, torchrun=True)
     probe("attach", watched.pid)
     for sql, settings in zip(QUERIES, SETTINGS, strict=True):
         probe(watched.pid, "query", sql)

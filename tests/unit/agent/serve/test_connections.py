@@ -79,6 +79,22 @@ def test_a_reply_waits_for_memory(
     assert client.receive() == [b"1", b"hello"]
 
 
+def test_an_unread_reply_is_copied_before_its_memory_changes_and_not_again_with_each_later_one(
+    connections: Connections, one: tuple[RawClient, Connection, Short]
+) -> None:
+    client, connection, short = one
+    short.lacks["sendmsg"] = errno.ENOBUFS
+    written = bytearray(b"old")
+    connections.send(connection, [b"1", memoryview(written)])
+    written[:] = b"new"
+    unsent = connection.unsent
+    connections.send(connection, [b"2", b"later"])
+    assert connection.unsent is unsent
+    short.lacks.clear()
+    connections.maintain()
+    assert client.receive() == [b"1", b"old"] and client.receive() == [b"2", b"later"]
+
+
 def test_a_request_waits_for_memory(
     connections: Connections, one: tuple[RawClient, Connection, Short], taken: list[list[bytes]]
 ) -> None:
