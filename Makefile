@@ -77,10 +77,11 @@ soak: $(INSTALLED)
 
 install: $(INSTALLED)
 
-# --no-compile: most of torch is never imported, and the rest is compiled when it is.
+# --no-compile: most of torch is never imported.  What all jobs import is compiled here, once, not by many of them at once.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[dev]' $(TORCH)
+	$(BIN)/python -c 'import torch._dynamo, torch.distributed.run'
 	touch $@
 
 $(COMPARED): $(INSTALLED)
