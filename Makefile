@@ -77,7 +77,7 @@ soak: $(INSTALLED)
 
 install: $(INSTALLED)
 
-# --no-compile: most of torch is never imported.  What all jobs import is compiled here, once, not by many of them at once.
+# --no-compile: most of torch is never imported.  What all jobs import is compiled once, not by many of them at once.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[dev]' $(TORCH)
