@@ -26,6 +26,8 @@ Decorator = Callable[[Function], Function]
 class Seconds(click.FloatRange):
     """A duration above 0; nan and inf are refused."""
 
+    name = "number of seconds"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = super().convert(value, param, ctx)
         if not math.isfinite(seconds):

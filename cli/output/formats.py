@@ -37,7 +37,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("-o", "--output", "out", metavar="FILE", help="Write to FILE instead of stdout.")
     @functools.wraps(function)
     def with_output(format: str | None, out: str | None, **options: Any) -> Any:
-        return function(output=Output(format, out), **options)
+        return function(output=Output(format, None if out == "-" else out), **options)
 
     return with_output
 

@@ -11,6 +11,7 @@ from probe.errors import UsageError
 from ..session import say
 
 _FILES = {"create": 1, "share": 2}
+_USAGE = "Run: probe key create FILE, or probe key share FILE READER_FILE"
 
 
 @click.command("key")
@@ -34,8 +35,16 @@ def command(action: str, files: Sequence[str], read_only: bool) -> None:
     """
     from probe import keys
 
-    if len(files) != _FILES.get(action) or (read_only and action != "create"):
-        raise UsageError("No key file given.", "Run: probe key create FILE, or probe key share FILE READER_FILE")
+    if action not in _FILES:
+        said = f"probe key has no action {action!r}." if action else "probe key needs an action."
+        raise UsageError(said, _USAGE)
+    if len(files) != _FILES[action]:
+        raise UsageError(
+            f"probe key {action} needs {_FILES[action]} file name{'s' * (_FILES[action] > 1)}, not {len(files)}.",
+            _USAGE,
+        )
+    if read_only and action != "create":
+        raise UsageError(f"probe key {action} takes no --read-only: what it makes may only read.", _USAGE)
     if action == "create":
         keys.create(files[0], read_only)
         say(f"{files[0]} allows its holder {'to read' if read_only else 'everything'}. Next, on each host of the job:")

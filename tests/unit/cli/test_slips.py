@@ -31,7 +31,13 @@ def test_an_invalid_list_of_ranks_is_refused(text: str) -> None:
         (["1", "eval", "print('\udcff')"], "The code is not UTF-8 text."),
         (["1", "eval", "--timeout", "nan", "1"], "not a number of seconds"),
         (["1", "query", "--timeout", "inf", "select 1"], "not a number of seconds"),
+        (["1", "query", "--timeout", "x", "select 1"], "'x' is not a valid number of seconds"),
         (["tables", "-o", "steps.xlsx"], "No format has the suffix"),
+        (["key"], "probe key needs an action."),
+        (["key", "crate", "f"], "probe key has no action 'crate'."),
+        (["key", "create"], "probe key create needs 1 file name, not 0."),
+        (["key", "share", "f"], "probe key share needs 2 file names, not 1."),
+        (["key", "share", "--read-only", "f", "g"], "probe key share takes no --read-only"),
     ],
 )
 def test_an_invalid_value_is_named(line: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,6 +55,14 @@ def test_an_arrow_file_has_the_ipc_file_format(tmp_path: Path) -> None:
     Output(None, str(tmp_path / "x.feather")).show(ArrowResult(table))
     with pa.ipc.open_file(tmp_path / "x.feather") as file:
         assert file.read_all().equals(table)
+
+
+def test_a_file_named_dash_is_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert entry.run(["tables", "-o", "-", "--format", "csv"]) == 0
+    assert capfdbinary.readouterr().out.startswith(b"table,") and not os.listdir(tmp_path)
 
 
 def run(*words: str, stdout: int) -> subprocess.CompletedProcess[bytes]:
