@@ -159,11 +159,16 @@ def detach_all(connection: Connection) -> None:
 
 def line(attached: Attached) -> str:
     """`attached  rank 0  pid 4250  7 ms   python 3.11.7, torch 2.13.0`."""
+    from probe.host.processes import is_stopped
+
     status = "already " if attached.already else "attached"
     took = "" if attached.already else f"{attached.milliseconds:.0f} ms"
     torch = f"torch {attached.torch.partition('+')[0]}" if attached.torch else "no torch: its tables stay empty"
     listens = f", at {attached.tcp}" * bool(attached.tcp)
-    return f"{status}  {who(attached.rank, attached.pid)}  {took:<6} python {attached.python}, {torch}{listens}"
+    stopped = f"; it is stopped: kill -CONT {attached.pid}" * is_stopped(attached.pid)
+    return (
+        f"{status}  {who(attached.rank, attached.pid)}  {took:<6} python {attached.python}, {torch}{listens}{stopped}"
+    )
 
 
 def who(rank: int | None, pid: int) -> str:

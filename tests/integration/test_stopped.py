@@ -38,6 +38,7 @@ def job(attached: Target) -> Iterator[Target]:
 
 def test_commands_that_need_the_agent_report_a_stopped_process_at_once(job: Target, probe: Probe) -> None:
     os.kill(job.pid, signal.SIGSTOP)
+    assert probe("attach", job.pid).stdout.rstrip().endswith(f"; it is stopped: kill -CONT {job.pid}")
     for words in (("eval", "1"), ("set", "sample=2"), ("detach",)):
         began = time.monotonic()
         done = probe(job.pid, *words, status=8)

@@ -94,7 +94,7 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
         (["1", "set", "sample"], "sample= is not valid. Valid: auto, or one of"),
         (["eval"], "No code was given."),
         (["eval", "--rank", "0;3", "1"], "'0;3' is not a list of ranks. For example: --rank 0,3"),
-        (["eval", "--timeout", "soon", "1"], "'soon' is not a valid float"),
+        (["eval", "--timeout", "soon", "1"], "'soon' is not a valid number of seconds"),
         (["attach"], "No pid given. For example: probe attach 4242."),
         (["attach", "train.py"], "'train.py' is not a pid."),
         (["attach", "0"], "'0' is not a pid."),

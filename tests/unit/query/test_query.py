@@ -377,6 +377,12 @@ def test_a_query_that_too_few_ranks_answer_fails_and_names_the_silent_ones(agent
     assert caught.value.exit_status == 8
 
 
+def test_a_query_for_more_ranks_than_there_are_says_how_many_there_are(agent: Make, connected: Connect) -> None:
+    connection = connected(agent(0, world_size=2), agent(1, world_size=2))
+    with pytest.raises(SilentError, match=r"has 2 ranks, not 3\."):
+        connection.query("SELECT 1", min_ranks=3)
+
+
 def test_ranks_that_fall_silent_on_the_way_count_too(agent: Make, connected: Connect) -> None:
     ranks = [agent(rank, world_size=2) for rank in range(2)]
     for one in ranks:
