@@ -164,11 +164,9 @@ def line(attached: Attached) -> str:
     status = "already " if attached.already else "attached"
     took = "" if attached.already else f"{attached.milliseconds:.0f} ms"
     torch = f"torch {attached.torch.partition('+')[0]}" if attached.torch else "no torch: its tables stay empty"
-    listens = f", at {attached.tcp}" * bool(attached.tcp)
-    stopped = f"; it is stopped: kill -CONT {attached.pid}" * is_stopped(attached.pid)
-    return (
-        f"{status}  {who(attached.rank, attached.pid)}  {took:<6} python {attached.python}, {torch}{listens}{stopped}"
-    )
+    more = f", at {attached.tcp}" * bool(attached.tcp)
+    more += f"; it is stopped: kill -CONT {attached.pid}" * is_stopped(attached.pid)
+    return f"{status}  {who(attached.rank, attached.pid)}  {took:<6} python {attached.python}, {torch}{more}"
 
 
 def who(rank: int | None, pid: int) -> str:
