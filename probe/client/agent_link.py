@@ -115,7 +115,9 @@ class AgentLink:
 
     def silence(self) -> ProbeError:
         """The error of a request that had no answer."""
-        return self.refused or SilentError(f"{self.name} {self.why_silent()}.")
+        why, trouble = self.why_silent(), self._trouble
+        remedy = _REMEDIES["no-room"].format(pid=self.pid) if trouble and trouble in why else ""
+        return self.refused or SilentError(f"{self.name} {why}.", remedy)
 
     def why_silent(self) -> str:
         """Why there is no answer, as far as that can be seen from outside."""
@@ -123,8 +125,13 @@ class AgentLink:
             return self.silent
         if self.stopped:
             return f"is stopped (to let it go on: kill -CONT {self.pid})"
+        return f"does not answer: {trouble}" if (trouble := self._trouble) else "does not answer"
+
+    @property
+    def _trouble(self) -> str | None:
+        """What the agent has written down of its own trouble."""
         told = agent_memory.facts(self.pid) if self.here else None
-        return f"does not answer: {told.trouble}" if told is not None and told.trouble else "does not answer"
+        return None if told is None else told.trouble
 
     @property
     def stopped(self) -> bool:

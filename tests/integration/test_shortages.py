@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from until import until
 
-from target import Probe, Start, Target
+from target import Probe, Start, Target, until_ticked
 
 LIMIT, HIGHER = 64, 1024  # of open files
 ROUNDS = int(os.environ.get("SHORTAGES", "3"))
@@ -29,19 +29,17 @@ import os, threading, time
 os.taken = []
 
 def take():
-    while len(os.taken) < 64:
+    while not os.path.exists({full!r}):
         try:
             os.taken.append(os.open("/dev/null", os.O_RDONLY))
         except OSError:
             time.sleep(0.02)
 
-os.taking = threading.Thread(target=take, daemon=True)
-os.taking.start()
+threading.Thread(target=take, daemon=True).start()
 """
 GIVE_BACK = """
 import os
 
-os.taking.join()
 for descriptor in os.taken:
     os.close(descriptor)
 """
@@ -69,11 +67,16 @@ def job(start_once: Start, probe: Probe) -> Target:
 
 
 @pytest.fixture
-def full(job: Target, probe: Probe) -> Iterator[Target]:
-    """A job with an agent, and without a descriptor left."""
+def full(job: Target, probe: Probe, tmp_path: Path) -> Iterator[Target]:
+    """A job with an agent, and without a descriptor left but the one that the agent keeps for this."""
+    until_ticked(job.pid)  # the agent has it again
+    threads = len(os.listdir(f"/proc/{job.pid}/task"))
+    below = [f"/proc/{job.pid}/fd/{number}" for number in range(LIMIT)]
     resource.prlimit(job.pid, resource.RLIMIT_NOFILE, (LIMIT, HIGHER))
-    probe(job.pid, "eval", "--now", TAKE_ALL)
-    until(lambda: links(job.pid).count("/dev/null") > 2 and not connections(job.pid) and len(links(job.pid)) == LIMIT)
+    probe(job.pid, "eval", "--now", TAKE_ALL.format(full=str(tmp_path / "full")))
+    until(lambda: all(map(os.path.lexists, below)) and not connections(job.pid))
+    (tmp_path / "full").touch()
+    until(lambda: len(os.listdir(f"/proc/{job.pid}/task")) == threads)
     yield job
     resource.prlimit(job.pid, resource.RLIMIT_NOFILE, (HIGHER, HIGHER))
     until(lambda: probe(job.pid, "eval", "--now", GIVE_BACK, status=None).returncode == 0, every_s=0.5)

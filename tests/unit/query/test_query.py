@@ -15,6 +15,8 @@ from probe import protocol as wire
 from probe.client.agent_requests import Unreached
 from probe.connection import Connection
 from probe.errors import AgentError, QueryError, SilentError, UsageError
+from probe.host import agent_memory
+from probe.host.facts import Facts
 from probe.streams import BARE, ENGINE, FORWARD, OPTIMIZER, SAMPLED, SPANS
 from probe.tables import TABLES
 
@@ -375,6 +377,19 @@ def test_a_query_that_too_few_ranks_answer_fails_and_names_the_silent_ones(agent
     with pytest.raises(SilentError, match=r"Fewer than 3 ranks: answered 2/3 ranks in .* s, silent: 1\.") as caught:
         connection.query("SELECT 1", min_ranks=3)
     assert caught.value.exit_status == 8
+
+
+def test_an_agent_without_room_for_readers_is_reported_with_the_remedy(
+    agent: Make, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = agent()
+    connection = connected(one, timeout=0.3)
+    one.deaf.add("set")
+    said = one.facts | {"trouble": "no new reader can connect: Too many open files"}
+    monkeypatch.setattr(agent_memory, "facts", lambda pid: Facts.parse(said))
+    with pytest.raises(SilentError, match="does not answer: no new reader can connect: Too many open files") as caught:
+        connection.set(sample=5)
+    assert "prlimit --nofile=4096" in caught.value.hint
 
 
 def test_a_query_for_more_ranks_than_there_are_says_how_many_there_are(agent: Make, connected: Connect) -> None:
