@@ -17,6 +17,7 @@ from probe import protocol as wire
 from probe.client.client import Call, Client, Header
 from probe.client.endpoints import SERVER, Address, Resolved, resolve
 from probe.errors import CODES, Interrupted, ProbeError, SilentError
+from probe.host.file_limits import make_room
 from probe.host.job_server import server_url
 from probe.host.processes import namespace
 from probe.settings import may_serve
@@ -40,6 +41,7 @@ def answered_by_server(endpoint: str | None, question: Mapping[str, Any], output
     url = _server_of(resolved)
     if not url or "TZ" in os.environ or len(str(question["sql"])) > wire.MAX_CONTROL_BYTES // 4:
         return False
+    make_room(1)
     client = Client()
     try:
         with cancelled_by_signals(lambda: setattr(client, "interrupted", True)):

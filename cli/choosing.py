@@ -29,12 +29,14 @@ def ranks_of(pids: Iterable[int], every_job: bool = False) -> dict[int, int | No
     A pid with no rank below it stands for itself: attaching to it tells why it cannot be a rank.  Raises EndpointError;
     on a terminal, the user is asked first whether all jobs below a pid are meant.
     """
+    from probe.attach.refusals import check_process
     from probe.host import processes
 
     ranks: dict[int, int | None] = {}
     for pid in pids:
         found = processes.ranks_below(pid)
         if any(map(is_launcher, found)):
+            check_process(pid)
             raise EndpointError(f"The job of pid {pid} has no ranks yet.", "Try again in a moment.", code="no-ranks")
         if any(rank.rank is None for rank in found) and len(programs := _python_programs(pid)) > 1:
             names = ", ".join(map(str, programs))

@@ -269,7 +269,7 @@ class Evals:
     def end(self) -> list[str]:
         """Cancel every snippet and wait for its end; whose are still running.  On any thread but the agent's."""
         for key in list(self._sessions):
-            self.cancel(key)
+            self.cancel(key, "eval-missed", "the agent is about to leave")
         begun = time.monotonic()
         while running := self._running():
             with_operations = any(each.operations.asked for each in running)
@@ -285,5 +285,5 @@ class Evals:
     def close(self) -> None:
         """Cancel every snippet, whatever its client does."""
         for key in list(self._sessions):
-            self.cancel(key, by_client=True)
+            self.cancel(key, "gone", "the agent leaves", by_client=True)
         self._own.clear()

@@ -45,7 +45,7 @@ QUERIES = {
     ),
     "Which rank is slower, step by step?": (
         "SELECT step, SUM(duration) FILTER (rank = 0) AS rank_0, SUM(duration) FILTER (rank = 1) AS rank_1 "
-        "FROM python.torch_trace GROUP BY step ORDER BY step DESC LIMIT 5"
+        "FROM python.torch_trace GROUP BY step HAVING COUNT(DISTINCT rank) = 2 ORDER BY step DESC LIMIT 5"
     ),
 }
 CODE = "print('loss', round(loss.item(), 2)); learning_rate"

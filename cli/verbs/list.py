@@ -39,13 +39,14 @@ def command(pid: int | None, output: Output) -> None:
     """
     from probe.client import endpoints
     from probe.host import processes
-    from probe.serve.handover import KEEPER_MODULE, SERVER_MODULE
+    from probe.serve.handover import ANSWERS_MODULE, KEEPER_MODULE, SERVER_MODULE
 
     if pid is not None and processes.start_ticks(pid) is None:
         raise EndpointError(f"There is no process {pid}.", "Run: probe list")
     below = None if pid is None else set(processes.descendants(pid))
     servers = processes.with_argument(SERVER_MODULE)
-    ours = {os.getpid(), *servers, *processes.with_argument(KEEPER_MODULE)}
+    beside = [pid for module in (KEEPER_MODULE, ANSWERS_MODULE) for pid in processes.with_argument(module)]
+    ours = {os.getpid(), *servers, *beside}
     found = [p for p in processes.python_processes() if p.pid not in ours and (below is None or p.pid in below)]
     skipped = list[str]()
     attached = {address.pid: address.facts for each in endpoints.jobs(skipped) for address in each.addresses}

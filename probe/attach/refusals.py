@@ -46,10 +46,16 @@ def traced(pid: int, tracer: int) -> AttachError:
     return refusal("traced", pid, name=name, tracer=tracer)
 
 
+def check_process(pid: int, status: Status | None = None) -> None:
+    """Raise an error if this is the id of a thread."""
+    process = (status or read_status(pid)).process
+    if process != pid:
+        raise refusal("is-thread", pid, process=process)
+
+
 def check_state(pid: int, status: Status) -> None:
     """Raise what the process's own state forbids."""
-    if status.process != pid:
-        raise refusal("is-thread", pid, process=status.process)
+    check_process(pid, status)
     if status.state in "ZX":
         raise refusal("zombie", pid)
     if status.tracer:

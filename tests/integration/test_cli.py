@@ -67,6 +67,8 @@ def test_the_pid_of_a_launcher_means_all_its_ranks(start: Start, probe: Probe) -
     lines = probe("attach", torchrun.pid).stdout
     assert [match[1] for match in LINE.finditer(lines)] == ["0", "1"]
     assert set(map(int, re.findall(r"pid (\d+)", lines))) <= set(descendants(torchrun.pid))
+    thread = max(map(int, os.listdir(f"/proc/{torchrun.pid}/task")))
+    assert f"[is-thread] {thread} is a thread of process {torchrun.pid}." in probe("attach", thread, status=4).stderr
     done = probe(torchrun.pid, "eval", "print('loss', loss.item() < 1e9)")
     assert done.stdout == "ranks 0-1:\nloss True\n"
     only = probe(torchrun.pid, "eval", "--rank", "1", "rank")
@@ -123,6 +125,13 @@ def test_an_error_is_reported_and_the_job_goes_on(
     assert probe(attached.pid, "eval", "'still here'").stdout == "'still here'\n"
     step = last_step(attached, probe)
     until(lambda: last_step(attached, probe) > step)
+
+
+@pytest.mark.parametrize("limit", [9, 12, 30])
+def test_a_query_that_may_open_too_few_files_says_so(attached: Target, limit: int) -> None:
+    command = ["bash", "-c", f"ulimit -n {limit}; exec {PROBE} {attached.pid} query 'SELECT 1'"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3 and "[open-files]" in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_attaching_to_a_pid_that_does_not_exist_fails(probe: Probe) -> None:

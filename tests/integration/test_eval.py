@@ -97,6 +97,20 @@ def test_a_job_that_does_not_step_says_so_at_once(start: Start, probe: Probe, tm
     assert probe(job.pid, "eval", "--now", "print(x)").stdout == "5\n"
 
 
+def test_an_eval_that_waits_while_another_command_detaches_is_told_of_that(job: Target, probe: Probe) -> None:
+    words = [str(PROBE), str(job.pid), "eval"]
+    first = subprocess.Popen([*words, ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert first.stdout is not None and first.stdout.readline() == "in\n"
+    second = subprocess.Popen([*words, "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.4)  # it has come to the agent, most often
+    probe(job.pid, "detach")
+    for command in (first, second):
+        _, talk = command.communicate(timeout=60)
+        assert command.returncode in (1, 8) and "interrupted" not in talk, talk
+    probe("attach", job.pid)
+    steps_on(job, probe)
+
+
 def test_a_rebound_local_variable_is_reported(job: Target, probe: Probe) -> None:
     done = probe(job.pid, "eval", "batch_size = 99")
     assert "changed main().batch_size" in done.stderr

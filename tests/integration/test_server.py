@@ -311,7 +311,9 @@ def test_every_verb_asks_the_server(start: Start, probe: Probe, form: str) -> No
 
 
 def test_a_listing_shows_it(job: Target, probe: Probe) -> None:
+    probe(job.pid, "query", "SELECT 1")
     listed = json.loads(probe("list", "--format", "json").stdout)
+    assert not [row for row in listed if "probe.cli.answers" in row["command"]]
     server = server_of(job.pid)
     (row,) = [row for row in listed if row["pid"] == server]
     assert row["listens"] == endpoint_of(job.pid) and row["command"] == "probe server"
