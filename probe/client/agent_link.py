@@ -6,6 +6,7 @@ it sends.  Invariant: pid names a process on this machine only where `here` hold
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -149,10 +150,18 @@ class AgentLink:
         return self._lost(why, code, for_good=code == "refused") if code in _NO_CONNECTION else None
 
     def left(self) -> Loss:
-        """The loss of an agent that is no longer in its process, which perhaps has ended too."""
+        """The loss of an agent that is no longer in its process, which perhaps has ended too, or of its socket."""
+        if not self._process_ended and self._lacks_socket:
+            return self._lost("has lost its socket, and makes a new one: run the command again", for_good=False)
         was = "was detached (connect again once it is attached)"
         why = "ended" if self._process_ended else was if self.welcomed or self.here else "has ended"
         return self._lost(why, "gone")
+
+    @property
+    def _lacks_socket(self) -> bool:
+        """Whether the agent is there, and its socket is not: somebody has cleaned the temporary folders."""
+        said = agent_memory.facts(self.pid) if self.here else None
+        return said is not None and said.id == self.facts.id and not os.path.exists(str(said.endpoint)[len("ipc://") :])
 
     def loss(self) -> Loss | None:
         """The loss if the agent will not answer any more: its process has ended, it has closed the connection, or its

@@ -145,6 +145,8 @@ def test_a_job_whose_temporary_folders_are_cleaned_is_asked_and_left_as_ever(job
     folders = [Path(str(url).removeprefix("ipc://")).parent for url in (facts(job.pid).endpoint, endpoint)]
     for folder in folders:
         shutil.rmtree(folder)
+    told = probe(job.pid, "set", status=None)
+    assert told.returncode == 0 or "has lost its socket, and makes a new one: run the command again" in told.stderr
     until(folders[0].exists)
     assert probe(job.pid, "eval", "--now", "1+1").stdout == "2\n"
     assert probe(job.pid, "query", "--format", "csv", COUNT).stdout == "n\n1\n"
