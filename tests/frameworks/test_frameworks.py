@@ -67,7 +67,7 @@ def test_the_weights_stay_and_the_step_is_the_jobs_own(start: Start, probe: Prob
     elif job.step_source is not None:
         assert ahead == [0] * len(ahead)
     if job.step_source is not None:
-        assert {agent.step_source for agent in seen.agents} == {job.step_source}
+        assert {agent["step_source"] for agent in seen.agents} == {job.step_source}
 
 
 def test_every_style_and_every_workload_is_in_the_table() -> None:
