@@ -160,8 +160,9 @@ class AgentLink:
     @property
     def _lacks_socket(self) -> bool:
         """Whether the agent is there, and its socket is not: somebody has cleaned the temporary folders."""
+        path = self.address.url.removeprefix("ipc://")  # as seen from here: the agent may be in a container
         said = agent_memory.facts(self.pid) if self.here else None
-        return said is not None and said.id == self.facts.id and not os.path.exists(str(said.endpoint)[len("ipc://") :])
+        return said is not None and said.id == self.facts.id and not os.path.exists(path)
 
     def loss(self) -> Loss | None:
         """The loss if the agent will not answer any more: its process has ended, it has closed the connection, or its

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from probe import protocol as wire
+from probe.client.agent_link import AgentLink
 from probe.client.client import Client
 from probe.client.endpoints import Address, Resolved
 from probe.connection import Connection
 from probe.errors import AgentError, SilentError
+from probe.host import agent_memory
 from probe.host.facts import Facts
 
 
@@ -26,6 +28,18 @@ def test_a_path_too_long_for_a_socket_is_said_and_the_client_still_closes() -> N
     assert isinstance(call.error, SilentError)
     assert f"Rank 0 (pid {os.getpid()}) cannot be reached at /{'x' * 200}: AF_UNIX path too long" in str(call.error)
     client.close()
+
+
+def test_an_agent_that_is_there_without_its_socket_was_not_detached(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the agent calls its socket may be a path of its container: the address says where it is from here."""
+    facts = Facts.parse({"rank": 0, "pid": os.getpid(), "id": "it", "endpoint": "ipc:///of/its/container"})
+    monkeypatch.setattr(agent_memory, "facts", lambda pid: facts)
+    link = AgentLink(Address(f"ipc://{short_folder}/socket", os.getpid(), facts), None)
+    assert "has lost its socket" in link.left().why and not link.left().for_good
+    (short_folder / "socket").touch()
+    assert "was detached" in link.left().why
 
 
 @pytest.mark.parametrize(
