@@ -98,7 +98,10 @@ def left_as_found() -> Iterator[None]:
         return {kind: things - before[kind] for kind, things in found().items() if things - before[kind]}
 
     def is_clean() -> bool:
-        return not left_behind() or (gc.collect() >= 0 and not left_behind())
+        if not left_behind():
+            return True
+        gc.collect()
+        return not left_behind()
 
     until(is_clean, SETTLE_S, why=left_behind)
 

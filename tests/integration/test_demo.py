@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from functools import partial
@@ -42,6 +43,8 @@ def test_the_demo_shows_attach_three_queries_and_an_eval(short_folder: Path) -> 
     assert process.returncode == 0, err
     assert out.count("attached  rank") == 2
     assert out.count(" query ") == 4 and "all_reduce" in out and "ranks 0-1:\nloss " in out
+    steps = out.partition("step by step?")[2].partition("# Run")[0]
+    assert re.search(r"^ *\d+ +[\d.e-]+ +[\d.e-]+ *$", steps, re.MULTILINE) and "NULL" not in steps
     assert "probe attach PID" in out
     until(lambda: not left(short_folder), 5, why=lambda: left(short_folder))
 

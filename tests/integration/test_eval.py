@@ -44,6 +44,11 @@ def steps_on(job: Target, probe: Probe) -> None:
     until(lambda: step() > now, why=lambda: "the job does not step")
 
 
+def connections(pid: int) -> int:
+    """How many sockets a process has open."""
+    return sum(map(Path.is_socket, Path(f"/proc/{pid}/fd").iterdir()))
+
+
 def cpu_s(pid: int) -> float:
     """What a process has had of the processors."""
     return sum(map(int, stat(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
@@ -101,8 +106,9 @@ def test_an_eval_that_waits_while_another_command_detaches_is_told_of_that(job: 
     words = [str(PROBE), str(job.pid), "eval"]
     first = subprocess.Popen([*words, ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert first.stdout is not None and first.stdout.readline() == "in\n"
+    before = connections(job.pid)
     second = subprocess.Popen([*words, "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.4)  # it has come to the agent, most often
+    until(lambda: connections(job.pid) > before)
     probe(job.pid, "detach")
     for command in (first, second):
         _, talk = command.communicate(timeout=60)

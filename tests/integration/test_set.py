@@ -115,14 +115,14 @@ def test_overhead_compares_the_three_kinds_of_steps_and_is_null_while_there_are_
 def test_set_reaches_all_ranks_and_they_sample_the_same_blocks(start: Start, probe: Probe) -> None:
     job = start("loop.py", "--sleep", "0.001", ranks=2)
     probe("attach", job.pid)
-    done = json.loads(probe(job.pid, "set", "sample=5", "--format", "json").stdout)
-    assert [(row["rank"], row["sample"], row["every"]) for row in done] == [(0, "5", 5), (1, "5", 5)]
+    done = json.loads(probe(job.pid, "set", "sample=10", "--format", "json").stdout)
+    assert [(row["rank"], row["sample"], row["every"]) for row in done] == [(0, "10", 10), (1, "10", 10)]
     begun = step(probe, job) // 10 + 2
-    wait_for_step(probe, job, 10 * begun + 160)
-    steps = range(10 * begun, 10 * begun + 150)
+    wait_for_step(probe, job, 10 * begun + 300)
+    steps = range(10 * begun, 10 * begun + 251)
     sql = f"SELECT rank, step FROM python.torch_trace WHERE step BETWEEN {steps[0]} AND {steps[-1]} GROUP BY ALL"
     recorded = {rank: {row["step"] for row in records(probe, job, sql) if row["rank"] == rank} for rank in (0, 1)}
-    assert recorded[0] == recorded[1] == {step for step in steps if step // 10 % 5 == 0}
+    assert recorded[0] == recorded[1] == {step for step in steps if step // 10 % 10 == 0}
 
 
 @pytest.mark.parametrize(

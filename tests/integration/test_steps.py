@@ -10,7 +10,7 @@ from until import until
 import probe as reader
 from target import Probe, Start
 
-STEPS = 100
+STEPS = 200
 COMMON = "SELECT max(m) + 1 AS first FROM (SELECT rank, min(step) AS m FROM python.nccl_trace GROUP BY rank)"
 LONE = f"""
     WITH seen AS (SELECT rank, step, group_seq FROM python.nccl_trace
