@@ -111,7 +111,8 @@ class Connections:
         if client.unsent and client.unsent_bytes + size > _UNREAD_BYTES:
             self.drop(client)
             return False
-        client.unsent.extend(views := [view for each in buffers if (view := memoryview(each).cast("B"))])
+        views = [view for each in buffers if (view := memoryview(each).cast("B"))]
+        client.unsent.extend(views)
         client.unsent_bytes += size
         self._flush(client)
         # what is left of memory that others write is copied before they do

@@ -34,7 +34,7 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--format", type=click.Choice(list(WRITERS)), metavar="FORMAT",
                   help=f"{', '.join(WRITERS)}. Default: by -o's suffix, else table.")  # fmt: skip
-    @click.option("-o", "--output", "out", metavar="FILE", help="Write to FILE instead of stdout.")
+    @click.option("-o", "--output", "out", metavar="FILE", help="Write to FILE instead of stdout (-).")
     @functools.wraps(function)
     def with_output(format: str | None, out: str | None, **options: Any) -> Any:
         return function(output=Output(format, None if out == "-" else out), **options)

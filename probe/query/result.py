@@ -64,8 +64,8 @@ class Coverage:
     def require(self, min_ranks: int, endpoint: str) -> Coverage:
         """Raises SilentError if it covers fewer ranks."""
         if self.total < min_ranks:
-            message = f"{endpoint} has {self.total} rank{'s' * (self.total > 1)}, not {min_ranks}."
-            raise SilentError(message, "For the ranks of all hosts: job://HOST:PORT", "silent")
+            message = f"{endpoint} has {self.total} rank{'s' * (self.total != 1)}, not {min_ranks}."
+            raise SilentError(message, "For the ranks of all hosts: job://HOST:PORT")
         if self.seen < min_ranks:
             raise SilentError(f"Fewer than {min_ranks} ranks: {self}.", f"Why: probe {endpoint} hang")
         return self
