@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from . import protocol as wire
 from .client import agent_requests
-from .client.agent_requests import Unreached
 from .client.client import Client
 from .client.endpoints import Resolved, resolve
 from .client.handshake import all_answer, open_links, whoami
-from .errors import Interrupted, ProbeError, UsageError
+from .errors import Interrupted, UsageError
 from .host.facts import Facts
 from .host.file_limits import make_room
-from .settings import may_serve
 from .snapshot.align import Alignment
 
 if TYPE_CHECKING:
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from .diagnose.stragglers import Stragglers
     from .evals.snippet import EvalResult, OnOutput
     from .query.database import Database
-    from .query.duckdb_session import DuckDBSession
     from .query.result import Result
     from .snapshot.snapshot import Snapshot
     from .snapshot.source import Source
@@ -42,30 +38,25 @@ class Connection:
 
     Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
 
-    notes: what the user should know about the last call, except query(), whose Result has its own; unreached: the ranks
-    that the last stacks(), set() or detach() did not reach; skipped: a line about each process that was left out when
-    the endpoint was looked up, because it only looks as if it had an agent; is_unwanted: set it to what says whether
-    calls are to end with Interrupted before they begin, for cancel() ends only one that has begun.
+    notes: what the user should know about the last call (a query's Result has its own); unreached: the ranks that the
+    last stacks(), set() or detach() did not reach; skipped: a line about each process left out, for it only looks as if
+    it had an agent; is_unwanted: asked before each call; True ends it with Interrupted, as cancel() ends a call that
+    has begun.
     """
 
-    def __init__(
-        self, resolved: Resolved, timeout: float = 10.0, key: str | None = None, role: str = wire.CONTROL
-    ) -> None:
-        self.endpoint, self.timeout, self.skipped = resolved.endpoint, timeout, resolved.skipped
+    def __init__(self, at: Resolved, timeout: float = 10.0, key: str | None = None, role: str = wire.CONTROL) -> None:
+        self.endpoint, self.timeout, self.skipped, self._closed = at.endpoint, timeout, at.skipped, False
         self.notes: list[str] = []
-        self.unreached: list[Unreached] = []
-        make_room(len(resolved.addresses))
+        self.unreached: list[agent_requests.Unreached] = []
+        make_room(len(at.addresses))
         self._client = Client(key, role)
         self._wire_source: WireSource | None = None
-        self._recorded: list[Source] = []
-        self._session: DuckDBSession | None = None
         self.database: Database | None = None
         self._alignment = Alignment(self._client, timeout)
-        self._closed = False
         self.is_unwanted: Callable[[], bool] = lambda: False
         try:
-            self._recorded = [resolve_name(one.source)(one.url) for one in resolved.addresses if one.source]
-            open_links(self._client, resolved.addresses, timeout)
+            self._recorded: list[Source] = at.recorded()
+            open_links(self._client, at.addresses, timeout)
             self._alignment.align()
         except BaseException:
             self.close()
@@ -111,13 +102,9 @@ class Connection:
         return database.answer(sql, job, self.account, self._client, self.endpoint, min_ranks, begun)
 
     def _database(self) -> Database:
-        from .query.duckdb_session import DuckDBSession
+        from .query.opening import open_database
 
-        self._session = self._session or DuckDBSession()
-        from .query.database import Database
-        from .tables import TABLES
-
-        self.database = self.database or Database(TABLES, self._session)
+        self.database = self.database or open_database()
         return self.database
 
     def confine_queries(self, memory_bytes: int) -> None:
@@ -146,14 +133,13 @@ class Connection:
         return self._snapshot(open_steps, max_fetch)
 
     def _snapshot(self, open_steps: bool, max_fetch: float | None) -> Snapshot:
-        from .snapshot.scans import FetchAccount
         from .snapshot.snapshot import Snapshot
         from .snapshot.wire_source import WireSource
 
         self._alignment.update()
         if self._wire_source is None:
-            self.account = FetchAccount()
-            self._wire_source = WireSource(self._client, self.timeout, self.account)
+            self._wire_source = WireSource(self._client, self.timeout)
+            self.account = self._wire_source.account
         self.account.begin(max_fetch)
         return Snapshot([self._wire_source, *self._recorded], open_steps)
 
@@ -175,8 +161,8 @@ class Connection:
 
         snippet = Snippet(code, filename, now, timeout, write, whoami(), None if ranks is None else list(ranks))
         results = evaluate(self._client, self._alignment, snippet, self.timeout, on_output)
-        dropped = {each.rank: each.dropped_bytes for each in results if each.dropped_bytes}
-        self.notes += [f"rank {rank}: {count} bytes of output were dropped" for rank, count in dropped.items()]
+        lossy = [each for each in results if each.dropped_bytes]
+        self.notes += [f"rank {each.rank}: {each.dropped_bytes} bytes of output were dropped" for each in lossy]
         return results
 
     def stacks(self) -> dict[int, list[Thread]]:
@@ -204,9 +190,7 @@ class Connection:
         from .diagnose.hang import judge
         from .diagnose.looks import gather
 
-        report = judge(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
-        self._client.forgive()
-        return report
+        return judge(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
 
     def stragglers(self, steps: int = 100) -> Stragglers:
         """Which ranks the others wait for, over the last steps, and what these spend the time on.
@@ -281,14 +265,10 @@ class Connection:
 
         Example: `job.restore_servers()`
         """
-        if not may_serve() or not any(link.asked_directly for link in self._client.links):
-            return
-        from .serve.replacing import restore
+        if any(link.asked_directly for link in self._client.links):
+            from .serve.replacing import restore
 
-        try:
-            restore(self._client, self.timeout)
-        except (OSError, ProbeError) as error:
-            self.notes.append(f"No server beside the job: {error} Its agents answer themselves.")
+            self.notes += restore(self._client, self.timeout)
 
     def cancel(self) -> None:
         """End the running call with Interrupted.  From a signal handler or any thread.  Raises nothing.  Cost: none.
@@ -303,9 +283,9 @@ class Connection:
         Example: `job.close()`
         """
         self._closed = True
-        if self._session is not None:
-            self._session.close()
-            self._session = self.database = None
+        if self.database is not None:
+            self.database.close()
+            self.database = None
         self._client.close()
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
 from ..errors import EndpointError
 from ..host import agent_memory
@@ -42,6 +43,10 @@ class Resolved(NamedTuple):
     endpoint: str
     addresses: list[Address]
     skipped: Sequence[str] = ()
+
+    def recorded(self) -> list[Any]:
+        """The sources of recorded ranks."""
+        return [resolve_name(each.source)(each.url) for each in self.addresses if each.source]
 
 
 def resolve(text: str | None = None) -> Resolved:

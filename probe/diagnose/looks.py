@@ -58,7 +58,7 @@ class _Issued:
 
 
 def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evidence:
-    """patience: seconds for the answer to each look.
+    """patience: seconds for the answer to each look; who does not answer is asked again from the next call on.
 
     A recorder's dump stops its process for some 40 ms, so no rank is asked for it if all of them record rows.
     """
@@ -74,6 +74,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
         condition, running = "stopped" if is_stopped(pid) else "unattached", _share(pid, first, second)
         ranks.append(RankEvidence(rank, pid, condition, running=running, gil=describe_gil_holder(pid)))
     ranks.sort(key=lambda each: each.rank)
+    client.forgive()
     return Evidence(
         endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.at - first.at, issued.pairs,
         issued.machines,

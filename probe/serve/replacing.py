@@ -12,19 +12,30 @@ from typing import Any
 from .. import protocol as wire
 from ..client.agent_link import AgentLink, nobody
 from ..client.client import Client
-from ..errors import UsageError
+from ..errors import ProbeError, UsageError
 from ..host.job_server import server_url
 from ..keys import read
+from ..settings import may_serve
 from ..text import grouped
 from .jobs import job_of, prepare
 from .launch import Prepared
 
 
-def restore(client: Client, timeout: float) -> None:
+def restore(client: Client, timeout: float) -> list[str]:
     """Start the server of each job on this host whose agents had to be asked directly, because it has none.
 
-    Raises OSError, AttachError.
+    A line about what keeps one from starting, if anything does; none where the settings want no servers.
     """
+    if not may_serve():
+        return []
+    try:
+        _restore(client, timeout)
+    except (OSError, ProbeError) as error:
+        return [f"No server beside the job: {error} Its agents answer themselves."]
+    return []
+
+
+def _restore(client: Client, timeout: float) -> None:
     asked = [link for link in client.links if link.asked_directly and link.role == wire.CONTROL and not link.silent]
     lacking = [link for link in asked if not server_url(link.pid, link.facts)]
     for links in grouped((job_of(link.pid), link) for link in lacking).values():

@@ -18,14 +18,16 @@ from .source import Rank, SilentRank, Source, Tables
 
 
 class WireSource(Source):
-    """newest: read so many of the newest rows of each stream at most.  Keeps logs: only their new parts travel."""
+    """newest: read so many of the newest rows of each stream at most.  account: of what was fetched.
 
-    def __init__(
-        self, client: Client, timeout: float, account: FetchAccount | None = None, newest: int | None = None
-    ) -> None:
+    Keeps logs: only their new parts travel.
+    """
+
+    def __init__(self, client: Client, timeout: float, newest: int | None = None) -> None:
         self._client, self._timeout, self._newest = client, timeout, newest
+        self.account = FetchAccount()
         self._logs: dict[AgentLink, tuple[str | None, Log]] = {}  # with the agent's id
-        self._scans = Scans(client, timeout, account or FetchAccount())
+        self._scans = Scans(client, timeout, self.account)
 
     def ranks(self) -> list[Rank | SilentRank]:
         calls = self._client.ask(wire.SNAPSHOT, time.monotonic() + self._timeout)
