@@ -14,9 +14,11 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import sub
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
@@ -34,13 +36,20 @@ _IN_STEP, _ENOUGH = 2, 8  # boundaries of one step lie within so many usual step
 _CLOCKS_NS = 50_000_000  # by which the wall clocks of two hosts, as they are known here, may differ
 
 
-class Boundaries(NamedTuple):
+@dataclass
+class Boundaries:
     """Boundaries of one rank.  counts: by the default group's sequence number; ends: by count, in ns of the host's
     monotonic clock; clock: that host, and what makes a time of the wall clock out of one of `ends`."""
 
     counts: dict[int, int]
     ends: dict[int, int]
     clock: tuple[str, int]
+
+    @cached_property
+    def usual_ns(self) -> float:
+        """How long a step takes; the reference's is asked for by every other rank."""
+        gaps = [end - self.ends[count - 1] for count, end in self.ends.items() if count - 1 in self.ends]
+        return median(gaps) if gaps else 0
 
 
 class Alignment:
@@ -165,9 +174,7 @@ def _in_step(own: Boundaries, known: Boundaries, offset: int) -> bool | None:
     ]
     if len(apart) < _ENOUGH:
         return None
-    gaps = [[end - ends[count - 1] for count, end in ends.items() if count - 1 in ends]
-            for ends in (own.ends, known.ends)]  # fmt: skip
-    usual = max((median(each) for each in gaps if each), default=0)
+    usual = max(own.usual_ns, known.usual_ns)
     return median(apart) <= _IN_STEP * usual + (0 if same_clock else _CLOCKS_NS)
 
 
@@ -202,7 +209,7 @@ def _boundaries(
     for link, found in {**told, **stored}.items():
         counts = {number: count for number, count in found.counts.items() if number >= 0 and count != _AMBIGUOUS}
         if counts:
-            known[link] = found._replace(counts=counts)
+            known[link] = replace(found, counts=counts)
     return known
 
 

@@ -43,10 +43,11 @@ def simulated(
 ) -> Iterator[tuple[list[subprocess.Popen[str]], list[tuple[int, dict[str, Any]]]]]:
     """The processes, and (pid, facts) of each rank."""
     processes: list[subprocess.Popen[str]] = []
+    ends_ns = time.monotonic_ns()
     with tempfile.TemporaryDirectory(prefix="fan-") as folder:
         try:
             for first in range(0, ranks, A_PROCESS):
-                words = [folder, str(first), str(min(A_PROCESS, ranks - first)), str(ranks), str(rows)]
+                words = [folder, str(first), str(min(A_PROCESS, ranks - first)), str(ranks), str(rows), str(ends_ns)]
                 words += [f"host {first}"] if hosts else []
                 command = [sys.executable, str(HERE / "ranks.py"), *words]
                 processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))

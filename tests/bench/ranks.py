@@ -1,8 +1,9 @@
 """A process that holds simulated ranks: real servers, streams and logs of the agent, with small rings and no job.
 
-    python tests/bench/ranks.py FOLDER FIRST COUNT OF ROWS [BOOT_ID]
+    python tests/bench/ranks.py FOLDER FIRST COUNT OF ROWS ENDS_NS [BOOT_ID]
 
-Run by fan.py.  BOOT_ID: of the host that they say they are on.  Prints the facts of each rank as JSON, a line each,
+Run by fan.py.  ENDS_NS: when the last step of all ranks of the job ends, in ns of the monotonic clock; BOOT_ID: of the
+host that they say they are on.  Prints the facts of each rank as JSON, a line each,
 then serves until its input ends.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,20 @@ ROWS_A_STEP = 5  # of python.torch_trace, as FakeAgent.train makes them
 UNIT_NS = 1000
 
 
-def filled(folder: Path, rank: int, of: int, rows: int, **facts: Any) -> FakeAgent:
-    """So many rows of python.torch_trace, of steps that all ranks share; the last one has just ended."""
+def filled(folder: Path, rank: int, of: int, rows: int, ends_ns: int, **facts: Any) -> FakeAgent:
+    """So many rows of python.torch_trace, of steps that all ranks share."""
     steps = rows // ROWS_A_STEP
     one = FakeAgent(folder, rank, of, distributed=True, **facts)
     one.name_modules()
-    one.train(steps + 1, time.monotonic_ns() - (steps + 1) * 1000 * UNIT_NS, group_seq=0, unit=UNIT_NS)
+    one.train(steps + 1, ends_ns - (steps + 1) * 1000 * UNIT_NS, group_seq=0, unit=UNIT_NS)
     one.publish()
     return one
 
 
 def main() -> None:
-    folder, (first, count, of, rows) = Path(sys.argv[1]), map(int, sys.argv[2:6])
-    facts = {"boot_id": sys.argv[6]} if len(sys.argv) > 6 else {}
-    ranks = [filled(folder, rank, of, rows, **facts) for rank in range(first, first + count)]
+    folder, (first, count, of, rows, ends_ns) = Path(sys.argv[1]), map(int, sys.argv[2:7])
+    facts = {"boot_id": sys.argv[7]} if len(sys.argv) > 7 else {}
+    ranks = [filled(folder, rank, of, rows, ends_ns, **facts) for rank in range(first, first + count)]
     for one in ranks:
         print(json.dumps(one.now()), flush=True)
     sys.stdin.read()
