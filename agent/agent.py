@@ -207,7 +207,8 @@ class Agent:
         self.server.reply(key, wire.AT, streams=at, log=self.log.committed, facts=self.facts())
 
     def _stacks(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        self.server.reply(key, wire.FRAMES, threads=stacks())
+        training = self.steps.training_thread or self.streams[SPANS].last_value("thread")
+        self.server.reply(key, wire.FRAMES, threads=stacks(), training=training)
 
     def _flight(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         texts, why_not = dumps()

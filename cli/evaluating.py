@@ -30,6 +30,9 @@ def evaluate(
     }
 
     def on_output(ranks: list[int], stream: str, text: str) -> None:
+        if stream == "waiting":
+            say(text.rstrip("\n"))
+            return
         for rank in ranks:
             outputs[stream].feed(rank, text)
 

@@ -149,9 +149,9 @@ class Connection:
     ) -> EvalResult:  # fmt: skip
         """Run Python in the job: at the same step on all ranks (or these), between two iterations; or at once (now).
 
-        A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr", text) receives
-        output as it comes.  Raises EvalError, SilentError, AgentError, Interrupted.  Cost: the job stands still while
-        the snippet runs, and until the ranks meet at the step; nothing else.
+        A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr" | "waiting", text)
+        gets output as it comes, and what the job does while no step does.  timeout: for both; None: 30 s for the step.
+        Raises EvalError, SilentError, AgentError, Interrupted.  Cost: the job stands still while the snippet runs.
 
         Example: `job.eval("optimizer.param_groups[0]['lr'] = 1e-4")[0].ok`
         """
@@ -177,7 +177,7 @@ class Connection:
 
         calls = self._client.ask(wire.STACKS, time.monotonic() + self.timeout)
         self.unreached = agent_requests.unreached(self._client, calls)
-        return {call.link.rank: threads_of(call.answer["threads"]) for call in calls if call.answer is not None}
+        return {call.link.rank: threads_of(call.answer) for call in calls if call.answer is not None}
 
     def hang(self, look_s: float = 1.0) -> Report:
         """Why the job is stuck, or that it is not, from two looks at every rank, look_s seconds apart.

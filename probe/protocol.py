@@ -16,7 +16,9 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     log       first, last (byte offsets), credit                log* then end: rows (bytes)
     next      credit (more for a running scan, log or query)    -
     cancel    of (a request id: scan, log, arm or query)        - (the cancelled request ends in its terminal reply)
-    stacks    -                                                 frames: threads (as agent/inspect/frames.py has them)
+    stacks    -                                                 frames: threads (as agent/inspect/frames.py has them),
+                                                                training (ident of the one that ended the last step or,
+                                                                before the first, called a module last)
     flight    -                                                 entries: texts (torch's Flight Recorders as JSON, []
                                                                 without one), why_not, groups (name: ranks)
     peers     -                                                 known: ranks (each rank's record of its address:

@@ -21,7 +21,7 @@ from .trainer_step import TrainerStep
 
 _MAX_SILENT = 16  # steps of other optimizers without one of the anchor: the anchor has been replaced
 _RECENT = 32  # steps whose median is the typical step time
-_TIME, _THREAD = (STREAMS[STEPS].index(slot) for slot in ("time_ns", "thread"))
+_TIME = STREAMS[STEPS].index("time_ns")
 _NOT_MEASURED = -1, 0, 0
 
 
@@ -128,30 +128,18 @@ class Steps:
     @property
     def last_ns(self) -> int | None:
         """When the last step ended.  Any thread."""
-        return self._last_value(_TIME)
+        return self._stream.last_value("time_ns")
 
     @property
     def training_thread(self) -> int | None:
         """The thread that ended the last step.  Any thread."""
-        return self._last_value(_THREAD)
+        return self._stream.last_value("thread")
 
     def typical_ns(self) -> int | None:
         """Median duration of the last steps, in ns.  Any thread."""
-        ends = [row[_TIME] for row in self._recent_rows(_RECENT + 1)]
+        ends = [row[_TIME] for row in self._stream.newest(_RECENT + 1)]
         durations = sorted(end - before for before, end in pairwise(ends))
         return durations[len(durations) // 2] if durations else None
-
-    def _last_value(self, slot: int) -> int | None:
-        rows = self._recent_rows(2)  # the last row may not be written yet
-        return rows[-1][slot] if rows else None
-
-    def _recent_rows(self, count: int) -> list[tuple[int, ...]]:
-        """Complete rows of the last steps."""
-        last, rows = self._stream.position(), list[tuple[int, ...]]()
-        for first, view in self._stream.read(last - count + 1, last, count):
-            found = enumerate(self._stream.struct.iter_unpack(view), first)
-            rows += [row for number, row in found if row[-1] == number]  # other rows are being written
-        return rows
 
 
 def _make_stepped(steps: Steps, stream: Stream) -> Callable[[Any, int, int], None]:

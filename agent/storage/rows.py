@@ -79,6 +79,19 @@ class Stream:
             yield first, memoryview(self.buffer)[place * self.row_bytes : (place + count) * self.row_bytes]
             first += count
 
+    def newest(self, count: int) -> list[tuple[int, ...]]:
+        """The complete ones of the last rows.  Any thread."""
+        last, rows = self.position(), list[tuple[int, ...]]()
+        for first, view in self.read(last - count + 1, last, count):
+            found = enumerate(self.struct.iter_unpack(view), first)
+            rows += [row for number, row in found if row[-1] == number]  # other rows are being written
+        return rows
+
+    def last_value(self, slot: str) -> int | None:
+        """Of the last row, None before the first.  Any thread."""
+        rows = self.newest(2)  # the last row may not be written yet
+        return rows[-1][self.slots.index(slot)] if rows else None
+
     def since(self, first: int, last: int, slot: str, value: int) -> int:
         """The number of the row just before the first one whose `slot` is at least `value`.
 

@@ -28,7 +28,8 @@ REPLIES: dict[str, dict[str, Any]] = {
                 "ident": NUMBER, "native_id": (NUMBER, None), "name": TEXT, "is_main": bool, "cut": Whole(0),
                 "frames": [list],
             }
-        ]
+        ],
+        "training?": (NUMBER, None),
     },
     wire.SERVING: {
         "protocol": Whole(), "version": str, "role": str,

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from ..snapshot.flight_recorder import Entry, Pending, pending
-from ..snapshot.stacks import Thread
+from ..snapshot.stacks import Thread, training_thread
 
 BUSY = 0.25  # share of a core from which a thread counts as computing
 _LOADER, _INNERMOST = "torch/utils/data/dataloader.py", 12  # frames
@@ -34,9 +34,9 @@ class RankEvidence:
     freed_s: float | None = None  # since a snippet let it go on
     attached_s: float | None = None  # since the attach
     rows: int = 0  # recorded between the two looks
-    running: float | None = None  # share of a core that the main thread used between the two looks
+    running: float | None = None  # share of a core that the training thread used between the two looks
     threads: Sequence[Thread] = ()  # at the second look
-    moved: bool = False  # the main thread was elsewhere at the first look
+    moved: bool = False  # the training thread was elsewhere at the first look
     entries: Sequence[Entry] = ()  # the collectives it has issued
     workers: Sequence[str] = ()  # its child processes that ended or are stopped, in words
     gil: str = ""  # if it does not answer: which thread holds its GIL, in words
@@ -44,8 +44,9 @@ class RankEvidence:
     untested: str = ""  # why its collectives are not recorded, if the reason is that they were never tested on a GPU
 
     @property
-    def main(self) -> Thread | None:
-        return next((thread for thread in self.threads if thread.is_main), None)
+    def thread(self) -> Thread | None:
+        """The one that trains."""
+        return training_thread(self.threads)
 
     @property
     def is_busy(self) -> bool:
@@ -53,8 +54,9 @@ class RankEvidence:
 
     @property
     def is_loading(self) -> bool:
-        """Whether the main thread is in torch's data loader, or in something that the loader called."""
-        return self.main is not None and any(frame.file.endswith(_LOADER) for frame in self.main.frames[:_INNERMOST])
+        """Whether the training thread is in torch's data loader, or in something that the loader called."""
+        frames = () if self.thread is None else self.thread.frames[:_INNERMOST]
+        return any(frame.file.endswith(_LOADER) for frame in frames)
 
 
 @dataclass(frozen=True)

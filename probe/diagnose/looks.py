@@ -19,12 +19,13 @@ from ..attach.gil_holder import describe_gil_holder
 from ..client.client import AgentLink, Client, Header
 from ..derive.partition import Partition
 from ..errors import SilentError
+from ..host.process_status import thread_ids
 from ..host.processes import has_ended, is_stopped, process, ranks_below, read_stat
 from ..snapshot.flight_recorder import Entry, Pending, entries_of
 from ..snapshot.memory_source import MemorySource
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank, RankLeft
-from ..snapshot.stacks import Thread, threads_of
+from ..snapshot.stacks import Frame, Thread, threads_of, training_thread
 from ..snapshot.wire_source import WireSource
 from ..streams import SAMPLES
 from ..tables.declaration import Table
@@ -44,7 +45,7 @@ class _Look:
     at: float
     headers: dict[AgentLink, Header]
     threads: dict[AgentLink, list[Thread]]
-    cpu_s: dict[int, float]  # by pid: processor time of the main thread so far
+    cpu_s: dict[int, float]  # by pid: processor time of the training thread so far
 
 
 @dataclass
@@ -104,9 +105,10 @@ def _look(client: Client, links: Sequence[AgentLink], patience: float, others: S
     calls = client.ask(wire.SNAPSHOT, time.monotonic() + patience, links)
     headers = {call.link: call.answer for call in calls if call.answer is not None}
     told = client.ask(wire.STACKS, time.monotonic() + patience, list(headers))
-    threads = {call.link: threads_of(call.answer["threads"]) for call in told if call.answer is not None}
-    pids = [*(link.pid for link in client.links if link.here), *(pid for _, pid in others)]
-    return _Look(time.monotonic(), headers, threads, {pid: _cpu_s(pid) for pid in pids})
+    threads = {call.link: threads_of(call.answer) for call in told if call.answer is not None}
+    trains = {link.pid: training_thread(threads.get(link, ())) for link in client.links if link.here}
+    trains |= {pid: None for _, pid in others}
+    return _Look(time.monotonic(), headers, threads, {pid: _cpu_s(pid, thread) for pid, thread in trains.items()})
 
 
 def _rows(link: AgentLink, first: _Look, second: _Look) -> int:
@@ -118,7 +120,7 @@ def _rows(link: AgentLink, first: _Look, second: _Look) -> int:
 
 
 def _share(pid: int, first: _Look, second: _Look) -> float:
-    """Share of a core that the main thread of a process of this machine used between the two looks."""
+    """Share of a core that the training thread of a process of this machine used between the two looks."""
     return (second.cpu_s[pid] - first.cpu_s[pid]) / max(second.at - first.at, 1e-3)
 
 
@@ -144,7 +146,7 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
         attached_s=(now - facts.attached_ns) / 1e9 if facts.attached_ns else None,
         rows=_rows(link, first, second),
         threads=threads,
-        moved=[each.frames for each in before if each.is_main] != [each.frames for each in threads if each.is_main],
+        moved=_frames(before) != _frames(threads),
         entries=entries,
         workers=_workers(link.pid) if link.here else (),
         untested=tap.removeprefix("off: ") if tap.endswith(wire.UNTESTED) else "",
@@ -175,12 +177,18 @@ def _absent(endpoint: str, ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
     return tuple(sorted(set(range(size)) - {each.rank for each in ranks})) if size and size == local else ()
 
 
-def _cpu_s(pid: int) -> float:
-    """Processor time of the main thread so far."""
+def _cpu_s(pid: int, thread: Thread | None) -> float:
+    """Processor time of this thread so far; None: of the main thread."""
     try:
-        return read_stat(pid, pid).cpu_ticks / _TICKS
+        other = thread.native_id if thread is not None and not thread.is_main else None
+        return read_stat(pid, pid if other is None else thread_ids(pid).get(other, pid)).cpu_ticks / _TICKS
     except OSError:
         return 0.0
+
+
+def _frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:
+    thread = training_thread(threads)
+    return () if thread is None else thread.frames
 
 
 def _workers(pid: int) -> list[str]:

@@ -23,7 +23,7 @@ class Report:
     """Why a job is stuck, or that it is not: what `Connection.hang` returns.
 
     code: stable, one of docs/how-to/hang.md; hung: whether the job is stuck; ranks: those the verdict names;
-    why, stacks, next: lines of evidence, of the main threads' stacks (equal ones folded), of commands to run next.
+    why, stacks, next: lines of evidence, of the training threads' stacks (equal ones folded), of commands to run next.
 
     Example: `report = connection.hang(); print(report.verdict) if report.hung else None`
     """
@@ -40,9 +40,9 @@ class Report:
 def does(one: RankEvidence) -> str:
     """What a rank does instead, in words."""
     if one.condition == "answers":
-        if one.main is None:
+        if one.thread is None:
             return "has no main thread in Python"
-        where = place(one.main.frames)
+        where = place(one.thread.frames)
         return f"is {'running' if one.is_busy else 'blocked'} in {where}" if where else "is not in Python code"
     holds = " and is computing: it may hold the GIL in C" if one.is_busy else " and is asleep"
     how = f" while {one.gil}" if one.gil else holds
@@ -130,9 +130,9 @@ def _range(values: Sequence[float]) -> str:
 
 
 def stack_lines(evidence: Evidence) -> list[str]:
-    """The main threads, innermost frame first, ranks with the same stack folded."""
+    """The training threads, innermost frame first, ranks with the same stack folded."""
     lines: list[str] = []
-    for one in folded({each.rank: [each.main] for each in evidence.ranks if each.main is not None}):
+    for one in folded({each.rank: [each.thread] for each in evidence.ranks if each.thread is not None}):
         frames = one.thread.frames
         lines += [f"{title(one.ranks)}:", *(f"  {frame}" for frame in frames[:_FRAMES])]
         more = len(frames) + one.thread.cut - _FRAMES

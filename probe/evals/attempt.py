@@ -20,6 +20,7 @@ from ..errors import EvalError, Interrupted, SilentError
 from ..snapshot.align import may_change, refresh
 from .operations import CANCELLED, Operation, Operations
 from .snippet import EvalResult, OnOutput, RankResult, Snippet
+from .waiting import ANSWER_S, LOOK_S, Waiting
 
 _GRACE_S = 0.4  # for the answers to a cancel: with what else it takes, half a second
 _COMING_S = 1.0  # for ranks to come to a first operation that others have come to
@@ -27,10 +28,6 @@ _ENDING_S, _MOST_ENDING_S = 2.6, 10.6  # likewise, for snippets that come to the
 STAYING_S = 2.0  # after the last `stay` an agent is sure to wait this long
 _MARGIN = 2  # boundaries: one rank may be past the first before it hears of it
 _SENDING_S = 0.02  # by which a busy machine may delay a message
-_LOOK_S, _ANSWER_S = 1.0, 0.5  # how often a rank that waits is looked at, and what it has for its answer
-# A job counts as not stepping after this many usual steps, and at least so many seconds: checkpoints take a while
-_PATIENCE, _PATIENCE_S = 10, 5.0
-_FIRST_STEP_S = 10.0  # as long as nothing is known of its steps
 _STOPPED = "the command was stopped for too long"
 _NOT_TOGETHER = "the ranks do not run the eval at one step: run it again"
 
@@ -52,10 +49,11 @@ class Attempt:
     """One attempt: a call per armed rank, and what came of it.  together: at one step of the job; number: from 0."""
 
     def __init__(
-        self, client: Client, snippet: Snippet, patience: float, on_output: OnOutput | None, together: bool, number: int
-    ) -> None:
+        self, client: Client, snippet: Snippet, patience: float, on_output: OnOutput | None, waiting: Waiting,
+        together: bool, number: int,
+    ) -> None:  # fmt: skip
         self._client, self._snippet, self._patience, self._on_output = client, snippet, patience, on_output
-        self._together, self._number = together, number
+        self._waiting, self._together, self._number = waiting, together, number
         self._ranks: dict[Call, _Rank] = {}
         self._round_trip = 0.0  # seconds that arm() took
         self._released = False
@@ -78,9 +76,6 @@ class Attempt:
 
     def go(self) -> None:
         """Let it run: at once, at each rank's next boundary, or at one step of the job."""
-        if not self._snippet.now:
-            for call, rank in self._ranks.items():
-                self._must_step(call, rank.armed.get("waiting"))
         if self._together:
             if any(call.link.facts.step_base != rank.armed["base"] for call, rank in self._ranks.items()):
                 raise EvalError("the step numbers have just changed.", "", "eval-missed")
@@ -102,9 +97,8 @@ class Attempt:
         return 1 if min(left) > needed else _MARGIN + math.ceil(needed / min(steps))
 
     def finish(self) -> None:
-        """Wait until all are done.  Raises EvalError at the time-out, or when the job does not step any more."""
-        timeout = self._snippet.timeout
-        end = math.inf if timeout is None else time.monotonic() + timeout
+        """Wait until all are done.  Raises EvalError at the time-out, or when the job has not stepped for too long."""
+        end = math.inf if self._waiting.end is None else self._waiting.end
         if self._together:
             self._until(end, lambda: all(rank.ready for rank in self._ranks.values()))
             if self._is_late():
@@ -160,12 +154,12 @@ class Attempt:
 
     def _until(self, end: float, done: Callable[[], bool]) -> None:
         while not done():
-            if time.monotonic() >= end:
-                raise self._timed_out()
             self._stay()
-            self._wait(min(end, time.monotonic() + _LOOK_S), done)
+            self._wait(min(end, time.monotonic() + LOOK_S), done)
             if not self._snippet.now and not done():
-                self._look_for_steps(min(end, time.monotonic() + min(self._patience, _ANSWER_S)))
+                self._look_for_steps()
+            if time.monotonic() >= end and not done():
+                raise self._timed_out()
 
     def _timed_out(self) -> EvalError:
         message = f"Cancelled after {self._snippet.timeout:g} s."
@@ -206,37 +200,23 @@ class Attempt:
             operation = Operation(wants["operation"], wants["group"], *who, inside=wants["inside"])
             self._operations.stands(call.link.rank, operation)
 
-    def _look_for_steps(self, deadline: float) -> None:
+    def _look_for_steps(self) -> None:
         """A rank that still waits for its boundary must be stepping; one that stands there or runs need not."""
+        deadline = time.monotonic() + min(self._patience, ANSWER_S)
         waiting = [call for call, rank in self._ranks.items() if not call.over and (self._released or not rank.ready)]
         asked = {call: self._client.send(call.link, wire.HELLO, protocol=wire.PROTOCOL) for call in waiting}
         self._client.wait(list(asked.values()), deadline, self._take, lambda: all(call.over for call in self._ranks))
         self._client.forget(asked.values())
+        late = []
         for call, hello in asked.items():
             if hello.answer is not None and not call.over:
                 facts, rank = hello.answer["facts"], self._ranks[call]
+                call.link.facts = facts
                 target = rank.count if self._together else int(rank.armed["count"]) + 1
                 # at its boundary, but nothing runs there: its loop does not turn, perhaps after a training's last step
                 if facts.count < target or facts.idle:
-                    self._must_step(call, (facts.monotonic_ns - (facts.moved_ns or facts.attached_ns)) / 1e9)
-
-    def _must_step(self, call: Call, since: float | None) -> None:
-        """Raises EvalError if the rank's last boundary is much longer ago than usual."""
-        facts, said = call.link.facts, self._ranks[call].armed
-        if facts.torch is None:
-            raise EvalError("The process has not imported torch and has no steps.", "Run it with --now.", "no-step")
-        usual = (said.get("step_ns") or 0) / 1e9
-        if since is None:  # no step since the attach
-            since = (facts.monotonic_ns - facts.attached_ns) / 1e9
-        if since <= (max(_PATIENCE * usual, _PATIENCE_S) if usual else _FIRST_STEP_S):
-            return
-        if holder := said.get("holder"):
-            what = f"rank {call.link.rank}" if len(self._ranks) > 1 else "the job"
-            message = f"A snippet of {holder} still holds {what}."
-            raise EvalError(message, "Wait for it; detach ends it too.", "held")
-        known = f" (usually {usual:.2g} s)" if usual else ""
-        where = f" on rank {call.link.rank}" if len(self._ranks) > 1 else ""
-        raise EvalError(f"No step for {since:.0f} s{known}{where}.", "Run it with --now.", "no-step")
+                    late.append(call.link)
+        self._waiting.look(late, self._take)
 
     def anything_ran(self) -> bool:
         return any(call.answer is not None or rank.output for call, rank in self._ranks.items())
@@ -257,7 +237,7 @@ class Attempt:
                 if now >= begun + _COMING_S:
                     self._client.cancel(coming)
                     coming = []
-                self._client.wait([*self._ranks], min(now + _ANSWER_S, last), self._take, self._all_over)
+                self._client.wait([*self._ranks], min(now + ANSWER_S, last), self._take, self._all_over)
         self._client.cancel(coming)
         # Nobody comes to these any more; alone they would meet those of the training.
         left = [each for each in self._ranks if each.link.rank in self._operations.standing and not each.over]

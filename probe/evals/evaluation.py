@@ -33,6 +33,7 @@ from ..errors import EvalError, ProbeError
 from ..snapshot.align import Alignment
 from .attempt import Attempt
 from .snippet import EvalResult, OnOutput, Snippet
+from .waiting import Waiting, require_torch
 
 _ATTEMPTS = 4
 
@@ -44,19 +45,20 @@ def evaluate(
 
     A snippet that raises is a result, not an error.  Raises UsageError, EvalError, SilentError, Interrupted.
     """
-    links = chosen(client.links, snippet.ranks)
+    links, waiting = chosen(client.links, snippet.ranks), Waiting(client, snippet.timeout, on_output)
     if not snippet.now:
+        require_torch(links)
         alignment.settle()
     together = not snippet.now and len(links) > 1 and any(link.facts.distributed for link in links)
     if together:
-        alignment.same_steps(links)
+        alignment.same_steps(links, waiting.look)
     here = [link.rank for link in links]
     everyone = set(here) >= set(range(max(link.facts.world_size or 1 for link in links)))
     if snippet.ranks is not None or not everyone:  # an endpoint may be one rank of several
         snippet = replace(snippet, ranks=here)
     missed: BaseException | None = None
     for number in range(_ATTEMPTS):
-        attempt = Attempt(client, snippet, patience, on_output, together, number)
+        attempt = Attempt(client, snippet, patience, on_output, waiting, together, number)
         try:
             attempt.arm(links)
             attempt.go()

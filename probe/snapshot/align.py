@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,6 +29,7 @@ _BOUNDARIES, _MORE_BOUNDARIES = 64, 1024  # compared; more if ranks are too many
 GROUP_SEQ = "group_seq"
 _AMBIGUOUS = -1  # instead of a count
 SETTLE_S = 5.0  # if the first steps of a job take longer, its rows are shown only later
+_PAUSE_S, _LONGER, _MOST_PAUSE_S = 0.02, 1.2, 0.5  # between two looks at ranks that have made no step
 _COMPARED = ("group_seq", "count", "time_ns")  # slots of a boundary
 OWN = ("optimizer", "trainer", "scheduler")  # sources of the job's own number, best first
 
@@ -92,22 +93,29 @@ class Alignment:
             time.sleep(0.05)
         return asked
 
-    def same_steps(self, links: Sequence[AgentLink]) -> None:
-        """Raises EvalError if the steps of these ranks cannot be matched: nothing can run at the same one."""
-        end = time.monotonic() + self._timeout
+    def same_steps(self, links: Sequence[AgentLink], on_late: Callable[[Sequence[AgentLink]], object]) -> None:
+        """Wait until these ranks count the same steps.  on_late: is given those that have made none since the attach,
+        again and again.
+
+        Raises EvalError if the steps cannot be matched: nothing can run at the same one.
+        """
+        begun, pause_s = time.monotonic(), _PAUSE_S
         while True:
             self._refresh()
             self.align()
             unknown = [link for link in links if may_change(link)]
-            lost = unknown or [link for link in links if link in self.lost]
-            if not lost:
+            lost = [link for link in links if link in self.lost]
+            if not unknown and not lost:
                 return
-            if time.monotonic() > end:
+            on_late(unknown)
+            if unknown:
+                begun = time.monotonic()
+            elif time.monotonic() > begun + self._timeout:
                 ranks = ", ".join(str(link.rank) for link in lost)
                 why = f"The steps of rank {ranks} cannot be matched to those of the others."
-                why = f"No step since the attach on rank {ranks}." if unknown else why
                 raise EvalError(why, "Run it with --now.", "no-step")
-            time.sleep(0.02)
+            time.sleep(pause_s)
+            pause_s = min(_MOST_PAUSE_S, pause_s * _LONGER)
 
     def _answering(self) -> list[AgentLink]:
         return [link for link in self._client.links if not link.silent]

@@ -6,7 +6,7 @@ into one only if their names and all frames are equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class Thread:
-    """One thread of one process.  frames: innermost first; cut: how many outer frames were left out."""
+    """One thread of one process.  frames: innermost first; cut: how many outer frames were left out; is_training: it
+    ended the last step or, before the first one, called a module last."""
 
     ident: int
     native_id: int | None
@@ -31,6 +32,7 @@ class Thread:
     is_main: bool
     frames: tuple[Frame, ...]
     cut: int = 0
+    is_training: bool = False
 
     @property
     def title(self) -> str:
@@ -45,13 +47,20 @@ class Folded:
     ranks: tuple[int, ...]
 
 
-def threads_of(told: Iterable[Mapping[str, Any]]) -> list[Thread]:
-    """The threads as an agent sent them, the main thread first."""
+def threads_of(told: Mapping[str, Any]) -> list[Thread]:
+    """The threads in an agent's answer, the main thread first."""
     found = []
-    for each in told:  # reply_schema has checked the types
+    for each in told["threads"]:  # reply_schema has checked the types
         frames = tuple(Frame(*frame) for frame in each["frames"])
-        found.append(Thread(each["ident"], each["native_id"], each["name"], each["is_main"], frames, each["cut"]))
+        who = each["ident"], each["native_id"], each["name"], each["is_main"]
+        found.append(Thread(*who, frames, each["cut"], each["ident"] == told.get("training")))
     return sorted(found, key=lambda thread: (not thread.is_main, thread.name or "~", thread.ident))
+
+
+def training_thread(threads: Sequence[Thread]) -> Thread | None:
+    """The one that trains; the main thread if that is not known, or is gone."""
+    training = next((each for each in threads if each.is_training), None)
+    return training or next((each for each in threads if each.is_main), None)
 
 
 def folded(by_rank: Mapping[int, Sequence[Thread]]) -> list[Folded]:

@@ -21,7 +21,7 @@ def derive(job: Snapshot) -> Columns:
     rows = [
         row
         for rank, answer in job.ask(wire.STACKS).items()
-        for thread in threads_of(answer["threads"])
+        for thread in threads_of(answer)
         for row in _of_thread(rank, thread)
     ]
     return columns_of(TABLE.columns, rows)

@@ -84,21 +84,30 @@ def test_a_snippet_stuck_in_c_is_reported_and_the_job_goes_on_after_it(job: Targ
     begin = time.monotonic()
     done = probe(job.pid, "eval", "--timeout", "1", "import time; time.sleep(15)", status=6)
     assert time.monotonic() - begin < 12 and "eval-timeout" in done.stderr
-    assert "still holds the job" in probe(job.pid, "eval", "1", status=6).stderr
+    waits = probe(job.pid, "eval", "--timeout", "2", "1", status=6).stderr
+    assert "waiting for a step: a snippet of" in waits and "still holds the job" in waits
+    assert probe(job.pid, "eval", "1").stdout == "1\n"
     steps_on(job, probe)
 
 
-def test_a_job_that_does_not_step_says_so_at_once(start: Start, probe: Probe, tmp_path: Path) -> None:
+def test_a_job_that_validates_for_seconds_is_waited_for(start: Start, probe: Probe) -> None:
+    job = start("pausing.py", "8", ready="pauses")
+    probe("attach", job.pid)
+    done = probe(job.pid, "eval", "--timeout", "60", "step")
+    assert 20 < int(done.stdout) < 30
+    told = r"waiting for a step: the job is in validate \(pausing\.py:\d+\), [1-9] s after "
+    assert re.search(told, done.stderr), done.stderr
+
+
+def test_a_job_that_does_not_step_is_told_so_when_the_time_is_over(start: Start, probe: Probe, tmp_path: Path) -> None:
     script = tmp_path / "idle.py"
     script.write_text("import time, torch\nx = 5\nprint('ready', flush=True)\nwhile True: time.sleep(0.1)\n")
     job = start(script)
     probe("attach", job.pid)
     begin = time.monotonic()
-    done = probe(job.pid, "eval", "print(x)", status=6)
-    assert time.monotonic() - begin < 20 and "no-step" in done.stderr and "--now" in done.stderr
-    begin = time.monotonic()
-    probe(job.pid, "eval", "print(x)", status=6)
-    assert time.monotonic() - begin < 10
+    done = probe(job.pid, "eval", "--timeout", "3", "print(x)", status=6)
+    assert 3 < time.monotonic() - begin < 10 and "no-step" in done.stderr and "--now" in done.stderr
+    assert "waiting for a step: the job is in <module> (idle.py:4), " in done.stderr
     assert probe(job.pid, "eval", "--now", "print(x)").stdout == "5\n"
 
 

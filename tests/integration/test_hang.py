@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
-from hangs import Job, hanging, told
+from hangs import QUIET_S, Job, hanging, told
+
+from target import Probe, Start
 
 pytestmark = pytest.mark.alone  # it looks at the clock
 
@@ -53,6 +56,15 @@ def test_without_torchs_recorder_a_mismatch_is_found_in_the_rows(jobs: dict[str,
     report = told(jobs["no_barrier"])
     assert (report["code"], report["ranks"]) == ("mismatch", [0, 1])
     assert "operation: barrier on rank 0, all_gather on rank 1" in report["verdict"]
+
+
+def test_a_training_that_is_stuck_in_another_thread_is_found_there(start: Start, probe: Probe) -> None:
+    job = start("pausing.py", "0", "150", ready="pauses")
+    probe("attach", job.pid)
+    job.wait_for("stands")
+    time.sleep(QUIET_S)
+    report = json.loads(probe(job.pid, "hang", "--json").stdout)
+    assert "is blocked in train (pausing.py:" in report["verdict"] and "join" not in report["verdict"], report
 
 
 def test_a_job_that_steps_is_not_hung_and_watch_ends_with_it(jobs: dict[str, Job]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -135,7 +136,7 @@ def test_no_rank_runs_before_all_stand_at_the_step(ranks: list[FakeAgent], conne
 def test_a_rank_that_does_not_come_to_the_step_keeps_all_from_it(ranks: list[FakeAgent], connected: Connect) -> None:
     ranks[1].on_go = lambda agent, key, count: None
     with pytest.raises(EvalError, match=r"No step for \d s .* on rank 1"):
-        connected(*ranks).eval("1")
+        connected(*ranks).eval("1", timeout=2)
     assert ranks[0].ran_at == ranks[1].ran_at == [] and ranks[0].armed is ranks[1].armed is None
 
 
@@ -181,8 +182,8 @@ def test_a_rank_without_a_step_since_its_attach_is_waited_for(agent: Make, conne
 def test_ranks_that_do_not_step_since_their_attach_are_named(agent: Make, connected: Connect) -> None:
     made = [agent(rank, world_size=2, distributed=True) for rank in (0, 1)]
     made[0].boundary(0, 4)
-    with pytest.raises(EvalError, match=r"No step since the attach on rank 1\.") as caught:
-        connected(*made, timeout=0.5).eval("1")
+    with pytest.raises(EvalError, match=r"No step since the attach on rank 1: it is in .*test_evaluation") as caught:
+        connected(*made).eval("1", timeout=1.2)
     assert (caught.value.code, made[0].ran_at) == ("no-step", [])
 
 
@@ -197,27 +198,36 @@ def test_a_step_that_only_some_ranks_ran_is_an_error(ranks: list[FakeAgent], con
     assert caught.value.code == "eval-missed"
 
 
-def test_a_job_that_does_not_step_is_told_so_at_once(ranks: list[FakeAgent], connected: Connect) -> None:
+def test_what_a_job_does_that_makes_no_step_is_told_until_the_time_is_over(
+    ranks: list[FakeAgent], connected: Connect
+) -> None:
+    ranks[0].on_go = lambda agent, key, count: None
     ranks[0].facts["last_step_ns"] = time.monotonic_ns() - 42 * 10**9
-    begun = time.monotonic()
-    with pytest.raises(EvalError, match=r"No step for 42 s \(usually 0.01 s\) on rank 0") as caught:
-        connected(*ranks).eval("1")
-    assert caught.value.code == "no-step" and "--now" in caught.value.hint
-    assert time.monotonic() - begun < 5
+    begun, said = time.monotonic(), list[tuple[float, Any]]()
+    with pytest.raises(EvalError, match=r"No step for 4\d s \(usually 0.01 s\) on rank 0: it is in .*test_") as caught:
+        connected(*ranks).eval("1", timeout=3, on_output=lambda *one: said.append((time.monotonic() - begun, one)))
+    assert caught.value.code == "no-step" and "--timeout" in caught.value.hint and "--now" in caught.value.hint
+    assert 3 < time.monotonic() - begun < 10
     assert ranks[0].armed is None and ranks[1].armed is None
+    ((after, (who, stream, text)),) = said
+    assert (who, stream) == ([0], "waiting") and 1 <= after < 3
+    assert re.fullmatch(
+        r"waiting for a step: rank 0 is in test_\w+ \(test_evaluation.py:\d+\), 4\d s after its last step\n", text
+    )
 
 
-def test_a_job_that_pauses_for_some_seconds_is_waited_for(ranks: list[FakeAgent], connected: Connect) -> None:
-    """It writes a checkpoint, or its machine is busy."""
+@pytest.mark.parametrize("pause_s", [3, 42])
+def test_a_job_that_pauses_is_waited_for(ranks: list[FakeAgent], connected: Connect, pause_s: int) -> None:
+    """It writes a checkpoint, or validates."""
     for one in ranks:
-        one.facts["last_step_ns"] = time.monotonic_ns() - 3 * 10**9
+        one.facts["last_step_ns"] = time.monotonic_ns() - pause_s * 10**9
     assert [result.ok for result in connected(*ranks).eval("1")] == [True, True]
 
 
 def test_a_job_that_stops_stepping_after_go_is_noticed(ranks: list[FakeAgent], connected: Connect) -> None:
     ranks[0].on_run = ranks[1].on_run = lambda agent, key, count: None
     with pytest.raises(EvalError) as caught:
-        connected(*ranks).eval("1")
+        connected(*ranks).eval("1", timeout=2)
     assert caught.value.code == "no-step"
     assert ranks[0].armed is None and ranks[1].armed is None
 
@@ -230,7 +240,7 @@ def test_a_loop_that_does_not_turn_after_its_last_step_is_noticed(ranks: list[Fa
         one.on_run = last_step
         one.facts["holder"] = None
     with pytest.raises(EvalError, match=r"No step for \d s \(usually 0.01 s\)"):
-        connected(*ranks).eval("1")
+        connected(*ranks).eval("1", timeout=2)
 
 
 def test_a_long_snippet_is_not_a_job_that_does_not_step(ranks: list[FakeAgent], connected: Connect) -> None:

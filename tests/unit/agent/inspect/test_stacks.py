@@ -36,7 +36,7 @@ def test_every_other_thread_is_reported_innermost_frame_first() -> None:
     names = [function.rpartition(".")[2] for _, _, function in deep["frames"]]
     assert names[:2] == ["wait", "wait"] and names[-1] == "deeper" and len(names) == 200 and deep["cut"] > 100
     assert deep["frames"][2][0] == __file__
-    (one,) = threads_of([deep])
+    (one,) = threads_of({"threads": [deep]})
     assert one.frames[2].line > 0 and one.cut == deep["cut"]
 
 
