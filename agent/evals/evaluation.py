@@ -25,12 +25,14 @@ from ..names.namespace import Namespace
 from ..storage.log import Log
 from ..storage.rows import Stream
 from ..torch_state import is_distributed
+from .echo import echo
 from .failure import describe_failure
 from .gates import OperationGate
 from .interrupt import Interruptible
 from .output import Output, Send, capture, release
 
 _PARSE_ATTEMPTS = 20  # another thread may spoil some
+_MOST_PLACES, _PLACE_CHARACTERS = 20, 200
 _INTERRUPTED = "interrupted by a signal of the job"
 
 
@@ -61,6 +63,7 @@ class Evaluation:
         self._interruptible = Interruptible()
         self._compiled: list[CodeType] = []
         self._imported: frozenset[str] = frozenset()
+        self._in_place: list[str] = []  # what it has assigned to, other than names
         self._for_job: BaseException | None = None  # what a signal handler of the job has raised
 
     def run_at(self, frame: FrameType, count: int, since: int = 0) -> None:
@@ -101,12 +104,13 @@ class Evaluation:
                 raise
             done = _done(error=f"the agent failed: {error!r}")
         finally:
-            self.running = False
-            end = perf_counter_ns()
-            self._spans.append(start, end, id, get_ident(), EVAL if done["ok"] else EVAL | FAILED)
-            self._log.put(LOG_EVAL_DONE, id, {key: done[key] for key in ("ok", "error", "changed")})
-            self._send(DONE, {**done, "count": count, "held_ns": end - start})
-            self.done = True
+            try:
+                end = perf_counter_ns()
+                self._spans.append(start, end, id, get_ident(), EVAL if done["ok"] else EVAL | FAILED)
+                self._log.put(LOG_EVAL_DONE, id, {key: done[key] for key in ("ok", "error", "changed")})
+                self._send(DONE, {**done, "count": count, "held_ns": end - start})
+            finally:  # only now: who learned first that nothing runs would take the step for one that was missed
+                self.running, self.done = False, True
         if (raised := self._for_job) is not None:
             try:
                 raise raised
@@ -122,7 +126,7 @@ class Evaluation:
             self.operations.next_line.remove()
             release()
             self._output.flush()
-        done["changed"] = names.write(self._imported) if self._write else []
+        done["changed"] = (names.write(self._imported) if self._write else []) + self._in_place
         names.release(self._compiled)
         if done["echo"] is not None:
             done["echo"] = self._output.cut(done["echo"])
@@ -151,7 +155,8 @@ class Evaluation:
             self._compiled.append(compile(ast.Expression(last.value), self.filename, "eval", dont_inherit=True))
         exec(self._compiled[0], names)
         value = None if last is None else eval(self._compiled[1], names)
-        return None if value is None else repr(value)
+        self._in_place = _assigned_in_place(tree)
+        return None if value is None else echo(value)
 
 
 def _done(**known: Any) -> dict[str, Any]:
@@ -180,6 +185,21 @@ def parsed(code: str, filename: str) -> Any:
         with suppress(SystemError):
             return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     return compile(code, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+
+
+def _assigned_in_place(tree: Any) -> list[str]:
+    """`args.x`, `optimizer.param_groups[0]['lr']`: targets of outermost statements, all of which have run."""
+    import ast
+
+    targets: list[Any] = []
+    for node in tree.body:
+        if isinstance(node, (ast.Assign, ast.Delete)):
+            targets += node.targets
+        elif isinstance(node, ast.AugAssign) or (isinstance(node, ast.AnnAssign) and node.value is not None):
+            targets.append(node.target)
+    parts = (part for target in targets for part in getattr(target, "elts", (target,)))
+    found = [ast.unparse(part) for part in parts if isinstance(part, (ast.Attribute, ast.Subscript))]
+    return [text[:_PLACE_CHARACTERS] for text in dict.fromkeys(found[:_MOST_PLACES])]
 
 
 def _only_imported(tree: Any) -> frozenset[str]:

@@ -184,7 +184,11 @@ class Server:
             self._fail(key, "agent", f"{type(error).__name__}: {error}")
 
     def reply(self, key: Key, kind: str, /, *payload: Any, **fields: Any) -> bool:
-        """Send at once; False if the client is gone or does not read.  On the agent's thread only."""
+        """Send at once; False if the client is gone or does not read.  On the agent's thread only.
+
+        What other threads have posted goes first: no client learns that a snippet has ended before it has its end.
+        """
+        self._send_posted()
         return self._send(key, wire.encode(kind, **fields), list(payload))
 
     def _fail(self, key: Key, code: str, message: str) -> None:

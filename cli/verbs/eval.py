@@ -19,7 +19,9 @@ MOST_RANKS = 1_000_000  # more than any job has
 @text_argument("code")
 @click.option("--rank", "ranks", metavar="LIST", help="Only on these ranks: 0,3 or 0-7.")
 @click.option("--now", is_flag=True, help="At once, beside the training, instead of between two steps.")
-@click.option("--timeout", type=SECONDS, metavar="SECONDS", help="For the next step and the code; without, 30 s for the step.")
+@click.option(
+    "--timeout", type=SECONDS, metavar="SECONDS", help="For the step and the code; by default 30 s for the step."
+)
 @click.option("--no-write", is_flag=True, help="Leave the job's variables unchanged.")
 def command(
     words: Sequence[str], endpoints: Sequence[str], file: str | None, ranks: str | None, now: bool,

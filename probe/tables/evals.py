@@ -21,7 +21,14 @@ _ASKED = (
 _ENDED = (
     Column("ok", "BOOLEAN", "", "Whether it ended without an exception.", "agent", _NOT_RUN),
     Column("error", "VARCHAR", "", "The exception it raised.", "agent", "It raised none."),
-    Column("changed", "VARCHAR[]", "", "Variables of the job that it rebound.", "agent", _NOT_RUN),
+    Column(
+        "changed",
+        "VARCHAR[]",
+        "",
+        "Variables of the job that it rebound, and what it assigned to in place outside loops and conditions.",
+        "agent",
+        _NOT_RUN,
+    ),
 )
 
 

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 from probe.agent.boundary.boundary import Boundary
@@ -110,6 +110,16 @@ class Reader:
         thread.start()
         thread.join()
         return result
+
+
+def test_a_snippet_runs_until_its_end_has_been_posted() -> None:
+    """A reader that learned of the one before the other would take the step for one that was missed."""
+    with Reader() as reader:
+        running, result = list[bool](), Result()
+        result.send = lambda kind, fields: running.append(evaluation.running)  # type: ignore[method-assign]
+        evaluation = reader.evaluation("1", result)
+        evaluation.run_at(sys._getframe(), 0)
+        assert running == [True] and not evaluation.running
 
 
 # ---- what a snippet sees
@@ -208,6 +218,17 @@ def test_a_rebound_global_is_written_to_its_module() -> None:
         exec("result = reader.run('model = 2')", namespace)
         assert namespace["model"] == 2
         assert namespace["result"].done["changed"] == ["train.model"]
+
+
+def test_what_is_assigned_in_place_is_named() -> None:
+    with Reader() as reader:
+        args = SimpleNamespace(x=1, y=[{"lr": 1.0}], z=3)
+        code = "args.x = 5\nargs.y[0]['lr'] *= 2\nargs.a, other = 1, 2\ndel args.z\nfor i in []: args.never = 1"
+        for write in (True, False):
+            vars(args).update(z=3)
+            assert reader.run(code, write=write).done["changed"] == ["args.x", "args.y[0]['lr']", "args.a", "args.z"]
+        assert vars(args) == {"x": 5, "y": [{"lr": 4.0}], "a": 1}
+        assert reader.run("args.x = 1 / 0").done["changed"] == []
 
 
 def test_no_variable_is_written_with_write_off() -> None:

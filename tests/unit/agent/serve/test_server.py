@@ -12,7 +12,7 @@ from raw_client import RawClient
 
 from probe import protocol as wire
 from probe.agent.serve import server as of_server
-from probe.agent.serve.server import Server
+from probe.agent.serve.server import Key, Server
 
 
 @pytest.fixture
@@ -65,6 +65,18 @@ def test_it_sleeps_after_each_stretch_of_work(
     while client.answer()[0]["kind"] == wire.ROWS:
         pass
     assert len(slept) == 20  # after each second piece: one is shorter than a stretch
+
+
+def test_what_other_threads_have_posted_goes_out_before_a_reply(server: Server, client: RawClient) -> None:
+    def ask(key: Key, request: dict[str, Any], payload: Any) -> None:
+        server.post((key[0], b"earlier"), wire.END, rows=7)
+        server.reply(key, wire.END, rows=0)
+
+    server.handlers["ask"] = ask
+    run(server)
+    client.hello()
+    client.ask(b"1", "ask")
+    assert [client.answer()[0]["rows"] for _ in range(2)] == [7, 0]
 
 
 def test_a_tick_that_raises_is_told_and_the_next_one_comes(server: Server, client: RawClient) -> None:
