@@ -221,8 +221,8 @@ class Attempt:
     def anything_ran(self) -> bool:
         return any(call.answer is not None or rank.output for call, rank in self._ranks.items())
 
-    def withdraw(self) -> list[str]:
-        """Cancel whatever is armed or runs; returns the ranks that do not answer that, for a message.
+    def withdraw(self) -> list[AgentLink]:
+        """Cancel whatever is armed or runs; returns the ranks that do not answer that.
 
         No operation between ranks begins from now on.  Ranks get the time to come to the next; those that have come to
         none yet, while others have, are cancelled only if they do not.
@@ -243,7 +243,7 @@ class Attempt:
         left = [each for each in self._ranks if each.link.rank in self._operations.standing and not each.over]
         self._answer(dict.fromkeys(left, CANCELLED))
         self._client.forget(self._ranks)
-        return [call.link.number for call in self._ranks if not call.over]
+        return [call.link for call in self._ranks if not call.over]
 
     def _last_moment(self, begun: float) -> float:
         """When cancelled ranks must have answered: agents give a snippet 2 s to come to an operation, in all 10 s."""

@@ -33,9 +33,10 @@ from ..errors import EvalError, ProbeError
 from ..snapshot.align import Alignment
 from .attempt import Attempt
 from .snippet import EvalResult, OnOutput, Snippet
-from .waiting import Waiting, require_torch
+from .waiting import Waiting, require_torch, where_it_is
 
 _ATTEMPTS = 4
+_ENDS = "It ends when its call into native code returns, or once it lets an exception of any type through."
 
 
 def evaluate(
@@ -70,9 +71,10 @@ def evaluate(
                 missed = error
                 continue
             if stuck and code in ("interrupted", "eval-timeout"):
-                named, waits = ", ".join(stuck), "" if snippet.now else "; the job waits for it"
-                message = f"The snippet did not stop on rank {named}: it is blocked in C{waits}."
-                raise EvalError(message, "It ends when that call returns.", "eval-timeout") from None
+                named, waits = ", ".join(link.number for link in stuck), "" if snippet.now else "; the job waits for it"
+                where = where_it_is(client, stuck[0], snippet.filename)
+                message = f"The snippet did not stop on rank {named}: {where}{waits}."
+                raise EvalError(message, _ENDS, "eval-timeout") from None
             raise
         return attempt.results()
     raise EvalError(f"The ranks did not agree on a step: {missed}", "Run it with --now.", "eval-missed")

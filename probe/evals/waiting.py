@@ -93,6 +93,16 @@ class Waiting:
         return f"{'compiling ' * compiles}in {meant[-1]}" if meant else ""
 
 
+def where_it_is(client: Client, link: AgentLink, filename: str) -> str:
+    """Where a snippet is that does not end, in words: its own frame, and the innermost one."""
+    (call,) = client.ask(wire.STACKS, time.monotonic() + ANSWER_S, [link])
+    for thread in threads_of(call.answer) if call.answer is not None else ():
+        own = next((frame for frame in thread.frames if frame.file == filename), None)
+        if own is not None:
+            return f"it is still in {own}" + (f", in {thread.frames[0]}" if own != thread.frames[0] else "")
+    return "it does not answer"
+
+
 def _helpers(frames: Sequence[Frame]) -> list[Frame]:
     """From the outermost frame to the first call of a module: the loop, and what it calls on its own."""
     outward = list(frames[::-1])
