@@ -182,7 +182,7 @@ class Connection:
     def hang(self, look_s: float = 1.0) -> Report:
         """Why the job is stuck, or that it is not, from two looks at every rank, look_s seconds apart.
 
-        Raises Interrupted.  Cost: 3 s at most; in a job that records no rows, some 40 ms of the GIL of each rank.
+        Raises Interrupted.  Cost: 5 s at most; in a job that records no rows, some 40 ms of the GIL of each rank.
 
         Example: `print(job.hang().verdict)`
         """

@@ -11,10 +11,13 @@ from functools import cached_property
 from itertools import pairwise
 
 from ..snapshot.flight_recorder import Entry, Pending, pending
-from ..snapshot.stacks import Thread, training_thread
+from ..snapshot.stacks import Thread, short, training_thread
 
 BUSY = 0.25  # share of a core from which a thread counts as computing
 _LOADER, _INNERMOST = "torch/utils/data/dataloader.py", 12  # frames
+_MOVED_BYTES = 1 << 20  # from which on a process counts as reading or writing
+_WAITS = ("selectors.py", "socket.py", "socketserver.py", "asyncio/", "concurrent/futures/thread.py")
+_AWAITED = ("torch/", "multiprocessing/", "subprocess.py", "queue.py")  # it waits for work of its own
 _LEAST_GAPS = 4  # between the collectives of a rank: fewer do not show what is usual
 
 
@@ -35,6 +38,9 @@ class RankEvidence:
     attached_s: float | None = None  # since the attach
     rows: int = 0  # recorded between the two looks
     running: float | None = None  # share of a core that the training thread used between the two looks
+    below: float | None = None  # likewise of the processes below it: workers of loaders and compilers
+    on_device: bool = False  # it uses one, such as CUDA
+    moved_bytes: int = 0  # that its process read and wrote between the two looks
     threads: Sequence[Thread] = ()  # at the second look
     moved: bool = False  # the training thread was elsewhere at the first look
     entries: Sequence[Entry] = ()  # the collectives it has issued
@@ -51,6 +57,30 @@ class RankEvidence:
     @property
     def is_busy(self) -> bool:
         return (self.running or 0) >= BUSY
+
+    @property
+    def moves_bytes(self) -> bool:
+        return self.moved_bytes >= _MOVED_BYTES
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it computes or moves, be it slowly: a rank that does is not hung.
+
+        A thread that waits for a device uses a whole core, so that alone says nothing where there is one.
+        """
+        works = (self.is_busy and not self.on_device) or (self.below or 0) >= BUSY
+        return works or self.moved or self.rows > 0 or self.moves_bytes
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether the training thread is in torch's compiler, and something is being done there."""
+        return self.is_alive and self.thread is not None and self.thread.is_compiling
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the thread waits for somebody to ask for something, as a server does."""
+        files = [] if self.thread is None else [short(frame.file) for frame in self.thread.frames]
+        return bool(files) and files[0].startswith(_WAITS) and not any(file.startswith(_AWAITED) for file in files)
 
     @property
     def is_loading(self) -> bool:
@@ -93,6 +123,24 @@ class Evidence:
         waiting = {rank for each in self.waits for rank in each.waiting}
         wanted = [rank for rank in self.waited_for if rank not in waiting] or self.waited_for
         return [each for each in self.ranks if each.rank in wanted]
+
+    @property
+    def mute(self) -> list[RankEvidence]:
+        return [each for each in self.ranks if each.condition in ("silent", "unattached", "unseen")]
+
+    @property
+    def awaited(self) -> Sequence[RankEvidence]:
+        """The ranks on which it depends that the job goes on: the late ones, else those that do not answer, else all.
+
+        A rank that gives no answer is taken for a late one if nothing is known to be in flight.
+        """
+        return (self.late if self.waits else []) or self.mute or self.late or self.ranks
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it computes or moves where others wait for it; where none waits, anywhere."""
+        alive = [each.is_alive for each in self.awaited]
+        return any(alive) if self.awaited == self.ranks and not self.waits else bool(alive) and all(alive)
 
     @property
     def quiet_s(self) -> float | None:

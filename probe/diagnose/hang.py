@@ -18,8 +18,9 @@ def judge(evidence: Evidence) -> Report:
     rule, found = next((rule, finding) for rule in ON_EVIDENCE for finding in rule.find(evidence))
     hung = rule.severity == "critical"
     why = [*found.why, *wait_lines(evidence), *untested_lines(evidence), *rank_lines(evidence), *evidence.machines]
-    stacks = stack_lines(evidence) if hung else []
-    remedy = [found.remedy] if found.remedy else _next(evidence, found.ranks) if hung else []
+    named = hung or (rule.severity == "hint" and found.ranks)
+    stacks = stack_lines(evidence) if named else []
+    remedy = [found.remedy] if found.remedy else _next(evidence, found.ranks) if named else []
     return Report(rule.code, found.sentence, hung, found.ranks, why, stacks, remedy)
 
 

@@ -20,7 +20,7 @@ from ..client.client import AgentLink, Client, Header
 from ..derive.partition import Partition
 from ..errors import SilentError
 from ..host.process_status import thread_ids
-from ..host.processes import has_ended, is_stopped, process, ranks_below, read_stat
+from ..host.processes import has_ended, is_stopped, process, ranks_below, read_stat, trees
 from ..snapshot.flight_recorder import Entry, Pending, entries_of
 from ..snapshot.memory_source import MemorySource
 from ..snapshot.snapshot import Snapshot
@@ -36,6 +36,8 @@ from .evidence import Evidence, RankEvidence
 from .in_flight import issued_of, pairs_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_MORE = 2  # times as much patience with a rank that has not answered
+_MOVED = ("rchar", "wchar", "read_bytes", "write_bytes")
 
 
 @dataclass
@@ -46,6 +48,8 @@ class _Look:
     headers: dict[AgentLink, Header]
     threads: dict[AgentLink, list[Thread]]
     cpu_s: dict[int, float]  # by pid: processor time of the training thread so far
+    below_s: dict[int, float]  # by pid: likewise of the processes below it
+    moved_bytes: dict[int, int]  # by pid: what it has read and written so far
 
 
 @dataclass
@@ -67,6 +71,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     first = _look(client, client.links, patience, others)
     time.sleep(max(0.0, first.at + look_s - time.monotonic()))
     second = _look(client, list(first.headers), patience, others)
+    _listen_again(client, second, _MORE * patience)
     issued = _Issued()
     if not all(_rows(link, first, second) for link in client.links):
         issued = _issued(client, list(second.headers), patience)
@@ -80,6 +85,16 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
         endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.at - first.at, issued.pairs,
         issued.machines,
     )  # fmt: skip
+
+
+def _listen_again(client: Client, look: _Look, patience: float) -> None:
+    """Give those a second chance that have not answered: a machine may stall for a second or two."""
+    mute = [link for link in client.links if link.silent and not link.gone and not link.stopped]
+    if mute:
+        client.forgive()
+        again = _look(client, mute, patience, [])
+        look.headers.update(again.headers)
+        look.threads.update(again.threads)
 
 
 def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Issued:
@@ -108,12 +123,16 @@ def _look(client: Client, links: Sequence[AgentLink], patience: float, others: S
     threads = {call.link: threads_of(call.answer) for call in told if call.answer is not None}
     trains = {link.pid: training_thread(threads.get(link, ())) for link in client.links if link.here}
     trains |= {pid: None for _, pid in others}
-    return _Look(time.monotonic(), headers, threads, {pid: _cpu_s(pid, thread) for pid, thread in trains.items()})
+    return _Look(
+        time.monotonic(), headers, threads, {pid: _cpu_s(pid, thread) for pid, thread in trains.items()},
+        {pid: sum(map(_process_s, below[1:])) for pid, below in trees(trains).items()},
+        {pid: _moved_bytes(pid) for pid in trains},
+    )  # fmt: skip
 
 
 def _rows(link: AgentLink, first: _Look, second: _Look) -> int:
     """How many rows a rank has recorded of the job between the two looks; samples of the machine do not count."""
-    if link not in second.headers:
+    if link not in first.headers or link not in second.headers:
         return 0
     earlier, later = first.headers[link]["streams"], second.headers[link]["streams"]
     return sum(int(at) - int(earlier.get(name, at)) for name, at in later.items() if name != SAMPLES)
@@ -125,12 +144,17 @@ def _share(pid: int, first: _Look, second: _Look) -> float:
 
 
 def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Entry]) -> RankEvidence:
-    running = _share(link.pid, first, second) if link.here else None
+    pid, look_s = link.pid, max(second.at - first.at, 1e-3)
+    running = _share(pid, first, second) if link.here else None
+    below = (second.below_s[pid] - first.below_s.get(pid, 0.0)) / look_s if link.here else None
+    moved_bytes = second.moved_bytes[pid] - first.moved_bytes.get(pid, 0) if link.here else 0
     said = second.headers[link]["facts"] if link in second.headers else None
     facts = said or (next(iter(MemorySource(link.pid).facts()), None) if link.here else None)
     condition = "answers" if said else _condition(link)
     gil = describe_gil_holder(link.pid) if condition == "silent" and link.here else ""
-    seen = RankEvidence(link.rank, link.pid, condition, running=running, gil=gil, host=link.host)
+    seen = RankEvidence(
+        link.rank, pid, condition, running=running, below=below, moved_bytes=moved_bytes, gil=gil, host=link.host
+    )
     if facts is None:
         return seen
     threads, before = second.threads.get(link, []), first.threads.get(link, [])
@@ -146,9 +170,10 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
         attached_s=(now - facts.attached_ns) / 1e9 if facts.attached_ns else None,
         rows=_rows(link, first, second),
         threads=threads,
-        moved=_frames(before) != _frames(threads),
+        moved=bool(before) and _frames(before) != _frames(threads),
         entries=entries,
         workers=_workers(link.pid) if link.here else (),
+        on_device="device" in facts.taps,
         untested=tap.removeprefix("off: ") if tap.endswith(wire.UNTESTED) else "",
     )
 
@@ -184,6 +209,22 @@ def _cpu_s(pid: int, thread: Thread | None) -> float:
         return read_stat(pid, pid if other is None else thread_ids(pid).get(other, pid)).cpu_ticks / _TICKS
     except OSError:
         return 0.0
+
+
+def _process_s(pid: int) -> float:
+    """Processor time of a process so far."""
+    try:
+        return read_stat(pid).cpu_ticks / _TICKS
+    except OSError:
+        return 0.0
+
+
+def _moved_bytes(pid: int) -> int:
+    """What a process has read and written so far, also in a call that goes on; 0 where that is not ours to see."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/io", encoding="ascii") as file:
+        counts = (line.partition(":") for line in file)
+        return sum(int(value) for name, _, value in counts if name in _MOVED)
+    return 0
 
 
 def _frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:

@@ -43,7 +43,17 @@ def does(one: RankEvidence) -> str:
         if one.thread is None:
             return "has no main thread in Python"
         where = place(one.thread.frames)
-        return f"is {'running' if one.is_busy else 'blocked'} in {where}" if where else "is not in Python code"
+        if not where:
+            return "is not in Python code"
+        if one.is_compiling:
+            return f"is compiling in {where}"
+        if one.is_busy or one.moved:
+            how = "running"
+        elif one.is_alive:
+            how = "reading or writing" if one.moves_bytes else "waiting for child processes"
+        else:
+            how = "waiting" if one.is_idle else "blocked"
+        return f"is {how} in {where}"
     holds = " and is computing: it may hold the GIL in C" if one.is_busy else " and is asleep"
     how = f" while {one.gil}" if one.gil else holds
     how = "" if one.running is None else how  # on another host nobody can see

@@ -22,7 +22,6 @@ _UNTOLD_S, _AGAIN_S = 1.0, 10.0  # from when on it is told what the job does, an
 _PATIENCE_S, _PATIENCE = 30.0, 10  # without a time-out: so long, and so many usual steps
 _LATER = "Allow more time: --timeout SECONDS; or run it beside the training: --now"
 _MODULE_CALL = "torch/nn/modules/module.py"
-_COMPILER = ("torch/_inductor/", "torch/_dynamo/convert_frame.py")
 _NEVER_MEANT = ("torch/", "torchrun", "runpy.py", "contextlib.py", "<")  # wrappers around what users and trainers call
 
 
@@ -89,8 +88,7 @@ class Waiting:
         same = next((at for at, (a, b) in enumerate(zip(frames, known, strict=False)) if _code(a) != _code(b)), None)
         self._seen[link] = frames = frames[:same] or frames[:1]
         meant = [frame for frame in frames if not short(frame.file).startswith(_NEVER_MEANT)] or frames
-        compiles = any(short(frame.file).startswith(_COMPILER) for frame in thread.frames)
-        return f"{'compiling ' * compiles}in {meant[-1]}" if meant else ""
+        return f"{'compiling ' * thread.is_compiling}in {meant[-1]}" if meant else ""
 
 
 def where_it_is(client: Client, link: AgentLink, filename: str) -> str:

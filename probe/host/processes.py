@@ -145,11 +145,17 @@ def _owner(pid: int) -> int | None:
 
 def descendants(pid: int) -> list[int]:
     """The process and everything below it, parents before their children."""
+    return trees([pid])[pid]
+
+
+def trees(pids: Iterable[int]) -> dict[int, list[int]]:
+    """Each of these processes and everything below it, parents before their children; one look at /proc for all."""
     children = grouped((stat.ppid, each) for each in sorted(_pids()) if (stat := _stat(each)) is not None)
-    order = [pid]
-    for each in order:
-        order.extend(children.pop(each, ()))
-    return order
+    found = {pid: [pid] for pid in pids}
+    for order in found.values():
+        for each in order:
+            order.extend(children.get(each, ()))
+    return found
 
 
 def ranks_below(pid: int) -> list[Process]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_COMPILER = ("torch/_inductor/", "torch/_dynamo/convert_frame.py")  # other files of dynamo call what is compiled
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -33,6 +35,11 @@ class Thread:
     frames: tuple[Frame, ...]
     cut: int = 0
     is_training: bool = False
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether it is in torch's compiler, which may wait there for workers."""
+        return any(short(frame.file).startswith(_COMPILER) for frame in self.frames)
 
     @property
     def title(self) -> str:

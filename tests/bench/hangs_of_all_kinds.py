@@ -1,4 +1,5 @@
-"""Every kind of hang, attached before and after it began: is the verdict right?  And of healthy jobs: none is hung.
+"""Every kind of hang, attached before and after it began: is the verdict right?  And of healthy jobs: none is
+hung, also while one of their ranks validates, compiles or saves.
 
 python tests/bench/hangs_of_all_kinds.py [ROUNDS]        3 by default: about half an hour
 """
@@ -27,12 +28,12 @@ KINDS = {
     "no_send": ("waiting", [1]),
     "both_receive": ("deadlock", [0, 1]),
     "loader": ("loader", [1]),
-    "python_loop": ("waiting", [1]),
+    "python_loop": ("slow", [1]),  # it computes
     "c_loop": ("waiting", [1]),
 }
 # between two ranks: gloo's recorder has nothing of what was before the attach
 ONLY_BEFORE = ("no_send", "both_receive")
-HEALTHY = ("healthy_slow", "healthy_fast")
+HEALTHY = ("healthy_slow", "healthy_fast", "healthy_validates", "healthy_compiles", "healthy_saves")
 TIMES = 5  # each, attached at two moments
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hangs import QUIET_S, Job, hanging, told
+from until import until
 
 from target import Probe, Start
 
@@ -15,6 +17,12 @@ pytestmark = pytest.mark.alone  # it looks at the clock
 
 pytest.importorskip("torch")
 
+# what a rank does for 15 s while the other waits for it: the verdict, and where it is
+WORKING = {
+    "healthy_validates": ("slow", "rank 1 is running in healthy_validates (hanging.py:"),
+    "healthy_compiles": ("compiling", "rank 1 is compiling in "),
+    "healthy_saves": ("slow", "rank 1 is reading or writing in healthy_saves (hanging.py:"),
+}
 QUERY = "SELECT DISTINCT state, arrived, missing, unknown FROM probe.collectives WHERE state = 'in_flight'"
 BEFORE = """SELECT rank, state, COUNT(*) AS n, LIST(DISTINCT operation_type ORDER BY operation_type) AS kinds,
 MAX(age_ms) / 1e3 AS age_s, MAX(group_seq) AS number, COUNT(step) + COUNT(source) + COUNT(issue_us) AS known
@@ -24,6 +32,7 @@ FROM python.nccl_trace WHERE from_flight_recorder GROUP BY ALL"""
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[dict[str, Job]]:
     kinds = {"sleeps": False, "no_send": True, "no_barrier": True, "healthy_fast": True}
+    kinds |= dict.fromkeys(WORKING, True)
     with hanging(kinds, without_recorder="no_barrier") as jobs:
         yield jobs
 
@@ -56,6 +65,15 @@ def test_without_torchs_recorder_a_mismatch_is_found_in_the_rows(jobs: dict[str,
     report = told(jobs["no_barrier"])
     assert (report["code"], report["ranks"]) == ("mismatch", [0, 1])
     assert "operation: barrier on rank 0, all_gather on rank 1" in report["verdict"]
+
+
+@pytest.mark.parametrize("kind", WORKING)
+def test_a_rank_that_works_while_the_others_wait_is_not_hung(jobs: dict[str, Job], kind: str) -> None:
+    code, does = WORKING[kind]
+    reports = list[Any]()
+    until(lambda: reports.append(told(jobs[kind])) or reports[-1]["code"] == code)
+    assert does in reports[-1]["verdict"] and reports[-1]["ranks"] == [1]
+    assert not [report for report in reports if report["hung"]]
 
 
 def test_a_training_that_is_stuck_in_another_thread_is_found_there(start: Start, probe: Probe) -> None:

@@ -30,6 +30,7 @@ from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
 from probe.agent.taps.collectives.flight_recorder import dumps
 from probe.agent.taps.collectives.recorder import CollectiveRecorder
+from probe.snapshot.flight_recorder import has_ended
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)
@@ -231,7 +232,18 @@ def every_operation(recorder):
     dist.barrier()
     dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (4,)))
     dist.monitored_barrier()
-    return {"texts": dumps()[0]}
+    return {"texts": settled_dumps()}
+
+
+def settled_dumps():
+    """Torch's recorders once all is over in them: gloo's own thread notes that some time after the operation."""
+    end = time.monotonic() + 10
+    while True:
+        texts = dumps()[0]
+        entries = [entry for text in texts for entry in json.loads(text)["entries"]]
+        if all(map(has_ended, entries)) or time.monotonic() > end:
+            return texts
+        time.sleep(0.01)
 
 
 @scenario

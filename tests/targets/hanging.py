@@ -157,6 +157,44 @@ def healthy_fast(job):
         job.step()
 
 
+@kind
+def healthy_validates(job):
+    while True:
+        end = time.monotonic() + 15 * (job.rank == 1)
+        with torch.no_grad():
+            while time.monotonic() < end:
+                job.model.module(torch.ones(64, 16))
+        job.step()
+
+
+@kind
+def healthy_compiles(job):
+    while True:
+        if job.rank == 1:
+            torch._dynamo.reset()
+            torch.compile(lambda x: x.sin().sum(), backend=compile_slowly)(torch.ones(4))
+        job.step()
+
+
+@kind
+def healthy_saves(job):
+    """Reads and writes all the time, and hardly computes."""
+    while True:
+        end = time.monotonic() + 15 * (job.rank == 1)
+        while time.monotonic() < end:
+            with open("/dev/zero", "rb") as source, open("/dev/null", "wb") as sink:
+                sink.write(source.read(4 << 20))
+            time.sleep(0.1)
+        job.step()
+
+
+def compile_slowly(graph, inputs):
+    end = time.monotonic() + 15
+    while time.monotonic() < end:
+        sum(range(1000))
+    return graph.forward
+
+
 class Job:
     def __init__(self):
         dist.init_process_group("gloo")

@@ -16,11 +16,13 @@ from ..rule import Rule
 from .lost_ranks import ENDED, GONE
 from .activity import NOT_HUNG
 from .snippet import SNIPPET
-from .activity import SLOW
 from .lost_ranks import STOPPED
 from .disagreement import MISMATCH, DEADLOCK
+from .activity import COMPILING, SLOW
 from .waiting import LOADER, WAITING
-from .standstill import COLLECTIVE, UNKNOWN, STANDS, BUSY
+from .standstill import COLLECTIVE, UNKNOWN
+from .activity import IDLE
+from .standstill import STANDS
 from .straggler import STRAGGLER
 
 RULES: tuple[Rule[Any], ...] = tuple(each for each in list(globals().values()) if isinstance(each, Rule))

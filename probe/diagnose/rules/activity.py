@@ -1,11 +1,11 @@
-"""Jobs that are not stuck: something moved not long ago, or rows are being recorded."""
+"""Jobs that are not stuck: something moved not long ago, or the ranks that the others wait for compute or move."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ..evidence import Evidence
-from ..report import seconds
+from ..report import seconds, together
 from ..rule import Finding, Rule
 
 UNKNOWN_QUIET_S = 5.0  # where the usual time is not known
@@ -20,11 +20,30 @@ def _not_hung(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(f"Not hung: something moved {seconds(quiet)} ago{about}.")
 
 
+def _compiling(evidence: Evidence) -> Iterator[Finding]:
+    compiling = [each for each in evidence.awaited if each.is_compiling]
+    if compiling:
+        ranks = tuple(each.rank for each in compiling)
+        yield Finding(f"Not hung: {'; '.join(together(compiling))}.", ranks)
+
+
 def _slow(evidence: Evidence) -> Iterator[Finding]:
     if evidence.ranks and all(each.rows and each.condition == "answers" for each in evidence.ranks):
         why = [f"{each.rows} rows in {evidence.look_s:.1f} s on rank {each.rank}" for each in evidence.ranks]
         yield Finding("Slow, but alive: rows are being recorded, but no step has ended.", why=why)
+    elif evidence.is_alive and (evidence.quiet_s is not None or evidence.awaited != evidence.ranks):
+        ranks = tuple(each.rank for each in evidence.awaited)
+        others = "; the others wait" if evidence.waits else ""
+        ago = "" if evidence.quiet_s is None else f" No step has ended for {seconds(evidence.quiet_s)}."
+        yield Finding(f"Slow, but alive: {'; '.join(together(evidence.awaited))}{others}.{ago}", ranks)
+
+
+def _idle(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.ranks and not evidence.waits and all(each.is_idle for each in evidence.ranks):
+        yield Finding(f"Idle, as a server is: {'; '.join(together(evidence.ranks))}.")
 
 
 NOT_HUNG = Rule("not-hung", "The job has not been quiet for longer than usual.", _not_hung, "none")
-SLOW = Rule("slow", "Rows are being recorded, but no step has ended for long.", _slow, "hint")
+COMPILING = Rule("compiling", "A rank is compiling, and the others wait for it, if there are any.", _compiling, "none")
+SLOW = Rule("slow", "No step has ended for long, but the job computes or moves.", _slow, "hint")
+IDLE = Rule("idle", "It waits for somebody to ask for something.", _idle, "none")

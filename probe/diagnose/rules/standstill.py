@@ -26,16 +26,12 @@ def _unknown(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _stands(evidence: Evidence) -> Iterator[Finding]:
-    if still := _still(evidence):
-        yield Finding(f"The job stands still: {_doing(evidence)}.", tuple(each.rank for each in still))
-
-
-def _busy(evidence: Evidence) -> Iterator[Finding]:
-    yield Finding(f"No step has ended for long, but the job is computing: {_doing(evidence)}.", _all(evidence))
+    still = tuple(each.rank for each in _still(evidence))
+    yield Finding(f"The job stands still: {_doing(evidence)}.", still or _all(evidence))
 
 
 def _still(evidence: Evidence) -> list[RankEvidence]:
-    return [each for each in evidence.ranks if not each.moved and not each.is_busy]
+    return [each for each in evidence.ranks if not each.is_alive]
 
 
 def _doing(evidence: Evidence) -> str:
@@ -49,4 +45,3 @@ def _all(evidence: Evidence) -> tuple[int, ...]:
 COLLECTIVE = Rule("collective", "All ranks have reached a collective, and it does not end.", _collective, "critical")
 UNKNOWN = Rule("unknown", "No step and no collective has been seen, before the attach or since.", _unknown, "none")
 STANDS = Rule("stands", "No rank waits for another, and some stand still.", _stands, "critical")
-BUSY = Rule("busy", "No rank waits for another, and all compute for much longer than a step.", _busy, "critical")

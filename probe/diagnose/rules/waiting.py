@@ -19,9 +19,7 @@ def _loader(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _waiting(evidence: Evidence) -> Iterator[Finding]:
-    """A rank that gives no answer is taken for the late one if nothing is known to be in flight."""
-    mute = [each for each in evidence.ranks if each.condition in ("silent", "unattached", "unseen")]
-    if late := (evidence.late if evidence.waits else []) or mute:
+    if late := (evidence.late if evidence.waits else []) or evidence.mute:
         ranks = tuple(each.rank for each in late)
         doing = does(late[0])
         if all(does(each) == doing for each in late):

@@ -108,14 +108,20 @@ def test_a_sentence_about_several_ranks_is_in_the_plural(one: str, several: str)
 
 def test_a_rank_that_computes_is_reported_as_running() -> None:
     report = verdict(rank(0, entries=issued(30, 30, False)), rank(1, entries=issued(29, 30, True), running=1.0))
-    assert report.verdict == "Waiting for rank 1, which is running in main (train.py:7)."
+    assert (report.code, report.hung, report.ranks) == ("slow", False, (1,))
+    told = "Slow, but alive: rank 1 is running in main (train.py:7); the others wait. No step has ended for 30.0 s."
+    assert report.verdict == told and report.stacks and report.next == ["probe 3999 stack"]
 
 
 def test_a_silent_rank_is_inspected_from_outside() -> None:
-    silent = RankEvidence(1, 4001, "silent", running=1.0)
-    report = verdict(rank(0, entries=issued(30, 30, False)), silent)
-    assert report.verdict == "Waiting for rank 1, which does not answer and is computing: it may hold the GIL in C."
-    assert report.next == ["py-spy dump --pid 4001", "probe 3999 stack"]
+    for running, code, told in (
+        (0.0, "waiting", "Waiting for rank 1, which does not answer and is asleep."),
+        (1.0, "slow", "rank 1 does not answer and is computing: it may hold the GIL in C; the others wait."),
+    ):
+        silent = RankEvidence(1, 4001, "silent", running=running)
+        report = verdict(rank(0, entries=issued(30, 30, False)), silent)
+        assert report.code == code and told in report.verdict
+        assert report.next == ["py-spy dump --pid 4001", "probe 3999 stack"]
 
 
 def test_a_rank_that_is_gone_or_stopped_is_reported_first() -> None:
@@ -167,10 +173,68 @@ def test_a_collective_that_all_have_reached_and_does_not_end_is_reported() -> No
     assert report.code == "collective"
 
 
-@pytest.mark.parametrize(("running", "code"), [(0.0, "stands"), (1.0, "busy")])
-def test_a_single_process_gets_a_verdict(running: float, code: str) -> None:
-    report = verdict(rank(0, running=running), endpoint="4000")
-    assert (report.code, report.hung) == (code, True)
+@pytest.mark.parametrize(
+    ("does", "code"),
+    [
+        ({}, "stands"),
+        ({"running": 1.0}, "slow"),
+        ({"moved": True}, "slow"),
+        ({"below": 0.9}, "slow"),
+        ({"below": 0.1, "moved_bytes": 1000}, "stands"),
+        ({"moved_bytes": 50 << 20}, "slow"),
+        ({"running": 1.0, "on_device": True}, "stands"),  # it may wait for the device
+        ({"running": 1.0, "on_device": True, "moved": True}, "slow"),
+    ],
+)
+def test_a_single_process_is_hung_if_it_neither_computes_nor_moves(does: dict[str, Any], code: str) -> None:
+    report = verdict(rank(0, **does), endpoint="4000")
+    assert (report.code, report.hung) == (code, code == "stands")
+
+
+@pytest.mark.parametrize("does", [{"running": 1.0}, {"below": 0.9}, {"moved": True}])
+@pytest.mark.parametrize("since", [{}, {"step_age_s": None, "usual_step_s": None, "attached_s": 60.0}])
+def test_a_rank_that_compiles_is_not_hung(does: dict[str, Any], since: dict[str, Any]) -> None:
+    compiler = ("/x/site-packages/torch/_dynamo/convert_frame.py", "_compile")
+    threads = stack(("/x/site-packages/torch/_inductor/async_compile.py", "wait"), compiler, ("train.py", "main"))
+    report = verdict(rank(0, threads=threads, **does, **since), endpoint="4000")
+    assert (report.code, report.hung) == ("compiling", False)
+    assert report.verdict == "Not hung: rank 0 is compiling in main (train.py:7), in wait."
+    late = rank(1, entries=issued(29, 30, True), threads=threads, **does, **since)
+    report = verdict(rank(0, entries=issued(30, 30, False)), late)
+    assert (report.code, report.ranks) == ("compiling", (1,))
+
+
+def test_a_compiler_in_which_nothing_moves_hangs() -> None:
+    threads = stack(("/x/site-packages/torch/_inductor/async_compile.py", "wait"), ("train.py", "main"))
+    assert verdict(rank(0, threads=threads), endpoint="4000").code == "stands"
+    late = rank(1, entries=issued(29, 30, True), threads=threads)
+    assert verdict(rank(0, entries=issued(30, 30, False)), late).code == "waiting"
+
+
+@pytest.mark.parametrize("outer", [("socketserver.py", "serve_forever"), ("asyncio/base_events.py", "_run_once")])
+def test_a_server_that_waits_for_requests_is_idle(outer: tuple[str, str]) -> None:
+    outer = f"/usr/lib/python3.11/{outer[0]}", outer[1]
+    waits = stack(("/usr/lib/python3.11/selectors.py", "select"), outer, ("serve.py", "main"))
+    never = {"step_age_s": None, "usual_step_s": None, "attached_s": 60.0}
+    for since in ({}, never):
+        report = verdict(rank(0, threads=waits, **since), endpoint="4000")
+        assert (report.code, report.hung) == ("idle", False) and "rank 0 is waiting in " in report.verdict
+    communicates = stack(("selectors.py", "select"), ("subprocess.py", "communicate"), ("train.py", "main"))
+    assert verdict(rank(0, threads=communicates), endpoint="4000").code == "stands"
+    late = rank(1, entries=issued(29, 30, True), threads=waits)
+    assert verdict(rank(0, entries=issued(30, 30, False)), late).code == "waiting"
+
+
+def test_ranks_that_wait_for_one_that_reads_a_checkpoint_are_not_hung() -> None:
+    reads = rank(1, entries=issued(29, 30, True), moved_bytes=100 << 20)
+    report = verdict(rank(0, entries=issued(30, 30, False)), reads)
+    assert (report.code, report.ranks) == ("slow", (1,))
+
+
+def test_where_one_of_two_late_ranks_stands_the_job_hangs() -> None:
+    late = [rank(number, entries=issued(29, 30, True), running=float(number == 2)) for number in (1, 2)]
+    report = judge(Evidence("3999", [rank(0, entries=issued(30, 30, False)), *late], (), {"0": [0, 1, 2]}, NOW, 1.0))
+    assert (report.code, report.hung) == ("waiting", True)
 
 
 @pytest.mark.parametrize(
