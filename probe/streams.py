@@ -118,7 +118,7 @@ PROCESS = 0  # the source of samplers/process.py; a device is a positive number,
 LOG_RECORD = "<IIQ"
 LOG_BYTES = 64 << 20  # address space; memory is used as records come
 LOG_STRING, LOG_MODULE, LOG_OPTIMIZER, LOG_GROUP, LOG_THREAD, LOG_EVAL, LOG_EVAL_DONE = range(1, 8)
-LOG_LOADER, LOG_DEVICE = range(8, 10)
+LOG_LOADER, LOG_DEVICE, LOG_COMPILATION = range(8, 11)
 # Payloads: STRING the text, all others JSON objects; a later record replaces one of the same kind and id.
 #   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial, "device": "cuda:0" or null};
 #                                optional: "spread": true (tensors on several devices, or elsewhere), "wraps":

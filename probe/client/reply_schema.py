@@ -69,6 +69,10 @@ RECORDS: dict[int, dict[str, Any]] = {
         "name": TEXT, "num_workers": SMALL, "pin_memory": (bool, None), "prefetch_factor": SMALL, "batch_size": SMALL,
     },
     streams.LOG_DEVICE: {"index": SMALL, "uuid": TEXT, "name": TEXT},
+    streams.LOG_COMPILATION: {
+        "start_ns": NUMBER, "duration_ns": Whole(0), "function": TEXT, "file": TEXT, "line": SMALL, "reason": TEXT,
+        "recompile": (bool, None), "backward": bool, "failed": bool,
+    },
 }  # fmt: skip
 _PAYLOAD = {wire.ROWS: 2, wire.LOG: 1, wire.TEXT: 1}  # frames behind the header
 

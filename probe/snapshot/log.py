@@ -15,6 +15,7 @@ from .. import streams
 from ..client import reply_schema
 
 _RECORD = Struct(streams.LOG_RECORD)
+_OF_NOTHING = (streams.LOG_EVAL, streams.LOG_EVAL_DONE, streams.LOG_COMPILATION)  # that rows of streams are about
 START = 8  # of the first record; the committed length stands before it
 
 Objects = dict[int, dict[str, Any]]
@@ -36,6 +37,7 @@ class Log:
         self.evals_done: Objects = {}
         self.loaders: Objects = {}
         self.devices: Objects = {}
+        self.compilations: Objects = {}
         self._kinds: dict[int, Objects] = {
             streams.LOG_MODULE: self.modules,
             streams.LOG_OPTIMIZER: self.optimizers,
@@ -45,6 +47,7 @@ class Log:
             streams.LOG_EVAL_DONE: self.evals_done,
             streams.LOG_LOADER: self.loaders,
             streams.LOG_DEVICE: self.devices,
+            streams.LOG_COMPILATION: self.compilations,
         }
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -68,7 +71,7 @@ class Log:
             value = _read(kind, text)
             if value is not None:
                 self._kinds[kind][id] = value
-                self.renamed += kind not in (streams.LOG_EVAL, streams.LOG_EVAL_DONE)
+                self.renamed += kind not in _OF_NOTHING
 
 
 @lru_cache(maxsize=1 << 16)

@@ -40,6 +40,7 @@ TAPS = (
     Tap("loader", "batches of loaders", (LOADS,)),
     Tap("process", "samples of the process and its host"),
     Tap("gpu", "samples of devices"),
+    Tap("compile", "compilations"),
 )
 
 
