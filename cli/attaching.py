@@ -165,6 +165,7 @@ def line(attached: Attached) -> str:
     took = "" if attached.already else f"{attached.milliseconds:.0f} ms"
     torch = f"torch {attached.torch.partition('+')[0]}" if attached.torch else "no torch: its tables stay empty"
     more = f", at {attached.tcp}" * bool(attached.tcp)
+    more += f"; its name is {attached.renamed} now" * (attached.already and bool(attached.renamed))
     more += f"; it is stopped: kill -CONT {attached.pid}" * is_stopped(attached.pid)
     return f"{status}  {who(attached.rank, attached.pid)}  {took:<6} python {attached.python}, {torch}{more}"
 

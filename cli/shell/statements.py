@@ -56,18 +56,20 @@ def statement_at(text: str, place: int) -> tuple[int, int]:
     return next((start, end) for start, end in _bounds(text) if place <= end)
 
 
-def check(statement: str) -> None:
-    """Raises QueryError for a statement without any visible effect."""
+def check(text: str) -> None:
+    """Raises QueryError for statements without any visible effect.  What changes an attached file has one."""
     import duckdb
 
     try:
-        kinds = [each.type.name for each in duckdb.extract_statements(statement)]
+        kinds = [each.type.name for each in duckdb.extract_statements(text)]
     except duckdb.Error:  # the query itself reports this better
         return
-    if kinds and kinds[-1] in _WITHOUT_EFFECT:  # DuckDB 1 turns PIVOT into a CREATE and a SELECT
+    if (
+        kinds and kinds[-1] in _WITHOUT_EFFECT and "ATTACH" not in kinds[:-1]
+    ):  # DuckDB 1 turns PIVOT into a CREATE and a SELECT
         what = kinds[-1].replace("_", " ")
         raise QueryError(
-            f"{what} has no effect: each statement sees a fresh snapshot of the job and nothing else.",
+            f"{what} has no effect: each query sees a fresh snapshot of the job and nothing else.",
             "Use one statement: WITH name AS (SELECT …) SELECT …",
         )
 

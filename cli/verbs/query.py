@@ -12,6 +12,7 @@ from ..options import TextCommand, endpoint_and_text, no_server_option, open_opt
 from ..output.formats import Output, output_options
 from ..output.result import ArrowResult, told
 from ..session import connected, say
+from ..shell.statements import check
 
 
 @click.command("query", cls=TextCommand)
@@ -45,6 +46,7 @@ def command(
     options: dict[str, Any] = {"open_steps": open_steps, "min_ranks": min_ranks, "max_fetch": max_fetch}
     if answered_by_server(endpoint, {"sql": sql, "timeout": timeout, "explain": explain, **options}, output):
         return
+    check(sql)
     with connected(endpoint, timeout) as connection:
         result = connection.query(sql, **options)
     before, after = told(result, explain)

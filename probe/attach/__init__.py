@@ -29,7 +29,8 @@ _PATIENCE_S = 10.0  # of start(), while another attach is under way
 @dataclass(frozen=True)
 class Attached:
     """A process with an agent in it.  already: the agent was there before; version: of the agent; milliseconds: for
-    the whole attach; tcp: where other hosts can query it; taps: the state of each tap by name.
+    the whole attach; tcp: where other hosts can query it; taps: the state of each tap by name; renamed: the new
+    name of a job that had an agent.
 
     Example: `from probe.attach import attach; attach(4242).torch`
     """
@@ -43,6 +44,7 @@ class Attached:
     version: str
     tcp: str | None = None
     taps: Mapping[str, str] = field(default_factory=dict)
+    renamed: str = ""
 
 
 def attach(pid: int, timeout: float = 10.0, name: str = "", served: Mapping[str, Any] | None = None) -> Attached:
@@ -52,7 +54,7 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", served: Mapping[str,
     Raises AttachError, each cause with its own code, after little more than `timeout` seconds, or EndpointError if this
     process may open too few files; the target then is as it was before."""
     began = time.monotonic()
-    facts = agent_memory.facts(pid)
+    facts = known = agent_memory.facts(pid)
     already = (
         facts is not None
         and facts.version == __version__
@@ -84,6 +86,7 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", served: Mapping[str,
         version=facts.version or __version__,
         tcp=facts.tcp,
         taps=facts.taps,
+        renamed=name if known is not None and name not in ("", known.name) else "",
     )
 
 

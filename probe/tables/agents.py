@@ -12,7 +12,16 @@ from ..snapshot.source import Rank
 from ..version import is_tested
 from .declaration import IDENTITY, TAPS, Table, identity
 
-_FACTS = ("step", "step_source", "world_size", "version", "python", "torch", "endpoint")  # columns of the same names
+_FACTS = (
+    "step",
+    "step_source",
+    "world_size",
+    "version",
+    "python",
+    "torch",
+    "endpoint",
+    "tcp",
+)  # columns of the same names
 
 
 def _record(rank: Rank) -> dict[str, Any]:
@@ -29,6 +38,7 @@ def _record(rank: Rank) -> dict[str, Any]:
         "untested": not is_tested(facts.python, facts.torch) if facts.python and facts.torch else None,
         **{f"{tap.name}_tap": facts.taps.get(tap.name) for tap in TAPS},
         **{name: getattr(facts, name) for name in _FACTS},
+        "name": facts.name or None,
     }
 
 
@@ -54,6 +64,7 @@ TABLE = Table(
         Column("state", "VARCHAR", "", "answers or silent.", "answer of the agent"),
         Column("why", "VARCHAR", "", "Why the rank is silent, or the agent's own last fault.", "agent",
                "Nothing is wrong."),
+        Column("name", "VARCHAR", "", "Name of the job, an endpoint for commands.", "attach --name", "It has none."),
         Column("attached_at", "TIMESTAMP", "", "When the agent was attached, UTC.", "facts of the agent", _SILENT),
         Column("clock_offset_us", "DOUBLE", "µs", "How far the host's clock is ahead of the reader's; `time` is "
                "corrected by it if it exceeds clock_error_us. 0 on the reader's own host.",
@@ -82,6 +93,8 @@ TABLE = Table(
             for tap in TAPS
         ),
         Column("endpoint", "VARCHAR", "", "The agent's socket as the target sees it.", "agent", _SILENT),
+        Column("tcp", "VARCHAR", "", "Where its server accepts queries from other hosts.", "attach --listen",
+               "Nowhere."),
     ),
     derive_job=derive,
     question="Which ranks answer, at which step are they, and where does the step's number come from?",

@@ -435,7 +435,8 @@ def test_a_name_stands_for_every_rank_of_the_attach(start: Start, probe: Probe) 
     assert [row["name"] for row in rows if row["rank"] is not None] == [name, name]
     said = probe(other, "query", "SELECT 1", status=3).stderr
     assert f"{other!r} is no endpoint" in said and re.search(f"Names: .*{name}", said)
-    probe("attach", "--name", other, torchrun.pid)
+    renamed = probe("attach", "--name", other, torchrun.pid).stdout
+    assert renamed.count("already ") == renamed.count(f"its name is {other} now") == 2
     assert probe(other, "query", "--format", "csv", DISTINCT).stdout == "n\n2\n"
     assert "is no endpoint" in probe(name, "query", "SELECT 1", status=3).stderr
 

@@ -124,6 +124,7 @@ def test_many_rows_arrive_whole(job: Target, probe: Probe) -> None:
         ["SELECT error('x' || MAX(step)) FROM python.torch_trace WHERE step < 12"],
         ["--max-fetch", "1kB", "SELECT COUNT(module) FROM python.torch_trace"],
         ["--min-ranks", "3", "SELECT 1"],
+        ["CREATE TABLE mine AS SELECT 1 AS a"],
         ["--format", "parquet", "-o", "/dev/null", "SELECT INTERVAL 1 DAY AS v"],
     ],
 )

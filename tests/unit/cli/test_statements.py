@@ -81,14 +81,15 @@ def test_the_statement_at_a_position_is_found() -> None:
     ],
 )
 def test_a_statement_without_visible_effect_is_refused(statement: str, what: str) -> None:
-    with pytest.raises(QueryError, match=f"^{what} has no effect: each statement sees a fresh snapshot"):
+    with pytest.raises(QueryError, match=f"^{what} has no effect: each query sees a fresh snapshot"):
         check(statement)
 
 
 @pytest.mark.parametrize(
     "statement",
     ["SELECT 1", "FROM python.stack", "WITH a AS (SELECT 1) FROM a", "DESCRIBE python.stack", "SHOW TABLES",
-     "PIVOT range(3) ON range", "COPY (SELECT 1) TO 'one.csv'", "EXPLAIN SELECT 1", "SUMMARIZE probe.tables", "SELEC"],
+     "PIVOT range(3) ON range", "COPY (SELECT 1) TO 'one.csv'", "EXPLAIN SELECT 1", "SUMMARIZE probe.tables", "SELEC",
+     "ATTACH 'one.db' AS one; CREATE TABLE one.a AS SELECT 1"],
 )  # fmt: skip
 def test_a_statement_with_a_result_or_an_error_of_its_own_is_passed_on(statement: str) -> None:
     check(statement)
