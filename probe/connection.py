@@ -207,15 +207,15 @@ class Connection:
     def set(self, **settings: Any) -> list[dict[str, Any]]:
         """Change how every rank samples steps; the settings of each rank that answers, with its rank.
 
-        sample: "auto", or N to record every N-th block of ten steps (1: all); budget_pct: the overhead that auto may
+        sample: "auto", or N to record one of N blocks of ten steps (1: all); budget_pct: the overhead that auto may
         cause; backward: whether backward is recorded too.  Without arguments nothing changes.  Raises UsageError,
         AgentError, SilentError.  Cost: one request; docs/benchmarks.md says what sample=1 costs.
 
         Example: `job.set(sample=1)`
         """
         self._begin("set", control=True)
-        found, self.unreached = agent_requests.set_sampling(self._client, settings, self.timeout)
-        self.notes += [each.why for each in self.unreached]
+        found, self.unreached, notes = agent_requests.set_sampling(self._client, settings, self.timeout)
+        self.notes += notes
         return found
 
     def detach(self) -> list[str]:

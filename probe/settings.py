@@ -17,7 +17,8 @@ from .streams import EVERY
 NO_SERVER = "PROBE_NO_SERVER"  # in the environment: commands neither start nor ask the server beside a job
 
 VALID = {
-    "sample": f"auto, or one of {', '.join(map(str, EVERY))}: N records every N-th block of ten steps",
+    "sample": f"auto, or N from 1 to {EVERY[-1]}: one of N blocks of ten steps is recorded; N is a power of two, or is "
+    "taken as the next one",
     "budget_pct": "a number above 0 and at most 100: the overhead that sample=auto may cause, in percent of a step",
     "backward": "on or off",
 }
@@ -25,13 +26,14 @@ WRITTEN = {"sample": "sample", "budget": "budget_pct", "backward": "backward"}  
 
 
 def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same settings, each known and valid.  Raises UsageError."""
+    """The same settings, each known and valid, `sample` as a power of two.  Raises UsageError."""
     for name, value in settings.items():
         if name not in VALID:
             raise _unknown(name, VALID)
         if not _is_valid(name, value):
             raise _invalid(name, name, value)
-    return dict(settings)
+    sample = settings.get("sample")
+    return {**settings, "sample": 1 << (sample - 1).bit_length()} if type(sample) is int else dict(settings)
 
 
 def from_words(words: Sequence[str]) -> dict[str, Any]:
@@ -66,7 +68,7 @@ def _value(name: str, text: str) -> Any:
 
 def _is_valid(name: str, value: Any) -> bool:
     if name == "sample":
-        return value == "auto" or (type(value) is int and value in EVERY)
+        return value == "auto" or (type(value) is int and 1 <= value <= EVERY[-1])
     if name == "budget_pct":
         return type(value) in (int, float) and math.isfinite(value) and 0 < value <= 100
     return type(value) is bool

@@ -72,11 +72,12 @@ ASYNC_OP = 1 << 10
 SAMPLED = 1 << 11  # steps: the taps on modules were installed from its beginning to its end
 BARE = 1 << 12  # steps: no tap was installed except the one that counts steps
 UNTIMED = 1 << 13  # steps: so short that engine and optimizer were not timed
+EXTRA = 1 << 15  # steps: sampled, but not in a block that stands for those around it
 BLOCKING = 1 << 14  # collectives: the issuing thread waited for its end at once
 
-# Sampling records module calls in every N-th block of BLOCK steps, N one of EVERY.
+# Sampling records module calls in one of N blocks of BLOCK steps, N one of EVERY.
 BLOCK = 10
-EVERY = (1, 2, 5, 10, 20, 50, 100)
+EVERY = (1, 2, 4, 8, 16, 32, 64, 128)
 
 # What a sample counts, as the kernel or the driver reports it: counters that only grow (the reader makes rates of two
 # readings) and levels.  By number: a new one goes to the end, an old one never changes.

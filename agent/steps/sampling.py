@@ -1,7 +1,8 @@
-"""The choice of steps whose modules are recorded: every N-th block of ten, on the grid of the job's own step numbers.
+"""The choice of steps whose modules are recorded: one of N blocks of ten, by the job's own step numbers.
 
 Steps calls begin_step() on the training thread, at the boundaries that it asks for.  Invariant: only the step number
-decides which blocks are sampled, so ranks that sample every 5th and every 20th block share the 20th.
+decides which blocks are sampled, and what a larger N samples is a part of what a smaller one does; so ranks with
+different N share the blocks of the largest.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...streams import BARE, BLOCK, EVERY, SAMPLED, UNTIMED
+from ...streams import BARE, BLOCK, EVERY, EXTRA, SAMPLED, UNTIMED
 from ..noop import noop
 
 FIRST = 20  # steps after the attach that are all sampled: their cost decides how many later ones may be
@@ -22,7 +23,30 @@ _MEASURED_STEP = 5  # the step of a sampled block in which the module taps time 
 # from the caches: a fully recorded step is longer than an unsampled one by up to four times what the taps measured.
 _UNSEEN_FACTOR = 4
 _ALWAYS_SAMPLED_BLOCK = 10  # steps 100 to 109 are sampled whatever N is, because people like to look there
-_BARE_EVERY, _BARE_BLOCK = 50, 27  # block 27 of every 50 is the control, without any tap; no N samples it
+_BARE_PAIRS = 5  # one block in 2 * 2^5 is the control, without any tap; no N samples it, but 1
+_MASK, _ODD, _OTHER = (1 << 64) - 1, 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+
+
+def is_chosen(block: int, every: int) -> bool:
+    """Whether this block is the sampled one of its window of `every`, a power of two.
+
+    A window of 2^k blocks is two windows of half the size, and a hash of its number says which of the two keeps its
+    block.  A grid would always meet, or never, what a job does periodically.
+    """
+    return all((block >> level - 1) & 1 == _hash(block >> level, level) & 1 for level in range(1, every.bit_length()))
+
+
+def _is_bare(block: int) -> bool:
+    window = block >> _BARE_PAIRS + 1
+    pair = (window << _BARE_PAIRS) + _hash(window, len(EVERY)) % (1 << _BARE_PAIRS)
+    return block >> 1 == pair and not is_chosen(block, 2)
+
+
+def _hash(number: int, kind: int) -> int:
+    """The same in every process, with all bits of the number in the last ones."""
+    mixed = (number * len(EVERY) * 2 + kind) * _ODD & _MASK
+    mixed = (mixed ^ mixed >> 32) * _OTHER & _MASK
+    return (mixed ^ mixed >> 32) * _OTHER >> 40 & 0xFFFF
 
 
 class Sampling:
@@ -54,9 +78,11 @@ class Sampling:
         return flags, 1 if self._measuring else (_MEASURED_STEP if index < _MEASURED_STEP else BLOCK) - index
 
     def _flags(self, block: int, since_attach: int) -> int:
-        if (block - _ALWAYS_SAMPLED_BLOCK) % self.every == 0 or (self.sample is None and since_attach < FIRST):
+        if is_chosen(block, self.every):
             return SAMPLED
-        if block % _BARE_EVERY == _BARE_BLOCK:
+        if block == _ALWAYS_SAMPLED_BLOCK or (self.sample is None and since_attach < FIRST):
+            return SAMPLED | EXTRA
+        if _is_bare(block):
             return BARE
         return 0 if self.times_phases else UNTIMED
 

@@ -78,16 +78,22 @@ def unreached(client: Client, calls: Sequence[Call]) -> list[Unreached]:
 
 def set_sampling(
     client: Client, settings: Mapping[str, Any], timeout: float
-) -> tuple[list[dict[str, Any]], list[Unreached]]:
-    """The settings of each rank that answers, and the ranks that did not.
+) -> tuple[list[dict[str, Any]], list[Unreached], list[str]]:
+    """The settings of each rank that answers, the ranks that did not, and what the user should know.
 
     Raises UsageError for unknown settings, SilentError if no rank answers.
     """
-    calls = client.ask(wire.SET, time.monotonic() + timeout, settings=checked_settings(settings))
+    checked = checked_settings(settings)
+    calls = client.ask(wire.SET, time.monotonic() + timeout, settings=checked)
     answers = {call.link.rank: call.answer for call in calls if call.answer is not None}
     if not answers:
         raise nobody([call.error for call in calls])
-    return [{"rank": rank, **answer["settings"]} for rank, answer in answers.items()], unreached(client, calls)
+    left = unreached(client, calls)
+    notes = [
+        f"{name}={settings[name]} is taken as {value}" for name, value in checked.items() if value != settings[name]
+    ]
+    notes += [each.why for each in left]
+    return [{"rank": rank, **answer["settings"]} for rank, answer in answers.items()], left, notes
 
 
 def detach(client: Client, timeout: float) -> tuple[list[str], list[Unreached], DetachError | None]:

@@ -21,7 +21,7 @@ class StreamLayout(NamedTuple):
 
 
 class SamplingSettings(NamedTuple):
-    """How an agent samples steps: `sample` is "auto" or N; every N-th block of steps is recorded now."""
+    """How an agent samples steps: `sample` is "auto" or N; of `every` blocks of steps one is recorded now."""
 
     sample: int | str
     every: int

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SilentError
 from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank
 from ..streams import MARKS, SAMPLES
 from ..tables.declaration import Table
 from ..text import some, title
@@ -18,6 +19,7 @@ from ..text import some, title
 if TYPE_CHECKING:
     from ..snapshot.scans import FetchAccount
 
+_LITTLE, _CHANCE = 0.05, 3  # of a mean step; standard errors
 SILENT, TAP_OFF, NO_STEPS, UNSAMPLED = "silent", "tap-off", "no-steps", "unsampled"  # codes of notes
 _LINE = "{:>4}  {:<12}{:>12}{:>10}{:>9}"
 _MAX_LINES = 40  # the ranks that sent most are shown
@@ -215,6 +217,16 @@ def _without_steps(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
     return [Note(NO_STEPS, text, late)] if late else []
 
 
+def _odd(rank: Rank) -> str:
+    """How far sampled steps differ from all, in words, if that is neither little nor chance."""
+    sampled, every, error = rank.timeline.mean_ns
+    if not abs(sampled - every) > max(_LITTLE * every, _CHANCE * error):
+        return ""
+    more = "more" if sampled > every else "less"
+    share = abs(sampled / every - 1)
+    return f"; sampled steps took {share:.0%} {more} time than all on average, so they do not stand for all"
+
+
 def _unsampled(snapshot: Snapshot, tables: Iterable[Table], endpoint: str) -> list[Note]:
     """Names the rank that lacks most steps, and the one that lacks least if the two differ."""
     if not any(MARKS in table.streams for table in tables):
@@ -233,4 +245,5 @@ def _unsampled(snapshot: Snapshot, tables: Iterable[Table], endpoint: str) -> li
     else:
         text += f" (sample={settings.sample}, now 10 of every {10 * settings.every} steps): "
         text += f"probe {endpoint} set sample=1 records all"
+    text += _odd(most)
     return [Note(UNSAMPLED, text, tuple(rank.rank for rank, count in missing.items() if count))]

@@ -16,11 +16,25 @@ import numpy as np
 from ..arrays.integers import Bools, Ints
 from ..errors import ProbeError
 from ..host.facts import Facts
-from ..streams import BLOCK, ENGINE, EVAL, FORWARD, KIND_MASK, OPTIMIZER, PACKING_NS, SAMPLED, SPANS, STEPS, WRITTEN
+from ..streams import (
+    BLOCK,
+    ENGINE,
+    EVAL,
+    EXTRA,
+    FORWARD,
+    KIND_MASK,
+    OPTIMIZER,
+    PACKING_NS,
+    SAMPLED,
+    SPANS,
+    STEPS,
+    WRITTEN,
+)  # fmt: skip
 from .log import Log
 from .rows import Rows
 
 STUCK = 5  # a rank that has been in a step for this many typical steps shows that step
+_ENOUGH = 30  # steps, to compare their mean
 _RECENT_STEPS = 64  # their median is typical
 
 
@@ -163,6 +177,17 @@ class Timeline:
         """How many of the whole steps were not sampled, and how many whole steps there are."""
         whole = self._flags[self._counts >= self.incomplete]
         return int((whole & SAMPLED == 0).sum()), len(whole)
+
+    @property
+    def mean_ns(self) -> tuple[float, float, float]:
+        """Of the steps in chosen blocks and of all steps, and the standard error of the first; NaN where too few."""
+        ns, follows = np.diff(self._ends), (np.diff(self._counts) == 1) & (self._counts[:-1] >= self.incomplete)
+        for start, end, _ in self.evals() if self._rank.log.evals else ():
+            follows &= (end <= self._ends[:-1]) | (start >= self._ends[1:])
+        chosen = ns[follows & (self._flags[1:] & (SAMPLED | EXTRA) == SAMPLED)]
+        if len(chosen) < _ENOUGH:
+            return np.nan, np.nan, np.nan
+        return float(chosen.mean()), float(ns[follows].mean()), float(chosen.std() / np.sqrt(len(chosen)))
 
     @property
     def completed(self) -> int | None:

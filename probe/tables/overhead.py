@@ -14,7 +14,7 @@ from ..arrays.integers import Ints
 from ..schema import Column, Columns
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
-from ..streams import BARE, SAMPLED, STEPS
+from ..streams import BARE, EXTRA, SAMPLED, STEPS
 from .declaration import IDENTITY, Table, identity
 
 ENOUGH = 30  # steps of a kind below which a median says nothing
@@ -22,10 +22,12 @@ _KINDS = (("sampled", SAMPLED), ("unsampled", 0), ("bare", BARE))
 
 
 def durations(rank: Rank) -> tuple[Ints, Ints]:
-    """(ns, kind) of the steps that can be compared: not the first of its kind after a change, none with an eval."""
+    """(ns, kind) of the steps that can be compared: not the first of its kind after a change, none with an eval.
+
+    Steps that are sampled beside the chosen blocks (the first ones) are of no kind."""
     rows = rank.rows(STEPS)
     order = np.argsort(rows["count"], kind="stable")
-    ends, flags = rows["time_ns"][order], rows["flags"][order] & (SAMPLED | BARE)
+    ends, flags = rows["time_ns"][order], rows["flags"][order] & (SAMPLED | EXTRA | BARE)
     follows = (np.diff(rows["count"][order]) == 1) & (flags[1:] == flags[:-1])
     middles = ends[1:] - 1
     begins = ends[:-1]

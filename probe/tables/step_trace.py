@@ -23,6 +23,7 @@ from ..streams import (
     COLLECTIVES,
     ENGINE,
     EVAL,
+    EXTRA,
     FORWARD,
     KIND_MASK,
     LOADS,
@@ -65,7 +66,8 @@ class _Steps:
         self.begin: Ints = np.append(attached, closed.time)
         self.end: Ints = np.append(closed.time, now)
         flags = self._rows["flags"]
-        self.sampled: Bools = ((flags & SAMPLED) != 0) & ~self.is_open
+        self.recorded: Bools = ((flags & SAMPLED) != 0) & ~self.is_open
+        self.sampled: Bools = self.recorded & (flags & EXTRA == 0)
         # the row before is of the step before: not so at the attach, nor in the open step
         self.whole: Bools = np.append(now < 0, np.diff(self._rows["count"]) == 1)
         self.shown = self._rows["count"] >= 0
@@ -89,7 +91,7 @@ class _Steps:
             "comm_hidden_pct": partial(self._hidden, rows),
             "rss_mb": nullable(rss[rows] / _MB, ((rss > 0) & ~self.is_open)[rows]),
             "sampled": nullable(self.sampled[rows], ~self.is_open[rows]),
-            "samples": nullable(samples[rows], ((samples > 0) & self.sampled & self.whole)[rows]),
+            "samples": nullable(samples[rows], ((samples > 0) & self.recorded & self.whole)[rows]),
         }
 
     @cached_property
@@ -97,7 +99,7 @@ class _Steps:
         """The steps in which each phase is known."""
         of_rows = (self._rows["flags"] & (BARE | UNTIMED)) == 0
         split = self.whole & of_rows & (self.step >= self._part.timeline.oldest(_STREAMS))
-        others = {"forward": split & self.sampled, "comm": split & self._collectives_known()}
+        others = {"forward": split & self.recorded, "comm": split & self._collectives_known()}
         return dict.fromkeys((*_PHASES, "other"), split) | others
 
     @cached_property
@@ -192,7 +194,9 @@ TABLE = Table(
         Column("rss_mb", "DOUBLE", "MB", "Resident memory of the process at the end of the step (2^20 bytes).",
                "/proc/self/statm",
                "It was not read: an unsampled or open step, or it had been read a few milliseconds before."),
-        Column("sampled", "BOOLEAN", "", "Whether module calls were recorded.", "agent", "An open step."),
+        Column("sampled", "BOOLEAN", "", "Whether module calls were recorded, in a block of ten steps that was chosen "
+               "to stand for those around it. The first twenty steps after the attach and steps 100 to 109 are "
+               "recorded, too.", "agent", "An open step."),
         Column("samples", "BIGINT", "",
                "Size of the first dimension of the first tensor passed to the model, summed over the micro steps.",
                "first module call with gradients of each micro step",

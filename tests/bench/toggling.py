@@ -30,7 +30,7 @@ ASKED: tuple[tuple[str, ...], ...] = (
     ("query", "SELECT COUNT(*) FROM python.nccl_trace"),
     ("set", "backward=off"),
     ("query", "SELECT COUNT(*) FROM probe.collectives"),
-    ("set", "sample=5", "backward=on"),
+    ("set", "sample=8", "backward=on"),
     ("stack",),
     ("set", "sample=auto"),
 )

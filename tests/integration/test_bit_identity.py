@@ -20,7 +20,7 @@ QUERIES = (
     "SELECT * FROM probe.agents",
     "SELECT step, COUNT(*) FROM python.torch_trace GROUP BY step ORDER BY step DESC LIMIT 5",
 )
-SETTINGS = ("sample=2", "sample=1 backward=off", "backward=on", "sample=100", "sample=auto budget=5%")
+SETTINGS = ("sample=2", "sample=1 backward=off", "backward=on", "sample=128", "sample=auto budget=5%")
 
 
 RANKS, STEPS = 2, "120"

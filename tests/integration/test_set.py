@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from until import until
 
+from probe.agent.steps.sampling import Sampling, is_chosen
+from probe.streams import BARE
 from target import Probe, Start, Target
 
 BLOCKS = """
@@ -48,15 +50,15 @@ def target(job: Target, probe: Probe) -> Iterator[Target]:
 
 def test_sampled_blocks_are_complete_and_others_empty(target: Target, probe: Probe) -> None:
     assert "sample" in probe(target.pid, "set").stdout
-    probe(target.pid, "set", "sample=5")
+    assert "sample=5 is taken as 8" in probe(target.pid, "set", "sample=5").stderr
     begun = step(probe, target) // 10 + 2
     wait_for_step(probe, target, 10 * begun + 650)
     done = probe(target.pid, "query", "--format", "json", BLOCKS)
     blocks = {row["block"]: row for row in json.loads(done.stdout) if begun <= row["block"] < begun + 60}
-    assert sorted(blocks) == [block for block in range(begun, begun + 60) if block % 5 == 0]
+    assert sorted(blocks) == [block for block in range(begun, begun + 60) if is_chosen(block, 8)]
     # a root and its three modules forward and back, and the optimizer
     assert {(row["steps"], row["rows"]) for row in blocks.values()} == {(10, 90)}
-    assert "were not sampled (sample=5, now 10 of every 50 steps)" in done.stderr
+    assert "were not sampled (sample=8, now 10 of every 80 steps)" in done.stderr
     assert f"probe {target.pid} set sample=1" in done.stderr
 
 
@@ -70,10 +72,14 @@ def test_phases_of_unsampled_steps_are_timed_within_the_budget(
     before = recorded(probe, target)
     wait_for_step(probe, target, begun + 150)
     after = recorded(probe, target)
+    flags = Sampling()
+    flags.set({"sample": 8}, None)
+    blocks = range(begun // 10, begun // 10 + 600)
+    bare = ", ".join(str(block) for block in blocks if flags.begin_step(10 * block, 10**9, lambda: None)[0] & BARE)
     sql = f"""
         SELECT sampled, count(*) AS steps, count(backward_duration) AS backwards,
             count(optimizer_duration) AS optimizers
-        FROM python.step_trace WHERE step >= {begun} AND step // 10 % 50 <> 27 AND sampled IS NOT NULL
+        FROM python.step_trace WHERE step >= {begun} AND sampled IS NOT NULL AND step // 10 NOT IN ({bare})
         GROUP BY 1 ORDER BY 1
     """
     between, samples = records(probe, target, sql)
@@ -115,20 +121,20 @@ def test_overhead_compares_the_three_kinds_of_steps_and_is_null_while_there_are_
 def test_set_reaches_all_ranks_and_they_sample_the_same_blocks(start: Start, probe: Probe) -> None:
     job = start("loop.py", "--sleep", "0.001", ranks=2)
     probe("attach", job.pid)
-    done = json.loads(probe(job.pid, "set", "sample=10", "--format", "json").stdout)
-    assert [(row["rank"], row["sample"], row["every"]) for row in done] == [(0, "10", 10), (1, "10", 10)]
+    done = json.loads(probe(job.pid, "set", "sample=16", "--format", "json").stdout)
+    assert [(row["rank"], row["sample"], row["every"]) for row in done] == [(0, "16", 16), (1, "16", 16)]
     begun = step(probe, job) // 10 + 2
     wait_for_step(probe, job, 10 * begun + 300)
     steps = range(10 * begun, 10 * begun + 251)
     sql = f"SELECT rank, step FROM python.torch_trace WHERE step BETWEEN {steps[0]} AND {steps[-1]} GROUP BY ALL"
     recorded = {rank: {row["step"] for row in records(probe, job, sql) if row["rank"] == rank} for rank in (0, 1)}
-    assert recorded[0] == recorded[1] == {step for step in steps if step // 10 % 10 == 0}
+    assert recorded[0] == recorded[1] == {step for step in steps if is_chosen(step // 10, 16)} != set()
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["sample=3"], "1, 2, 5, 10, 20, 50, 100"),
+        (["sample=129"], "N from 1 to 128"),
         (["sampel=1"], "Did you mean sample?"),
         (["budget=-1"], "above 0"),
         (["backward=perhaps"], "on or off"),

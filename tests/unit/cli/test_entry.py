@@ -91,7 +91,7 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
         (["query", "-t", "1", "2", "SELECT 1"], "Put the SQL in quotes."),
         (["1", "detach", "2"], "Several endpoints: 1, 2. Give one."),
         (["1", "query", "-f", "x.sql", "SELECT 1"], "The SQL is given twice: in x.sql and as 'SELECT 1'. Give one."),
-        (["1", "set", "sample"], "sample= is not valid. Valid: auto, or one of"),
+        (["1", "set", "sample"], "sample= is not valid. Valid: auto, or N from 1 to 128"),
         (["eval"], "No code was given."),
         (["eval", "--rank", "0;3", "1"], "'0;3' is not a list of ranks. For example: --rank 0,3"),
         (["eval", "--timeout", "soon", "1"], "'soon' is not a valid number of seconds"),

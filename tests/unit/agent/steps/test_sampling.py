@@ -1,16 +1,19 @@
-"""Sampling: blocks of ten steps on the grid of the job's own numbers, thinned until the budget is kept."""
+"""Sampling: blocks of ten of the job's own steps, without a period, thinned until the budget is kept."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from probe import settings
 from probe.agent.steps import sampling as agent_sampling
-from probe.agent.steps.sampling import FIRST, Sampling
+from probe.agent.steps.sampling import FIRST, Sampling, is_chosen
 from probe.errors import UsageError
-from probe.streams import BARE, BLOCK, EVERY, SAMPLED, UNTIMED
+from probe.streams import BARE, BLOCK, EVERY, EXTRA, SAMPLED, UNTIMED
 
 MS = 1_000_000
 
@@ -42,7 +45,9 @@ def test_the_first_twenty_steps_are_all_sampled_wherever_the_attach_fell() -> No
     assert sampled(flags)[:FIRST] == list(range(1003, 1003 + FIRST))
 
 
-@pytest.mark.parametrize(("cost_us", "every"), [(0, 1), (140, 1), (150, 2), (700, 5), (1450, 10), (400_000, 100)])
+@pytest.mark.parametrize(
+    ("cost_us", "every"), [(0, 1), (140, 1), (150, 2), (570, 4), (700, 8), (1450, 16), (400_000, 128)]
+)
 def test_n_is_the_smallest_that_keeps_the_budget(cost_us: int, every: int) -> None:
     sampling = Sampling()
     # Steps take 100 ms; three times the measured cost goes unseen.  0.6 of 1 % is 600 µs; phase clocks take 15 of it.
@@ -70,23 +75,60 @@ def test_a_smaller_budget_samples_less() -> None:
     sampling = Sampling()
     flags_of(sampling, range(100), cost_ns=125_000)
     sampling.set({"budget_pct": 0.1}, 100 * MS)
-    assert sampling.every == 20
+    assert sampling.every == 16
 
 
 @pytest.mark.parametrize("every", EVERY)
-def test_every_nth_block_of_ten_is_sampled_whole_on_the_grid_of_the_jobs_steps(every: int) -> None:
+def test_of_every_window_of_n_blocks_one_is_sampled_whole(every: int) -> None:
     sampling = Sampling()
     sampling.set({"sample": every}, None)
-    flags = flags_of(sampling, range(7, 7 + 2000 * BLOCK))
-    assert sampled(flags) == [step for step in flags if (step // BLOCK - 10) % every == 0]
+    flags = flags_of(sampling, range(2560 * BLOCK))
+    blocks = [step // BLOCK for step in sampled(flags) if not flags[step] & EXTRA]
+    assert all(blocks.count(block) == BLOCK for block in {*blocks})
+    assert [block // every for block in sorted({*blocks})] == list(range(2560 // every))
+    extra = {step for step in flags if flags[step] & EXTRA}
+    assert extra == (set() if is_chosen(10, every) else set(range(100, 110)))
+
+
+def test_what_a_larger_n_samples_is_a_part_of_what_a_smaller_one_does() -> None:
+    for few, many in pairwise(EVERY[::-1]):
+        assert {b for b in range(-500, 5000) if is_chosen(b, few)} < {
+            b for b in range(-500, 5000) if is_chosen(b, many)
+        }
+
+
+def test_the_first_steps_count_as_extra_once_n_has_grown() -> None:
+    flags = flags_of(Sampling(), range(1003, 1203), cost_ns=50 * MS)
+    extra = [step for step, flag in flags.items() if flag & EXTRA]
+    assert extra and set(extra) <= set(sampled(flags)) and extra[-1] < 1003 + FIRST + BLOCK
+    assert all(not is_chosen(step // BLOCK, EVERY[-1]) for step in extra)
+
+
+@pytest.mark.parametrize("period", [50, 100, 128])
+def test_periodic_work_has_the_share_in_the_sampled_steps_that_it_has_in_all(period: int) -> None:
+    """Of 50,000 steps at 16, with work in every 50th, 100th or 128th step that is a third of the time."""
+    steps, errors = np.arange(50_000), list[float]()
+    blocks = np.array([is_chosen(block, 16) for block in range(5000)])
+    chosen = blocks[steps // BLOCK]
+    for offset in range(0, period, max(1, period // 20)):
+        heavy = (steps % period == offset) * period / 2
+        share = heavy.sum() / (heavy + 1).sum()
+        found = heavy[chosen].sum() / (heavy[chosen] + 1).sum()
+        of_blocks = heavy[chosen].reshape(-1, BLOCK).sum(axis=1)
+        error = of_blocks.std() / np.sqrt(len(of_blocks)) / BLOCK * (1 - share) ** 2
+        assert abs(found - share) <= 3 * error
+        errors.append(found - share)
+    assert abs(np.mean(errors)) <= 0.01
 
 
 @pytest.mark.parametrize("every", EVERY[1:])
-def test_one_block_in_fifty_is_bare_and_none_if_every_block_is_sampled(every: int) -> None:
+def test_one_block_in_64_is_bare_and_none_if_every_block_is_sampled(every: int) -> None:
     sampling = Sampling()
     sampling.set({"sample": every}, None)
-    flags = flags_of(sampling, range(5000))
-    assert sum(flag == BARE for flag in flags.values()) == 100
+    flags = flags_of(sampling, range(6400))
+    bare = [step // BLOCK for step, flag in flags.items() if flag == BARE]
+    assert len(bare) == 100 and [block // 64 for block in sorted({*bare})] == list(range(10))
+    assert len({block % 64 for block in bare}) > 5
     sampling.set({"sample": 1}, None)
     assert set(flags_of(sampling, range(5000)).values()) == {SAMPLED}
 
@@ -112,20 +154,25 @@ def test_agent_and_reader_accept_the_same_values(name: str, value: object) -> No
     sampling = Sampling()
     before = sampling.settings()
     try:
-        settings.checked_settings({name: value})
+        checked = settings.checked_settings({name: value})
     except UsageError as error:
         assert settings.VALID[name] in str(error)
         with pytest.raises(ValueError, match=name):
             sampling.set({"backward": False, name: value} if name != "backward" else {name: value}, None)
         assert sampling.settings() == before
     else:
-        sampling.set({name: value}, None)
-        assert sampling.settings()[name] == value
+        sampling.set(checked, None)
+        assert sampling.settings()[name] == checked[name]
 
 
 def test_agent_and_reader_use_the_same_constants() -> None:
-    assert agent_sampling.EVERY is settings.EVERY is EVERY == (1, 2, 5, 10, 20, 50, 100)
+    assert agent_sampling.EVERY is settings.EVERY is EVERY == (1, 2, 4, 8, 16, 32, 64, 128)
     assert agent_sampling.BLOCK is BLOCK == 10
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(1, 1), (3, 4), (5, 8), (100, 128), (128, 128), ("auto", "auto")])
+def test_other_numbers_are_taken_as_the_next_power_of_two(asked: object, taken: object) -> None:
+    assert settings.checked_settings({"sample": asked}) == {"sample": taken}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +191,8 @@ def test_settings_are_read_as_users_write_them(words: list[str], expected: dict[
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["sample=3"], "sample=3 is not valid. Valid: auto, or one of 1, 2, 5, 10, 20, 50, 100"),
+        (["sample=0"], "sample=0 is not valid. Valid: auto, or N from 1 to 128"),
+        (["sample=129"], "sample=129 is not valid"),
         (["sample="], "sample= is not valid"),
         (["budget=0"], "a number above 0"),
         (["budget=nan%"], "a number above 0"),
