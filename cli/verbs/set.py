@@ -24,11 +24,11 @@ COLUMNS = ("rank", "sample", "every", "budget_pct", "backward", "sampled_step_co
 def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> None:
     """Show or change how steps are sampled.
 
-    Modules are recorded in blocks of ten steps: with sample=1 in every block, with sample=N in every N-th (2, 5, 10,
-    20, 50, 100), with sample=auto in as many as keep the overhead under the budget. With backward=off the modules'
-    backward is not recorded: the whole pass is then one row, the root's. A change holds from the next step on; in a
-    loop without optimizer steps, such as inference, no step comes, and every call is recorded until detach.
-    probe.overhead has the cost of it all.
+    Modules are recorded in blocks of ten steps: with sample=1 in every block, with sample=N in one of N blocks (N is 2,
+    4, 8, … 128, or is taken as the next of these), with sample=auto in as many as keep the overhead under the budget.
+    Which block that is follows no period. With backward=off the modules' backward is not recorded: the whole pass is
+    then one row, the root's. A change holds from the next step on; in a loop without optimizer steps, such as
+    inference, no step comes, and every call is recorded until detach. probe.overhead has the cost of it all.
 
     \b
     Example:

@@ -1,13 +1,15 @@
 """Rows for clients, read out of the agents' memory by the server, so that the training does not even send them.
 
-Used by relay.  An agent whose memory cannot be read sends its rows itself.  Invariant: nothing here waits; a scan runs
-on credit, and what its client has not taken is at most what that allows.
+Used by relay.  An agent whose memory cannot be read sends its rows itself, and so do all until numpy is imported.
+Invariant: nothing here waits; a scan runs on credit, and what its client has not taken is at most what that allows.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import protocol as wire
@@ -22,6 +24,11 @@ _MOST_CREDIT = 4 * wire.CREDIT
 _MOST_TEMPLATE, _MOST_PATCHES = 4096, 64
 _ROWS_AT_ONCE = 1 << 16  # of a scan; what a job's recent steps have is less
 _REST_S_A_ROW = 1e-6  # after each further message: on a full machine the training waits for the core
+_READER, _ARROW = (
+    "probe.snapshot.memory_source",
+    "pyarrow",
+)  # with numpy; a tenth of a second, on a full machine seconds
+_IMPORTING_S = 0.02  # between two looks at what is being imported
 _CHANGED_LATER = {COLLECTIVES}  # the end of an operation is written in place: only the agent can show such rows whole
 
 
@@ -43,6 +50,27 @@ class _Running:
         self.touched = self.due = time.monotonic()
 
 
+class _Imports:
+    """Modules that are imported on a thread of their own when they are first asked for."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, bool | None] = {}
+
+    def found(self, name: str) -> bool | None:
+        """Whether it could be imported; None until that is known."""
+        if name not in self._found:
+            self._found[name] = None
+            Thread(target=self._import, args=(name,), daemon=True).start()
+        return self._found[name]
+
+    def _import(self, name: str) -> None:
+        try:
+            import_module(name)
+            self._found[name] = True
+        except ImportError:  # that this user cannot read, after an attach by root
+            self._found[name] = False
+
+
 class Scans:
     """take() each request; advance() after rest_s().  send: False if the client is gone or does not read."""
 
@@ -50,6 +78,8 @@ class Scans:
         self._agents, self._send = agents, send
         self._running: dict[Request, _Running] = {}
         self._rings: dict[bytes, RingReader | None] = {}
+        self._imports = _Imports()
+        self._waiting: dict[Request, tuple[Mapping[str, Any], list[bytes]]] = {}  # for pyarrow
 
     def take(self, request: Request, header: Mapping[str, Any], payload: list[bytes]) -> bool:
         """Whether the request was for this and is being answered; otherwise it is for the agent.
@@ -64,7 +94,7 @@ class Scans:
         if kind == wire.NEXT and running is not None:
             running.credit = min(running.credit + int(header["credit"]), _MOST_CREDIT)
             running.touched = time.monotonic()
-        elif kind == wire.CANCEL and running is not None:
+        elif kind == wire.CANCEL and (running is not None or of in self._waiting):
             self._fail(of, "interrupted", "cancelled")
         else:
             return False
@@ -72,12 +102,16 @@ class Scans:
 
     def rest_s(self, longest: float) -> float:
         """For how long nothing is to be sent."""
+        if self._waiting:
+            return min(longest, _IMPORTING_S)
         now = time.monotonic()
         rests = (running.due - now for running in self._running.values() if running.credit > 0)
         return max(0.0, min(rests, default=longest))
 
     def advance(self) -> None:
         """Send one message of each scan that has credit and has rested."""
+        for request, (header, payload) in list(self._waiting.items()):
+            self._begin_late(request, header, payload)
         now = time.monotonic()
         for request, running in [each for each in self._running.items() if each[1].credit > 0 and each[1].due <= now]:
             try:
@@ -105,17 +139,23 @@ class Scans:
     def drop(self, client: Any) -> None:
         """The client is gone."""
         self._running = {request: one for request, one in self._running.items() if request.client != client}
+        self._waiting = {request: one for request, one in self._waiting.items() if request.client != client}
 
     def _begin(self, request: Request, header: Mapping[str, Any], payload: list[bytes]) -> bool:
-        ring = self._ring(request.agent)
         stream = str(header["stream"])
         slots = self._agents.slots(request.agent, stream)
-        if ring is None or slots is None or stream in _CHANGED_LATER:
+        if slots is None or stream in _CHANGED_LATER:
             return False
-        own = sum(each.client == request.client for each in self._running)
-        if own >= _MOST_PER_CLIENT or len(self._running) >= _MOST:
+        own = sum(each.client == request.client for each in (*self._running, *self._waiting))
+        if own >= _MOST_PER_CLIENT or len(self._running) + len(self._waiting) >= _MOST:
             self._fail(request, "agent", f"{own} scans of this client are running already")
             return True
+        if not payload and None in (self._imports.found(_READER), self._imports.found(_ARROW)):
+            self._waiting[request] = header, payload
+            return True
+        ring = self._ring(request.agent)
+        if ring is None:
+            return False
         first = ring.first(stream, slots, int(header["first"]), int(header["last"]), header.get("since"))
         if first is None and payload:  # the agent knows which is its last row
             return False
@@ -126,7 +166,20 @@ class Scans:
         self._running[request] = _Running(messages, int(header["credit"]))
         return True
 
+    def _begin_late(self, request: Request, header: Mapping[str, Any], payload: list[bytes]) -> None:
+        """Begin a scan that has waited for an import, or go on waiting."""
+        del self._waiting[request]
+        try:
+            begun = self._begin(request, header, payload)
+        except (LookupError, TypeError, ValueError, OSError) as error:
+            self._fail(request, "protocol", f"bad request: {type(error).__name__}: {error}")
+        else:
+            if not begun:
+                self._fail(request, "gone", "its memory cannot be read")
+
     def _ring(self, agent: bytes) -> RingReader | None:
+        if not self._imports.found(_READER):
+            return None
         if agent not in self._rings:
             pid = self._agents.pid(agent)
             self._rings[agent] = None if pid is None else _ring_of(pid, agent.decode())
@@ -134,14 +187,13 @@ class Scans:
 
     def _fail(self, request: Request, code: str, message: str) -> None:
         self._running.pop(request, None)
+        self._waiting.pop(request, None)
         self._send(request, [wire.encode(wire.ERROR, code=code, message=message)])
 
 
 def _ring_of(pid: int, id: str) -> RingReader | None:
-    try:
-        from ..snapshot.memory_source import RingReader  # with numpy, once somebody wants rows
-    except ImportError:  # that this user cannot read, after an attach by root
-        return None
+    from ..snapshot.memory_source import RingReader
+
     return RingReader.of(pid, id)
 
 

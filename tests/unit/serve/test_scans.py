@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,9 +74,42 @@ def test_a_client_without_a_template_gets_columns(one: tuple[FakeAgent, Serving]
     assert not [request for request in one[0].requests if request["kind"] == wire.SCAN]
 
 
-def test_our_own_client_gets_what_the_agent_would_send(
-    one: tuple[FakeAgent, Serving], monkeypatch: pytest.MonkeyPatch
+def test_while_libraries_are_imported_others_are_answered(
+    one: tuple[FakeAgent, Serving], socket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On a full machine that takes seconds; the agents themselves send the rows that have a template meanwhile."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow_import(name: str) -> Any:
+        begun.set()
+        assert may_end.wait(30)
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(scans, "import_module", slow_import)
+    agent = one[0].facts["id"].encode()
+    raw = {"kind": wire.SCAN, "stream": "spans", "first": 1, "last": 20_000, "credit": 64}
+    try:
+        socket.send_multipart([b"raw", agent, json.dumps(raw).encode()])
+        assert begun.wait(10)
+        _, end = scan(socket, one[0], b"template", patch=[])
+        assert end["kind"] == wire.END and [request["kind"] for request in one[0].requests].count(wire.SCAN) == 1
+        snapshot = {"kind": wire.SNAPSHOT}
+        socket.send_multipart([b"2", agent, json.dumps(snapshot).encode()])
+        id, _, said = socket.recv_multipart()
+        assert (id, json.loads(said)["kind"]) == (b"2", wire.AT)
+    finally:
+        may_end.set()
+    rows = 0
+    while json.loads((answer := socket.recv_multipart())[2])["kind"] == wire.ROWS:
+        assert answer[0] == b"raw"
+        rows += json.loads(answer[2])["rows"]
+    assert rows == 20_000 and json.loads(answer[2])["kind"] == wire.END
+
+
+def test_our_own_client_gets_what_the_agent_would_send(
+    one: tuple[FakeAgent, Serving], socket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan(socket, one[0])  # until it has imported what it needs, the agent does send
     read: list[str] = []
     take = scans.Scans.take
 
