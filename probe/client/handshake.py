@@ -58,6 +58,17 @@ def greet(client: Client, timeout: float) -> None:
     raise nobody([call.error for call in calls])
 
 
+def go_around_servers(client: Client, links: Iterable[AgentLink], timeout: float) -> None:
+    """Ask those of these agents that are on this host at their own sockets from now on: a server does not answer.
+
+    Who does not answer there either is silent.
+    """
+    served = [link for link in links if link.address.pid and link.route is not None and not link.asked_directly]
+    for link in served:
+        link.route = client.link(link.address).route
+    _hello(client, served, timeout)
+
+
 def _hello(client: Client, links: list[AgentLink], timeout: float) -> list[Call]:
     stopped = [link for link in links if link.stopped]
     time.sleep(_MOMENT_S if stopped else 0)

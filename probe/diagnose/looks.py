@@ -17,6 +17,7 @@ from .. import protocol as wire
 from ..arrays.arrow import table_of
 from ..attach.gil_holder import describe_gil_holder
 from ..client.client import AgentLink, Client, Header
+from ..client.handshake import go_around_servers
 from ..derive.partition import Partition
 from ..errors import SilentError
 from ..host.process_status import thread_ids
@@ -88,11 +89,12 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
 
 
 def _listen_again(client: Client, look: _Look, patience: float) -> None:
-    """Give those a second chance that have not answered: a machine may stall for a second or two."""
-    mute = [link for link in client.links if link.silent and not link.gone and not link.stopped]
-    if mute:
+    """Give those a second chance that have not answered, without their server: on a full machine that may stall."""
+    lacking = [link for link in client.links if link not in look.headers and link.route is not None]
+    if mute := [link for link in lacking if not link.gone and not link.stopped]:
         client.forgive()
-        again = _look(client, mute, patience, [])
+        go_around_servers(client, mute, patience)
+        again = _look(client, [link for link in mute if not link.silent], patience, [])
         look.headers.update(again.headers)
         look.threads.update(again.threads)
 

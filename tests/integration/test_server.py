@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from until import until
 
-from probe import keys
+from probe import connect, keys
 from probe.host import agent_memory
 from probe.host.facts import Facts
 from probe.host.processes import read_stat
@@ -191,6 +191,17 @@ def test_a_server_that_does_not_answer_is_passed_by(job: Target, probe: Probe) -
         assert f"[silent] {endpoint} does not answer." in said
     finally:
         os.kill(server, signal.SIGCONT)
+
+
+def test_a_server_that_stalls_does_not_make_a_job_look_hung(job: Target) -> None:
+    server, _ = server_of(job.pid), endpoint_of(job.pid)
+    with connect(str(job.pid), timeout=1.0) as connection:
+        os.kill(server, signal.SIGSTOP)
+        try:
+            report = connection.hang()
+        finally:
+            os.kill(server, signal.SIGCONT)
+    assert (report.code, report.hung) == ("unknown", False) and "is blocked in <module>" in report.verdict, report
 
 
 def test_it_gives_up_what_it_does_not_need(job: Target) -> None:
