@@ -90,6 +90,10 @@ def test_of_every_window_of_n_blocks_one_is_sampled_whole(every: int) -> None:
     assert extra == (set() if is_chosen(10, every) else set(range(100, 110)))
 
 
+def test_the_steps_that_people_look_at_are_sampled_up_to_a_large_n() -> None:
+    assert all(is_chosen(block, every) for block in (10, 20) for every in EVERY if every <= 16)
+
+
 def test_what_a_larger_n_samples_is_a_part_of_what_a_smaller_one_does() -> None:
     for few, many in pairwise(EVERY[::-1]):
         assert {b for b in range(-500, 5000) if is_chosen(b, few)} < {
