@@ -53,5 +53,5 @@ TABLE = Table(
     taps=("compile",),
     question="What was compiled again and again, and why?",
     example="SELECT rank, function, COUNT(*) AS times, ROUND(SUM(duration), 3) AS seconds, MAX(reason) AS for_instance "
-    "FROM python.compile_trace WHERE recompile GROUP BY ALL ORDER BY seconds DESC, ALL",
+    "FROM python.compile_trace WHERE recompile GROUP BY ALL ORDER BY seconds DESC",
 )  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from until import until
 
+from probe.tables.compile_trace import TABLE
 from target import Probe, Start
 
 pytest.importorskip("torch")
@@ -53,4 +54,5 @@ def test_compilations_before_and_after_the_attach_are_rows(start: Start, probe: 
     steps = [int(str(each["step"])) for each in later]
     assert steps == sorted(steps) and len(set(steps)) == len(steps)
     assert all(0 < float(str(each["duration"])) < 60 and not each["failed"] for each in rows())
+    assert "scaled" in probe(job.pid, "query", TABLE.example).stdout
     assert first["file"] == str(script) and first["line"] in (7, 8)

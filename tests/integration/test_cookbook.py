@@ -25,6 +25,7 @@ pytestmark = pytest.mark.timeout(240)  # the first of them waits for the job to 
 DOCS = Path(__file__).parents[2] / "docs"
 STEPS = 50  # that all ranks have sampled
 NEEDS_A_DEVICE = ("host.gpu_trace",)
+TESTED_ELSEWHERE = {"python.compile_trace"}  # this job compiles nothing
 
 
 def module(name: str) -> ModuleType:
@@ -78,7 +79,7 @@ def test_a_recipe_returns_the_columns_that_are_shown(title: str, recorded: Conne
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_the_example_of_a_table_returns_rows(table: Table, recorded: Connection) -> None:
     result = recorded.query(table.example)
-    assert result.num_rows > 0 or table.name in NEEDS_A_DEVICE
+    assert result.num_rows > 0 or table.name in {*NEEDS_A_DEVICE, *TESTED_ELSEWHERE}
     assert recorded.query(f"SELECT * FROM {table.name} LIMIT 0").column_names == [each.name for each in table.columns]
 
 
