@@ -58,11 +58,10 @@ def _pieces(value: Any, limit: int, around: tuple[int, ...]) -> Iterator[str]:
         left, right = _BRACKETS[kind]
         yield left
         around, begun = (*around, id(value)), False
-        for each in value:
+        for parts in value.items() if kind is dict else zip(value):
             yield ", " if begun else ""
             begun = True
-            yield from _pieces(each, limit, around)
-            if kind is dict:
-                yield ": "
-                yield from _pieces(value[each], limit, around)
+            for place, part in enumerate(parts):
+                yield ": " if place else ""
+                yield from _pieces(part, limit, around)
         yield f",{right}" if kind is tuple and len(value) == 1 else right

@@ -64,10 +64,9 @@ def check(text: str) -> None:
         kinds = [each.type.name for each in duckdb.extract_statements(text)]
     except duckdb.Error:  # the query itself reports this better
         return
-    if (
-        kinds and kinds[-1] in _WITHOUT_EFFECT and "ATTACH" not in kinds[:-1]
-    ):  # DuckDB 1 turns PIVOT into a CREATE and a SELECT
-        what = kinds[-1].replace("_", " ")
+    *before, last = kinds or [""]  # DuckDB 1 turns PIVOT into a CREATE and a SELECT
+    if last in _WITHOUT_EFFECT and "ATTACH" not in before:
+        what = last.replace("_", " ")
         raise QueryError(
             f"{what} has no effect: each query sees a fresh snapshot of the job and nothing else.",
             "Use one statement: WITH name AS (SELECT …) SELECT …",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from .. import protocol as wire
@@ -85,8 +86,8 @@ class Waiting:
             return ""
         frames = _helpers(thread.frames)
         known = self._seen.get(link, frames)
-        same = next((at for at, (a, b) in enumerate(zip(frames, known, strict=False)) if _code(a) != _code(b)), None)
-        self._seen[link] = frames = frames[:same] or frames[:1]
+        same = takewhile(lambda pair: _code(pair[0]) == _code(pair[1]), zip(frames, known, strict=False))
+        self._seen[link] = frames = [frame for frame, _ in same] or frames[:1]
         meant = [frame for frame in frames if not short(frame.file).startswith(_NEVER_MEANT)] or frames
         return f"{'compiling ' * thread.is_compiling}in {meant[-1]}" if meant else ""
 

@@ -101,18 +101,20 @@ class Alignment:
         """
         begun, pause_s = time.monotonic(), _PAUSE_S
         while True:
-            self._refresh()
+            answered = self._refresh()
             self.align()
             unknown = [link for link in links if may_change(link)]
-            lost = [link for link in links if link in self.lost]
+            mute = [link for link in unknown if link not in answered]
+            lost = mute or [link for link in links if link in self.lost]
             if not unknown and not lost:
                 return
-            on_late(unknown)
-            if unknown:
+            on_late([link for link in unknown if link in answered])
+            if unknown and not mute:
                 begun = time.monotonic()
             elif time.monotonic() > begun + self._timeout:
                 ranks = ", ".join(str(link.rank) for link in lost)
                 why = f"The steps of rank {ranks} cannot be matched to those of the others."
+                why = f"No step since the attach on rank {ranks}, which does not answer." if mute else why
                 raise EvalError(why, "Run it with --now.", "no-step")
             time.sleep(pause_s)
             pause_s = min(_MOST_PAUSE_S, pause_s * _LONGER)
@@ -120,15 +122,18 @@ class Alignment:
     def _answering(self) -> list[AgentLink]:
         return [link for link in self._client.links if not link.silent]
 
-    def _refresh(self) -> None:
-        refresh(self._client, self._answering(), time.monotonic() + self._timeout)
+    def _refresh(self) -> list[AgentLink]:
+        return refresh(self._client, self._answering(), time.monotonic() + self._timeout)
 
 
-def refresh(client: Client, links: Sequence[AgentLink], deadline: float) -> None:
-    """Take the facts of those agents that answer as they are now."""
+def refresh(client: Client, links: Sequence[AgentLink], deadline: float) -> list[AgentLink]:
+    """Take the facts of those agents that answer, as they are now; which do."""
+    answered = []
     for call in client.ask(wire.HELLO, deadline, links, protocol=wire.PROTOCOL):
         if call.answer is not None:
             call.link.facts = call.answer["facts"]
+            answered.append(call.link)
+    return answered
 
 
 def may_change(link: AgentLink) -> bool:

@@ -187,6 +187,39 @@ def test_ranks_that_do_not_step_since_their_attach_are_named(agent: Make, connec
     assert (caught.value.code, made[0].ran_at) == ("no-step", [])
 
 
+def test_a_rank_that_falls_silent_before_its_first_step_is_not_waited_for_for_ever(
+    agent: Make, connected: Connect
+) -> None:
+    made = [agent(rank, world_size=2, distributed=True) for rank in (0, 1)]
+    made[0].boundary(0, 4)
+    connection = connected(*made, timeout=0.5)
+    made[1].deaf.add("hello")
+    begun = time.monotonic()
+    with pytest.raises(EvalError, match=r"No step since the attach on rank 1, which does not answer\.") as caught:
+        connection.eval("1")
+    assert caught.value.code == "no-step" and time.monotonic() - begun < 10
+
+
+def test_only_what_a_job_has_been_in_all_the_time_is_told(
+    ranks: list[FakeAgent], connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper that it has called meanwhile is not."""
+    names, said = iter(["main validate", "main validate log", "main validate"]), list[str]()
+
+    def stacks(agent: FakeAgent, key: Key) -> None:
+        functions = next(names, "main validate").split()
+        frames = [["train.py", 7, function] for function in reversed(functions)]
+        thread = {"ident": 1, "native_id": 1, "name": "MainThread", "is_main": True, "frames": frames, "cut": 0}
+        agent.server.reply(key, wire.FRAMES, threads=[thread])
+
+    ranks[0].on_go = lambda agent, key, count: None
+    ranks[0].facts["last_step_ns"] = time.monotonic_ns() - 42 * 10**9
+    ranks[0].server.handlers[wire.STACKS] = lambda key, request, payload: stacks(ranks[0], key)
+    with pytest.raises(EvalError, match="it is in validate "):
+        connected(*ranks).eval("1", timeout=3, on_output=lambda who, stream, text: said.append(text))
+    assert len(said) == 1 and "is in validate (train.py:7)" in said[0]
+
+
 def test_a_step_that_only_some_ranks_ran_is_an_error(ranks: list[FakeAgent], connected: Connect) -> None:
     def late(agent: FakeAgent, key: Key, count: int) -> None:
         time.sleep(0.1)
