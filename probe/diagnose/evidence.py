@@ -59,6 +59,10 @@ class RankEvidence:
         return (self.running or 0) >= BUSY
 
     @property
+    def children_work(self) -> bool:
+        return (self.below or 0) >= BUSY
+
+    @property
     def moves_bytes(self) -> bool:
         return self.moved_bytes >= _MOVED_BYTES
 
@@ -68,7 +72,7 @@ class RankEvidence:
 
         A thread that waits for a device uses a whole core, so that alone says nothing where there is one.
         """
-        works = (self.is_busy and not self.on_device) or (self.below or 0) >= BUSY
+        works = (self.is_busy and not self.on_device) or self.children_work
         return works or self.moved or self.rows > 0 or self.moves_bytes
 
     @property

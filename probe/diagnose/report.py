@@ -49,8 +49,10 @@ def does(one: RankEvidence) -> str:
             return f"is compiling in {where}"
         if one.is_busy or one.moved:
             how = "running"
-        elif one.is_alive:
-            how = "reading or writing" if one.moves_bytes else "waiting for child processes"
+        elif one.moves_bytes:
+            how = "reading or writing"
+        elif one.children_work:
+            how = "waiting for child processes"
         else:
             how = "waiting" if one.is_idle else "blocked"
         return f"is {how} in {where}"

@@ -31,7 +31,7 @@ from .subquery_folding import MaxStep, fold
 from .table_scan import TableScan
 
 # what DuckDB proposes among its own tables
-_NOT_OURS = re.compile(r'\nDid you mean "(?:information_schema\.|pg_|duckdb_|sqlite_)[^"]*"\?')
+_NOT_OURS = re.compile(r'\nDid you mean "(?:main\.)?(?:information_schema\.|pg_|duckdb_|sqlite_)[^"]*"\?')
 _UNKNOWN_TABLE = re.compile(r"Table with name (\S+) does not exist")
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:not )?found|does not have a column named "([^"]+)"')
 

@@ -9,7 +9,7 @@ import pytest
 
 from probe.diagnose.evidence import Evidence, RankEvidence
 from probe.diagnose.hang import judge
-from probe.diagnose.report import plural
+from probe.diagnose.report import does, plural
 from probe.snapshot.flight_recorder import Entry, Pending
 from probe.snapshot.stacks import Frame, Thread
 
@@ -111,6 +111,21 @@ def test_a_rank_that_computes_is_reported_as_running() -> None:
     assert (report.code, report.hung, report.ranks) == ("slow", False, (1,))
     told = "Slow, but alive: rank 1 is running in main (train.py:7); the others wait. No step has ended for 30.0 s."
     assert report.verdict == told and report.stacks and report.next == ["probe 3999 stack"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        ({"running": 1.0}, "running"),
+        ({"moved": True}, "running"),
+        ({"moved_bytes": 50 << 20}, "reading or writing"),
+        ({"below": 0.9}, "waiting for child processes"),
+        ({"rows": 12}, "blocked"),  # it sleeps between two calls
+        ({}, "blocked"),
+    ],
+)
+def test_what_a_rank_does_is_told_by_what_was_seen(seen: dict[str, Any], told: str) -> None:
+    assert does(rank(0, **seen)) == f"is {told} in main (train.py:7)"
 
 
 def test_a_silent_rank_is_inspected_from_outside() -> None:

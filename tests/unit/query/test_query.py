@@ -414,3 +414,12 @@ def test_the_steps_are_aligned_once_for_a_connection_and_its_first_query(agent: 
         one.train(3, group_seq=0)
     connected(*ranks).query("SELECT 1")
     assert [request["kind"] for request in ranks[0].requests].count("scan") == 1
+
+
+@pytest.mark.parametrize("table", ["python.compile_trac", "probe.agent", "python.torch_tracs"])
+def test_an_unknown_table_is_not_compared_with_those_of_duckdb(
+    trained: FakeAgent, connected: Connect, table: str
+) -> None:
+    with pytest.raises(QueryError) as caught:
+        connected(trained).query(f"SELECT * FROM {table}")
+    assert "Did you mean" not in str(caught.value) and f"Nearest: {table[:-1]}" in str(caught.value)
