@@ -73,6 +73,7 @@ class Attempt:
         if late := [call.link.number for call, rank in self._ranks.items() if not rank.armed]:
             raise SilentError(f"Rank {', '.join(late)} does not answer: nothing was run.")
         self._round_trip = time.monotonic() - begun
+        self._waiting.armed()
 
     def go(self) -> None:
         """Let it run: at once, at each rank's next boundary, or at one step of the job."""

@@ -31,9 +31,15 @@ class Waiting:
 
     def __init__(self, client: Client, timeout: float | None, on_output: OnOutput | None) -> None:
         self._client, self._timeout, self._on_output = client, timeout, on_output
-        self._begun = time.monotonic()
+        self._begun, self._is_armed = time.monotonic(), False
         self._seen: dict[AgentLink, list[Frame]] = {}  # the frames that it was in at every look
         self._told, self._told_at = "", 0.0
+
+    def armed(self) -> None:
+        """All ranks have the snippet: the time counts from here, unless it has already been told of a wait."""
+        if not self._is_armed and not self._told:
+            self._begun = time.monotonic()
+        self._is_armed = True
 
     @property
     def end(self) -> float | None:

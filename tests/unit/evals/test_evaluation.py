@@ -200,6 +200,20 @@ def test_a_rank_that_falls_silent_before_its_first_step_is_not_waited_for_for_ev
     assert caught.value.code == "no-step" and time.monotonic() - begun < 10
 
 
+def test_the_time_counts_from_when_all_ranks_have_the_snippet(
+    ranks: list[FakeAgent], connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full machine it takes a while to send it."""
+    arm = attempt.Attempt.arm
+
+    def slowly(self: Any, links: Any) -> None:
+        time.sleep(0.6)
+        arm(self, links)
+
+    monkeypatch.setattr(attempt.Attempt, "arm", slowly)
+    assert [result.ok for result in connected(*ranks).eval("1", timeout=0.5)] == [True, True]
+
+
 def test_only_what_a_job_has_been_in_all_the_time_is_told(
     ranks: list[FakeAgent], connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
