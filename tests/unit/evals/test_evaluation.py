@@ -207,11 +207,15 @@ def test_the_time_counts_from_when_all_ranks_have_the_snippet(
     arm = attempt.Attempt.arm
 
     def slowly(self: Any, links: Any) -> None:
-        time.sleep(0.6)
+        time.sleep(1.2)
         arm(self, links)
 
+    def runs(agent: FakeAgent, key: Key, count: int) -> None:
+        threading.Timer(0.2, lambda: agent.server.post(key, wire.DONE, ok=True, count=count)).start()
+
+    ranks[0].on_run = ranks[1].on_run = runs
     monkeypatch.setattr(attempt.Attempt, "arm", slowly)
-    assert [result.ok for result in connected(*ranks).eval("1", timeout=0.5)] == [True, True]
+    assert [result.ok for result in connected(*ranks).eval("1", timeout=1)] == [True, True]
 
 
 def test_only_what_a_job_has_been_in_all_the_time_is_told(
