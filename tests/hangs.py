@@ -25,7 +25,7 @@ class Job:
     """The launcher and its two ranks."""
 
     def __init__(self, kind: str, recorder: bool = True) -> None:
-        command = [sys.executable, str(TARGETS / "launcher.py"), "2", str(TARGETS / "hanging.py"), kind, "150"]
+        command = [sys.executable, str(TARGETS / "launcher.py"), "2", str(TARGETS / "hanging.py"), kind, "80"]
         self.launcher = subprocess.Popen(
             command,
             env=os.environ if recorder else os.environ | {"TORCH_FR_BUFFER_SIZE": "0"},
@@ -61,6 +61,9 @@ class Job:
         until(lambda: set(states(pid)) == {"T"})
 
     def end(self) -> None:
+        """Once or twice."""
+        if self.launcher.poll() is not None:
+            return
         for pid in self.ranks():
             os.kill(pid, signal.SIGKILL)
         self.launcher.kill()

@@ -67,7 +67,7 @@ def test_without_torchs_recorder_a_mismatch_is_found_in_the_rows(jobs: dict[str,
 
 
 def test_a_training_that_is_stuck_in_another_thread_is_found_there(start: Start, probe: Probe) -> None:
-    job = start("pausing.py", "0", "150", ready="pauses")
+    job = start("pausing.py", "0", "80", ready="pauses")
     probe("attach", job.pid)
     job.wait_for("stands")
     time.sleep(QUIET_S)
