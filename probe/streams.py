@@ -74,6 +74,9 @@ BARE = 1 << 12  # steps: no tap was installed except the one that counts steps
 UNTIMED = 1 << 13  # steps: so short that engine and optimizer were not timed
 EXTRA = 1 << 15  # steps: sampled, but not in a block that stands for those around it
 BLOCKING = 1 << 14  # collectives: the issuing thread waited for its end at once
+EVAL_MODE = 1 << 16  # forwards: the module was not in training mode
+NO_GRAD = 1 << 17  # forwards: autograd was off
+ITERATOR = 1 << 18  # loads: not a batch, but the making of an iterator, which starts its workers
 
 # Sampling records module calls in one of N blocks of BLOCK steps, N one of EVERY.
 BLOCK = 10

@@ -1,7 +1,8 @@
 """The number of samples a step trained on: the first dimension of the model's input, once per micro step.
 
 The forward tap checks `waiting` at each call; the engine's tap and the boundary mark where a micro step begins.
-Invariant: exactly one call per micro step counts, the first one on the training thread that records gradients.
+Invariant: exactly one call per micro step counts, the first one on the training thread that records gradients, of a
+module in training mode; where there is none, as in a job that trains in eval mode, the last one before the pass.
 """
 
 from __future__ import annotations
@@ -24,21 +25,30 @@ class SampleCount:
         self._sum = 0
         self._known = True
         self._passes: list[None] = []
+        self._in_eval_mode: int | None = None  # the size of the last call that may be a validation's
 
-    def count(self, args: Any, kwargs: Any) -> None:
+    def count(self, module: Any, args: Any, kwargs: Any) -> None:
         """The forward tap calls this while `waiting` holds an element: this call may be the one that counts."""
         torch = sys.modules["torch"]
         if not torch.is_grad_enabled() or get_ident() != self.thread:
             return  # an evaluation, or a call on another thread
         if torch._C._get_tracing_state() is not None:
             return  # while tracing, reading a size would add an operation to the graph
-        self.waiting.pop()
         size = _first_size((args, kwargs), torch.Tensor, _MAX_DEPTH)
+        if module.training:
+            self.waiting.pop()
+            self._add(size)
+        else:
+            self._in_eval_mode = size
+
+    def _add(self, size: int) -> None:
         self._sum += size
         self._known = self._known and size > 0
 
     def pass_begins(self) -> None:
         """The engine's tap calls this; forwards recomputed inside a pass do not begin a micro step."""
+        if self.waiting and self._in_eval_mode is not None:
+            self._add(self._in_eval_mode)
         self._passes.append(None)
         self.waiting.clear()
 
@@ -55,6 +65,7 @@ class SampleCount:
         return found
 
     def _wait(self) -> None:
+        self._in_eval_mode = None
         self.waiting[:] = [None]
 
 

@@ -1,7 +1,8 @@
 """Batches: the wait in a DataLoader's __next__, and the number of batches ready; its entry is a boundary for C loops.
+The making of an iterator, in a DataLoader's __iter__, has a row, too.
 
-This works on loops that are already running, because the method is swapped on the class of all iterators.
-Invariant: the job gets what torch's own __next__ returns or raises.
+This works on loops that are already running, because the methods are swapped on the classes of all loaders.
+Invariant: the job gets what torch's own methods return or raise.
 """
 
 from __future__ import annotations
@@ -12,37 +13,42 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from ...streams import BARE, FAILED, LOADS
+from ...streams import BARE, FAILED, ITERATOR, LOADS
 from ..job_signals import raised_by_handler
 from ..names.modules import Modules
 from ..names.namespace import attributes
 from ..names.variable_names import readable, variable_name
 from .tap import ReportFault, Tap, TapContext
 
-_TO_THE_JOB = 4  # frames from _name() to the frame that takes the batch
+_TO_THE_JOB = 4  # frames from _name() to the frame that takes the batch, or makes the iterator
 _SEARCHES = 64  # searches for names, at 0.1 ms each; a job that keeps making loaders has more loaders than names
 
 
 class Loader(Tap):
-    """Swaps __next__ on the class of all iterators."""
+    """Swaps __next__ on the class of all iterators, and __iter__ on that of all loaders."""
 
     name, off_after = "loader", ("loader",)
 
     def __init__(self, context: TapContext) -> None:
         dataloader_py = sys.modules.get("torch.utils.data.dataloader")
-        self._class: Any = getattr(dataloader_py, "_BaseDataLoaderIter", None)
-        if self._class is None:
+        iterator_class: Any = getattr(dataloader_py, "_BaseDataLoaderIter", None)
+        self._swaps: list[tuple[Any, str, Any, Any]] = []
+        if iterator_class is None:
             self.why_off = "the process has not imported torch.utils.data"
             return
-        self._original = self._class.__next__
-        known = Loaders(context.modules, dataloader_py.DataLoader)  # type: ignore[union-attr]
-        self._wrapped = _wrap(self._original, context, known.serial, context.reporter(self.name))
+        loader_class = dataloader_py.DataLoader  # type: ignore[union-attr]
+        of_torch = iterator_class.__next__, loader_class.__iter__
+        known = context, Loaders(context.modules, loader_class).serial, context.reporter(self.name)
+        self._swaps = [
+            (iterator_class, "__next__", of_torch[0], _wrap(of_torch[0], *known)),
+            (loader_class, "__iter__", of_torch[1], _wrap_iter(of_torch[1], *known, iterator_class)),
+        ]
 
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
-        if self._class is not None:
-            old, new = (self._wrapped, self._original) if flags & BARE else (self._original, self._wrapped)
-            if self._class.__next__ is old:
-                self._class.__next__ = new
+        for owner, name, original, wrapped in self._swaps:
+            old, new = (wrapped, original) if flags & BARE else (original, wrapped)
+            if getattr(owner, name) is old:
+                setattr(owner, name, new)
 
 
 class Loaders:
@@ -56,19 +62,26 @@ class Loaders:
         self._serial_of = modules.serials.get
         self._searches = _SEARCHES
         self._unnamed: set[int] = set()
+        self._workers: dict[int, Any] = {}  # of each serial: how it loads
+        modules.dicts_by_serial.append(self._workers)
 
-    def serial(self, iterator: Any) -> int:
+    def serial(self, iterator: Any, is_new: bool = False) -> int:
+        """is_new: the iterator has just been made, maybe with other workers than the one before."""
         sampler = iterator._index_sampler
         serial = self._serial_of(id(sampler)) or self._serial_of(id(iterator))
-        if serial is None:
+        before = serial or 0
+        if serial is None or (is_new and self._workers.get(serial) != _workers(iterator)):
             fields = _fields(iterator, sampler, self._type.__name__)
             try:
                 serial = self._modules.meet_loader(sampler, fields)
             except TypeError:  # a list of batches cannot be referenced weakly
                 serial = self._modules.meet_loader(iterator, fields)
             self._unnamed.add(serial)
+            self._workers.pop(before, None)
+            self._workers[serial] = _workers(iterator)
         if self._unnamed and serial in self._unnamed and readable():
-            self._unnamed.discard(serial)
+            if not is_new:  # a variable will hold the iterator only when it is used
+                self._unnamed.discard(serial)
             if self._searches > 0:
                 self._searches -= 1
                 self._name(serial, iterator, sampler)
@@ -88,6 +101,7 @@ class Loaders:
                 raise
             name = None
         if name is not None:
+            self._unnamed.discard(serial)
             self._modules.log_loader(serial, _fields(iterator, sampler, name))
 
 
@@ -95,10 +109,16 @@ def _fields(iterator: Any, sampler: Any, name: str) -> dict[str, Any]:
     size = dict(attributes(sampler)).get("batch_size") if iterator._auto_collation else None
     return {
         "name": name,
+        **_workers(iterator),
+        "batch_size": size if type(size) is int else None,
+    }
+
+
+def _workers(iterator: Any) -> dict[str, Any]:
+    return {
         "num_workers": int(iterator._num_workers),
         "pin_memory": bool(iterator._pin_memory),
         "prefetch_factor": getattr(iterator, "_prefetch_factor", None),
-        "batch_size": size if type(size) is int else None,
     }
 
 
@@ -128,6 +148,28 @@ def _wrap(original: Any, context: TapContext, serial_of: Callable[[Any], int], r
         return batch
 
     return __next__
+
+
+def _wrap_iter(
+    original: Any, context: TapContext, serial_of: Callable[..., int], report_fault: ReportFault, of_torch: Any
+) -> Any:
+    clock, ident, append = perf_counter_ns, get_ident, context.streams[LOADS].append
+
+    def record(iterator: Any, start: int) -> None:
+        end = clock()
+        try:
+            if of_torch in type(iterator).__mro__:
+                append(start, end, serial_of(iterator, True), -1, -1, ident(), ITERATOR)
+        except Exception as error:  # the iterator is the user's: no exception may escape
+            report_fault(error)
+
+    def __iter__(self: Any) -> Any:
+        start = clock()
+        iterator = original(self)
+        record(iterator, start)
+        return iterator
+
+    return __iter__
 
 
 def _batches_ready(iterator: Any) -> tuple[int, int]:

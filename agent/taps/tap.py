@@ -20,6 +20,7 @@ from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
 
+CurrentEval = Callable[[int], Evaluation | None]  # of a thread
 ReportFault = Callable[[Exception], None]  # raises its argument if a signal handler of the job has raised that
 
 
@@ -33,7 +34,7 @@ class TapContext:
     steps: Steps
     sampling: Sampling
     boundary: Boundary
-    current_eval: Callable[[int], Evaluation | None]  # of a thread
+    current_eval: CurrentEval
     taps: dict[str, Any] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
 

@@ -142,6 +142,15 @@ def nearest(nesting: Nesting, marked: Bools) -> Ints:
     return found
 
 
+def outermost(nesting: Nesting, marked: Bools) -> Ints:
+    """Row number of the outermost marked span around each one or itself, NONE where there is none."""
+    found = np.where(marked, np.arange(len(marked)), NONE)
+    for rows in nesting.generations[1:]:
+        above = found[nesting.parent[rows]]
+        found[rows] = np.where(above == NONE, found[rows], above)
+    return found
+
+
 def depth_below(nesting: Nesting, up: Ints, base: Ints) -> Ints:
     """1 + the depth of `up` (a nearest()) of each span, and base where it has none."""
     depth: Ints = base.copy()

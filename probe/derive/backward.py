@@ -2,7 +2,7 @@
 
 Called by torch_trace.  A mark says that the backward of a module begins (autograd reached its output) or ends (autograd
 is done with its input); a pass is an outermost call of the engine.  Invariant: the times that modules own in a pass add
-up to the pass, without the forwards that checkpointing ran again inside it.
+up to the pass, without the forwards that checkpointing ran again inside it and the time that collectives blocked it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,21 @@ class Marks(Arrays):
     module: Ints
 
 
+Times = tuple[Ints, Ints]  # starts and ends, disjoint and sorted
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """Time in passes that is no module's: forwards that checkpointing ran again, in no total either; and with them what
+    collectives blocked, which is in the totals."""
+
+    from_total: Times
+    from_own: Times
+
+
 class Instances:
-    """One backward of one module in one pass: times in ns; `own` excludes what children and recomputation took.
+    """One backward of one module in one pass: times in ns; `own` excludes what children, recomputation and collectives
+    took.
 
     number: of the pass; module: index in the tree, 0 for a pass without any module.  The other arrays are made when
     they are first asked for, by name.
@@ -170,7 +183,7 @@ class _Parts(Arrays):
     start: Ints
     thread: Ints
     own: Ints
-    inner: Ints  # totals of children
+    inner: Ints  # totals of children, and what collectives blocked
 
     def merged(self) -> _Parts:
         """One part an instance: the sums, the earliest start, the thread of the first."""
@@ -185,21 +198,19 @@ class _Parts(Arrays):
         return _Parts(parts.key[at], node, start, parts.thread[at], own, inner)
 
 
-def resolve(
-    passes: Passes, marks: Marks, tree: CallTree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
-) -> Instances:
+def resolve(passes: Passes, marks: Marks, tree: CallTree, roots: Ints, excluded: Excluded, calls: Calls) -> Instances:
     """Every backward of every module, and each pass as the first instance of its root.
 
-    marks by pass and time; roots: module of each pass, 0 for none; recomputed: starts and ends of the
-    forwards that checkpointing ran inside passes, disjoint and sorted.
+    marks by pass and time; roots: module of each pass, 0 for none.
     """
     begun = Begins(marks, len(tree.parent), calls)
-    parts = _of_modules(passes, marks, tree, begun, recomputed)
+    parts = _of_modules(passes, marks, tree, begun, excluded)
     number, _ = begun.split(parts.key)
-    own = lengths(passes.start, passes.end, recomputed)
-    own -= np.bincount(number, weights=parts.own, minlength=len(own)).astype(np.int64)
+    own, blocked = _own_and_blocked(passes.start, passes.end, excluded)
+    own -= _sums(number, parts.own, len(own))
+    blocked -= _sums(number, parts.inner, len(own))
     key = begun.instance_key(np.arange(len(roots)), roots, 1)
-    parts = _Parts(key, np.zeros_like(key), passes.start, passes.thread, own, np.zeros_like(key)).plus(parts)
+    parts = _Parts(key, np.zeros_like(key), passes.start, passes.thread, own, blocked).plus(parts)
     depth = tree.depth[begun.split(parts.key)[1]]
     order = np.argsort(depth, kind="stable")
     levels = int(depth.max(initial=-1)) + 2  # -1, a pass without modules, comes first
@@ -215,32 +226,45 @@ def resolve(
     return Instances(*begun.split(parts.key), made.__getitem__)
 
 
-def _of_modules(passes: Passes, marks: Marks, tree: CallTree, begun: Begins, recomputed: tuple[Ints, Ints]) -> _Parts:
+def _of_modules(passes: Passes, marks: Marks, tree: CallTree, begun: Begins, excluded: Excluded) -> _Parts:
     """Modules that began, with the time they owned, then those that owned time without having begun themselves."""
     owner = owners(marks.number, marks.kind, marks.module, tree)
     until = passes.end[marks.number]  # from each mark to the next one of its pass, or to the end of the pass
     same = ~_fresh(marks.number)[1:]
     until[:-1][same] = marks.time[1:][same]
-    length = lengths(marks.time, until, recomputed)
+    length, blocked = _own_and_blocked(marks.time, until, excluded)
     rows = np.flatnonzero(owner > 0)
     place, known = begun.find(marks.number[rows], owner[rows], begun.node_of_marks[rows])
-    own = np.bincount(place[known], weights=length[rows[known]], minlength=len(begun.rows)).astype(np.int64)
+    own, inner = (_sums(place[known], each[rows[known]], len(begun.rows)) for each in (length, blocked))
     first, module = begun.rows, marks.module[begun.rows]
     key = begun.instance_key(marks.number[first], module, begun.instances)
-    began = _parts(key, first, marks, begun, own)
+    began = _parts(key, first, marks, begun, own, inner)
     rest = rows[~known]
-    return began.plus(_parts(begun.instance_key(marks.number[rest], owner[rest], 1), rest, marks, begun, length[rest]))
+    key = begun.instance_key(marks.number[rest], owner[rest], 1)
+    return began.plus(_parts(key, rest, marks, begun, length[rest], blocked[rest]))
 
 
-def _parts(key: Ints, rows: Ints, marks: Marks, begun: Begins, own: Ints) -> _Parts:
-    return _Parts(key, begun.node_of_marks[rows], marks.time[rows], marks.thread[rows], own, np.zeros_like(own))
+def _parts(key: Ints, rows: Ints, marks: Marks, begun: Begins, own: Ints, inner: Ints) -> _Parts:
+    return _Parts(key, begun.node_of_marks[rows], marks.time[rows], marks.thread[rows], own, inner)
 
 
-def lengths(start: Ints, end: Ints, recomputed: tuple[Ints, Ints]) -> Ints:
-    """The lengths of these stretches, without the forwards that checkpointing ran in them."""
-    if not len(recomputed[0]):
+def _sums(number: Ints, values: Ints, count: int) -> Ints:
+    return np.bincount(number, weights=values, minlength=count).astype(np.int64)
+
+
+def _own_and_blocked(start: Ints, end: Ints, excluded: Excluded) -> tuple[Ints, Ints]:
+    """The lengths of these stretches that are a module's own, and those that collectives blocked."""
+    own = lengths(start, end, excluded.from_own)
+    if excluded.from_own is excluded.from_total:
+        return own, np.zeros_like(own)
+    return own, lengths(start, end, excluded.from_total) - own
+
+
+def lengths(start: Ints, end: Ints, without: Times) -> Ints:
+    """The lengths of these stretches, without these times in them."""
+    if not len(without[0]):
         return end - start
-    return (end - start) - (covered(end, *recomputed) - covered(start, *recomputed))
+    return (end - start) - (covered(end, *without) - covered(start, *without))
 
 
 def _to_callers(parts: _Parts, tree: CallTree, begun: Begins) -> _Parts:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays.integers import Ints
-from .backward import Instances, Marks, Passes, lengths, resolve
+from .backward import Excluded, Instances, Marks, Passes, lengths, resolve
 from .call_tree import Calls, CallTree
 
 LEAST = 8  # passes of a shape; for fewer a matrix is not worth its cost
@@ -28,18 +28,18 @@ Numbers = npt.NDArray[np.uint64]
 
 
 def resolve_by_shape(
-    passes: Passes, marks: Marks, tree: CallTree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
+    passes: Passes, marks: Marks, tree: CallTree, roots: Ints, excluded: Excluded, calls: Calls
 ) -> Instances:
     """The same as probe.derive.backward.resolve()."""
     first = np.searchsorted(marks.number, np.arange(len(passes.start) + 1))
     done, left = list[Instances](), np.ones(len(passes.start), np.bool_)
     for members in _shapes(marks, first, roots, calls):
         shape = _Shape.of(members[0], marks, first, tree, roots, calls)
-        done.append(shape.instances(members, passes, marks, first, recomputed))
+        done.append(shape.instances(members, passes, marks, first, excluded))
         left[members] = False
     rest = np.flatnonzero(left)
     if len(rest) or not done:
-        done.append(_some(rest, passes, marks, tree, roots, recomputed, calls))
+        done.append(_some(rest, passes, marks, tree, roots, excluded, calls))
     if len(done) == 1:
         return done[0]
 
@@ -121,49 +121,48 @@ class _Shape:
         )
         called = calls.module[calls.number == one]
         unit_calls = Calls(np.repeat(numbers, len(called)), np.tile(called, count + 1))
-        of_each, nothing = np.full(count + 1, roots[one]), np.zeros(0, np.int64)
-        found = resolve(unit_passes, unit_marks, tree, of_each, (nothing, nothing), unit_calls)
+        of_each, none = np.full(count + 1, roots[one]), np.zeros(0, np.int64)
+        nothing = none, none
+        found = resolve(unit_passes, unit_marks, tree, of_each, Excluded(nothing, nothing), unit_calls)
         order = np.argsort(found.number, kind="stable").reshape(count + 1, -1)
         last = order[-1]
         own, total = (values[order[:-1]].T.astype(np.float64) for values in (found.own, found.total))
         return cls(found.module[last], found.start[last], found.thread[last], own, total)
 
-    def instances(
-        self, members: Ints, passes: Passes, marks: Marks, first: Ints, recomputed: tuple[Ints, Ints]
-    ) -> Instances:
+    def instances(self, members: Ints, passes: Passes, marks: Marks, first: Ints, excluded: Excluded) -> Instances:
         rows = first[members][:, None] + np.arange(self.own.shape[1] - 1)
 
         @cache
         def times() -> Ints:
             return np.column_stack([passes.start[members], marks.time[rows], passes.end[members]])
 
-        @cache
-        def stretches() -> Times:
+        def stretches(without: tuple[Ints, Ints]) -> Times:
             begins, ends = times()[:, :-1].reshape(-1), times()[:, 1:].reshape(-1)
             # as floats: a pass of three months is still exact
-            return lengths(begins, ends, recomputed).reshape(len(members), -1).astype(np.float64)
+            return lengths(begins, ends, without).reshape(len(members), -1).astype(np.float64)
 
         def make(name: str) -> Ints:
             if name == "start":
                 return times()[:, self.start].reshape(-1)
             if name == "thread":
                 return np.column_stack([passes.thread[members], marks.thread[rows]])[:, self.thread].reshape(-1)
-            each = self.own if name == "own" else self.total
-            found: Ints = np.rint(stretches() @ each.T).astype(np.int64)
+            is_own = name == "own"
+            each, without = (self.own, excluded.from_own) if is_own else (self.total, excluded.from_total)
+            found: Ints = np.rint(stretches(without) @ each.T).astype(np.int64)
             return found.reshape(-1)
 
         return Instances(np.repeat(members, len(self.module)), np.tile(self.module, len(members)), make)
 
 
 def _some(
-    rest: Ints, passes: Passes, marks: Marks, tree: CallTree, roots: Ints, recomputed: tuple[Ints, Ints], calls: Calls
+    rest: Ints, passes: Passes, marks: Marks, tree: CallTree, roots: Ints, excluded: Excluded, calls: Calls
 ) -> Instances:
     """These passes by resolve() alone."""
     if len(rest) == len(passes.start):
-        return resolve(passes, marks, tree, roots, recomputed, calls)
+        return resolve(passes, marks, tree, roots, excluded, calls)
     place = np.full(len(passes.start) + 1, -1, np.int64)
     place[rest] = np.arange(len(rest))
     marks, calls = marks.of(place[marks.number] >= 0), calls.of(place[calls.number] >= 0)
     marks, calls = replace(marks, number=place[marks.number]), replace(calls, number=place[calls.number])
-    found = resolve(passes.of(rest), marks, tree, roots[rest], recomputed, calls)
+    found = resolve(passes.of(rest), marks, tree, roots[rest], excluded, calls)
     return Instances(rest[found.number], found.module, partial(getattr, found))

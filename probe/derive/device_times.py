@@ -18,12 +18,12 @@ from ..arrays.integers import NONE, Arrays, Bools, Ints, distinct, find
 from ..arrays.nesting import nearest, united
 from ..snapshot.rows import Rows
 from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARK, OPTIMIZER
-from .backward import Instances, Marks, Passes
+from .backward import Instances, Marks, Passes, Times
 from .partition import Partition
 from .spans import Spans
 
 _MB = 1 << 20
-Resolve = Callable[[Passes, Marks, tuple[Ints, Ints]], Instances]
+Resolve = Callable[[Passes, Marks, Times], Instances]
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,12 @@ class DeviceTimes:
         unclear[number[number >= 0]] = True
         return unclear
 
-    def seconds(self, subject: Ints, host: Ints, on_device: Callable[[], tuple[Ints, Bools]]) -> Any:
-        """Seconds by the clock of the device that each row's subject is on; on_device: ns, and which are known."""
-        on_cuda = np.isin(subject, self._on_cuda)
+    def on_cuda(self, subject: Ints) -> Bools:
+        """Which of these subjects run on a device."""
+        return np.isin(subject, self._on_cuda)
+
+    def seconds(self, on_cuda: Bools, host: Ints, on_device: Callable[[], tuple[Ints, Bools]]) -> Any:
+        """Seconds by the clock of the device of the rows that are on one; on_device: ns, and which are known."""
         if not on_cuda.any():
             return host / 1e9
         device, known = on_device()

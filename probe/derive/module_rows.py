@@ -6,15 +6,17 @@ Invariant: what the rows cannot tell (a caller that was running at the attach) c
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..arrays.integers import NONE, Ints, distinct, first_places
-from ..arrays.nesting import depth_below
+from ..arrays.nesting import around, depth_below, nearest, nest, united
 from ..snapshot.rows import Rows
 from ..streams import FORWARD, KIND_MASK
-from .backward import Instances, Marks, Passes, place_marks
+from .backward import Excluded, Instances, Marks, Passes, Times, place_marks
 from .backward_batch import resolve_by_shape
+from .blocking import Blocking
 from .call_tree import Calls, CallSites, CallTree, places_of_marks
 from .device_times import DeviceTimes, Timed
 from .partition import Partition
@@ -61,12 +63,9 @@ def _marks(recorded: Rows, passes: Passes, tree: CallTree, calls: Calls) -> Mark
 def _roots(part: Partition, spans: Spans, passes: Passes, marks: Marks, tree: CallTree) -> Ints:
     """The outermost module of each pass: that of its first mark, else of the last call before it; 0 for none."""
     roots = np.zeros(len(passes.start), np.int64)
-    calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute)
-    calls = calls[np.argsort(spans.start[calls], kind="stable")]
-    if len(calls):
-        before = np.searchsorted(spans.start[calls], passes.start) - 1
-        called = (before >= 0) & (part.owner(passes.start) == part.owner(spans.start[calls])[before])
-        roots[called] = tree.index(spans.subject[calls[before[called]]])
+    before = calls_before(part, spans, passes)
+    called = before != NONE
+    roots[called] = tree.index(spans.subject[before[called]])
     known = marks.module > 0
     number = marks.number[known]
     first = np.flatnonzero(np.append(True, number[1:] != number[:-1])[: len(number)])
@@ -74,9 +73,46 @@ def _roots(part: Partition, spans: Spans, passes: Passes, marks: Marks, tree: Ca
     return roots
 
 
+def calls_before(part: Partition, spans: Spans, passes: Passes) -> Ints:
+    """The row of the last outermost call before each pass, NONE if there is none."""
+    calls = np.flatnonzero((spans.kind == FORWARD) & (spans.caller == NONE) & ~spans.recompute)
+    if not len(calls):
+        return np.full(len(passes.start), NONE, np.int64)
+    calls = calls[np.argsort(spans.start[calls], kind="stable")]
+    before = np.searchsorted(spans.start[calls], passes.start) - 1
+    called = (before >= 0) & (part.owner(passes.start) == part.owner(spans.start[calls])[before])
+    return np.where(called, calls[before], NONE)
+
+
+@dataclass(frozen=True)
+class Callers:
+    """The module calls around moments of a thread: the innermost one's subject (0 for none), how many there are, and
+    the row of the outermost one (NONE)."""
+
+    caller: Ints
+    depth: Ints
+    outermost: Ints
+
+
+def callers_of(moments: Ints, thread: Ints, spans: Spans, tree: CallTree) -> Callers:
+    """What was being called at these moments."""
+    of_spans = spans.start, spans.end, spans.rows["thread"]
+    nesting = nest(*map(np.append, of_spans, (moments, moments, thread)))
+    is_call = np.append(spans.kind == FORWARD, np.zeros(len(moments), np.bool_))
+    row = nearest(nesting, is_call)[len(spans.start) :]
+    called, row = row != NONE, np.maximum(row, 0)
+    if not called.any():
+        return Callers(np.zeros(len(row), np.int64), np.zeros(len(row), np.int64), np.full(len(row), NONE))
+    return Callers(
+        np.where(called, spans.subject[row], 0),
+        np.where(called, depths(spans, tree)[row] + 1, 0),
+        np.where(called, spans.outermost_call[row], NONE),
+    )
+
+
 def backwards(
     part: Partition, spans: Spans, recorded: Rows, sites: CallSites, tree: CallTree, passes: Passes, engines: Ints,
-    devices: DeviceTimes,
+    devices: DeviceTimes, blocking: Blocking,
 ) -> tuple[Instances, Callable[[], Timed]]:  # fmt: skip
     """Every backward by the host's clock, and a function that gives their times by the devices' clocks."""
     calls = np.flatnonzero((spans.kind == FORWARD) & ~spans.recompute)
@@ -88,11 +124,24 @@ def backwards(
     marks = _marks(recorded, passes, tree, made)
     roots = _roots(part, spans, passes, marks, tree)
 
-    def resolved(passes: Passes, marks: Marks, recomputed: tuple[Ints, Ints]) -> Instances:
-        return resolve_by_shape(passes, marks, tree, roots, recomputed, made)
+    def resolved(passes: Passes, marks: Marks, recomputed: Times) -> Instances:
+        return resolve_by_shape(passes, marks, tree, roots, Excluded(recomputed, recomputed), made)
 
-    found = resolved(passes, marks, spans.recomputed())
+    recomputed = spans.recomputed()
+    excluded = Excluded(recomputed, _away(recomputed, blocking, passes))
+    found = resolve_by_shape(passes, marks, tree, roots, excluded, made)
     return found, lambda: devices.of_backwards(passes, engines, marks, resolved)
+
+
+def _away(recomputed: Times, blocking: Blocking, passes: Passes) -> Times:
+    """The time that is no module's own in passes: recomputed, or blocked by collectives on the pass's thread."""
+    place = around(blocking.start, passes.start, passes.end)
+    inside = place != NONE
+    inside[inside] = passes.thread[place[inside]] == blocking.thread[inside]
+    if not inside.any():
+        return recomputed
+    of_passes = blocking.start[inside], blocking.end[inside]
+    return united(*map(np.concatenate, zip(recomputed, of_passes, strict=True)))
 
 
 def depths(spans: Spans, tree: CallTree) -> Ints:

@@ -8,11 +8,12 @@ inside it, after a graph break, keeps its rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ..arrays.integers import NONE, Bools, Ints, distinct
-from ..arrays.nesting import Nesting, ancestors_with, nearest, nest, united
+from ..arrays.nesting import Nesting, ancestors_with, nearest, nest, outermost, united
 from ..snapshot.log import Log
 from ..snapshot.rows import Rows
 from ..streams import COMPILED, ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, SPANS, WAIT
@@ -53,6 +54,11 @@ class Spans:
         caller = nearest(nesting, kind == FORWARD)
         subject = np.ascontiguousarray(rows["subject"])
         return cls(rows, start, end, subject, kind, nesting, caller, recompute, in_eval, outer)
+
+    @cached_property
+    def outermost_call(self) -> Ints:
+        """Row of the outermost module call around each span, itself one perhaps; NONE where there is none."""
+        return outermost(self.nesting, self.kind == FORWARD)
 
     def recomputed(self) -> tuple[Ints, Ints]:
         """Starts and ends of the time in which checkpointing ran forwards again, disjoint and sorted."""

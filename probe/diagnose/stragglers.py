@@ -7,6 +7,9 @@ Invariant: all figures are of the same steps, those that every rank has recorded
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,17 +25,23 @@ STEPS = 100  # looked at unless the caller says otherwise
 LEAST_STEPS = 8
 LEAST_SAMPLED = 5  # to tell forward from the rest
 _PHASES = {
-    "data": "waiting for data", "forward": "in forward", "backward": "in backward", "optimizer": "in the optimizer",
-    "other": "outside of all phases",
+    "data": "waiting for data", "forward": "in forward", "backward": "in backward", "validation": "in validation",
+    "optimizer": "in the optimizer", "other": "outside of all phases",
 }  # fmt: skip
+_CALLS = "forward", "validation"  # phases that are known in sampled steps only, in others they are in the rest
 _IN_MODULE = "in module", "module AS what, SUM(duration) AS seconds FROM python.torch_trace"
+_TRAINS = "training AND grad"
 _PARTS = {
-    "data": ("for", "loader AS what, SUM(wait_duration) AS seconds FROM python.dataloader_trace"),
-    "forward": _IN_MODULE,
-    "backward": _IN_MODULE,
+    "data": ("for", "loader AS what, SUM(wait_duration) AS seconds FROM python.dataloader_trace", "TRUE"),
+    "forward": (*_IN_MODULE, f"stage = 'forward' AND {_TRAINS}"),
+    "backward": (*_IN_MODULE, "stage = 'backward'"),
+    "validation": (*_IN_MODULE, f"stage = 'forward' AND NOT ({_TRAINS})"),
 }
 _WORTH = 0.2  # of a rank's lateness: smaller parts are left out
 _CORE_PCT, _CORE_TIMES = 10.0, 2  # a rank waits for a core: so many points more, and so many times as long
+_STILL_S, _STILL_STEPS = 5.0, 20  # without a step for so long and so many steps: the job may hang
+_LIBRARIES = ("/site-packages/", "/dist-packages/", f"/lib/python{sys.version_info.major}.")
+_LOOKS, _PAUSE_S = 20, 0.03  # at stacks, to name the function where a rank spends more time than the others
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,8 @@ class _Look:
         self._connection = connection
         result = connection.query(
             "SELECT rank, step, sampled, duration, comm_duration AS comm, data_duration AS data, forward_duration AS "
-            "forward, backward_duration AS backward, optimizer_duration AS optimizer, other_duration AS other "
+            "forward, backward_duration AS backward, validation_duration AS validation, optimizer_duration AS "
+            "optimizer, other_duration AS other "
             f"FROM python.step_trace WHERE step > (SELECT MAX(step) FROM python.step_trace) - {int(steps)} "
             "AND duration IS NOT NULL AND NOT eval_duration > 0"
         )
@@ -132,8 +142,19 @@ class _Look:
             Straggler(late, last.get(late.rank), self._spends(late) if late.is_late else [])
             for late in lateness(self.ranks, own, step_s)
         ]
-        self._connection.notes = self._notes
+        self._connection.notes = self._notes + self._still(step_s)
         return Stragglers(ranks, len(self.steps), step_s)
+
+    def _still(self, step_s: float) -> list[str]:
+        """A note if no step has ended for a while."""
+        (row,) = self._rows("SELECT epoch(MAX(time)) AS began FROM python.step_trace")
+        still_s = time.time() - row["began"]
+        if still_s < max(_STILL_S, _STILL_STEPS * step_s):
+            return []
+        return [
+            f"No step has ended for {still_s:.0f} s; this is about the steps before.  Why: probe "
+            f"{self._connection.endpoint} hang"
+        ]
 
     def _rows(self, sql: str) -> list[dict[str, Any]]:
         return self._connection.query(sql).to_pylist()
@@ -170,8 +191,8 @@ class _Look:
         sampled = self._sampled.sum() >= LEAST_SAMPLED
         steps = self._sampled if sampled else np.ones_like(self._sampled)
         of, names = dict(self._of), dict(_PHASES)
-        if not sampled:  # in the other steps forward is a part of the rest
-            of["other"] = of["other"] + np.nan_to_num(of.pop("forward"))
+        if not sampled:
+            of["other"] = of["other"] + sum(np.nan_to_num(of.pop(phase)) for phase in _CALLS)
             names["other"] = "in forward or outside of all phases"
         told = []
         for phase in names.keys() & of.keys():
@@ -181,29 +202,60 @@ class _Look:
         return [*(line for _, line in sorted(told, reverse=True)), *self._host(late.rank)]
 
     def _inside(self, phase: str, rank: int, more: float, steps: Any) -> str:
-        """The module or loader that makes up most of a phase's excess, if one does."""
+        """The module, loader or function that makes up most of a phase's excess, if one does."""
+        if phase == "other":
+            return self._function(rank)
         if phase not in _PARTS:
             return ""
         chosen = ", ".join(str(step) for step, wanted in zip(self.steps, steps.tolist(), strict=True) if wanted)
-        word, columns = _PARTS[phase]
-        stage = "" if phase == "data" else f" AND stage = '{phase}'"
-        parts: dict[str, dict[int, float]] = {}
-        for row in self._rows(f"SELECT rank, {columns} WHERE step IN ({chosen}){stage} GROUP BY ALL"):
-            parts.setdefault(str(row["what"]), {})[row["rank"]] = row["seconds"] / int(steps.sum())
-        by_part = {what: _more(seconds, rank) for what, seconds in parts.items()}
+        word, columns, where = _PARTS[phase]
+        parts: dict[str, list[dict[str, Any]]] = {}
+        for row in self._rows(f"SELECT rank, step, {columns} WHERE step IN ({chosen}) AND {where} GROUP BY ALL"):
+            parts.setdefault(str(row["what"]), []).append(row)
+        place = self.ranks.index(rank)
+        by_part = {
+            what: float(np.median(excess(np.nan_to_num(self._array(rows, "seconds"))[:, steps])[place]))
+            for what, rows in parts.items()
+        }
         what = max(by_part, key=lambda each: by_part[each], default="")
-        return f", {_ms(by_part[what])} of it {word} {what}" if what and by_part[what] > more / 2 else ""
+        # a median of parts may exceed that of their sum by a little
+        return f", {_ms(min(more, by_part[what]))} of it {word} {what}" if what and by_part[what] > more / 2 else ""
+
+    def _function(self, rank: int) -> str:
+        """The job's own function where the rank is more often than the others, by some looks at all stacks."""
+        seen: dict[str, Counter[int]] = {}
+        for _ in range(_LOOKS):
+            for stack_of, where in self._stand().items():
+                seen.setdefault(where, Counter())[stack_of] += 1
+            time.sleep(_PAUSE_S)
+        more = {where: _more({each: counts[each] for each in self.ranks}, rank) for where, counts in seen.items()}
+        where = max(more, key=lambda each: more[each], default="")
+        return f", mostly in {where}" if where and more[where] > _WORTH * _LOOKS else ""
+
+    def _stand(self) -> dict[int, str]:
+        """The innermost function of the job's own on the main thread of each rank."""
+        rows = self._rows("SELECT rank, function, file, line FROM python.stack WHERE is_main ORDER BY rank, depth DESC")
+        own = (row for row in rows if not _is_library(row["file"]))
+        return {row["rank"] or 0: f"{row['function']} ({os.path.basename(row['file'])}:{row['line']})" for row in own}
 
     def _host(self, rank: int) -> list[str]:
-        sql = "SELECT rank, AVG(core_wait_pct) AS pct FROM host.process_trace"
-        rows = self._rows(f"{sql} WHERE {self._window} AND core_wait_pct IS NOT NULL GROUP BY ALL")
+        """Of the time in which a rank had work for a core, the share in which it got none."""
+        sql = "SELECT rank, 100 * SUM(core_wait_pct) / SUM(core_wait_pct + cpu_pct) AS pct FROM host.process_trace"
+        rows = self._rows(f"{sql} WHERE {self._window} AND core_wait_pct + cpu_pct > 0 GROUP BY ALL")
         waits = {row["rank"]: row["pct"] for row in rows}
         if rank not in waits or len(waits) < 2:
             return []
         usual = waits[rank] - _more(waits, rank)
         if waits[rank] < max(usual + _CORE_PCT, usual * _CORE_TIMES):
             return []
-        return [f"{waits[rank]:.0f} % of the time waiting for a core that other work occupies (others: {usual:.0f} %)"]
+        return [
+            f"{waits[rank]:.0f} % of the time in which it has work waiting for a core that other work occupies "
+            f"(others: {usual:.0f} %)"
+        ]
+
+
+def _is_library(file: str) -> bool:
+    return any(part in file for part in _LIBRARIES) or file.startswith("<")
 
 
 def _more(values: Mapping[int, float], rank: int) -> float:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..arrays.integers import Ints, distinct
+from ..derive.blocking import collectives_alike, settled
 from ..derive.partition import STEP_BITS, Disagreement, Layout, Partition
 from ..snapshot.rows import Rows
 from ..snapshot.timeline import Timeline
-from ..streams import DEVICE, SAMPLED, STEPS, TIMES
+from ..streams import COLLECTIVES, DEVICE, SAMPLED, STEPS, TIMES
 from .derived_cache import WORTH_CACHING
 from .lazy_columns import Derive, LazyColumns, derived, derived_each
 
@@ -37,7 +38,7 @@ def derived_together(parts: Sequence[Partition], streams: Sequence[str], derive:
 def batch_of(parts: Sequence[Partition], streams: Sequence[str]) -> Partition:
     """These ranks, which batches_of() found alike, in one partition with these streams.  Copies their rows."""
     rank = parts[0].rank
-    tables = {stream: [part.rows(stream).table for part in parts] for stream in streams}
+    tables = {stream: [_rows(part, stream).table for part in parts] for stream in streams}
     tables[STEPS] = [part.timeline.boundaries.table for part in parts]
     rows = {stream: Rows(rank.slots(stream), np.concatenate(each)) for stream, each in tables.items()}
     owner = {stream: np.repeat(np.arange(len(parts)), list(map(len, each))) for stream, each in tables.items()}
@@ -56,6 +57,11 @@ def batch_of(parts: Sequence[Partition], streams: Sequence[str]) -> Partition:
     rows[STEPS] = _boundaries(rows[STEPS], owner[STEPS], end, np.array([part.timeline.base for part in parts]))
     timeline = Timeline(rank, rows.__getitem__, base=0)
     return Partition(rank, rows.__getitem__, timeline, layout=Layout(parts, shift, end, native_ids))
+
+
+def _rows(part: Partition, stream: str) -> Rows:
+    """With times in all slots that hold times, so that they may be shifted."""
+    return settled(part) if stream == COLLECTIVES else part.rows(stream)
 
 
 def _lay_out(rows: dict[str, Rows], owner: dict[str, Ints], ranks: int) -> tuple[Ints, Ints]:
@@ -117,7 +123,7 @@ def _fits(part: Partition, streams: Sequence[str]) -> bool:
         return False
     if _size(part, streams) >= WORTH_CACHING or abs(timeline.base) >> STEP_BITS - 2:
         return False
-    rows = {**{stream: part.rows(stream) for stream in streams}, STEPS: timeline.boundaries}
+    rows = {**{stream: _rows(part, stream) for stream in streams}, STEPS: timeline.boundaries}
     times = [of[slot] for stream, of in rows.items() if len(of) for slot in TIMES[stream]]
     least, most = min(int(each.min()) for each in times), max(int(each.max()) for each in times)
     counts = timeline.boundaries["count"]
@@ -139,4 +145,5 @@ def _key(part: Partition, streams: Sequence[str]) -> Any:
     )
     devices = tuple(distinct(part.rows(DEVICE)["device"]).tolist()) if DEVICE in streams else ()
     slots = tuple(rank.slots(stream) for stream in (*streams, STEPS))
-    return (rank.rank if len(devices) > 1 else None), records, devices, slots, DEVICE in rank.facts.streams
+    groups = collectives_alike(rank.log) if COLLECTIVES in streams else ()
+    return (rank.rank if len(devices) > 1 else None), records, devices, slots, DEVICE in rank.facts.streams, groups

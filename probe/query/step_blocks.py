@@ -16,7 +16,7 @@ from ..arrays.integers import Ints, distinct
 from ..derive.partition import Partition
 from ..snapshot.rows import Rows
 from ..snapshot.timeline import Timeline
-from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS
+from ..streams import COLLECTIVES, DEVICE, ENGINE, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS
 
 STEPS_BEFORE = 3  # before the first one wanted: what runs across a boundary is whole in the steps after it
 ROWS_A_BLOCK = 1 << 18  # about
@@ -36,7 +36,7 @@ class _Block:
 
 def blocks_of(part: Partition) -> list[Partition] | None:
     """None where blocks are not worth it, or not possible."""
-    spans, marks, timed = (part.rows(stream) for stream in (SPANS, MARKS, DEVICE))
+    spans, marks, timed, operations = (part.rows(stream) for stream in (SPANS, MARKS, DEVICE, COLLECTIVES))
     count = (len(spans) + len(marks)) // ROWS_A_BLOCK
     if count < 2 or len(timed) or not part.timeline.incomplete or not len(part.timeline.boundaries):
         return None
@@ -48,6 +48,7 @@ def blocks_of(part: Partition) -> list[Partition] | None:
         until = int(running["end_ns"][whole].max(initial=block.end))
         streams = {
             SPANS: of_spans.between(block.begin, until), MARKS: of_marks.between(block.begin, until), DEVICE: timed,
+            COLLECTIVES: operations,
         }  # fmt: skip
         rows += len(streams[SPANS]) + len(streams[MARKS])
         blocks.append(replace(part, rows=streams.__getitem__, steps=block.steps))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ..arrays.arrow import coded, nullable
 from ..derive.partition import Partition
 from ..schema import COMMON, Column, Columns
-from ..streams import FAILED, LOADS
+from ..streams import FAILED, ITERATOR, LOADS
 from .declaration import Table
 
 _STREAMS = (LOADS,)
@@ -22,6 +22,7 @@ _STREAMS = (LOADS,)
 def derive(part: Partition) -> Columns:
     """Rows of the steps that may be seen."""
     every = part.rows(LOADS)
+    every = every.of(every["flags"] & ITERATOR == 0)
     step = part.timeline.step(every["start_ns"])
     seen = part.timeline.visible(step, _STREAMS)
     rows, loaders = every.of(seen), part.log.loaders
@@ -58,8 +59,9 @@ TABLE = Table(
     columns=(
         *COMMON,
         Column("loader", "VARCHAR", "",
-               "The job's variable that holds the loader or its iterator; DataLoader if none was found.",
-               "local variables, their attributes and items, globals"),
+               "The job's variable that holds the loader or its iterator, or what its trainer calls it; DataLoader if "
+               "none was found.", "local variables, their attributes and items, globals", "",
+               "loader of python.iterator_trace"),
         Column("wait_duration", "DOUBLE", "s", "Time the job waited for the batch.", "host's clock"),
         Column("num_workers", "INTEGER", "", "Number of worker processes; 0 if the job itself makes the batches.",
                _ITERATOR),

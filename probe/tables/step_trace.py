@@ -14,8 +14,9 @@ import numpy as np
 from ..arrays.arrow import nullable
 from ..arrays.integers import Bools, Ints, distinct
 from ..arrays.nesting import covered
+from ..derive.blocking import Blocking, on_host, under_way
 from ..derive.partition import Partition
-from ..derive.phases import Intervals, blocked, on_host, phase_times, under_way
+from ..derive.phases import Intervals, phase_times, validations
 from ..protocol import NO_GROUP
 from ..schema import COMMON, Column, Columns
 from ..streams import (
@@ -36,9 +37,10 @@ from ..streams import (
 from .declaration import Table
 
 _STREAMS = (SPANS, LOADS, COLLECTIVES)
-_LOAD = 0  # beside the kinds of spans
+_LOAD, _VALIDATION = 0, 1 << 8  # beside the kinds of spans
 _PHASES = {
-    "data": _LOAD, "forward": FORWARD, "backward": ENGINE, "optimizer": OPTIMIZER, "comm": WAIT, "eval": EVAL,
+    "data": _LOAD, "forward": FORWARD, "backward": ENGINE, "validation": _VALIDATION, "optimizer": OPTIMIZER,
+    "comm": WAIT, "eval": EVAL,
 }  # fmt: skip
 _MB = 1 << 20
 
@@ -99,7 +101,8 @@ class _Steps:
         """The steps in which each phase is known."""
         of_rows = (self._rows["flags"] & (BARE | UNTIMED)) == 0
         split = self.whole & of_rows & (self.step >= self._part.timeline.oldest(_STREAMS))
-        others = {"forward": split & self.recorded, "comm": split & self._collectives_known()}
+        calls = split & self.recorded
+        others = {"forward": calls, "validation": calls, "comm": split & self._collectives_known()}
         return dict.fromkeys((*_PHASES, "other"), split) | others
 
     @cached_property
@@ -114,10 +117,10 @@ class _Steps:
     def _phases(self) -> dict[str, Ints]:
         """Nanoseconds of each phase in each step, by what its own thread did."""
         of_steps = self._rows["thread"]
-        times = np.zeros((len(_PHASES), len(self.step)), np.int64)
+        times, blocking = np.zeros((len(_PHASES), len(self.step)), np.int64), Blocking(self._part)
         for thread in distinct(of_steps).tolist():
             mine = np.flatnonzero(of_steps == thread)
-            done = _done_by(self._part, thread)
+            done = _done_by(self._part, thread).overlaid_with(blocking.of(thread), except_on=EVAL)
             times[:, mine] = phase_times(self.begin[mine], self.end[mine], done, list(_PHASES.values()))
         return dict(zip(_PHASES, times, strict=True))
 
@@ -139,18 +142,20 @@ class _Steps:
 
 
 def _done_by(part: Partition, thread: int) -> Intervals:
-    """The outermost things that a thread did, and in them its waits for collectives, but in an eval.
+    """The outermost things that a thread did.
 
-    A call that steps an optimizer is a whole step, not a forward.
+    A call that steps an optimizer is a whole step, not a forward; what an optimizer's closure does is not the
+    optimizer's.
     """
     spans, loads = part.rows(SPANS), part.rows(LOADS)
-    spans = spans.of((spans["thread"] == thread) & (spans["flags"] & KIND_MASK != WAIT))
-    loads = loads.of(loads["thread"] == thread)
+    kind = np.where(validations(spans), _VALIDATION, spans["flags"] & KIND_MASK)
+    mine = (spans["thread"] == thread) & (kind != WAIT)
+    spans, kind, loads = spans.of(mine), kind[mine], loads.of(loads["thread"] == thread)
     start, end = (np.concatenate([spans[slot], loads[slot]]) for slot in ("start_ns", "end_ns"))
-    kind = np.concatenate([spans["flags"] & KIND_MASK, np.full(len(loads), _LOAD)])
-    done = Intervals(start, end, kind).without(FORWARD, around=OPTIMIZER).outermost()
-    begin, until = blocked(part, thread)
-    return done.overlaid_with(Intervals(begin, until, np.full(len(begin), WAIT)), except_on=EVAL)
+    kind = np.concatenate([kind, np.full(len(loads), _LOAD)])
+    things = Intervals(start, end, kind).without((FORWARD, _VALIDATION), around=OPTIMIZER)
+    steps = things.kind == OPTIMIZER
+    return things.of(steps).outermost().overlaid_with(things.of(~steps).outermost())
 
 
 _OPEN = "The step of the attach, an open step."
@@ -159,6 +164,10 @@ _LOST = (
     "too short to be timed within the budget."
 )
 _AS_DATA = "Same as data_duration."
+_UNSAMPLED = (
+    f"{_OPEN[:-1]}, a step whose rows have been overwritten, an unsampled step, whose module calls are in "
+    "other_duration."
+)
 _CLOCK = "host's clock"
 
 
@@ -169,18 +178,23 @@ def _phase(name: str, doc: str, source: str, null: str = _AS_DATA) -> Column:
 TABLE = Table(
     name="python.step_trace",
     doc="One row per step, for every step: where its time went.  The phases add up to duration.  They are what the "
-    "training thread was doing, and a phase inside another one counts as the outer one.",
+    "training thread was doing, and a phase inside another one counts as the outer one; but what an optimizer's "
+    "closure does counts as what it is.",
     columns=(
         *COMMON,
         Column("duration", "DOUBLE", "s",
                "Wall time of the step: from the end of the last optimizer of the step before to the end of its own.",
                _CLOCK, _OPEN),
-        _phase("data", "Time in __next__ of torch's DataLoaders.", "python.dataloader_trace", _LOST),
-        _phase("forward", "Time in module calls, outside the other phases.", "outermost module calls",
-               f"{_OPEN[:-1]}, a step whose rows have been overwritten, an unsampled step, whose forward is in "
-               "other_duration."),
+        _phase("data", "Time in which torch's DataLoaders made an iterator or the job waited for a batch.",
+               "python.iterator_trace, python.dataloader_trace", _LOST),
+        _phase("forward", "Time in module calls that train, outside the other phases.", "outermost module calls",
+               _UNSAMPLED),
         _phase("backward", "Time in backward passes, including forwards that they run again.", "autograd's engine"),
-        _phase("optimizer", "Time in Optimizer.step, including what its closure calls.", "optimizer steps"),
+        _phase("validation", "Time in module calls that train nothing: autograd was off, or the model, which is "
+               "trained at other times, was in eval mode.  Generation and frozen models are in it, too.",
+               "outermost module calls", _UNSAMPLED),
+        _phase("optimizer", "Time in Optimizer.step, without what its closure calls of the phases above.",
+               "optimizer steps"),
         _phase("comm", "Time for which collectives blocked the training thread, in whatever phase: while it issued "
                "them and while it waited for one.  Next to nothing on a device, where it is the device that waits.",
                "python.nccl_trace, Work.wait, wait_tensor",
@@ -207,7 +221,7 @@ TABLE = Table(
     derive=derive,
     question="Where does the time of a step go, in seconds?",
     example="SELECT rank, AVG(data_duration) AS data, AVG(forward_duration) AS forward, AVG(backward_duration) AS "
-    "backward, AVG(optimizer_duration) AS optimizer, AVG(comm_duration) AS comm, AVG(eval_duration) AS eval, "
-    "AVG(other_duration) AS other, AVG(duration) AS step FROM python.step_trace WHERE sampled GROUP BY rank ORDER BY "
-    "rank",
+    "backward, AVG(validation_duration) AS validation, AVG(optimizer_duration) AS optimizer, AVG(comm_duration) AS "
+    "comm, AVG(eval_duration) AS eval, AVG(other_duration) AS other, AVG(duration) AS step FROM python.step_trace "
+    "WHERE sampled GROUP BY rank ORDER BY rank",
 )  # fmt: skip

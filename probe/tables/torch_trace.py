@@ -1,7 +1,7 @@
-"""python.torch_trace: one row per module call, per backward of a module and per optimizer step.
+"""python.torch_trace: one row per module call, per backward of a module, per optimizer step and per wait of a thread.
 
-Made of spans (calls, engine passes, optimizer steps) and of the marks that autograd leaves; the reading
-of both is in probe.derive.module_rows.
+Made of spans (calls, engine passes, optimizer steps) and of the marks that autograd leaves, whose reading is in
+probe.derive.module_rows, and of collectives (probe.derive.blocking).
 """
 
 from __future__ import annotations
@@ -12,24 +12,36 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.arrow import choice, coded
+from ..arrays.arrow import choice, coded, nullable
 from ..arrays.integers import NONE, Bools, Ints, distinct
 from ..arrays.nesting import self_time
+from ..derive.blocking import Blocking
 from ..derive.call_tree import CallTree
 from ..derive.device_times import DeviceTimes, Timed
-from ..derive.module_rows import backwards, call_sites_of, depths, passes_of
+from ..derive.module_rows import Callers, backwards, call_sites_of, callers_of, calls_before, depths, passes_of
 from ..derive.partition import Partition
 from ..derive.spans import Spans, recorded_marks
 from ..schema import COMMON, Column, Columns
-from ..streams import COMPILED, DEVICE, FAILED, FORWARD, MARKS, OPTIMIZER, SPANS
+from ..streams import (
+    COLLECTIVES,
+    COMPILED,
+    DEVICE,
+    EVAL_MODE,
+    FAILED,
+    FORWARD,
+    MARKS,
+    NO_GRAD,
+    OPTIMIZER,
+    SPANS,
+)  # fmt: skip
 from .declaration import Table
 
-STAGES = ("forward", "backward", "step")
-_STREAMS = (SPANS, MARKS)  # what a row cannot do without; its times on a device may be lost before it
+STAGES = ("forward", "backward", "step", "comm")
+_STREAMS = (SPANS, MARKS, COLLECTIVES)  # what a row cannot do without; its times on a device may be lost before it
 
 
 def derive(part: Partition) -> Columns:
-    """Forward and step rows by their spans, then the backwards."""
+    """Forward and step rows by their spans, then the backwards, then the waits for collectives."""
     return _Trace(part).columns()
 
 
@@ -41,55 +53,79 @@ class _Trace:
         sites = call_sites_of(part, spans, marks)
         self._spans, self._tree = spans, CallTree.of(sites.parents, sites.subjects)
         self._engines, self._passes = passes_of(spans)
-        self._devices = DeviceTimes(part, spans)
+        self._devices, self._blocking = DeviceTimes(part, spans), Blocking(part)
         back, self._back_on_device = backwards(
-            part, spans, marks, sites, self._tree, self._passes, self._engines, self._devices
+            part, spans, marks, sites, self._tree, self._passes, self._engines, self._devices, self._blocking
         )
         rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
-        steps = part.timeline.step(spans.start[rows]), part.timeline.step(self._passes.start)[back.number]
-        seen, self._bound = (np.flatnonzero(part.sampled(step, _STREAMS)) for step in steps)
+        started = spans.start[rows], self._passes.start, self._blocking.start
+        steps = list(map(part.timeline.step, started))
+        steps[1] = steps[1][back.number]
+        seen, self._bound, self._waits = (np.flatnonzero(part.sampled(step, _STREAMS)) for step in steps)
         self._rows, self._back = rows[seen], back
         self._number = back.number[self._bound]
-        self._steps = self._join(steps[0][seen], steps[1][self._bound])
+        self._steps = self._join(steps[0][seen], steps[1][self._bound], steps[2][self._waits])
         self._flags = spans.rows["flags"]
 
     def columns(self) -> Columns:
         spans, tree, rows, back, bound = self._spans, self._tree, self._rows, self._back, self._bound
-        engines, flags, join = self._engines[self._number], self._flags, self._join
+        engines, flags, join, waits = self._engines[self._number], self._flags, self._join, self._waits
         names, types = _names(self._part, "name"), _names(self._part, "type")
+        groups = {_subject(id): str(group.get("name")) for id, group in self._part.log.groups.items()}
+        blocking, is_wait = self._blocking, np.arange(len(self._steps)) >= len(rows) + len(bound)
         return {
-            "start_ns": lambda: join(spans.start[rows], back.start[bound]),
+            "start_ns": lambda: join(spans.start[rows], back.start[bound], blocking.start[waits]),
             "step": self._steps,
-            "in_eval": lambda: join(spans.in_eval[rows], spans.in_eval[engines]),
-            "seq": lambda: join(spans.rows["seq"][rows], spans.rows["seq"][engines]),
+            "in_eval": lambda: join(
+                spans.in_eval[rows],
+                spans.in_eval[engines],
+                self._part.timeline.in_eval(blocking.start[waits], blocking.thread[waits]),
+            ),
+            "seq": lambda: nullable(join(spans.rows["seq"][rows], spans.rows["seq"][engines]), ~is_wait),
             "micro_step": self._micro_step,
-            "module": lambda: coded(self._subject, names),
+            "module": lambda: coded(self._subject, names | groups),
             "module_type": lambda: coded(self._subject, types),
             "parent": lambda: coded(self._caller, names),
             "root": lambda: coded(self._subject, _models(self._part)),
-            "depth": lambda: join(depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0)),
+            "depth": lambda: join(
+                depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0), self._waiting.depth
+            ),
             "stage": self._stage,
+            "training": lambda: self._mode(EVAL_MODE),
+            "grad": lambda: self._mode(NO_GRAD),
             "duration": lambda: self._seconds(self._own, lambda: (self._timed.own, self._timed.own_known)),
             "total_duration": lambda: self._seconds(self._whole, lambda: (self._timed.total, self._timed.total_known)),
             "host_duration": lambda: self._own / 1e9,
             "total_host_duration": lambda: self._whole / 1e9,
-            **self._devices.memory(rows, len(bound)),
+            **self._devices.memory(rows, len(bound) + len(waits)),
             "device": lambda: coded(self._subject, self._devices.devices),
-            "thread": lambda: self._part.native_threads(join(spans.rows["thread"][rows], back.thread[bound])),
-            "recompute": lambda: join(spans.recompute[rows], np.zeros(len(bound), np.bool_)),
+            "thread": lambda: self._part.native_threads(
+                join(spans.rows["thread"][rows], back.thread[bound], blocking.thread[waits])
+            ),
+            "recompute": lambda: join(spans.recompute[rows]),
             "compiled": self._compiled,
             "failed": lambda: join((flags[rows] & FAILED) != 0, (flags[engines] & FAILED) != 0),
         }
 
-    def _join(self, of_spans: Any, of_backwards: Any) -> Any:
-        return np.concatenate([of_spans, of_backwards])
+    def _join(self, *parts: Any) -> Any:
+        """A column: the values of spans, backwards and waits; 0 or false for those that are left out."""
+        counts = len(self._rows), len(self._bound), len(self._waits)
+        missing = (np.zeros(count, parts[0].dtype) for count in counts[len(parts) :])
+        return np.concatenate([*parts, *missing])
 
     def _seconds(self, host: Ints, on_device: Callable[[], tuple[Ints, Bools]]) -> Any:
-        return self._devices.seconds(self._subject, host, on_device)
+        """On a device it is the device that waits: how long, the host does not see."""
+        on_cuda = self._devices.on_cuda(self._subject)
+        on_cuda[len(host) - len(self._waits) :] = self._blocking.on_device[self._waits]
+        return self._devices.seconds(on_cuda, host, on_device)
 
     @cached_property
     def _subject(self) -> Any:
-        return self._join(self._spans.subject[self._rows], self._tree.subject(self._back.module[self._bound]))
+        return self._join(
+            self._spans.subject[self._rows],
+            self._tree.subject(self._back.module[self._bound]),
+            _subject(self._blocking.group[self._waits]),
+        )
 
     @cached_property
     def _caller(self) -> Any:
@@ -97,38 +133,63 @@ class _Trace:
         found = np.where(spans.caller[rows] == NONE, 0, spans.subject[spans.caller[rows]])
         again = spans.recompute[rows] & (found == 0)
         found = np.where(again, tree.subject(tree.parent[tree.index(spans.subject[rows])]), found)
-        return self._join(found, tree.subject(tree.parent[self._back.module[self._bound]]))
+        return self._join(found, tree.subject(tree.parent[self._back.module[self._bound]]), self._waiting.caller)
+
+    @cached_property
+    def _waiting(self) -> Callers:
+        """The calls in which the thread was blocked."""
+        waits = self._waits
+        return callers_of(self._blocking.start[waits], self._blocking.thread[waits], self._spans, self._tree)
 
     @cached_property
     def _own(self) -> Any:
-        spans = self._spans
-        return self._join(self_time(spans.nesting, spans.end - spans.start)[self._rows], self._back.own[self._bound])
+        spans, blocking = self._spans, self._blocking
+        free = spans.end - spans.start - blocking.within(spans.start, spans.end, spans.rows["thread"])
+        return self._join(self_time(spans.nesting, free)[self._rows], self._back.own[self._bound], self._blocked)
 
     @cached_property
     def _whole(self) -> Any:
         spans, rows = self._spans, self._rows
-        return self._join(spans.end[rows] - spans.start[rows], self._back.total[self._bound])
+        return self._join(spans.end[rows] - spans.start[rows], self._back.total[self._bound], self._blocked)
+
+    @property
+    def _blocked(self) -> Ints:
+        return (self._blocking.end - self._blocking.start)[self._waits]
 
     @cached_property
     def _timed(self) -> Timed:
-        return self._devices.timed().of(self._rows).plus(self._back_on_device().of(self._bound))
+        of_spans, of_backwards = self._devices.timed().of(self._rows), self._back_on_device().of(self._bound)
+        columns = ((getattr(each, name) for each in (of_spans, of_backwards)) for name in Timed.__dataclass_fields__)
+        return Timed(*(self._join(*column) for column in columns))
+
+    def _mode(self, flag: int) -> Any:
+        """Whether the outermost call around a row, or before its pass, lacked this flag; NULL where there is none."""
+        before = calls_before(self._part, self._spans, self._passes)[self._number]
+        root = self._join(self._spans.outermost_call[self._rows], before, self._waiting.outermost)
+        return nullable(self._flags[root] & flag == 0, root != NONE) if len(self._flags) else root == NONE
 
     def _micro_step(self) -> Ints:
         """Backward passes begun in the step before each row; what runs inside a pass belongs with the pass."""
         starts = self._passes.start
-        times = self._join(self._spans.start[self._rows], starts[self._number])
+        times = self._join(self._spans.start[self._rows], starts[self._number], self._blocking.start[self._waits])
         before: Ints = np.searchsorted(starts, times) - np.searchsorted(starts, self._part.timeline.since(times))
         before[: len(self._rows)] -= self._spans.recompute[self._rows]
         return before
 
     def _stage(self) -> Any:
         optimizers = self._spans.kind[self._rows] == OPTIMIZER
-        return choice(self._join(np.where(optimizers, 2, 0), np.ones(len(self._bound), np.int64)), STAGES)
+        stages = np.where(optimizers, 2, 0), np.ones(len(self._bound), np.int64), np.full(len(self._waits), 3)
+        return choice(self._join(*stages), STAGES)
 
     def _compiled(self) -> Any:
         compiled = (self._flags & COMPILED) != 0
         subjects = distinct(self._spans.subject[compiled])
-        return self._join(compiled[self._rows], np.isin(self._subject[len(self._rows) :], subjects))
+        return self._join(compiled[self._rows], np.isin(self._tree.subject(self._back.module[self._bound]), subjects))
+
+
+def _subject(group: Any) -> Any:
+    """A number for a group among those of modules, which are positive."""
+    return -2 - group
 
 
 def _names(part: Partition, what: str) -> dict[int, str]:
@@ -150,6 +211,9 @@ _NOT_TIMED = (
 )
 
 
+_NO_CALL = "Optimizer steps; a wait outside of calls."
+
+
 def _memory(name: str, doc: str) -> Column:
     return Column(
         name, "DOUBLE", "MB", doc, "CUDA caching allocator", "On the CPU; in backward; same as total_duration."
@@ -158,30 +222,38 @@ def _memory(name: str, doc: str) -> Column:
 
 TABLE = Table(
     name="python.torch_trace",
-    doc="One row per module call, backward of a module and optimizer step, of each sampled step.  duration is self "
-    "time: durations never overlap, so they can be summed; total_duration includes a module's children.",
+    doc="One row per module call, backward of a module, optimizer step and wait for collectives, of each sampled "
+    "step.  duration is self time: durations never overlap, so they can be summed; total_duration includes a module's "
+    "children, and waits.",
     columns=(
         *COMMON,
         Column("seq", "BIGINT", "",
                "Order of completion in this process; the rows of one backward pass share the number of the pass.",
-               "number of the span"),
+               "number of the span", "Stage comm."),
         Column("micro_step", "INTEGER", "", "Backward passes since the last step (gradient accumulation).",
                "passes of the autograd engine"),
         Column("module", "VARCHAR", "", "Qualified name as named_modules() gives it, without wrappers; for a root or "
-               "an optimizer, its class name.", "named_modules()", "A backward pass without a known module.",
+               "an optimizer, its class name; of stage comm the name of the group.", "named_modules()",
+               "A backward pass without a known module; a wait while several groups had operations under way.",
                "module of other ranks and steps, parent"),
-        Column("module_type", "VARCHAR", "", "Class name.", "type()", "Same as module."),
+        Column("module_type", "VARCHAR", "", "Class name.", "type()", "Same as module; stage comm."),
         Column("parent", "VARCHAR", "", "Module whose call this one ran in.", "nesting of calls",
-               "Outermost calls, optimizer steps.", "module of the same rank, step and root"),
+               "Outermost calls, optimizer steps, waits outside of calls.", "module of the same rank, step and root"),
         Column("root", "VARCHAR", "", "The model that the module belongs to: the variable that holds its outermost "
                "module, else that module's class; a number after # distinguishes models of the same name.",
                "variables of the job's functions, when the module was named",
-               "Optimizer steps, a backward pass without a known module."),
+               "Optimizer steps, stage comm, a backward pass without a known module."),
         Column("depth", "INTEGER", "", "Module calls around this one; 0 is the outermost.", "nesting of calls"),
-        Column("stage", "VARCHAR", "", "forward, backward or step.", "kind of span"),
+        Column("stage", "VARCHAR", "", "forward, backward or step (of an optimizer); comm: a collective blocked the "
+               "thread, which is in no module's duration.", "kind of span; collectives, Work.wait, wait_tensor"),
+        Column("training", "BOOLEAN", "", "Whether the model was in training mode: the outermost module of the call, "
+               "or of the call before the pass.", "Module.training", _NO_CALL),
+        Column("grad", "BOOLEAN", "", "Whether autograd was on in that call.  Validation is NOT training OR NOT grad.",
+               "torch.is_grad_enabled()", _NO_CALL),
         Column("duration", "DOUBLE", "s", "Time of this module itself, without the modules it called, on its device; "
                "on cuda from the end of the work issued before it to the end of its own, including time spent waiting "
-               "for the host.", _CLOCKS, f"{_NOT_TIMED}  Also a module that contains one that was not timed."),
+               "for the host.", _CLOCKS, f"{_NOT_TIMED}  Also a module that contains one that was not timed, and stage "
+               "comm: the device waits, not the host."),
         Column("total_duration", "DOUBLE", "s", "Time from entry to exit, including children, on its device.", _CLOCKS,
                _NOT_TIMED),
         Column("host_duration", "DOUBLE", "s", "duration on the host's clock.", "host's clock"),

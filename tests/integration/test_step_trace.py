@@ -14,7 +14,7 @@ from target import Probe, Start, Target
 
 pytestmark = pytest.mark.alone  # it looks at the clock
 
-PHASES = ("data", "forward", "backward", "optimizer")
+PHASES = ("data", "forward", "backward", "validation", "optimizer")
 STEPS = 30
 
 
@@ -34,7 +34,7 @@ def measurements(file: Path) -> dict[int, dict[str, float]]:
     return {step: dict(zip(PHASES, times, strict=True)) for step, *times in map(json.loads, file.open())}
 
 
-@pytest.mark.parametrize("style", ["", "--accumulate", "--gan", "--workers"])
+@pytest.mark.parametrize("style", ["", "--accumulate", "--gan", "--workers", "--closure", "--validate"])
 def test_phases_match_what_the_job_measures(start: Start, probe: Probe, tmp_path: Path, style: str) -> None:
     file = tmp_path / "times"
     job = start("phased.py", str(file), *([style, "1"] if style == "--workers" else [style][: len(style)]))
@@ -99,6 +99,14 @@ def test_time_waited_for_another_rank_is_communication(start: Start, probe: Prob
         sum(row[f"{phase}_duration"] for phase in (*PHASES, "comm", "eval", "other")) == pytest.approx(row["duration"])
         for row in found
     )
+    waits = rows(
+        job,
+        probe,
+        "SELECT rank, step, any_value(comm_duration) AS comm, SUM(t.duration) AS waits FROM python.step_trace s JOIN "
+        "python.torch_trace t USING (rank, step) WHERE stage = 'comm' AND comm_duration IS NOT NULL GROUP BY ALL",
+    )
+    assert len(waits) > len(found) / 2
+    assert all(row["waits"] == pytest.approx(row["comm"], abs=1e-4) for row in waits)
     early, late = ({row["step"]: row for row in found if row["rank"] == rank} for rank in (0, 1))
     for place, (kind, expected) in enumerate(BLOCKED.items()):
         steps = [step for step in early.keys() & late.keys() if step % len(BLOCKED) == place]

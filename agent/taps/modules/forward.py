@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import sys
 import types
+from _thread import get_ident
 from collections.abc import Callable
 from functools import lru_cache
 from time import perf_counter_ns
@@ -19,7 +20,7 @@ from typing import Any
 from ....streams import COMPILED, FAILED, FORWARD, SAMPLED, SPANS
 from ...steps.sample_count import SampleCount
 from ..dynamo import shielded_from_dynamo, unseen
-from ..tap import ReportFault, Tap, TapContext
+from ..tap import CurrentEval, ReportFault, Tap, TapContext
 from .backward import Backward
 from .forward_hooks import ForwardHooks
 from .module_calls import After, Before, mark_before, row_after, row_and_marks_after
@@ -28,7 +29,7 @@ _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = f"""
 def _wrapped_call_impl(self, *args, **kwargs):
     if _probe_waiting:
-        _probe_count(args, kwargs)
+        _probe_count(self, args, kwargs)
     _probe_entered = _probe_before(self, args, kwargs)
     _probe_start = _probe_clock()
     try:
@@ -58,7 +59,7 @@ class Forward(Tap):
         self._original: types.CodeType = self._target.__code__
         if not is_known(self._original):
             raise LookupError("nn.Module._wrapped_call_impl is not the known one")
-        counting = _counting(context.steps.samples, context.reporter(self.name))
+        counting = _counting(context.steps.samples, context.current_eval, context.reporter(self.name))
         row = row_after(spans, backward)
         self.marking = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
         self._unmarked = counting | _globals(_nothing, row, row)
@@ -112,12 +113,13 @@ def _globals(before: Before, after: After, row: After) -> dict[str, Any]:
     }
 
 
-def _counting(samples: SampleCount, report_fault: ReportFault) -> dict[str, Any]:
+def _counting(samples: SampleCount, current_eval: CurrentEval, report_fault: ReportFault) -> dict[str, Any]:
     """The globals that count samples; only the first call of a micro step finds the list non-empty."""
 
-    def count(args: Any, kwargs: Any) -> None:
+    def count(module: Any, args: Any, kwargs: Any) -> None:
         try:
-            samples.count(args, kwargs)
+            if current_eval(get_ident()) is None:
+                samples.count(module, args, kwargs)
         except Exception as error:  # inside a user's forward: no exception may escape
             report_fault(error)
 

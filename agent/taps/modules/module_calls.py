@@ -15,6 +15,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
+from ....streams import EVAL_MODE, NO_GRAD
 from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo
 from .autograd_nodes import latest_of, tensors_in
@@ -40,10 +41,15 @@ def row_after(spans: Stream, backward: Backward) -> After:
         pack_into: Any = spans.pack_into,
         buffer: Any = spans.buffer,
         ident: Any = get_ident,
+        grad_enabled: Any = sys.modules["torch"].is_grad_enabled,
         backward: Any = backward,
     ) -> None:
         end = clock()
         try:
+            if not grad_enabled():
+                flags |= NO_GRAD
+            if not module.training:
+                flags |= EVAL_MODE
             serial = serial_of(id(module)) or backward.modules.meet(module)
             offset, seq = claim()
             pack_into(buffer, offset, start, end, serial, ident(), flags, seq)
@@ -69,6 +75,7 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
         pack_into: Any = spans.pack_into,
         buffer: Any = spans.buffer,
         ident: Any = get_ident,
+        grad_enabled: Any = sys.modules["torch"].is_grad_enabled,
         tensor_type: Any = sys.modules["torch"].Tensor,
         begun: Any = backward.begun,
         place: int = REMEMBERED - 1,
@@ -76,6 +83,10 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
     ) -> None:
         end = clock()
         try:
+            if not grad_enabled():
+                flags |= NO_GRAD
+            if not module.training:
+                flags |= EVAL_MODE
             carriers = carriers_of(id(module)) or backward.make_carriers(module)
             offset, seq = claim()
             pack_into(buffer, offset, start, end, carriers[0], ident(), flags, seq)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from probe.arrays.integers import NONE
 from probe.arrays.nesting import ancestors_with, covered, nearest, nest, self_time
 from probe.derive import backward_batch
-from probe.derive.backward import Marks, Passes, resolve
+from probe.derive.backward import Excluded, Marks, Passes, resolve
 from probe.derive.call_tree import Calls, CallTree
 from probe.streams import BEGIN, BEGIN_SAME_NODE, END
 
@@ -106,13 +106,15 @@ def line(module: int) -> list[int]:
     return [module, *line(PARENTS[module])] if module else []
 
 
-def plain(passes: list, roots: list[int], recomputed: list, calls: dict) -> dict:
+def plain(passes: list, roots: list[int], recomputed: list, blocked: list, calls: dict) -> dict:
     """(pass, module, instance) -> (own, total, start), one mark and one nanosecond after the other."""
     rows: dict = {}
     for number, (begin, end, marks) in enumerate(passes):
         first = (number, roots[number], 1)
         bounds = [*(time for time, _, _ in marks), end]
-        own, starts, parents = {first: free(begin, bounds[0], recomputed)}, {first: begin}, {}
+        away = [*recomputed, *blocked]
+        own, starts, parents = {first: free(begin, bounds[0], away)}, {first: begin}, {}
+        whole = {first: free(begin, bounds[0], recomputed)}
         owner = 0
         for place, (time, kind, module) in enumerate(marks):
             if kind == BEGIN:
@@ -123,8 +125,9 @@ def plain(passes: list, roots: list[int], recomputed: list, calls: dict) -> dict
             if kind != END:
                 climb(number, module, counts, calls, time, own, starts, parents)
             key = climb(number, owner, counts, calls, time, own, starts, parents) if owner else first
-            own[key] += free(time, bounds[place + 1], recomputed)
-        totals = dict(own)
+            own[key] += free(time, bounds[place + 1], away)
+            whole[key] = whole.get(key, 0) + free(time, bounds[place + 1], recomputed)
+        totals = {key: whole.get(key, 0) for key in own}
         for key in sorted(own, key=lambda key: -len(line(key[1]))):
             if key in parents:
                 totals[parents[key]] += totals[key]
@@ -173,7 +176,7 @@ def free(begin: int, end: int, recomputed: list) -> int:
 @pytest.mark.slow
 @given(
     st.lists(st.lists(mark, max_size=14), max_size=4),
-    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 6)), max_size=5),
+    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 6), st.booleans()), max_size=5),
     st.dictionaries(st.tuples(st.integers(0, 3), st.integers(1, 7)), st.integers(1, 2), max_size=4),
 )
 @settings(max_examples=400, deadline=None)
@@ -187,10 +190,10 @@ def test_backward_equals_the_plain_reading(programs: list, gaps: list, calls: di
             marks.append((at, kind, module))
         at += 4
         passes.append((begin, at, marks))
-    recomputed, moment = [], 0
-    for gap, length in gaps:
-        recomputed.append((moment + gap, moment + gap + length))
-        moment = recomputed[-1][1]
+    recomputed, blocked, moment = [], [], 0
+    for gap, length, blocks in gaps:
+        (blocked if blocks else recomputed).append((moment + gap, moment + gap + length))
+        moment += gap + length
     tree = CallTree.of(PARENTS)
     roots = [line(marks[0][2])[-1] if marks else 0 for _, _, marks in passes]
     flat = [(t, kind, module, number) for number, (_, _, marks) in enumerate(passes) for t, kind, module in marks]
@@ -200,16 +203,21 @@ def test_backward_equals_the_plain_reading(programs: list, gaps: list, calls: di
         Marks(array[:, 0], np.zeros(len(flat), np.int64), array[:, 1], array[:, 3], tree.index(array[:, 2])),
         tree,
         tree.index(np.array(roots, np.int64)),
-        tuple(np.array([r[i] for r in recomputed], np.int64) for i in (0, 1)),
+        Excluded(
+            *(
+                tuple(np.array([each[i] for each in sorted(times)], np.int64) for i in (0, 1))
+                for times in (recomputed, recomputed + blocked)
+            )
+        ),
         Calls(*(np.array([k[i] for k, n in calls.items() for _ in range(n)], np.int64) for i in (0, 1))),
     )
-    expected = plain(passes, roots, recomputed, calls)
+    expected = plain(passes, roots, recomputed, blocked, calls)
     found = sorted(
         zip(*(x.tolist() for x in (got.number, tree.subject(got.module), got.own, got.total, got.start)), strict=True)
     )
     assert found == sorted((n, m, own, total, start) for (n, m, _), (own, total, start) in expected.items())
     for number, (begin, end, _) in enumerate(passes):
-        assert got.own[got.number == number].sum() == free(begin, end, recomputed)
+        assert got.own[got.number == number].sum() == free(begin, end, recomputed + blocked)
 
 
 @pytest.mark.slow
@@ -231,6 +239,7 @@ def test_passes_of_one_shape_are_as_each_by_itself(programs: list, order: list, 
         at += slow + 4
     starts = np.cumsum([gap + length for gap, length in gaps], dtype=np.int64)
     recomputed = (starts, starts + np.array([length for _, length in gaps], np.int64) // 2)
+    excluded = Excluded(tuple(each[::2] for each in recomputed), recomputed)
     tree = CallTree.of(PARENTS)
     array = np.array(marks, np.int64).reshape(-1, 5)
     roots = tree.index(np.array([programs[which % len(programs)][0][2] if programs[which % len(programs)] else 0
@@ -240,7 +249,7 @@ def test_passes_of_one_shape_are_as_each_by_itself(programs: list, order: list, 
         Marks(*(array[:, i] for i in range(4)), tree.index(array[:, 4])),
         tree,
         tree.chain[roots, 0],
-        recomputed,
+        excluded,
         Calls(*(np.array([key[i] for key, n in calls.items() for _ in range(n) if key[0] <= len(passes)], np.int64)
                 for i in range(2))),
     )  # fmt: skip

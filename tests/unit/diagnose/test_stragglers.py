@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from probe import protocol as wire
 from probe.connection import Connection
 from probe.diagnose.straggler_statistics import by_chance, excess, lateness
 from probe.errors import SilentError, UsageError
-from probe.streams import CORE_WAIT_NS, ENGINE, EVAL, LOG_GROUP, OPTIMIZER, SAMPLED
+from probe.streams import CORE_WAIT_NS, CPU_NS, ENGINE, EVAL, LOG_GROUP, OPTIMIZER, SAMPLED
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -85,15 +86,16 @@ def train(
     flags: int = SAMPLED,
     **facts: Any,
 ) -> FakeAgent:
-    """Steps of 100 ms of which `late` takes `by` ms longer: the others wait for that at the end of the pass."""
+    """Steps of 100 ms of which `late` takes `by` ms longer, in the tenth step three times that: the others wait for it
+    at the end of the pass."""
     one = make(rank=rank, world_size=2, distributed=True, **facts)
     one.name_modules()
     one.put(LOG_GROUP, 1, name="0", backend=backend, size=2, rank=rank, ranks=[0, 1])
     takes = dict.fromkeys(("loader", "forward", "backward", "optimizer"), 10)
-    takes[late or "nothing"] = 10 + by
     at = MS
-    for _ in range(steps):
+    for step in range(steps):
         begin = at
+        takes[late or "nothing"] = 10 + by * (1 + 2 * (step == 10))
         one.load(at, at := at + takes["loader"] * MS)
         one.span(at + MS, at + takes["forward"] * MS - MS, LINEAR)
         one.span(at, at := at + takes["forward"] * MS, MODEL)
@@ -101,7 +103,7 @@ def train(
         one.mark(at + 2 * MS, LINEAR, 1)
         one.mark(at + takes["backward"] * MS - MS, LINEAR, 3)
         start, at = at, at + takes["backward"] * MS
-        end = begin + (70 if late == "optimizer" else 90) * MS
+        end = max(at, begin + (70 if late == "optimizer" else 90) * MS)
         if backend == "gloo":
             one.operate(at, at + MS // 10, end, by="ddp")
         else:
@@ -144,9 +146,37 @@ def test_a_rank_that_waits_for_a_core_is_reported(agent: Make, connected: Connec
     for rank, one in enumerate(ranks):
         for second in range(1, 10):
             at = second * 100 * MS
-            one.sample(at, (CORE_WAIT_NS, at * (30 * rank + 1) // 100))
+            one.sample(at, (CORE_WAIT_NS, at * (30 * rank + 1) // 100), (CPU_NS, at * (99 - 30 * rank) // 100))
     (straggler,) = connected(*ranks).stragglers().late
-    assert straggler.spends[1:] == ["31 % of the time waiting for a core that other work occupies (others: 1 %)"]
+    assert straggler.spends[1:] == [
+        "31 % of the time in which it has work waiting for a core that other work occupies (others: 1 %)"
+    ]
+
+
+def test_a_rank_that_computes_more_and_so_waits_longer_for_cores_is_not_said_to_wait(
+    agent: Make, connected: Connect
+) -> None:
+    ranks = train(agent, 0), train(agent, 1, "forward")
+    for rank, one in enumerate(ranks):
+        for second in range(1, 10):
+            at = second * 100 * MS
+            one.sample(at, (CORE_WAIT_NS, at * (20 * rank + 5) // 100), (CPU_NS, at * (60 * rank + 15) // 100))
+    (straggler,) = connected(*ranks).stragglers().late
+    assert len(straggler.spends) == 1
+
+
+def test_a_part_is_never_more_than_its_phase(agent: Make, connected: Connect) -> None:
+    (straggler,) = connected(train(agent, 0), train(agent, 1, "forward")).stragglers().late
+    phase, part = re.findall(r"([0-9.]+) ms", straggler.spends[0])
+    assert float(part) <= float(phase)
+
+
+def test_a_job_that_has_stopped_is_said_to_stand(agent: Make, connected: Connect) -> None:
+    ranks = train(agent, 0), train(agent, 1, "forward")
+    connection = connected(*ranks)
+    connection.stragglers()
+    (note,) = [note for note in connection.notes if note.startswith("No step has ended for")]
+    assert note.endswith("hang")
 
 
 def test_only_the_last_steps_without_evals_are_compared(agent: Make, connected: Connect) -> None:

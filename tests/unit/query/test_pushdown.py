@@ -20,7 +20,7 @@ from probe.query import rank_batch, step_blocks
 from probe.query.database import Database
 from probe.query.duckdb_session import SCHEMAS
 from probe.snapshot.snapshot import Snapshot
-from probe.streams import BEGIN, END, ENGINE, LOG_GROUP, LOG_MODULE, OPTIMIZER, SAMPLED
+from probe.streams import BEGIN, BLOCKING, END, ENGINE, LOG_GROUP, LOG_MODULE, OPTIMIZER, SAMPLED, WAIT
 from probe.tables import TABLES
 
 pytestmark = pytest.mark.slow
@@ -59,6 +59,8 @@ def forward_and_backward(agent: FakeAgent, at: int, took: Callable[[], int]) -> 
         if serial == 2002:  # around the norm before it
             start = start - MS // 2
         agent.span(start, at, serial)
+        agent.operate(start + MS // 4, start + MS // 3, start + MS // 2, flags=BLOCKING if serial == 2002 else 0)
+        agent.span(at - MS // 9, at - MS // 10, 0, WAIT)
     agent.span(at, at + MS, LINEAR)
     agent.span(begin, at + 2 * MS, MODEL)
     start = at = at + 3 * MS
@@ -67,6 +69,7 @@ def forward_and_backward(agent: FakeAgent, at: int, took: Callable[[], int]) -> 
         agent.mark(at + MS, serial, BEGIN)
         at += MS + took()
         agent.mark(at, serial, END)
+    agent.operate(start + MS, start + MS + MS // 8, at + MS // 2, by="ddp")
     agent.span(start - MS // 2, at + MS, 0, ENGINE)
     return at + 2 * MS
 

@@ -22,9 +22,12 @@ from probe.streams import (
     BLOCKING,
     ENGINE,
     EVAL,
+    EVAL_MODE,
     FAILED,
     FORWARD,
+    ITERATOR,
     LOG_GROUP,
+    NO_GRAD,
     OPTIMIZER,
     SAMPLED,
     SPANS,
@@ -81,10 +84,24 @@ def test_a_phase_inside_another_belongs_to_the_outer_one(agent: Make, connected:
         one.span(start + 410, start + 420)
         one.load(start + 430, start + 440)
         one.span(start + 400, start + 500, 1, EVAL)
-        one.span(start + 810, start + 820)  # a closure's
+        one.span(start + 810, start + 820)  # a closure's: itself
         one.span(start + 830, start + 850, 0, ENGINE)
 
-    assert split(connected(trained(agent, inside))) == (1000, 0, 90, 100, 100, 100, 610)
+    assert split(connected(trained(agent, inside))) == (1000, 0, 100, 120, 70, 100, 610)
+
+
+def test_calls_that_train_nothing_are_validation(agent: Make, connected: Connect) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 10, start + 110)
+        one.span(start + 120, start + 150, MODEL, FORWARD | NO_GRAD)
+        one.span(start + 200, start + 300, MODEL, FORWARD | EVAL_MODE)
+        one.span(start + 310, start + 320, LINEAR, FORWARD | EVAL_MODE)  # one that is always in eval mode trains in it
+        one.span(start + 330, start + 350, LINEAR, FORWARD | EVAL_MODE | NO_GRAD)
+
+    connection = connected(trained(agent, inside))
+    assert split(connection) == (1000, 0, 110, 0, 100, 0, 640)
+    sql = "SELECT round(validation_duration * 1e9)::BIGINT FROM python.step_trace WHERE step = 1"
+    assert rows(connection, sql) == [(150,)]
 
 
 def test_a_call_that_steps_the_optimizer_is_not_a_forward(agent: Make, connected: Connect) -> None:
@@ -353,3 +370,20 @@ def test_steps_end_in_order_each_between_its_boundary_and_the_next(spans: list, 
     ends = np.cumsum(gaps).astype(np.int64)
     closed = step_ends(ends, np.full(len(ends), 7), Rows(STREAMS[SPANS], table)).time
     assert (closed >= ends).all() and (closed[:-1] <= ends[1:]).all()
+
+
+def test_iterators_have_rows_of_their_own_and_are_data(agent: Make, connected: Connect) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.load(start + 10, start + 50, flags=ITERATOR)
+        one.load(start + 60, start + 90, 0, 2)
+        one.load(start + 100, start + 110, 0, 2)
+        one.load(start + 120, start + 122, flags=ITERATOR)  # of which nothing is taken
+
+    connection = connected(trained(agent, inside))
+    made = (
+        "SELECT step, loader, num_workers, round(start_duration * 1e9)::BIGINT, "
+        "round(first_batch_duration * 1e9)::BIGINT FROM python.iterator_trace WHERE step = 1 ORDER BY start_ns"
+    )
+    assert rows(connection, made) == [(1, "loader", 2, 40, 30), (1, "loader", 2, 2, None)]
+    assert rows(connection, "SELECT COUNT(*) FROM python.dataloader_trace WHERE step = 1") == [(2,)]
+    assert split(connection)[1] == 82

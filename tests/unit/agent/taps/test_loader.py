@@ -23,7 +23,7 @@ from probe.agent.names.modules import Modules  # noqa: E402
 from probe.agent.storage.log import Log  # noqa: E402
 from probe.agent.storage.rows import Stream  # noqa: E402
 from probe.agent.taps.loader import Loader  # noqa: E402
-from probe.streams import FAILED, LOADS, LOG_LOADER, STREAMS  # noqa: E402
+from probe.streams import FAILED, ITERATOR, LOADS, LOG_LOADER, STREAMS  # noqa: E402
 
 DATA = list(range(40))
 Rows = list[dict[str, int]]
@@ -39,6 +39,15 @@ class Tap:
 
     @property
     def rows(self) -> Rows:
+        """Of batches."""
+        return [row for row in self.every if not row["flags"] & ITERATOR]
+
+    @property
+    def iterators(self) -> Rows:
+        return [row for row in self.every if row["flags"] & ITERATOR]
+
+    @property
+    def every(self) -> Rows:
         found = []
         for _, view in self.loads.read(1, self.loads.position(), 4096):
             found += [dict(zip(self.loads.slots, row, strict=True)) for row in self.loads.struct.iter_unpack(view)]
@@ -56,7 +65,7 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
     log, boundary, handler = Log(), Boundary(), signal.getsignal(signal.SIGCHLD)
     made = Tap(Stream(LOADS, STREAMS[LOADS], 1), Modules(log))
     monkeypatch.setattr(log, "put", lambda kind, id, fields: kind == LOG_LOADER and made.told.update({id: fields}))
-    before = torch.utils.data.dataloader._BaseDataLoaderIter.__next__
+    before = torch.utils.data.dataloader._BaseDataLoaderIter.__next__, DataLoader.__iter__
     context: Any = SimpleNamespace(
         streams={LOADS: made.loads},
         modules=made.modules,
@@ -67,7 +76,7 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tap]:
     made.loader.install()
     yield made
     made.loader.remove()
-    assert torch.utils.data.dataloader._BaseDataLoaderIter.__next__ is before
+    assert (torch.utils.data.dataloader._BaseDataLoaderIter.__next__, DataLoader.__iter__) == before
     assert made.faults == []
     made.modules.close()
     made.loads.close()
@@ -314,3 +323,41 @@ def test_weights_are_bit_identical(tap: Tap) -> None:
     toggled = final_weights(lambda step: tap.loader.remove() if step % 3 else tap.loader.install())
     tap.loader.remove()
     assert final_weights(lambda step: None) == recorded == toggled
+
+
+class Workers(DataLoader):  # type: ignore[type-arg]
+    """Whose workers take their time to start."""
+
+    def _get_iterator(self) -> Any:
+        time.sleep(0.05)
+        return super()._get_iterator()
+
+
+def test_the_making_of_an_iterator_is_a_row(tap: Tap) -> None:
+    train_loader = Workers(DATA, batch_size=8)
+    epochs(train_loader, times=2)
+    assert [(row["end_ns"] - row["start_ns"]) / 1e9 >= 0.05 for row in tap.iterators] == [True, True]
+    assert {row["subject"] for row in tap.every} == {tap.rows[0]["subject"]} and tap.names[0] == "train_loader"
+    assert [row["flags"] for row in tap.every][:2] == [ITERATOR, 0]
+
+
+def test_a_loader_with_other_workers_than_before_has_another_number(tap: Tap) -> None:
+    loader = DataLoader(DATA, batch_size=8)
+    epochs(loader)
+    loader.num_workers, loader.prefetch_factor = 1, 3
+    epochs(loader, times=2)
+    told = [(tap.told[row["subject"]]["num_workers"], tap.told[row["subject"]]["prefetch_factor"]) for row in tap.rows]
+    assert told == [(0, None)] * 5 + [(1, 3)] * 10
+    assert len({row["subject"] for row in tap.rows}) == 2
+    gc.collect()  # it has workers
+
+
+class Elsewhere(DataLoader):  # type: ignore[type-arg]
+    """Whose batches do not come from torch's iterators."""
+
+    def _get_iterator(self) -> Any:
+        return iter(DATA)
+
+
+def test_an_iterator_that_is_not_torchs_is_left_alone(tap: Tap) -> None:
+    assert list(Elsewhere(DATA)) == DATA and tap.every == []

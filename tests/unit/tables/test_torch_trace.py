@@ -1,0 +1,99 @@
+"""What a module row says: whose time it is, and in which mode its model was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fake_agent import ADAM, LINEAR, MODEL, FakeAgent
+
+from probe.connection import Connection
+from probe.streams import BEGIN, BLOCKING, END, ENGINE, EVAL_MODE, FORWARD, NO_GRAD, OPTIMIZER, WAIT
+
+Make = Callable[..., FakeAgent]
+Connect = Callable[..., Connection]
+NS = "round(duration * 1e9)::BIGINT, round(total_duration * 1e9)::BIGINT"
+
+
+def trained(agent: Make, inside: Callable[[FakeAgent, int], None]) -> FakeAgent:
+    """Three steps of 1,000 ns, with what `inside` puts into each."""
+    one = agent()
+    one.name_modules()
+    for start in range(0, 3000, 1000):
+        inside(one, start)
+        one.span(start + 800, start + 900, ADAM, OPTIMIZER)
+        one.boundary(start + 890)
+    return one
+
+
+def rows(connection: Connection, columns: str) -> list[tuple[Any, ...]]:
+    sql = f"SELECT module, stage, {columns} FROM python.torch_trace WHERE step = 1 ORDER BY start_ns, duration"
+    return [tuple(row.values()) for row in connection.query(sql).to_pylist()]
+
+
+def test_waiting_for_collectives_is_no_modules_time_and_has_rows(agent: Make, connected: Connect) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 100, start + 200, LINEAR)  # in which an operation is issued, and waited for
+        one.operate(start + 110, start + 120, start + 180)
+        one.span(start + 150, start + 180, 0, WAIT)
+        one.operate(start + 220, start + 230, start + 250, BLOCKING)
+        one.span(start + 50, start + 300)
+        one.mark(start + 410, MODEL, BEGIN)
+        one.mark(start + 450, LINEAR, BEGIN)
+        one.mark(start + 550, LINEAR, END)
+        one.operate(start + 500, start + 510, start + 580, by="ddp")  # the reducer waits for it, beyond the linear
+        one.span(start + 400, start + 600, 0, ENGINE)
+        one.operate(start + 650, start + 700, start + 700, BLOCKING)  # outside of everything
+
+    connection = connected(trained(agent, inside))
+    assert rows(connection, NS) == [
+        ("Model", "forward", 250 - 100 - 30, 250),
+        ("linear", "forward", 100 - 10 - 30, 100),
+        ("0", "comm", 10, 10),
+        ("0", "comm", 30, 30),
+        ("0", "comm", 30, 30),
+        ("Model", "backward", 100 - 30, 200),
+        ("linear", "backward", 100 - 50, 100),
+        ("0", "comm", 80, 80),
+        ("0", "comm", 50, 50),
+        ("AdamW", "step", 100, 100),
+    ]
+    waits = [row for row in rows(connection, "parent, depth, root, seq, training") if row[1] == "comm"]
+    assert waits == [
+        ("0", "comm", "linear", 2, None, None, True),
+        ("0", "comm", "linear", 2, None, None, True),
+        ("0", "comm", "Model", 1, None, None, True),
+        ("0", "comm", None, 0, None, None, None),
+        ("0", "comm", None, 0, None, None, None),
+    ]
+
+
+def test_a_wait_with_operations_of_several_groups_under_way_names_none(agent: Make, connected: Connect) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.operate(start + 10, start + 20, start + 150)
+        one.operate(start + 30, start + 40, start + 150, group=2)
+        one.span(start + 100, start + 150, 0, WAIT)
+
+    assert rows(connected(trained(agent, inside)), NS)[:3] == [
+        ("0", "comm", 10, 10),
+        (None, "comm", 10, 10),  # the agent knew no name of it
+        (None, "comm", 50, 50),
+    ]
+
+
+def test_rows_say_in_which_mode_their_model_was(agent: Make, connected: Connect) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 20, start + 30, LINEAR, FORWARD | EVAL_MODE)  # frozen, inside a model that trains
+        one.span(start + 10, start + 50)
+        one.span(start + 60, start + 100, 0, ENGINE)
+        one.span(start + 120, start + 130, LINEAR, FORWARD | NO_GRAD)
+        one.span(start + 110, start + 150, MODEL, FORWARD | EVAL_MODE | NO_GRAD)
+
+    assert rows(connected(trained(agent, inside)), "training, grad") == [
+        ("Model", "forward", True, True),
+        ("linear", "forward", True, True),
+        ("Model", "backward", True, True),
+        ("Model", "forward", False, False),
+        ("linear", "forward", False, False),
+        ("AdamW", "step", None, None),
+    ]
