@@ -27,6 +27,7 @@ from .serve.server import Key, Refused, Server
 from .steps.rss import Rss
 from .steps.sampling import Sampling
 from .steps.step_count import Steps
+from .steps.step_ends import StepEnds
 from .storage.header import Header
 from .storage.log import Log
 from .storage.rows import Stream
@@ -53,6 +54,7 @@ class Agent:
         self.boundary = Boundary()
         self.sampling = Sampling()
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
+        self.step_ends = StepEnds(self.steps, self.streams[SPANS].position)
         self.rss = Rss()
         self.steps.rss_bytes = self.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
@@ -129,6 +131,7 @@ class Agent:
             "step_settled": steps.trainer_step is None,
             "count": steps.count,
             "anchor": steps.anchor_name,
+            "step_ends": self.step_ends.by,
             "step_ns": steps.typical_ns(),
             "last_step_ns": steps.last_ns,
             "sampling": self.sampling.settings(),
@@ -172,6 +175,7 @@ class Agent:
         """Once a second or sooner, on the agent's thread."""
         due = self.sampler_loop.tick()
         self._look_for_torch()
+        self.step_ends.look()
         self.peers.tick()
         self._write_log()
         return min(due, self.evals.tick(), 1.0 if self.taps is None else self.taps.due_s)

@@ -15,6 +15,7 @@ from .client.client import Client
 from .client.endpoints import Resolved, resolve
 from .client.handshake import all_answer, open_links, whoami
 from .errors import Interrupted, UsageError
+from .evals.step_variable import count_by
 from .host.facts import Facts
 from .host.file_limits import make_room
 from .snapshot.align import Alignment
@@ -157,12 +158,11 @@ class Connection:
         """
         self._begin("eval", control=True)
         from .evals.evaluation import evaluate
-        from .evals.snippet import Snippet
+        from .evals.snippet import Snippet, losses
 
         snippet = Snippet(code, filename, now, timeout, write, whoami(), None if ranks is None else list(ranks))
         results = evaluate(self._client, self._alignment, snippet, self.timeout, on_output)
-        lossy = [each for each in results if each.dropped_bytes]
-        self.notes += [f"rank {each.rank}: {each.dropped_bytes} bytes of output were dropped" for each in lossy]
+        self.notes += losses(results)
         return results
 
     def stacks(self) -> dict[int, list[Thread]]:
@@ -205,15 +205,17 @@ class Connection:
         return stragglers(self, steps)
 
     def set(self, **settings: Any) -> list[dict[str, Any]]:
-        """Change how every rank samples steps; the settings of each rank that answers, with its rank.
+        """Change how every rank samples and counts steps; the settings of each rank that answers, with its rank.
 
         sample: "auto", or N to record one of N blocks of ten steps (1: all); budget_pct: the overhead that auto may
-        cause; backward: whether backward is recorded too.  Without arguments nothing changes.  Raises UsageError,
-        AgentError, SilentError.  Cost: one request; docs/benchmarks.md says what sample=1 costs.
+        cause; backward: whether it is recorded too; step: the job's variable that counts steps.  Raises UsageError,
+        AgentError, SilentError, of step EvalError.  Cost: one request, and for step an eval.
 
         Example: `job.set(sample=1)`
         """
         self._begin("set", control=True)
+        if (step := settings.pop("step", None)) is not None:
+            count_by(self, self._client, str(step), self.timeout)
         found, self.unreached, notes = agent_requests.set_sampling(self._client, settings, self.timeout)
         self.notes += notes
         return found
@@ -221,8 +223,7 @@ class Connection:
     def detach(self) -> list[str]:
         """Remove every agent and wait for its end; lines that say what had to stay in which rank.
 
-        Raises AgentError if the key may only read, DetachError if a snippet does not end (the lines are then
-        `notes`), Interrupted.  Cost: one boundary, at which the taps are removed.
+        Raises AgentError, DetachError if a snippet does not end (the lines are then `notes`).  Cost: a boundary.
 
         Example: `assert not job.detach()`
         """
@@ -240,8 +241,7 @@ class Connection:
         """Start another server beside the job, in place of the one it has; its endpoints, which on_ready gets first.
 
         listen: where it also accepts queries from other hosts (probe.attach.listening.Listen.order); foreground: run it
-        in this process, until its agents are gone or Ctrl-C.  Raises UsageError for a job on another host, AttachError
-        for a port that cannot be had.  Cost: one request.
+        here until its agents are gone or Ctrl-C.  Raises UsageError, AttachError for a port.  Cost: one request.
 
         Example: `print(job.serve())`
         """

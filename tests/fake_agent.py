@@ -82,7 +82,7 @@ class FakeAgent:
             "attached_ns": time.monotonic_ns(), "attached_wall_ns": time.time_ns(), "endpoint": f"ipc://{path}",
             "streams": {name: {"slots": list(s.slots), "chunks": s.chunks} for name, s in self.streams.items()},
             "step_base": 0, "step_source": "attach", "count": 0, "anchor": None, "step_ns": None, "last_step_ns": None,
-            "collectives_ns": 0,
+            "step_ends": "call", "collectives_ns": 0,
             "taps": {tap.name: "on" for tap in TAPS if tap.name != "device"},  # its job does not use CUDA
             "boot_id": boot_id(), "id": os.urandom(8).hex(), "sampling": Sampling().settings(), **facts,
         }  # fmt: skip

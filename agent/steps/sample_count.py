@@ -52,10 +52,12 @@ class SampleCount:
         self._passes.append(None)
         self.waiting.clear()
 
-    def pass_ends(self) -> None:
+    def pass_ends(self) -> bool:
+        """Whether it was an outermost one."""
         self._passes.pop()
         if not self._passes:
             self._wait()
+        return not self._passes
 
     def take(self, thread: int) -> int:
         """Samples since the last boundary, 0 if unknown.  Called at a boundary, on the training thread."""

@@ -1,6 +1,7 @@
 """The job's steps as this process counts them: one row per boundary, written in the anchor optimizer's post-hook.
 
-The anchor is the first optimizer seen to step; another takes over when the anchor has been silent for a while.
+The anchor is the first optimizer seen to step; another takes over when the anchor has been silent for a while.  Where
+no optimizer steps though gradients are made, backward passes end the steps (step_ends.py).
 Invariant: every boundary increments `count` exactly once, on the training thread.
 """
 
@@ -19,6 +20,8 @@ from .sample_count import SampleCount
 from .sampling import Sampling
 from .trainer_step import TrainerStep
 
+PASS = -1  # the anchor, in place of an optimizer's serial number: the end of a backward pass
+BACKWARD = "backward"  # its name
 _MAX_SILENT = 16  # steps of other optimizers without one of the anchor: the anchor has been replaced
 _RECENT = 32  # steps whose median is the typical step time
 _TIME = STREAMS[STEPS].index("time_ns")
@@ -45,7 +48,9 @@ class Steps:
         self.base = 0
         self.source = "attach"
         self.trainer_step: TrainerStep | None = None  # until it is known whether the job has a number of its own
-        self.anchor = 0  # its serial number
+        self.anchor = 0  # its serial number, or PASS
+        self.passes = 0  # outermost backward passes so far, counted while the taps time them
+        self.by_pass = False  # whether backward passes end the steps
         self.anchor_name: str | None = None
         self._others, self._others_at = 0, 0
         self.stepped: Callable[[Any, int, int], None] = _make_stepped(self, stream)
@@ -101,12 +106,22 @@ class Steps:
         if self._others_at != self.count:
             self._others, self._others_at = 0, self.count
         self._others += 1
-        if self.anchor and self._others < _MAX_SILENT:
+        if self.anchor > 0 and self._others < _MAX_SILENT:
             return False
+        self.by_pass = False
         self._make_anchor(optimizer, serial)
         self._distributed = with_process_group()
         self.plain &= self._distributed is None
         return True
+
+    def passed(self, now: int) -> None:
+        """An outermost backward pass that makes gradients is over.  On the thread that ran it."""
+        self.passes += 1
+        if self.by_pass:
+            if self.anchor != PASS:
+                self.anchor, self.anchor_name = PASS, BACKWARD
+                self._distributed = with_process_group()
+            self.stepped(None, PASS, now)
 
     def _make_anchor(self, optimizer: Any, serial: int) -> None:
         self.anchor, self.anchor_name = serial, type(optimizer).__name__

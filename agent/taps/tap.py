@@ -90,6 +90,11 @@ class Tap:
         return None
 
     @property
+    def ends_steps(self) -> bool:
+        """Whether steps end in what it records, so that it goes on in every step."""
+        return False
+
+    @property
     def waits(self) -> bool:
         """Whether drain() will soon have something to write."""
         return False

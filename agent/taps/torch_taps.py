@@ -9,7 +9,7 @@ from _thread import allocate_lock
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from ...streams import BARE
+from ...streams import BARE, UNTIMED
 from .registry import TAPS
 from .tap import Tap, TapContext
 
@@ -46,7 +46,8 @@ class TorchTaps:
         try:
             for tap in self._taps:
                 is_off = not self._faults.keys().isdisjoint(tap.off_after)
-                tap.switch(BARE if is_off else flags, self._context.sampling.spend if measured else None)
+                wanted = flags & ~(BARE | UNTIMED) if tap.ends_steps else flags
+                tap.switch(BARE if is_off else wanted, self._context.sampling.spend if measured else None)
         finally:
             self._gate.release()
 

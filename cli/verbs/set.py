@@ -14,6 +14,7 @@ from ..output.formats import Output, output_options
 from ..output.result import Records
 from ..session import connected, say
 
+STEP = "step="
 COLUMNS = ("rank", "sample", "every", "budget_pct", "backward", "sampled_step_cost_us")
 
 
@@ -22,7 +23,7 @@ COLUMNS = ("rank", "sample", "every", "budget_pct", "backward", "sampled_step_co
 @endpoint_option
 @output_options
 def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> None:
-    """Show or change how steps are sampled.
+    """Show or change how steps are sampled and counted.
 
     Modules are recorded in blocks of ten steps: with sample=1 in every block, with sample=N in one of N blocks (N is 2,
     4, 8, … 128, or is taken as the next of these), with sample=auto in as many as keep the overhead under the budget.
@@ -30,14 +31,20 @@ def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> N
     then one row, the root's. A change holds from the next step on; in a loop without optimizer steps, such as
     inference, no step comes, and every call is recorded until detach. probe.overhead has the cost of it all.
 
+    A job whose optimizer keeps no count has its steps counted from the attach. step=NAME counts them by a variable of
+    the job, as eval sees it: the step that has just ended gets its value.
+
     \b
     Example:
       probe 4242 set
       probe 4242 set sample=1
       probe 4242 set sample=auto budget=0.5% backward=off
+      probe 4242 set step=global_step
     """
     rest = [word for word in words if "=" not in word and word not in WRITTEN]
-    changes = from_words([word for word in words if word not in rest])
+    named = [word for word in words if word.startswith(STEP)]
+    changes = from_words([word for word in words if word not in (*rest, *named)])
+    changes |= {"step": named[-1].removeprefix(STEP)} if named else {}
     with connected(one_endpoint(endpoints, rest)) as connection:
         settings = connection.set(**changes)
     rows = []

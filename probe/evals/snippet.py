@@ -45,3 +45,9 @@ class Snippet:
     write: bool
     by: str
     ranks: list[int] | None
+
+
+def losses(results: EvalResult) -> list[str]:
+    """What of their output did not come, in lines."""
+    return [f"rank {each.rank}: {each.dropped_bytes} bytes of output were dropped" for each in results
+            if each.dropped_bytes]  # fmt: skip

@@ -32,12 +32,12 @@ class SamplingSettings(NamedTuple):
 class Facts(NamedTuple):
     """One agent at one moment.  Times of the wall clock are called so, all others are of its host's monotonic clock.
 
-    pid: in the agent's own namespace; id: no other agent has it; served: by which server of its
-    job and host (agent/agent.py, adopt); count: steps since the attach; step_base: the job's
-    step of count 0; step_settled: whether the agent knows where that number comes from; holder, held_since_ns: whose
-    snippet the training waits for, and since when; freed_ns: when one let it go on last; idle: it says that none holds
-    it; collectives_ns: when their tap went in; clock_offset_ns, clock_error_ns: how far the host's wall
-    clock is ahead of this one's, as the client measured it.
+    pid: in the agent's own namespace; id: no other agent has it; served: by which server of its job and host
+    (agent/agent.py, adopt); count: steps since the attach; step_base: the job's step of count 0; step_ends: "call" if
+    each outermost call is a step; step_settled: whether the agent knows where that number comes from; holder,
+    held_since_ns: whose snippet the training waits for, and since when; freed_ns: when one let it go on last; idle:
+    it says that none holds it; collectives_ns: when their tap went in; clock_offset_ns, clock_error_ns: how far the
+    host's wall clock is ahead of this one's, as the client measured it.
 
     Example: `{facts.rank: facts.torch for facts in job.agents}`
     """
@@ -68,6 +68,7 @@ class Facts(NamedTuple):
     step_settled: bool = True
     count: int = 0  # type: ignore[assignment]  # nobody wants the method of tuples
     anchor: str | None = None
+    step_ends: str = ""
     step_ns: int | None = None
     last_step_ns: int | None = None
     sampling: SamplingSettings | None = None

@@ -1,7 +1,7 @@
 """A rank's steps: the step of a moment, the steps that may be shown, and when evals ran.
 
-Made by Rank.timeline from the boundaries that the agent recorded; in a loop that never steps an optimizer, each
-outermost module call is a step.  Invariant: the same moment has the same step in every table.
+Made by Rank.timeline from the boundaries that the agent recorded; in a process that only calls modules, each outermost
+call is a step.  Invariant: the same moment has the same step in every table.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from ..streams import (
 from .log import Log
 from .rows import Rows
 
+CALL = "call"  # what the agent says of such a process
 STUCK = 5  # a rank that has been in a step for this many typical steps shows that step
 _ENOUGH = 30  # steps, to compare their mean
 _RECENT_STEPS = 64  # their median is typical
@@ -87,11 +88,11 @@ class Timeline:
         self._flags: Ints = np.ascontiguousarray(self.boundaries["flags"])
 
     def _count_calls(self, none: Rows) -> Rows:
-        """Without optimizer steps and backward passes, every outermost call of a root module is a step."""
+        """Where the agent says that nothing else ends a step, every outermost call of a root module is one."""
+        if self._rank.facts.step_ends != CALL:
+            return none
         spans = self._rows(SPANS)
         kind = spans["flags"] & KIND_MASK
-        if self._rank.facts.anchor or np.isin(kind, (ENGINE, OPTIMIZER)).any():
-            return none
         calls = np.flatnonzero(kind == FORWARD)
         roots = [serial for serial, module in self._rank.log.modules.items() if module.get("root") in (serial, 0, None)]
         calls = calls[np.isin(spans["subject"][calls], roots)]
@@ -196,6 +197,11 @@ class Timeline:
             return None
         # the agent knows the source of the job's own step number some steps after the first
         return int(self.base + self._counts[-1]) if self._rank.facts.step_settled else None
+
+    @property
+    def running(self) -> int:
+        """The step that runs now."""
+        return int(self.base + self._counts[-1] + 1) if len(self._counts) else self.base
 
     @cached_property
     def stuck(self) -> bool:

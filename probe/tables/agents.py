@@ -9,19 +9,11 @@ from ..arrays.arrow import columns_of
 from ..schema import Column, Columns
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
+from ..snapshot.timeline import CALL
 from ..version import is_tested
 from .declaration import IDENTITY, TAPS, Table, identity
 
-_FACTS = (
-    "step",
-    "step_source",
-    "world_size",
-    "version",
-    "python",
-    "torch",
-    "endpoint",
-    "tcp",
-)  # columns of the same names
+_FACTS = ("step_source", "world_size", "version", "python", "torch", "endpoint", "tcp")  # columns of the same names
 
 
 def _record(rank: Rank) -> dict[str, Any]:
@@ -29,6 +21,7 @@ def _record(rank: Rank) -> dict[str, Any]:
     return {
         **identity(rank),
         "state": "answers",
+        "step": rank.timeline.running if facts.step_ends == CALL else facts.step,
         "why": facts.trouble or None,
         "attached_at": facts.attached_wall_ns // 1000 or None,
         "clock_offset_us": _us(facts.clock_offset_ns),
@@ -74,10 +67,11 @@ TABLE = Table(
                _SILENT),
         Column("step", "BIGINT", "", "The step the rank is in now.", "boundaries", _SILENT, "step everywhere"),
         Column("step_source", "VARCHAR", "", "Where the step's number comes from: optimizer (its own count), trainer "
-               "(its global_step), scheduler (its count, if it steps once per step), group_seq (aligned with another "
-               "rank) or attach (counted from the attach).", "agent", _SILENT),
-        Column("optimizer", "VARCHAR", "", "The optimizer whose step() ends a step of the job.", "optimizer hooks",
-               "No optimizer has stepped yet."),
+               "(its global_step), scheduler (its count, if it steps once per step), variable NAME (set step=NAME), "
+               "group_seq (aligned with another rank) or attach (counted from the attach).", "agent", _SILENT),
+        Column("optimizer", "VARCHAR", "", "The optimizer whose step() ends a step of the job; backward, if backward "
+               "passes end it because none does.", "optimizer hooks, autograd's engine",
+               "Neither has been seen, or each outermost module call is a step."),
         Column("world_size", "INTEGER", "", "Ranks in the job.", "WORLD_SIZE or the default group", _SILENT),
         Column("version", "VARCHAR", "", "Version of the agent.", "agent", _SILENT),
         Column("python", "VARCHAR", "", "Version of Python in the target.", "sys.version_info", _SILENT),

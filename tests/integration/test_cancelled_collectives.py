@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from until import until
@@ -157,8 +158,12 @@ def test_ranks_that_do_not_meet_in_an_operation_are_told_so(job: Target, probe: 
     goes_on(job, probe)
 
 
-def test_a_snippet_blocked_in_c_is_named_by_all_that_it_keeps_waiting(two: Target, probe: Probe) -> None:
-    done = probe(two.pid, "eval", "--timeout", "0.5", "import time\nif rank == 0: time.sleep(18)", status=6)
+def test_a_snippet_blocked_in_c_is_named_by_all_that_it_keeps_waiting(
+    two: Target, probe: Probe, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    blocks = f"import os\nif rank == 0: os.open({str(tmp_path / 'fifo')!r}, os.O_RDONLY)"
+    done = probe(two.pid, "eval", "--timeout", "0.5", blocks, status=6)
     assert re.search(r"did not stop on rank 0 \(pid \d+\): it is still in <module> \(<eval>:2\); the job", done.stderr)
     until(lambda: "has held rank 0 for" in probe(two.pid, "hang").stdout, every_s=0.5)
     again = probe(two.pid, "eval", "--timeout", "3", "1", status=6).stderr
@@ -166,6 +171,7 @@ def test_a_snippet_blocked_in_c_is_named_by_all_that_it_keeps_waiting(two: Targe
     held = probe(two.pid, "detach", status=11)
     assert "[still-held] Still attached: Rank 0: a snippet of " in held.stderr
     assert "rank 1" in held.stdout and "rank 0" not in held.stdout
+    (tmp_path / "fifo").write_bytes(b"")  # it opens
     until(lambda: "Not hung" in probe(two.pid, "hang").stdout, 60, every_s=0.5)
     probe("attach", two.pid)
     goes_on(two, probe)

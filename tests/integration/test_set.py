@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,3 +148,33 @@ def test_an_invalid_setting_changes_nothing_and_lists_the_valid_ones(
     done = probe(target.pid, "set", *words, status=2)
     assert told in done.stderr and done.stdout == ""
     assert probe(target.pid, "set", "--format", "csv").stdout.split(",")[:4] == before
+
+
+def test_steps_are_counted_by_a_variable_of_the_job(start: Start, probe: Probe) -> None:
+    job = start("pausing.py", "0", ready="pauses")  # SGD, which keeps no count
+    probe("attach", job.pid)
+
+    def ahead() -> int:
+        """Of the job's own number, the step in which an eval runs."""
+        done = probe(job.pid, "eval", "step")
+        ran = re.search(r"ran at step (\d+)", done.stderr)
+        assert ran is not None
+        return int(ran[1]) - int(done.stdout)
+
+    assert ahead() < 0
+    probe(job.pid, "set", "step=step")
+    assert ahead() == 1 and ahead() == 1  # the step that has just ended has the number
+    sql = "SELECT step_source FROM probe.agents"
+    assert json.loads(probe(job.pid, "query", "--format", "json", sql).stdout) == [{"step_source": "variable step"}]
+    rows = "SELECT MIN(step) > 10 AS ok FROM python.step_trace"
+    assert json.loads(probe(job.pid, "query", "--format", "json", rows).stdout) == [{"ok": True}]
+
+
+def test_what_counts_no_steps_is_refused(start: Start, probe: Probe) -> None:
+    job = start("pausing.py", "0", ready="pauses")
+    probe("attach", job.pid)
+    for name, told in {
+        "model": "no whole number", "no_such_name": "is not defined", "step + 1": "is not valid"
+    }.items():  # fmt: skip
+        done = probe(job.pid, "set", f"step={name}", status=None)
+        assert done.returncode in (2, 6) and told in done.stderr, done.stderr

@@ -50,7 +50,7 @@ class Backward(Tap):
         self._marks, self._ident = context.streams[MARKS], get_ident
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
         self._engine = self._engine_homes[1]._engine_run_backward
-        self._samples, self._sampling = context.steps.samples, context.sampling
+        self._steps, self._sampling = context.steps, context.sampling
         self._wrapped_engine = self.wrap_engine(context.streams[SPANS].append)
         self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
         unseen(Backward.make_carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
@@ -65,6 +65,10 @@ class Backward(Tap):
     @property
     def state(self) -> str | None:
         return super().state if self.why_off or self._sampling.backward else "off: set backward=off"
+
+    @property
+    def ends_steps(self) -> bool:
+        return self._steps.by_pass
 
     def install(self) -> None:
         self.why_off = ""
@@ -164,7 +168,8 @@ class Backward(Tap):
     def wrap_engine(self, append: Callable[..., Any]) -> Callable[..., Any]:
         """The engine with a clock around it; append() writes the row of a pass, on the thread that ran it."""
         clock, engine = perf_counter_ns, self._engine
-        ident, report_fault, samples, modules = self._ident, self.report_fault, self._samples, sys.modules
+        ident, report_fault, steps, modules = self._ident, self.report_fault, self._steps, sys.modules
+        samples = steps.samples
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             trains = kwargs.get("accumulate_grad")  # not for autograd.grad(), which models call in their forward
@@ -178,9 +183,10 @@ class Backward(Tap):
                 return engine(t_outputs, *args, **kwargs)
             finally:
                 try:
-                    append(start, clock(), 0, ident(), ENGINE)
-                    if trains:
-                        samples.pass_ends()
+                    now = clock()
+                    append(start, now, 0, ident(), ENGINE)
+                    if trains and samples.pass_ends():
+                        steps.passed(now)
                 except Exception as error:  # inside a user's backward: no exception may escape
                     report_fault(error)
 

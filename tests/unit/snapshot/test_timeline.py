@@ -45,6 +45,15 @@ def test_a_loop_without_an_optimizer_counts_its_outermost_calls(agent: Make, con
     assert rows(connected(one), sql) == [(s, name) for s in range(3) for name in ("Model", "linear")]
 
 
+def test_as_long_as_it_is_not_known_what_ends_a_step_no_call_is_one(agent: Make, connected: Connect) -> None:
+    one = agent(step_ends="")  # attached to in a validation, say
+    one.name_modules()
+    for start in range(0, 4000, 1000):
+        one.span(start, start + 50, MODEL)
+    for table in ("torch_trace", "step_trace"):
+        assert rows(connected(one), f"SELECT step FROM python.{table}") == []
+
+
 def test_a_rank_that_is_stuck_shows_the_step_it_is_stuck_in(agent: Make, connected: Connect) -> None:
     ranks = [agent(rank, world_size=2) for rank in range(2)]
     now = time.monotonic_ns()
