@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     connection: Connection, code: str, filename: str = "<eval>", ranks: list[int] | None = None, now: bool = False,
-    timeout: float | None = None, write: bool = True,
+    timeout: float | None = None, write: bool = True, frame: str = "",
 ) -> None:  # fmt: skip
     """Run the code; show what it printed and returned, then where it ran.  Raises SnippetFailed if it raised."""
     asked = ranks or [facts.rank or 0 for facts in connection.agents]
@@ -38,8 +38,9 @@ def evaluate(
 
     try:
         results = connection.eval(
-            code, ranks=ranks, now=now, timeout=timeout, write=write, filename=filename, on_output=on_output
-        )
+            code, ranks=ranks, now=now, timeout=timeout, write=write, filename=filename, on_output=on_output,
+            frame=frame,
+        )  # fmt: skip
         for result in results:
             outputs["stdout"].feed(result.rank, f"{result.echo}\n" if result.echo else "")
             outputs["stderr"].feed(result.rank, result.traceback or "")

@@ -15,6 +15,7 @@ from .client.client import Client
 from .client.endpoints import Resolved, resolve
 from .client.handshake import all_answer, open_links, whoami
 from .errors import Interrupted, UsageError
+from .evals.snippet import EvalResult, OnOutput, Snippet, losses, told_names
 from .evals.step_variable import count_by
 from .host.facts import Facts
 from .host.file_limits import make_room
@@ -23,7 +24,6 @@ from .snapshot.align import Alignment
 if TYPE_CHECKING:
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
-    from .evals.snippet import EvalResult, OnOutput
     from .query.database import Database
     from .query.result import Result
     from .snapshot.snapshot import Snapshot
@@ -41,8 +41,7 @@ class Connection:
 
     notes: what the user should know about the last call (a query's Result has its own); unreached: the ranks that the
     last stacks(), set() or detach() did not reach; skipped: a line about each process left out, for it only looks as if
-    it had an agent; is_unwanted: asked before each call; True ends it with Interrupted, as cancel() ends a call that
-    has begun.
+    it had an agent; is_unwanted: asked before each call; True ends it with Interrupted, as cancel() does.
     """
 
     def __init__(self, at: Resolved, timeout: float = 10.0, key: str | None = None, role: str = wire.CONTROL) -> None:
@@ -146,21 +145,32 @@ class Connection:
 
     def eval(
         self, code: str, *, ranks: Sequence[int] | None = None, now: bool = False, timeout: float | None = None,
-        write: bool = True, filename: str = "<eval>", on_output: OnOutput | None = None,
+        write: bool = True, filename: str = "<eval>", on_output: OnOutput | None = None, frame: str = "",
     ) -> EvalResult:  # fmt: skip
         """Run Python in the job: at the same step on all ranks (or these), between two iterations; or at once (now).
 
         A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr" | "waiting", text)
         gets output as it comes, and what the job does while no step does.  timeout: for both; None: 30 s for the step.
-        Raises EvalError, SilentError, AgentError, Interrupted.  Cost: the job stands still while the snippet runs.
+        frame: the function whose variables it sees.  Raises EvalError, SilentError, AgentError.  Cost: the job waits.
 
         Example: `job.eval("optimizer.param_groups[0]['lr'] = 1e-4")[0].ok`
         """
+        return self._evaluate(Snippet(code, filename, now, timeout, write, whoami(), ranks, frame), on_output)
+
+    def names(self, pattern: str = "", *, rank: int = 0, frame: str = "", now: bool = False) -> list[dict[str, Any]]:
+        """What eval can see on a rank: name, type, shape, device, value, where.  pattern: of names, and of attributes.
+
+        Raises what eval() raises.  Cost: some milliseconds at a boundary.
+
+        Example: `[each["name"] for each in job.names("optimizer")]`
+        """
+        snippet = Snippet(f"# names {pattern}", "<names>", now, None, False, whoami(), [rank], frame, pattern)
+        return told_names(self._evaluate(snippet, None))
+
+    def _evaluate(self, snippet: Snippet, on_output: OnOutput | None) -> EvalResult:
         self._begin("eval", control=True)
         from .evals.evaluation import evaluate
-        from .evals.snippet import Snippet, losses
 
-        snippet = Snippet(code, filename, now, timeout, write, whoami(), None if ranks is None else list(ranks))
         results = evaluate(self._client, self._alignment, snippet, self.timeout, on_output)
         self.notes += losses(results)
         return results
@@ -175,9 +185,8 @@ class Connection:
         self._begin("stacks")
         from .snapshot.stacks import threads_of
 
-        calls = self._client.ask(wire.STACKS, time.monotonic() + self.timeout)
-        self.unreached = agent_requests.unreached(self._client, calls)
-        return {call.link.rank: threads_of(call.answer) for call in calls if call.answer is not None}
+        answers, self.unreached = agent_requests.stacks(self._client, self.timeout)
+        return {rank: threads_of(answer) for rank, answer in answers.items()}
 
     def hang(self, look_s: float = 1.0) -> Report:
         """Why the job is stuck, or that it is not, from two looks at every rank, look_s seconds apart.
@@ -187,8 +196,7 @@ class Connection:
         Example: `print(job.hang().verdict)`
         """
         self._begin("hang")
-        from .diagnose.hang import judge
-        from .diagnose.looks import gather
+        from .diagnose.hang import gather, judge
 
         return judge(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
 
@@ -246,17 +254,9 @@ class Connection:
         Example: `print(job.serve())`
         """
         self._begin("serve", control=True)
-        from .serve.replacing import replace
+        from .serve.replacing import serve
 
-        with replace(self._client, listen, self.timeout) as server:
-            if on_ready is not None:
-                on_ready(server.endpoints)
-            if foreground:
-                self.close()
-                server.run()
-            else:
-                server.start()
-        return server.endpoints
+        return serve(self._client, listen, self.timeout, on_ready, self.close if foreground else None)
 
     def restore_servers(self) -> None:
         """Start the server of a job on this host that has none; the connection itself goes on without it.

@@ -27,7 +27,9 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     align     base, source (job step of count 0)                end
     set       settings: sample ("auto" or N), budget_pct,       settings: settings (these, every, cost_ns)
               backward; others stay as they are
-    arm       by, ranks, where, timeout, write, filename; code  armed: count, base, step_ns, waiting (s), holder
+    arm       by, ranks, where, timeout, write, filename,       armed: count, base, step_ns, waiting (s), holder
+              frame ("" or a function or number), names (a
+              pattern: tell names, run nothing; or null); code
     go        of, count (run at this boundary; -1: the next)    - (out* and wants* then done end the arm request; before
                                                                 them, if a boundary was named, ready: the training
                                                                 waits there, at most 5 s from the last stay)
@@ -69,7 +71,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-PROTOCOL = 5
+PROTOCOL = 6
 # The most an agent accepts in one frame; a snippet is text, a template some hundred bytes.
 MAX_REQUEST_BYTES = 4 << 20
 MAX_CONTROL_BYTES = 64 << 10  # of a request before its client has said hello, or that may only read

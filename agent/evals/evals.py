@@ -85,6 +85,8 @@ class Evals:
             by=str(request.get("by", ""))[:_BY_CHARACTERS],
             where=where,
             ranks=request.get("ranks"),
+            frame=str(request.get("frame") or "")[:_BY_CHARACTERS],
+            names=None if request.get("names") is None else str(request["names"])[:_BY_CHARACTERS],
         )
         timeout = request.get("timeout")
         self._make_room(key)

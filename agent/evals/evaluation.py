@@ -7,6 +7,7 @@ raises meanwhile ends the snippet and then reaches the job.
 
 from __future__ import annotations
 
+import json
 import sys
 from _thread import get_ident
 from collections.abc import Callable
@@ -21,7 +22,8 @@ from ...streams import EVAL, FAILED, LOG_EVAL, LOG_EVAL_DONE
 from ..inspect.call_around import call_around
 from ..inspect.frames import frames_of_others
 from ..job_signals import raised_by_handler
-from ..names.namespace import Namespace
+from ..names.descriptions import described
+from ..names.namespace import Namespace, NoFrame
 from ..storage.log import Log
 from ..storage.rows import Stream
 from ..torch_state import is_distributed
@@ -51,7 +53,11 @@ class Evaluation:
         by: str = "",
         where: str = "boundary",
         ranks: list[int] | None = None,
+        frame: str = "",
+        names: str | None = None,
     ) -> None:
+        """frame: see Namespace; names: say which names there are, of this pattern, and run nothing."""
+        self._chosen, self._names = frame, names
         self.ranks, self.where, self.by = ranks, where, by
         self.running, self.done = False, False
         self.thread: int | None = None
@@ -118,7 +124,14 @@ class Evaluation:
                 self._for_job = raised = None  # its traceback refers to this frame: leave no cycle
 
     def _evaluate(self, frame: Callable[[], FrameType | None]) -> dict[str, Any]:
-        names = Namespace(frame(), self._own, running=self.where == "now")
+        try:
+            names = Namespace(frame(), self._own, self.where == "now", self._chosen)
+        except NoFrame as error:
+            return _done(error=str(error))
+        if self._names is not None:
+            told = json.dumps(described(names, self._names))
+            names.release([])
+            return _done(ok=True, echo=told)
         capture(self._output)
         try:
             done = self._attempt(names)

@@ -16,26 +16,32 @@ from ..boundary.back_edge_trace import BackEdgeTrace, in_a_trace
 from ..boundary.driving_loop import is_mark
 from ..inspect import frame_locals
 from ..inspect.exclusive import exclusively
-from ..inspect.frames import outward
+from ..inspect.frames import is_ours, outward
 
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _NOT_FILES = ("<frozen ", "<probe>")
 _MAX_HOLDERS = 3  # at most so many holders of a replaced object are named
+_MOST_FRAMES = 20  # named in an error
 _IMMUTABLE = (int, float, str, bytes, bool, tuple, type(None))
+
+
+class NoFrame(LookupError):
+    """There is no such frame; the message names those that there are."""
 
 
 class Namespace:
     """`names` is the snippet's namespace: locals of libraries between the user's frames, names bound by earlier
     snippets, globals of __main__, then globals and locals of the user's frames, innermost last."""
 
-    def __init__(self, frame: FrameType | None, own: dict[str, Any], running: bool) -> None:
-        """`running`: the frames belong to a thread that keeps running, so they are not kept."""
+    def __init__(self, frame: FrameType | None, own: dict[str, Any], running: bool, chosen: str = "") -> None:
+        """`running`: the frames belong to a thread that keeps running, so they are not kept.  chosen: only the
+        innermost frame of this function, or the one with this number, whoever's it is.  Raises NoFrame."""
         self.names: dict[str, Any] = {}
         self._own, self._own_before = own, dict(own)  # a copy: another snippet may change `own` meanwhile
         self._origins: dict[str, FrameType | dict[str, Any]] = {}
         self._before: dict[str, Any] = {}
         read = (lambda frame: dict(frame.f_locals)) if running else frame_locals.read
-        self._frames, libraries = _split_frames(frame)
+        self._frames, libraries = ([_chosen(frame, chosen)], []) if chosen else _split_frames(frame)
         self._library_locals: dict[str, Any] = {}
         for frame in reversed(libraries):
             self._library_locals.update(read(frame))
@@ -57,6 +63,16 @@ class Namespace:
         self.names.update(values)
         self._before.update(values)
         self._origins.update(dict.fromkeys(values, values if frame is None else frame))
+
+    def where(self, name: str) -> str:
+        """Where this name lives, in words."""
+        origin = self._origins.get(name)
+        if isinstance(origin, FrameType):
+            code = origin.f_code
+            return f"{code.co_name} ({os.path.basename(code.co_filename)}:{origin.f_lineno})"
+        if isinstance(origin, dict):
+            return f"globals of {origin.get('__name__', '?')}"
+        return "an earlier snippet" if name in self._own_before else "a library's frame"
 
     def write(self, keep: frozenset[str]) -> list[str]:
         """Write back what the snippet replaced, except names in `keep`; returns what was bound, as text."""
@@ -111,6 +127,16 @@ class Namespace:
         if not holders:
             return ""
         return f"; {', '.join(holders[:_MAX_HOLDERS])} still {'holds' if len(holders) == 1 else 'hold'} the old object"
+
+
+def _chosen(frame: FrameType | None, chosen: str) -> FrameType:
+    frames = [each for each in outward(frame) if not is_ours(each)]
+    names = [str(getattr(each.f_code, "co_qualname", each.f_code.co_name)) for each in frames]
+    for number, (each, name) in enumerate(zip(frames, names, strict=True)):
+        if chosen in (str(number), name, each.f_code.co_name):
+            return each
+    told = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_MOST_FRAMES]))
+    raise NoFrame(f"no frame {chosen!r} around the step; there are {told or 'none'}")
 
 
 def _split_frames(frame: FrameType | None) -> tuple[list[FrameType], list[FrameType]]:

@@ -19,6 +19,7 @@ from .server import Key, Refused, Server
 
 _TIMEOUT_S = 3.0  # for the store
 _RETRY_S = 30.0  # after the store could not be reached
+_NO_PORT = "off: no port was asked for"
 _ANY_ADDRESS = {"0.0.0.0", "::"}
 
 Place = tuple[str, int, str]  # the store's host and port, and the prefix of our keys
@@ -32,7 +33,7 @@ class Peers:
     """served(), tick() and ask() on the agent's thread; remove() on another, once, at the end."""
 
     def __init__(self, server: Server, identity: str) -> None:
-        self.state = "off: no port was asked for"
+        self.state = _NO_PORT
         self._server, self._identity = server, identity
         self._port: dict[str, Any] | None = None  # of this host's server: host, address, port and public key
         self._published: tuple[Place, int] | None = None  # the store that has our record, and the rank in it
@@ -43,6 +44,7 @@ class Peers:
         """The server of this host listens there for other hosts, or not at all."""
         if port != self._port:
             self._port, self._published = port, None  # the record is old
+            self.state = "off: its port is not in the job's store yet" if port else _NO_PORT
 
     def tick(self) -> None:
         """Publish the record once there is a process group, and again if the rank changes."""

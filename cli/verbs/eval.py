@@ -22,16 +22,18 @@ MOST_RANKS = 1_000_000  # more than any job has
 @click.option(
     "--timeout", type=SECONDS, metavar="SECONDS", help="For the step and the code; by default 30 s for the step."
 )
+@click.option("--frame", metavar="FUNCTION", default="", help="With the variables of this function, or frame number.")
 @click.option("--no-write", is_flag=True, help="Leave the job's variables unchanged.")
 def command(
     words: Sequence[str], endpoints: Sequence[str], file: str | None, ranks: str | None, now: bool,
-    timeout: float | None, no_write: bool,
+    timeout: float | None, no_write: bool, frame: str,
 ) -> None:  # fmt: skip
     """Run Python inside the job, on all ranks at the same step.
 
     The code runs between two steps, on the training thread. It sees what a debugger sees: the local variables of the
     training loop, then the globals. The value of a last expression is printed. Variables that the code rebinds are
-    rebound in the job.
+    rebound in the job. --frame gives it the variables of one function instead, such as a library's loop; numbers count
+    frames outward from the loop. `probe ENDPOINT names` lists what it sees.
 
     \b
     Example:
@@ -42,7 +44,7 @@ def command(
     chosen = None if ranks is None else parse_ranks(ranks)
     name = "<eval>" if file in (None, "-") else str(file)
     with connected(endpoint, 10.0 if timeout is None else min(timeout, 10.0)) as connection:
-        evaluate(connection, code, name, chosen, now, timeout, not no_write)
+        evaluate(connection, code, name, chosen, now, timeout, not no_write, frame)
 
 
 def parse_ranks(text: str) -> list[int]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from probe.client.agent_requests import Unreached
     from probe.snapshot.stacks import Folded
 
-COLUMNS = ("rank", "thread", "native_id", "is_main", "depth", "function", "file", "line")
+COLUMNS = ("rank", "thread", "native_id", "thread_name", "is_main", "depth", "function", "file", "line")
 
 
 @click.command("stack", cls=Verb)
@@ -48,7 +48,7 @@ def command(endpoint: str | None, timeout: float, output: Output) -> None:
             click.echo(line)
     else:
         rows = [
-            (rank, each.name, each.native_id, each.is_main, depth, frame.function, frame.file, frame.line)
+            (rank, each.ident, each.native_id, each.name, each.is_main, depth, frame.function, frame.file, frame.line)
             for rank, threads in stacks.items()
             for each in threads
             for depth, frame in enumerate(each.frames)

@@ -5,8 +5,12 @@ Made by probe.connection and probe.evals.  Invariant: plain data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import EvalError
 
 OnOutput = Callable[[list[int], str, str], None]
 EvalResult = list["RankResult"]
@@ -36,7 +40,9 @@ class RankResult:
 
 @dataclass(frozen=True)
 class Snippet:
-    """What to run and how, as the agents get it.  ranks: those that are to run it, None for the whole job."""
+    """What to run and how, as the agents get it.  ranks: those that are to run it, None for the whole job; frame: the
+    function, or the number of the frame, whose variables it sees; names: tell names of this pattern, and run nothing.
+    """
 
     code: str
     filename: str
@@ -44,7 +50,17 @@ class Snippet:
     timeout: float | None
     write: bool
     by: str
-    ranks: list[int] | None
+    ranks: Sequence[int] | None
+    frame: str = ""
+    names: str | None = None
+
+
+def told_names(results: EvalResult) -> list[dict[str, Any]]:
+    """The names that the first rank has told.  Raises EvalError if it has not."""
+    if not results or results[0].echo is None:
+        raise EvalError(results[0].error or "No names." if results else "No names.", code="eval")
+    names: list[dict[str, Any]] = json.loads(results[0].echo)
+    return names
 
 
 def losses(results: EvalResult) -> list[str]:

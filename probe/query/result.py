@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import SilentError
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
+from ..snapshot.timeline import CALL
 from ..streams import MARKS, SAMPLES
 from ..tables.declaration import Table
 from ..text import some, title
@@ -210,8 +211,10 @@ def _taps_off(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
 
 
 def _without_steps(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
-    by_step = any(table.streams != (SAMPLES,) for table in tables)
-    stepping = [rank for rank in snapshot.ranks if rank.timeline.steps] if by_step and not snapshot.open_steps else []
+    if snapshot.open_steps or all(table.streams == (SAMPLES,) for table in tables):
+        return []
+    unknown = {rank for rank in snapshot.ranks if rank.facts.torch and rank.facts.step_ends != CALL}
+    stepping = [rank for rank in snapshot.ranks if rank.timeline.steps or rank in unknown]
     late = tuple(rank.rank for rank in stepping if rank.timeline.completed is None)
     text = f"rank {some(late)}: no whole step since the attach yet (--open shows the one in progress)"
     return [Note(NO_STEPS, text, late)] if late else []

@@ -6,7 +6,7 @@ Called by probe.connection.  Invariant: a server is started only once an agent n
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .. import protocol as wire
@@ -44,7 +44,26 @@ def _restore(client: Client, timeout: float) -> None:
                 prepared.start()
 
 
-def replace(client: Client, listen: Mapping[str, Any] | None, timeout: float) -> Prepared:
+def serve(
+    client: Client, listen: Mapping[str, Any] | None, timeout: float,
+    on_ready: Callable[[list[str]], object] | None, in_this_process: Callable[[], None] | None,
+) -> list[str]:  # fmt: skip
+    """Another server in place of the one that the agents have; its endpoints, which on_ready gets first.
+
+    in_this_process: close the connection with it, and be the server until it ends.  Raises what _replaced() does.
+    """
+    with _replaced(client, listen, timeout) as server:
+        if on_ready is not None:
+            on_ready(server.endpoints)
+        if in_this_process is not None:
+            in_this_process()
+            server.run()
+        else:
+            server.start()
+    return server.endpoints
+
+
+def _replaced(client: Client, listen: Mapping[str, Any] | None, timeout: float) -> Prepared:
     """Another server for these agents, in place of the one that they have; its process is still to be started.
 
     Raises UsageError for agents of another host, AttachError, OSError, and what the first agent says if none agrees.

@@ -242,4 +242,6 @@ def _scan_since(rank: AgentRank, stream: str, moment: int | None, cache: RowCach
 
 
 def _megabytes(size: float) -> str:
+    if size < 1e5:
+        return f"{size / 1e3:.0f} kB" if size >= 1e4 else f"{size / 1e3:.1f} kB"
     return f"{size / 1e6:,.0f} MB" if size >= 1e7 else f"{size / 1e6:.1f} MB"

@@ -51,7 +51,8 @@ def test_as_long_as_it_is_not_known_what_ends_a_step_no_call_is_one(agent: Make,
     for start in range(0, 4000, 1000):
         one.span(start, start + 50, MODEL)
     for table in ("torch_trace", "step_trace"):
-        assert rows(connected(one), f"SELECT step FROM python.{table}") == []
+        result = connected(one).query(f"SELECT step FROM python.{table}")
+        assert result.to_pylist() == [] and [note.code for note in result.notes] == ["no-steps"]
 
 
 def test_a_rank_that_is_stuck_shows_the_step_it_is_stuck_in(agent: Make, connected: Connect) -> None:
