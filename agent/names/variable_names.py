@@ -30,16 +30,22 @@ def readable() -> bool:
 
 
 def variable_name(frame: FrameType | None, *tests: Test) -> str | None:
-    """The variable, attribute or item that passes a test: by order of tests, then users' frames before packages'."""
+    """The variable, attribute or item that passes a test.
+
+    By order of tests; then users' frames, from the innermost, before packages', from the outermost, for what their
+    inner functions call it says less; and attributes of the object whose method runs come last.
+    """
     frames = [(code_owner(each), each) for each in outward(frame, MAX_FRAMES)]
-    ordered = [each for kind in (USERS, PACKAGES) for owner, each in frames if owner == kind]
+    ordered = [each for owner, each in frames if owner == USERS]
+    ordered += [each for owner, each in reversed(frames) if owner == PACKAGES]
     namespaces = [variables(each) for each in ordered]
     namespaces += {id(each.f_globals): each.f_globals for each in ordered}.values()
     for test in tests:
-        for namespace in namespaces:
-            for name, value in values_in(namespace):
-                if test(value):
-                    return "".join(name)
+        for is_own in (False, True):
+            for namespace in namespaces:
+                for (name, part), value in values_in(namespace):
+                    if (name in _OWN_NAMES) is is_own and test(value):
+                        return name + part
     return None
 
 

@@ -21,6 +21,7 @@ from ..names.variable_names import readable, variable_name
 from .tap import ReportFault, Tap, TapContext
 
 _TO_THE_JOB = 4  # frames from _name() to the frame that takes the batch, or makes the iterator
+_WRAPPER = "DataLoaderAdapter"  # accelerate's, which stands for the loader inside
 _SEARCHES = 64  # searches for names, at 0.1 ms each; a job that keeps making loaders has more loaders than names
 
 
@@ -89,10 +90,13 @@ class Loaders:
 
     def _name(self, serial: int, iterator: Any, sampler: Any) -> None:
         def is_loader(value: Any) -> bool:
-            if self._type not in type(value).__mro__:
+            lineage = type(value).__mro__
+            if self._type in lineage:
+                held = value.__dict__
+                return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
+            if not any(each.__name__ == _WRAPPER for each in lineage):
                 return False
-            held = value.__dict__
-            return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
+            return is_loader(dict(attributes(value)).get("base_dataloader"))
 
         try:
             name = variable_name(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)

@@ -361,3 +361,22 @@ class Elsewhere(DataLoader):  # type: ignore[type-arg]
 
 def test_an_iterator_that_is_not_torchs_is_left_alone(tap: Tap) -> None:
     assert list(Elsewhere(DATA)) == DATA and tap.every == []
+
+
+class DataLoaderAdapter:
+    """As accelerate wraps a loader."""
+
+    def __init__(self, loader: Any) -> None:
+        self.base_dataloader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.base_dataloader
+
+
+def test_a_loader_in_a_wrapper_of_accelerates_has_the_wrappers_name(tap: Tap) -> None:
+    def train(train_loader: Any) -> None:
+        for _ in train_loader:
+            pass
+
+    train(DataLoaderAdapter(DataLoader(DATA, batch_size=8)))
+    assert tap.names == ["train_loader"] * 5
