@@ -35,6 +35,8 @@ def command(
     The SQL is one word: quote it. - reads it from stdin. `probe tables` lists the tables. Of several statements, the
     result of the last one is shown. A single SELECT over a job on this host is answered by the server beside it.
 
+    SQL has your rights: COPY, ATTACH and read_text reach your files, so do not run what others send you.
+
     \b
     Example:
       probe 4242 query "SELECT module, stage, AVG(duration)

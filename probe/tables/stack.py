@@ -43,7 +43,8 @@ def _of_thread(rank: Rank, thread: Thread) -> list[dict[str, Any]]:
 
 TABLE = Table(
     name="python.stack",
-    doc="One row per Python frame of every thread, at the moment of the query, without the agent's own thread.  "
+    doc="One row per Python frame of every thread, at the moment of the query, without the agent's own thread.  The "
+    "agent needs the GIL to look, so a thread is seen only where it lets go of that: polled, this is no profile.  "
     "`probe ENDPOINT stack` shows the same, folded.",
     columns=(
         *IDENTITY,

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arrays.arrow import choice, coded, nullable
 from ..arrays.integers import NONE, Bools, Ints, distinct
-from ..arrays.nesting import self_time
+from ..arrays.nesting import around, self_time
 from ..derive.blocking import Blocking
 from ..derive.call_tree import CallTree
 from ..derive.device_times import DeviceTimes, Timed
@@ -171,7 +171,10 @@ class _Trace:
     def _micro_step(self) -> Ints:
         """Backward passes begun in the step before each row; what runs inside a pass belongs with the pass."""
         starts = self._passes.start
-        times = self._join(self._spans.start[self._rows], starts[self._number], self._blocking.start[self._waits])
+        waits = self._blocking.start[self._waits]
+        inside = around(waits, starts, self._passes.end)
+        waits = np.where(inside == NONE, waits, np.append(starts, 0)[inside])
+        times = self._join(self._spans.start[self._rows], starts[self._number], waits)
         before: Ints = np.searchsorted(starts, times) - np.searchsorted(starts, self._part.timeline.since(times))
         before[: len(self._rows)] -= self._spans.recompute[self._rows]
         return before

@@ -97,3 +97,16 @@ def test_rows_say_in_which_mode_their_model_was(agent: Make, connected: Connect)
         ("linear", "forward", False, False),
         ("AdamW", "step", None, None),
     ]
+
+
+def test_calls_of_a_validation_are_none_of_the_pass_after_it(agent: Make, connected: Connect) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        for at in (10, 30, 50):
+            one.span(start + at, start + at + 10, MODEL, FORWARD | NO_GRAD)
+        one.span(start + 100, start + 200)  # it returns two tensors, so its backward begins twice
+        one.mark(start + 410, MODEL, BEGIN)
+        one.mark(start + 420, MODEL, BEGIN)
+        one.span(start + 400, start + 600, 0, ENGINE)
+
+    found = rows(connected(trained(agent, inside)), NS)
+    assert [row for row in found if row[1] == "backward"] == [("Model", "backward", 200, 200)]
