@@ -255,10 +255,10 @@ def test_a_snippet_that_raises_ends_with_1_and_its_own_traceback(make_job: MakeJ
 
 def test_the_options_of_eval_are_passed_to_the_connection(make_job: MakeJob) -> None:
     job = make_job()
-    assert run(["4242", "eval", "--rank", "0,3", "--now", "--timeout", "5", "--no-write", "-x"]) == 0
+    assert run(["4242", "eval", "--rank", "0,3", "--now", "--timeout", "5", "--no-write", "--frame", "fit", "-x"]) == 0
     assert job.asked == {
         "endpoint": "4242", "patience": 5.0, "code": "-x", "ranks": [0, 3], "now": True, "timeout": 5.0,
-        "write": False, "filename": "<eval>",
+        "write": False, "filename": "<eval>", "frame": "fit",
     }  # fmt: skip
 
 
