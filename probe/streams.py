@@ -126,7 +126,8 @@ LOG_LOADER, LOG_DEVICE, LOG_COMPILATION = range(8, 11)
 # Payloads: STRING the text, all others JSON objects; a later record replaces one of the same kind and id.
 #   MODULE    id serial          {"name", "type", "parent": serial or 0, "root": serial, "device": "cuda:0" or null};
 #                                optional: "spread": true (tensors on several devices, or elsewhere), "wraps":
-#                                serial or 0 (torch.compile's wrapper), "model" (of a root: its model's name)
+#                                serial or 0 (torch.compile's wrapper), "model" (of a root: its model's name), "within"
+#                                (of a root: its name in the module that the model is, which nobody calls; or "")
 #   OPTIMIZER id serial          {"name", "type", "device"}
 #   GROUP     id                 {"name", "backend", "size", "rank", "ranks": [...]}
 #   THREAD    id get_ident()     {"native_id", "name", "is_main"}

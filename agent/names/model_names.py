@@ -20,7 +20,7 @@ from ..inspect import frame_locals
 from ..inspect.exclusive import exclusively
 from ..inspect.frames import frames_of_others, is_ours, outward
 from .namespace import PACKAGES, USERS, code_owner
-from .variable_names import MAX_FRAMES, values_in, variables
+from .variable_names import MAX_FRAMES, OWN_NAMES, values_in, variables
 
 LOOKS = 3  # per root: a variable that holds another root next time was a loop variable or a parameter
 LOOK_AGAIN_S = 1.0
@@ -28,6 +28,7 @@ _MAX_LOOKED_FOR = 64  # roots searched for at once
 _MAX_THREADS = 16  # threads whose variables are read
 LONGEST_S = 0.003  # limit of one search, during which no other thread runs
 PATIENCE_S = 0.05
+_MODULE = "torch.nn.modules.module"
 _MODULE_PY = "torch/nn/modules/module.py"  # calls run in this file, whose names for a module are not the user's
 _ENTRIES = ("RESUME", "YIELD_VALUE", "GEN_START")  # where a frame stands while a trace function is told of its entry
 # Attributes under which wrappers hold their module; they are left out of names.
@@ -52,6 +53,8 @@ class ModelNames:
         self.names: dict[int, str] = {}  # serial -> name as shown
         self._base_names: dict[int, str] = {}  # serial -> name without a number
         self._variables: dict[int, str] = {}  # serial -> variable that holds it
+        self.within: dict[int, str] = {}  # serial -> its name in the module that the model is, if that is another one
+        self._holders: dict[str, tuple[str, str]] = {}  # variable -> that module's name, and the name in it
         self._looks: dict[int, int] = {}
         self._looked_s = 0.0
 
@@ -61,20 +64,22 @@ class ModelNames:
 
     def name(self, roots: Mapping[int, Sequence[Any]]) -> None:
         """Name all living roots: serial -> the module and the modules that it wraps, innermost last."""
-        for known in (self.names, self._base_names, self._variables, self._looks):
+        for known in (self.names, self._base_names, self._variables, self._looks, self.within):
             for serial in known.keys() - roots.keys():
                 del known[serial]
         self._look([serial for serial in roots if self._looks.setdefault(serial, 0) < LOOKS][:_MAX_LOOKED_FOR], roots)
-        taken, numbers = set(self.names.values()), dict[str, Iterator[int]]()
+        numbers = dict[str, Iterator[int]]()
+        taken = {(name, self.within.get(serial, "")) for serial, name in self.names.items()}
         for serial in sorted(roots):
-            base = self._variables.get(serial) or kind(roots[serial][-1]).__name__
-            if self._base_names.get(serial) != base:
-                taken.discard(self.names.pop(serial, ""))
+            variable = self._variables.get(serial) or kind(roots[serial][-1]).__name__
+            base, within = self._holders.get(variable, (variable, ""))
+            if self._base_names.get(serial) != variable:
+                taken.discard((self.names.pop(serial, ""), self.within.pop(serial, "")))
                 shown = base
-                while shown in taken:
-                    shown = f"{base}#{next(numbers.setdefault(base, count(2)))}"
-                taken.add(shown)
-                self._base_names[serial], self.names[serial] = base, shown
+                while (shown, within) in taken:
+                    shown = f"{base}#{next(numbers.setdefault(variable, count(2)))}"
+                taken.add((shown, within))
+                self._base_names[serial], self.names[serial], self.within[serial] = variable, shown, within
 
     def _look(self, serials: Sequence[int], roots: Mapping[int, Sequence[Any]]) -> None:
         if not serials:
@@ -83,7 +88,9 @@ class ModelNames:
         wanted = {id(layer): serial for serial in serials for layer in roots[serial]}
         found: Found = {serial: [] for serial in serials}
         held = {serial: self._variables.get(serial) for serial in serials}
-        exclusively(partial(_search, wanted, held, found), in_a_trace, PATIENCE_S)
+        if len(self._holders) > _MAX_LOOKED_FOR:
+            self._holders.clear()
+        exclusively(partial(_search, wanted, held, found, self._holders), in_a_trace, PATIENCE_S)
         for serial in serials:
             self._looks[serial] += 1
             names = found[serial]
@@ -126,16 +133,25 @@ def wraps(module: Any, name: str) -> bool:
     return name in _WRAPPED or (name == "module" and type(module).__name__ in _PARALLEL)
 
 
+def _is_module(value: Any) -> bool:
+    return any(each.__name__ == "Module" and each.__module__ == _MODULE for each in type(value).__mro__)
+
+
 # ---- while no other thread runs
 
 
-def _search(wanted: dict[int, int], held: dict[int, str | None], found: Found) -> None:
+def _search(
+    wanted: dict[int, int], held: dict[int, str | None], found: Found, holders: dict[str, tuple[str, str]]
+) -> None:
     """Find names until each root has its previous name, or any if it had none.  Keeps none of the job's objects."""
     end = monotonic() + LONGEST_S
     for space in _namespaces():
         for name, value in values_in(space):
             if id(value) in wanted:
                 found[wanted[id(value)]].append("".join(name))
+                if _is_module(holder := space.get(name[0])) and name[1].startswith("."):
+                    shown = kind(holder).__name__ if name[0] in OWN_NAMES else name[0]
+                    holders["".join(name)] = shown, name[1][1:]
         if monotonic() > end or all(
             found[serial] and (name or found[serial][0]) in found[serial] for serial, name in held.items()
         ):

@@ -113,7 +113,8 @@ class Modules:
         self._models.name(roots)
         for serial, name in self._models.names.items():
             if serial in logged:
-                self._log_if_changed(LOG_MODULE, serial, logged[serial] | {"model": name})
+                within = self._models.within.get(serial, "")
+                self._log_if_changed(LOG_MODULE, serial, logged[serial] | {"model": name, "within": within})
 
     def _log_module(
         self, key: int, met: dict[int, Any], inside: dict[int, tuple[int, str]], devices: ModuleDevices
@@ -138,6 +139,7 @@ class Modules:
         }
         if fields["root"] == serial:
             fields["model"] = self._logged.get(serial, fields).get("model", kind(layers_of(module)[-1]).__name__)
+            fields["within"] = self._logged.get(serial, fields).get("within", "")
         if inner is not module:
             fields["wraps"] = self.serials.get(id(inner), 0)
         self._log_if_changed(LOG_MODULE, serial, fields)

@@ -18,7 +18,7 @@ from .namespace import PACKAGES, USERS, attributes, code_owner
 
 MAX_FRAMES = 64  # searched, from the innermost
 _MAX_ITEMS = 16  # lists, tuples and dicts with more are not searched
-_OWN_NAMES = {"self", "cls"}  # variables of the methods of a loader or its iterator
+OWN_NAMES = {"self", "cls"}  # variables of the methods of a loader or its iterator
 _RETURN_LOCALS = {"locals", "vars", "eval", "exec"}
 
 Test = Callable[[Any], bool]
@@ -44,7 +44,7 @@ def variable_name(frame: FrameType | None, *tests: Test) -> str | None:
         for is_own in (False, True):
             for namespace in namespaces:
                 for (name, part), value in values_in(namespace):
-                    if (name in _OWN_NAMES) is is_own and test(value):
+                    if (name in OWN_NAMES) is is_own and test(value):
                         return name + part
     return None
 
@@ -61,7 +61,7 @@ def values_in(namespace: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Any]
     """((variable, ""), value) of all variables, then ((variable, part), value) of what is one level inside them."""
     variables = [(name, value) for name, value in list(namespace.items()) if not name.startswith("__")]
     for name, value in variables:
-        if name not in _OWN_NAMES:
+        if name not in OWN_NAMES:
             yield (name, ""), value
     for name, value in variables:
         for part, held in parts_of(value):

@@ -58,7 +58,7 @@ REPLIES: dict[str, dict[str, Any]] = {
 RECORDS: dict[int, dict[str, Any]] = {
     streams.LOG_MODULE: {
         "name": TEXT, "type": TEXT, "parent": (NUMBER, None), "root": (NUMBER, None), "device": TEXT, "model": TEXT,
-        "wraps": NUMBER, "spread": (bool, None),
+        "within": TEXT, "wraps": NUMBER, "spread": (bool, None),
     },
     streams.LOG_OPTIMIZER: {"name": TEXT, "type": TEXT, "device": TEXT},
     streams.LOG_GROUP: {"name": TEXT, "backend": TEXT, "size": SMALL, "rank": SMALL, "ranks": RANKS},

@@ -70,7 +70,7 @@ class _Trace:
     def columns(self) -> Columns:
         spans, tree, rows, back, bound = self._spans, self._tree, self._rows, self._back, self._bound
         engines, flags, join, waits = self._engines[self._number], self._flags, self._join, self._waits
-        names, types = _names(self._part, "name"), _names(self._part, "type")
+        names, types = _names(self._part), _types(self._part)
         groups = {_subject(id): str(group.get("name")) for id, group in self._part.log.groups.items()}
         blocking, is_wait = self._blocking, np.arange(len(self._steps)) >= len(rows) + len(bound)
         return {
@@ -195,9 +195,21 @@ def _subject(group: Any) -> Any:
     return -2 - group
 
 
-def _names(part: Partition, what: str) -> dict[int, str]:
+def _types(part: Partition) -> dict[int, str]:
     known = {**part.log.modules, **part.log.optimizers}
-    return {serial: str(thing[what]) for serial, thing in known.items() if thing.get(what)}
+    return {serial: str(thing["type"]) for serial, thing in known.items() if thing.get("type")}
+
+
+def _names(part: Partition) -> dict[int, str]:
+    """What a module is called in its model, which may be a module that nobody calls."""
+    modules, names = part.log.modules, dict[int, str]()
+    for serial, thing in {**modules, **part.log.optimizers}.items():
+        root = thing.get("root") or serial
+        within = modules.get(root, {}).get("within") if serial in modules else None
+        parts = (within, None if root == serial and within else thing.get("name"))
+        if name := ".".join(str(each) for each in parts if each):
+            names[serial] = name
+    return names
 
 
 def _models(part: Partition) -> dict[int, str]:
@@ -236,7 +248,8 @@ TABLE = Table(
         Column("micro_step", "INTEGER", "", "Backward passes since the last step (gradient accumulation).",
                "passes of the autograd engine"),
         Column("module", "VARCHAR", "", "Qualified name as named_modules() gives it, without wrappers; for a root or "
-               "an optimizer, its class name; of stage comm the name of the group.", "named_modules()",
+               "an optimizer, its class name; of stage comm the name of the group.  A model in a module that nobody "
+               "calls, such as a LightningModule, goes by its name there.", "named_modules()",
                "A backward pass without a known module; a wait while several groups had operations under way.",
                "module of other ranks and steps, parent"),
         Column("module_type", "VARCHAR", "", "Class name.", "type()", "Same as module; stage comm."),

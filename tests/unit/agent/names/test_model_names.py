@@ -87,6 +87,21 @@ def test_the_models_of_a_gan_go_by_the_attributes_that_hold_them(taps: Taps) -> 
     assert gan.train() >= {("forward", "gan.generator"), ("forward", "gan.critic"), ("backward", "gan.generator")}
 
 
+def test_models_in_a_module_that_nobody_calls_bear_its_name(taps: Taps) -> None:
+    class Lit(nn.Module):  # as a GAN in a LightningModule
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator, self.critic = Net(), nn.Sequential(nn.Linear(4, 1), nn.ReLU())
+
+    def train(model: Lit) -> None:
+        model.critic(model.generator(torch.ones(2, 4))).sum().backward()
+        found(taps)
+
+    train(Lit())
+    rows = {(row["module"], row["root"]) for row in taps.table() if row["stage"] == "forward"}
+    assert rows >= {("critic", "model"), ("critic.0", "model"), ("critic.1", "model"), ("generator", "model")}
+
+
 def test_a_model_that_no_variable_holds_is_named_by_its_class(taps: Taps) -> None:
     def made() -> Any:
         return [[Net()], [Net()]]  # too deep to look
