@@ -89,14 +89,13 @@ class Loaders:
         return serial
 
     def _name(self, serial: int, iterator: Any, sampler: Any) -> None:
-        def is_loader(value: Any) -> bool:
-            lineage = type(value).__mro__
-            if self._type in lineage:
-                held = value.__dict__
-                return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
-            if not any(each.__name__ == _WRAPPER for each in lineage):
+        def is_loader(value: Any) -> bool:  # a function that called itself would be a cycle
+            if any(each.__name__ == _WRAPPER for each in type(value).__mro__):
+                value = dict(attributes(value)).get("base_dataloader")
+            if self._type not in type(value).__mro__:
                 return False
-            return is_loader(dict(attributes(value)).get("base_dataloader"))
+            held = value.__dict__
+            return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
 
         try:
             name = variable_name(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)
