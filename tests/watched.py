@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from until import until
+
 from target import Probe, Start, Target
 
 JOB = Path(__file__).parent / "frameworks" / "job.py"
@@ -38,7 +40,7 @@ def watched(
         for setting in settings:
             probe(job.pid, "set", setting)
         if settings:
-            assert rows(probe, job.pid, ROWS)
+            until(lambda: rows(probe, job.pid, ROWS))  # a call is a step after two seconds of nothing else
             own.append(own_step(probe, job.pid, eval_words))
         pairs += zip(own, (row["step"] for row in rows(probe, job.pid, OUR_STEPS)), strict=True)
         agents = rows(probe, job.pid, "SELECT * FROM probe.agents")
