@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arrays.integers import NONE, Bools, Ints, distinct, first_places
+from ..arrays.integers import NONE, Ints, distinct, first_places
 from ..arrays.nesting import around, depth_below, nearest, nest, united
 from ..snapshot.rows import Rows
-from ..streams import FORWARD, KIND_MASK, NO_GRAD
+from ..streams import FORWARD, KIND_MASK
 from .backward import Excluded, Instances, Marks, Passes, Times, place_marks
 from .backward_batch import resolve_by_shape
 from .blocking import Blocking
@@ -75,19 +75,13 @@ def _roots(part: Partition, spans: Spans, passes: Passes, marks: Marks, tree: Ca
 
 def calls_before(part: Partition, spans: Spans, passes: Passes) -> Ints:
     """The row of the last outermost call before each pass, NONE if there is none."""
-    calls = np.flatnonzero(_with_gradients(spans) & (spans.caller == NONE))
+    calls = np.flatnonzero(spans.with_gradients & (spans.caller == NONE))
     if not len(calls):
         return np.full(len(passes.start), NONE, np.int64)
     calls = calls[np.argsort(spans.start[calls], kind="stable")]
     before = np.searchsorted(spans.start[calls], passes.start) - 1
     called = (before >= 0) & (part.owner(passes.start) == part.owner(spans.start[calls])[before])
     return np.where(called, calls[before], NONE)
-
-
-def _with_gradients(spans: Spans) -> Bools:
-    """The calls that a pass may go back through."""
-    result: Bools = (spans.kind == FORWARD) & ~spans.recompute & (spans.rows["flags"] & NO_GRAD == 0)
-    return result
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ def backwards(
     devices: DeviceTimes, blocking: Blocking,
 ) -> tuple[Instances, Callable[[], Timed]]:  # fmt: skip
     """Every backward by the host's clock, and a function that gives their times by the devices' clocks."""
-    calls = np.flatnonzero(_with_gradients(spans))
+    calls = np.flatnonzero(spans.with_gradients)
     before = np.searchsorted(passes.start, spans.start[calls])
     if len(passes.start):
         here = part.owner(passes.start)[np.minimum(before, len(passes.start) - 1)] == part.owner(spans.start[calls])

@@ -16,7 +16,7 @@ from ..arrays.integers import NONE, Bools, Ints, distinct
 from ..arrays.nesting import Nesting, ancestors_with, nearest, nest, outermost, united
 from ..snapshot.log import Log
 from ..snapshot.rows import Rows
-from ..streams import COMPILED, ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, SPANS, WAIT
+from ..streams import COMPILED, ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, NO_GRAD, SPANS, WAIT
 from .partition import Partition
 
 _GRAPHS = {"GraphModule", "<lambda>"}  # classes of modules that torch.fx makes of a graph
@@ -59,6 +59,12 @@ class Spans:
     def outermost_call(self) -> Ints:
         """Row of the outermost module call around each span, itself one perhaps; NONE where there is none."""
         return outermost(self.nesting, self.kind == FORWARD)
+
+    @cached_property
+    def with_gradients(self) -> Bools:
+        """The calls that a pass may go back through."""
+        result: Bools = (self.kind == FORWARD) & ~self.recompute & (self.rows["flags"] & NO_GRAD == 0)
+        return result
 
     def recomputed(self) -> tuple[Ints, Ints]:
         """Starts and ends of the time in which checkpointing ran forwards again, disjoint and sorted."""

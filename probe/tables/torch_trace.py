@@ -18,6 +18,7 @@ from ..arrays.nesting import around, self_time
 from ..derive.blocking import Blocking
 from ..derive.call_tree import CallTree
 from ..derive.device_times import DeviceTimes, Timed
+from ..derive.module_names import models_of, names_of, types_of
 from ..derive.module_rows import Callers, backwards, call_sites_of, callers_of, calls_before, depths, passes_of
 from ..derive.partition import Partition
 from ..derive.spans import Spans, recorded_marks
@@ -70,7 +71,7 @@ class _Trace:
     def columns(self) -> Columns:
         spans, tree, rows, back, bound = self._spans, self._tree, self._rows, self._back, self._bound
         engines, flags, join, waits = self._engines[self._number], self._flags, self._join, self._waits
-        names, types = _names(self._part), _types(self._part)
+        names, types = names_of(self._part.log), types_of(self._part.log)
         groups = {_subject(id): str(group.get("name")) for id, group in self._part.log.groups.items()}
         blocking, is_wait = self._blocking, np.arange(len(self._steps)) >= len(rows) + len(bound)
         return {
@@ -86,7 +87,7 @@ class _Trace:
             "module": lambda: coded(self._subject, names | groups),
             "module_type": lambda: coded(self._subject, types),
             "parent": lambda: coded(self._caller, names),
-            "root": lambda: coded(self._subject, _models(self._part)),
+            "root": lambda: coded(self._subject, models_of(self._part.log)),
             "depth": lambda: join(
                 depths(spans, tree)[rows], np.maximum(tree.depth[back.module[bound]], 0), self._waiting.depth
             ),
@@ -144,7 +145,9 @@ class _Trace:
     @cached_property
     def _own(self) -> Any:
         spans, blocking = self._spans, self._blocking
-        free = spans.end - spans.start - blocking.within(spans.start, spans.end, spans.rows["thread"])
+        free = spans.end - spans.start
+        if len(blocking):
+            free = free - blocking.within(spans.start, spans.end, spans.rows["thread"])
         return self._join(self_time(spans.nesting, free)[self._rows], self._back.own[self._bound], self._blocked)
 
     @cached_property
@@ -193,30 +196,6 @@ class _Trace:
 def _subject(group: Any) -> Any:
     """A number for a group among those of modules, which are positive."""
     return -2 - group
-
-
-def _types(part: Partition) -> dict[int, str]:
-    known = {**part.log.modules, **part.log.optimizers}
-    return {serial: str(thing["type"]) for serial, thing in known.items() if thing.get("type")}
-
-
-def _names(part: Partition) -> dict[int, str]:
-    """What a module is called in its model, which may be a module that nobody calls."""
-    modules, names = part.log.modules, dict[int, str]()
-    for serial, thing in {**modules, **part.log.optimizers}.items():
-        root = thing.get("root") or serial
-        within = modules.get(root, {}).get("within") if serial in modules else None
-        parts = (within, None if root == serial and within else thing.get("name"))
-        if name := ".".join(str(each) for each in parts if each):
-            names[serial] = name
-    return names
-
-
-def _models(part: Partition) -> dict[int, str]:
-    """What the model of each module is called."""
-    modules = part.log.modules
-    roots = {serial: modules.get(module.get("root") or serial, module) for serial, module in modules.items()}
-    return {serial: str(root.get("model") or root.get("type")) for serial, root in roots.items()}
 
 
 _CLOCKS = "CUDA events on cuda, else the host's clock"
