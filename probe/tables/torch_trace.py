@@ -62,7 +62,9 @@ class _Trace:
         started = spans.start[rows], self._passes.start, self._blocking.start
         steps = list(map(part.timeline.step, started))
         steps[1] = steps[1][back.number]
-        seen, self._bound, self._waits = (np.flatnonzero(part.sampled(step, _STREAMS)) for step in steps)
+        seen, self._bound, self._waits = (
+            np.flatnonzero(part.sampled(step, _STREAMS)) if len(step) else np.zeros(0, np.int64) for step in steps
+        )
         self._rows, self._back = rows[seen], back
         self._number = back.number[self._bound]
         self._steps = self._join(steps[0][seen], steps[1][self._bound], steps[2][self._waits])
