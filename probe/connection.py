@@ -20,6 +20,7 @@ from .evals.step_variable import count_by
 from .host.facts import Facts
 from .host.file_limits import make_room
 from .snapshot.align import Alignment
+from .snapshot.stacks import Thread, threads_of
 
 if TYPE_CHECKING:
     from .diagnose.report import Report
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from .query.result import Result
     from .snapshot.snapshot import Snapshot
     from .snapshot.source import Source
-    from .snapshot.stacks import Thread
     from .snapshot.wire_source import WireSource
 
 MAX_FETCH = 1e9  # bytes
@@ -151,7 +151,8 @@ class Connection:
 
         A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr" | "waiting", text)
         gets output as it comes, and what the job does while no step does.  timeout: for both; None: 30 s for the step.
-        frame: the function whose variables it sees.  Raises EvalError, SilentError, AgentError.  Cost: the job waits.
+        frame: the function whose variables it sees, or the frame's number, outward from the loop.
+        Raises EvalError, SilentError, AgentError, Interrupted.  Cost: the job stands still while the snippet runs.
 
         Example: `job.eval("optimizer.param_groups[0]['lr'] = 1e-4")[0].ok`
         """
@@ -159,7 +160,6 @@ class Connection:
 
     def names(self, pattern: str = "", *, rank: int = 0, frame: str = "", now: bool = False) -> list[dict[str, Any]]:
         """What eval can see on a rank: name, type, shape, device, value, where.  pattern: of names, and of attributes.
-
         Raises what eval() raises.  Cost: some milliseconds at a boundary.
 
         Example: `[each["name"] for each in job.names("optimizer")]`
@@ -183,8 +183,6 @@ class Connection:
         Example: `print(*job.stacks()[0][0].frames, sep="\\n")`
         """
         self._begin("stacks")
-        from .snapshot.stacks import threads_of
-
         answers, self.unreached = agent_requests.stacks(self._client, self.timeout)
         return {rank: threads_of(answer) for rank, answer in answers.items()}
 
@@ -196,7 +194,8 @@ class Connection:
         Example: `print(job.hang().verdict)`
         """
         self._begin("hang")
-        from .diagnose.hang import gather, judge
+        from .diagnose.hang import judge
+        from .diagnose.looks import gather
 
         return judge(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
 
@@ -223,7 +222,7 @@ class Connection:
         """
         self._begin("set", control=True)
         if (step := settings.pop("step", None)) is not None:
-            count_by(self, self._client, str(step), self.timeout)
+            count_by(self, self._client, step, self.timeout)
         found, self.unreached, notes = agent_requests.set_sampling(self._client, settings, self.timeout)
         self.notes += notes
         return found
@@ -231,7 +230,8 @@ class Connection:
     def detach(self) -> list[str]:
         """Remove every agent and wait for its end; lines that say what had to stay in which rank.
 
-        Raises AgentError, DetachError if a snippet does not end (the lines are then `notes`).  Cost: a boundary.
+        Raises AgentError if the key may only read, DetachError if a snippet does not end (the lines are then
+        `notes`), Interrupted.  Cost: one boundary, at which the taps are removed.
 
         Example: `assert not job.detach()`
         """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -21,8 +22,10 @@ VALID = {
     "taken as the next one",
     "budget_pct": "a number above 0 and at most 100: the overhead that sample=auto may cause, in percent of a step",
     "backward": "on or off",
+    "step": "the name of a variable of the job that counts its steps, such as i or trainer.global_step",
 }
-WRITTEN = {"sample": "sample", "budget": "budget_pct", "backward": "backward"}  # as users write them
+_VARIABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+WRITTEN = {"sample": "sample", "budget": "budget_pct", "backward": "backward", "step": "step"}  # as users write them
 
 
 def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +49,7 @@ def from_words(words: Sequence[str]) -> dict[str, Any]:
         name = WRITTEN[written]
         if name in settings:
             raise UsageError(f"{written} is given twice.", "Give it once.")
-        text = text.strip().lower()
+        text = text.strip() if name == "step" else text.strip().lower()
         settings[name] = _value(name, text)
         if not _is_valid(name, settings[name]):
             raise _invalid(written, name, text)
@@ -71,6 +74,8 @@ def _is_valid(name: str, value: Any) -> bool:
         return value == "auto" or (type(value) is int and 1 <= value <= EVERY[-1])
     if name == "budget_pct":
         return type(value) in (int, float) and math.isfinite(value) and 0 < value <= 100
+    if name == "step":
+        return type(value) is str and _VARIABLE.fullmatch(value) is not None
     return type(value) is bool
 
 

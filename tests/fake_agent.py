@@ -69,6 +69,7 @@ class FakeAgent:
         self.on_run: Callable[[FakeAgent, Key, int], None] = run_snippet
         self.on_pass: Callable[[FakeAgent, Key, dict[str, Any]], None] = lambda *request: None
         self.target = -1
+        self.threads: list[dict[str, Any]] | None = None  # None: those of this process
         self.requests: list[dict[str, Any]] = []
         self.streams = {
             name: Stream(name, slots, ring_bytes) for name, slots in STREAMS.items() if name not in ON_DEMAND
@@ -220,7 +221,7 @@ class FakeAgent:
         self.server.reply(key, wire.DETACHED, left=["a callback"])
 
     def _stacks(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        self.server.reply(key, wire.FRAMES, threads=stacks())
+        self.server.reply(key, wire.FRAMES, threads=stacks() if self.threads is None else self.threads)
 
     def _set(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.SETTINGS, settings=request["settings"])

@@ -129,9 +129,10 @@ class Evaluation:
         except NoFrame as error:
             return _done(error=str(error))
         if self._names is not None:
-            told = json.dumps(described(names, self._names))
-            names.release([])
-            return _done(ok=True, echo=told)
+            try:
+                return _done(ok=True, echo=json.dumps(described(names, self._names)))
+            finally:
+                names.release([])
         capture(self._output)
         try:
             done = self._attempt(names)

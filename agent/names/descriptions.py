@@ -1,12 +1,11 @@
 """What a name stands for, in words: its type, shape and device, and where it lives.
 
-Used by `probe names`.  Invariant: none of the job's code runs, but for what torch's own tensors say of themselves.
+Used by `probe names`.  Invariant: none of the job's code runs.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -26,17 +25,13 @@ def described(namespace: Namespace, pattern: str) -> list[dict[str, Any]]:
     for name, value in list(namespace.names.items()):
         if name.startswith("__"):
             continue
-        if _matches(name, pattern) and (pattern or not isinstance(value, _CODE)):
+        is_code = issubclass(type(value), _CODE)  # isinstance would ask the value itself
+        if _matches(name, pattern) and (pattern or not is_code):
             found.append({"name": name, **_described(value), "where": namespace.where(name)})
-        parts = _parts(parts_of(value)) if pattern and not isinstance(value, _CODE) else ()
-        for part, held in parts:
-            if _matches(part, pattern):
+        for part, held in parts_of(value) if pattern and not is_code else ():
+            if not part.startswith(".__") and _matches(part, pattern):
                 found.append({"name": f"{name}{part}", **_described(held), "where": namespace.where(name)})
     return found[:_MOST]
-
-
-def _parts(parts: Iterator[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    return [(part, held) for part, held in parts if not part.startswith((".__", "._"))]
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -46,9 +41,10 @@ def _matches(name: str, pattern: str) -> bool:
 def _described(value: Any) -> dict[str, Any]:
     kind = type(value)
     told: dict[str, Any] = {"type": kind.__qualname__, "shape": None, "device": None, "value": None}
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-    if tensor is not None and isinstance(value, tensor):
-        told |= {"shape": str(list(value.shape)), "device": str(value.device), "value": str(value.dtype)}
+    torch: Any = sys.modules.get("torch")
+    if issubclass(kind, getattr(torch, "Tensor", ())):
+        with torch._C.DisableTorchFunctionSubclass():  # or a subclass of the job's would be asked
+            told |= {"shape": str(list(value.shape)), "device": str(value.device), "value": str(value.dtype)}
     elif kind in (list, tuple, dict, set):
         told["shape"] = f"[{len(value)}]"
     elif kind in _PLAIN:

@@ -43,7 +43,7 @@ _WRAPPED = {
 _PARALLEL = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "Float16Module"}
 _MAX_WRAPPERS = 8  # nested wrappers
 
-Found = dict[int, list[str]]
+Found = dict[int, dict[str, tuple[str, str]]]  # serial -> variable -> the model's name, and the root's name in it
 
 
 class ModelNames:
@@ -54,7 +54,7 @@ class ModelNames:
         self._base_names: dict[int, str] = {}  # serial -> name without a number
         self._variables: dict[int, str] = {}  # serial -> variable that holds it
         self.within: dict[int, str] = {}  # serial -> its name in the module that the model is, if that is another one
-        self._holders: dict[str, tuple[str, str]] = {}  # variable -> that module's name, and the name in it
+        self._found: dict[int, tuple[str, str]] = {}  # serial -> what the variable makes of these two
         self._looks: dict[int, int] = {}
         self._looked_s = 0.0
 
@@ -64,7 +64,7 @@ class ModelNames:
 
     def name(self, roots: Mapping[int, Sequence[Any]]) -> None:
         """Name all living roots: serial -> the module and the modules that it wraps, innermost last."""
-        for known in (self.names, self._base_names, self._variables, self._looks, self.within):
+        for known in (self.names, self._base_names, self._variables, self._looks, self.within, self._found):
             for serial in known.keys() - roots.keys():
                 del known[serial]
         self._look([serial for serial in roots if self._looks.setdefault(serial, 0) < LOOKS][:_MAX_LOOKED_FOR], roots)
@@ -72,7 +72,7 @@ class ModelNames:
         taken = {(name, self.within.get(serial, "")) for serial, name in self.names.items()}
         for serial in sorted(roots):
             variable = self._variables.get(serial) or kind(roots[serial][-1]).__name__
-            base, within = self._holders.get(variable, (variable, ""))
+            base, within = self._found.get(serial, (variable, ""))
             if self._base_names.get(serial) != variable:
                 taken.discard((self.names.pop(serial, ""), self.within.pop(serial, "")))
                 shown = base
@@ -86,16 +86,14 @@ class ModelNames:
             return
         self._looked_s = monotonic()
         wanted = {id(layer): serial for serial in serials for layer in roots[serial]}
-        found: Found = {serial: [] for serial in serials}
+        found: Found = {serial: {} for serial in serials}
         held = {serial: self._variables.get(serial) for serial in serials}
-        if len(self._holders) > _MAX_LOOKED_FOR:
-            self._holders.clear()
-        exclusively(partial(_search, wanted, held, found, self._holders), in_a_trace, PATIENCE_S)
+        exclusively(partial(_search, wanted, held, found), in_a_trace, PATIENCE_S)
         for serial in serials:
             self._looks[serial] += 1
             names = found[serial]
             if names and self._variables.get(serial) not in names:
-                self._variables[serial] = names[0]
+                self._variables[serial], self._found[serial] = next(iter(names.items()))
 
 
 # A class made for one module, from one of these and the class that the module had.
@@ -140,22 +138,24 @@ def _is_module(value: Any) -> bool:
 # ---- while no other thread runs
 
 
-def _search(
-    wanted: dict[int, int], held: dict[int, str | None], found: Found, holders: dict[str, tuple[str, str]]
-) -> None:
+def _search(wanted: dict[int, int], held: dict[int, str | None], found: Found) -> None:
     """Find names until each root has its previous name, or any if it had none.  Keeps none of the job's objects."""
     end = monotonic() + LONGEST_S
     for space in _namespaces():
-        for name, value in values_in(space):
+        for (name, part), value in values_in(space):
             if id(value) in wanted:
-                found[wanted[id(value)]].append("".join(name))
-                if _is_module(holder := space.get(name[0])) and name[1].startswith("."):
-                    shown = kind(holder).__name__ if name[0] in OWN_NAMES else name[0]
-                    holders["".join(name)] = shown, name[1][1:]
+                found[wanted[id(value)]].setdefault(name + part, _parts_of_name(name, part, space[name]))
         if monotonic() > end or all(
-            found[serial] and (name or found[serial][0]) in found[serial] for serial, name in held.items()
+            found[serial] and (name is None or name in found[serial]) for serial, name in held.items()
         ):
             return
+
+
+def _parts_of_name(name: str, part: str, holder: Any) -> tuple[str, str]:
+    """The model's name and the root's in it, if a module holds the root; else all of it is the model's name."""
+    if not part.startswith(".") or not _is_module(holder):
+        return name + part, ""
+    return kind(holder).__name__ if name in OWN_NAMES else name, part[1:]
 
 
 def _namespaces() -> Iterator[dict[str, Any]]:

@@ -35,9 +35,8 @@ def command(words: Sequence[str], rank: int, frame: str, now: bool, endpoints: S
       probe 4242 names --frame Trainer._inner_training_loop
     """
     patterns = list(words)
-    at = one_endpoint(endpoints, []) if endpoints else None
-    if at is None and patterns and patterns[0].isdigit():
-        at = patterns.pop(0)
+    named = not endpoints and len(patterns) > 0 and (len(patterns) == 2 or patterns[0].isdigit())
+    at = one_endpoint(endpoints, [patterns.pop(0)] if named else [])
     if len(patterns) > 1:
         raise UsageError(f"More than one pattern: {' '.join(patterns)}.", 'For example: probe 4242 names "*loader*"')
     with connected(at) as connection:

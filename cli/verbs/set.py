@@ -14,7 +14,6 @@ from ..output.formats import Output, output_options
 from ..output.result import Records
 from ..session import connected, say
 
-STEP = "step="
 COLUMNS = ("rank", "sample", "every", "budget_pct", "backward", "sampled_step_cost_us")
 
 
@@ -42,9 +41,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> N
       probe 4242 set step=global_step
     """
     rest = [word for word in words if "=" not in word and word not in WRITTEN]
-    named = [word for word in words if word.startswith(STEP)]
-    changes = from_words([word for word in words if word not in (*rest, *named)])
-    changes |= {"step": named[-1].removeprefix(STEP)} if named else {}
+    changes = from_words([word for word in words if word not in rest])
     with connected(one_endpoint(endpoints, rest)) as connection:
         settings = connection.set(**changes)
     rows = []

@@ -7,7 +7,6 @@ when it has been quiet for much longer than usual.
 from __future__ import annotations
 
 from .evidence import Evidence
-from .looks import gather as gather
 from .report import Report, rank_lines, stack_lines, untested_lines, wait_lines
 from .rules import ON_EVIDENCE
 

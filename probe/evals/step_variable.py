@@ -12,10 +12,9 @@ from typing import Protocol
 
 from .. import protocol as wire
 from ..client.client import Client
-from ..errors import EvalError, UsageError
+from ..errors import EvalError
+from ..settings import checked_settings
 from .snippet import EvalResult
-
-_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class Evals(Protocol):
@@ -26,8 +25,7 @@ class Evals(Protocol):
 
 def count_by(connection: Evals, client: Client, name: str, timeout: float) -> None:
     """Have the job's steps counted by the variable of this name.  Raises UsageError, EvalError and what eval() does."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"step={name} is not valid.", "Valid: the name of a variable that counts steps, such as i.")
+    checked_settings({"step": name})
     values = {one.rank: (_number(one.echo), one) for one in connection.eval(name, write=False)}
     wrong = {rank: one for rank, (value, one) in values.items() if value is None}
     for rank, one in wrong.items():

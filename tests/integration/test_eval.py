@@ -103,9 +103,10 @@ def test_a_snippet_that_catches_the_cancel_is_not_said_to_be_in_native_code(job:
 def test_a_job_that_validates_for_seconds_is_waited_for(start: Start, probe: Probe) -> None:
     job = start("pausing.py", "8", ready="pauses")
     probe("attach", job.pid)
-    job.wait_for("pauses", times=job.output.count("pauses") + 1)
+    paused = job.output.count("pauses") + 1
+    job.wait_for("pauses", times=paused)
     done = probe(job.pid, "eval", "--timeout", "60", "step")
-    assert 0 < int(done.stdout) % 20 < 10
+    assert 20 * paused < int(done.stdout) < 20 * paused + 10
     told = r"waiting for a step: the job is in validate \(pausing\.py:\d+\), [1-9] s after "
     assert re.search(told, done.stderr), done.stderr
 

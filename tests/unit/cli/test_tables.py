@@ -106,3 +106,11 @@ def test_a_file_gets_unwrapped_lines(tmp_path: Path, capfd: Captured) -> None:
     lines = (tmp_path / "table.txt").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith("duration ")]
     assert line.endswith("NULL: The step of the attach, an open step. From: host's clock.")
+
+
+def test_the_rows_of_the_stack_verb_are_those_of_python_stack() -> None:
+    from probe.cli.verbs.stack import COLUMNS
+    from probe.tables.stack import TABLE
+
+    of_table = [column.name for column in TABLE.columns]
+    assert [name for name in of_table if name not in ("host", "pid")] == list(COLUMNS)

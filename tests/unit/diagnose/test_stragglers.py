@@ -91,7 +91,7 @@ def train(
     one = make(rank=rank, world_size=2, distributed=True, **facts)
     one.name_modules()
     one.put(LOG_GROUP, 1, name="0", backend=backend, size=2, rank=rank, ranks=[0, 1])
-    takes = dict.fromkeys(("loader", "forward", "backward", "optimizer"), 10)
+    takes = dict.fromkeys(("loader", "forward", "backward", "optimizer"), 10) | {"other": 0}
     at = MS
     for step in range(steps):
         begin = at
@@ -103,13 +103,14 @@ def train(
         one.mark(at + 2 * MS, LINEAR, 1)
         one.mark(at + takes["backward"] * MS - MS, LINEAR, 3)
         start, at = at, at + takes["backward"] * MS
-        end = max(at, begin + (70 if late == "optimizer" else 90) * MS)
+        end = max(at, begin + (70 if late in ("optimizer", "other") else 90) * MS)
         if backend == "gloo":
             one.operate(at, at + MS // 10, end, by="ddp")
         else:
             one.operate(at, at + MS // 10, at + (end - at), by="ddp")
         one.span(start, at := end, 0, ENGINE)
         one.span(at, at := at + takes["optimizer"] * MS, ADAM, OPTIMIZER)
+        at += takes["other"] * MS
         one.boundary(at - 1000, flags=flags)
     return one
 
@@ -133,6 +134,19 @@ def test_the_report_says_what_the_late_rank_spends_its_time_on(
     assert straggler.late.late_s == pytest.approx(0.02, abs=1e-5)
     assert straggler.spends == told
     assert straggler.last_pct == (100 if late != "optimizer" else straggler.last_pct)
+
+
+def test_outside_of_all_phases_the_function_is_named_where_the_rank_is(
+    agent: Make, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = train(agent, 0), train(agent, 1, "other", by=10)
+    of_library = ["/x/site-packages/torch/a.py", 3, "inner"]
+    for rank, (file, line, function) in enumerate([("/x/train.py", 7, "train"), ("/x/data.py", 9, "prepare")]):
+        thread = {"ident": 1, "native_id": 1, "name": "MainThread", "is_main": True, "cut": 0}
+        frames = [of_library, [file, line, function], ["/x/train.py", 1, "<module>"]]
+        ranks[rank].threads = [{**thread, "frames": frames}]
+    (straggler,) = connected(*ranks).stragglers().late
+    assert straggler.spends == ["20.0 ms longer outside of all phases, mostly in prepare (data.py:9)"]
 
 
 def test_waits_on_a_device_are_not_a_ranks_own_work(agent: Make, connected: Connect) -> None:

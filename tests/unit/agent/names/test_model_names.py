@@ -102,6 +102,27 @@ def test_models_in_a_module_that_nobody_calls_bear_its_name(taps: Taps) -> None:
     assert rows >= {("critic", "model"), ("critic.0", "model"), ("critic.1", "model"), ("generator", "model")}
 
 
+def test_models_that_two_modules_hold_under_one_name_are_told_apart(taps: Taps) -> None:
+    class Lit(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+
+        def train_step(self, inner: Any) -> None:
+            self.net(torch.ones(2, 4))
+            if inner is not None:
+                inner.train_step(None)
+            else:
+                found(taps)
+
+    class Other(Lit):
+        pass
+
+    Lit().train_step(Other())
+    names = {(row["module"], row["root"]) for row in taps.table() if row["stage"] == "forward"}
+    assert names >= {("net", "inner"), ("net", "Lit")}, names
+
+
 def test_a_model_that_no_variable_holds_is_named_by_its_class(taps: Taps) -> None:
     def made() -> Any:
         return [[Net()], [Net()]]  # too deep to look
