@@ -49,8 +49,8 @@ def evaluate(
             output.finish()
     for change in dict.fromkeys(change for result in results for change in result.changed):
         say(f"changed {change}")
-    if results:
-        _say_where(results, now)
+    if began := [result for result in results if result.ran]:
+        _say_where(began, now)
     failed = [result for result in results if not result.ok]
     if failed:
         what = failed[0].error or "The snippet failed"

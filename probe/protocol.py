@@ -60,7 +60,7 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     ending         - (the snippet is cancelled, but in such a call, and gets 2 s to come out of it)
     result         before, after (lines for stderr), count (rows)
     text           payload: the bytes
-    done           ok, echo, error, traceback, cancelled, count, held_ns, changed, dropped_bytes
+    done           ok, ran, echo, error, traceback, cancelled, count, held_ns, changed, dropped_bytes
     error          code, message
 """
 

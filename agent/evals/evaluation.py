@@ -127,7 +127,7 @@ class Evaluation:
         try:
             names = Namespace(frame(), self._own, self.where == "now", self._chosen)
         except NoFrame as error:
-            return _done(error=str(error))
+            return _done(error=str(error), ran=False)
         if self._names is not None:
             try:
                 return _done(ok=True, echo=json.dumps(described(names, self._names)))
@@ -175,7 +175,7 @@ class Evaluation:
 
 def _done(**known: Any) -> dict[str, Any]:
     """The fields of `done`: the defaults of a snippet that did nothing, updated with `known`."""
-    nothing = {"ok": False, "echo": None, "error": None, "traceback": None, "cancelled": False}
+    nothing = {"ok": False, "ran": True, "echo": None, "error": None, "traceback": None, "cancelled": False}
     return {**nothing, "changed": [], "dropped_bytes": 0, **known}
 
 

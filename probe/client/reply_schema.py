@@ -48,7 +48,7 @@ REPLIES: dict[str, dict[str, Any]] = {
     },
     wire.ENDING: {},
     wire.DONE: {
-        "ok": bool, "echo?": TEXT, "error?": TEXT, "traceback?": TEXT, "cancelled?": (bool, None),
+        "ok": bool, "echo?": TEXT, "error?": TEXT, "traceback?": TEXT, "cancelled?": (bool, None), "ran?": (bool, None),
         "count?": (NUMBER, None), "held_ns?": TIME, "changed?": ([str], None), "dropped_bytes?": TIME,
     },
     wire.DETACHED: {"left": [str]},

@@ -255,7 +255,7 @@ class Attempt:
 
     def _result(self, call: Call) -> RankResult:
         done, count = call.result(), call.result().get("count")
-        has_step = not self._snippet.now and count is not None and count >= 0
+        has_step = not self._snippet.now and count is not None and count >= 0 and done.get("ran", True)
         return RankResult(
             rank=call.link.rank,
             ok=done["ok"],
@@ -267,4 +267,5 @@ class Attempt:
             held_s=(done.get("held_ns") or 0) / 1e9,
             changed=done.get("changed") or [],
             dropped_bytes=done.get("dropped_bytes") or 0,
+            ran=done.get("ran", True),
         )

@@ -21,7 +21,7 @@ class RankResult:
     """What a snippet did on one rank; an EvalResult is a list of these, by rank.
 
     step: the job's steps completed when it ran, None if it ran at once; held_s: for how long training waited; output:
-    all it printed; echo: repr of a last expression, None if there is none.
+    all it printed; echo: repr of a last expression, None if there is none; ran: whether it began.
 
     Example: `[(each.rank, each.echo) for each in job.eval("loss.item()")]`
     """
@@ -36,6 +36,7 @@ class RankResult:
     held_s: float
     changed: list[str] = field(default_factory=list)
     dropped_bytes: int = 0
+    ran: bool = True
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from .. import protocol as wire
 from ..client.client import Client
 from ..errors import EvalError
 from ..settings import checked_settings
+from ..snapshot.align import VARIABLE
 from .snippet import EvalResult
 
 
@@ -34,17 +35,13 @@ def count_by(connection: Evals, client: Client, name: str, timeout: float) -> No
     if len({value for value, _ in values.values()}) > 1:
         told = ", ".join(f"{value} on rank {rank}" for rank, (value, _) in sorted(values.items()))
         raise EvalError(f"{name} is {told}.", "A counter of steps is the same on all ranks.", "no-counter")
-    steps = {rank: one.step or 0 for rank, (_, one) in values.items()}
-    calls = [
-        client.send(link, wire.ALIGN, base=link.facts.step_base + value - (steps[link.rank] - 1), source=_source(name))
-        for link in client.links
-        if (value := values.get(link.rank, (None,))[0]) is not None
-    ]
+    steps, source, calls = {rank: one.step or 0 for rank, (_, one) in values.items()}, f"{VARIABLE}{name}"[:40], []
+    for link in client.links:
+        if (value := values.get(link.rank, (None,))[0]) is not None:
+            base = link.facts.step_base + value - (steps[link.rank] - 1)
+            calls.append(client.send(link, wire.ALIGN, base=base, source=source))
+            link.facts = link.facts._replace(step_base=base, step_source=source)
     client.wait(calls, time.monotonic() + timeout)
-
-
-def _source(name: str) -> str:
-    return f"variable {name}"[:40]
 
 
 def _number(echo: str | None) -> int | None:

@@ -32,6 +32,7 @@ SETTLE_S = 5.0  # if the first steps of a job take longer, its rows are shown on
 _PAUSE_S, _LONGER, _MOST_PAUSE_S = 0.02, 1.2, 0.5  # between two looks at ranks that have made no step
 _COMPARED = ("group_seq", "count", "time_ns")  # slots of a boundary
 OWN = ("optimizer", "trainer", "scheduler")  # sources of the job's own number, best first
+VARIABLE = "variable "  # begins a source that the user has named, which is better still
 
 _IN_STEP, _ENOUGH = 2, 8  # boundaries of one step lie within so many usual steps; so many pairs of them can tell
 _CLOCKS_NS = 50_000_000  # by which the wall clocks of two hosts, as they are known here, may differ
@@ -64,7 +65,7 @@ class Alignment:
         """Give ranks the offsets they lack."""
         links = [link for link in self._client.links if not link.gone]
         sources = {link.facts.step_source for link in links}
-        if len(links) < 2 or (len(sources) == 1 and sources <= set(OWN)):
+        if len(links) < 2 or (len(sources) == 1 and (sources <= set(OWN) or str(*sources).startswith(VARIABLE))):
             self.lost = []
             return
         lost = [link for link in links if not link.silent and not link.facts.step_settled]
@@ -192,8 +193,8 @@ def _in_step(own: Boundaries, known: Boundaries, offset: int) -> bool | None:
 
 
 def _precedence(link: AgentLink) -> tuple[int, int]:
-    source = link.facts.step_source
-    known = OWN.index(source) if source in OWN else len(OWN)
+    source = link.facts.step_source or ""
+    known = -1 if source.startswith(VARIABLE) else OWN.index(source) if source in OWN else len(OWN)
     return known, link.facts.attached_wall_ns
 
 

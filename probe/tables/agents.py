@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from ..arrays.arrow import columns_of
 from ..schema import Column, Columns
 from ..snapshot.snapshot import Snapshot
-from ..snapshot.source import Rank
+from ..snapshot.source import Rank, RankLeft
 from ..snapshot.timeline import CALL
 from ..version import is_tested
 from .declaration import IDENTITY, TAPS, Table, identity
@@ -21,7 +22,7 @@ def _record(rank: Rank) -> dict[str, Any]:
     return {
         **identity(rank),
         "state": "answers",
-        "step": rank.timeline.running if facts.step_ends == CALL else facts.step,
+        "step": _step(rank),
         "why": facts.trouble or None,
         "attached_at": facts.attached_wall_ns // 1000 or None,
         "clock_offset_us": _us(facts.clock_offset_ns),
@@ -33,6 +34,14 @@ def _record(rank: Rank) -> dict[str, Any]:
         **{name: getattr(facts, name) for name in _FACTS},
         "name": facts.name or None,
     }
+
+
+def _step(rank: Rank) -> int:
+    """The agent counts boundaries; where each call is a step, the reader does."""
+    if rank.facts.step_ends == CALL:
+        with suppress(RankLeft):
+            return rank.timeline.running
+    return rank.facts.step
 
 
 def _us(ns: int | None) -> float | None:

@@ -6,6 +6,7 @@ Made of the rows that the tap on loaders leaves, those of iterators and those of
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
 from ..arrays.arrow import coded, nullable
 from ..arrays.integers import Bools, Ints, distinct
@@ -26,7 +27,7 @@ def derive(part: Partition) -> Columns:
     made = made[part.timeline.visible(part.timeline.step(every["start_ns"][made]), _STREAMS)]
     rows, (first_ns, taken) = every.of(made), _first_batches(every, made)
     loaders = {serial: part.log.loaders.get(serial, {}) for serial in distinct(rows["subject"]).tolist()}
-    workers = np.array([loaders[serial].get("num_workers") or 0 for serial in rows["subject"].tolist()], np.int64)
+    workers = pa.array([loaders[serial].get("num_workers") for serial in rows["subject"].tolist()], pa.int32())
     return {
         "start_ns": rows["start_ns"],
         "step": part.timeline.step(rows["start_ns"]),
@@ -60,7 +61,7 @@ TABLE = Table(
         Column("loader", "VARCHAR", "", "What the job calls the loader; DataLoader if no variable was found.",
                "local variables, their attributes and items, globals", "", "loader of python.dataloader_trace"),
         Column("num_workers", "INTEGER", "", "Number of worker processes; 0 if the job itself makes the batches.",
-               "torch's iterator"),
+               "torch's iterator", "Its record is lost."),
         Column("start_duration", "DOUBLE", "s",
                "Time in the loader's __iter__, which starts the workers unless they persist.", "host's clock"),
         Column("first_batch_duration", "DOUBLE", "s", "Time the job waited for the iterator's first batch.",

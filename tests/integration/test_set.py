@@ -178,3 +178,14 @@ def test_what_counts_no_steps_is_refused(start: Start, probe: Probe) -> None:
     }.items():  # fmt: skip
         done = probe(job.pid, "set", f"step={name}", status=None)
         assert done.returncode in (2, 6) and told in done.stderr, done.stderr
+
+
+def test_all_ranks_count_by_the_same_variable(start: Start, probe: Probe) -> None:
+    job = start("straggling.py", "--late", "1", "--by", "0", "--in", "loader", "--step", "0.02", ranks=2)
+    probe("attach", job.pid)
+    until(lambda: int(records(probe, job, "SELECT COUNT(*) AS n FROM python.step_trace")[0]["n"]) > 10)
+    probe(job.pid, "eval", "mine = 5000")
+    probe(job.pid, "set", "step=mine")
+    sources = records(probe, job, "SELECT DISTINCT step_source AS source FROM probe.agents")
+    assert sources == [{"source": "variable mine"}]
+    assert records(probe, job, "SELECT MIN(step) > 4000 AS ok FROM probe.agents") == [{"ok": True}]

@@ -45,6 +45,7 @@ class Result:
     step: int | None = 1203
     held_s: float = 0.4
     changed: list[str] = field(default_factory=list)
+    ran: bool = True
 
 
 @dataclass

@@ -60,7 +60,7 @@ def test_the_optimizers_own_number_wins(late: list[FakeAgent], connected: Connec
     assert bases(late) == [(1000, "group_seq"), (1030, "optimizer")]
 
 
-@pytest.mark.parametrize("source", ["optimizer", "trainer", "scheduler"])
+@pytest.mark.parametrize("source", ["optimizer", "trainer", "scheduler", "variable i"])
 def test_numbers_that_all_ranks_know_from_the_same_source_are_left_alone(
     late: list[FakeAgent], connected: Connect, source: str
 ) -> None:
@@ -118,6 +118,15 @@ def test_a_trainers_number_wins_over_a_schedulers_and_that_over_the_attach(
     late[1].facts.update(step_base=1030, step_source="trainer")
     connected(*late)
     assert bases(late) == [(1000, "group_seq"), (1030, "trainer")]
+
+
+def test_a_variable_that_the_user_has_named_wins_over_the_optimizers_count(
+    late: list[FakeAgent], connected: Connect
+) -> None:
+    late[0].facts.update(step_base=70, step_source="variable i")
+    late[1].facts.update(step_base=1030, step_source="optimizer")
+    connected(*late)
+    assert bases(late) == [(70, "variable i"), (100, "group_seq")]
 
 
 def test_nothing_is_numbered_or_shown_before_every_rank_knows_its_source(agent: Make, connected: Connect) -> None:
