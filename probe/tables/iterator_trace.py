@@ -32,7 +32,7 @@ def derive(part: Partition) -> Columns:
         "start_ns": rows["start_ns"],
         "step": part.timeline.step(rows["start_ns"]),
         "in_eval": part.timeline.in_eval(rows["start_ns"], rows["thread"]),
-        "loader": lambda: coded(rows["subject"], {serial: str(each.get("name")) for serial, each in loaders.items()}),
+        "loader": lambda: coded(rows["subject"], {serial: each["name"] for serial, each in loaders.items() if each}),
         "num_workers": workers,
         "start_duration": (rows["end_ns"] - rows["start_ns"]) / 1e9,
         "first_batch_duration": nullable(first_ns / 1e9, taken),
