@@ -57,7 +57,7 @@ def test_a_call_that_waits_for_a_lock_is_rolled_back(start: Start):
 
 def test_a_call_that_is_still_working_is_left_to_end_by_itself(start: Start):
     target = start("waiting.py", "spin")
-    told = in_child(lambda: call(target.pid, "sleep", 3, seconds=0.2))
+    told = in_child(lambda: call(target.pid, "sleep", 8, seconds=0.2))
     assert "left to end by itself" in told["outcome"]
     assert told["stood"] < 3.0
     assert stat(target.pid)[0] == "S"  # not spinning yet
