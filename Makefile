@@ -29,7 +29,7 @@ test: $(INSTALLED)
 	$(BIN)/pytest -m alone
 
 beside: $(INSTALLED)
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
 
 # Hugging Face, accelerate and Lightning, in an environment of their own, because they bring many packages.
 frameworks: $(FRAMEWORKS)/.installed
