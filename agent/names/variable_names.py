@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from ..inspect import frame_locals
@@ -19,7 +19,7 @@ from .namespace import PACKAGES, USERS, attributes, code_owner
 MAX_FRAMES = 64  # searched, from the innermost
 _MAX_ITEMS = 16  # lists, tuples and dicts with more are not searched
 OWN_NAMES = {"self", "cls"}  # variables of the methods of a loader or its iterator
-_RETURN_LOCALS = {"locals", "vars", "eval", "exec"}
+_RETURN_LOCALS = {"locals", "vars", "exec"}
 
 Test = Callable[[Any], bool]
 
@@ -52,9 +52,21 @@ def variable_name(frame: FrameType | None, *tests: Test) -> str | None:
 def variables(frame: FrameType) -> dict[str, Any]:
     if not frame_locals.has_slots(frame):
         return frame.f_locals
-    if frame_locals.COPIES and not _RETURN_LOCALS.isdisjoint(frame.f_code.co_names):
-        return {}
-    return frame_locals.read(frame)
+    return {} if frame_locals.COPIES and _may_have_locals(frame.f_code) else frame_locals.read(frame)
+
+
+def _may_have_locals(code: CodeType) -> bool:
+    """Whether it may have called locals(); eval() may do so, too, but `model.eval()` does not."""
+    names = code.co_names
+    if "eval" not in names:
+        return not _RETURN_LOCALS.isdisjoint(names)
+    from opcode import opmap
+
+    index = names.index("eval")
+    arguments = (index,) if sys.version_info < (3, 11) else (2 * index, 2 * index + 1)
+    loads = {(opmap["LOAD_GLOBAL"], argument & 255) for argument in arguments}
+    instructions = zip(code.co_code[::2], code.co_code[1::2], strict=True)
+    return not loads.isdisjoint(instructions) or not _RETURN_LOCALS.isdisjoint(names)
 
 
 def values_in(namespace: dict[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:

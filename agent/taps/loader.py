@@ -10,19 +10,20 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections.abc import Callable
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import Any
 
 from ...streams import BARE, FAILED, ITERATOR, LOADS
 from ..job_signals import raised_by_handler
 from ..names.modules import Modules
 from ..names.namespace import attributes
+from ..names.trainer_names import trainer_name
 from ..names.variable_names import readable, variable_name
 from .tap import ReportFault, Tap, TapContext
 
 _TO_THE_JOB = 4  # frames from _name() to the frame that takes the batch, or makes the iterator
 _WRAPPER = "DataLoaderAdapter"  # accelerate's, which stands for the loader inside
-_SEARCHES = 64  # searches for names, at 0.1 ms each; a job that keeps making loaders has more loaders than names
+_SEARCHES = 64  # searches for names at once, at 0.1 ms each, and one more a second: a job may keep making loaders
 
 
 class Loader(Tap):
@@ -61,7 +62,7 @@ class Loaders:
     def __init__(self, modules: Modules, loader_type: Any) -> None:
         self._modules, self._type = modules, loader_type
         self._serial_of = modules.serials.get
-        self._searches = _SEARCHES
+        self._search_s = 0.0  # when the last search was due, had they been a second apart
         self._unnamed: set[int] = set()
         self._workers: dict[int, Any] = {}  # of each serial: how it loads
         modules.dicts_by_serial.append(self._workers)
@@ -83,8 +84,8 @@ class Loaders:
         if self._unnamed and serial in self._unnamed and readable():
             if not is_new:  # a variable will hold the iterator only when it is used
                 self._unnamed.discard(serial)
-            if self._searches > 0:
-                self._searches -= 1
+            if self._search_s <= (now := monotonic()) - 1:
+                self._search_s = max(self._search_s, now - _SEARCHES) + 1
                 self._name(serial, iterator, sampler)
         return serial
 
@@ -98,7 +99,8 @@ class Loaders:
             return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
 
         try:
-            name = variable_name(sys._getframe(_TO_THE_JOB), is_loader, lambda value: value is iterator)
+            frame = sys._getframe(_TO_THE_JOB)
+            name = trainer_name(frame, is_loader) or variable_name(frame, is_loader, lambda value: value is iterator)
         except Exception as error:  # a strange variable is no reason to lose the batches
             if raised_by_handler(error):
                 raise

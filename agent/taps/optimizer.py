@@ -12,6 +12,7 @@ import ast
 import sys
 from _thread import get_ident
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from time import perf_counter_ns
 from types import CellType, CodeType, FunctionType
@@ -23,6 +24,7 @@ from .dynamo import shielded_from_dynamo, skip
 from .optimizer_hooks import OptimizerHooks
 from .tap import ReportFault, Tap, TapContext
 
+_MOST_INSIDE = 16  # functions inside a `step`
 _SOURCE = """
 def _around(func):
     def wrapper(*args, **kwargs):
@@ -105,22 +107,34 @@ def _swapped(original: CodeType) -> CodeType:
     return ours
 
 
-def _wrappers(base: Any) -> Iterator[Any]:
-    """Every function that is `step` in some optimizer class, and the functions that it wraps."""
+def _wrappers(base: Any) -> Iterator[FunctionType]:
+    """Every function that is `step` in some optimizer class, and the functions inside."""
     todo, seen = [base], {base}
     while todo:
         found = todo.pop()
         new = set(found.__subclasses__()) - seen
         seen |= new
         todo += new
-        function = vars(found).get("step")
-        while hasattr(function, "__code__"):
-            yield function
-            function = getattr(function, "__wrapped__", None)
+        yield from _inside(vars(found).get("step"))
+
+
+def _inside(function: Any) -> Iterator[FunctionType]:
+    """The function, what it wraps, and what its closure holds: some job has put its own wrapper around torch's."""
+    todo, seen = [function], set[int]()
+    while todo and len(seen) < _MOST_INSIDE:
+        found = todo.pop()
+        if type(found) is not FunctionType or id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        todo.append(getattr(found, "__wrapped__", None))
+        for cell in found.__closure__ or ():
+            with suppress(ValueError):  # it is empty
+                todo.append(cell.cell_contents)
 
 
 def _stepped(context: TapContext, timed: list[bool], report_fault: ReportFault) -> Callable[[Any, int], None]:
-    modules = context.modules
+    modules, last = context.modules, [0, 0]  # the optimizer that has stepped last, and when that ended
 
     def stepped(
         optimizer: Any,
@@ -132,10 +146,14 @@ def _stepped(context: TapContext, timed: list[bool], report_fault: ReportFault) 
         append: Any = context.streams[SPANS].append,
         ident: Any = get_ident,
         boundary: Any = context.steps.stepped,
+        last: list[int] = last,
     ) -> None:
         now = clock()
         try:
             serial = serial_of(id(optimizer)) or modules.meet_optimizer(optimizer)
+            if serial == last[0] and start < last[1]:  # torch put its wrapper around a job's wrapper around its own
+                return
+            last[:] = serial, now
             if timed:
                 append(start, now, serial, ident(), OPTIMIZER)
             boundary(optimizer, serial, now)

@@ -6,6 +6,7 @@ Step n waits in the way KINDS[n % len(KINDS)]; AdamW counts the steps.
 import itertools
 import time
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional

@@ -9,6 +9,7 @@ optimizer, and calls its model for ten seconds before it trains.
 import sys
 import time
 
+import fast_import  # noqa: F401
 import torch
 from torch import nn
 

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import fast_import  # noqa: F401
 import torch
 import torch.nn.functional as F
 

@@ -9,6 +9,7 @@ import ctypes
 import os
 import sys
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional_collectives

@@ -18,6 +18,7 @@ import warnings
 from datetime import timedelta
 from types import SimpleNamespace
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional

@@ -7,6 +7,7 @@ import hashlib
 import sys
 import time
 
+import fast_import  # noqa: F401
 import torch
 from torch import nn
 from torch._dynamo.utils import counters

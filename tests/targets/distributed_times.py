@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 from naps import Clock, Nap, RealClock, napping

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 
+import fast_import  # noqa: F401
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset

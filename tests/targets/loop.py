@@ -5,6 +5,7 @@ import itertools
 import os
 import time
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 from naps import MS, RealClock

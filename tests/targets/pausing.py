@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 
+import fast_import  # noqa: F401
 import torch
 from torch import nn
 

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 
+import fast_import  # noqa: F401
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -65,10 +66,10 @@ class Clock:
     def __init__(self):
         self.spent = dict.fromkeys(NAPS, 0.0)
 
-    def __call__(self, phase, call, *args):
+    def __call__(self, phase, call, *args, **kwargs):
         """What the call itself times counts there only."""
         start, inside = clock(), sum(self.spent.values())
-        result = call(*args)
+        result = call(*args, **kwargs)
         self.spent[phase] += clock() - start - (sum(self.spent.values()) - inside)
         return result
 

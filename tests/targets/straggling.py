@@ -12,6 +12,7 @@ import os
 import random
 import time
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -10,6 +10,7 @@ import hashlib
 import sys
 import time
 
+import fast_import  # noqa: F401
 import torch
 from torch import nn
 from torch.utils.data import DataLoader

@@ -10,6 +10,7 @@ import hashlib
 import os
 import time
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import time
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -268,6 +269,24 @@ def test_dicts_that_locals_returned_are_left_alone(tap: Tap) -> None:
     assert "loader" not in config and tap.names == ["DataLoader"]
 
 
+def test_a_function_that_calls_eval_is_not_looked_into_but_one_that_calls_a_models_eval_is(tap: Tap) -> None:
+    model = torch.nn.Linear(1, 1)
+
+    def validate() -> None:
+        model.eval()
+        validation_loader = DataLoader(DATA, batch_size=40)
+        list(validation_loader)
+
+    def evaluate() -> None:
+        model.eval()
+        loader = eval("DataLoader(DATA, batch_size=40)")
+        list(loader)
+
+    validate()
+    evaluate()
+    assert tap.names == ["validation_loader", "DataLoader" if sys.version_info < (3, 13) else "loader"]
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="variables can be read at any time")
 def test_a_loader_is_named_only_once_no_trace_function_runs(tap: Tap) -> None:
     iterator = iter(DataLoader(DATA, batch_size=20))
@@ -380,3 +399,46 @@ def test_a_loader_in_a_wrapper_of_accelerates_has_the_wrappers_name(tap: Tap) ->
 
     train(DataLoaderAdapter(DataLoader(DATA, batch_size=8)))
     assert tap.names == ["train_loader"] * 5
+
+
+def test_a_job_that_keeps_making_loaders_has_a_name_for_one_a_second(tap: Tap, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("probe.agent.taps.loader.monotonic", lambda: now)
+
+    def evaluate() -> str:
+        validation_loader = DataLoader(DATA, batch_size=40)
+        list(validation_loader)
+        return tap.names[-1]
+
+    assert [evaluate() for _ in range(66)] == ["validation_loader"] * 64 + ["DataLoader"] * 2
+    now += 4
+    assert [evaluate(), evaluate()] == ["validation_loader"] * 2
+
+
+class Holder:
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+class _DataLoaderSource(Holder):
+    """As Lightning has it."""
+
+
+def test_lightnings_loops_say_what_their_loaders_are_called(tap: Tap, tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "loops.py"
+    package.parent.mkdir()
+    package.write_text(
+        "def run(self):\n    for combined in [self._combined_loader]:\n        for dl in combined._flattened:\n"
+        "            for batch in dl:\n                pass\n"
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(package.read_text(), str(package), "exec"), namespace)
+
+    def run(name: str, loaders: int) -> list[str]:
+        before = len(tap.names)
+        combined = Holder(_flattened=[DataLoader(DATA, batch_size=40) for _ in range(loaders)])
+        namespace["run"](Holder(_combined_loader=combined, _data_source=_DataLoaderSource(name=name)))
+        return tap.names[before:]
+
+    assert run("train_dataloader", 1) == ["train_dataloader"]
+    assert run("val_dataloader", 2) == ["val_dataloader[0]", "val_dataloader[1]"]

@@ -151,6 +151,21 @@ def test_an_optimizer_step_is_a_row_and_a_boundary(taps: Taps) -> None:
     assert taps.boundaries == [1, 2, 3] and taps.steps.source == "attach"
 
 
+def test_steps_of_a_class_whose_step_the_job_has_wrapped_are_rows() -> None:
+    class Own(torch.optim.SGD):  # type: ignore[misc]
+        pass
+
+    model = net()
+    optimizer = Own(model.parameters(), lr=0.1)
+    inner = Own.step
+    Own.step = lambda self, closure=None: inner(self, closure)
+    with tapped() as taps:
+        optimizer.step()
+        optimizer._patch_step_function()  # as torch does where an optimizer's state is loaded
+        optimizer.step()
+        assert [row["flags"] for row in taps.rows(SPANS)] == [OPTIMIZER] * 2 and taps.boundaries == [1, 2]
+
+
 def test_an_optimizer_step_that_raises_is_no_row_and_no_boundary(taps: Taps) -> None:
     def closure() -> float:
         raise KeyError("mine")
