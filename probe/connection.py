@@ -159,7 +159,7 @@ class Connection:
         return self._evaluate(Snippet(code, filename, now, timeout, write, whoami(), ranks, frame), on_output)
 
     def names(self, pattern: str = "", *, rank: int = 0, frame: str = "", now: bool = False) -> list[dict[str, Any]]:
-        """What eval can see on a rank: name, type, shape, device, value, where.  pattern: of names, and of attributes.
+        """What eval can see on a rank: name, type, shape, device, value, where, step.  pattern: of names, attributes.
         Raises what eval() raises.  Cost: some milliseconds at a boundary.
 
         Example: `[each["name"] for each in job.names("optimizer")]`

@@ -22,7 +22,8 @@ VALID = {
     "taken as the next one",
     "budget_pct": "a number above 0 and at most 100: the overhead that sample=auto may cause, in percent of a step",
     "backward": "on or off",
-    "step": "the name of a variable of the job that counts its steps, such as i or trainer.global_step",
+    "step": "the name of a variable of the job that counts its steps, such as i or trainer.global_step; "
+    "nothing: look for one",
 }
 _VARIABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 WRITTEN = {"sample": "sample", "budget": "budget_pct", "backward": "backward", "step": "step"}  # as users write them
@@ -75,7 +76,7 @@ def _is_valid(name: str, value: Any) -> bool:
     if name == "budget_pct":
         return type(value) in (int, float) and math.isfinite(value) and 0 < value <= 100
     if name == "step":
-        return type(value) is str and _VARIABLE.fullmatch(value) is not None
+        return type(value) is str and (not value or _VARIABLE.fullmatch(value) is not None)
     return type(value) is bool
 
 

@@ -31,7 +31,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> N
     inference, no step comes, and every call is recorded until detach. probe.overhead has the cost of it all.
 
     A job whose optimizer keeps no count has its steps counted from the attach. step=NAME counts them by a variable of
-    the job, as eval sees it: the step that has just ended gets its value.
+    the job, as eval sees it: the step that has just ended gets its value. step= alone looks for such a variable.
 
     \b
     Example:

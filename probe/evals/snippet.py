@@ -57,11 +57,10 @@ class Snippet:
 
 
 def told_names(results: EvalResult) -> list[dict[str, Any]]:
-    """The names that the first rank has told.  Raises EvalError if it has not."""
+    """The names that the first rank has told, with the step in which it did.  Raises EvalError if it has not."""
     if not results or results[0].echo is None:
         raise EvalError(results[0].error or "No names." if results else "No names.", code="eval")
-    names: list[dict[str, Any]] = json.loads(results[0].echo)
-    return names
+    return [{**name, "step": results[0].step} for name in json.loads(results[0].echo)]
 
 
 def losses(results: EvalResult) -> list[str]:

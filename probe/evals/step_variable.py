@@ -8,30 +8,45 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from .. import protocol as wire
 from ..client.client import Client
-from ..errors import EvalError
+from ..errors import EvalError, UsageError
 from ..settings import checked_settings
 from ..snapshot.align import VARIABLE
 from .snippet import EvalResult
+
+_PATTERNS = "", "*step*", "*iter*", "*count*"  # variables, and attributes that may count steps
+_PAUSE_S = 0.1
+_STEPS = 3  # between two looks
+_MOST = 5  # proposals
 
 
 class Evals(Protocol):
     """The connection."""
 
     def eval(self, code: str, *, write: bool = True) -> EvalResult: ...
+    def names(self, pattern: str = "") -> list[dict[str, Any]]: ...
 
 
 def count_by(connection: Evals, client: Client, name: str, timeout: float) -> None:
-    """Have the job's steps counted by the variable of this name.  Raises UsageError, EvalError and what eval() does."""
+    """Have the job's steps counted by the variable of this name.  Raises UsageError, EvalError and what eval() does.
+
+    Without a name it is a UsageError that proposes one.
+    """
     checked_settings({"step": name})
+    if not name:
+        raise _proposal(connection, time.monotonic() + timeout)
     values = {one.rank: (_number(one.echo), one) for one in connection.eval(name, write=False)}
     wrong = {rank: one for rank, (value, one) in values.items() if value is None}
     for rank, one in wrong.items():
         said = one.error or f"{name} is {str(one.echo)[:60]}"
-        raise EvalError(f"Rank {rank}: {said}, no whole number.", f"See it: probe ENDPOINT eval {name}", "no-counter")
+        raise EvalError(
+            f"Rank {rank}: {said}, no whole number.",
+            "To look for a counter, run: probe ENDPOINT set step=",
+            "no-counter",
+        )
     if len({value for value, _ in values.values()}) > 1:
         told = ", ".join(f"{value} on rank {rank}" for rank, (value, _) in sorted(values.items()))
         raise EvalError(f"{name} is {told}.", "A counter of steps is the same on all ranks.", "no-counter")
@@ -42,6 +57,30 @@ def count_by(connection: Evals, client: Client, name: str, timeout: float) -> No
             calls.append(client.send(link, wire.ALIGN, base=base, source=source))
             link.facts = link.facts._replace(step_base=base, step_source=source)
     client.wait(calls, time.monotonic() + timeout)
+
+
+def _proposal(connection: Evals, end: float) -> UsageError:
+    """Which of the job's variables grow as the steps do: two looks, a few steps apart."""
+    first = _numbers(connection)
+    found = list[str]()
+    while first and time.monotonic() < end:
+        time.sleep(_PAUSE_S)
+        last = _numbers(connection)
+        if min((step - first[name][1] for name, (_, step) in last.items() if name in first), default=0) >= _STEPS:
+            grown = {name: (value - first[name][0], step - first[name][1])
+                     for name, (value, step) in last.items() if name in first}  # fmt: skip
+            found = [name for name, (by, steps) in grown.items() if by == steps]
+            break
+    if not found:
+        return UsageError("No variable that eval sees grows by one each step.", "See them: probe ENDPOINT names")
+    return UsageError(f"These grow by one each step: {', '.join(found[:_MOST])}.", f"Run: set step={found[0]}")
+
+
+def _numbers(connection: Evals) -> dict[str, tuple[int, int]]:
+    """Name -> its whole number and the step in which it was read; variables of the job's own functions first."""
+    names = [each for pattern in _PATTERNS for each in connection.names(pattern) if each["type"] == "int"]
+    names.sort(key=lambda each: each["where"] == "a library's frame")
+    return {each["name"]: (int(each["value"]), each["step"] or 0) for each in names}
 
 
 def _number(echo: str | None) -> int | None:

@@ -170,6 +170,13 @@ def test_steps_are_counted_by_a_variable_of_the_job(start: Start, probe: Probe) 
     assert json.loads(probe(job.pid, "query", "--format", "json", rows).stdout) == [{"ok": True}]
 
 
+def test_a_variable_that_grows_with_the_steps_is_proposed(start: Start, probe: Probe) -> None:
+    job = start("pausing.py", "0", ready="pauses")
+    probe("attach", job.pid)
+    done = probe(job.pid, "set", "step=", status=2)
+    assert re.search(r"These grow by one each step: ([\w.]+, )*step\b.*Run: set step=step", done.stderr), done.stderr
+
+
 def test_what_counts_no_steps_is_refused(start: Start, probe: Probe) -> None:
     job = start("pausing.py", "0", ready="pauses")
     probe("attach", job.pid)
