@@ -106,7 +106,8 @@ def tables() -> str:
             "# Tables",
             "`probe tables` prints this list, and `probe tables NAME` describes one table; `--format json` has "
             "everything. SQL finds the same in `probe.tables` and `probe.columns`, and in the comments of DuckDB's own "
-            "catalogue (`duckdb_columns()`, `duckdb_views()`). Everyday queries: [the cookbook](../cookbook.md).",
+            "catalogue (`duckdb_columns()`, `duckdb_views()`); `DESCRIBE` shows names and types only. "
+            "Everyday queries: [the cookbook](../cookbook.md).",
             table(("table", "rows"), rows),
             f"{SELF_TIME} Missing values are NULL, never 0 or -1. Durations never overlap, so they can be summed; "
             "columns that include children are called `total_…`. Column names contain their units; a time without a "

@@ -1,7 +1,8 @@
 """Trainings by frameworks, validated now and then, with clocks of their own around each phase.
 
-    python timed.py STYLE TIMES_FILE
+    python timed.py STYLE TIMES_FILE [--pauses]
 
+--pauses: validations take seconds, and after every 40 steps it compiles or saves for as long.
 One JSON array a step goes to TIMES_FILE with the next batch: [step, data, forward, backward, validation,
 optimizer] in seconds, steps from 0.  The work naps, as that of tests/targets/phased.py does.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(1, str(Path(__file__).resolve().parent.parent / "targets"))
 
+import pausing
 import phased
 import torch
 from torch import nn
@@ -22,6 +24,8 @@ from torch.utils.data import DataLoader
 
 STEPS = 5_000
 EVERY = 10  # steps between two validations
+PAUSE_S = 4.0
+PAUSES = "--pauses" in sys.argv
 STYLES = {}
 clock = phased.Clock()
 untold = []  # steps that are not in the file yet
@@ -44,6 +48,10 @@ class Data(phased.Slow):
         while untold:
             times.write(json.dumps(untold.pop(0)) + "\n")
         return super().__getitem__(index)
+
+
+def validation_data():
+    return Data(200 if PAUSES else 2)
 
 
 class Model(nn.Module):
@@ -74,6 +82,8 @@ class Optimizer(phased.Sleepy):
             untold.append([Optimizer.steps, *clock.spent.values()])
             Optimizer.steps += 1
             clock.spent = dict.fromkeys(phased.NAPS, 0.0)
+            if PAUSES and Optimizer.steps % 40 == 0:
+                (pausing.compile if Optimizer.steps % 80 else pausing.save)(nn.Linear(8, 8), PAUSE_S)
             if self.steps == 12:
                 print(f"ready {os.getpid()}", flush=True)
             return result
@@ -88,7 +98,7 @@ def timed(owner, name, phase):
 
 
 def loaders():
-    return DataLoader(Data(STEPS), batch_size=None), DataLoader(Data(2), batch_size=None)
+    return DataLoader(Data(STEPS), batch_size=None), DataLoader(validation_data(), batch_size=None)
 
 
 @style
@@ -103,7 +113,7 @@ def transformers():
         )  # fmt: skip
         model = Model()
         trainer = Trainer(
-            model, arguments, train_dataset=Data(STEPS), eval_dataset=Data(2),
+            model, arguments, train_dataset=Data(STEPS), eval_dataset=validation_data(),
             data_collator=lambda rows: {"x": rows[0]},
             optimizers=(Optimizer(model.parameters(), lr=1e-3), None),
         )  # fmt: skip
