@@ -164,8 +164,10 @@ def test_killing_the_command_ends_its_snippet(job: Target, probe: Probe, number:
 
 def test_a_signal_of_the_job_ends_it_also_while_it_runs_a_snippet(start: Start, probe: Probe, tmp_path: Path) -> None:
     script = tmp_path / "preempted.py"
-    leave = "import runpy, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
-    script.write_text(f"{leave}runpy.run_path({str(TARGETS / 'loop.py')!r}, run_name='__main__')\n")
+    script.write_text(
+        "import runpy, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+        f"sys.path.insert(0, {str(TARGETS)!r})\nrunpy.run_path({str(TARGETS / 'loop.py')!r}, run_name='__main__')\n"
+    )
     job = start(script)
     probe("attach", job.pid)
     words = [str(PROBE), str(job.pid), "eval", ENDLESS]
