@@ -14,6 +14,8 @@ from ..snapshot.flight_recorder import Entry, Pending, pending
 from ..snapshot.stacks import Thread, short, training_thread
 
 BUSY = 0.25  # share of a core from which a thread counts as computing
+_BUSY_AT_TIMES = 0.02  # likewise of one that sleeps in between, if it works for so long each time that it wakes: what
+_WORK_S = 200e-6  # only polls goes back to sleep in some 20 to 50 µs
 _LOADER, _INNERMOST = "torch/utils/data/dataloader.py", 12  # frames
 _MOVED_BYTES = 1 << 20  # from which on a process counts as reading or writing
 _WAITS = ("selectors.py", "socket.py", "socketserver.py", "asyncio/", "concurrent/futures/thread.py")
@@ -38,6 +40,7 @@ class RankEvidence:
     attached_s: float | None = None  # since the attach
     rows: int = 0  # recorded between the two looks
     running: float | None = None  # share of a core that the training thread used between the two looks
+    work_s: float = 0.0  # processor time of that thread each time that it woke between the two looks
     below: float | None = None  # likewise of the processes below it: workers of loaders and compilers
     on_device: bool = False  # it uses one, such as CUDA
     moved_bytes: int = 0  # that its process read and wrote between the two looks
@@ -56,7 +59,8 @@ class RankEvidence:
 
     @property
     def is_busy(self) -> bool:
-        return (self.running or 0) >= BUSY
+        at_times = (self.running or 0) >= _BUSY_AT_TIMES and self.work_s >= _WORK_S
+        return (self.running or 0) >= BUSY or at_times
 
     @property
     def children_work(self) -> bool:

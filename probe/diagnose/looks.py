@@ -20,7 +20,7 @@ from ..client.client import AgentLink, Client, Header
 from ..client.handshake import go_around_servers
 from ..derive.partition import Partition
 from ..errors import SilentError
-from ..host.process_status import thread_ids
+from ..host.process_status import thread_ids, thread_status
 from ..host.processes import has_ended, is_stopped, process, ranks_below, read_stat, trees
 from ..snapshot.flight_recorder import Entry, Pending, entries_of
 from ..snapshot.memory_source import MemorySource
@@ -49,6 +49,7 @@ class _Look:
     headers: dict[AgentLink, Header]
     threads: dict[AgentLink, list[Thread]]
     cpu_s: dict[int, float]  # by pid: processor time of the training thread so far
+    turns: dict[int, int]  # by pid: how often that thread has gone to sleep so far
     below_s: dict[int, float]  # by pid: likewise of the processes below it
     moved_bytes: dict[int, int]  # by pid: what it has read and written so far
 
@@ -127,6 +128,7 @@ def _look(client: Client, links: Sequence[AgentLink], patience: float, others: S
     trains |= {pid: None for _, pid in others}
     return _Look(
         time.monotonic(), headers, threads, {pid: _cpu_s(pid, thread) for pid, thread in trains.items()},
+        {pid: _turns(pid, thread) for pid, thread in trains.items()},
         {pid: sum(map(_process_s, below[1:])) for pid, below in trees(trains).items()},
         {pid: _moved_bytes(pid) for pid in trains},
     )  # fmt: skip
@@ -148,6 +150,7 @@ def _share(pid: int, first: _Look, second: _Look) -> float:
 def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Entry]) -> RankEvidence:
     pid, look_s = link.pid, max(second.at - first.at, 1e-3)
     running = _share(pid, first, second) if link.here else None
+    turns = second.turns.get(pid, 0) - first.turns.get(pid, 0)
     below = (second.below_s[pid] - first.below_s.get(pid, 0.0)) / look_s if link.here else None
     moved_bytes = second.moved_bytes[pid] - first.moved_bytes.get(pid, 0) if link.here else 0
     said = second.headers[link]["facts"] if link in second.headers else None
@@ -155,8 +158,9 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
     condition = "answers" if said else _condition(link)
     gil = describe_gil_holder(link.pid) if condition == "silent" and link.here else ""
     seen = RankEvidence(
-        link.rank, pid, condition, running=running, below=below, moved_bytes=moved_bytes, gil=gil, host=link.host
-    )
+        link.rank, pid, condition, running=running, below=below, moved_bytes=moved_bytes, gil=gil, host=link.host,
+        work_s=(running or 0) * look_s / max(1, turns),
+    )  # fmt: skip
     if facts is None:
         return seen
     threads, before = second.threads.get(link, []), first.threads.get(link, [])
@@ -207,10 +211,23 @@ def _absent(endpoint: str, ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
 def _cpu_s(pid: int, thread: Thread | None) -> float:
     """Processor time of this thread so far; None: of the main thread."""
     try:
-        other = thread.native_id if thread is not None and not thread.is_main else None
-        return read_stat(pid, pid if other is None else thread_ids(pid).get(other, pid)).cpu_ticks / _TICKS
+        return read_stat(pid, _tid(pid, thread)).cpu_ticks / _TICKS
     except OSError:
         return 0.0
+
+
+def _turns(pid: int, thread: Thread | None) -> int:
+    """How often it has gone to sleep so far."""
+    try:
+        return thread_status(pid, _tid(pid, thread)).turns
+    except OSError:
+        return 0
+
+
+def _tid(pid: int, thread: Thread | None) -> int:
+    """Raises OSError when the process has ended."""
+    other = thread.native_id if thread is not None and not thread.is_main else None
+    return pid if other is None else thread_ids(pid).get(other, pid)
 
 
 def _process_s(pid: int) -> float:

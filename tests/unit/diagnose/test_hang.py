@@ -261,6 +261,15 @@ def test_a_process_without_any_step_yet_is_unknown(attached_s: float, running: f
     assert (report.code, report.hung) == (code, code == "stands")
 
 
+@pytest.mark.parametrize(
+    ("running", "work_s", "code"), [(0.09, 1e-3, "slow"), (0.03, 40e-6, "stands"), (0.01, 5e-3, "stands")]
+)
+def test_a_thread_that_works_between_naps_computes_and_one_that_polls_does_not(
+    running: float, work_s: float, code: str
+) -> None:
+    assert verdict(rank(0, running=running, work_s=work_s), endpoint="4000").code == code
+
+
 @pytest.mark.parametrize("age", [0.01, 1.9])
 def test_a_job_that_steps_is_not_hung(age: float) -> None:
     assert verdict(rank(0, step_age_s=age), rank(1, step_age_s=age)).code == "not-hung"
