@@ -76,8 +76,13 @@ def _is_valid(name: str, value: Any) -> bool:
     if name == "budget_pct":
         return type(value) in (int, float) and math.isfinite(value) and 0 < value <= 100
     if name == "step":
-        return type(value) is str and (not value or _VARIABLE.fullmatch(value) is not None)
+        return type(value) is str and (not value or is_variable(value))
     return type(value) is bool
+
+
+def is_variable(name: str) -> bool:
+    """Whether `set step=` takes this name: i, or trainer.global_step."""
+    return _VARIABLE.fullmatch(name) is not None
 
 
 def _unknown(name: str, known: Mapping[str, Any]) -> UsageError:

@@ -16,7 +16,7 @@ from .variable_names import parts_of
 _MOST = 1000  # names
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type)  # left out unless a pattern asks for them
 _PLAIN = (int, float, bool, str, type(None))
-_CHARACTERS = 60
+_CHARACTERS, _BITS = 60, 190
 
 
 def described(namespace: Namespace, pattern: str) -> list[dict[str, Any]]:
@@ -35,7 +35,8 @@ def described(namespace: Namespace, pattern: str) -> list[dict[str, Any]]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    return not pattern or fnmatchcase(name.lstrip("."), pattern) or (pattern.isidentifier() and pattern in name)
+    each = pattern.split("|")
+    return any(not one or fnmatchcase(name.lstrip("."), one) or (one.isidentifier() and one in name) for one in each)
 
 
 def _described(value: Any) -> dict[str, Any]:
@@ -47,6 +48,8 @@ def _described(value: Any) -> dict[str, Any]:
             told |= {"shape": str(list(value.shape)), "device": str(value.device), "value": str(value.dtype)}
     elif kind in (list, tuple, dict, set):
         told["shape"] = f"[{len(value)}]"
+    elif kind is int and value.bit_length() > _BITS:  # Python refuses to write very long ones
+        told["value"] = "…"
     elif kind in _PLAIN:
         told["value"] = repr(value)[:_CHARACTERS]
     return told

@@ -62,7 +62,7 @@ class Loaders:
     def __init__(self, modules: Modules, loader_type: Any) -> None:
         self._modules, self._type = modules, loader_type
         self._serial_of = modules.serials.get
-        self._search_s = 0.0  # when the last search was due, had they been a second apart
+        self._search_s = 0.0  # up to when searches are paid for, at one a second; at most 64 are saved up
         self._unnamed: set[int] = set()
         self._workers: dict[int, Any] = {}  # of each serial: how it loads
         modules.dicts_by_serial.append(self._workers)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import ast
 import sys
 from _thread import get_ident
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from time import perf_counter_ns
 from types import CellType, CodeType, FunctionType
 from typing import Any
+from weakref import ref
 
 from ...streams import BARE, OPTIMIZER, SPANS, UNTIMED
 from ..noop import noop
@@ -24,7 +26,7 @@ from .dynamo import shielded_from_dynamo, skip
 from .optimizer_hooks import OptimizerHooks
 from .tap import ReportFault, Tap, TapContext
 
-_MOST_INSIDE = 16  # functions inside a `step`
+_MOST_INSIDE = 32  # functions inside a `step`
 _SOURCE = """
 def _around(func):
     def wrapper(*args, **kwargs):
@@ -53,6 +55,7 @@ class OptimizerStep(Tap):
         self._original, self._ours = original, _swapped(original)
         self._timed = [True]
         self._functions = {**_NEEDED, "_probe_stepped": _stepped(context, self._timed, context.reporter(self.name))}
+        self._swapped: list[ref[FunctionType]] = []
         self.installed = False
 
     def install(self) -> None:
@@ -81,9 +84,12 @@ class OptimizerStep(Tap):
         making = self._making
         constants = tuple(new if constant is self._original else constant for constant in making.co_consts)
         self._maker.__code__ = making if new is self._original else making.replace(co_consts=constants)
-        for function in _wrappers(self._class):
+        swapped = [function for each in self._swapped if (function := each()) is not None]
+        self._swapped.clear()
+        for function in (*swapped, *_wrappers(self._class)):  # the job may have put others around some meanwhile
             if function.__code__ is old:
                 function.__code__ = new
+                self._swapped.append(ref(function))
 
 
 def wrapper_of(making: CodeType) -> CodeType | None:
@@ -119,22 +125,34 @@ def _wrappers(base: Any) -> Iterator[FunctionType]:
 
 
 def _inside(function: Any) -> Iterator[FunctionType]:
-    """The function, what it wraps, and what its closure holds: some job has put its own wrapper around torch's."""
-    todo, seen = [function], set[int]()
+    """The function, what it wraps, and what it refers to: some jobs have put a wrapper of their own around torch's."""
+    todo, seen = deque([function]), set[int]()
     while todo and len(seen) < _MOST_INSIDE:
-        found = todo.pop()
-        if type(found) is not FunctionType or id(found) in seen:
-            continue
-        seen.add(id(found))
-        yield found
-        todo.append(getattr(found, "__wrapped__", None))
-        for cell in found.__closure__ or ():
-            with suppress(ValueError):  # it is empty
-                todo.append(cell.cell_contents)
+        found = todo.popleft()
+        if type(found) is FunctionType and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            todo += _referred(found)
+            todo.appendleft(getattr(found, "__wrapped__", None))
+
+
+def _referred(function: FunctionType) -> list[Any]:
+    """Functions that a job's function may call; torch's own call nothing that is wanted here."""
+    names = function.__globals__
+    if str(dict.get(names, "__name__", "")).startswith("torch."):
+        return []
+    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    held += [dict.get(names, name) for name in function.__code__.co_names]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            held.append(cell.cell_contents)
+    return [each for each in held if type(each) is FunctionType]
 
 
 def _stepped(context: TapContext, timed: list[bool], report_fault: ReportFault) -> Callable[[Any, int], None]:
-    modules, last = context.modules, [0, 0]  # the optimizer that has stepped last, and when that ended
+    modules = context.modules
+    ended: dict[int, tuple[int, int]] = {}  # serial -> thread and end of its last step
+    modules.dicts_by_serial.append(ended)
 
     def stepped(
         optimizer: Any,
@@ -146,16 +164,18 @@ def _stepped(context: TapContext, timed: list[bool], report_fault: ReportFault) 
         append: Any = context.streams[SPANS].append,
         ident: Any = get_ident,
         boundary: Any = context.steps.stepped,
-        last: list[int] = last,
+        ended: dict[int, tuple[int, int]] = ended,
     ) -> None:
         now = clock()
         try:
             serial = serial_of(id(optimizer)) or modules.meet_optimizer(optimizer)
-            if serial == last[0] and start < last[1]:  # torch put its wrapper around a job's wrapper around its own
-                return
-            last[:] = serial, now
+            thread = ident()
             if timed:
-                append(start, now, serial, ident(), OPTIMIZER)
+                append(start, now, serial, thread, OPTIMIZER)
+            before, end = ended.get(serial, (0, 0))
+            ended[serial] = thread, now
+            if before == thread and start < end:  # torch has put its wrapper around a job's wrapper around its own
+                return
             boundary(optimizer, serial, now)
         except Exception as error:  # inside a user's training step: no exception may escape
             report_fault(error)

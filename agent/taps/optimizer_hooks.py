@@ -108,8 +108,7 @@ def _functions(
         return enter(self)
 
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if timed:
-            starts[id(optimizer)] = opened.pop(ident(), 0) or clock()
+        starts[id(optimizer)] = opened.pop(ident(), 0) or clock()
 
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
         now = clock()
@@ -118,7 +117,8 @@ def _functions(
             start = starts.pop(id(optimizer), 0)
             if start and timed:
                 closing[ident()] = start, serial
-            steps.stepped(optimizer, serial, now)
+            if start:  # else torch has put its wrapper around a job's wrapper around its own
+                steps.stepped(optimizer, serial, now)
         except Exception as error:  # inside a user's optimizer step: no exception may escape
             report_fault(error)
 

@@ -15,7 +15,7 @@ def command(endpoint: str | None) -> None:
     """Remove the agent from the job.
 
     Everything that runs is removed; a little unused code stays loaded. Anything else that must stay is reported.
-    Without an endpoint it is the only job on this host that is attached to, if there is one only.
+    Without an endpoint: the only job on this host that is attached to; with several, an error.
 
     \b
     Example:

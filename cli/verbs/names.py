@@ -26,7 +26,7 @@ COLUMNS = ("name", "type", "shape", "device", "value", "where")
 def command(words: Sequence[str], rank: int, frame: str, now: bool, endpoints: Sequence[str], output: Output) -> None:
     """List the names that eval can see.
 
-    With a PATTERN such as *loader* or optimizer, those that match, and attributes one level inside them.
+    With a PATTERN such as *loader*, optimizer or *step*|*iter*, those that match, and attributes one level inside them.
 
     \b
     Example:

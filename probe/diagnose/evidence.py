@@ -14,8 +14,8 @@ from ..snapshot.flight_recorder import Entry, Pending, pending
 from ..snapshot.stacks import Thread, short, training_thread
 
 BUSY = 0.25  # share of a core from which a thread counts as computing
-_BUSY_AT_TIMES = 0.02  # likewise of one that sleeps in between, if it works for so long each time that it wakes: what
-_WORK_S = 200e-6  # only polls goes back to sleep in some 20 to 50 µs
+_MAY_COMPUTE = 0.02  # share of a core from which one that sleeps in between may compute,
+_WORK_S = 200e-6  # if it works for so long each time that it wakes; the simplest polls go back to sleep in 20 to 150 µs
 _LOADER, _INNERMOST = "torch/utils/data/dataloader.py", 12  # frames
 _MOVED_BYTES = 1 << 20  # from which on a process counts as reading or writing
 _WAITS = ("selectors.py", "socket.py", "socketserver.py", "asyncio/", "concurrent/futures/thread.py")
@@ -40,7 +40,7 @@ class RankEvidence:
     attached_s: float | None = None  # since the attach
     rows: int = 0  # recorded between the two looks
     running: float | None = None  # share of a core that the training thread used between the two looks
-    work_s: float = 0.0  # processor time of that thread each time that it woke between the two looks
+    work_s: float | None = None  # processor time of that thread each time that it woke between the two looks
     below: float | None = None  # likewise of the processes below it: workers of loaders and compilers
     on_device: bool = False  # it uses one, such as CUDA
     moved_bytes: int = 0  # that its process read and wrote between the two looks
@@ -59,8 +59,12 @@ class RankEvidence:
 
     @property
     def is_busy(self) -> bool:
-        at_times = (self.running or 0) >= _BUSY_AT_TIMES and self.work_s >= _WORK_S
-        return (self.running or 0) >= BUSY or at_times
+        return (self.running or 0) >= BUSY
+
+    @property
+    def may_compute(self) -> bool:
+        """Whether it works for a while each time that it wakes: it computes little, or looks at much when it polls."""
+        return (self.running or 0) >= _MAY_COMPUTE and (self.work_s or 0) >= _WORK_S and not self.on_device
 
     @property
     def children_work(self) -> bool:
@@ -147,7 +151,13 @@ class Evidence:
     @property
     def is_alive(self) -> bool:
         """Whether it computes or moves where others wait for it; where none waits, anywhere."""
-        alive = [each.is_alive for each in self.awaited]
+        return self._where_awaited([each.is_alive for each in self.awaited])
+
+    @property
+    def may_be_alive(self) -> bool:
+        return self._where_awaited([each.is_alive or each.may_compute for each in self.awaited])
+
+    def _where_awaited(self, alive: Sequence[bool]) -> bool:
         return any(alive) if self.awaited == self.ranks and not self.waits else bool(alive) and all(alive)
 
     @property

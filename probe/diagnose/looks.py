@@ -7,7 +7,6 @@ time-out, and what it does instead is read from outside; nothing here changes th
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ from ..client.client import AgentLink, Client, Header
 from ..client.handshake import go_around_servers
 from ..derive.partition import Partition
 from ..errors import SilentError
-from ..host.process_status import thread_ids, thread_status
 from ..host.processes import has_ended, is_stopped, process, ranks_below, read_stat, trees
 from ..snapshot.flight_recorder import Entry, Pending, entries_of
 from ..snapshot.memory_source import MemorySource
@@ -35,8 +33,8 @@ from ..tables.process_trace import TABLE as PROCESS
 from ..text import grouped, title
 from .evidence import Evidence, RankEvidence
 from .in_flight import issued_of, pairs_of
+from .processor_time import TICKS, Used, used, work
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _MORE = 2  # times as much patience with a rank that has not answered
 _MOVED = ("rchar", "wchar", "read_bytes", "write_bytes")
 
@@ -48,8 +46,7 @@ class _Look:
     at: float
     headers: dict[AgentLink, Header]
     threads: dict[AgentLink, list[Thread]]
-    cpu_s: dict[int, float]  # by pid: processor time of the training thread so far
-    turns: dict[int, int]  # by pid: how often that thread has gone to sleep so far
+    used: dict[int, Used | None]  # by pid: of the training thread
     below_s: dict[int, float]  # by pid: likewise of the processes below it
     moved_bytes: dict[int, int]  # by pid: what it has read and written so far
 
@@ -79,8 +76,9 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
         issued = _issued(client, list(second.headers), patience)
     ranks = [_of_rank(link, first, second, issued.entries.get(link.rank, ())) for link in client.links]
     for rank, pid in others:
-        condition, running = "stopped" if is_stopped(pid) else "unattached", _share(pid, first, second)
-        ranks.append(RankEvidence(rank, pid, condition, running=running, gil=describe_gil_holder(pid)))
+        condition = "stopped" if is_stopped(pid) else "unattached"
+        running, work_s = work(first.used.get(pid), second.used.get(pid), second.at - first.at)
+        ranks.append(RankEvidence(rank, pid, condition, gil=describe_gil_holder(pid), running=running, work_s=work_s))
     ranks.sort(key=lambda each: each.rank)
     client.forgive()
     return Evidence(
@@ -127,8 +125,7 @@ def _look(client: Client, links: Sequence[AgentLink], patience: float, others: S
     trains = {link.pid: training_thread(threads.get(link, ())) for link in client.links if link.here}
     trains |= {pid: None for _, pid in others}
     return _Look(
-        time.monotonic(), headers, threads, {pid: _cpu_s(pid, thread) for pid, thread in trains.items()},
-        {pid: _turns(pid, thread) for pid, thread in trains.items()},
+        time.monotonic(), headers, threads, {pid: used(pid, thread) for pid, thread in trains.items()},
         {pid: sum(map(_process_s, below[1:])) for pid, below in trees(trains).items()},
         {pid: _moved_bytes(pid) for pid in trains},
     )  # fmt: skip
@@ -142,15 +139,9 @@ def _rows(link: AgentLink, first: _Look, second: _Look) -> int:
     return sum(int(at) - int(earlier.get(name, at)) for name, at in later.items() if name != SAMPLES)
 
 
-def _share(pid: int, first: _Look, second: _Look) -> float:
-    """Share of a core that the training thread of a process of this machine used between the two looks."""
-    return (second.cpu_s[pid] - first.cpu_s[pid]) / max(second.at - first.at, 1e-3)
-
-
 def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Entry]) -> RankEvidence:
     pid, look_s = link.pid, max(second.at - first.at, 1e-3)
-    running = _share(pid, first, second) if link.here else None
-    turns = second.turns.get(pid, 0) - first.turns.get(pid, 0)
+    running, work_s = work(first.used.get(pid), second.used.get(pid), look_s) if link.here else (None, None)
     below = (second.below_s[pid] - first.below_s.get(pid, 0.0)) / look_s if link.here else None
     moved_bytes = second.moved_bytes[pid] - first.moved_bytes.get(pid, 0) if link.here else 0
     said = second.headers[link]["facts"] if link in second.headers else None
@@ -158,9 +149,16 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
     condition = "answers" if said else _condition(link)
     gil = describe_gil_holder(link.pid) if condition == "silent" and link.here else ""
     seen = RankEvidence(
-        link.rank, pid, condition, running=running, below=below, moved_bytes=moved_bytes, gil=gil, host=link.host,
-        work_s=(running or 0) * look_s / max(1, turns),
-    )  # fmt: skip
+        link.rank,
+        pid,
+        condition,
+        below=below,
+        moved_bytes=moved_bytes,
+        gil=gil,
+        host=link.host,
+        running=running,
+        work_s=work_s,
+    )
     if facts is None:
         return seen
     threads, before = second.threads.get(link, []), first.threads.get(link, [])
@@ -208,32 +206,10 @@ def _absent(endpoint: str, ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
     return tuple(sorted(set(range(size)) - {each.rank for each in ranks})) if size and size == local else ()
 
 
-def _cpu_s(pid: int, thread: Thread | None) -> float:
-    """Processor time of this thread so far; None: of the main thread."""
-    try:
-        return read_stat(pid, _tid(pid, thread)).cpu_ticks / _TICKS
-    except OSError:
-        return 0.0
-
-
-def _turns(pid: int, thread: Thread | None) -> int:
-    """How often it has gone to sleep so far."""
-    try:
-        return thread_status(pid, _tid(pid, thread)).turns
-    except OSError:
-        return 0
-
-
-def _tid(pid: int, thread: Thread | None) -> int:
-    """Raises OSError when the process has ended."""
-    other = thread.native_id if thread is not None and not thread.is_main else None
-    return pid if other is None else thread_ids(pid).get(other, pid)
-
-
 def _process_s(pid: int) -> float:
     """Processor time of a process so far."""
     try:
-        return read_stat(pid).cpu_ticks / _TICKS
+        return read_stat(pid).cpu_ticks / TICKS
     except OSError:
         return 0.0
 

@@ -53,6 +53,8 @@ def does(one: RankEvidence) -> str:
             how = "reading or writing"
         elif one.children_work:
             how = "waiting for child processes"
+        elif one.may_compute:
+            how = "working now and then"
         else:
             how = "waiting" if one.is_idle else "blocked"
         return f"is {how} in {where}"

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 from .. import protocol as wire
 from ..client.client import Client
 from ..errors import EvalError, UsageError
-from ..settings import checked_settings
+from ..settings import checked_settings, is_variable
 from ..snapshot.align import VARIABLE
 from .snippet import EvalResult
 
-_PATTERNS = "", "*step*", "*iter*", "*count*"  # variables, and attributes that may count steps
+_PATTERNS = "", "*step*|*iter*|*count*|*batch*"  # variables; if none does, attributes that may count steps
 _PAUSE_S = 0.1
 _STEPS = 3  # between two looks
 _MOST = 5  # proposals
@@ -27,7 +27,7 @@ class Evals(Protocol):
     """The connection."""
 
     def eval(self, code: str, *, write: bool = True) -> EvalResult: ...
-    def names(self, pattern: str = "") -> list[dict[str, Any]]: ...
+    def names(self, pattern: str = "", *, rank: int = 0) -> list[dict[str, Any]]: ...
 
 
 def count_by(connection: Evals, client: Client, name: str, timeout: float) -> None:
@@ -37,7 +37,7 @@ def count_by(connection: Evals, client: Client, name: str, timeout: float) -> No
     """
     checked_settings({"step": name})
     if not name:
-        raise _proposal(connection, time.monotonic() + timeout)
+        raise _proposal(connection, min(link.rank for link in client.links), time.monotonic() + timeout)
     values = {one.rank: (_number(one.echo), one) for one in connection.eval(name, write=False)}
     wrong = {rank: one for rank, (value, one) in values.items() if value is None}
     for rank, one in wrong.items():
@@ -59,28 +59,30 @@ def count_by(connection: Evals, client: Client, name: str, timeout: float) -> No
     client.wait(calls, time.monotonic() + timeout)
 
 
-def _proposal(connection: Evals, end: float) -> UsageError:
-    """Which of the job's variables grow as the steps do: two looks, a few steps apart."""
-    first = _numbers(connection)
-    found = list[str]()
-    while first and time.monotonic() < end:
-        time.sleep(_PAUSE_S)
-        last = _numbers(connection)
-        if min((step - first[name][1] for name, (_, step) in last.items() if name in first), default=0) >= _STEPS:
-            grown = {name: (value - first[name][0], step - first[name][1])
-                     for name, (value, step) in last.items() if name in first}  # fmt: skip
-            found = [name for name, (by, steps) in grown.items() if by == steps]
-            break
-    if not found:
-        return UsageError("No variable that eval sees grows by one each step.", "See them: probe ENDPOINT names")
-    return UsageError(f"These grow by one each step: {', '.join(found[:_MOST])}.", f"Run: set step={found[0]}")
+def _proposal(connection: Evals, rank: int, end: float) -> UsageError:
+    """Which of the job's variables grow as the steps do: two looks at one rank, some steps apart if time allows."""
+    for pattern in _PATTERNS:
+        first = last = _numbers(connection, pattern, rank)
+        while first and (last is first or time.monotonic() < end):
+            time.sleep(_PAUSE_S)
+            last = _numbers(connection, pattern, rank)
+            if last and next(iter(last.values()))[1] - next(iter(first.values()))[1] >= _STEPS:
+                break
+        both = [name for name in last if name in first]
+        grown = {name: (last[name][0] - first[name][0], last[name][1] - first[name][1]) for name in both}
+        if found := [name for name, (by, steps) in grown.items() if by == steps > 0]:
+            return UsageError(f"These grow by one each step: {', '.join(found[:_MOST])}.", f"Run: set step={found[0]}")
+    return UsageError("No variable that eval sees grows by one each step.", "See them: probe ENDPOINT names")
 
 
-def _numbers(connection: Evals) -> dict[str, tuple[int, int]]:
+def _numbers(connection: Evals, pattern: str, rank: int) -> dict[str, tuple[int, int]]:
     """Name -> its whole number and the step in which it was read; variables of the job's own functions first."""
-    names = [each for pattern in _PATTERNS for each in connection.names(pattern) if each["type"] == "int"]
+    names = [
+        each for each in connection.names(pattern, rank=rank) if each["type"] == "int" and is_variable(each["name"])
+    ]
     names.sort(key=lambda each: each["where"] == "a library's frame")
-    return {each["name"]: (int(each["value"]), each["step"] or 0) for each in names}
+    values = [(each["name"], _number(each["value"]), each["step"] or 0) for each in names]
+    return {name: (value, step) for name, value, step in values if value is not None}
 
 
 def _number(echo: str | None) -> int | None:

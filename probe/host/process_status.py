@@ -26,7 +26,7 @@ _STATES = {
 class Status:
     """Ids are effective ones, in our namespaces; own_id is the id as its own namespace has it.
     blocked, caught: signal masks; permitted, effective: capabilities; shadow_stack: of the processor; turns: how
-    often the thread has gone to sleep."""
+    often the thread has gone to sleep, if the kernel says so."""
 
     name: str
     state: str
@@ -41,7 +41,7 @@ class Status:
     effective: int
     seccomp: bool
     shadow_stack: bool
-    turns: int = 0
+    turns: int | None = None
 
 
 def read_status(pid: int) -> Status:
@@ -84,7 +84,7 @@ def _status(folder: str) -> Status:
         effective=int(fields["CapEff"], 16),
         seccomp=fields.get("Seccomp", "0") != "0",
         shadow_stack="shstk" in fields.get("x86_Thread_features", ""),
-        turns=int(fields.get("voluntary_ctxt_switches", "0")),
+        turns=int(turns) if (turns := fields.get("voluntary_ctxt_switches")) is not None else None,
     )
 
 

@@ -47,6 +47,8 @@ def ask(kind: str, asks: int, python: str) -> tuple[str, Counter[str], list[str]
         try:
             time.sleep(chance.uniform(0.5, 2))
             while subprocess.run([PROBE, "attach", str(job.pid)], capture_output=True).returncode:
+                if job.poll() is not None:
+                    return kind, codes, [f"the job has ended: {Path(out.name).read_text()[-200:]}"]
                 time.sleep(0.2)
             between = requests(f"{folder}/out", chance) if kind == "HTTP server" else lambda: None
             for _ in range(asks):

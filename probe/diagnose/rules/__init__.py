@@ -18,7 +18,7 @@ from .activity import NOT_HUNG
 from .snippet import SNIPPET
 from .lost_ranks import STOPPED
 from .disagreement import MISMATCH, DEADLOCK
-from .activity import COMPILING, SLOW
+from .activity import COMPILING, SLOW, UNCLEAR
 from .waiting import LOADER, WAITING
 from .standstill import COLLECTIVE, UNKNOWN
 from .activity import IDLE

@@ -38,6 +38,17 @@ def _slow(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(f"Slow, but alive: {'; '.join(together(evidence.awaited))}{others}.{ago}", ranks)
 
 
+def _unclear(evidence: Evidence) -> Iterator[Finding]:
+    unclear = [each for each in evidence.awaited if each.may_compute]
+    if evidence.may_be_alive and unclear:
+        why = [
+            f"rank {each.rank} works for {1e3 * (each.work_s or 0):.1f} ms at a time, {each.running:.0%} of a core"
+            for each in unclear
+        ]
+        sentence = f"Unclear: {'; '.join(together(unclear))}: it computes a little, or polls."
+        yield Finding(sentence, tuple(each.rank for each in unclear), why)
+
+
 def _idle(evidence: Evidence) -> Iterator[Finding]:
     if evidence.ranks and not evidence.waits and all(each.is_idle for each in evidence.ranks):
         yield Finding(f"Idle, as a server is: {'; '.join(together(evidence.ranks))}.")
@@ -46,4 +57,5 @@ def _idle(evidence: Evidence) -> Iterator[Finding]:
 NOT_HUNG = Rule("not-hung", "The job has not been quiet for longer than usual.", _not_hung, "none")
 COMPILING = Rule("compiling", "A rank is compiling, and the others wait for it, if there are any.", _compiling, "none")
 SLOW = Rule("slow", "No step has ended for long, but the job computes or moves.", _slow, "hint")
+UNCLEAR = Rule("unclear", "It cannot be told whether a rank computes or only polls.", _unclear, "none")
 IDLE = Rule("idle", "It waits for somebody to ask for something.", _idle, "none")

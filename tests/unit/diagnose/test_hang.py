@@ -262,12 +262,26 @@ def test_a_process_without_any_step_yet_is_unknown(attached_s: float, running: f
 
 
 @pytest.mark.parametrize(
-    ("running", "work_s", "code"), [(0.09, 1e-3, "slow"), (0.03, 40e-6, "stands"), (0.01, 5e-3, "stands")]
+    ("running", "work_s", "code"),
+    [(0.09, 1e-3, "unclear"), (0.03, 40e-6, "stands"), (0.01, 5e-3, "stands"), (0.03, None, "stands")],
 )
-def test_a_thread_that_works_between_naps_computes_and_one_that_polls_does_not(
-    running: float, work_s: float, code: str
+def test_of_a_thread_that_works_each_time_it_wakes_nobody_knows_whether_it_computes_or_polls(
+    running: float, work_s: float | None, code: str
 ) -> None:
-    assert verdict(rank(0, running=running, work_s=work_s), endpoint="4000").code == code
+    report = verdict(rank(0, running=running, work_s=work_s), endpoint="4000")
+    assert (report.code, report.hung) == (code, code == "stands")
+    if code == "unclear":
+        assert (
+            report.verdict
+            == "Unclear: rank 0 is working now and then in main (train.py:7): it computes a little, or polls."
+        )
+        assert report.why[0] == "rank 0 works for 1.0 ms at a time, 9% of a core"
+
+
+def test_a_rank_that_others_wait_for_may_compute_a_little_too() -> None:
+    late = rank(1, entries=issued(29, 30, True), running=0.09, work_s=1e-3)
+    report = verdict(rank(0, entries=issued(30, 30, False)), late)
+    assert (report.code, report.ranks, report.hung) == ("unclear", (1,), False)
 
 
 @pytest.mark.parametrize("age", [0.01, 1.9])

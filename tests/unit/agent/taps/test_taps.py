@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -151,19 +152,53 @@ def test_an_optimizer_step_is_a_row_and_a_boundary(taps: Taps) -> None:
     assert taps.boundaries == [1, 2, 3] and taps.steps.source == "attach"
 
 
-def test_steps_of_a_class_whose_step_the_job_has_wrapped_are_rows() -> None:
+inner_step: Any = None  # of the class below
+
+
+def by_global(self: Any, closure: Any = None) -> Any:
+    return inner_step(self, closure)
+
+
+def by_closure(inner: Any) -> Any:
+    helpers = by_default, net
+    return lambda self, closure=None: (helpers, inner(self, closure))[1]
+
+
+def by_default(inner: Any) -> Any:
+    return lambda self, closure=None, inner=inner: inner(self, closure)
+
+
+@pytest.mark.parametrize("wrapped", [by_closure, by_default, lambda inner: by_global])
+def test_steps_of_a_class_whose_step_the_job_has_wrapped_are_rows(
+    wrapped: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Own(torch.optim.SGD):  # type: ignore[misc]
         pass
 
     model = net()
     optimizer = Own(model.parameters(), lr=0.1)
     inner = Own.step
-    Own.step = lambda self, closure=None: inner(self, closure)
+    code = inner.__code__
+    monkeypatch.setattr(sys.modules[__name__], "inner_step", inner)
+    Own.step = wrapped(inner)
     with tapped() as taps:
         optimizer.step()
-        optimizer._patch_step_function()  # as torch does where an optimizer's state is loaded
+        assert [row["flags"] for row in taps.rows(SPANS)] == [OPTIMIZER]
+        Own.step = lambda self: vars(torch.optim).get("nothing", inner)(self)  # nobody finds it in there
+    assert inner.__code__ is code
+
+
+def test_a_step_within_a_step_of_the_same_optimizer_is_one(taps: Taps) -> None:
+    class Own(torch.optim.SGD):  # type: ignore[misc]
+        pass
+
+    optimizer = Own(net().parameters(), lr=0.1)
+    inner = Own.step
+    Own.step = lambda self, closure=None: inner(self, closure)
+    optimizer._patch_step_function()  # as torch does where an optimizer's state is loaded
+    for _ in range(2):
         optimizer.step()
-        assert [row["flags"] for row in taps.rows(SPANS)] == [OPTIMIZER] * 2 and taps.boundaries == [1, 2]
+    assert taps.boundaries == [1, 2]
 
 
 def test_an_optimizer_step_that_raises_is_no_row_and_no_boundary(taps: Taps) -> None:

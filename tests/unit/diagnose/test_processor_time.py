@@ -1,0 +1,38 @@
+"""What a thread does each time that it wakes, by what the kernel counts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from probe.diagnose.processor_time import Used, used, work
+
+NAPS = {
+    "works": "end = time.thread_time() + 0.004\n while time.thread_time() < end: pass",
+    "polls": "os.path.exists('/nowhere')",
+}
+
+
+@pytest.mark.parametrize("kind", NAPS)
+def test_what_works_between_naps_is_told_from_what_polls(kind: str) -> None:
+    code = f"import os, time\nprint('ready', flush=True)\nwhile True:\n time.sleep(0.02)\n {NAPS[kind]}\n"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            before, start = used(process.pid, None), time.monotonic()
+            time.sleep(2)
+            running, each_s = work(before, used(process.pid, None), time.monotonic() - start)
+        finally:
+            process.kill()
+    assert running is not None and each_s is not None
+    assert each_s >= 0.003 if kind == "works" else each_s < 0.002
+    assert 0 < running < 0.9 if kind == "works" else running < 0.1
+
+
+def test_of_a_process_that_has_ended_and_of_another_thread_nothing_is_known() -> None:
+    assert used(2**22 + 1, None) is None
+    assert work(None, Used(1, 1.0, 1), 1.0) == (None, None) == work(Used(1, 1.0, 1), Used(2, 2.0, 2), 1.0)
+    assert work(Used(1, 1.0, None), Used(1, 1.5, 9), 1.0) == (0.5, None)
