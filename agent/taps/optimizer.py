@@ -169,13 +169,12 @@ def _stepped(context: TapContext, timed: list[bool], report_fault: ReportFault) 
         now = clock()
         try:
             serial = serial_of(id(optimizer)) or modules.meet_optimizer(optimizer)
-            thread = ident()
+            thread, (before, end) = ident(), ended.get(serial, (0, 0))
+            ended[serial] = thread, now
+            if before == thread and start < end:  # a step around one that was recorded, for instance of a subclass
+                return
             if timed:
                 append(start, now, serial, thread, OPTIMIZER)
-            before, end = ended.get(serial, (0, 0))
-            ended[serial] = thread, now
-            if before == thread and start < end:  # torch has put its wrapper around a job's wrapper around its own
-                return
             boundary(optimizer, serial, now)
         except Exception as error:  # inside a user's training step: no exception may escape
             report_fault(error)
