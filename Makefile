@@ -78,10 +78,9 @@ soak: $(INSTALLED)
 install: $(INSTALLED)
 
 # --no-compile: most of torch is never imported.  What all jobs import is compiled once, not by many of them at once.
-# editable_mode: each of the thousands of processes would import a finder of setuptools first.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile -c constraints.txt --config-settings editable_mode=compat -e '.[dev]' $(TORCH)
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[dev]' $(TORCH)
 	$(BIN)/python -c 'import torch._dynamo, torch.distributed.run'
 	touch $@
 
