@@ -41,9 +41,9 @@ def count_by(connection: Evals, client: Client, name: str, timeout: float) -> No
     values = {one.rank: (_number(one.echo), one) for one in connection.eval(name, write=False)}
     wrong = {rank: one for rank, (value, one) in values.items() if value is None}
     for rank, one in wrong.items():
-        said = one.error or f"{name} is {str(one.echo)[:60]}"
+        said = one.error or f"{name} is {str(one.echo)[:60]}, no whole number"
         raise EvalError(
-            f"Rank {rank}: {said}, no whole number.",
+            f"Rank {rank}: {said}.",
             "To look for a counter, run: probe ENDPOINT set step=",
             "no-counter",
         )
@@ -71,7 +71,8 @@ def _proposal(connection: Evals, rank: int, end: float) -> UsageError:
         both = [name for name in last if name in first]
         grown = {name: (last[name][0] - first[name][0], last[name][1] - first[name][1]) for name in both}
         if found := [name for name, (by, steps) in grown.items() if by == steps > 0]:
-            return UsageError(f"These grow by one each step: {', '.join(found[:_MOST])}.", f"Run: set step={found[0]}")
+            grows = f"These grow by one each step: {', '.join(found[:_MOST])}."
+            return UsageError(grows, f"Run: probe ENDPOINT set step={found[0]}")
     return UsageError("No variable that eval sees grows by one each step.", "See them: probe ENDPOINT names")
 
 

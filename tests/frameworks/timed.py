@@ -21,6 +21,7 @@ import phased
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
+from trainers import lightning_trainer
 
 STEPS = 5_000
 EVERY = 10  # steps between two validations
@@ -164,11 +165,7 @@ def lightning(manual=False):
         def configure_optimizers(self):
             return Optimizer(self.parameters(), lr=1e-3)
 
-    trainer = pl.Trainer(
-        max_steps=STEPS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, val_check_interval=EVERY,
-    )  # fmt: skip
-    trainer.fit(Module(), *loaders())
+    lightning_trainer(max_steps=STEPS, val_check_interval=EVERY).fit(Module(), *loaders())
 
 
 @style

@@ -59,6 +59,16 @@ def accelerate(stepped):
     return model
 
 
+def lightning_trainer(**options):
+    """Lightning's Trainer on the CPU, which writes and shows nothing."""
+    import lightning.pytorch as pl
+
+    return pl.Trainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, **options,
+    )  # fmt: skip
+
+
 @style
 def lightning(stepped, manual=False, optimizer=torch.optim.AdamW):
     import warnings
@@ -89,11 +99,7 @@ def lightning(stepped, manual=False, optimizer=torch.optim.AdamW):
             return optimizer(self.parameters(), lr=0.01)
 
     model = Model()
-    trainer = pl.Trainer(
-        max_steps=STEPS, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(model, DataLoader(list(map(batch, range(STEPS))), None))
+    lightning_trainer(max_steps=STEPS).fit(model, DataLoader(list(map(batch, range(STEPS))), None))
     return model
 
 

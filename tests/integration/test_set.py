@@ -175,7 +175,7 @@ def test_a_variable_that_grows_with_the_steps_is_proposed(start: Start, probe: P
     probe("attach", job.pid)
     probe(job.pid, "eval", "huge = 10 ** 5000; counts = {'step': 1}")
     done = probe(job.pid, "set", "step=", status=2)
-    assert "These grow by one each step: step. Run: set step=step" in done.stderr, done.stderr
+    assert "These grow by one each step: step. Run: probe ENDPOINT set step=step" in done.stderr, done.stderr
 
 
 def test_a_variable_is_proposed_also_of_another_rank_than_the_first(start: Start, probe: Probe) -> None:

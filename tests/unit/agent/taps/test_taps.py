@@ -184,7 +184,8 @@ def test_steps_of_a_class_whose_step_the_job_has_wrapped_are_rows(
     with tapped() as taps:
         optimizer.step()
         assert [row["flags"] for row in taps.rows(SPANS)] == [OPTIMIZER]
-        Own.step = lambda self: vars(torch.optim).get("nothing", inner)(self)  # nobody finds it in there
+        hidden = {"step": inner}
+        Own.step = lambda self: hidden["step"](self)  # nobody looks into the dict
     assert inner.__code__ is code
 
 
