@@ -90,4 +90,4 @@ $(COMPARED): $(INSTALLED)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -43,7 +43,7 @@ def modules(wheel: Path) -> set[str]:
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy to build in, so that the build leaves nothing in the checkout itself."""
     copy = tmp_path_factory.mktemp("checkout") / "tree"
-    kept = {"probe", "agent", "cli", "pyproject.toml", "README.md", "LICENSE"}
+    kept = {"probe", "agent", "cli", "src", "pyproject.toml", "README.md", "LICENSE"}
     skipped = {path.name for path in ROOT.iterdir()} - kept
 
     def ignore(folder: str, names: list[str]) -> set[str]:
@@ -103,4 +103,5 @@ def test_the_top_level_has_no_other_file_or_folder() -> None:
         "constraints.txt",
         "pyproject.toml",
     }
-    assert {name for name in tops - files if not name.startswith(".")} == {"agent", "cli", "docs", "probe", "tests"}
+    folders = {name for name in tops - files if not name.startswith(".")}
+    assert folders == {"agent", "cli", "docs", "probe", "src", "tests"}
