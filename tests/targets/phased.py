@@ -1,9 +1,9 @@
 """A training whose every phase takes a known time, with its own clock around each: target of tests.
 
-    python phased.py TIMES_FILE [--accumulate] [--gan] [--closure] [--validate] [--workers N]
+    python phased.py TIMES_FILE [--accumulate] [--gan] [--closure] [--validate] [--by-hand] [--workers N]
 
---closure: an optimizer's closure loads, runs and differentiates, as Lightning's does.  One JSON array a step goes to
-TIMES_FILE: [step, data, forward, backward, validation, optimizer] in seconds.
+--closure: an optimizer's closure loads, runs and differentiates, as Lightning's does.  --by-hand: no optimizer.  One
+JSON array a step goes to TIMES_FILE: [step, data, forward, backward, validation, optimizer] in seconds.
 """
 
 import json
@@ -88,8 +88,12 @@ def train_step(timed, batches, trained, micro_steps):
             timed("optimizer", optimizer.step, work)
         else:
             work()
-            timed("optimizer", optimizer.step)
-        optimizer.zero_grad()
+            if optimizer:
+                timed("optimizer", optimizer.step)
+            else:
+                for parameter in model.parameters():
+                    parameter.data.add_(parameter.grad, alpha=-0.01)
+        model.zero_grad()
         if "--validate" in sys.argv:
             model.eval()
             with torch.no_grad():
@@ -102,7 +106,7 @@ def main():
     trained = []
     for _ in range(2 if "--gan" in sys.argv else 1):
         model = Model()
-        trained.append((model, Sleepy(model.parameters(), lr=0.01)))
+        trained.append((model, None if "--by-hand" in sys.argv else Sleepy(model.parameters(), lr=0.01)))
     workers = int(sys.argv[sys.argv.index("--workers") + 1]) if "--workers" in sys.argv else 0
     # one worker takes so much longer for a batch than the rest of a step does that each step waits for it; two do not
     nap = sum(NAPS.values()) + NAPS["data"] if workers == 1 else NAPS["data"]
