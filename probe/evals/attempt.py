@@ -19,7 +19,7 @@ from ..client.client import AgentLink, Call, Client, Header
 from ..errors import EvalError, Interrupted, SilentError
 from ..snapshot.align import may_change, refresh
 from .operations import CANCELLED, Operation, Operations
-from .snippet import EvalResult, OnOutput, RankResult, Snippet
+from .snippet import EvalResult, OnOutput, RankResult, Snippet, losses
 from .waiting import ANSWER_S, LOOK_S, Waiting
 
 _GRACE_S = 0.4  # for the answers to a cancel: with what else it takes, half a second
@@ -249,6 +249,12 @@ class Attempt:
     def _last_moment(self, begun: float) -> float:
         """When cancelled ranks must have answered: agents give a snippet 2 s to come to an operation, in all 10 s."""
         return min(self._wanted_at + _ENDING_S, begun + _MOST_ENDING_S) if self._ends_later else begun + _GRACE_S
+
+    def tell_losses(self) -> None:
+        """What of the output did not come, of the ranks whose snippet has ended."""
+        for line in losses([self._result(call) for call in self._ranks if call.answer is not None]):
+            if self._on_output is not None:
+                self._on_output([], "waiting", f"{line}\n")
 
     def results(self) -> EvalResult:
         return [self._result(call) for call in sorted(self._ranks, key=lambda call: call.link.rank)]

@@ -66,6 +66,7 @@ def evaluate(
             attempt.finish()
         except BaseException as error:
             stuck = attempt.withdraw()
+            attempt.tell_losses()
             code = error.code if isinstance(error, ProbeError) else ""
             if code == "eval-missed" and not stuck and not attempt.anything_ran():
                 missed = error

@@ -80,6 +80,12 @@ def test_an_endless_snippet_is_cancelled_at_its_time_out(job: Target, probe: Pro
     steps_on(job, probe)
 
 
+def test_a_flood_of_output_is_cut_and_counted_also_where_only_the_time_out_ends_it(job: Target, probe: Probe) -> None:
+    done = probe(job.pid, "eval", "--timeout", "3", "while True: print('x' * 1000)", status=6)
+    assert len(done.stdout) == 4 << 20 and "eval-timeout" in done.stderr
+    assert re.search(r"^rank 0: \d{6,} bytes of output were dropped$", done.stderr, re.MULTILINE)
+
+
 def test_a_snippet_stuck_in_c_is_reported_and_the_job_goes_on_after_it(job: Target, probe: Probe) -> None:
     begin = time.monotonic()
     done = probe(job.pid, "eval", "--timeout", "1", "import time; time.sleep(9)", status=6)
