@@ -38,7 +38,7 @@ def wait_for_step(probe: Probe, target: Target, wanted: int) -> None:
 
 @pytest.fixture(scope="module")
 def job(start_once: Start) -> Target:
-    return start_once("loop.py", "--sleep", "0.001")
+    return start_once("loop.py", "--sleep", "0.002")
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_overhead_compares_the_three_kinds_of_steps_and_is_null_while_there_are_
 
 
 def test_set_reaches_all_ranks_and_they_sample_the_same_blocks(start: Start, probe: Probe) -> None:
-    job = start("loop.py", "--sleep", "0.001", ranks=2)
+    job = start("loop.py", "--sleep", "0.002", ranks=2)
     probe("attach", job.pid)
     done = json.loads(probe(job.pid, "set", "sample=16", "--format", "json").stdout)
     assert [(row["rank"], row["sample"], row["every"]) for row in done] == [(0, "16", 16), (1, "16", 16)]
