@@ -28,7 +28,6 @@ from ..streams import (
     COMPILED,
     DEVICE,
     EVAL_MODE,
-    EXTRA,
     FAILED,
     FORWARD,
     MARKS,
@@ -109,7 +108,6 @@ class _Trace:
             "recompute": lambda: join(spans.recompute[rows]),
             "compiled": self._compiled,
             "failed": lambda: join((flags[rows] & FAILED) != 0, (flags[engines] & FAILED) != 0),
-            "sampled": lambda: self._part.timeline.flags(self._steps) & EXTRA == 0,
         }
 
     def _join(self, *parts: Any) -> Any:
@@ -272,9 +270,6 @@ TABLE = Table(
         Column("compiled", "BOOLEAN", "", "Whether the row is a compiled region, whose inner modules have no rows.",
                "torch.compile"),
         Column("failed", "BOOLEAN", "", "Whether the call raised.", "exceptions"),
-        Column("sampled", "BOOLEAN", "", "Whether the step is in a block of ten steps that was chosen to stand for the "
-               "others; the first steps and steps 100 to 109 are recorded besides.", "flags of the step",
-               joins="sampled of python.step_trace"),
     ),
     streams=(*_STREAMS, DEVICE),
     derive=derive,

@@ -8,19 +8,7 @@ from typing import Any
 from fake_agent import ADAM, LINEAR, MODEL, FakeAgent
 
 from probe.connection import Connection
-from probe.streams import (
-    BEGIN,
-    BLOCKING,
-    END,
-    ENGINE,
-    EVAL_MODE,
-    EXTRA,
-    FORWARD,
-    NO_GRAD,
-    OPTIMIZER,
-    SAMPLED,
-    WAIT,
-)  # fmt: skip
+from probe.streams import BEGIN, BLOCKING, END, ENGINE, EVAL_MODE, FORWARD, NO_GRAD, OPTIMIZER, WAIT
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -122,20 +110,3 @@ def test_calls_of_a_validation_are_none_of_the_pass_after_it(agent: Make, connec
 
     found = rows(connected(trained(agent, inside)), NS)
     assert [row for row in found if row[1] == "backward"] == [("Model", "backward", 200, 200)]
-
-
-def test_rows_of_steps_recorded_beside_the_chosen_blocks_are_not_sampled(agent: Make, connected: Connect) -> None:
-    ranks = [agent(rank, world_size=2) for rank in range(2)]
-    for one in ranks:
-        one.name_modules()
-        for step in range(40):
-            one.span(step * 1000 + 10, step * 1000 + 50)
-            beside = EXTRA * (step < 20 + 10 * one.facts["rank"])
-            one.boundary(step * 1000 + 890, flags=SAMPLED | beside)
-    connection = connected(*ranks)
-    sql = "SELECT rank, MIN(step), COUNT(*) FROM python.torch_trace WHERE sampled GROUP BY rank ORDER BY rank"
-    assert [tuple(row.values()) for row in connection.query(sql).to_pylist()] == [(0, 20, 20), (1, 30, 10)]
-    sql = "FROM python.torch_trace SEMI JOIN (FROM python.step_trace WHERE sampled) USING (rank, step) ORDER BY ALL"
-    as_steps = connection.query(f"SELECT rank, step {sql}").to_pylist()
-    sql = "SELECT rank, step FROM python.torch_trace WHERE sampled ORDER BY ALL"
-    assert connection.query(sql).to_pylist() == as_steps
