@@ -53,6 +53,7 @@ class OptimizerStep(Tap):
         if original is None:
             raise LookupError("Optimizer.profile_hook_step makes no known wrapper")
         self._original, self._ours = original, _swapped(original)
+        skip(noop.__code__)  # which a step in flight reaches once the tap is gone
         self._timed = [True]
         self._functions = {**_NEEDED, "_probe_stepped": _stepped(context, self._timed, context.reporter(self.name))}
         self._swapped: list[ref[FunctionType]] = []

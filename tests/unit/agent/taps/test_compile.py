@@ -214,3 +214,34 @@ def test_before_torch_2_6_dynamo_sees_nothing_that_our_hooks_call(monkeypatch: p
     during = shielded_from_dynamo(lambda: callback[-1])()
     monkeypatch.undo()
     assert (during, callback[-1]) == (None, "the job's own")
+
+
+def test_what_a_call_in_flight_reaches_once_the_taps_are_gone_is_unseen(taps: Taps) -> None:
+    """A detach may come in the midst of a call that dynamo watches."""
+    from torch._dynamo.utils import counters
+
+    class Leaving(nn.Module):
+        def forward(self, x: Any) -> Any:
+            leave()
+            return x * 2
+
+    class Optimizer(torch.optim.SGD):  # type: ignore[misc, name-defined]
+        def step(self, closure: Any = None) -> Any:
+            leave()
+            return super().step(closure)
+
+    leave = torch._dynamo.disable(lambda: taps.remove() if watched else None)
+    weight = nn.Parameter(torch.ones(2))
+    model = torch.compile(Leaving(), backend="eager")
+    step = torch.compile(Optimizer([weight], lr=0.1).step, backend="eager")
+    weight.grad = torch.ones(2)
+    watched, called = False, (lambda: model(torch.ones(2)), step)
+    for _ in range(3):
+        for call in called:
+            call()
+    before = dict(counters["frames"])
+    watched = True
+    for call in called:
+        taps.install()
+        call()
+    assert dict(counters["frames"]) == before
