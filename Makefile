@@ -5,6 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 pyth
 	$$python -c 'import ensurepip, venv' 2>/dev/null && echo $$python && break; done)
 VENV ?= .venv
 FRAMEWORKS ?= .venv_frameworks
+PLAYED ?= .venv_played
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPARED := $(VENV)/bench/.installed
@@ -12,7 +13,7 @@ COMPARED := $(VENV)/bench/.installed
 # Without bytecode files, each of the many processes would compile torch's sources and ours again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check fast test beside frameworks gpu lint demo docs bench bench-query soak install clean
+.PHONY: check fast test test-cuda beside frameworks gpu lint demo docs bench bench-query soak install clean
 
 # For every commit: under 90 s on 2 cores.  Unit tests that take more than 2 s, alone or as a file, are marked slow and
 # left out.
@@ -40,6 +41,19 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/constr
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt -c tests/frameworks/constraints.txt -e '.[dev,frameworks]' $(TORCH)
 	touch $@
+
+# Jobs under torch's CUDA build on a played runtime, which needs no device: an environment of its own, 3 GB.
+test-cuda: $(PLAYED)/.installed $(PLAYED)/played/libplayed.so
+	$(PLAYED)/bin/python -m pytest -rfEs tests/played
+
+$(PLAYED)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PLAYED)
+	$(PLAYED)/bin/pip install --quiet --no-compile -c constraints.txt -e '.[dev]' '$(subst ==,===,$(TORCH))'
+	$(PLAYED)/bin/python -c 'import torch._dynamo, torch.distributed.run'
+	touch $@
+
+$(PLAYED)/played/libplayed.so: $(wildcard tests/played/runtime/*) | $(PLAYED)/.installed
+	$(PLAYED)/bin/python tests/played/build.py $(PLAYED)/played
 
 # Needs a machine with a CUDA device, and prints what recording costs there.  Elsewhere all of it is skipped.
 gpu: $(INSTALLED)
@@ -90,4 +104,4 @@ $(COMPARED): $(INSTALLED)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(PLAYED) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,37 @@
+"""Jobs on the played runtime."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from played import Play, Played
+
+from target import Start
+
+HERE = Path(__file__).parent
+LIBRARIES = Path(sys.prefix) / "played"  # where make puts them
+
+
+@pytest.fixture
+def play(start: Start, tmp_path: Path) -> Iterator[Play]:
+    """play("training.py", "ddp", "100", ranks=2, **environment): a job of jobs/ on devices of its own."""
+    made: list[Played] = []
+
+    def play(script: str, *args: str, ranks: int = 1, ready: str = "ready", **settings: str) -> Played:
+        folder = tmp_path / f"played{len(made)}"
+        folder.mkdir()
+        env = {
+            "LD_PRELOAD": str(LIBRARIES / "libplayed.so"),
+            "LD_LIBRARY_PATH": str(LIBRARIES),
+            "PLAYED_WORLD": str(folder),
+            "PLAYED_LOG": str(folder),
+            "TORCH_CUDA_NO_WARN": "1",
+            **settings,
+        }
+        made.append(Played(start(HERE / "jobs" / script, *args, ranks=ranks, ready=ready, env=env), folder))
+        return made[-1]
+
+    yield play

@@ -1,0 +1,192 @@
+"""Trainings over NCCL on the played runtime: target of tests.  `training.py KIND STEPS [--sleep SECONDS]`
+
+Says `ready` after the third step, and at the end one line: final RANK LOSSES PEAK, a hash of the losses and the peak of
+device memory in bytes.  RANK and WORLD_SIZE are those of the launcher, alone it is a world of one.
+"""
+
+import argparse
+import hashlib
+import itertools
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+WIDTH = 64
+
+
+def layers(count=4):
+    return nn.Sequential(*[part for _ in range(count) for part in (nn.Linear(WIDTH, WIDTH), nn.ReLU())])
+
+
+def plain(device, model=None):
+    """A step of a model on this device."""
+    model = layers().to(device) if model is None else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def step():
+        loss = model(torch.randn(8, WIDTH).to(device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def ddp(device):
+    return plain(device, DistributedDataParallel(layers().to(device), device_ids=[device.index], bucket_cap_mb=0.02))
+
+
+def fsdp2(device):
+    from torch.distributed.fsdp import fully_shard
+
+    model = layers().to(device)
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    return plain(device, fully_shard(model))
+
+
+def tensor_parallel(device):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel(), "4": ColwiseParallel(), "6": RowwiseParallel()}
+    return plain(device, parallelize_module(layers().to(device), mesh, plan))
+
+
+def pipeline(device):
+    """Activations go to the next rank and gradients back, in batches of sends and receives."""
+    model = layers().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    after = (dist.get_rank() + 1) % dist.get_world_size()
+    before = (dist.get_rank() - 1) % dist.get_world_size()
+
+    def exchanged(tensor, to, source):
+        received = torch.empty_like(tensor)
+        sends = dist.P2POp(dist.isend, tensor, to), dist.P2POp(dist.irecv, received, source)
+        for work in dist.batch_isend_irecv([*sends]):
+            work.wait()
+        return received
+
+    def step():
+        given = torch.randn(8, WIDTH).to(device)
+        out = model(given)
+        out.backward(exchanged(exchanged(out.detach(), after, before), before, after))
+        optimizer.step()
+        optimizer.zero_grad()
+        return out.mean()
+
+    return step
+
+
+def operations(device):
+    """A training with each way to issue a collective: synchronous, asynchronous, coalesced, functional."""
+    from torch.distributed import _functional_collectives as functional
+
+    train, group = plain(device), dist.group.WORLD
+
+    def step():
+        loss, tensor = train(), torch.ones(WIDTH, WIDTH, device=device)
+        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, async_op=True).wait()
+        with dist._coalescing_manager(group=group, device=device, async_ops=True) as coalesced:
+            for _ in range(2):
+                dist.all_reduce(tensor)
+        coalesced.wait()
+        return loss + functional.wait_tensor(functional.all_reduce(tensor, "sum", group)).mean()
+
+    return step
+
+
+def captures(device):
+    """Every tenth step is captured with a collective in it, and the graph replayed."""
+    train, tensor, graphs = plain(device), torch.ones(WIDTH, device=device), []
+    still, numbers = layers().to(device), itertools.count(1)
+
+    def step():
+        loss = train()
+        if not next(numbers) % 10:
+            torch.cuda.synchronize()
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1]):
+                still(torch.ones(8, WIDTH, device=device)).sum().backward()
+                dist.all_reduce(tensor, async_op=True).wait()
+                time.sleep(0.01)
+        for graph in graphs[-1:]:
+            graph.replay()
+        return loss
+
+    return step
+
+
+def mixed(device):
+    """Automatic mixed precision with a gradient scaler."""
+    model, scaler = layers().to(device), torch.amp.GradScaler("cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step():
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(torch.randn(8, WIDTH).to(device)).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def forks(device):
+    """Children are forked with operations under way, as loaders fork their workers."""
+    train = plain(device)
+
+    def step():
+        loss = train()
+        for _ in range(4):
+            dist.all_reduce(torch.ones(WIDTH, device=device), async_op=True).wait()
+        child = os.fork()
+        if not child:
+            time.sleep(0.01)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, "a child did not end in order"
+        return loss
+
+    return step
+
+
+KINDS = {each.__name__: each for each in (ddp, fsdp2, tensor_parallel, pipeline, operations, captures, mixed, forks)}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("steps", type=int)
+    parser.add_argument("--sleep", type=float, default=0.01)
+    args = parser.parse_args()
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
+        os.environ.setdefault(name, value)
+    torch.manual_seed(0)
+    rank = int(os.environ["RANK"])
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl")
+    step, losses = KINDS[args.kind](device), []
+    for number in range(args.steps):
+        losses.append(step())
+        time.sleep(args.sleep)
+        if number == 2:
+            print(f"ready {os.getpid()}", flush=True)
+    torch.cuda.synchronize()
+    digest = hashlib.sha256(repr([loss.item() for loss in losses]).encode()).hexdigest()[:16]
+    print("final", rank, digest, torch.cuda.max_memory_allocated(device), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
