@@ -113,7 +113,7 @@ def test_waits_for_batches_add_up_to_the_data_phase_of_the_steps(start: Start, p
     assert max(row["ready"] for row in found) >= 3  # the step takes longer than two workers do for a batch
 
 
-BLOCKED = {"reducer": 20, "buffers": 20, "at once": 20, "later": 10, "functional": 20, "recv": 20, "coalesced": 20}
+BLOCKED = {"reducer": 60, "buffers": 60, "at once": 60, "later": 30, "functional": 60, "recv": 60, "coalesced": 60}
 
 
 def test_time_waited_for_another_rank_is_communication(start: Start, probe: Probe) -> None:
@@ -136,7 +136,7 @@ def test_time_waited_for_another_rank_is_communication(start: Start, probe: Prob
     for place, (kind, expected) in enumerate(BLOCKED.items()):
         steps = [step for step in early.keys() & late.keys() if step % len(BLOCKED) == place]
         more = median(early[step]["comm_duration"] - late[step]["comm_duration"] for step in steps)
-        assert 1e3 * more == pytest.approx(expected, abs=3), kind
+        assert 1e3 * more == pytest.approx(expected, rel=0.1), kind
         # each step has a barrier too, for which both wait
         hidden = median(early[step]["comm_hidden_pct"] for step in steps)
         assert 20 < hidden < 55 if kind == "later" else hidden < 10, kind
