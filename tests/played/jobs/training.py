@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH = 64
+WIDTH, ACTIVATION = 64, 1 << 17  # numbers
 
 
 def layers(count=4):
@@ -99,6 +99,8 @@ def operations(device):
             for _ in range(2):
                 dist.all_reduce(tensor)
         coalesced.wait()
+        for _ in range(20):  # as activations of tensor parallelism, gone when the next one comes
+            dist.all_reduce(torch.zeros(ACTIVATION, device=device), async_op=True).wait()
         return loss + functional.wait_tensor(functional.all_reduce(tensor, "sum", group)).mean()
 
     return step
@@ -113,11 +115,13 @@ def captures(device):
         loss = train()
         if not next(numbers) % 10:
             torch.cuda.synchronize()
+            under_way = dist.all_reduce(tensor, async_op=True)
             graphs.append(torch.cuda.CUDAGraph())
             with torch.cuda.graph(graphs[-1]):
                 still(torch.ones(8, WIDTH, device=device)).sum().backward()
                 dist.all_reduce(tensor, async_op=True).wait()
-                time.sleep(0.01)
+                time.sleep(0.02)
+            under_way.wait()
         for graph in graphs[-1:]:
             graph.replay()
         return loss
