@@ -150,7 +150,7 @@ class Connection:
         """Run Python in the job: at the same step on all ranks (or these), between two iterations; or at once (now).
 
         A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr" | "waiting", text)
-        gets output as it comes, and what the job does while no step does.  timeout: for both; None: 30 s for the step.
+        gets output as it comes, what the job does meanwhile, what was dropped.  timeout: for both; None: 30 s to wait.
         frame: the function whose variables it sees, or the frame's number, outward from the loop.
         Raises EvalError, SilentError, AgentError, Interrupted.  Cost: the job stands still while the snippet runs.
 

@@ -252,9 +252,9 @@ class Attempt:
 
     def tell_losses(self) -> None:
         """What of the output did not come, of the ranks whose snippet has ended."""
-        for line in losses([self._result(call) for call in self._ranks if call.answer is not None]):
-            if self._on_output is not None:
-                self._on_output([], "waiting", f"{line}\n")
+        ended = [self._result(call) for call in self._ranks if call.answer is not None]
+        if self._on_output is not None and (lost := losses(ended)):
+            self._on_output([each.rank for each in ended if each.dropped_bytes], "waiting", "\n".join(lost))
 
     def results(self) -> EvalResult:
         return [self._result(call) for call in sorted(self._ranks, key=lambda call: call.link.rank)]

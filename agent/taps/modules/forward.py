@@ -19,7 +19,7 @@ from typing import Any
 
 from ....streams import COMPILED, FAILED, FORWARD, SAMPLED, SPANS
 from ...steps.sample_count import SampleCount
-from ..dynamo import shielded_from_dynamo, skip, unseen
+from ..dynamo import shielded_from_dynamo, unseen
 from ..tap import CurrentEval, ReportFault, Tap, TapContext
 from .backward import Backward
 from .forward_hooks import ForwardHooks
@@ -105,7 +105,6 @@ def _globals(before: Before, after: After, row: After) -> dict[str, Any]:
         row(module, start, None, FORWARD | FAILED, 0)
 
     unseen(_nothing)
-    skip(_nothing.__code__)
     return {
         "_probe_clock": perf_counter_ns,
         "_probe_before": before,
