@@ -9,14 +9,14 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forked import ForkServer
 from hypothesis import settings
 from until import until
 
-from target import LAUNCHER, PROBE, PYTHON, TARGETS, TORCHRUN, Probe, Start, Target, descendants
+from target import PROBE, PYTHON, Probe, Start, descendants, starting
 
 settings.register_profile("untimed", deadline=None)  # the machine may be busy: no test is judged by its time
 settings.load_profile("untimed")
@@ -35,40 +35,26 @@ def short_folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Starts most targets at once."""
+    server = ForkServer(PYTHON)
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, fork_server: ForkServer) -> Iterator[Start]:
     """Starts targets (see Start) and ends them with the test."""
-    with starting(tmp_path) as start:
+    with starting(tmp_path, fork_server) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
-def start_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+def start_once(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Iterator[Start]:
     """Likewise, for targets that all tests of a file share."""
-    with starting(tmp_path_factory.mktemp("targets")) as start:
+    with starting(tmp_path_factory.mktemp("targets"), fork_server) as start:
         yield start
-
-
-@contextmanager
-def starting(folder: Path) -> Iterator[Start]:
-    targets: list[Target] = []
-
-    def start(
-        script: str | Path, *args: str, ready: str = "ready", ranks: int = 0, torchrun: bool = False,
-        env: dict[str, str] | None = None,
-    ) -> Target:  # fmt: skip
-        several = (*TORCHRUN, "--log-dir", str(folder), "--nproc-per-node") if torchrun else (PYTHON, str(LAUNCHER))
-        command = (*((*several, str(ranks)) if ranks else (PYTHON,)), str(TARGETS / script), *args)
-        targets.append(Target(command, folder / f"target-{len(targets)}.txt", env or {}))
-        if ready:
-            targets[-1].wait_for(ready, times=max(1, ranks))
-        return targets[-1]
-
-    try:
-        yield start
-    finally:
-        for target in targets:
-            target.end()
 
 
 @pytest.fixture(scope="session")

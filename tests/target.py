@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from forked import LAUNCHER as LAUNCHER
+from forked import TARGETS as TARGETS
+from forked import Forked, ForkServer
 from until import until
 
 from probe.host import agent_memory
 from probe.host.facts import NO_FACTS
 
-TARGETS = Path(__file__).parent / "targets"
-LAUNCHER = TARGETS / "launcher.py"
 PROBE = Path(sys.executable).parent / "probe"
 PYTHON = os.environ.get("TARGET_PYTHON", sys.executable)  # the targets' own: make soak runs them on others
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
@@ -27,13 +30,21 @@ START_S = 90.0  # importing torch in several processes on a busy machine
 class Target:
     """A running process under test, with all that it started: its pid, its output, its end."""
 
-    def __init__(self, command: tuple[str, ...], output: Path, env: dict[str, str]) -> None:
+    process: subprocess.Popen[bytes] | Forked
+
+    def __init__(
+        self, command: tuple[str, ...], output: Path, env: dict[str, str], server: ForkServer | None = None
+    ) -> None:
         self._output = output
+        whole = {**os.environ, "OMP_NUM_THREADS": "1", **env}
         with output.open("wb") as stream:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
-                start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env},
-            )  # fmt: skip
+            if server and server.can_start(command, env):
+                self.process = server.start(command, whole, stream)
+            else:
+                self.process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+                    start_new_session=True, env=whole,
+                )  # fmt: skip
 
     @property
     def pid(self) -> int:
@@ -95,6 +106,29 @@ class Probe(Protocol):
     def __call__(
         self, *words: str | int | Path, status: int | None = ..., input: str = ..., timeout: float = ...
     ) -> subprocess.CompletedProcess[str]: ...
+
+
+@contextmanager
+def starting(folder: Path, server: ForkServer) -> Iterator[Start]:
+    """A Start whose targets write their output into this folder, and end with the block."""
+    targets: list[Target] = []
+
+    def start(
+        script: str | Path, *args: str, ready: str = "ready", ranks: int = 0, torchrun: bool = False,
+        env: dict[str, str] | None = None,
+    ) -> Target:  # fmt: skip
+        several = (*TORCHRUN, "--log-dir", str(folder), "--nproc-per-node") if torchrun else (PYTHON, str(LAUNCHER))
+        command = (*((*several, str(ranks)) if ranks else (PYTHON,)), str(TARGETS / script), *args)
+        targets.append(Target(command, folder / f"target-{len(targets)}.txt", env or {}, server))
+        if ready:
+            targets[-1].wait_for(ready, times=max(1, ranks))
+        return targets[-1]
+
+    try:
+        yield start
+    finally:
+        for target in targets:
+            target.end()
 
 
 def descendants(pid: int) -> dict[int, str]:

@@ -7,12 +7,16 @@ python tests/bench/hangs_of_all_kinds.py [ROUNDS]        3 by default: about hal
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from forked import ForkServer
 from hangs import hanging, told
+
+from target import PYTHON, starting
 
 # kind -> (verdict's code, the ranks that it must name)
 KINDS = {
@@ -39,17 +43,20 @@ TIMES = 5  # each, attached at two moments
 
 def main(rounds: int) -> int:
     cases = [(kind, before) for kind in KINDS for before in (True, False) if before or kind not in ONLY_BEFORE]
-    right = [judged(*case) for _ in range(rounds) for case in cases]
-    healthy = [judged(kind, before) for _ in range(TIMES) for kind in HEALTHY for before in (True, False)]
+    server = ForkServer(PYTHON)
+    right = [judged(server, *case) for _ in range(rounds) for case in cases]
+    healthy = [judged(server, kind, before) for _ in range(TIMES) for kind in HEALTHY for before in (True, False)]
+    server.close()
     print(f"{sum(right)} of {len(right)} verdicts right; {sum(healthy)} of {len(healthy)} healthy jobs not called hung")
     return 0 if sum(right) >= 0.95 * len(right) and all(healthy) else 1
 
 
-def judged(kind: str, before: bool) -> bool:
-    with hanging({kind: before}) as jobs:
-        start = time.monotonic()
-        report = told(jobs[kind])
-        took = time.monotonic() - start
+def judged(server: ForkServer, kind: str, before: bool) -> bool:
+    with tempfile.TemporaryDirectory() as folder, starting(Path(folder), server) as start:
+        job = hanging(start, {kind: before})[kind]
+        began = time.monotonic()
+        report = told(job)
+        took = time.monotonic() - began
     code, ranks = KINDS.get(kind, ("", []))
     good = not report["hung"] if kind in HEALTHY else report["code"] == code and ranks in (None, report["ranks"])
     when = "before" if before else "after"

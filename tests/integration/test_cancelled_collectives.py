@@ -170,7 +170,7 @@ def test_a_snippet_blocked_in_c_is_named_by_all_that_it_keeps_waiting(
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
     blocks = f"import os\nif rank == 0: os.open({str(tmp_path / 'fifo')!r}, os.O_RDONLY)"
-    done = probe(two.pid, "eval", "--timeout", "0.5", blocks, status=6)
+    done = probe(two.pid, "eval", "--timeout", "2", blocks, status=6)
     assert re.search(r"did not stop on rank 0 \(pid \d+\): it is still in <module> \(<eval>:2\); the job", done.stderr)
     until(lambda: "has held rank 0 for" in probe(two.pid, "hang").stdout, every_s=0.5)
     again = probe(two.pid, "eval", "--timeout", "3", "1", status=6).stderr

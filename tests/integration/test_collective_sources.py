@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    return run_ranks("collective_sources.py", tmp_path_factory.mktemp("sources"), timeout=300)
+def ranks(start_once, tmp_path_factory):
+    return run_ranks(start_once, "collective_sources.py", tmp_path_factory.mktemp("sources"), timeout=300)
 
 
 def rows_of(result):

@@ -22,8 +22,8 @@ pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    return run_ranks("collectives.py", tmp_path_factory.mktemp("collectives"))
+def ranks(start_once, tmp_path_factory):
+    return run_ranks(start_once, "collectives.py", tmp_path_factory.mktemp("collectives"))
 
 
 def operations(result):

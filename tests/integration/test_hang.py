@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,10 +29,9 @@ FROM python.nccl_trace WHERE from_flight_recorder GROUP BY ALL"""
 
 
 @pytest.fixture(scope="module")
-def jobs() -> Iterator[dict[str, Job]]:
+def jobs(start_once: Start) -> dict[str, Job]:
     kinds = {"sleeps": False, "no_send": True, "no_barrier": True, "healthy_fast": True}
-    with hanging(kinds, without_recorder="no_barrier") as jobs:
-        yield jobs
+    return hanging(start_once, kinds, without_recorder="no_barrier")
 
 
 def test_a_sleeping_rank_is_found_also_by_a_later_attach(jobs: dict[str, Job]) -> None:
@@ -97,9 +95,8 @@ def test_for_a_silent_rank_the_tool_to_inspect_it_is_recommended(jobs: dict[str,
 
 
 @pytest.fixture(scope="module")
-def working() -> Iterator[dict[str, Job]]:
-    with hanging(dict.fromkeys(WORKING, True)) as jobs:
-        yield jobs
+def working(start_once: Start) -> dict[str, Job]:
+    return hanging(start_once, dict.fromkeys(WORKING, True))
 
 
 @pytest.mark.parametrize("kind", WORKING)

@@ -30,8 +30,8 @@ Ranks = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    return run_ranks("untested_devices.py", tmp_path_factory.mktemp("untested"))
+def ranks(start_once: Start, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    return run_ranks(start_once, "untested_devices.py", tmp_path_factory.mktemp("untested"))
 
 
 def is_off(told: dict[str, Any], why: str) -> bool:

@@ -1,8 +1,9 @@
-"""One of two ranks of a small gloo job that goes on for some steps and then hangs, in the way that is asked for.
+"""One of two ranks of a small gloo job that goes on until it is told to hang, in the way that is asked for.
 
-usage: launcher.py 2 hanging.py KIND [STEPS]     KIND: a name in KINDS; "healthy_…" never hangs
-Prints "trains" after a first step, "hangs" once it is about to, and ends by itself after two minutes, or with its
-launcher.  After SIGUSR1 it stops itself between two steps, with no operation of its own in flight.
+usage: launcher.py 2 hanging.py KIND     KIND: a name in KINDS; "healthy_…" never hangs
+Prints "trains" after a first step.  After a SIGUSR2 to either rank both go on for STEPS, print "hangs" and do so.  It
+ends by itself after five minutes, or with its launcher.  After SIGUSR1 it stops itself between two steps, with no
+operation of its own in flight.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-LAST_S = 120
+LAST_S = 300
+STEPS = 20  # how many more, once told
 KINDS = {}
 
 
@@ -203,11 +205,21 @@ class Job:
         self.groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
         self.model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.shall_stop = False
+        self.shall_stop = self.shall_hang = False
         signal.signal(signal.SIGUSR1, self.stop_soon)
+        signal.signal(signal.SIGUSR2, self.hang_soon)
 
     def stop_soon(self, number, frame):
         self.shall_stop = True
+
+    def hang_soon(self, number, frame):
+        self.shall_hang = True
+
+    def both_shall_hang(self):
+        """Whether either rank was told so: both learn it after the same step."""
+        told = torch.tensor(self.shall_hang, dtype=torch.int32)
+        dist.all_reduce(told)
+        return bool(told)
 
     def step(self):
         self.model(torch.ones(4, 16)).sum().backward()
@@ -218,14 +230,16 @@ class Job:
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def main(name, steps):
+def main(name):
     torch.set_num_threads(1)
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: no rank outlives its launcher
     threading.Timer(LAST_S, os._exit, (0,)).start()
     job = Job()
     job.step()
     os.write(1, b"trains\n")  # at once and whole: two ranks share the pipe
-    for _ in range(steps):
+    while not job.both_shall_hang():
+        job.step()
+    for _ in range(STEPS):
         job.step()
     os.write(1, b"hangs\n")
     KINDS[name](job)
@@ -234,4 +248,4 @@ def main(name, steps):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 50)
+    main(sys.argv[1])

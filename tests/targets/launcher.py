@@ -1,26 +1,37 @@
-"""Starts the ranks of a job, as torchrun does, but without torch, and does not mind if one of them ends.
+"""Starts the ranks of a job, as torchrun does, but without torch, and does not mind if one of them ends: its exit
+status tells that one has failed.
 
 usage: launcher.py RANKS SCRIPT [ARGUMENT …]
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
 import subprocess
 import sys
 
-if __name__ == "__main__":
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+STARTED = "RANKS_ARE_STARTED"  # in the environment of a launcher that has its ranks already
+
+
+def environments(count):
+    """What the environment of each rank has in addition."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    count, *command = sys.argv[1:]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-    ranks = [
-        subprocess.Popen([sys.executable, *command], env=os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank})
-        for rank in map(str, range(int(count)))
-    ]
-    for rank in ranks:
-        rank.wait()
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+    if STARTED not in os.environ:
+        for environment in environments(int(sys.argv[1])):
+            subprocess.Popen([sys.executable, *sys.argv[2:]], env=os.environ | environment)
+    statuses = []
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            statuses.append(os.wait()[1])
+    sys.exit(any(statuses))
