@@ -45,7 +45,7 @@ RECIPES = {recipe.title: recipe for recipe in module("cookbook").read()[1]}
 @pytest.fixture(scope="module")
 def recorded(start_once: Start, probe: Probe) -> Iterator[Connection]:
     """A connection to a job that has steps of all kinds, sampled and not, one with an eval among them."""
-    job = start_once("varied.py", ranks=2, torchrun=True)
+    job = start_once("varied.py", ranks=2)
     probe("attach", job.pid)
     probe(job.pid, "set", "sample=5")
     with library.connect(str(job.pid)) as connection:

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--sleep", type=float, default=0.002, help="seconds between two steps")
+    parser.add_argument("--sleep", type=float, default=0.01, help="seconds between two steps")
     sleep = parser.parse_args().sleep
     torch.set_num_threads(1)
     torch.manual_seed(0)
