@@ -69,8 +69,9 @@ class ForkServer:
         with theirs:
             command = [python, str(TARGETS / "fork_server.py"), str(theirs.fileno())]
             self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], env={**os.environ, "OMP_NUM_THREADS": "1"}
-            )
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
 
     def can_start(self, command: Sequence[str], env: Mapping[str, str]) -> bool:
         python, script = _rank_command(command)[:2]

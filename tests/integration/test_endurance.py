@@ -78,7 +78,7 @@ def python_target(version: str, script: str, output: Path) -> Target:
 def test_under_stress_every_attach_succeeds_and_stops_one_thread_at_a_time(version: str, tmp_path: Path) -> None:
     target = python_target(version, "busy.py", tmp_path / "output")
     try:
-        put(target)
+        assert put(target).python.startswith(version)
         stops, hellos = [], []
         with watched(target.pid) as stood:
             for _ in range(50 * SIZE):

@@ -1,6 +1,7 @@
 """Import torch in four fifths of the time, without collecting garbage: an import makes what stays.
 
-A target imports this before torch, with what its first optimizer would import.
+A target imports this before torch, with what its first optimizer would import.  One that does can be forked from a
+process that has done so already (tests/forked.py).
 """
 
 import gc

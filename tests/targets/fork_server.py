@@ -87,11 +87,11 @@ def show_in_proc(command, env):
     show_in_proc.memory = memory  # as long as the process lives
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     with open("/proc/self/stat", encoding="ascii") as file:
-        fields = [int(field) for field in file.read().rpartition(")")[2].split()[1:]]
+        fields = file.read().rpartition(")")[2].split()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.sbrk.restype = ctypes.c_void_p
-    numbers = [fields[each - 1] for each in (START_CODE, END_CODE, START_DATA, END_DATA, START_BRK)]
-    numbers += [libc.sbrk(0), fields[START_STACK - 1]]
+    numbers = [int(fields[each]) for each in (START_CODE, END_CODE, START_DATA, END_DATA, START_BRK)]
+    numbers += [libc.sbrk(0), int(fields[START_STACK])]
     numbers += [start, start + arguments, start + arguments, start + len(text), 0, (1 << 32) - 1 << 32]
     table = (ctypes.c_uint64 * len(numbers))(*numbers)
     if libc.prctl(PR_SET_MM, PR_SET_MM_MAP, table, ctypes.c_ulong(ctypes.sizeof(table)), ctypes.c_ulong(0)):
