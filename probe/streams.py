@@ -77,6 +77,8 @@ BLOCKING = 1 << 14  # collectives: the issuing thread waited for its end at once
 EVAL_MODE = 1 << 16  # forwards: the module was not in training mode
 NO_GRAD = 1 << 17  # forwards: autograd was off
 ITERATOR = 1 << 18  # loads: not a batch, but the making of an iterator, which starts its workers
+CAPTURED = 1 << 19  # collectives: issued into a CUDA graph, which replays it; done_ns is when it had been issued
+END_UNKNOWN = 1 << 20  # collectives: it has ended or will, and nobody saw it; done_ns is when that was found out
 
 # Sampling records module calls in one of N blocks of BLOCK steps, N one of EVERY.
 BLOCK = 10

@@ -16,9 +16,8 @@ from ..arrays.arrow import choice, coded, nullable
 from ..arrays.integers import Bools, Ints, distinct
 from ..schema import Columns
 from ..snapshot.rows import Rows
-from ..streams import ASYNC_OP, FAILED
-from .operation_types import BUS_FACTORS, DONE, IN_FLIGHT, STATES, once, operation_type
-from .operation_types import FAILED as HAS_FAILED
+from ..streams import ASYNC_OP, CAPTURED, END_UNKNOWN, FAILED
+from .operation_types import BUS_FACTORS, STATES, once, operation_type, states
 from .partition import Partition
 
 _ASYNC_UNKNOWN = ("send", "recv")  # c10d does not say whether the caller waits for these
@@ -31,12 +30,14 @@ class CollectiveColumns:
         self._part, self._rows, self._step = part, rows, step
         self._types = {id: operation_type(name) for id, name in part.log.strings.items() if name.startswith("c10d::")}
         self._start, self._done = rows["start_ns"], rows["done_ns"]
-        self._ended: Bools = self._done > 0
+        unseen = CAPTURED | END_UNKNOWN
+        self._in_flight: Bools = self._done == 0
+        self._timed: Bools = ~self._in_flight & (rows["flags"] & unseen == 0)
         self._failed: Bools = (rows["flags"] & FAILED) != 0
         self._ns: Ints = self._done - self._start
 
     def columns(self) -> Columns:
-        rows, in_flight = self._rows, ~self._ended
+        rows, in_flight = self._rows, self._in_flight
         issued, number = rows["issued_ns"], rows["group_seq"]
         return {
             "start_ns": self._start,
@@ -58,11 +59,11 @@ class CollectiveColumns:
             "async_op": lambda: nullable((rows["flags"] & ASYNC_OP) != 0, ~self._is(*_ASYNC_UNKNOWN)),
             "source": lambda: coded(rows["source"], self._part.log.strings),
             "issue_us": lambda: nullable((issued - self._start) / 1e3, issued > 0),
-            "duration_ms": lambda: nullable(self._ns / 1e6, self._ended),
+            "duration_ms": lambda: nullable(self._ns / 1e6, self._timed),
             "age_ms": lambda: nullable(np.maximum(self._part.rank.now_ns - self._start, 0) / 1e6, in_flight),
             "algbw_gbps": lambda: self._bandwidth(once),
             "busbw_gbps": lambda: self._bandwidth(None),
-            "state": lambda: choice(np.where(in_flight, IN_FLIGHT, np.where(self._failed, HAS_FAILED, DONE)), STATES),
+            "state": lambda: choice(states(in_flight, rows["flags"]), STATES),
         }
 
     def _is(self, *types: str) -> Bools:
@@ -97,5 +98,5 @@ class CollectiveColumns:
         for name, of_type in BUS_FACTORS.items():
             chosen = self._is(name)
             factors[chosen] = (factor or of_type)(size[chosen])
-        valid = self._ended & ~self._failed & (self._ns > 0) & self._is(*BUS_FACTORS)
+        valid = self._timed & ~self._failed & (self._ns > 0) & self._is(*BUS_FACTORS)
         return nullable(self._rows["bytes"] / np.maximum(self._ns, 1) * factors, valid)

@@ -11,11 +11,21 @@ from typing import Any
 
 import numpy as np
 
-STATES = ("in_flight", "done", "failed")
-IN_FLIGHT, DONE, FAILED = range(3)  # of STATES
+from .. import streams
+from ..arrays.integers import Bools, Ints
+
+STATES = ("in_flight", "done", "failed", "captured", "end_unknown")
+IN_FLIGHT, DONE, FAILED, CAPTURED, END_UNKNOWN = range(5)  # of STATES
 
 _VARIANT = re.compile(r"^_+|(_base|_coalesced|_into_tensor|_tensor|_single|_any_source|_)+$")
 _NAMES = {"allgather": "all_gather", "allreduce": "all_reduce", "alltoall": "all_to_all", "all_to_allv": "all_to_all"}
+
+
+def states(in_flight: Bools, flags: Ints) -> Ints:
+    """Of operations with these flags, as places in STATES."""
+    told = np.where(flags & streams.CAPTURED, CAPTURED, np.where(flags & streams.END_UNKNOWN, END_UNKNOWN, DONE))
+    found: Ints = np.where(in_flight, IN_FLIGHT, np.where(flags & streams.FAILED, FAILED, told))
+    return found
 
 
 def once(size: Any) -> Any:

@@ -10,12 +10,11 @@ import pyarrow as pa
 
 from ..arrays.arrow import nullable, stacked
 from ..arrays.integers import Bools, Ints
-from ..derive.operation_types import DONE, IN_FLIGHT, STATES, operation_type
-from ..derive.operation_types import FAILED as HAS_FAILED
+from ..derive.operation_types import STATES, operation_type, states
 from ..derive.operations import Operations, operations_of
 from ..schema import Column, Columns
 from ..snapshot.snapshot import Snapshot
-from ..streams import COLLECTIVES, FAILED
+from ..streams import CAPTURED, COLLECTIVES, END_UNKNOWN
 from ..text import grouped, title
 from .declaration import Table
 
@@ -36,6 +35,7 @@ class _OfGroup:
         self._start, self._done = operations.slot("start_ns"), operations.slot("done_ns")
         self._in_flight: Bools = operations.arrived & (self._done == 0)
         self._shown = np.flatnonzero(self._in_flight.any(axis=1) | self._visible())
+        self._flags = operations.slot("flags")[self._shown]
 
     def _visible(self) -> Bools:
         seen = [rank.timeline.visible(self._all.step) for rank in self._all.ranks if rank is not None]
@@ -93,13 +93,14 @@ class _OfGroup:
         of = self._all
         ended = of.time + self._done - self._start
         last = np.where(arrived, ended[self._shown], 0).max(axis=1, initial=0)
-        whole = arrived.all(axis=1) & ~self._in_flight[self._shown].any(axis=1)
+        seen = ~self._in_flight[self._shown] & (self._flags & (CAPTURED | END_UNKNOWN) == 0)
+        whole = (arrived & seen).all(axis=1)
         return pa.array((last - went) / 1e6, mask=~whole)
 
     def _state(self, arrived: Bools) -> list[str]:
-        failed = (arrived & ((self._all.slot("flags")[self._shown] & FAILED) != 0)).any(axis=1)
-        code = np.where(self._in_flight[self._shown].any(axis=1), IN_FLIGHT, np.where(failed, HAS_FAILED, DONE))
-        return [STATES[each] for each in code.tolist()]
+        flags = np.bitwise_or.reduce(np.where(arrived, self._flags, 0), axis=1)
+        in_flight: Bools = np.logical_or.reduce(self._in_flight[self._shown], axis=1)
+        return [STATES[each] for each in states(in_flight, flags).tolist()]
 
     def _mismatches(self, arrived: Bools) -> list[str | None]:
         told: list[str | None] = [None] * len(self._shown)
@@ -169,7 +170,7 @@ TABLE = Table(
                "group_ranks; NULL for members that have not arrived.", "start_ns of the ranks"),
         Column("duration_ms", "DOUBLE", "ms",
                "Time from the last arrival to the last end: what the operation itself took.", "done_ns of the ranks",
-               "Not all members have arrived, or not all have finished."),
+               "Not all members have arrived, or their ends were not all seen."),
         Column("arrived", "INTEGER[]", "", "Members that have issued it.", _MEMBERS, joins="rank"),
         Column("missing", "INTEGER[]", "", "Members that certainly have not issued it.", _MEMBERS, joins="rank"),
         Column("unknown", "INTEGER[]", "",
@@ -178,8 +179,8 @@ TABLE = Table(
         Column("mismatch", "VARCHAR", "",
                "What the ranks disagree on (operation, bytes or dtype), and which ranks have which value.",
                "python.nccl_trace of the ranks", "They agree."),
-        Column("state", "VARCHAR", "", "in_flight if it is in flight on any rank, else done or failed.",
-               "python.nccl_trace"),
+        Column("state", "VARCHAR", "", "in_flight if it is in flight on any rank, else failed, captured or "
+               "end_unknown if it is so on any rank (see python.nccl_trace), else done.", "python.nccl_trace"),
     ),
     streams=(COLLECTIVES,),
     derive_job=derive,

@@ -82,8 +82,8 @@ TABLE = Table(
         Column("issue_us", "DOUBLE", "µs", "Time the host took to issue it.", "host's clock",
                "Blocked or failed while it was issued, or issued before the attach."),
         Column("duration_ms", "DOUBLE", "ms", "From issue to completion; on NCCL the time on the device.",
-               "future of the operation, or its own events",
-               "In flight, or issued before the attach and not timed by the recorder."),
+               "future of the operation, or events around it",
+               "In flight, captured, end_unknown, or issued before the attach and not timed by the recorder."),
         Column("age_ms", "DOUBLE", "ms", "How long an operation in flight has been running.", "clock of the snapshot",
                "Not in flight."),
         Column("algbw_gbps", "DOUBLE", "GB/s", "bytes / duration, as nccl-tests defines it (10^9 bytes).",
@@ -91,7 +91,9 @@ TABLE = Table(
         Column("busbw_gbps", "DOUBLE", "GB/s", "algbw times the share that each link carries: 2 (n-1)/n for "
                "all_reduce, 1 for broadcast, reduce, send and recv, else (n-1)/n.", "algbw_gbps and group_size",
                "Same as algbw_gbps."),
-        Column("state", "VARCHAR", "", "done, in_flight or failed.", "future of the operation",
+        Column("state", "VARCHAR", "", "done, in_flight or failed; on NCCL also captured (into a CUDA graph, "
+               "which replays it) and end_unknown (nobody waited for it, or only after it had ended).",
+               "future of the operation, or events around it",
                "Sends and receives of a batch that was issued before the attach: the recorder does not say."),
         Column("from_flight_recorder", "BOOLEAN", "", "Whether it was issued before the attach and comes from torch's "
                "own recorder (TORCH_FR_BUFFER_SIZE, 2,000 operations), which is read as long as no step has ended "

@@ -20,13 +20,15 @@ from ....streams import ASYNC_OP, BLOCKING, COLLECTIVES, STREAMS
 from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo
 from ..untested_devices import cuda_check
+from .device_works import DeviceWorks
 from .groups import Group, Groups
 from .operations import Operation, Tensors, flat
 from .sources import Sources
 from .works import Works
 
-# the row's offset and seq, the group, its torch object, whether the caller waits at once and the operation ends there
-Begun = tuple[int, int, Group, Any, bool]
+# the row's offset and seq, the group, its torch object, whether the caller waits at once and the operation ends there,
+# and what DeviceWorks.begin() returned, where it was called
+Begun = tuple[int, int, Group, Any, bool, Any]
 
 _SLOTS = STREAMS[COLLECTIVES]
 _SEQ_AT, _ISSUED_AT = 8 * _SLOTS.index("seq"), 8 * _SLOTS.index("issued_ns")
@@ -48,10 +50,11 @@ class Kernels:
     """Makes the kernels of one recorder; they share its stream, groups, tensors, sources and works."""
 
     def __init__(
-        self, stream: Stream, groups: Groups, tensors: Tensors, sources: Sources, works: Works, c10d: Any
-    ) -> None:
+        self, stream: Stream, groups: Groups, tensors: Tensors, sources: Sources, works: Works,
+        device_works: DeviceWorks, c10d: Any,
+    ) -> None:  # fmt: skip
         self._stream, self._groups, self._tensors, self._sources, self._works = stream, groups, tensors, sources, works
-        self._c10d = c10d
+        self._device_works, self._c10d = device_works, c10d
 
     def kernel(
         self, recorder: Recorder, operation: Operation, name: int, redispatch: Callable[..., Any], below: Any
@@ -94,6 +97,7 @@ class Kernels:
         unbox, group_of, size_of = self._c10d.ProcessGroup.unbox, self._groups.of, self._tensors.size_of
         claim, pack_into, buffer = self._stream.claim, self._stream.pack_into, self._stream.buffer
         source_of, native = self._sources.of, self._sources.of_native(operation.name)
+        functional, begin_on_device = self._sources.of_native("functional"), self._device_works.begin
         check_cuda = cuda_check()
 
         def begin(args: tuple[Any, ...]) -> Begun | None:
@@ -115,7 +119,12 @@ class Kernels:
             offset, seq = claim()
             start = perf_counter_ns()
             pack_into(buffer, offset, start, 0, 0, name, group.id, -1, peer, size, tensor, source, thread, flags, seq)
-            return offset, seq, group, process_group, blocking
+            on_device = None
+            if group.timed:
+                pointer = flat(args[0])[0].data_ptr() if source == functional else 0
+                in_cpp = source in (native, functional)
+                on_device = begin_on_device(tensors[0].device.index, (offset, seq), in_cpp, pointer)
+            return offset, seq, group, process_group, blocking, on_device
 
         return begin
 
@@ -124,20 +133,25 @@ class Kernels:
         unbox, numbered, returns = self._c10d.Work.unbox, operation.numbered, operation.returns
         buffer, works = self._stream.buffer, self._works
         future_done, poll_later, done = works.future_done, works.poll_later, works.done
+        issued_on_device = self._device_works.issued
         read, pack = _SLOT.unpack_from, _AFTER_ISSUE.pack_into
         has_future = not operation.point_to_point
 
         def end(begun: Begun, result: Any) -> None:
             nonlocal has_future
             issued = perf_counter_ns()
-            offset, seq, group, process_group, blocking = begun
+            offset, seq, group, process_group, blocking, on_device = begun
             number = group.number(process_group) if numbered else -1
             if read(buffer, offset + _SEQ_AT)[0] == seq:  # else the issue took so long that the ring was overwritten
                 pack(buffer, offset + _ISSUED_AT, issued, 0, name, group.id, number)
             if returns == 0:  # monitored_barrier: it has ended when it returns
                 done(offset, seq, issued)
                 return
-            work = unbox(result[-1] if returns > 1 else result)
+            boxed = result[-1] if returns > 1 else result
+            if group.timed:  # NCCL returns no Work of an operation that runs on the current stream
+                issued_on_device(on_device, (offset, seq), None if boxed is None else unbox(boxed))
+                return
+            work = unbox(boxed)
             # a caller that waits at once uses Work.wait in Python, which is cheaper to observe than a future's callback
             if group.futures and has_future and not blocking:
                 try:
@@ -145,6 +159,6 @@ class Kernels:
                     return
                 except RuntimeError:  # gloo has none for composed operations, and finding out costs 50 µs
                     has_future = False
-            poll_later(offset, seq, work, group.timed, group.futures, blocking)
+            poll_later(offset, seq, work, group.futures, blocking)
 
         return end

@@ -28,6 +28,8 @@ from ...noop import noop
 from ...storage.log import Log
 from ...storage.rows import Stream
 from ..untested_devices import Untested, why_off
+from .coalescing import Coalescing
+from .device_works import DeviceWorks
 from .groups import Groups, ranks_of
 from .kernel import Kernels
 from .operations import Operation, Tensors, described
@@ -51,7 +53,9 @@ class CollectiveRecorder:
         self.current_eval: Callable[[int], Evaluation | None] = current_eval
         self._stream, self._log = stream, log
         self._works = Works(stream.buffer)
-        self._waits = Waits(spans, self, self._works.waited)
+        self._device_works = DeviceWorks(self._works)
+        self._waits = Waits(spans, self, self._works.waited, self._device_works)
+        self._coalescing = Coalescing(self._device_works, self.report_fault)
         self._groups = Groups(log)
         self._libraries: list[Any] = []
         self._codes: set[Any] = set()  # of the kernels
@@ -86,7 +90,9 @@ class CollectiveRecorder:
         if self._libraries and not exclusively(self._destroy, self._codes.__contains__, _PATIENCE_S):
             return False
         self._waits.remove()
+        self._coalescing.remove()
         self._works.forget()
+        self._device_works.forget()
         self.installed = False
         return True
 
@@ -110,21 +116,28 @@ class CollectiveRecorder:
             self._works.give_up()
         else:
             self._works.poll()
+            self._device_works.resolve()
 
     def forked(self) -> None:
-        """In a forked child: nothing is recorded, refused or polled any more."""
+        """In a forked child: nothing is recorded, refused or polled any more.  What belongs to a device is kept
+        forever, because freeing an event there would end the process."""
         self.recording = self.installed = False
         self.current_eval = noop
         self._works.forget()
+        if any(kept := self._device_works.keep()):
+            ctypes: Any = sys.modules["ctypes"]
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
     def release(self) -> None:
         """Leave nothing to the garbage collector.  The kernels hold their own references to what they need: torch keeps
         the last kernel of each operation forever."""
         self.current_eval = noop
         self._works.forget()
+        self._device_works.forget()
         self._groups.forget()
         self._waits.remove()
         self._waits.release()
+        self._coalescing.remove()
 
     def report_fault(self, error: BaseException) -> None:
         """A kernel's own code failed, or recording is forbidden from now on: stop recording."""
@@ -166,7 +179,7 @@ class CollectiveRecorder:
     def _register(self, with_waits: bool) -> None:
         torch, string = self._torch, self._log.string
         c10d = torch._C._distributed_c10d
-        known = self._groups, Tensors(string, torch), Sources(string, torch), self._works
+        known = self._groups, Tensors(string, torch), Sources(string, torch), self._works, self._device_works
         kernels = Kernels(self._stream, *known, c10d)
         library = self._library("c10d")
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
@@ -183,6 +196,7 @@ class CollectiveRecorder:
             redispatch = torch.ops._c10d_functional.wait_tensor.default._handle.redispatch_boxed
             self._put(self._library("_c10d_functional"), "wait_tensor", self._waits.kernel(redispatch, below))
             self._waits.install(c10d.Work)
+            self._coalescing.install(c10d.ProcessGroup)
 
     def _library(self, space: str) -> Any:
         library = self._torch.library.Library(space, "IMPL")

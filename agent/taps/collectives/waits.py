@@ -17,6 +17,7 @@ from ....streams import FAILED, WAIT
 from ...noop import noop
 from ...storage.rows import Stream
 from ..dynamo import shielded_from_dynamo
+from .device_works import DeviceWorks
 from .kernel import Recorder
 
 
@@ -26,16 +27,20 @@ class Waits:
     ended(work, ns, failed) is called after every wait for a Work; it returns whether the operation's own row covers it.
     """
 
-    def __init__(self, spans: Stream, recorder: Recorder, ended: Callable[[Any, int, bool], bool]) -> None:
-        self._append, self._ended = spans.append, ended
+    def __init__(
+        self, spans: Stream, recorder: Recorder, ended: Callable[[Any, int, bool], bool], device_works: DeviceWorks
+    ) -> None:
+        self._append, self._ended, self._device_works = spans.append, ended, device_works
         self._recorder: Recorder | None = recorder
         self._restore: Callable[[], None] = noop  # it holds a reference to this object
 
     def install(self, work_class: Any) -> None:
         original = work_class.__dict__["wait"]
         original_wait, over, clock = work_class.wait, self._over, perf_counter_ns
+        on_device, before, behind = self._device_works, self._before, self._behind
 
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+            waits = before(self) if on_device.kept else None
             start = clock()
             try:
                 result = original_wait(self, *args, **kwargs)
@@ -43,6 +48,8 @@ class Waits:
                 over(self, start, FAILED)
                 raise
             over(self, start, 0)
+            if waits is not None:
+                behind(waits)
             return result
 
         wait.__doc__ = original_wait.__doc__
@@ -65,8 +72,10 @@ class Waits:
 
     def kernel(self, redispatch: Callable[..., Any], below: Any) -> Any:
         over, clock = self._over, perf_counter_ns
+        on_device, before, behind = self._device_works, self._before, self._behind
 
         def kernel(keyset: Any, tensor: Any) -> Any:
+            waits = before(None, tensor) if on_device.kept else None
             start = clock()
             try:
                 result = redispatch(keyset & below, tensor)
@@ -74,9 +83,31 @@ class Waits:
                 over(None, start, FAILED)
                 raise
             over(None, start, 0)
+            if waits is not None:
+                behind(waits)
             return result
 
         return shielded_from_dynamo(kernel)
+
+    def _before(self, work: Any, tensor: Any = None) -> Any:
+        """A wait for this Work, or for the functional collective of this tensor, begins."""
+        try:
+            if work is None:
+                return self._device_works.before_wait_for(tensor.data_ptr())
+            return self._device_works.before_wait(work)
+        except Exception as error:  # inside a wait of the user: no exception of ours may escape
+            self._report(error)
+            return None
+
+    def _behind(self, waits: Any) -> None:
+        try:
+            self._device_works.behind_wait(waits)
+        except Exception as error:  # as above
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        if self._recorder is not None:
+            self._recorder.report_fault(error)
 
     def _over(self, work: Any, start: int, flags: int) -> None:
         """A wait has just returned or raised."""
@@ -87,6 +118,5 @@ class Waits:
                 self._append(start, end, 0, get_ident(), WAIT | flags)
         except ValueError:  # the stream was closed in the meantime
             pass
-        except Exception as error:  # inside a wait of the user: no exception of ours may escape
-            if recorder is not None:
-                recorder.report_fault(error)
+        except Exception as error:  # as above
+            self._report(error)

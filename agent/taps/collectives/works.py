@@ -12,7 +12,6 @@ answers, nothing is raised into gloo's threads or the caller's.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,7 +39,6 @@ class _PolledWork:
     offset: int
     seq: int
     work: Any
-    timed: bool  # it reports how long its device took
     ends_in_wait: bool
     blocking: bool
 
@@ -57,6 +55,15 @@ class Works:
     def done(self, offset: int, seq: int, at: int) -> None:
         if self._get(offset + _SEQ) == seq:  # else the ring has overwritten the row
             _SLOT.pack_into(self._buffer, offset + _DONE, at)
+
+    def took(self, offset: int, seq: int, duration_ns: int) -> None:
+        self.done(offset, seq, self._get(offset + _START) + duration_ns)
+
+    def unseen(self, offset: int, seq: int, flag: int) -> None:
+        """CAPTURED or END_UNKNOWN."""
+        if self._get(offset + _SEQ) == seq:
+            _SLOT.pack_into(self._buffer, offset + _FLAGS, self._get(offset + _FLAGS) | flag)
+            self.done(offset, seq, perf_counter_ns())
 
     def failed(self, offset: int, seq: int) -> None:
         if self._get(offset + _SEQ) == seq:
@@ -80,14 +87,10 @@ class Works:
         self.done(offset, seq, at)
         self._last_done[self._get(offset + _GROUP)] = (seq, at)
 
-    def poll_later(self, offset: int, seq: int, work: Any, timed: bool, ends_in_wait: bool, blocking: bool) -> None:
-        if timed and sys.modules["torch"].cuda.is_current_stream_capturing():
-            # Into a CUDA graph: the work never completes and must not be polled.
-            self.done(offset, seq, perf_counter_ns())
-            return
+    def poll_later(self, offset: int, seq: int, work: Any, ends_in_wait: bool, blocking: bool) -> None:
         while self._polled and self._ended(self._polled[0]):
-            self._polled.popleft()  # works of a device end in order, so few of them are ever held
-        self._polled.append(_PolledWork(offset, seq, work, timed, ends_in_wait, blocking))
+            self._polled.popleft()
+        self._polled.append(_PolledWork(offset, seq, work, ends_in_wait, blocking))
 
     def poll(self) -> None:
         """Find out which polled works are done, and which of the completed futures have failed."""
@@ -133,8 +136,6 @@ class Works:
                 later, at = self._last_done.get(self._get(offset + _GROUP), (0, 0))
                 if not polled.ends_in_wait or later < polled.seq or self._get(offset + _NUMBER) < 0:
                     return False
-            elif polled.timed:
-                at = self._get(offset + _START) + int(polled.work._get_duration() * 1e6)
             self.done(offset, polled.seq, at)
         except Exception as error:  # an aborted communicator, a closed stream: the row stays as it is
             if raised_by_handler(error):

@@ -1,7 +1,5 @@
 """The clock of one CUDA device: events from a bounded stock, recorded on the job's threads and read on the agent's.
 
-Cuda has the few calls of torch.cuda and of the driver that this takes.
-
 CUDA reports the time between two events in float32 milliseconds.  So an anchor is recorded every quarter of a second,
 and the events after it are timed from it: their error is then some 30 ns at most.
 Invariant: nothing waits for the device, or creates a context on one that the job does not use.  If the stock has no
@@ -10,53 +8,21 @@ event, or the device has not reached an event, the time is unknown.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
-from functools import partial
 from time import perf_counter_ns, sleep
 from typing import Any
 
 from ....streams import MARK
 from ...storage.rows import Stream
+from ..cuda import Cuda
 
 _ANCHOR_NS = 250_000_000
 _MAX_ANCHOR_DISTANCE_NS = 8_000_000_000  # between two anchors: beyond this the float32 error exceeds 0.5 µs
 _BATCH_ROWS = 32  # rows between two pauses: they hold the GIL for some 0.2 ms
 _PAUSE_S = 0.0002
 _MAX_ROWS = 4096  # rows that one call of resolve() writes
-_DRIVER = "libcuda.so.1"
-_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 Begun = tuple["DeviceClock", "Anchor", Any, int]  # clock, anchor, event, bytes allocated at the begin
-
-
-class Cuda:
-    """The functions, looked up once.  Raises LookupError where device times cannot be taken safely."""
-
-    def __init__(self) -> None:
-        torch: Any = sys.modules["torch"]
-        if torch.version.hip:  # there, querying an event always breaks the captures of other threads
-            raise LookupError("not on ROCm")
-        self.event = partial(torch.cuda.Event, enable_timing=True)
-        self.stream = torch.cuda.current_stream
-        self.is_capturing = torch.cuda.is_current_stream_capturing
-        self.current_device = torch._C._cuda_getDevice
-        self.memory = torch._C._cuda_memoryStats
-        self._set_device = torch._C._cuda_setDevice
-
-    def enter(self, index: int) -> None:
-        """Prepare one of the agent's threads to query or drop events of a device.
-
-        The device is set first, because a CUDA call on a thread without one creates a context on device 0.  Then the
-        driver ignores the thread's calls, until it ends, for the captures of other threads: otherwise its queries would
-        break a capture under way.
-        """
-        self._set_device(index)
-        ctypes: Any = sys.modules["ctypes"]
-        mode = ctypes.c_int(_THREAD_LOCAL)
-        failed = ctypes.CDLL(_DRIVER).cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-        if failed:
-            raise OSError(f"cuThreadExchangeStreamCaptureMode: CUDA error {failed}")
 
 
 class Anchor:

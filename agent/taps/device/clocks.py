@@ -16,9 +16,10 @@ from typing import Any
 from ....streams import OPTIMIZER
 from ...names.modules import Modules
 from ...storage.rows import Stream
+from ..cuda import Cuda
 from ..modules.autograd_nodes import tensors_in
 from ..tap import ReportFault
-from .clock import Begun, Cuda, DeviceClock
+from .clock import Begun, DeviceClock
 
 EVENTS = 8192  # on all devices together: enough for some ten steps of a model with 150 modules
 _AT_ONCE = 512  # events created without a pause

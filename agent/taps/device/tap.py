@@ -12,12 +12,12 @@ from collections.abc import Callable
 from ....streams import DEVICE, MARKS, RETENTION_BYTES, SAMPLED, SPANS, STREAMS
 from ...storage.rows import Stream
 from ...torch_state import cuda_is_in_use
+from ..cuda import Cuda
 from ..modules.forward import Forward
 from ..optimizer import OptimizerStep
 from ..tap import Tap, TapContext
 from ..untested_devices import why_off
 from .calls import around_calls, around_steps, marks_on, passes_on
-from .clock import Cuda
 from .clocks import DeviceClocks
 
 

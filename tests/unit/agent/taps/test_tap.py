@@ -65,7 +65,7 @@ def test_what_a_signal_handler_raises_in_a_hook_reaches_the_job_and_is_no_fault(
 
 def test_what_a_signal_handler_raises_while_a_work_is_polled_reaches_the_job() -> None:
     works = Works(mmap(-1, 4096))
-    works.poll_later(0, 0, SimpleNamespace(is_completed=preempt), False, False, False)
+    works.poll_later(0, 0, SimpleNamespace(is_completed=preempt), False, False)
     with preempting(), pytest.raises(Preempted):
         works.poll()
 

@@ -1,0 +1,255 @@
+"""When operations end on the streams of a device: by events of ours, so that nothing of the job's is held for it.
+
+The kernels of the tap of collectives and its waits call this for backends that time their operations (NCCL).
+
+A Work holds the tensors of its operation, and whoever keeps it keeps a model's activations.  So an event is recorded in
+front of each operation, and another one where its end can be seen:
+    no Work         it ran on the current stream: behind it
+    coalesced       all of a group end together, with the Work of the group
+    a Work          on the stream that waits for it, in front of the wait and behind it.  If that stream stood still
+                    there, the operation ended with it.  If it did not, the operation had ended at a time unknown,
+                    unless the Work says, just before the wait, that it is complete and how long it took
+A Work is kept until then only where the job keeps it, too: where torch's C++ waits for it (DDP's reducer, functional
+collectives), or as long as a reference of Python's to it is left.
+Invariant: in a capture, and on the job's threads while one may be under way, nothing is recorded or queried.
+"""
+
+from __future__ import annotations
+
+from _thread import get_ident
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from sys import getrefcount
+from typing import Any
+
+from ....streams import CAPTURED, END_UNKNOWN
+from ..cuda import Cuda
+from .works import Works
+
+_EVENTS = 1024
+_MOST = 512  # operations that are followed at once
+_STOOD_NS = 4_000  # a stream that stood still for less may not have done so at all
+_OURS = 2  # references to a Work that nobody else refers to: of its _Operation, and of the call that counts them
+
+Row = tuple[int, int]  # its offset in the ring, and its seq
+
+
+@dataclass(slots=True, eq=False)
+class _Operation:
+    """One, or a coalesced group.  first: the event in front of it; work: as long as it is kept."""
+
+    index: int  # of the device
+    rows: list[Row]
+    first: Any
+    work: Any = None
+    in_cpp: bool = False  # C++ keeps the Work until it waits for it
+    pointer: int = 0  # of the tensor by which a functional collective is waited for
+    before: Any = None
+    last: Any = None
+
+
+class DeviceWorks:
+    """begin(), issued(), and what a group or a wait begins and ends with run on the job's threads, resolve() on the
+    agent's.
+
+    kept: operations with a Work, by its id; empty where no operation runs on a device.
+    """
+
+    def __init__(self, works: Works) -> None:
+        self.kept: dict[int, _Operation] = {}
+        self._works = works
+        self._cuda: Cuda | None = None
+        self._tried = False
+        self._stock: deque[Any] = deque()
+        self._pending: deque[_Operation] = deque()
+        self._coalescing: dict[int, list[_Operation]] = {}  # by thread
+
+    def _opened(self) -> Cuda | None:
+        """At the first operation; None where times cannot be taken safely."""
+        if not self._tried:
+            self._tried = True
+            with suppress(LookupError):
+                self._cuda = Cuda()
+                self.fill()
+        return self._cuda
+
+    # ---- on the job's threads
+
+    def begin(self, index: int, row: Row, in_cpp: bool, pointer: int) -> _Operation | None:
+        """It is about to be issued; None: into a graph."""
+        if self.kept:
+            self._let_go_of_dropped()
+        cuda = self._opened()
+        if cuda is not None and cuda.is_capturing():
+            return None
+        group = self._coalescing.get(get_ident())
+        first = None if group else self._record(index)
+        return _Operation(index, [row], first, None, in_cpp, pointer)
+
+    def issued(self, operation: _Operation | None, row: Row, work: Any) -> None:
+        if operation is None:
+            self._ended(row, CAPTURED)
+            return
+        group = self._coalescing.get(get_ident())
+        if group is not None:
+            group.append(operation)
+            return
+        self._follow(operation, work)
+
+    def coalesce(self) -> None:
+        """Operations of this thread form a group from now on."""
+        self._coalescing[get_ident()] = []
+
+    def coalesced(self, work: Any) -> None:
+        """The group ends here, with this Work, or None."""
+        group = self._coalescing.pop(get_ident(), None)
+        if group:
+            whole = group[0]
+            whole.rows = [row for each in group for row in each.rows]
+            if self._cuda is not None and self._cuda.is_capturing():
+                self._unknown(whole)
+            else:
+                self._follow(whole, work)
+
+    def before_wait(self, work: Any) -> _Operation | None:
+        """A thread is about to have its current stream wait for this Work."""
+        operation = self.kept.pop(id(work), None)
+        return None if operation is None else self._before(operation)
+
+    def before_wait_for(self, pointer: int) -> _Operation | None:
+        """Likewise, for the functional collective of this tensor."""
+        for key, operation in list(self.kept.items()):
+            if operation.pointer == pointer and self.kept.pop(key, None) is not None:
+                return self._before(operation)
+        return None
+
+    def behind_wait(self, operation: _Operation) -> None:
+        operation.last = self._record(operation.index)
+        self._pend(operation)
+
+    def _before(self, operation: _Operation) -> _Operation | None:
+        work, operation.work = operation.work, None
+        cuda = self._cuda
+        if cuda is None or cuda.is_capturing():
+            self._unknown(operation)
+        elif cuda.aside(work.is_completed):
+            self._took(operation, work)
+        elif operation.first is not None:
+            operation.before = self._record(operation.index)
+            return operation
+        else:
+            self._unknown(operation)
+        return None
+
+    def _follow(self, operation: _Operation, work: Any) -> None:
+        if work is None or self._cuda is None:
+            operation.last = self._record(operation.index)
+            self._pend(operation)
+            return
+        while len(self.kept) >= _MOST:
+            self._let_go(next(iter(self.kept)))
+        operation.work = work
+        self.kept[id(work)] = operation
+
+    def _pend(self, operation: _Operation) -> None:
+        if operation.first is None or operation.last is None or len(self._pending) >= _MOST:
+            self._unknown(operation)
+        else:
+            self._pending.append(operation)
+
+    def _record(self, index: int) -> Any:
+        """An event, recorded on the current stream of the device; None if the stock is empty."""
+        try:
+            event = self._stock.pop()
+        except IndexError:
+            return None
+        assert self._cuda is not None  # the stock would be empty
+        event.record(self._cuda.stream(index))
+        return event
+
+    def _let_go_of_dropped(self) -> None:
+        for key, each in list(self.kept.items()):
+            if not each.in_cpp and getrefcount(each.work) == _OURS:
+                self._let_go(key)
+
+    def _let_go(self, key: int) -> None:
+        operation = self.kept.pop(key, None)
+        if operation is not None:
+            operation.work = None
+            self._unknown(operation)
+
+    def _unknown(self, operation: _Operation) -> None:
+        for row in operation.rows:
+            self._ended(row, END_UNKNOWN)
+        self._give_back(operation)
+
+    def _took(self, operation: _Operation, work: Any) -> None:
+        """It is complete, and its own events say how long it took."""
+        self._last(operation, int(work._get_duration() * 1e6))
+        self._give_back(operation)
+
+    def _last(self, operation: _Operation, duration_ns: int) -> None:
+        for offset, seq in operation.rows:
+            self._works.took(offset, seq, duration_ns)
+
+    def _ended(self, row: Row, flag: int) -> None:
+        self._works.unseen(*row, flag)
+
+    def _give_back(self, operation: _Operation) -> None:
+        self._stock.extend(event for event in (operation.first, operation.before, operation.last) if event is not None)
+
+    # ---- on the agent's thread
+
+    def resolve(self) -> None:
+        """Write the ends of what has ended."""
+        cuda = self._cuda
+        if cuda is None:
+            return
+        entered = -1
+        for _ in range(len(self._pending)):
+            operation = self._pending.popleft()
+            if operation.index != entered:
+                cuda.enter(entered := operation.index)
+            if not operation.last.query():
+                self._pending.append(operation)
+                continue
+            if operation.before is not None and _elapsed_ns(operation.before, operation.last) < _STOOD_NS:
+                self._unknown(operation)
+                continue
+            self._last(operation, _elapsed_ns(operation.first, operation.last))
+            self._give_back(operation)
+        self._let_go_of_dropped()
+        for key, operation in list(self.kept.items()):
+            work = operation.work
+            if work is None:  # a thread waits for it just now
+                continue
+            if operation.index != entered:
+                cuda.enter(entered := operation.index)
+            if work.is_completed() and self.kept.pop(key, None) is not None:
+                self._took(operation, work)
+        self.fill()
+
+    def fill(self) -> None:
+        assert self._cuda is not None
+        made = 3 * (len(self._pending) + len(self.kept)) + len(self._stock)
+        self._stock.extend(self._cuda.event() for _ in range(_EVENTS - made))
+
+    def forget(self) -> None:
+        """Drop all Works and events."""
+        with suppress(RuntimeError):
+            self.kept.clear()
+        self._pending.clear()
+        self._coalescing.clear()
+        self._stock.clear()
+
+    def keep(self) -> list[Any]:
+        """What must never be freed in a forked child, which forgets it."""
+        held = [self.kept, self._pending, self._coalescing, self._stock]
+        self.kept, self._pending, self._coalescing, self._stock = {}, deque(), {}, deque()
+        return held
+
+
+def _elapsed_ns(first: Any, last: Any) -> int:
+    milliseconds: float = first.elapsed_time(last)
+    return round(milliseconds * 1e6)

@@ -1,0 +1,56 @@
+"""The few calls of torch.cuda and of the driver that take times on a device.
+
+The taps on devices and on collectives make one each once the job uses CUDA.
+Invariant: none of them waits for the device, or creates a context on one that the job does not use.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+_DRIVER = "libcuda.so.1"
+_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+
+
+class Cuda:
+    """The functions, looked up once.  Raises LookupError where device times cannot be taken safely."""
+
+    def __init__(self) -> None:
+        torch: Any = sys.modules["torch"]
+        if torch.version.hip:  # there, querying an event always breaks the captures of other threads
+            raise LookupError("not on ROCm")
+        self.event = partial(torch.cuda.Event, enable_timing=True)
+        self.stream = torch.cuda.current_stream
+        self.is_capturing = torch.cuda.is_current_stream_capturing
+        self.current_device = torch._C._cuda_getDevice
+        self.memory = torch._C._cuda_memoryStats
+        self._set_device = torch._C._cuda_setDevice
+        self._ctypes: Any = sys.modules["ctypes"]
+        self._exchange = self._ctypes.CDLL(_DRIVER).cuThreadExchangeStreamCaptureMode
+
+    def enter(self, index: int) -> None:
+        """Prepare one of the agent's threads to query or drop events of a device.
+
+        The device is set first, because a CUDA call on a thread without one creates a context on device 0.  Then the
+        driver ignores the thread's calls, until it ends, for the captures of other threads: otherwise its queries would
+        break a capture under way.
+        """
+        self._set_device(index)
+        self._set_mode(self._ctypes.c_int(_THREAD_LOCAL))
+
+    def aside(self, query: Callable[[], bool]) -> bool:
+        """What it says; on a thread of the job, whose calls the driver ignores meanwhile for the captures of others."""
+        mode = self._ctypes.c_int(_THREAD_LOCAL)
+        self._set_mode(mode)
+        try:
+            return query()
+        finally:
+            self._set_mode(mode)
+
+    def _set_mode(self, mode: Any) -> None:
+        """mode: a c_int, which gets the one before."""
+        if failed := self._exchange(self._ctypes.byref(mode)):
+            raise OSError(f"cuThreadExchangeStreamCaptureMode: CUDA error {failed}")
