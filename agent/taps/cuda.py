@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 _DRIVER = "libcuda.so.1"
+_NOT_READY = 600  # cudaErrorNotReady
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
@@ -30,6 +31,7 @@ class Cuda:
         self._set_device = torch._C._cuda_setDevice
         self._ctypes: Any = sys.modules["ctypes"]
         self._exchange = self._ctypes.CDLL(_DRIVER).cuThreadExchangeStreamCaptureMode
+        self._reached, self._elapsed = _of_runtime(self._ctypes)
 
     def enter(self, index: int) -> None:
         """Prepare one of the agent's threads to query or drop events of a device.
@@ -40,6 +42,18 @@ class Cuda:
         """
         self._set_device(index)
         self._set_mode(self._ctypes.c_int(_THREAD_LOCAL))
+
+    def reached(self, event: Any) -> bool:
+        """Whether the device has come to it.  On the agent's threads, without the GIL where the runtime can be called:
+        the driver may have it wait for as long as a kernel of the job runs."""
+        return event.query() if self._reached is None else self._reached(event.cuda_event)
+
+    def elapsed_ns(self, first: Any, last: Any) -> int:
+        """Of two events that were reached.  Likewise."""
+        if self._elapsed is None:
+            milliseconds: float = first.elapsed_time(last)
+            return round(milliseconds * 1e6)
+        return self._elapsed(first.cuda_event, last.cuda_event)
 
     def aside(self, query: Callable[[], bool]) -> bool:
         """What it says; on a thread of the job, whose calls the driver ignores meanwhile for the captures of others."""
@@ -54,3 +68,32 @@ class Cuda:
         """mode: a c_int, which gets the one before."""
         if failed := self._exchange(self._ctypes.byref(mode)):
             raise OSError(f"cuThreadExchangeStreamCaptureMode: CUDA error {failed}")
+
+
+def _of_runtime(ctypes: Any) -> tuple[Callable[[int], bool] | None, Callable[[int, int], int] | None]:
+    """reached() and elapsed_ns() of handles, by the CUDA runtime that torch has loaded; (None, None): it is part of
+    torch, which does not show it."""
+    runtime = ctypes.CDLL(None)  # its functions are called without the GIL
+    try:
+        query, elapsed, clear = runtime.cudaEventQuery, runtime.cudaEventElapsedTime, runtime.cudaGetLastError
+    except AttributeError:
+        return None, None
+    query.argtypes = [ctypes.c_void_p]
+    elapsed.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+
+    def reached(event: int) -> bool:
+        error = query(event)
+        if error == _NOT_READY:
+            clear()
+        elif error:
+            raise OSError(f"cudaEventQuery: CUDA error {error}")
+        return not error
+
+    def elapsed_ns(first: int, last: int) -> int:
+        told = ctypes.c_float()
+        if error := elapsed(ctypes.byref(told), first, last):
+            raise OSError(f"cudaEventElapsedTime: CUDA error {error}")
+        milliseconds: float = told.value
+        return round(milliseconds * 1e6)
+
+    return reached, elapsed_ns

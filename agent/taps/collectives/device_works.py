@@ -211,13 +211,13 @@ class DeviceWorks:
             operation = self._pending.popleft()
             if operation.index != entered:
                 cuda.enter(entered := operation.index)
-            if not operation.last.query():
+            if not cuda.reached(operation.last):
                 self._pending.append(operation)
                 continue
-            if operation.before is not None and _elapsed_ns(operation.before, operation.last) < _STOOD_NS:
+            if operation.before is not None and cuda.elapsed_ns(operation.before, operation.last) < _STOOD_NS:
                 self._unknown(operation)
                 continue
-            self._last(operation, _elapsed_ns(operation.first, operation.last))
+            self._last(operation, cuda.elapsed_ns(operation.first, operation.last))
             self._give_back(operation)
         self._let_go_of_dropped()
         for key, operation in list(self.kept.items()):
@@ -248,8 +248,3 @@ class DeviceWorks:
         held = [self.kept, self._pending, self._coalescing, self._stock]
         self.kept, self._pending, self._coalescing, self._stock = {}, deque(), {}, deque()
         return held
-
-
-def _elapsed_ns(first: Any, last: Any) -> int:
-    milliseconds: float = first.elapsed_time(last)
-    return round(milliseconds * 1e6)

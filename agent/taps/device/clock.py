@@ -33,20 +33,20 @@ class Anchor:
         self.before = before if before is not None and host_ns - before.host_ns < _MAX_ANCHOR_DISTANCE_NS else None
         self.base_ns: int | None = None
 
-    def settle(self) -> int | None:
+    def settle(self, cuda: Cuda) -> int | None:
         """Its time; None if the device has not reached it yet.  The first anchor takes the host's time."""
         chain = [self]
         while (before := chain[-1].before) is not None and chain[-1].base_ns is None:
             chain.append(before)
         for anchor in reversed(chain):
             if anchor.base_ns is None:
-                if not anchor.event.query():
+                if not cuda.reached(anchor.event):
                     return None
                 before = anchor.before
                 if before is None or before.base_ns is None:
                     anchor.base_ns = anchor.host_ns
                 else:
-                    anchor.base_ns = before.base_ns + _elapsed_ns(before.event, anchor.event)
+                    anchor.base_ns = before.base_ns + cuda.elapsed_ns(before.event, anchor.event)
                 anchor.before = None
         return self.base_ns
 
@@ -143,13 +143,13 @@ class DeviceClock:
             anchor, first, last, row = self._waiting[0]
         except IndexError:
             return False
-        if not (last.query() and first.query()):
+        if not (self._cuda.reached(last) and self._cuda.reached(first)):
             return False
-        base_ns = anchor.settle()
+        base_ns = anchor.settle(self._cuda)
         if base_ns is None:
             return False
-        start_ns = base_ns + _elapsed_ns(anchor.event, first)
-        end_ns = start_ns if last is first else base_ns + _elapsed_ns(anchor.event, last)
+        start_ns = base_ns + self._cuda.elapsed_ns(anchor.event, first)
+        end_ns = start_ns if last is first else base_ns + self._cuda.elapsed_ns(anchor.event, last)
         self._rows.append(start_ns, end_ns, *row)
         self._waiting.popleft()
         self._spare.extend({first, last})
@@ -162,8 +162,3 @@ class DeviceClock:
         self._anchor = None
         self._waiting.clear()
         self._spare.clear()
-
-
-def _elapsed_ns(first: Any, last: Any) -> int:
-    milliseconds: float = first.elapsed_time(last)
-    return round(milliseconds * 1e6)

@@ -1,7 +1,9 @@
-"""Trainings over NCCL on the played runtime: target of tests.  `training.py KIND STEPS [--sleep SECONDS]`
+"""Trainings over NCCL on the played runtime: target of tests.
 
-Says `ready` after the third step, and at the end one line: final RANK LOSSES PEAK, a hash of the losses and the peak of
-device memory in bytes.  RANK and WORLD_SIZE are those of the launcher, alone it is a world of one.
+`training.py KIND STEPS [--sleep SECONDS] [--until FILE]`: it makes so many steps, or goes on until FILE is there.
+Says `ready` after the third step and `made STEPS` after so many, and at the end one line: final RANK LOSSES PEAK, a
+hash of the losses of the first STEPS and the peak of device memory in bytes.  RANK and WORLD_SIZE are those of the
+launcher, alone it is a world of one.
 """
 
 import argparse
@@ -167,11 +169,22 @@ def forks(device):
 KINDS = {each.__name__: each for each in (ddp, fsdp2, tensor_parallel, pipeline, operations, captures, mixed, forks)}
 
 
+def is_over(rank, number, file):
+    """All ranks end after the same step: rank 0 says which."""
+    if file is None:
+        return True
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.set(f"after {number}", "over" if os.path.exists(file) else "on")
+    return store.get(f"after {number}") == b"over"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("steps", type=int)
     parser.add_argument("--sleep", type=float, default=0.01)
+    parser.add_argument("--until", metavar="FILE")
     args = parser.parse_args()
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
         os.environ.setdefault(name, value)
@@ -181,13 +194,17 @@ def main():
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")
     step, losses = KINDS[args.kind](device), []
-    for number in range(args.steps):
+    for number in itertools.count(1):
         losses.append(step())
         time.sleep(args.sleep)
-        if number == 2:
+        if number == 3:
             print(f"ready {os.getpid()}", flush=True)
+        if number == args.steps:
+            print(f"made {number}", flush=True)
+        if number >= args.steps and is_over(rank, number, args.until):
+            break
     torch.cuda.synchronize()
-    digest = hashlib.sha256(repr([loss.item() for loss in losses]).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr([loss.item() for loss in losses[: args.steps]]).encode()).hexdigest()[:16]
     print("final", rank, digest, torch.cuda.max_memory_allocated(device), flush=True)
     dist.destroy_process_group()
 

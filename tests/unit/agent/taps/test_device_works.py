@@ -37,6 +37,13 @@ class Device:
 
     def enter(self, index: int) -> None: ...
 
+    def reached(self, event: Event) -> bool:
+        self.queries += 1
+        return event.at_ms <= self.reached_ms
+
+    def elapsed_ns(self, first: Event, last: Event) -> int:
+        return round((last.at_ms - first.at_ms) * MS)
+
     def aside(self, query: Any) -> bool:
         return bool(query())
 
@@ -48,13 +55,6 @@ class Event:
     def record(self, stream: Device) -> None:
         assert not self._device.capturing
         self.at_ms = stream.stream_ms
-
-    def query(self) -> bool:
-        self._device.queries += 1
-        return self.at_ms <= self._device.reached_ms
-
-    def elapsed_time(self, other: Event) -> float:
-        return other.at_ms - self.at_ms
 
 
 class Work:
