@@ -17,7 +17,7 @@ from target import Probe
 STEPS = os.environ.get("STEPS", "100")
 KINDS = ["ddp", "fsdp2", "tensor_parallel", "pipeline", "operations", "captures", "mixed", "forks"]
 # No kernel runs, so a loss is whatever lay in memory; that of these kinds depends on when operations of others end.
-CHANCE = {"fsdp2", "operations"}
+CHANCE = {"ddp", "fsdp2", "operations"}
 HELD = 1.02  # peaks differ by as much between two runs alone, with the moment when operations end
 GUARDED = {"captures", "forks", "operations"}  # also run as it is without the variable, on two ranks
 ENDS = """SELECT state, COUNT(*) AS n, MIN(duration_ms) AS least_ms, COUNT(*) - COUNT(duration_ms) AS untimed
@@ -67,3 +67,17 @@ def test_no_rule_is_broken_and_the_peak_and_the_losses_stay(
         assert kind in CHANCE or seen.losses == own.losses
     assert [each for each in alone.broken() if each.rule != "context"] == []
     assert [each for each in watched.broken() if each.rule != "context" or each.is_ours] == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["fsdp2", "tensor_parallel", "pipeline"])
+def test_the_peak_is_that_of_the_job_alone_to_the_byte(play: Play, probe: Probe, tmp_path: Path, kind: str) -> None:
+    """Where operations end at once, so that the peak does not depend on when they do."""
+    words, over = (kind, "40", "--sleep", "0.02"), tmp_path / "over"
+    at_once = {"PLAYED_KERNEL_NS": "0", "PLAYED_COMM_NS": "0", "PROBE_UNTESTED_CUDA": "1"}
+    alone = play("training.py", *words, ranks=2, **at_once)
+    watched = play("training.py", *words, "--until", str(over), ranks=2, **at_once)
+    probe("attach", watched.target.pid)
+    until(lambda: ends(watched, probe).get("done", {"n": 0})["n"] > 100, 60)
+    over.touch()
+    assert [each.peak_bytes for each in watched.final(2)] == [each.peak_bytes for each in alone.final(2)]
