@@ -69,7 +69,7 @@ class DeviceWorks:
         """At the first operation; None where times cannot be taken safely."""
         if not self._tried:
             self._tried = True
-            with suppress(LookupError):
+            with suppress(LookupError, OSError, AttributeError):
                 self._cuda = Cuda()
                 self.fill()
         return self._cuda
