@@ -23,7 +23,7 @@ from typing import IO
 
 TARGETS = Path(__file__).parent / "targets"
 LAUNCHER = TARGETS / "launcher.py"
-READ_LATE = {"TMPDIR", "TORCH_FR_BUFFER_SIZE"}  # variables that nothing reads while torch is imported
+READ_LATE = ("TMPDIR", "TORCH_FR_BUFFER_SIZE", "PROBE_", "PLAYED_")  # nothing reads these while torch is imported
 
 
 class Forked:
@@ -59,10 +59,10 @@ class Forked:
 
 
 class ForkServer:
-    """The tests' end of fork_server.py.  Any thread may use it."""
+    """The tests' end of fork_server.py.  Any thread may use it.  env: what is read while torch is imported."""
 
-    def __init__(self, python: str) -> None:
-        self._python = python
+    def __init__(self, python: str, env: Mapping[str, str] | None = None) -> None:
+        self._python, self._env = python, {"OMP_NUM_THREADS": "1", **(env or {})}
         self._lock = threading.Lock()
         self._statuses = dict[int, int]()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -70,13 +70,13 @@ class ForkServer:
             command = [python, str(TARGETS / "fork_server.py"), str(theirs.fileno())]
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, **self._env},
             )  # fmt: skip
 
     def can_start(self, command: Sequence[str], env: Mapping[str, str]) -> bool:
         python, script = _rank_command(command)[:2]
-        prepared = env.keys() <= READ_LATE and python == self._python and script.endswith(".py")
-        return prepared and "import fast_import" in Path(script).read_text()
+        late = all(name.startswith(READ_LATE) or self._env.get(name) == value for name, value in env.items())
+        return late and python == self._python and script.endswith(".py") and _imports_at_once(Path(script))
 
     def start(self, command: Sequence[str], env: Mapping[str, str], output: IO[bytes]) -> Forked:
         ranks = _rank_command(command)
@@ -119,3 +119,7 @@ class ForkServer:
 def _rank_command(command: Sequence[str]) -> list[str]:
     """That of each rank, where the command is the launcher's."""
     return [command[0], *command[3:]] if command[1] == str(LAUNCHER) else list(command)
+
+
+def _imports_at_once(script: Path) -> bool:
+    return "import fast_import" in script.read_text()

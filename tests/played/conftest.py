@@ -7,12 +7,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked import ForkServer
 from played import Play, Played
 
-from target import Start
+from target import PYTHON, Start
 
 HERE = Path(__file__).parent
 LIBRARIES = Path(sys.prefix) / "played"  # where make puts them
+
+
+PLAYED = {
+    "LD_PRELOAD": str(LIBRARIES / "libplayed.so"),
+    "LD_LIBRARY_PATH": str(LIBRARIES),
+    "TORCH_CUDA_NO_WARN": "1",
+}
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Starts jobs on the played runtime."""
+    server = ForkServer(PYTHON, PLAYED)
+    yield server
+    server.close()
 
 
 @pytest.fixture
@@ -23,14 +39,7 @@ def play(start: Start, tmp_path: Path) -> Iterator[Play]:
     def play(script: str, *args: str, ranks: int = 1, ready: str = "ready", **settings: str) -> Played:
         folder = tmp_path / f"played{len(made)}"
         folder.mkdir()
-        env = {
-            "LD_PRELOAD": str(LIBRARIES / "libplayed.so"),
-            "LD_LIBRARY_PATH": str(LIBRARIES),
-            "PLAYED_WORLD": str(folder),
-            "PLAYED_LOG": str(folder),
-            "TORCH_CUDA_NO_WARN": "1",
-            **settings,
-        }
+        env = {**PLAYED, "PLAYED_WORLD": str(folder), "PLAYED_LOG": str(folder), **settings}
         made.append(Played(start(HERE / "jobs" / script, *args, ranks=ranks, ready=ready, env=env), folder))
         return made[-1]
 

@@ -10,8 +10,13 @@ import argparse
 import hashlib
 import itertools
 import os
+import sys
 import time
+from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2] / "targets"))
+
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -171,13 +176,18 @@ KINDS = {each.__name__: each for each in (ddp, fsdp2, tensor_parallel, pipeline,
 
 
 def is_over(rank, number, file):
-    """All ranks end after the same step: rank 0 says which."""
+    """All ranks end after the same step: rank 0 says which, and keeps the store until all have heard it."""
     if file is None:
         return True
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
         store.set(f"after {number}", "over" if os.path.exists(file) else "on")
-    return store.get(f"after {number}") == b"over"
+    is_over = store.get(f"after {number}") == b"over"
+    if is_over:
+        store.add("heard", 1)
+        while rank == 0 and store.add("heard", 0) < dist.get_world_size():
+            time.sleep(0.01)
+    return is_over
 
 
 def main():

@@ -22,8 +22,7 @@
 
 namespace played {
 
-static const ns comm_ns = setting("PLAYED_COMM_NS", 300000);
-static const size_t ROOM = setting("PLAYED_ROOM_KB", 1024) << 10;
+static const Setting comm_ns{"PLAYED_COMM_NS", 300000}, ROOM{"PLAYED_ROOM_KB", 1024, 10};
 static const int SLOTS = 64;
 static ncclResult_t planted = ncclSuccess;
 
@@ -108,7 +107,7 @@ struct Operation : Meeting {
         Slot &slot = place.slot(number);
         if (!came) {
             if (slot.turn != number / SLOTS) return UNKNOWN;
-            if (call.in) memcpy(place.room(number, rank), call.in, std::min(call.size_in, ROOM));
+            if (call.in) memcpy(place.room(number, rank), call.in, std::min<size_t>(call.size_in, ROOM));
             slot.started[rank] = start;
             ++slot.arrived;
             came = true;
@@ -159,7 +158,7 @@ static ncclResult_t launch_group() {
 
 static ncclResult_t operate(const Call &call, cudaStream_t on) {
     if (enter("nccl")) return ncclUnhandledCudaError;
-    if (call.size_in > ROOM) report("room", "nccl", std::to_string(call.size_in) + " bytes: set PLAYED_ROOM_KB");
+    if (call.size_in > (size_t)ROOM) report("room", "nccl", std::to_string(call.size_in) + " bytes: set PLAYED_ROOM_KB");
     group[on].push_back(call);
     return depth ? ncclSuccess : launch_group();
 }
@@ -308,5 +307,5 @@ NCCL ncclSend(const void *in, size_t count, ncclDataType_t type, int to, ncclCom
 }
 NCCL ncclRecv(void *out, size_t count, ncclDataType_t type, int from, ncclComm_t comm, cudaStream_t on) {
     size_t size = count * size_of(type);
-    return operate({comm, from, comm->rank, true, nullptr, size, [=](auto room) { memcpy(out, room(0), std::min(size, ROOM)); }}, on);
+    return operate({comm, from, comm->rank, true, nullptr, size, [=](auto room) { memcpy(out, room(0), std::min<size_t>(size, ROOM)); }}, on);
 }

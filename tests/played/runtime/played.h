@@ -20,7 +20,14 @@ namespace played {
 // ---- report.cpp: what was done against the rules, by which thread, in which Python frames
 
 long tid();
-long setting(const char *name, long otherwise);  // of the environment
+struct Setting {  // of the environment, read at its first use: a job may be a fork of what has loaded this
+    const char *name;
+    long otherwise;
+    int shift = 0;
+    mutable long value = 0;
+    mutable bool is_read = false;
+    operator long() const;
+};
 void report(const char *rule, const char *call, const std::string &what);
 void count(const char *call);  // one call into the runtime by this thread
 
@@ -78,8 +85,7 @@ void hang(Stream &stream);        // a kernel that never ends
 
 // ---- runtime.cpp: devices, contexts, errors
 
-extern const int devices;
-extern const ns kernel_ns;
+extern const Setting devices, kernel_ns;
 extern thread_local int current;
 cudaError_t failed(cudaError_t error);         // for cudaGetLastError
 cudaError_t enter(const char *call);           // a call that needs a context: not allowed in a forked child

@@ -28,9 +28,13 @@ ns now() {
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-long setting(const char *name, long otherwise) {
-    const char *text = getenv(name);
-    return text && *text ? atol(text) : otherwise;
+Setting::operator long() const {
+    if (!is_read) {
+        const char *text = getenv(name);
+        value = (text && *text ? atol(text) : otherwise) << shift;
+        is_read = true;
+    }
+    return value;
 }
 
 static std::string quoted(const std::string &text) {
@@ -96,7 +100,7 @@ void report(const char *rule, const char *call, const std::string &what) {
 }
 
 void count(const char *call) {
-    static const bool wanted = setting("PLAYED_COUNT", 0);
+    static const Setting wanted{"PLAYED_COUNT", 0};
     if (!wanted) return;
     if (!own_counts) {
         own_counts = new std::map<std::string, long>;

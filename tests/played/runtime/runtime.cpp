@@ -18,10 +18,8 @@
 
 namespace played {
 
-const int devices = setting("PLAYED_DEVICES", 2);
-const ns kernel_ns = setting("PLAYED_KERNEL_NS", 20000);
-static const size_t memory = setting("PLAYED_MEMORY_MB", 80L << 10) << 20;
-static const bool context_lock = setting("PLAYED_CONTEXT_LOCK", 0);
+const Setting devices{"PLAYED_DEVICES", 2}, kernel_ns{"PLAYED_KERNEL_NS", 20000};
+static const Setting memory{"PLAYED_MEMORY_MB", 80L << 10, 20}, context_lock{"PLAYED_CONTEXT_LOCK", 0};
 thread_local int current = 0;
 static thread_local bool chosen = false;
 static thread_local cudaError_t last = cudaSuccess;
@@ -109,7 +107,7 @@ static cudaError_t allocate(const char *call, void **out, size_t size) {
     if (cudaError_t error = enter(call)) return error;
     if (cudaError_t error = unsafe(call)) return error;
     std::lock_guard<std::recursive_mutex> lock(all);
-    if (used[current] + size > memory) return failed(cudaErrorMemoryAllocation);
+    if (used[current] + size > (size_t)memory) return failed(cudaErrorMemoryAllocation);
     *out = mmap(nullptr, std::max<size_t>(size, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (*out == MAP_FAILED) return failed(cudaErrorMemoryAllocation);
     allocated[*out] = {size, current};
