@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+Answer = TypeVar("Answer")
 
 _DRIVER = "libcuda.so.1"
 _NOT_READY = 600  # cudaErrorNotReady
@@ -55,8 +57,8 @@ class Cuda:
             return round(milliseconds * 1e6)
         return self._elapsed(first.cuda_event, last.cuda_event)
 
-    def aside(self, query: Callable[[], bool]) -> bool:
-        """What it says; on a thread of the job, whose calls the driver ignores meanwhile for the captures of others."""
+    def aside(self, query: Callable[[], Answer]) -> Answer:
+        """What it returns.  On a thread of the job, whose calls break no captures of other threads meanwhile."""
         mode = self._ctypes.c_int(_THREAD_LOCAL)
         self._set_mode(mode)
         try:

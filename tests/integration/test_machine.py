@@ -40,13 +40,13 @@ def test_the_sample_matches_what_the_job_uses(job: Target, probe: Probe) -> None
     sql = "SELECT epoch_us(time) / 1e6 AS at, * EXCLUDE (time) FROM host.process_trace ORDER BY start_ns"
     found = until(lambda: found if len(found := rows(probe, job, sql)) >= SECONDS else None)
     lines = until(lambda: lines if (lines := said(job))[-1]["time"] > found[-1]["at"] else None)
-    inside = [line for line in lines if found[0]["at"] <= line["time"] <= found[-1]["at"]]
     cpu_s, read_mb = used(lines, found, "cpu"), used(lines, found, "read") / (1 << 20)
     whole = found[1:]  # the first has no rates
     assert total(found, "cpu_pct") == pytest.approx(100 * cpu_s, rel=0.15, abs=3 * SECONDS)
     assert total(found, "read_mb_s") == pytest.approx(read_mb, rel=0.2, abs=0.5 * SECONDS)
     assert all(256 < row["rss_mb"] < 400 for row in found)
-    assert {row["threads"] for row in whole} == {line["threads"] for line in inside}
+    for row in whole:  # the agent has one more for a moment where it answers, and a line may see it
+        assert row["threads"] in {line["threads"] for line in lines if abs(line["time"] - row["at"]) < 1}
     assert all(row["context_switches_s"] > 10 for row in whole)
     assert all(0 <= row["host_cpu_pct"] <= 100 and 0 < row["host_memory_used_pct"] < 100 for row in whole)
     assert all(row["gil_wait_us"] >= 0 for row in found)

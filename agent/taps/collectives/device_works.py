@@ -24,6 +24,7 @@ from sys import getrefcount
 from typing import Any
 
 from ....streams import CAPTURED, END_UNKNOWN
+from ...job_signals import raised_by_handler
 from ..cuda import Cuda
 from .works import Works
 
@@ -58,6 +59,8 @@ class DeviceWorks:
 
     def __init__(self, works: Works) -> None:
         self.kept: dict[int, _Operation] = {}
+        self._own: set[int] = set()  # those that only the job's own references keep
+        self._in_cpp: deque[int] = deque()  # the others, as they were issued
         self._works = works
         self._cuda: Cuda | None = None
         self._tried = False
@@ -76,13 +79,15 @@ class DeviceWorks:
 
     # ---- on the job's threads
 
-    def begin(self, index: int, row: Row, in_cpp: bool, pointer: int) -> _Operation | None:
+    def begin(self, index: int | None, row: Row, in_cpp: bool, pointer: int) -> _Operation | None:
         """It is about to be issued; None: into a graph."""
-        if self.kept:
+        if self._own:
             self._let_go_of_dropped()
         cuda = self._opened()
         if cuda is not None and cuda.is_capturing():
             return None
+        if index is None:
+            index = 0 if cuda is None else cuda.current_device()
         group = self._coalescing.get(get_ident())
         first = None if group else self._record(index)
         return _Operation(index, [row], first, None, in_cpp, pointer)
@@ -133,8 +138,8 @@ class DeviceWorks:
         cuda = self._cuda
         if cuda is None or cuda.is_capturing():
             self._unknown(operation)
-        elif cuda.aside(work.is_completed):
-            self._took(operation, work)
+        elif cuda.aside(lambda: self._is_over(operation, work)):
+            pass
         elif operation.first is not None:
             operation.before = self._record(operation.index)
             return operation
@@ -151,6 +156,20 @@ class DeviceWorks:
             self._let_go(next(iter(self.kept)))
         operation.work = work
         self.kept[id(work)] = operation
+        if operation.in_cpp:
+            self._cuda.aside(self._end_oldest)
+            self._in_cpp.append(id(work))
+        else:
+            self._own.add(id(work))
+
+    def _end_oldest(self) -> None:
+        """Write the ends of those that C++ waits for, up to the first that has not ended."""
+        while self._in_cpp:
+            operation = self.kept.get(key := self._in_cpp[0])
+            if operation is not None and not self._is_over(operation, operation.work):
+                return
+            self.kept.pop(key, None)
+            self._in_cpp.popleft()
 
     def _pend(self, operation: _Operation) -> None:
         if operation.first is None or operation.last is None or len(self._pending) >= _MOST:
@@ -169,8 +188,11 @@ class DeviceWorks:
         return event
 
     def _let_go_of_dropped(self) -> None:
-        for key, each in list(self.kept.items()):
-            if not each.in_cpp and getrefcount(each.work) == _OURS:
+        for key in list(self._own):
+            each = self.kept.get(key)
+            if each is None or each.in_cpp:  # a later Work has its id
+                self._own.discard(key)
+            elif getrefcount(each.work) == _OURS:
                 self._let_go(key)
 
     def _let_go(self, key: int) -> None:
@@ -184,10 +206,18 @@ class DeviceWorks:
             self._ended(row, END_UNKNOWN)
         self._give_back(operation)
 
-    def _took(self, operation: _Operation, work: Any) -> None:
-        """It is complete, and its own events say how long it took."""
-        self._last(operation, int(work._get_duration() * 1e6))
-        self._give_back(operation)
+    def _is_over(self, operation: _Operation, work: Any) -> bool:
+        """Whether its Work says so, which then also says how long it took, unless it failed."""
+        if not work.is_completed():
+            return False
+        try:
+            self._last(operation, int(work._get_duration() * 1e6))
+            self._give_back(operation)
+        except RuntimeError as error:  # its events were never reached: its communicator was aborted
+            if raised_by_handler(error):
+                raise
+            self._unknown(operation)
+        return True
 
     def _last(self, operation: _Operation, duration_ns: int) -> None:
         for offset, seq in operation.rows:
@@ -226,8 +256,8 @@ class DeviceWorks:
                 continue
             if operation.index != entered:
                 cuda.enter(entered := operation.index)
-            if work.is_completed() and self.kept.pop(key, None) is not None:
-                self._took(operation, work)
+            if self._is_over(operation, work):
+                self.kept.pop(key, None)
         self.fill()
 
     def fill(self) -> None:
@@ -239,6 +269,8 @@ class DeviceWorks:
         """Drop all Works and events."""
         with suppress(RuntimeError):
             self.kept.clear()
+        self._own.clear()
+        self._in_cpp.clear()
         self._pending.clear()
         self._coalescing.clear()
         self._stock.clear()
@@ -247,4 +279,6 @@ class DeviceWorks:
         """What must never be freed in a forked child, which forgets it."""
         held = [self.kept, self._pending, self._coalescing, self._stock]
         self.kept, self._pending, self._coalescing, self._stock = {}, deque(), {}, deque()
+        self._own.clear()
+        self._in_cpp.clear()
         return held

@@ -123,7 +123,8 @@ class Kernels:
             if group.timed:
                 pointer = flat(args[0])[0].data_ptr() if source == functional else 0
                 in_cpp = source in (native, functional)
-                on_device = begin_on_device(tensors[0].device.index, (offset, seq), in_cpp, pointer)
+                index = tensors[0].device.index if tensors else None
+                on_device = begin_on_device(index, (offset, seq), in_cpp, pointer)
             return offset, seq, group, process_group, blocking, on_device
 
         return begin

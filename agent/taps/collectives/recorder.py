@@ -116,7 +116,10 @@ class CollectiveRecorder:
             self._works.give_up()
         else:
             self._works.poll()
-            self._device_works.resolve()
+            try:
+                self._device_works.resolve()
+            except Exception as error:  # whatever CUDA raises: the job will run into it by itself
+                self.report_fault(error)
 
     def forked(self) -> None:
         """In a forked child: nothing is recorded, refused or polled any more.  What belongs to a device is kept

@@ -44,8 +44,11 @@ class Device:
     def elapsed_ns(self, first: Event, last: Event) -> int:
         return round((last.at_ms - first.at_ms) * MS)
 
-    def aside(self, query: Any) -> bool:
-        return bool(query())
+    def current_device(self) -> int:
+        return 0
+
+    def aside(self, query: Any) -> Any:
+        return query()
 
 
 class Event:
@@ -163,6 +166,28 @@ def test_one_that_c_waits_for_ends_when_its_work_is_complete(played: Played) -> 
     work.complete = True
     played.works.resolve()
     assert played.took_ms(row) == 4.0 and not played.works.kept
+
+
+def test_those_that_c_waits_for_end_in_order_when_the_next_one_is_issued(played: Played) -> None:
+    works = [Work(took_ms=number) for number in (1.0, 2.0, 3.0)]
+    rows = [played.issue(each, in_cpp=True) for each in works]
+    works[0].complete = works[2].complete = True
+    later = played.issue(Work(), in_cpp=True)
+    assert [played.took_ms(row) for row in (*rows, later)] == [1.0, "in flight", "in flight", "in flight"]
+    works[1].complete = True
+    played.issue(Work(), in_cpp=True)
+    assert [played.took_ms(row) for row in (*rows, later)] == [1.0, 2.0, 3.0, "in flight"]
+    assert len(played.works.kept) == 2
+
+
+def test_an_aborted_work_has_an_end_that_is_unknown(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(work: Work) -> float:
+        raise RuntimeError("not ready")
+
+    monkeypatch.setattr(Work, "_get_duration", raises)
+    row = played.issue(Work(complete=True), in_cpp=True)
+    played.works.resolve()
+    assert played.took_ms(row) == "unknown" and not played.works.kept
 
 
 def test_a_work_that_was_dropped_last_is_let_go_by_the_agent(played: Played) -> None:
