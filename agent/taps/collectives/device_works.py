@@ -60,7 +60,7 @@ class DeviceWorks:
     def __init__(self, works: Works) -> None:
         self.kept: dict[int, _Operation] = {}
         self._own: set[int] = set()  # those that only the job's own references keep
-        self._in_cpp: deque[int] = deque()  # the others, as they were issued
+        self._in_cpp: deque[int] = deque(maxlen=_MOST)  # the others, as they were issued
         self._works = works
         self._cuda: Cuda | None = None
         self._tried = False
@@ -97,13 +97,17 @@ class DeviceWorks:
             self._ended(row, CAPTURED)
             return
         group = self._coalescing.get(get_ident())
-        if group is not None:
+        if group is None:
+            self._follow(operation, work)
+        elif len(group) < _MOST:
             group.append(operation)
-            return
-        self._follow(operation, work)
+        else:
+            self._unknown(operation)
 
     def coalesce(self) -> None:
-        """Operations of this thread form a group from now on."""
+        """Operations of this thread form a group from now on.  A group that an exception left open is over."""
+        for each in self._coalescing.pop(get_ident(), ()):
+            self._unknown(each)
         self._coalescing[get_ident()] = []
 
     def coalesced(self, work: Any) -> None:
@@ -138,8 +142,8 @@ class DeviceWorks:
         cuda = self._cuda
         if cuda is None or cuda.is_capturing():
             self._unknown(operation)
-        elif cuda.aside(lambda: self._is_over(operation, work)):
-            pass
+        elif cuda.aside(work.is_completed):
+            self._took(operation, work)
         elif operation.first is not None:
             operation.before = self._record(operation.index)
             return operation
@@ -164,12 +168,21 @@ class DeviceWorks:
 
     def _end_oldest(self) -> None:
         """Write the ends of those that C++ waits for, up to the first that has not ended."""
-        while self._in_cpp:
-            operation = self.kept.get(key := self._in_cpp[0])
-            if operation is not None and not self._is_over(operation, operation.work):
-                return
-            self.kept.pop(key, None)
-            self._in_cpp.popleft()
+        with suppress(IndexError):  # another thread took the last one
+            while self._is_over(self._in_cpp[0]):
+                self._in_cpp.popleft()
+
+    def _is_over(self, key: int) -> bool:
+        """Whether the Work of this id is complete, or no longer kept.  Of the threads that see it, one writes the end."""
+        operation = self.kept.get(key)
+        work = None if operation is None else operation.work
+        if operation is None or work is None:  # a thread waits for it, or has written it
+            return True
+        if not work.is_completed():
+            return False
+        if self.kept.pop(key, None) is not None:
+            self._took(operation, work)
+        return True
 
     def _pend(self, operation: _Operation) -> None:
         if operation.first is None or operation.last is None or len(self._pending) >= _MOST:
@@ -206,18 +219,16 @@ class DeviceWorks:
             self._ended(row, END_UNKNOWN)
         self._give_back(operation)
 
-    def _is_over(self, operation: _Operation, work: Any) -> bool:
-        """Whether its Work says so, which then also says how long it took, unless it failed."""
-        if not work.is_completed():
-            return False
+    def _took(self, operation: _Operation, work: Any) -> None:
+        """Its Work is complete, and says how long it took, unless it failed."""
         try:
             self._last(operation, int(work._get_duration() * 1e6))
-            self._give_back(operation)
         except RuntimeError as error:  # its events were never reached: its communicator was aborted
             if raised_by_handler(error):
                 raise
             self._unknown(operation)
-        return True
+        else:
+            self._give_back(operation)
 
     def _last(self, operation: _Operation, duration_ns: int) -> None:
         for offset, seq in operation.rows:
@@ -251,13 +262,9 @@ class DeviceWorks:
             self._give_back(operation)
         self._let_go_of_dropped()
         for key, operation in list(self.kept.items()):
-            work = operation.work
-            if work is None:  # a thread waits for it just now
-                continue
             if operation.index != entered:
                 cuda.enter(entered := operation.index)
-            if self._is_over(operation, work):
-                self.kept.pop(key, None)
+            self._is_over(key)
         self.fill()
 
     def fill(self) -> None:

@@ -212,6 +212,32 @@ def test_coalesced_operations_end_together(played: Played, work: Work | None) ->
     assert [played.took_ms(row) for row in rows] == [8.0 if work else 6.0] * 2
 
 
+def test_a_group_that_is_never_ended_is_bounded_and_its_operations_end_unknown(played: Played) -> None:
+    played.works.coalesce()
+    rows = [played.issue(None) for _ in range(2 * device_works._MOST)]
+    assert played.took_ms(rows[-1]) == "unknown" and played.took_ms(rows[0]) == "in flight"
+    played.works.coalesce()
+    assert played.took_ms(rows[0]) == "unknown"
+
+
+@pytest.mark.parametrize("looks", ["agent", "issue"])
+def test_two_threads_that_find_one_complete_give_its_event_back_once(played: Played, looks: str) -> None:
+    class Seen(Work):
+        def is_completed(self) -> bool:
+            if not self.complete:
+                self.complete = True
+                played.works.resolve()  # another thread looks at just that moment
+            return True
+
+    row = played.issue(Seen(took_ms=1.0), in_cpp=True)
+    if looks == "agent":
+        played.works.resolve()
+    else:
+        played.issue(Work(), in_cpp=True)
+    stock = list(map(id, played.works._stock))
+    assert played.took_ms(row) == 1.0 and len(stock) == len(set(stock))
+
+
 def test_nothing_is_recorded_or_queried_in_a_capture(played: Played) -> None:
     before = played.issue(work := Work())
     played.device.capturing = True
