@@ -173,7 +173,7 @@ class DeviceWorks:
                 self._in_cpp.popleft()
 
     def _is_over(self, key: int) -> bool:
-        """Whether the Work of this id is complete, or no longer kept.  Of the threads that see it, one writes the end."""
+        """Whether the Work of this id is complete, or no longer kept.  One of those that see it writes the end."""
         operation = self.kept.get(key)
         work = None if operation is None else operation.work
         if operation is None or work is None:  # a thread waits for it, or has written it

@@ -175,6 +175,11 @@ def forks(device):
 KINDS = {each.__name__: each for each in (ddp, fsdp2, tensor_parallel, pipeline, operations, captures, mixed, forks)}
 
 
+def say(line):
+    """At once and whole: ranks share the output."""
+    os.write(1, f"{line}\n".encode())
+
+
 def is_over(rank, number, file):
     """All ranks end after the same step: rank 0 says which, and keeps the store until all have heard it."""
     if file is None:
@@ -209,14 +214,14 @@ def main():
         losses = [*losses, step()][: args.steps]
         time.sleep(args.sleep)
         if number == 3:
-            print(f"ready {os.getpid()}", flush=True)
+            say(f"ready {os.getpid()}")
         if number == args.steps:
-            print(f"made {number}", flush=True)
+            say(f"made {number}")
         if number >= args.steps + EXTRA and is_over(rank, number, args.until):
             break
     torch.cuda.synchronize()
     digest = hashlib.sha256(repr([loss.item() for loss in losses]).encode()).hexdigest()[:16]
-    print("final", rank, digest, torch.cuda.max_memory_allocated(device), flush=True)
+    say(f"final {rank} {digest} {torch.cuda.max_memory_allocated(device)}")
     dist.destroy_process_group()
 
 
