@@ -109,7 +109,7 @@ class Probe(Protocol):
 
 
 @contextmanager
-def starting(folder: Path, server: ForkServer) -> Iterator[Start]:
+def starting(folder: Path, server: ForkServer | None) -> Iterator[Start]:
     """A Start whose targets write their output into this folder, and end with the block."""
     targets: list[Target] = []
 

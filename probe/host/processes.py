@@ -19,6 +19,7 @@ _PYTHON = re.compile(r"python(\d|$)")
 _LIBPYTHON = re.compile(rb"/libpython\d")
 _LIBTORCH = re.compile(rb"/libtorch(_cpu|_python)?\.so")
 _SPAWNED = "from multiprocessing.spawn import spawn_main"
+_HELPERS = re.compile(r"torch[./]_inductor[./]compile_worker|multiprocessing\.resource_tracker")  # in their commands
 _LOADER_WORKER = "pt_data_worker"  # as torch names its spawned loader workers' main thread
 _LAUNCHER_LEAVES = ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")  # what a launcher gives to its ranks and does not have itself
 _EXITING = 0x4  # PF_EXITING, in the kernel's flags of a process
@@ -163,8 +164,8 @@ def ranks_below(pid: int) -> list[Process]:
 
     A rank is the topmost Python process with each value of RANK in its initial environment.  Without any RANK, the
     ranks are the children made by `multiprocessing.spawn` that have torch; without these, the topmost Python process.
-    Loader workers, resource trackers and compile workers are below a rank or are none; neither is the process that
-    asks, unless it has a RANK itself.
+    Loader workers, resource trackers and compile workers are none, though they inherit a RANK that the job has given
+    itself; neither is the process that asks, unless it has a RANK of its own.
     """
     tree = [entry for each in descendants(pid) if (entry := process(each)) is not None]
     own = os.getpid()
@@ -173,13 +174,17 @@ def ranks_below(pid: int) -> list[Process]:
 
 def choose_ranks(tree: list[Process]) -> list[Process]:
     """`ranks_below` of processes given parents first."""
-    pythons = [entry for entry in tree if entry.is_python and entry.name != _LOADER_WORKER]
+    pythons = [entry for entry in tree if entry.is_python and not _helps(entry)]
     with_rank = [entry for entry in pythons if entry.rank is not None]
     with_rank = [entry for entry in with_rank if not _launches(entry, with_rank, tree)]
     if with_rank:
         return sorted(_without_nested(with_rank, tree), key=lambda entry: (entry.rank or 0, entry.pid))
     spawned = [entry for entry in pythons if entry.has_torch and _SPAWNED in entry.command]
     return _without_nested(spawned, tree) or pythons[:1]
+
+
+def _helps(entry: Process) -> bool:
+    return entry.name == _LOADER_WORKER or _HELPERS.search(entry.command) is not None
 
 
 def _launches(entry: Process, others: Iterable[Process], tree: list[Process]) -> bool:

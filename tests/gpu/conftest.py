@@ -15,3 +15,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> str:
         pytest.skip("no CUDA device")
     torch.cuda.init()
     return "cuda:0"
+
+
+@pytest.fixture(autouse=True)
+def left_as_found() -> None:
+    """Not checked here: CUDA's libraries open descriptors and start threads when they are first used."""

@@ -13,14 +13,14 @@ from workloads import acceptance_job
 BATCH, LENGTH = 8, 1024
 
 
-def gpt2(device: str) -> tuple[nn.Module, Callable[[], None]]:
+def gpt2(device: Any, batch: int = BATCH, length: int = LENGTH) -> tuple[nn.Module, Callable[[], None]]:
     """The model, and what makes one step; nothing in it waits for the device."""
     job = acceptance_job()
     sizes = {"vocab_size": 50257, "max_position_embeddings": LENGTH, "hidden_size": 768}
     model: Any = job.GPT(job.Config(**sizes, num_attention_heads=12, num_layers=12)).to(device)
     model.lm_head.weight = model.wte.weight  # as GPT-2 has it
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    ids = torch.randint(0, 50257, (BATCH, LENGTH + 1), device=device)
+    ids = torch.randint(0, 50257, (batch, length + 1), device=device)
 
     def step() -> None:
         with torch.autocast("cuda", dtype=torch.bfloat16):

@@ -120,7 +120,7 @@ def test_a_capture_is_not_broken_by_the_agents_thread(device: str) -> None:
         over = threading.Event()
 
         def tend() -> None:
-            while not over.is_set():
+            while not over.wait(0.001):
                 taps.device.drain()
 
         thread = threading.Thread(target=tend)

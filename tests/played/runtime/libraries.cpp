@@ -26,6 +26,8 @@ DRIVER cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device) {
 }
 DRIVER cuCtxGetCurrent(CUcontext *out) { *out = has_context(current) ? (CUcontext)(intptr_t)(0x100 + current) : nullptr; return CUDA_SUCCESS; }
 DRIVER cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
+DRIVER cuCtxGetLimit(size_t *out, CUlimit) { *out = 1 << 10; return CUDA_SUCCESS; }
+DRIVER cuCtxSetLimit(CUlimit, size_t) { return CUDA_SUCCESS; }
 DRIVER cuCtxGetDevice(CUdevice *out) { *out = current; return CUDA_SUCCESS; }
 DRIVER cuGetErrorString(CUresult, const char **out) { *out = "played error"; return CUDA_SUCCESS; }
 DRIVER cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) { return (CUresult)cudaThreadExchangeStreamCaptureMode((cudaStreamCaptureMode *)mode); }
@@ -34,6 +36,7 @@ DRIVER cuGetProcAddress_v2(const char *, void **out, int, cuuint64_t, CUdriverPr
     if (found) *found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return CUDA_ERROR_NOT_FOUND;
 }
+DRIVER cuModuleLoad(CUmodule *out, const char *) { *out = (CUmodule)0x50; return CUDA_SUCCESS; }
 DRIVER cuModuleLoadData(CUmodule *out, const void *) { *out = (CUmodule)0x50; return CUDA_SUCCESS; }
 DRIVER cuModuleGetFunction(CUfunction *out, CUmodule, const char *) { *out = (CUfunction)0x51; return CUDA_SUCCESS; }
 DRIVER cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }

@@ -73,6 +73,14 @@ def test_the_pid_of_a_rank_means_that_rank_only():
     assert pids(entry(2, 1, 0), tracker, compiler) == [2]
 
 
+def test_helpers_of_a_job_that_has_set_its_rank_itself_are_no_ranks():
+    """It had none when it began, and they inherit the one that it has now."""
+    tracker = entry(3, 2, 0, command="python -c from multiprocessing.resource_tracker import main", has_torch=False)
+    compiler = entry(4, 2, 0, command="python /lib/torch/_inductor/compile_worker/__main__.py --kind=fork")
+    older = entry(5, 2, 0, command="python -m torch._inductor.compile_worker")
+    assert pids(entry(2, 1), tracker, compiler, older) == [2]
+
+
 def test_spawned_processes_with_torch_are_ranks_if_no_process_has_a_rank():
     tracker = entry(4, 1, command="python -c from multiprocessing.resource_tracker import main", has_torch=False)
     inner = entry(5, 2, command=SPAWN)  # its own loader worker
