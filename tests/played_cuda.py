@@ -166,6 +166,7 @@ def played_cuda(clock: Clock | RealClock, guarded: bool = False) -> Iterator[Pla
     core = {
         "_cuda_getDevice": lambda: played.current,
         "_cuda_setDevice": played.entered.append,
+        "_cuda_getCurrentStream": lambda index: (7, index, 1),
         "_cuda_memoryStats": played.memory,
     }
     with ExitStack() as patches:

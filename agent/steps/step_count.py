@@ -86,7 +86,7 @@ class Steps:
             self._check_trainer_step(self.trainer_step)
         self._distributed = with_process_group()
         before = self.flags
-        self.flags, steps = self._sampling.begin_step(self.base + self.count, self.count, self.typical_ns)
+        self.flags, steps = self._sampling.begin_step(self.next_step, self.count, self.typical_ns)
         self.plain = self._distributed is None and not self.flags & SAMPLED
         if self.flags & SAMPLED and not before & SAMPLED:
             self.samples.take(thread)  # counting starts here
@@ -139,6 +139,11 @@ class Steps:
     def release(self) -> None:
         """Call this once the optimizers' tap is removed; it leaves no cycle to the garbage collector."""
         self.stepped = noop
+
+    @property
+    def next_step(self) -> int:
+        """The job's number of the step that is under way.  Any thread."""
+        return self.base + self.count
 
     @property
     def last_ns(self) -> int | None:

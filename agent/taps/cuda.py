@@ -16,6 +16,7 @@ Answer = TypeVar("Answer")
 _DRIVER = "libcuda.so.1"
 _NOT_READY = 600  # cudaErrorNotReady
 _THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+_KNOWN_STREAMS = 256
 
 
 class Cuda:
@@ -26,7 +27,8 @@ class Cuda:
         if torch.version.hip:  # there, querying an event always breaks the captures of other threads
             raise LookupError("not on ROCm")
         self.event = partial(torch.cuda.Event, enable_timing=True)
-        self.stream = torch.cuda.current_stream
+        self._current_stream, self._stream_key = torch.cuda.current_stream, torch._C._cuda_getCurrentStream
+        self._streams: dict[Any, Any] = {}  # by what identifies them: torch would make an object a call
         self.is_capturing = torch.cuda.is_current_stream_capturing
         self.current_device = torch._C._cuda_getDevice
         self.memory = torch._C._cuda_memoryStats
@@ -44,6 +46,16 @@ class Cuda:
         """
         self._set_device(index)
         self._set_mode(self._ctypes.c_int(_THREAD_LOCAL))
+
+    def stream(self, index: int) -> Any:
+        """The current one of this thread and device."""
+        key = self._stream_key(index)
+        found = self._streams.get(key)
+        if found is None:
+            if len(self._streams) >= _KNOWN_STREAMS:
+                self._streams.clear()
+            found = self._streams[key] = self._current_stream(index)
+        return found
 
     def reached(self, event: Any) -> bool:
         """Whether the device has come to it.  On the agent's threads, without the GIL where the runtime can be called:

@@ -22,6 +22,9 @@ _BATCH_ROWS = 32  # rows between two pauses: they hold the GIL for some 0.2 ms
 _PAUSE_S = 0.0002
 _MAX_ROWS = 4096  # rows that one call of resolve() writes
 
+_NOT_READ = -1
+_NO_NUMBERS = (_NOT_READ,) * 4  # of the allocator
+
 Begun = tuple["DeviceClock", "Anchor", Any, int]  # clock, anchor, event, bytes allocated at the begin
 
 
@@ -63,14 +66,14 @@ class DeviceClock:
         self._waiting: deque[tuple[Anchor, Any, Any, tuple[int, ...]]] = deque()
         self._anchor: Anchor | None = None
 
-    def begin(self) -> Begun | None:
+    def begin(self, reads_memory: bool) -> Begun | None:
         """Time something that begins on the device now; None if it cannot be timed."""
         if self._cuda.is_capturing():
             return None
         event = self.take()
         if event is None:
             return None
-        allocated = self._cuda.memory(self.index)["allocated_bytes"]["all"]["current"]
+        allocated = self._cuda.memory(self.index)["allocated_bytes"]["all"]["current"] if reads_memory else _NOT_READ
         stream = self._cuda.stream(self.index)
         anchor = self._anchor_now(stream)
         event.record(stream)
@@ -84,9 +87,11 @@ class DeviceClock:
             self._spare.append(event)
             return
         last.record(self._cuda.stream(self.index))
-        held = self._cuda.memory(self.index)
-        allocated, reserved = held["allocated_bytes"]["all"], held["reserved_bytes"]["all"]
-        numbers = before, allocated["current"], allocated["peak"], reserved["current"]
+        numbers = _NO_NUMBERS
+        if before != _NOT_READ:
+            held = self._cuda.memory(self.index)
+            allocated, reserved = held["allocated_bytes"]["all"], held["reserved_bytes"]["all"]
+            numbers = before, allocated["current"], allocated["peak"], reserved["current"]
         self._waiting.append((anchor, event, last, (host_ns, thread, self.index, *numbers, kind)))
 
     def mark(self, host_ns: int, thread: int) -> None:
@@ -97,7 +102,7 @@ class DeviceClock:
         stream = self._cuda.stream(self.index)
         anchor = self._anchor_now(stream)
         event.record(stream)
-        self._waiting.append((anchor, event, event, (host_ns, thread, self.index, -1, -1, -1, -1, MARK)))
+        self._waiting.append((anchor, event, event, (host_ns, thread, self.index, *_NO_NUMBERS, MARK)))
 
     def take(self) -> Any:
         """An event that is not in use; None if the stock is empty."""

@@ -52,12 +52,15 @@ class DeviceClocks:
         modules.dicts_by_serial.append(self._by_serial)
         self.of_serial = self._by_serial.get
         self.on: list[bool] = []
+        self._reads_memory = True  # until the first optimizer step after switch() says so
         self._fill()
 
-    def switch(self, wanted: bool) -> None:
-        """Record or do not.  At the beginning of a block of sampled steps modules may have moved."""
+    def switch(self, wanted: bool, begins_block: bool) -> None:
+        """Record or do not.  At the beginning of a block of sampled steps modules may have moved, and the allocator's
+        counters, which take longer than all else, are read for one step."""
         if wanted:
             self._by_serial.clear()
+            self._reads_memory = begins_block
         self.on[:] = [True] if wanted else []
 
     # ---- on the job's threads, inside a call, a pass or a step of the user: no exception may escape
@@ -69,7 +72,7 @@ class DeviceClocks:
             if serial not in self._by_serial:
                 self._by_serial[serial] = self._clock_for(serial, module, args, kwargs)
             clock = self._by_serial[serial]
-            return None if clock is None else clock.begin()
+            return None if clock is None else clock.begin(self._reads_memory)
         except Exception as error:
             self.report_fault(error)
             return None
@@ -80,7 +83,7 @@ class DeviceClocks:
             clock = self.of_index.get(self._cuda.current_device())
             if clock is None and len(self.of_index) == 1:
                 clock = next(iter(self.of_index.values()))
-            return None if clock is None else clock.begin()
+            return None if clock is None else clock.begin(self._reads_memory)
         except Exception as error:
             self.report_fault(error)
             return None
@@ -92,6 +95,8 @@ class DeviceClocks:
                 clock = start.begun[0]
                 if kind != OPTIMIZER or self._device_of_optimizer(optimizer) == clock.index:
                     clock.end(start.begun, kind, start, self._ident())
+                if kind == OPTIMIZER:
+                    self._reads_memory = False
         except Exception as error:
             self.report_fault(error)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....streams import DEVICE, MARKS, RETENTION_BYTES, SAMPLED, SPANS, STREAMS
+from ....streams import BLOCK, DEVICE, MARKS, RETENTION_BYTES, SAMPLED, SPANS, STREAMS
 from ...storage.rows import Stream
 from ...torch_state import cuda_is_in_use
 from ..cuda import Cuda
@@ -67,7 +67,7 @@ class Device(Tap):
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
         """Runs before forward is installed.  What was recorded until now is written once the device reaches it."""
         if self.clocks is not None:
-            self.clocks.switch(bool(flags & SAMPLED))
+            self.clocks.switch(bool(flags & SAMPLED), self._context.steps.next_step % BLOCK == 0)
 
     def drain(self) -> None:
         """Write the rows of what the device has finished."""

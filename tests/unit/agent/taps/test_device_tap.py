@@ -99,6 +99,22 @@ def test_memory_is_that_at_the_end_of_the_call(played: PlayedCuda, taps: Taps) -
     assert [of(rows, "inner.0", "backward")[name] for name in memory] == [None] * 4
 
 
+def test_memory_is_read_in_the_first_step_of_a_sampled_block_and_not_in_the_others(
+    played: PlayedCuda, taps: Taps
+) -> None:
+    model = model_on(played)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for flags in (SAMPLED, None, None, SAMPLED, None, *[None] * 5, SAMPLED):
+        if flags is not None:
+            taps.device.switch(flags)  # as at the first step of a block, within it, and at the next block's
+        model(torch.ones(1)).sum().backward()
+        optimizer.step()
+    rows = known(played, taps)
+    calls = [row for row in rows if (row["module"], row["stage"]) == ("inner.0", "forward")]
+    assert [row["step"] for row in calls if row["allocated"] is not None] == [0, 10]
+    assert all((row["allocated"] is None) == (row["allocated_delta"] is None) for row in calls) and len(calls) == 11
+
+
 def test_a_module_on_the_cpu_has_the_hosts_times(played: PlayedCuda, taps: Taps) -> None:
     there, here = model_on(played), Nap(forward_ms=2, backward_ms=3)
     here(there(torch.ones(1))).sum().backward()
