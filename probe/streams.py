@@ -64,6 +64,8 @@ KIND_MASK = 0xFF
 FORWARD, OPTIMIZER, ENGINE, EVAL = range(1, 5)  # kinds of spans
 MARK = 5  # in DEVICE, beside the kinds of spans: a timed mark
 WAIT = 6  # a kind of span, too: its thread waited for a collective operation
+GRAPH = 7  # likewise: a replay of a CUDA graph, whose subject is FIRST_GRAPH less its number, from 1
+FIRST_GRAPH = -(1 << 32)
 BEGIN, BEGIN_SAME_NODE, END = range(1, 4)  # kinds of marks; SAME_NODE: a descendant began at this very node
 # flags, single bits
 FAILED = 1 << 8

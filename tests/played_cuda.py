@@ -20,6 +20,7 @@ import torch
 from naps import MS, Clock, RealClock
 from torch import nn
 
+from probe.agent.taps import graphs
 from probe.agent.taps.device import calls
 from probe.agent.taps.device import clock as device_clock
 
@@ -37,6 +38,7 @@ class PlayedCuda:
         self.capturing = False
         self.initialized = True
         self.current = 0
+        self.contexts = {0}  # devices that have one
         self.fails: Exception | None = None
         self.allocated, self.peak = 100 * MB, 100 * MB
         self.made: WeakSet[Event] = WeakSet()
@@ -166,6 +168,7 @@ def played_cuda(clock: Clock | RealClock, guarded: bool = False) -> Iterator[Pla
     core = {
         "_cuda_getDevice": lambda: played.current,
         "_cuda_setDevice": played.entered.append,
+        "_cuda_hasPrimaryContext": lambda index: index in played.contexts,
         "_cuda_getCurrentStream": lambda index: (7, index, 1),
         "_cuda_memoryStats": played.memory,
     }
@@ -173,12 +176,14 @@ def played_cuda(clock: Clock | RealClock, guarded: bool = False) -> Iterator[Pla
         patches.enter_context(patch.dict(os.environ, {"PROBE_UNTESTED_CUDA": "0" if guarded else "1"}))
         for home, name, value in (
             (torch.cuda, "is_initialized", lambda: played.initialized),
+            (torch.cuda, "device_count", lambda: 2),
             (torch.cuda, "Event", played.event),
             (torch.cuda, "current_stream", lambda index: ("stream", index)),
             (torch.cuda, "is_current_stream_capturing", lambda: played.capturing),
             (ctypes, "CDLL", lambda name, *args: played if name == "libcuda.so.1" else library(name, *args)),
             (calls, "perf_counter_ns", clock),
             (device_clock, "perf_counter_ns", clock),
+            (graphs, "perf_counter_ns", clock),
             *((torch._C, name, value) for name, value in core.items()),
         ):
             patches.enter_context(patch.object(home, name, value, create=True))

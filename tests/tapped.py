@@ -21,6 +21,7 @@ from probe.agent.steps.step_count import Steps
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
 from probe.agent.taps.device.tap import Device
+from probe.agent.taps.graphs import Graphs
 from probe.agent.taps.modules.backward import Backward
 from probe.agent.taps.modules.forward import Forward
 from probe.agent.taps.modules.forward_hooks import ForwardHooks
@@ -67,6 +68,7 @@ class Taps:
     backward: Backward
     optimizer: OptimizerStep | OptimizerHooks
     device: Device
+    graphs: Graphs
     steps: Steps
     faults: list[str]
     boundaries: list[int]
@@ -87,19 +89,22 @@ class Taps:
         taps["device"] = device = Device(context, stream_bytes)
         taps["optimizer"] = optimizer = optimizer_class(context)
         taps["backward"] = backward = Backward(context)
+        taps["graphs"] = graphs = Graphs(context)
         taps["forward"] = forward = forward_class(context)
         faults = context.every_fault
-        return cls(streams, log, modules, forward, backward, optimizer, device, steps, faults, boundaries)
+        return cls(streams, log, modules, forward, backward, optimizer, device, graphs, steps, faults, boundaries)
 
     def install(self) -> None:
         if not self.optimizer.installed:
             self.optimizer.install()
         self.backward.install()
         self.device.install()
+        self.graphs.install()
         self.forward.install()
 
     def remove(self) -> None:
         self.forward.remove()
+        self.graphs.remove()
         self.backward.remove()
         self.optimizer.remove()
         self.device.switch(BARE)

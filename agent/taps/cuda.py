@@ -31,6 +31,7 @@ class Cuda:
         self._streams: dict[Any, Any] = {}  # by what identifies them: torch would make an object a call
         self.is_capturing = torch.cuda.is_current_stream_capturing
         self.current_device = torch._C._cuda_getDevice
+        self.device_count, self.has_context = torch.cuda.device_count, torch._C._cuda_hasPrimaryContext
         self.memory = torch._C._cuda_memoryStats
         self._set_device = torch._C._cuda_setDevice
         self._ctypes: Any = sys.modules["ctypes"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from .collectives.tap import Collectives
 from .device.tap import Device
+from .graphs import Graphs
 from .loader import Loader
 from .modules.backward import Backward
 from .modules.forward import Forward
@@ -20,6 +21,7 @@ TAPS: tuple[type[Tap], ...] = (
     OptimizerStep,
     Collectives,
     Loader,
+    Graphs,
     Backward,
     Forward,
 )

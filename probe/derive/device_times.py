@@ -17,7 +17,7 @@ from ..arrays.arrow import nullable, nulls
 from ..arrays.integers import NONE, Arrays, Bools, Ints, distinct, find
 from ..arrays.nesting import nearest, united
 from ..snapshot.rows import Rows
-from ..streams import DEVICE, ENGINE, FORWARD, KIND_MASK, MARK, OPTIMIZER
+from ..streams import DEVICE, ENGINE, FORWARD, GRAPH, KIND_MASK, MARK, OPTIMIZER
 from .backward import Instances, Marks, Passes, Times
 from .partition import Partition
 from .spans import Spans
@@ -69,7 +69,8 @@ class DeviceTimes:
         for serial in spread:
             self.devices.pop(serial, None)
         on_cuda = {serial for serial, device in self.devices.items() if device.startswith("cuda")}
-        self._spread, self._on_cuda = np.array(sorted(spread), np.int64), np.array(sorted(on_cuda | spread), np.int64)
+        on_cuda |= spread | {*distinct(spans.subject[spans.kind == GRAPH]).tolist()}
+        self._spread, self._on_cuda = np.array(sorted(spread), np.int64), np.array(sorted(on_cuda), np.int64)
 
     def timed(self) -> Timed:
         """The times of all spans; self time is what spans inside it on the same device leave over."""
@@ -87,7 +88,7 @@ class DeviceTimes:
         """Spans that must have run on a device but were not timed there."""
         spans = self._spans
         on_cuda = (spans.kind == FORWARD) & np.isin(spans.subject, self._on_cuda)
-        result: Bools = ~self._stamps.known & (on_cuda | np.isin(spans.kind, (ENGINE, OPTIMIZER)))
+        result: Bools = ~self._stamps.known & (on_cuda | np.isin(spans.kind, (ENGINE, OPTIMIZER, GRAPH)))
         return result
 
     def of_backwards(self, passes: Passes, engines: Ints, marks: Marks, resolve: Resolve) -> Timed:
@@ -97,7 +98,7 @@ class DeviceTimes:
         second time with lengths that count the gaps in what is known.
         """
         ran, seen = self._stamps.of(engines), _stamps(self._mark_rows, _find(self._mark_rows, marks.time, marks.thread))
-        again = self._spans.recompute & self._stamps.known
+        again = self._spans.in_backward & self._stamps.known
         recomputed = united(self._stamps.start[again], self._stamps.end[again])
         found = resolve(replace(passes, start=ran.start, end=ran.end), replace(marks, time=seen.start), recomputed)
         gaps = resolve(*_gaps(passes, ran, marks, seen, self._unclear(passes)), (passes.start[:0], passes.end[:0]))
@@ -107,8 +108,8 @@ class DeviceTimes:
         return Timed(found.own, found.total, known & (gaps.own == 0), known & (gaps.total == 0))
 
     def _unclear(self, passes: Passes) -> Bools:
-        """Passes in which checkpointing ran forwards again that were not timed, or on several devices."""
-        spans, again = self._spans, self._spans.recompute
+        """Passes in which checkpointing ran forwards again, or graphs were replayed, untimed or on several devices."""
+        spans, again = self._spans, self._spans.in_backward
         several = len(distinct(self._stamps.device[again & self._stamps.known])) > 1
         rows = np.flatnonzero(again if several else again & self._unknown())
         unclear = np.zeros(len(passes.start), np.bool_)

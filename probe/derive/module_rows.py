@@ -127,7 +127,7 @@ def backwards(
     def resolved(passes: Passes, marks: Marks, recomputed: Times) -> Instances:
         return resolve_by_shape(passes, marks, tree, roots, Excluded(recomputed, recomputed), made)
 
-    recomputed = spans.recomputed()
+    recomputed = spans.away()
     excluded = Excluded(recomputed, _away(recomputed, blocking, passes))
     found = resolve_by_shape(passes, marks, tree, roots, excluded, made)
     return found, lambda: devices.of_backwards(passes, engines, marks, resolved)

@@ -16,7 +16,7 @@ from ..arrays.integers import NONE, Bools, Ints, distinct
 from ..arrays.nesting import Nesting, ancestors_with, nearest, nest, outermost, united
 from ..snapshot.log import Log
 from ..snapshot.rows import Rows
-from ..streams import COMPILED, ENGINE, EVAL, FORWARD, KIND_MASK, MARKS, NO_GRAD, SPANS, WAIT
+from ..streams import COMPILED, ENGINE, EVAL, FORWARD, GRAPH, KIND_MASK, MARKS, NO_GRAD, SPANS, WAIT
 from .partition import Partition
 
 _GRAPHS = {"GraphModule", "<lambda>"}  # classes of modules that torch.fx makes of a graph
@@ -38,6 +38,7 @@ class Spans:
     caller: Ints
     recompute: Bools
     in_eval: Bools
+    inside_pass: Bools
     outermost_engine: Bools
 
     @classmethod
@@ -53,7 +54,7 @@ class Spans:
         in_eval = ancestors_with(nesting, kind == EVAL)
         caller = nearest(nesting, kind == FORWARD)
         subject = np.ascontiguousarray(rows["subject"])
-        return cls(rows, start, end, subject, kind, nesting, caller, recompute, in_eval, outer)
+        return cls(rows, start, end, subject, kind, nesting, caller, recompute, in_eval, inside, outer)
 
     @cached_property
     def outermost_call(self) -> Ints:
@@ -66,9 +67,15 @@ class Spans:
         result: Bools = (self.kind == FORWARD) & ~self.recompute & (self.rows["flags"] & NO_GRAD == 0)
         return result
 
-    def recomputed(self) -> tuple[Ints, Ints]:
-        """Starts and ends of the time in which checkpointing ran forwards again, disjoint and sorted."""
-        return united(self.start[self.recompute], self.end[self.recompute])
+    @cached_property
+    def in_backward(self) -> Bools:
+        """What runs inside of passes and has rows of its own: forwards that run again, and replays of graphs."""
+        result: Bools = self.recompute | ((self.kind == GRAPH) & self.inside_pass)
+        return result
+
+    def away(self) -> tuple[Ints, Ints]:
+        """Starts and ends of the time in passes that is no backward's own, disjoint and sorted."""
+        return united(self.start[self.in_backward], self.end[self.in_backward])
 
 
 def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:

@@ -29,7 +29,9 @@ from ..streams import (
     DEVICE,
     EVAL_MODE,
     FAILED,
+    FIRST_GRAPH,
     FORWARD,
+    GRAPH,
     MARKS,
     NO_GRAD,
     OPTIMIZER,
@@ -37,7 +39,7 @@ from ..streams import (
 )  # fmt: skip
 from .declaration import Table
 
-STAGES = ("forward", "backward", "step", "comm")
+STAGES = ("forward", "backward", "step", "comm", "graph")
 _STREAMS = (SPANS, MARKS, COLLECTIVES)  # what a row cannot do without; its times on a device may be lost before it
 
 
@@ -58,7 +60,7 @@ class _Trace:
         back, self._back_on_device = backwards(
             part, spans, marks, sites, self._tree, self._passes, self._engines, self._devices, self._blocking
         )
-        rows = np.flatnonzero((spans.kind == FORWARD) | (spans.kind == OPTIMIZER))
+        rows = np.flatnonzero(np.isin(spans.kind, (FORWARD, OPTIMIZER, GRAPH)))
         started = spans.start[rows], self._passes.start, self._blocking.start
         steps = list(map(part.timeline.step, started))
         steps[1] = steps[1][back.number]
@@ -86,7 +88,7 @@ class _Trace:
             ),
             "seq": lambda: nullable(join(spans.rows["seq"][rows], spans.rows["seq"][engines]), ~is_wait),
             "micro_step": self._micro_step,
-            "module": lambda: coded(self._subject, names | groups),
+            "module": lambda: coded(self._subject, names | groups | self._graphs),
             "module_type": lambda: coded(self._subject, types),
             "parent": lambda: coded(self._caller, names),
             "root": lambda: coded(self._subject, models_of(self._part.log)),
@@ -129,6 +131,12 @@ class _Trace:
             self._tree.subject(self._back.module[self._bound]),
             _subject(self._blocking.group[self._waits]),
         )
+
+    @property
+    def _graphs(self) -> dict[int, str]:
+        """Their names, by subject."""
+        subjects = distinct(self._spans.subject[self._spans.kind == GRAPH]).tolist()
+        return {subject: f"graph {FIRST_GRAPH - subject}" for subject in subjects}
 
     @cached_property
     def _caller(self) -> Any:
@@ -181,12 +189,12 @@ class _Trace:
         waits = np.where(inside == NONE, waits, np.append(starts, 0)[inside])
         times = self._join(self._spans.start[self._rows], starts[self._number], waits)
         before: Ints = np.searchsorted(starts, times) - np.searchsorted(starts, self._part.timeline.since(times))
-        before[: len(self._rows)] -= self._spans.recompute[self._rows]
+        before[: len(self._rows)] -= self._spans.in_backward[self._rows]
         return before
 
     def _stage(self) -> Any:
-        optimizers = self._spans.kind[self._rows] == OPTIMIZER
-        stages = np.where(optimizers, 2, 0), np.ones(len(self._bound), np.int64), np.full(len(self._waits), 3)
+        of_spans = np.select([self._spans.kind[self._rows] == kind for kind in (OPTIMIZER, GRAPH)], [2, 4], 0)
+        stages = of_spans, np.ones(len(self._bound), np.int64), np.full(len(self._waits), 3)
         return choice(self._join(*stages), STAGES)
 
     def _compiled(self) -> Any:
@@ -212,14 +220,20 @@ _NO_CALL = "Optimizer steps; a wait outside of calls."
 
 def _memory(name: str, doc: str) -> Column:
     return Column(
-        name, "DOUBLE", "MB", doc, "CUDA caching allocator", "On the CPU; in backward; same as total_duration."
+        name,
+        "DOUBLE",
+        "MB",
+        doc,
+        "CUDA caching allocator",
+        "On the CPU; in backward; same as total_duration; in all but the "
+        "first step of each block of ten that is sampled, because reading it takes long.",
     )
 
 
 TABLE = Table(
     name="python.torch_trace",
-    doc="One row per module call, backward of a module, optimizer step and wait for collectives, of each sampled "
-    "step.  duration is self time: durations never overlap, so they can be summed; total_duration includes a module's "
+    doc="One row per module call, backward of a module, optimizer step, wait for collectives and replay of a CUDA "
+    "graph, of each sampled step.  duration is self time: durations never overlap, so they can be summed; total_duration includes a module's "
     "children, and waits.",
     columns=(
         *COMMON,
@@ -229,20 +243,20 @@ TABLE = Table(
         Column("micro_step", "INTEGER", "", "Backward passes since the last step (gradient accumulation).",
                "passes of the autograd engine"),
         Column("module", "VARCHAR", "", "Qualified name as named_modules() gives it, without wrappers; for a root or "
-               "an optimizer, its class name; of stage comm the name of the group.  A model in a module that nobody "
+               "an optimizer, its class name; of stage comm the name of the group, of stage graph the graph's number.  A model in a module that nobody "
                "calls, such as a LightningModule, goes by its name there.", "named_modules()",
                "A backward pass without a known module; a wait while several groups had operations under way.",
                "module of other ranks and steps, parent"),
-        Column("module_type", "VARCHAR", "", "Class name.", "type()", "Same as module; stage comm."),
+        Column("module_type", "VARCHAR", "", "Class name.", "type()", "Same as module; stages comm and graph."),
         Column("parent", "VARCHAR", "", "Module whose call this one ran in.", "nesting of calls",
-               "Outermost calls, optimizer steps, waits outside of calls.", "module of the same rank, step and root"),
+               "Outermost calls, optimizer steps, waits and replays outside of calls.", "module of the same rank, step and root"),
         Column("root", "VARCHAR", "", "The model that the module belongs to: the variable that holds its outermost "
                "module, else that module's class; a number after # distinguishes models of the same name.",
                "variables of the job's functions, when the module was named",
-               "Optimizer steps, stage comm, a backward pass without a known module."),
+               "Optimizer steps, stages comm and graph, a backward pass without a known module."),
         Column("depth", "INTEGER", "", "Module calls around this one; 0 is the outermost.", "nesting of calls"),
         Column("stage", "VARCHAR", "", "forward, backward or step (of an optimizer); comm: a collective blocked the "
-               "thread, which is in no module's duration.", "kind of span; collectives, Work.wait, wait_tensor"),
+               "thread, which is in no module's duration; graph: a CUDA graph was replayed.", "kind of span; collectives, Work.wait, wait_tensor"),
         Column("training", "BOOLEAN", "", "Whether the model was in training mode: the outermost module of the call, "
                "or of the call before the pass.", "Module.training", _NO_CALL),
         Column("grad", "BOOLEAN", "", "Whether autograd was on in that call.  Validation is NOT training OR NOT grad.",
@@ -250,7 +264,7 @@ TABLE = Table(
         Column("duration", "DOUBLE", "s", "Time of this module itself, without the modules it called, on its device; "
                "on cuda from the end of the work issued before it to the end of its own, including time spent waiting "
                "for the host.", _CLOCKS, f"{_NOT_TIMED}  Also a module that contains one that was not timed, and stage "
-               "comm: the device waits, not the host."),
+               "comm: the device waits, not the host; stage graph where the process uses several devices."),
         Column("total_duration", "DOUBLE", "s", "Time from entry to exit, including children, on its device.", _CLOCKS,
                _NOT_TIMED),
         Column("host_duration", "DOUBLE", "s", "duration on the host's clock.", "host's clock"),

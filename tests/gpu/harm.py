@@ -43,11 +43,11 @@ def finals(job: Target, ranks: int) -> list[tuple[str, str, int]]:
     return sorted((rank, losses, int(peak)) for rank, losses, peak in lines)
 
 
-def compared(rig: Rig, kind: str, script: Path = TRAINING, steps: int = STEPS) -> Found:
+def compared(rig: Rig, kind: str, steps: int = STEPS) -> Found:
     """A job alone, and the same one while users come and go: the same losses and peak of memory?"""
     ranks, over = min(2, rig.devices), rig.folder / "over"
-    alone = rig.job(script, kind, steps, ranks=ranks, ready="", PROBE_UNTESTED_CUDA="0")
-    watched = rig.job(script, kind, steps, "--until", over, ranks=ranks)
+    alone = rig.job(TRAINING, kind, steps, ranks=ranks, ready="", PROBE_UNTESTED_CUDA="0")
+    watched = rig.job(TRAINING, kind, steps, "--until", over, ranks=ranks)
     looked_at(rig, watched.pid)
     watched.wait_for(f"made {steps}", times=ranks)
     until(lambda: rig.rows(watched.pid, TIMED), 20)
@@ -113,12 +113,12 @@ def mixed(rig: Rig) -> Found:
 
 @check(SAME, "An optimizer that is captured in a graph is changed by the taps.")
 def capturable(rig: Rig) -> Found:
-    return compared(rig, "capturable", JOBS / "device_job.py")
+    return compared(rig, "capturable")
 
 
 @check(SAME, "torch.compile with CUDA graphs is changed by the taps.")
 def reduce_overhead(rig: Rig) -> Found:
-    return compared(rig, "reduce_overhead", JOBS / "device_job.py")
+    return compared(rig, "reduce_overhead")
 
 
 @check("A job on the CPU gets no context on a device.", "The agent takes device memory from others.")

@@ -1,8 +1,8 @@
 """The clocks of all CUDA devices that the job's modules run on, and which clock times which module.
 
 tap.py makes this once the job uses CUDA.
-Invariant: a device on which no module of the job has run is never touched, because an event on it would create a
-context there.
+Invariant: a device on which no module of the job has run, and no graph, is never touched, because an event on it would
+create a context there.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .clock import Begun, DeviceClock
 EVENTS = 8192  # on all devices together: enough for some ten steps of a model with 150 modules
 _AT_ONCE = 512  # events created without a pause
 _MAX_SEARCHED = 256  # modules searched for a tensor
+_SEVERAL = -1
 
 
 class Started(int):
@@ -52,6 +53,7 @@ class DeviceClocks:
         modules.dicts_by_serial.append(self._by_serial)
         self.of_serial = self._by_serial.get
         self.on: list[bool] = []
+        self._only_device: int | None = None  # that has a context; None: not looked for in this block
         self._reads_memory = True  # until the first optimizer step after switch() says so
         self._fill()
 
@@ -60,6 +62,7 @@ class DeviceClocks:
         counters, which take longer than all else, are read for one step."""
         if wanted:
             self._by_serial.clear()
+            self._only_device = None
             self._reads_memory = begins_block
         self.on[:] = [True] if wanted else []
 
@@ -88,6 +91,17 @@ class DeviceClocks:
             self.report_fault(error)
             return None
 
+    def begin_replay(self) -> Begun | None:
+        """A graph is replayed, on the device that it was captured on: told only if the process uses no other one."""
+        try:
+            if self._only_device is None:
+                used = [index for index in range(self._cuda.device_count()) if self._cuda.has_context(index)]
+                self._only_device = used[0] if len(used) == 1 else _SEVERAL
+            return None if self._only_device == _SEVERAL else self._clock(self._only_device).begin(self._reads_memory)
+        except Exception as error:
+            self.report_fault(error)
+            return None
+
     def end(self, start: int, kind: int, optimizer: Any = None) -> None:
         """What began at this start has ended; a step is timed only if the optimizer runs on the device it began on."""
         try:
@@ -109,9 +123,12 @@ class DeviceClocks:
                 tensor = next(iter(tensors_in((args, kwargs), sys.modules["torch"].Tensor)), None)
             device = getattr(tensor, "device", None)
         index = _index_of(device)
-        if index is not None and index not in self.of_index:
+        return None if index is None else self._clock(index)
+
+    def _clock(self, index: int) -> DeviceClock:
+        if index not in self.of_index:
             self.of_index[index] = DeviceClock(self._cuda, index, self._fresh, self._rows)
-        return None if index is None else self.of_index[index]
+        return self.of_index[index]
 
     def _device_of_optimizer(self, optimizer: Any) -> int | None:
         """The device in the optimizer's latest record, else that of its first parameter."""
@@ -174,11 +191,13 @@ def _first_tensor(module: Any) -> Any:
     return None
 
 
+_OF_CLOCKS = "begin", "begin_here", "begin_replay", "end", "_clock", "_clock_for", "_device_of_optimizer"
+
 training_thread_code = (
     started,
     tensors_in,
     _index_of,
     _first_tensor,
-    *(getattr(DeviceClocks, name) for name in ("begin", "begin_here", "end", "_clock_for", "_device_of_optimizer")),
+    *(getattr(DeviceClocks, name) for name in _OF_CLOCKS),
     *(getattr(DeviceClock, name) for name in ("begin", "end", "mark")),
 )

@@ -20,7 +20,6 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import training  # noqa: E402
 from gpt2 import gpt2  # noqa: E402
-from torch import nn  # noqa: E402
 
 LONG_S = 12
 PLAYED = "PLAYED_WORLD" in os.environ  # a rehearsal on tests/played, which moves little and plays no cuDNN
@@ -34,41 +33,6 @@ def keep_busy(seconds):
         ctypes.CDLL("libplayed.so").played_kernel(ctypes.c_int64(int(seconds * 1e9)))
     else:
         torch.cuda._sleep(int(seconds * 1.9e9))
-
-
-def capturable(device):
-    """The whole step is one graph, with the optimizer in it."""
-    model, given = training.layers().to(device), torch.randn(8, training.WIDTH).to(device)
-    optimizer, loss_fn = torch.optim.AdamW(model.parameters(), lr=0.01, capturable=True), nn.MSELoss()
-    target = torch.zeros_like(given)
-
-    def train():
-        optimizer.zero_grad(set_to_none=True)
-        loss = loss_fn(model(given), target)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            train()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = train()
-
-    def step():
-        graph.replay()
-        dist.all_reduce(torch.ones(1, device=device))
-        return loss.detach().clone()
-
-    return step
-
-
-def reduce_overhead(device):
-    return training.plain(device, torch.compile(training.layers().to(device), mode="reduce-overhead"))
 
 
 def captures_under_load(device):
@@ -179,8 +143,7 @@ def hundred_collectives(device):
 
 
 KINDS = (
-    capturable, reduce_overhead, captures_under_load, waits, durations, gpt2_large_batch, gpt2_one_sequence,
-    hundred_collectives,
+    captures_under_load, waits, durations, gpt2_large_batch, gpt2_one_sequence, hundred_collectives,
 )  # fmt: skip
 
 if __name__ == "__main__":

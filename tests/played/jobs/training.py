@@ -154,6 +154,40 @@ def mixed(device):
     return step
 
 
+def capturable(device):
+    """The whole step is one graph, with the optimizer in it."""
+    model, given = layers().to(device), torch.randn(8, WIDTH).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, capturable=True)
+
+    def train():
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(given).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            train()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = train()
+
+    def step():
+        graph.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+def reduce_overhead(device):
+    """torch.compile puts forward and backward into graphs."""
+    return plain(device, torch.compile(layers().to(device), mode="reduce-overhead"))
+
+
 def forks(device):
     """Children are forked with operations under way, as loaders fork their workers."""
     train = plain(device)
@@ -172,7 +206,12 @@ def forks(device):
     return step
 
 
-KINDS = {each.__name__: each for each in (ddp, fsdp2, tensor_parallel, pipeline, operations, captures, mixed, forks)}
+KINDS = {
+    each.__name__: each
+    for each in (
+        ddp, fsdp2, tensor_parallel, pipeline, operations, captures, mixed, forks, capturable, reduce_overhead,
+    )
+}  # fmt: skip
 
 
 def say(line):
