@@ -22,6 +22,7 @@ from ..streams import (
     EVAL,
     EXTRA,
     FORWARD,
+    GRAPH,
     KIND_MASK,
     OPTIMIZER,
     PACKING_NS,
@@ -88,7 +89,8 @@ class Timeline:
         self._flags: Ints = np.ascontiguousarray(self.boundaries["flags"])
 
     def _count_calls(self, none: Rows) -> Rows:
-        """Where the agent says that nothing else ends a step, every outermost call of a root module is one."""
+        """Where the agent says that nothing else ends a step, every outermost call of a root module is one; in a job
+        that only replays CUDA graphs, every replay of the first one."""
         if self._rank.facts.step_ends != CALL:
             return none
         spans = self._rows(SPANS)
@@ -96,6 +98,8 @@ class Timeline:
         calls = np.flatnonzero(kind == FORWARD)
         roots = [serial for serial, module in self._rank.log.modules.items() if module.get("root") in (serial, 0, None)]
         calls = calls[np.isin(spans["subject"][calls], roots)]
+        if not len(calls) and (kind == GRAPH).any():
+            calls = np.flatnonzero(spans["subject"] == spans["subject"][kind == GRAPH].max())
         calls = calls[np.argsort(spans["start_ns"][calls], kind="stable")]
         start, end = spans["start_ns"][calls], spans["end_ns"][calls]
         # calls of a root within itself or another root count as one

@@ -233,8 +233,8 @@ def _memory(name: str, doc: str) -> Column:
 TABLE = Table(
     name="python.torch_trace",
     doc="One row per module call, backward of a module, optimizer step, wait for collectives and replay of a CUDA "
-    "graph, of each sampled step.  duration is self time: durations never overlap, so they can be summed; total_duration includes a module's "
-    "children, and waits.",
+    "graph, of each sampled step.  duration is self time: durations never overlap, so they can be summed; "
+    "total_duration includes a module's children, and waits.",
     columns=(
         *COMMON,
         Column("seq", "BIGINT", "",
@@ -243,20 +243,23 @@ TABLE = Table(
         Column("micro_step", "INTEGER", "", "Backward passes since the last step (gradient accumulation).",
                "passes of the autograd engine"),
         Column("module", "VARCHAR", "", "Qualified name as named_modules() gives it, without wrappers; for a root or "
-               "an optimizer, its class name; of stage comm the name of the group, of stage graph the graph's number.  A model in a module that nobody "
-               "calls, such as a LightningModule, goes by its name there.", "named_modules()",
+               "an optimizer, its class name; of stage comm the name of the group, of stage graph the graph's number.  "
+               "A model in a module that nobody calls, such as a LightningModule, goes by its name there.",
+               "named_modules()",
                "A backward pass without a known module; a wait while several groups had operations under way.",
                "module of other ranks and steps, parent"),
         Column("module_type", "VARCHAR", "", "Class name.", "type()", "Same as module; stages comm and graph."),
         Column("parent", "VARCHAR", "", "Module whose call this one ran in.", "nesting of calls",
-               "Outermost calls, optimizer steps, waits and replays outside of calls.", "module of the same rank, step and root"),
+               "Outermost calls, optimizer steps, waits and replays outside of calls.",
+               "module of the same rank, step and root"),
         Column("root", "VARCHAR", "", "The model that the module belongs to: the variable that holds its outermost "
                "module, else that module's class; a number after # distinguishes models of the same name.",
                "variables of the job's functions, when the module was named",
                "Optimizer steps, stages comm and graph, a backward pass without a known module."),
         Column("depth", "INTEGER", "", "Module calls around this one; 0 is the outermost.", "nesting of calls"),
         Column("stage", "VARCHAR", "", "forward, backward or step (of an optimizer); comm: a collective blocked the "
-               "thread, which is in no module's duration; graph: a CUDA graph was replayed.", "kind of span; collectives, Work.wait, wait_tensor"),
+               "thread, which is in no module's duration; graph: a CUDA graph was replayed.",
+               "kind of span; collectives, Work.wait, wait_tensor"),
         Column("training", "BOOLEAN", "", "Whether the model was in training mode: the outermost module of the call, "
                "or of the call before the pass.", "Module.training", _NO_CALL),
         Column("grad", "BOOLEAN", "", "Whether autograd was on in that call.  Validation is NOT training OR NOT grad.",

@@ -51,7 +51,7 @@ class Rig:
         return done.stdout
 
     def rows(self, pid: int, sql: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.probe(pid, "query", "--format", "json", sql))
+        found: list[dict[str, Any]] = json.loads(self.probe(pid, "query", "--open", "--format", "json", sql))
         return found
 
 

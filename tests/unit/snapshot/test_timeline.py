@@ -9,7 +9,7 @@ from typing import Any
 from fake_agent import ADAM, LINEAR, MODEL, FakeAgent
 
 from probe.connection import Connection
-from probe.streams import BEGIN, ENGINE, EVAL, OPTIMIZER
+from probe.streams import BEGIN, ENGINE, EVAL, FIRST_GRAPH, GRAPH, OPTIMIZER
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -43,6 +43,17 @@ def test_a_loop_without_an_optimizer_counts_its_outermost_calls(agent: Make, con
     one.span(now + 3500 * MS, now + 3501 * MS, LINEAR)  # of the call under way now
     sql = "SELECT step, module FROM python.torch_trace ORDER BY ALL"
     assert rows(connected(one), sql) == [(s, name) for s in range(3) for name in ("Model", "linear")]
+
+
+def test_a_loop_that_only_replays_graphs_counts_the_replays_of_the_first(agent: Make, connected: Connect) -> None:
+    one = agent()
+    now = time.monotonic_ns()
+    for start in range(now, now + 4000 * MS, 1000 * MS):
+        for number in (1, 2):
+            one.span(start + 100 * number, start + 100 * number + 50, FIRST_GRAPH - number, GRAPH)
+    sql = "SELECT step, module, stage FROM python.torch_trace ORDER BY ALL"
+    behind = [(step, f"graph {number}", "graph") for step in (1, 2, 3) for number in (1, 2)]
+    assert rows(connected(one), sql) == [(0, "graph 1", "graph"), *behind]
 
 
 def test_as_long_as_it_is_not_known_what_ends_a_step_no_call_is_one(agent: Make, connected: Connect) -> None:
