@@ -165,7 +165,7 @@ class Agent:
         if self.taps is None and self.why_no_taps == NO_TORCH and torch_is_imported():
             try:
                 parts = self.streams, self.log, self.modules, self.steps, self.sampling, self.boundary
-                self.taps = TorchTaps(TapContext(*parts, self.evals.current))
+                self.taps = TorchTaps(TapContext(*parts, self.evals.current, drain_soon=self.server.tick_soon))
             except Exception as error:  # an unknown torch: the rest of the agent is still useful
                 self.why_no_taps = f"off: not this torch: {error!r}"
         if self.taps is not None and not self.leaving:

@@ -81,7 +81,7 @@ class Server:
         self._running: dict[Key, _RunningStream] = {}
         self._posted: deque[tuple[Key, bytes, Frames]] = deque()
         self._calls: deque[_Call] = deque()
-        self._stopping = False
+        self._stopping = self._tick_now = False
         self.connections = Connections(endpoint.removeprefix("ipc://"), uids, self._take_request)
         self.wake = self.connections.wake
         self._rested = time.monotonic()
@@ -97,6 +97,11 @@ class Server:
         self._calls.append(call)
         self.wake()
         call.wait(timeout_s)
+
+    def tick_soon(self) -> None:
+        """Have on_tick called at once.  Any thread."""
+        self._tick_now = True
+        self.wake()
 
     def stop(self) -> None:
         """Make run() return soon.  Any thread."""
@@ -116,7 +121,8 @@ class Server:
         due = time.monotonic()
         while not self._stopping:
             now = time.monotonic()
-            if now >= due:
+            if now >= due or self._tick_now:
+                self._tick_now = False
                 due = now + self._tick(now)
             ready = [key for key, running in self._running.items() if running.credit > 0 and key[0].reads]
             wait_ms = 0 if ready or self._posted else max(0, int((due - now) * 1000) + 1)

@@ -50,8 +50,9 @@ class Graphs(Tap):
 
     @property
     def state(self) -> str | None:
-        """Told only where it cannot record: few jobs have graphs."""
-        return None if self._code is not None else "off: this torch's CUDAGraph.replay is not known"
+        if self._code is None:
+            return "off: this torch's CUDAGraph.replay is not known"
+        return super().state if cuda_is_in_use() else None
 
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
         if self._code is None:

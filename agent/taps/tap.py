@@ -15,6 +15,7 @@ from ..boundary.boundary import Boundary
 from ..evals.evaluation import Evaluation
 from ..job_signals import raised_by_handler
 from ..names.modules import Modules
+from ..noop import noop
 from ..steps.sampling import Sampling
 from ..steps.step_count import Steps
 from ..storage.log import Log
@@ -37,6 +38,7 @@ class TapContext:
     current_eval: CurrentEval
     taps: dict[str, Any] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
+    drain_soon: Callable[[], None] = noop  # has the agent's thread call drain(), and again as long as a tap waits
 
     def reporter(self, name: str) -> ReportFault:
         """The function with which this tap reports its own faults, on any thread; the first one ends its recording.

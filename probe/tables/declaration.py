@@ -36,6 +36,7 @@ TAPS = (
     Tap("backward", "backward passes", (MARKS,)),
     Tap("optimizer", "optimizer steps", (SPANS,)),
     Tap("device", "times and memory on CUDA devices", (DEVICE,), "The job does not use CUDA."),
+    Tap("graphs", "replays of CUDA graphs", (), "The job does not use CUDA."),
     Tap("collectives", "collectives", (COLLECTIVES,)),
     Tap("loader", "batches of loaders", (LOADS,)),
     Tap("process", "samples of the process and its host"),

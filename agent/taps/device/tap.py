@@ -8,6 +8,7 @@ Invariant: a time that cannot be taken is missing, and a fault turns off this ta
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter_ns
 
 from ....streams import BLOCK, DEVICE, MARKS, RETENTION_BYTES, SAMPLED, SPANS, STREAMS
 from ...storage.rows import Stream
@@ -20,6 +21,8 @@ from ..untested_devices import why_off
 from .calls import around_calls, around_steps, marks_on, passes_on
 from .clocks import DeviceClocks
 
+_OPEN_NS = 1_000_000_000  # as long as the agent's thread may be away
+
 
 class Device(Tap):
     """It wraps functions of the taps on modules and optimizers, which are made after it: see tend()."""
@@ -31,6 +34,7 @@ class Device(Tap):
         self._context, self._retention_bytes = context, retention_bytes
         self._report_fault = context.reporter(self.name)
         self.clocks: DeviceClocks | None = None
+        self._opened_ns = 0  # when a block of sampled steps began, to a second
 
     def install(self) -> None:
         self.tend()
@@ -67,7 +71,11 @@ class Device(Tap):
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
         """Runs before forward is installed.  What was recorded until now is written once the device reaches it."""
         if self.clocks is not None:
+            was_on = bool(self.clocks.on)
             self.clocks.switch(bool(flags & SAMPLED), self._context.steps.next_step % BLOCK == 0)
+            if self.clocks.on and not was_on and (now := perf_counter_ns()) - self._opened_ns > _OPEN_NS:
+                self._opened_ns = now  # a large model would use up all events before the agent's next tick
+                self._context.drain_soon()
 
     def drain(self) -> None:
         """Write the rows of what the device has finished."""
@@ -79,7 +87,8 @@ class Device(Tap):
 
     @property
     def waits(self) -> bool:
-        return self.clocks is not None and self.clocks.waits
+        clocks = self.clocks
+        return clocks is not None and (clocks.waits or perf_counter_ns() - self._opened_ns < _OPEN_NS)
 
     def remove(self) -> None:
         """Drop all events, on one of the agent's threads, after the other taps have been removed."""

@@ -115,6 +115,18 @@ def test_memory_is_read_in_the_first_step_of_a_sampled_block_and_not_in_the_othe
     assert all((row["allocated"] is None) == (row["allocated_delta"] is None) for row in calls) and len(calls) == 11
 
 
+def test_the_agents_thread_is_called_when_a_block_of_sampled_steps_begins(played: PlayedCuda, taps: Taps) -> None:
+    """Else a large model would use up the events before that thread looks the next time."""
+    called = []
+    taps.device._context.drain_soon = lambda: called.append(taps.device.waits)
+    taps.device.switch(SAMPLED)  # it goes on
+    assert called == []
+    taps.device._opened_ns = 0  # long ago
+    for flags in (BARE, SAMPLED, SAMPLED, BARE, SAMPLED):
+        taps.device.switch(flags)
+    assert called == [True]
+
+
 def test_a_module_on_the_cpu_has_the_hosts_times(played: PlayedCuda, taps: Taps) -> None:
     there, here = model_on(played), Nap(forward_ms=2, backward_ms=3)
     here(there(torch.ones(1))).sum().backward()
