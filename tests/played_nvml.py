@@ -1,4 +1,4 @@
-"""A driver's devices without a driver: the calls and constants of nvidia-ml-py that the agent uses.
+"""A driver's devices without a driver: the calls and constants of nvidia-ml-py that we use.
 
 `module_text` is the same as a file that stands for pynvml.py in a target.
 """
@@ -24,6 +24,7 @@ class Nvml:
     NVML_SUCCESS, NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 0, 1, 2
     NVML_ERROR_UNINITIALIZED, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED = 1, 2, NOT_SUPPORTED
     NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND, NVML_ERROR_DRIVER_NOT_LOADED = NO_PERMISSION, 6, 9
+    NVML_ERROR_LIBRARY_NOT_FOUND = 12
     NVML_ERROR_FUNCTION_NOT_FOUND, NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED = 13, LOST, 16
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, NVML_VALUE_TYPE_UNSIGNED_INT = 1, 0, 1
     NVML_FI_DEV_PCIE_COUNT_RX_BYTES, NVML_FI_DEV_PCIE_COUNT_TX_BYTES = 198, 197
@@ -34,6 +35,7 @@ class Nvml:
         self.broken: dict[tuple[str, str], int] = {}
         self.fields_without: set[int] = set()
         self.asked: list[tuple[str, str]] = []
+        self.computing: dict[str, list[int]] = {}
         self.inits = 0
 
     def _ask(self, device: str, call: str) -> None:
@@ -80,6 +82,14 @@ class Nvml:
         if index == 0 or index > len(self.instances[device]):  # instances may lie anywhere
             raise NVMLError(6)
         return self.instances[device][index - 1]
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        self._ask("*", "driver")
+        return "570.86.15"
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: str) -> list[Any]:
+        self._ask(device, "processes")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=1 << 30) for pid in self.computing.get(device, ())]
 
     def nvmlDeviceGetUtilizationRates(self, device: str) -> Any:
         self._ask(device, "utilization")

@@ -15,7 +15,6 @@ from typing import Any
 from ... import protocol as wire
 from ..torch_state import cuda_is_in_use
 
-_SWITCH = "PROBE_UNTESTED_CUDA"  # 1 in the job's environment lifts this, for tests on a device
 _CPU_BACKENDS = frozenset({"gloo", "mpi", "ucc", "undefined"})  # their tensors are on a device only if CUDA is in use
 
 
@@ -49,7 +48,7 @@ def check_backends(names: Iterable[str]) -> None:
 
 
 def _unless_lifted(what: str) -> str:
-    return "" if os.environ.get(_SWITCH) == "1" else f"{what}, and {wire.UNTESTED}"
+    return "" if os.environ.get(wire.UNTESTED_SWITCH) == "1" else f"{what}, and {wire.UNTESTED}"
 
 
 def _backends() -> set[str]:

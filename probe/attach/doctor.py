@@ -38,15 +38,18 @@ _OLDEST_KERNEL = (5, 3)  # PTRACE_GET_SYSCALL_INFO
 
 @dataclass(frozen=True)
 class Condition:
-    """detail: what was found; error: the refusal that attaching would raise, None where the condition holds."""
+    """detail: what was found; error: the refusal that attaching would raise, None where the condition holds; matters:
+    whether attaching depends on it."""
 
     name: str
     detail: str
     error: AttachError | None = None
+    matters: bool = True
 
     @property
-    def holds(self) -> bool:
-        return self.error is None
+    def holds(self) -> bool | None:
+        """None where attaching does not depend on it."""
+        return self.error is None if self.matters else None
 
 
 def of_machine() -> list[Condition]:

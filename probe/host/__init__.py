@@ -1,4 +1,5 @@
-"""This machine as /proc shows it: processes, threads, limits, and the memory of agents.
+"""This machine as /proc and NVML show it: processes, threads, limits, devices, and the memory of agents.
 
-It may import the leaves; the standard library.  Invariant: nothing here talks to an agent or stops a process.
+It may import the leaves; the standard library, and nvidia-ml-py where NVML is asked.
+Invariant: nothing here talks to an agent or stops a process.
 """

@@ -7,12 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from delivering import as_another_user
+from played_nvml import module_text
+from terminal import COLUMNS, Terminal
 
 from probe.attach import doctor, refusals
-from target import Probe, Start
+from target import Probe, Start, Target
 
 
 def test_doctor_succeeds_where_attach_does(start: Start, probe: Probe) -> None:
@@ -95,3 +99,70 @@ def test_a_job_can_start_the_agent_itself(probe: Probe) -> None:
     finally:
         job.communicate("\n")
     assert job.returncode == 0
+
+
+def devices(probe: Probe, *words: int | str) -> dict[str, str]:
+    """What --gpu adds: the rows on which attaching does not depend."""
+    rows: list[dict[str, Any]] = json.loads(probe("doctor", "--gpu", "--format", "json", *words).stdout)
+    added = [row for row in rows if row["holds"] is None]
+    assert not [row for row in added if row["remedy"] or row["code"]]
+    return {row["condition"]: row["told"] for row in added}
+
+
+@pytest.fixture
+def job(start: Start) -> Target:
+    """With torch, on a CUDA that is played."""
+    return start("on_cuda.py", "guarded")
+
+
+def test_the_devices_of_a_job_are_read_without_touching_it(job: Target, probe: Probe) -> None:
+    torch = pytest.importorskip("torch")
+    before = _maps(job.pid)
+    told = devices(probe, job.pid)
+    assert told["torch"].startswith(f"{torch.__version__}, built ")
+    assert told["visible"] == "CUDA_VISIBLE_DEVICES was not set when the process began"
+    assert "not known until attached" in told["collectives"] and "the agent says" not in told["collectives"]
+    assert not [line for line in _maps(job.pid) if "probe" in line] and len(_maps(job.pid)) == len(before)
+
+
+def test_once_attached_the_agent_itself_says_what_is_off(job: Target, probe: Probe) -> None:
+    probe("attach", job.pid)
+    off = "off: CUDA is in use, and this was not tested on a GPU yet"
+    told = devices(probe, job.pid)
+    assert told["device times"] == f"the agent says: {off}" and told["dumps"].endswith(off)
+
+
+def test_devices_of_a_simulated_driver_are_shown(
+    start: Start, probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = start("waiting.py", "sleep", env={"CUDA_VISIBLE_DEVICES": "1,0"})
+    (tmp_path / "pynvml.py").write_text(f"{module_text('a', 'b')}nvml.computing['b'] = [{job.pid}]\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    told = devices(probe, job.pid)
+    assert "NVIDIA 570.86.15" in told["driver"] or os.path.exists("/proc/driver/nvidia/version")
+    assert "GPU-a-1234" in told["gpu 0"] and "no contexts" in told["gpu 0"]
+    assert f"contexts of pids {job.pid}" in told["gpu 1"]
+    assert told["visible"] == "CUDA_VISIBLE_DEVICES=1,0 when the process began"
+    assert told["contexts"] == "NVML lists this process on gpu 1" or told["contexts"].startswith("not known: in this")
+    assert told["gpu_trace"].startswith("on for the devices that the process sees")
+
+
+def test_the_exit_status_does_not_depend_on_devices(probe: Probe) -> None:
+    assert {"driver", "nvml"} <= set(devices(probe))
+    plain = json.loads(probe("doctor", "--format", "json").stdout)
+    assert None not in [row["holds"] for row in plain]
+    gone = probe("doctor", "--gpu", 4_194_305, status=4)
+    assert "[no-process]" in gone.stderr and "devices        not known: there is no such process" in gone.stdout
+
+
+def test_long_lines_are_wrapped_on_a_terminal_and_whole_elsewhere(job: Target, probe: Probe, tmp_path: Path) -> None:
+    terminal = Terminal("doctor", job.pid, "--gpu", state=tmp_path)
+    try:
+        lines = terminal.wait_for("You can attach").splitlines()
+    finally:
+        terminal.end()
+    assert max(map(len, lines)) <= COLUMNS
+    (at,) = (place for place, line in enumerate(lines) if line.startswith("    collectives"))
+    assert lines[at + 1].startswith(" " * 19)
+    whole = f"{lines[at].rstrip()} {lines[at + 1].strip()}"
+    assert whole in probe("doctor", job.pid, "--gpu").stdout
