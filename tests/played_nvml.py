@@ -60,9 +60,10 @@ class Nvml:
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         every = [name for names in self.instances.values() for name in names]
-        if uuid not in every:
+        whole = {self.nvmlDeviceGetUUID(device): device for device in self.devices}
+        if uuid not in whole and uuid not in every:
             raise NVMLError(6)
-        return uuid
+        return whole.get(uuid, uuid)
 
     def nvmlDeviceGetUUID(self, device: str) -> str:
         return device if device.startswith("MIG-") else f"GPU-{device}-1234"

@@ -1,7 +1,8 @@
-"""Samples counters of the devices that this process can see, read from NVML through nvidia-ml-py, which is pure Python.
+"""Samples counters of the devices that this process uses, or can see, read from NVML through nvidia-ml-py.
 
 Called by agent/samplers/sampler_loop.py, on the agent's thread.  No call here blocks that thread for long: the driver
 takes 20 ms to measure PCIe throughput, for example, so PCIe traffic comes only from drivers that have counters for it.
+Once the job uses CUDA, its other devices are left to those ranks that use them.
 Invariant: a counter that a device does not support is requested once, and a lost device does not affect the others.
 """
 
@@ -20,7 +21,7 @@ from ... import streams
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .sampler import Absent
-from .visible_devices import text, visible_devices
+from .visible_devices import handles_of, text, used_devices, visible_devices
 
 _LIBRARY = "libnvidia-ml.so.1"
 # The only name of the module in the target: whether and what the job itself imports as pynvml stays untouched.
@@ -43,7 +44,8 @@ class Gpu:
     def __init__(
         self, samples: Stream, log: Log, pynvml_path: str | None, load: Callable[[str | None], Any] | None = None
     ) -> None:
-        self._samples = samples
+        self._samples, self._log = samples, log
+        self._used: list[int] = []  # as torch numbers them
         self._nvml = (load or pynvml_at)(pynvml_path)
         try:
             self._nvml.nvmlInit()
@@ -51,7 +53,7 @@ class Gpu:
             raise Absent(f"NVML does not start: {error}") from None
         try:
             handles = list(enumerate(visible_devices(self._nvml)))
-            self._devices = [_Device(self._nvml, index, handle, log) for index, handle in handles if handle is not None]
+            self._devices = [_Device(self._nvml, *each).told(log) for each in handles if each[1] is not None]
             if not self._devices:
                 raise Absent("no device is visible to this process")
         except Exception:
@@ -64,9 +66,20 @@ class Gpu:
         return f"on, but off for {lost}" if lost else "on"
 
     def sample(self) -> None:
+        if (used := used_devices()) != self._used:
+            self._used = used
+            with contextlib.suppress(AttributeError):  # an older torch: the visible ones, as before
+                self._follow(handles_of(self._nvml, used))
         for device in self._devices:
             if not device.why_off:
                 device.sample(self._samples)
+
+    def _follow(self, handles: dict[int, Any]) -> None:
+        """Sample these from here on.  One that was sampled under the same number goes on."""
+        known = {(device.index, device.uuid): device for device in self._devices}
+        devices = [_Device(self._nvml, index, handle) for index, handle in handles.items()]
+        if devices:
+            self._devices = [known.get((each.index, each.uuid)) or each.told(self._log) for each in devices]
 
     def close(self) -> None:
         with contextlib.suppress(self._nvml.NVMLError):  # the driver may be gone
@@ -80,16 +93,23 @@ class Gpu:
 class _Device:
     """One device, and the readings that it supports."""
 
-    def __init__(self, nvml: Any, index: int, handle: Any, log: Log) -> None:
+    _source: int
+
+    def __init__(self, nvml: Any, index: int, handle: Any) -> None:
         self._nvml, self.index, self._handle = nvml, index, handle
-        self._source = log.next_id()
+        self.uuid = text(nvml, nvml.nvmlDeviceGetUUID, handle)
         self._readings: list[Reading] = list(_READINGS)
         self.why_off = ""
         self._permanent_errors, self._lost_errors = (
             [getattr(nvml, f"NVML_ERROR_{name}") for name in names] for names in (_PERMANENT, _LOST)
         )
-        texts = {"uuid": text(nvml, nvml.nvmlDeviceGetUUID, handle), "name": text(nvml, nvml.nvmlDeviceGetName, handle)}
-        log.put(streams.LOG_DEVICE, self._source, {"index": index, **texts})
+
+    def told(self, log: Log) -> _Device:
+        """Itself; its samples refer to what the log says of it."""
+        self._source = log.next_id()
+        name = text(self._nvml, self._nvml.nvmlDeviceGetName, self._handle)
+        log.put(streams.LOG_DEVICE, self._source, {"index": self.index, "uuid": self.uuid, "name": name})
+        return self
 
     def sample(self, samples: Stream) -> None:
         """Append one row per counter, all with the same time.  A transient failure leaves its counters out."""

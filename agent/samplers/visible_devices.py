@@ -1,19 +1,45 @@
-"""The devices that this process sees, in its own numbering: CUDA_VISIBLE_DEVICES as CUDA reads it.
+"""The devices that this process sees, or uses, in its own numbering.
 
-Called by gpu.py at its start.  Invariant: item n of the result is cuda:n of the process, or None if that device cannot
-be reached.  Devices are numbered in PCI bus order, as in NVML; on a host with different kinds of devices, CUDA uses
-that order only with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+Called by gpu.py.  As long as torch does not use CUDA, devices are those of CUDA_VISIBLE_DEVICES as CUDA reads it,
+numbered in PCI bus order, as in NVML; on a host with different kinds of devices, CUDA uses that order only with
+CUDA_DEVICE_ORDER=PCI_BUS_ID.  After that, torch says which device is which, by UUID.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
+
+from ..torch_state import cuda_is_in_use
+
+
+def used_devices() -> list[int]:
+    """The devices on which this process has a context, as torch numbers them; none is made."""
+    if not cuda_is_in_use():
+        return []
+    torch = sys.modules["torch"]
+    return [index for index in range(torch.cuda.device_count()) if torch._C._cuda_hasPrimaryContext(index)]
+
+
+def handles_of(nvml: Any, indices: Iterable[int]) -> dict[int, Any]:
+    """NVML handles of devices that torch has these numbers for; those that are not found are left out.
+
+    Raises AttributeError in a torch before 2.4, which does not tell their UUIDs.
+    """
+    cuda = sys.modules["torch"].cuda
+    uuids = {index: cuda.get_device_properties(index).uuid for index in indices}
+    found = {
+        index: _or_none(nvml, nvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}")
+        or _or_none(nvml, nvml.nvmlDeviceGetHandleByUUID, f"MIG-{uuid}")
+        for index, uuid in uuids.items()
+    }
+    return {index: handle for index, handle in found.items() if handle is not None}
 
 
 def visible_devices(nvml: Any) -> list[Any]:
-    """One NVML handle per device."""
+    """One NVML handle per device: item n is cuda:n of the process, None if it cannot be reached."""
     count = int(nvml.nvmlDeviceGetCount())
     asked = os.environ.get("CUDA_VISIBLE_DEVICES")
     if asked is None:

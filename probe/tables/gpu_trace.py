@@ -1,4 +1,4 @@
-"""host.gpu_trace: one row per device and second: what NVML reports about the devices visible to the process."""
+"""host.gpu_trace: one row per device and second: what NVML reports about the devices that the process uses."""
 
 from __future__ import annotations
 
@@ -105,12 +105,14 @@ def _column(name: str, type: str, unit: str, doc: str, source: str, null: str = 
 
 TABLE = Table(
     name="host.gpu_trace",
-    doc="One row per rank, device visible to the rank, and second, as soon as it is sampled.  Ranks that see the same "
-    "device each have rows for it; uuid tells that it is the same.",
+    doc="One row per rank, device on which the rank has a context, and second, as soon as it is sampled.  Before the "
+    "job uses CUDA, and in a torch before 2.4, a rank has rows for every device that is visible to it.  Ranks that use "
+    "the same device each have rows for it; uuid tells that it is the same.",
     columns=(
         *COMMON,
-        Column("device", "VARCHAR", "", "The device as the process numbers it; on a host with different kinds of "
-               "devices that is certain only with CUDA_DEVICE_ORDER=PCI_BUS_ID.", "CUDA_VISIBLE_DEVICES",
+        Column("device", "VARCHAR", "", "The device as the process numbers it; before it uses CUDA, on a host with "
+               "different kinds of devices, that is certain only with CUDA_DEVICE_ORDER=PCI_BUS_ID.",
+               "torch; before, CUDA_VISIBLE_DEVICES",
                joins="device of python.torch_trace of the same rank"),
         _column("uuid", "VARCHAR", "", "UUID of the device, the same for every process.", "UUID"),
         _column("name", "VARCHAR", "", "Model of the device.", "Name"),

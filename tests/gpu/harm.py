@@ -121,6 +121,19 @@ def reduce_overhead(rig: Rig) -> Found:
     return compared(rig, "reduce_overhead")
 
 
+@check(
+    "What it says fits this machine; devices, driver and libraries have versions.", "Report the lines that do not fit."
+)
+def doctor(rig: Rig) -> Found:
+    job = rig.job(TRAINING, "mixed", 10, "--until", rig.folder / "over")
+    lines = rig.probe("doctor", "--gpu", job.pid).splitlines()
+    rig.probe("attach", job.pid)
+    until(lambda: rig.rows(job.pid, "SELECT uuid FROM host.gpu_trace"), 20)
+    sampled = rig.rows(job.pid, "SELECT DISTINCT device, uuid, name FROM host.gpu_trace")
+    (rig.folder / "over").touch()
+    return Found(len(sampled) == 1, [*lines, f"sampled: {sampled}"])
+
+
 @check("A job on the CPU gets no context on a device.", "The agent takes device memory from others.")
 def contexts(rig: Rig) -> Found:
     job = rig.job(ROOT / "tests" / "targets" / "loop.py")

@@ -6,6 +6,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from played_nvml import LOST, NO_PERMISSION, NOT_SUPPORTED, TIMEOUT, Nvml
@@ -126,6 +127,55 @@ def test_an_instance_of_a_partitioned_device_is_found_by_its_uuid(sampled: Calla
 
 def test_of_a_partitioned_device_the_process_sees_the_first_instance(sampled: Callable[..., Sampled]):
     assert list(sampled(Nvml("a", instances={"a": ["MIG-1", "MIG-2"]})).second()) == ["0 MIG-1"]
+
+
+@pytest.fixture
+def torch_uses(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """torch_uses(1, of=["b", "a"]): it has a context on its device 1, which is the driver's "a"."""
+    torch = pytest.importorskip("torch")
+
+    def use(*indices: int, of: list[str]) -> None:
+        for home, name, value in (
+            (torch.cuda, "is_initialized", lambda: True),
+            (torch.cuda, "device_count", lambda: len(of)),
+            (torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=of[index])),
+            (torch._C, "_cuda_hasPrimaryContext", lambda index: index in indices),
+        ):
+            monkeypatch.setattr(home, name, value, raising=False)
+
+    return use
+
+
+def test_once_torch_uses_devices_those_are_sampled_and_torch_says_which_they_are(
+    sampled: Callable[..., Sampled], torch_uses: Callable[..., None]
+):
+    one = sampled(Nvml("a", "b", "c"))
+    assert list(one.second()) == ["0 GPU-a-1234", "1 GPU-b-1234", "2 GPU-c-1234"]
+    torch_uses(of=["c-1234", "b-1234", "a-1234"])  # initialized, without a context so far
+    assert len(one.second()) == 3
+    torch_uses(2, of=["c-1234", "b-1234", "a-1234"])  # as CUDA_DEVICE_ORDER=FASTEST_FIRST may have it
+    assert list(one.second()) == ["2 GPU-a-1234"]
+    sources = one.log.next_id()
+    torch_uses(1, 2, of=["c-1234", "b-1234", "a-1234"])
+    assert list(one.second()) == ["1 GPU-b-1234", "2 GPU-a-1234"]
+    assert one.log.next_id() == sources + 2, "cuda:2 goes on"
+
+
+def test_an_instance_of_a_partitioned_device_is_the_one_that_torch_uses(
+    sampled: Callable[..., Sampled], torch_uses: Callable[..., None]
+):
+    one = sampled(Nvml("a", instances={"a": ["MIG-1", "MIG-2"]}))
+    torch_uses(0, of=["2"])
+    assert list(one.second()) == ["0 MIG-2"]
+
+
+def test_where_torch_does_not_tell_uuids_the_visible_devices_go_on(
+    sampled: Callable[..., Sampled], torch_uses: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+):
+    one = sampled(Nvml("a", "b"))
+    torch_uses(0, of=["a-1234", "b-1234"])
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: SimpleNamespace())
+    assert len(one.second()) == len(one.second()) == 2
 
 
 @pytest.mark.parametrize("error", [NOT_SUPPORTED, NO_PERMISSION])
