@@ -11,6 +11,10 @@ from typing import Any
 NOT_SUPPORTED, NO_PERMISSION, TIMEOUT, LOST = 3, 4, 10, 15
 
 
+class NVMLLibraryMismatchError(Exception):
+    """A function of the library is missing: nvidia-ml-py is newer than the driver."""
+
+
 class NVMLError(Exception):
     def __init__(self, value: int) -> None:
         super().__init__({LOST: "GPU is lost", NOT_SUPPORTED: "Not Supported"}.get(value, f"error {value}"))
@@ -20,7 +24,7 @@ class NVMLError(Exception):
 class Nvml:
     """A driver with some devices.  broken: (device, call) -> error; a handle is a device's name."""
 
-    NVMLError = NVMLError
+    NVMLError, NVMLLibraryMismatchError = NVMLError, NVMLLibraryMismatchError
     NVML_SUCCESS, NVML_TEMPERATURE_GPU, NVML_CLOCK_SM, NVML_CLOCK_MEM = 0, 0, 1, 2
     NVML_ERROR_UNINITIALIZED, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED = 1, 2, NOT_SUPPORTED
     NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND, NVML_ERROR_DRIVER_NOT_LOADED = NO_PERMISSION, 6, 9
@@ -37,6 +41,7 @@ class Nvml:
         self.asked: list[tuple[str, str]] = []
         self.computing: dict[str, list[int]] = {}
         self.inits = 0
+        self.is_older = False  # than nvidia-ml-py
 
     def _ask(self, device: str, call: str) -> None:
         self.asked.append((device, call))
@@ -89,6 +94,8 @@ class Nvml:
         return "570.86.15"
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: str) -> list[Any]:
+        if self.is_older:
+            raise NVMLLibraryMismatchError
         self._ask(device, "processes")
         return [SimpleNamespace(pid=pid, usedGpuMemory=1 << 30) for pid in self.computing.get(device, ())]
 

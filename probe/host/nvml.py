@@ -86,9 +86,10 @@ def _mig(nvml: Any, handle: Any) -> str | None:
 
 
 def _asked(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """What it returns; None if NVML does not say, or its driver is older than the call."""
     try:
         return call(*arguments)
-    except nvml.NVMLError:
+    except (nvml.NVMLError, getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)):
         return None
 
 

@@ -63,7 +63,7 @@ def compared(rig: Rig, kind: str, steps: int = STEPS) -> Found:
     same_losses, same_peak = ([a[i] for a in own] == [s[i] for s in seen] for i in (1, 2))
     lines = [f"losses {'equal' if same_losses else 'differ'}, peak {[a[2] for a in own]} alone, {[s[2] for s in seen]}"]
     lines += [f"in flight for long: {still}", f"taps: {agents}", *map(str, states), *map(str, modules)]
-    on = all(each["device_tap"] == each["collectives_tap"] == "on" for each in agents)
+    on = all(each["device_tap"] == "on" and not each["collectives_tap"].startswith("off") for each in agents)
     return Found(same_losses and same_peak and not still and on, lines)
 
 

@@ -36,6 +36,11 @@ def test_what_nvml_does_not_say_is_none(played: Nvml) -> None:
     assert played.inits == 0
 
 
+def test_a_driver_that_is_older_than_nvidia_ml_py_tells_no_processes(played: Nvml) -> None:
+    played.is_older = True
+    assert [device.pids for device in read_nvml().devices] == [None, None]
+
+
 def test_a_missing_library_and_another_failure_are_told_apart(played: Nvml) -> None:
     played.broken[("*", "init")] = played.NVML_ERROR_LIBRARY_NOT_FOUND
     assert read_nvml().why_not == "no NVML library"
