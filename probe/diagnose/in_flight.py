@@ -19,7 +19,7 @@ from ..derive.operations import PAIRWISE, operations_of
 from ..snapshot.flight_recorder import Entry, Pending
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank, RankLeft
-from ..streams import COLLECTIVES
+from ..streams import COLLECTIVES, QUEUED
 
 _LATEST = 256  # operations of a group; one that hangs is among them
 
@@ -28,7 +28,7 @@ def issued_of(job: Snapshot) -> dict[int, list[Entry]]:
     """The collectives of each rank that answers, oldest first, numbered by what the backend said of the last."""
     found: dict[int, list[Entry]] = {rank.rank: [] for rank in job.ranks}
     for operations in operations_of(job):
-        count, done = len(operations.step), operations.slot("done_ns")
+        count, done, flags = len(operations.step), operations.slot("done_ns"), operations.slot("flags")
         numbers = operations.slot("group_seq", -1).max(axis=1, initial=-1)
         (known,) = np.nonzero(numbers >= 0)
         first = int(numbers[known[-1]] - known[-1]) if len(known) else 1
@@ -40,8 +40,10 @@ def issued_of(job: Snapshot) -> dict[int, list[Entry]]:
                 strings, time = rank.log.strings, int(operations.time[at, member])
                 dtype, _, shape = strings.get(int(rows["tensor"][place]), "").partition(" ")
                 kind = operation_type(strings.get(int(rows["operation"][place]), ""))
-                ended = bool(done[at, member])
-                found[rank.rank].append(Entry(operations.name, first + at, kind, shape, dtype, time, ended))
+                ended, queued = bool(done[at, member]), bool(flags[at, member] & QUEUED)
+                found[rank.rank].append(
+                    Entry(operations.name, first + at, kind, shape, dtype, time, ended, queued=queued)
+                )
     return {rank: sorted(entries, key=lambda entry: entry.created_ns) for rank, entries in found.items()}
 
 

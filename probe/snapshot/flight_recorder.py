@@ -20,7 +20,8 @@ _FIELD_NAMES = {"kind": "operation", "sizes": "size", "dtypes": "dtype"}
 
 @dataclass(frozen=True)
 class Entry:
-    """One collective as one rank issued it.  created_ns: wall clock; backend: each of a group counts its own."""
+    """One collective as one rank issued it.  created_ns: wall clock; backend: each of a group counts its own; queued:
+    its device was known not to have come to it."""
 
     group: str
     number: int  # of the group's collectives, the same on all its ranks
@@ -30,13 +31,15 @@ class Entry:
     created_ns: int
     ended: bool
     backend: str = ""
+    queued: bool = False
 
 
 @dataclass(frozen=True)
 class Pending:
     """A collective that is in flight on some rank, or an operation between two ranks, whose number is -1.
 
-    missing: members that have not issued it; unknown: members that reported nothing; mismatch: what the ranks disagree
+    queued: ranks that have issued it and whose device has not come to it, as far as is known; missing: members that
+    have not issued it; unknown: members that reported nothing; mismatch: what the ranks disagree
     about; created_ns: when the first rank issued it.
     """
 
@@ -50,6 +53,7 @@ class Pending:
     unknown: tuple[int, ...]
     mismatch: str
     created_ns: int
+    queued: tuple[int, ...] = ()
 
 
 def dumped_entries(texts: Iterable[str]) -> list[Mapping[str, Any]]:
@@ -115,8 +119,9 @@ def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequenc
         missing = tuple(rank for rank in members if rank not in came and rank in by_rank)
         unknown = tuple(rank for rank in members if rank not in came and rank not in by_rank)
         kind, created_ns = ranks[waiting[0]].kind, min(entry.created_ns for entry in ranks.values())
+        queued = tuple(rank for rank in waiting if ranks[rank].queued)
         about = _mismatch(ranks)
-        found.append(Pending(group, number, kind, members, came, waiting, missing, unknown, about, created_ns))
+        found.append(Pending(group, number, kind, members, came, waiting, missing, unknown, about, created_ns, queued))
     return sorted(found, key=lambda each: each.created_ns)
 
 

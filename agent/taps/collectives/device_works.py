@@ -48,6 +48,7 @@ class _Operation:
     pointer: int = 0  # of the tensor by which a functional collective is waited for
     before: Any = None
     last: Any = None
+    is_queued: bool = False  # as its rows say
 
 
 class DeviceWorks:
@@ -265,7 +266,20 @@ class DeviceWorks:
             if operation.index != entered:
                 cuda.enter(entered := operation.index)
             self._is_over(key)
+        for operation in (*list(self._pending)[:1], *list(self.kept.values())[:1]):
+            self._look_whether_queued(cuda, operation)
         self.fill()
+
+    def _look_whether_queued(self, cuda: Cuda, operation: _Operation) -> None:
+        """Of one that was in flight when this thread looked; where it hangs, the rows then tell what it waits for."""
+        if operation.first is None:
+            return
+        cuda.enter(operation.index)
+        is_queued = not cuda.reached(operation.first)
+        if is_queued != operation.is_queued:
+            operation.is_queued = is_queued
+            for row in operation.rows:
+                self._works.queued(*row, is_queued)
 
     def fill(self) -> None:
         assert self._cuda is not None

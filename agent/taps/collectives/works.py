@@ -20,7 +20,7 @@ from struct import Struct
 from time import perf_counter_ns
 from typing import Any
 
-from ....streams import COLLECTIVES, FAILED, STREAMS
+from ....streams import COLLECTIVES, FAILED, QUEUED, STREAMS
 from ...job_signals import raised_by_handler
 
 _SLOT = Struct("<q")
@@ -64,6 +64,12 @@ class Works:
         if self._get(offset + _SEQ) == seq:
             _SLOT.pack_into(self._buffer, offset + _FLAGS, self._get(offset + _FLAGS) | flag)
             self.done(offset, seq, perf_counter_ns())
+
+    def queued(self, offset: int, seq: int, is_queued: bool) -> None:
+        """Whether the device has still to come to it."""
+        if self._get(offset + _SEQ) == seq:
+            flags = self._get(offset + _FLAGS) & ~QUEUED
+            _SLOT.pack_into(self._buffer, offset + _FLAGS, flags | QUEUED * is_queued)
 
     def failed(self, offset: int, seq: int) -> None:
         if self._get(offset + _SEQ) == seq:

@@ -18,6 +18,7 @@ from .activity import NOT_HUNG
 from .snippet import SNIPPET
 from .lost_ranks import STOPPED
 from .disagreement import MISMATCH, DEADLOCK
+from .device import DEVICE
 from .activity import COMPILING, SLOW, UNCLEAR
 from .waiting import LOADER, WAITING
 from .standstill import COLLECTIVE, UNKNOWN

@@ -188,6 +188,19 @@ def test_a_collective_that_all_have_reached_and_does_not_end_is_reported() -> No
     assert report.code == "collective"
 
 
+def test_a_device_that_has_not_come_to_a_collective_is_reported() -> None:
+    waits, queued = issued(30, 30, False), issued(30, 30, False)
+    queued[-1] = replace(queued[-1], queued=True)
+    spins = {"running": 1.0, "on_device": True}
+    report = verdict(rank(0, entries=waits, **spins), rank(1, entries=queued, **spins))
+    assert (report.code, report.ranks) == ("device", (1,))
+    assert report.verdict.startswith("The device of rank 1 has not come to all_reduce number 30 of group 0:")
+    alone = verdict(rank(0, entries=queued, **spins))
+    assert (alone.code, alone.ranks) == ("device", (0,))
+    late = verdict(rank(0, entries=queued, **spins), rank(1, entries=issued(29, 30, True)))
+    assert (late.code, late.ranks) == ("waiting", (1,)), "a rank that has not issued it comes first"
+
+
 @pytest.mark.parametrize(
     ("does", "code"),
     [

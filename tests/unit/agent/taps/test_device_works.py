@@ -13,7 +13,7 @@ from probe.agent.storage.rows import Stream
 from probe.agent.taps.collectives import device_works
 from probe.agent.taps.collectives.device_works import DeviceWorks, Row
 from probe.agent.taps.collectives.works import Works
-from probe.streams import CAPTURED, COLLECTIVES, END_UNKNOWN, STREAMS
+from probe.streams import CAPTURED, COLLECTIVES, END_UNKNOWN, QUEUED, STREAMS
 
 SLOTS = STREAMS[COLLECTIVES]
 MS = 1_000_000
@@ -89,6 +89,9 @@ class Played:
         at = row[0] + 8 * SLOTS.index(name)
         return int.from_bytes(self.stream.buffer[at : at + 8], "little", signed=True)
 
+    def is_queued(self, row: Row) -> bool:
+        return bool(self.slot(row, "flags") & QUEUED)
+
     def took_ms(self, row: Row) -> float | str:
         """How long the row says that it took, or what else it says."""
         flags, done = self.slot(row, "flags"), self.slot(row, "done_ns")
@@ -138,6 +141,20 @@ def test_one_that_is_waited_for_ends_with_the_wait_if_a_stream_stood_still_in_it
     played.works.resolve()
     assert played.took_ms(row) == told
     assert not played.works.kept
+
+
+@pytest.mark.parametrize("work", [None, Work()])
+def test_the_oldest_in_flight_tells_whether_the_device_has_come_to_it(played: Played, work: Work | None) -> None:
+    played.device.stream_ms, played.device.reached_ms = 2.0, 1.0  # a kernel in front of it goes on
+    row = played.row()
+    operation = played.works.begin(0, row, work is not None, 0)
+    played.device.stream_ms = 3.0
+    played.works.issued(operation, row, work)
+    played.works.resolve()
+    assert played.slot(row, "done_ns") == 0 and played.is_queued(row)
+    played.device.reached_ms = 2.5
+    played.works.resolve()
+    assert played.slot(row, "done_ns") == 0 and not played.is_queued(row)
 
 
 def test_a_work_that_the_job_has_dropped_is_not_kept(played: Played) -> None:

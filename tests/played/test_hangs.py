@@ -1,0 +1,42 @@
+"""Why a job over NCCL hangs: each cause is planted on the played runtime, in a job that was attached to before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from played import Play
+from until import until
+
+from target import Probe
+
+VERDICTS = {
+    "late": ("waiting", [1], "Waiting for rank 1, which is blocked in late"),
+    "kernel": ("device", [1], "The device of rank 1 has not come to all_reduce"),
+    "mismatch": ("mismatch", [0, 1], "Ranks disagree about collective"),
+    "dead": ("gone", [1], "Rank 1 is gone."),
+    "capture": ("waiting", [1], "Waiting for rank 1, which is blocked in capture"),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", VERDICTS)
+def test_the_cause_is_told(play: Play, probe: Probe, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "hang"
+    job = play("hanging.py", kind, str(file), ranks=2, PROBE_UNTESTED_CUDA="1", PLAYED_KERNEL_NS="0")
+    probe("attach", job.target.pid)
+    recorded = "SELECT COUNT(*) AS n FROM python.nccl_trace"
+    until(lambda: json.loads(probe(job.target.pid, "query", "--format", "json", recorded).stdout)[0]["n"] > 20, 60)
+    file.touch()
+    job.target.wait_for("hangs", times=2)
+
+    def report() -> Any:
+        return json.loads(probe(job.target.pid, "hang", "--json", status=None).stdout)
+
+    code, ranks, sentence = VERDICTS[kind]
+    until(lambda: report()["code"] == code, 40, why=report)
+    found = report()
+    assert (found["code"], found["ranks"]) == (code, ranks) and found["verdict"].startswith(sentence), found
+    assert [each for each in job.broken() if each.rule != "context" or each.is_ours] == []
