@@ -36,6 +36,7 @@ from .in_flight import issued_of, pairs_of
 from .processor_time import TICKS, Used, used, work
 
 _MORE = 2  # times as much patience with a rank that has not answered
+_NCCL = "nccl"
 _MOVED = ("rchar", "wchar", "read_bytes", "write_bytes")
 
 
@@ -100,7 +101,8 @@ def _listen_again(client: Client, look: _Look, patience: float) -> None:
 
 def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Issued:
     """By torch's recorders, which hold what was issued before the attach; by the rows since the attach if the recorders
-    are empty, or if a rank does not answer while something is in flight: its rows lie in its memory."""
+    are empty, or if something is in flight there on a device, or while a rank does not answer: the rows tell whether
+    the device has come to it, and lie in the memory of a rank."""
     calls = client.ask(wire.FLIGHT, time.monotonic() + patience, links)
     told = {call.link: call.answer for call in calls if call.answer is not None}
     found = _Issued({link.rank: entries_of(answer["texts"]) for link, answer in told.items()})
@@ -110,7 +112,9 @@ def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Iss
         job = Snapshot([WireSource(client, patience, newest=wire.ROWS_A_MESSAGE)], open_steps=True)
         found.pairs, found.machines = pairs_of(job), machines_told(job)
         untold = not any(found.entries.values())
-        if untold or job.read:
+        told_of = (each for entries in found.entries.values() for each in entries)
+        on_device = any(not each.ended and each.backend == _NCCL for each in told_of)
+        if untold or job.read or on_device:
             issued = issued_of(job)
             in_flight = any(not entry.ended for entries in issued.values() for entry in entries)
             found.entries = issued if untold or in_flight else found.entries

@@ -32,11 +32,13 @@ def test_the_cause_is_told(play: Play, probe: Probe, tmp_path: Path, kind: str) 
     file.touch()
     job.target.wait_for("hangs", times=2)
 
-    def report() -> Any:
-        return json.loads(probe(job.target.pid, "hang", "--json", status=None).stdout)
-
+    reports: list[Any] = []
     code, ranks, sentence = VERDICTS[kind]
-    until(lambda: report()["code"] == code, 40, why=report)
-    found = report()
-    assert (found["code"], found["ranks"]) == (code, ranks) and found["verdict"].startswith(sentence), found
+
+    def is_told() -> bool:
+        reports.append(json.loads(probe(job.target.pid, "hang", "--json", status=None).stdout))
+        return bool(reports[-1]["code"] == code)
+
+    until(is_told, 40, why=lambda: reports[-1])
+    assert reports[-1]["ranks"] == ranks and reports[-1]["verdict"].startswith(sentence), reports[-1]
     assert [each for each in job.broken() if each.rule != "context" or each.is_ours] == []

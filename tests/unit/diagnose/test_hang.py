@@ -195,7 +195,7 @@ def test_a_device_that_has_not_come_to_a_collective_is_reported() -> None:
     report = verdict(rank(0, entries=waits, **spins), rank(1, entries=queued, **spins))
     assert (report.code, report.ranks) == ("device", (1,))
     assert report.verdict.startswith("The device of rank 1 has not come to all_reduce number 30 of group 0:")
-    alone = verdict(rank(0, entries=queued, **spins))
+    alone = verdict(rank(0, entries=[replace(each, group="alone") for each in queued], **spins))
     assert (alone.code, alone.ranks) == ("device", (0,))
     late = verdict(rank(0, entries=queued, **spins), rank(1, entries=issued(29, 30, True)))
     assert (late.code, late.ranks) == ("waiting", (1,)), "a rank that has not issued it comes first"
