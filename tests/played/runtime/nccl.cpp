@@ -30,6 +30,17 @@ struct Slot {
     std::atomic<unsigned long> turn;  // which operation of those that use it
     std::atomic<int> arrived, left;
     std::atomic<ns> started[16];
+    std::atomic<size_t> sizes[16];
+
+    bool agreed(int ranks) const {  // ranks that put in different sizes wait for each other for ever
+        size_t size = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+            size_t own = sizes[rank];
+            if (own && size && own != size) return false;
+            size = std::max(size, own);
+        }
+        return true;
+    }
 };
 
 static void *shared(const std::string &name, size_t size) {
@@ -109,10 +120,11 @@ struct Operation : Meeting {
             if (slot.turn != number / SLOTS) return UNKNOWN;
             if (call.in) memcpy(place.room(number, rank), call.in, std::min<size_t>(call.size_in, ROOM));
             slot.started[rank] = start;
+            slot.sizes[rank] = call.size_in;
             ++slot.arrived;
             came = true;
         }
-        if (slot.arrived < place.size) return UNKNOWN;
+        if (slot.arrived < place.size || !slot.agreed(place.size)) return UNKNOWN;
         if (call.take) call.take([this](int of) { return place.room(number, of); });
         ended = comm_ns + *std::max_element(slot.started, slot.started + place.size);
         if (++slot.left == place.size) {
