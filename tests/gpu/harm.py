@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,7 @@ def main_thread_waits(rig: Rig) -> Found:
     job.wait_for("waiting 2")
     timed(job.pid, "query", "SELECT COUNT(*) FROM python.nccl_trace")
     timed(job.pid, "eval", "--now", "1 + 1")
+    time.sleep(6)  # until it has been quiet for longer than usual
     second_hang = timed(job.pid, "hang")
     timed(job.pid, "detach")
     held = held and "over 2" not in job.output

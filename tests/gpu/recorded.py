@@ -14,8 +14,8 @@ from rig import JOBS, Found, Rig, check, printed
 JOB = JOBS / "device_job.py"
 BY_SIZE = """SELECT bytes // group_size AS size, state, COUNT(*) AS n, MEDIAN(duration_ms) AS ms,
     QUANTILE_CONT(duration_ms, 0.9) AS p90_ms FROM python.nccl_trace WHERE bytes > 50000 GROUP BY ALL ORDER BY ALL"""
-WINDOW_S, ROUNDS = 2.0, 4
-SETTLE_S = {"alone": 0.3, "attached": 5.0, "every step": 0.5}  # it chooses how often it samples
+WINDOW_S, ROUNDS = 2.0, 3
+SETTLE_S = {"alone": 0.3, "attached": 4.0, "every step": 0.5}  # it chooses how often it samples
 
 
 @check(
