@@ -42,11 +42,11 @@ class Rig:
         several = ranks if ranks > 1 else 0
         return self.start(script, *map(str, args), ranks=several, ready=ready, env={**RECORDS, **env})
 
-    def probe(self, *words: object, timeout: float = 60) -> str:
-        """What the command prints on stdout.  Raises if it fails."""
+    def probe(self, *words: object, timeout: float = 60, status: int | None = 0) -> str:
+        """What the command prints on stdout.  Raises if it ends with another status (None: any)."""
         command = [*COMMAND, *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False)
-        if done.returncode:
+        if status is not None and done.returncode != status:
             raise RuntimeError(f"probe {' '.join(map(str, words))}: status {done.returncode}: {done.stderr[-600:]}")
         return done.stdout
 

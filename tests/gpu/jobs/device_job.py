@@ -21,7 +21,7 @@ import torch.distributed as dist  # noqa: E402
 import training  # noqa: E402
 from gpt2 import gpt2  # noqa: E402
 
-LONG_S = 12
+LONG_S, BUSY_S = 12, 0.002
 PLAYED = "PLAYED_WORLD" in os.environ  # a rehearsal on tests/played, which moves little and plays no cuDNN
 MB = 1 << 10 if PLAYED else 1 << 20
 torch.backends.cuda.enable_cudnn_sdp(not PLAYED)
@@ -74,6 +74,22 @@ def waits(device):
     return step
 
 
+def stuck(device):
+    """Quick steps, until the file STUCK_AT is there: then a kernel that takes 60 s stands in front of a collective."""
+    train, tensor = training.plain(device), torch.ones(1, device=device)
+
+    def step():
+        loss = train()
+        if os.path.exists(os.environ["STUCK_AT"]):
+            keep_busy(60)
+            training.say("stuck")
+        dist.all_reduce(tensor)
+        torch.cuda.synchronize()
+        return loss
+
+    return step
+
+
 def durations(device):
     """Gathers of 256 MB synchronous, 128 MB waited for at once, 64 MB waited for behind as long a computation; says at
     the end what own events around them have told: own BYTES MEDIAN_MS."""
@@ -84,6 +100,7 @@ def durations(device):
         taken = torch.empty(dist.get_world_size() * given.numel(), device=device)
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
+        keep_busy(BUSY_S)  # so that the device never waits for the host
         first.record()
         issue(taken, given)
         last.record()
@@ -143,7 +160,7 @@ def hundred_collectives(device):
 
 
 KINDS = (
-    captures_under_load, waits, durations, gpt2_large_batch, gpt2_one_sequence, hundred_collectives,
+    captures_under_load, waits, stuck, durations, gpt2_large_batch, gpt2_one_sequence, hundred_collectives,
 )  # fmt: skip
 
 if __name__ == "__main__":

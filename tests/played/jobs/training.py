@@ -2,13 +2,16 @@
 
 `training.py KIND STEPS [--sleep SECONDS] [--until FILE]`: it makes so many steps, or goes on until FILE is there.
 Says `ready` after the third step and `made STEPS` after so many, and at the end one line: final RANK LOSSES PEAK, a
-hash of the losses of the first STEPS and the peak of device memory in bytes.  RANK and WORLD_SIZE are those of the
+hash of the losses of the first STEPS and the peak of device memory in bytes; before it, with PLAYED_COUNT=1, how many
+steps it made and its calls into the runtime: counts STEPS JSON.  RANK and WORLD_SIZE are those of the
 launcher, alone it is a world of one.
 """
 
 import argparse
+import ctypes
 import hashlib
 import itertools
+import json
 import os
 import sys
 import time
@@ -185,6 +188,7 @@ def capturable(device):
 
 def reduce_overhead(device):
     """torch.compile puts forward and backward into graphs."""
+    torch._inductor.config.deterministic = True  # else it chooses kernels by how long each takes, and sums differ
     return plain(device, torch.compile(layers().to(device), mode="reduce-overhead"))
 
 
@@ -217,6 +221,13 @@ KINDS = {
 def say(line):
     """At once and whole: ranks share the output."""
     os.write(1, f"{line}\n".encode())
+
+
+def counts():
+    """The calls into the runtime so far, of all threads, by name; with PLAYED_COUNT=1."""
+    room = ctypes.create_string_buffer(1 << 16)
+    ctypes.CDLL("libplayed.so").played_counts(ctypes.c_long(0), room, len(room))
+    return {name: int(number) for name, number in (line.split() for line in room.value.decode().splitlines())}
 
 
 def is_over(rank, number, file):
@@ -260,6 +271,8 @@ def main():
             break
     torch.cuda.synchronize()
     digest = hashlib.sha256(repr([loss.item() for loss in losses]).encode()).hexdigest()[:16]
+    if os.environ.get("PLAYED_COUNT") == "1":
+        say(f"counts {number} {json.dumps(counts())}")
     say(f"final {rank} {digest} {torch.cuda.max_memory_allocated(device)}")
     dist.destroy_process_group()
 
