@@ -55,9 +55,11 @@ $(PLAYED)/.installed: pyproject.toml constraints.txt
 $(PLAYED)/played/libplayed.so: $(wildcard tests/played/runtime/*) | $(PLAYED)/.installed
 	$(PLAYED)/bin/python tests/played/build.py $(PLAYED)/played
 
-# Needs a machine with a CUDA device, and prints what recording costs there.  Elsewhere all of it is skipped.
+# Needs a machine with a CUDA device, and takes ten minutes: what probe does there, in first_ten_minutes.md.  GPU_PYTHON is
+# one whose torch can use the device and that has what the command needs (pip install -e . there).
+GPU_PYTHON ?= $(BIN)/python
 gpu: $(INSTALLED)
-	$(BIN)/pytest tests/gpu -s
+	$(GPU_PYTHON) tests/gpu/first_ten_minutes.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from probe.attach.listening import Listen
     from probe.connection import Connection
 
-# Taps that are off because they were never tested on a GPU, and what the job then lacks.
+# Taps that are off because they were not tested on several GPUs, and what the job then lacks.
 _ON_DEVICES = {"device": "device times and memory", "collectives": "collectives and the Flight Recorder"}
 _POLL_S = 0.5  # a look at the processes takes some milliseconds
 
@@ -76,7 +76,7 @@ def _attach_all(
 
 
 def _say_untested(attached: Iterable[Attached]) -> None:
-    """Say on stderr what is off because it was never tested on a GPU: one line for all ranks that lack the same."""
+    """Say on stderr what is off because it was not tested on several GPUs: one line for all ranks that lack the same."""
     from probe.protocol import UNTESTED
 
     lacking: dict[tuple[str, str], list[int]] = {}

@@ -1,4 +1,4 @@
-"""What stays off where the job uses CUDA or a device backend such as NCCL, because it has not been run on a GPU yet.
+"""What stays off where the job uses CUDA or a device backend such as NCCL, because it has been run on one GPU only.
 
 The taps of devices and of collectives and flight_recorder.py check this.
 Invariant: where this gives a reason, nothing of ours holds a Work or an event, queries one for completion, or dumps a

@@ -112,7 +112,7 @@ def wait_lines(evidence: Evidence) -> list[str]:
 
 
 def untested_lines(evidence: Evidence) -> list[str]:
-    """The ranks whose collectives are not recorded because that was never tested on a GPU."""
+    """The ranks whose collectives are not recorded because that was not tested on several GPUs."""
     same = grouped((each.untested, each.rank) for each in evidence.ranks if each.untested)
     return [f"the collectives of {title(ranks)} are not known: {why}" for why, ranks in same.items()]
 

@@ -127,7 +127,7 @@ def test_the_devices_of_a_job_are_read_without_touching_it(job: Target, probe: P
 
 def test_once_attached_the_agent_itself_says_what_is_off(job: Target, probe: Probe) -> None:
     probe("attach", job.pid)
-    off = "off: CUDA is in use, and this was not tested on a GPU yet"
+    off = "off: CUDA is in use, and this was not tested on several GPUs yet"
     told = devices(probe, job.pid)
     assert told["device times"] == f"the agent says: {off}" and told["dumps"].endswith(off)
 

@@ -22,8 +22,8 @@ from target import Probe, Start, Target
 
 pytest.importorskip("torch")
 
-CUDA = "CUDA is in use, and this was not tested on a GPU yet"
-ANOTHER = "a process group uses fake, and this was not tested on a GPU yet"
+CUDA = "CUDA is in use, and this was not tested on several GPUs yet"
+ANOTHER = "a process group uses fake, and this was not tested on several GPUs yet"
 TAPS = "SELECT DISTINCT device_tap, collectives_tap FROM probe.agents"
 ALONE = "import torch.distributed as dist\ndist.all_reduce(torch.ones(3))"
 Ranks = list[dict[str, Any]]

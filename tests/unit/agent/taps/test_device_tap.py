@@ -435,7 +435,7 @@ def test_in_a_users_job_the_tap_stays_off_whenever_cuda_is_initialized(later: bo
                 taps.install()  # as at the next block of sampled steps
                 model(torch.ones(1)).sum().backward()
             taps.device.drain()
-            assert taps.device.state == "off: CUDA is in use, and this was not tested on a GPU yet"
+            assert taps.device.state == "off: CUDA is in use, and this was not tested on several GPUs yet"
             assert (played.times_made, played.entered, DEVICE in taps.streams) == (0, [], False)
             assert len(column(taps.table(), "forward", "host_duration")) == 12
 
