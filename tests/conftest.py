@@ -6,13 +6,14 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from forked import ForkServer
+from forked import COMMAND, ForkServer
 from hypothesis import settings
 from until import until
 
@@ -58,15 +59,25 @@ def start_once(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 
 
 @pytest.fixture(scope="session")
-def probe() -> Probe:
+def command_server() -> Iterator[ForkServer]:
+    """Starts most commands at once."""
+    server = ForkServer(sys.executable, COMMAND)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def probe(command_server: ForkServer) -> Probe:
     """Runs the `probe` command (see Probe) with its output captured."""
 
     def probe(
-        *words: str | int | Path, status: int | None = 0, input: str = "", timeout: float = 60
+        *words: str | int | Path, status: int | None = 0, input: str = "", timeout: float = 60, fresh: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [str(PROBE), *map(str, words)], input=input, capture_output=True, text=True, timeout=timeout
-        )
+        command = [sys.executable, str(PROBE), *map(str, words)]
+        if not fresh and command_server.can_start(command, os.environ):
+            done = command_server.run(command, os.environ, input, timeout)
+        else:
+            done = subprocess.run(command[1:], input=input, capture_output=True, text=True, timeout=timeout)
         assert status is None or done.returncode == status, f"exit {done.returncode}: {done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr or status == 1, done.stderr
         return done

@@ -37,9 +37,9 @@ class Target:
     ) -> None:
         self._output = output
         whole = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-        with output.open("wb") as stream:
-            if server and server.can_start(command, env):
-                self.process = server.start(command, whole, stream)
+        with output.open("wb") as stream, open(os.devnull) as nothing:
+            if server and server.can_start(command, whole):
+                self.process = server.start(command, whole, [nothing.fileno(), stream.fileno(), stream.fileno()])
             else:
                 self.process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
@@ -101,11 +101,15 @@ class Start(Protocol):
 
 
 class Probe(Protocol):
-    """probe(4242, "query", "SELECT 1"): the command as users run it; its exit status must be `status` (None: any)."""
+    """probe(4242, "query", "SELECT 1"): the command as users run it; its exit status must be `status` (None: any).
+
+    It is forked, unless it is to start `fresh`, for what matters of its start: the modules that it imports, and when.
+    """
 
     def __call__(
-        self, *words: str | int | Path, status: int | None = ..., input: str = ..., timeout: float = ...
-    ) -> subprocess.CompletedProcess[str]: ...
+        self, *words: str | int | Path, status: int | None = ..., input: str = ..., timeout: float = ...,
+        fresh: bool = ...,
+    ) -> subprocess.CompletedProcess[str]: ...  # fmt: skip
 
 
 @contextmanager

@@ -51,11 +51,10 @@ def last_step(job: Target, probe: Probe) -> int:
 
 
 def wait_for_rows(job: Target, probe: Probe) -> str:
-    for _ in range(20):
-        rows = probe(job.pid, "query", "--format", "json", SQL).stdout
-        if rows != "[]\n":
-            return rows
-    raise AssertionError("no rows came")
+    def rows() -> str:
+        return probe(job.pid, "query", "--format", "json", SQL).stdout.replace("[]\n", "")
+
+    return until(rows, why=lambda: "no rows came")
 
 
 def test_a_second_attach_reports_the_running_agent(attached: Target, probe: Probe) -> None:
@@ -96,6 +95,30 @@ def test_the_only_attached_job_needs_no_endpoint(job: Target, probe: Probe) -> N
     done = probe("eval", "1 + 1", status=None)
     if "several-jobs" not in done.stderr:  # another job of this machine may be attached
         assert (done.stdout, f"probe: using {job.pid}" in done.stderr) == ("2\n", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["query", "--format", "csv", "SELECT 7 AS n"], 0), (["query", "SELEC"], 5), (["sql"], 0), (["sql", "--no"], 2)],
+)
+def test_a_forked_command_says_what_a_started_one_does(
+    attached: Target, probe: Probe, words: list[str], status: int
+) -> None:
+    sql = "SELECT 'é' AS e;"
+    both = [probe(attached.pid, *words, input=sql, status=status, fresh=fresh) for fresh in (False, True)]
+    forked, started = ((done.stdout, re.sub(r"\d+ ms", "ms", done.stderr)) for done in both)
+    assert forked == started
+
+
+def test_a_verb_that_is_forked_in_all_other_tests_imports_what_it_needs(
+    job: Target, probe: Probe, tmp_path: Path
+) -> None:
+    probe("attach", job.pid)
+    probe("key", "create", tmp_path / "job.key", fresh=True)
+    lists = {("list",): "loop.py", ("names",): "loss", ("set",): "sample"}
+    assert all(said in probe(*words, "-t", job.pid, fresh=True).stdout for words, said in lists.items())
+    assert "[one-rank]" in probe(job.pid, "stragglers", status=2, fresh=True).stderr
+    probe(job.pid, "detach", fresh=True)
 
 
 def test_python_without_torch_is_attached_and_says_what_is_missing(start: Start, probe: Probe) -> None:

@@ -26,7 +26,7 @@ PLAYED = {
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer]:
     """Starts jobs on the played runtime."""
-    server = ForkServer(PYTHON, PLAYED)
+    server = ForkServer(PYTHON, env=PLAYED)
     yield server
     server.close()
 

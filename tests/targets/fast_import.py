@@ -7,6 +7,7 @@ process that has done so already (tests/forked.py).
 import gc
 
 gc.disable()
-import torch._dynamo  # noqa: E402, F401
+import torch._dynamo  # noqa: E402
+import torch.distributed  # noqa: E402, F401
 
 gc.enable()

@@ -1,16 +1,18 @@
-"""Imports torch once and forks targets, on behalf of tests/forked.py, which see.
+"""Imports a module once and forks processes that have it, on behalf of tests/forked.py, which see.
 
-usage: fork_server.py DESCRIPTOR     of a socket; ends with the socket's other end
+usage: fork_server.py MODULE     Its standard input is a socket; it ends with the socket's other end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import mmap
 import os
 import select
+import signal
 import socket
 import sys
 import tempfile
@@ -24,6 +26,7 @@ START_CODE, END_CODE, START_STACK, START_DATA, END_DATA, START_BRK = 23, 24, 25,
 
 def serve(connection):
     """Forks a child for each request, and returns the script that this child is to run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal of the tests ends them, and they end this
     children = {}  # pidfd -> pid
     while True:
         for ready in select.select([connection.fileno(), *children], [], [])[0]:
@@ -32,13 +35,14 @@ def serve(connection):
                 os.close(ready)
                 tell(connection, ended=pid, status=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                 continue
-            message, outputs, *_ = socket.recv_fds(connection, 1 << 18, 1)
+            message, streams, *_ = socket.recv_fds(connection, 1 << 18, 3)
             if not message:
                 os._exit(0)
             if (pid := os.fork()) == 0:
                 connection.detach()
-                return become(**json.loads(message), output=outputs[0])
-            os.close(outputs[0])
+                return become(**json.loads(message), streams=streams)
+            for each in streams:
+                os.close(each)
             children[os.pidfd_open(pid)] = pid
             tell(connection, started=pid)
 
@@ -48,12 +52,13 @@ def tell(connection, **what):
         connection.send(json.dumps(what).encode())
 
 
-def become(command, launcher, env, cwd, output):
+def become(command, launcher, env, cwd, session, streams):
     """This process gets what it would have if it had been started.  With a launcher, it returns in each rank."""
-    os.setsid()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if session:
+        os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir(cwd)
     if launcher:
@@ -111,7 +116,5 @@ def main_module(script):
 
 
 if __name__ == "__main__":
-    import fast_import  # noqa: F401
-    import torch.distributed  # noqa: F401
-
-    exec(*main_module(serve(socket.socket(fileno=int(sys.argv[1])))))
+    importlib.import_module(sys.argv[1])
+    exec(*main_module(serve(socket.socket(fileno=0))))
