@@ -76,7 +76,7 @@ def _attach_all(
 
 
 def _say_untested(attached: Iterable[Attached]) -> None:
-    """Say on stderr what is off because it was not tested on several GPUs: one line for all ranks that lack the same."""
+    """Say on stderr what is off for lack of a test on several GPUs: one line for all ranks that lack the same."""
     from probe.protocol import UNTESTED
 
     lacking: dict[tuple[str, str], list[int]] = {}

@@ -15,14 +15,20 @@ from until import until
 from target import Probe
 
 STEPS = os.environ.get("STEPS", "100")
-KINDS = ["ddp", "fsdp2", "tensor_parallel", "pipeline", "operations", "captures", "mixed", "forks"]
+KINDS = [
+    "ddp", "fsdp2", "tensor_parallel", "pipeline", "operations", "captures", "mixed", "forks", "capturable",
+    "reduce_overhead",
+]  # fmt: skip
 # No kernel runs, so a loss is whatever lay in memory; that of these kinds depends on when operations of others end.
 CHANCE = {"ddp", "fsdp2", "operations"}
 HELD = 1.02  # peaks differ by as much between two runs alone, with the moment when operations end
 GUARDED = {"captures", "forks", "operations"}  # also run as it is without the variable, on two ranks
 ENDS = """SELECT state, COUNT(*) AS n, MIN(duration_ms) AS least_ms, COUNT(*) - COUNT(duration_ms) AS untimed
 FROM python.nccl_trace WHERE state <> 'in_flight' OR age_ms > 3000 GROUP BY state"""
-SENDS_NOTHING = {("mixed", 1), ("mixed", 2), ("fsdp2", 1), ("tensor_parallel", 1)}
+SENDS_NOTHING = {
+    ("fsdp2", 1), ("tensor_parallel", 1),
+    *((kind, ranks) for kind in ("mixed", "capturable", "reduce_overhead") for ranks in (1, 2)),
+}  # fmt: skip
 PLAYED_MS = 0.3  # an operation takes as long once its last rank has come
 
 
