@@ -27,7 +27,9 @@ from typing import NamedTuple
 
 TARGETS = Path(__file__).parent / "targets"
 LAUNCHER = TARGETS / "launcher.py"
-READ_LATE = ("TMPDIR", "TORCH_FR_BUFFER_SIZE", "PROBE_", "PLAYED_", "PYTEST_")  # no import reads these
+READ_LATE = (  # no import reads these
+    "TMPDIR", "TORCH_FR_BUFFER_SIZE", "TORCHINDUCTOR_CACHE_DIR", "PROBE_", "PLAYED_", "PYTEST_",
+)  # fmt: skip
 
 
 class Imported(NamedTuple):

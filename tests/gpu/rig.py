@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +41,8 @@ class Rig:
 
     def job(self, script: Path, *args: object, ranks: int = 1, ready: str = "ready", **env: str) -> Target:
         several = ranks if ranks > 1 else 0
-        return self.start(script, *map(str, args), ranks=several, ready=ready, env={**RECORDS, **env})
+        env = {**RECORDS, "TORCHINDUCTOR_CACHE_DIR": tempfile.mkdtemp(dir=self.folder), **env}
+        return self.start(script, *map(str, args), ranks=several, ready=ready, env=env)
 
     def probe(self, *words: object, timeout: float = 60, status: int | None = 0) -> str:
         """What the command prints on stdout.  Raises if it ends with another status (None: any)."""

@@ -39,7 +39,8 @@ def play(start: Start, tmp_path: Path) -> Iterator[Play]:
     def play(script: str, *args: str, ranks: int = 1, ready: str = "ready", **settings: str) -> Played:
         folder = tmp_path / f"played{len(made)}"
         folder.mkdir()
-        env = {**PLAYED, "PLAYED_WORLD": str(folder), "PLAYED_LOG": str(folder), **settings}
+        world = dict.fromkeys(("PLAYED_WORLD", "PLAYED_LOG", "TORCHINDUCTOR_CACHE_DIR"), str(folder))
+        env = {**PLAYED, **world, **settings}
         made.append(Played(start(HERE / "jobs" / script, *args, ranks=ranks, ready=ready, env=env), folder))
         return made[-1]
 
