@@ -50,6 +50,10 @@ class Played:
         lines = [line for path in sorted(self.folder.glob("rules.*")) for line in path.read_text().splitlines()]
         return [Broken(**json.loads(line)) for line in lines]
 
+    def pids(self) -> list[int]:
+        """Of its ranks."""
+        return [int(line.split()[1]) for line in self.target.output.splitlines() if line.startswith("ready ")]
+
     def final(self, ranks: int, timeout: float = 120) -> list[Final]:
         output = self.target.wait_for("final", times=ranks, timeout=timeout)
         found = [line.split()[1:] for line in output.splitlines() if line.startswith("final")]

@@ -157,6 +157,35 @@ def mixed(device):
     return step
 
 
+def everything(device):
+    """Captures, side streams, and a loader whose workers are forked for each epoch."""
+    train, still, tensor = plain(device), layers().to(device), torch.ones(WIDTH, device=device)
+    side, numbers, graphs = torch.cuda.Stream(), itertools.count(1), []
+
+    def step():
+        loss, number = train(), next(numbers)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            still(torch.ones(8, WIDTH, device=device)).sum().backward()
+            dist.all_reduce(tensor, async_op=True).wait()
+        torch.cuda.current_stream().wait_stream(side)
+        if not number % 5:
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                still(torch.ones(8, WIDTH, device=device))
+                dist.all_reduce(tensor)
+            graphs[:] = [graph]
+        if not number % 10:
+            for _ in torch.utils.data.DataLoader(range(8), batch_size=4, num_workers=2):
+                pass
+        for graph in graphs:
+            graph.replay()
+        return loss
+
+    return step
+
+
 def capturable(device):
     """The whole step is one graph, with the optimizer in it."""
     model, given = layers().to(device), torch.randn(8, WIDTH).to(device)
@@ -214,6 +243,7 @@ KINDS = {
     each.__name__: each
     for each in (
         ddp, fsdp2, tensor_parallel, pipeline, operations, captures, mixed, forks, capturable, reduce_overhead,
+        everything,
     )
 }  # fmt: skip
 
