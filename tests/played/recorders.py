@@ -41,8 +41,8 @@ def both(job: Played, probe: Probe) -> tuple[dict[Any, Seen], dict[Any, Seen]]:
 
 
 def _of_entry(entry: dict[str, Any]) -> Seen:
-    sizes = entry["input_sizes"]
-    return Seen(operation_type(entry["profiling_name"].partition(":")[2]), str(sizes[0]) if sizes else "", entry["state"] == "completed")
+    kind, sizes = operation_type(entry["profiling_name"].partition(":")[2]), entry["input_sizes"]
+    return Seen(kind, str(sizes[0]) if sizes else "", entry["state"] == "completed")
 
 
 def _of_row(row: dict[str, Any]) -> Seen:
