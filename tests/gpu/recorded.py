@@ -43,7 +43,7 @@ def device_times(rig: Rig) -> Found:
 
 
 def windows(rig: Rig, kind: str) -> dict[str, list[float]]:
-    """Median step time in ms of each arm, in one window after the other."""
+    """Mean step time in ms of each arm, in one window after the other."""
     job = rig.job(JOB, kind, 1 << 30)
     times: dict[str, list[tuple[float, float]]] = {"alone": [], "attached": [], "every step": []}
     arms: list[tuple[str, Callable[[], Any]]] = [
