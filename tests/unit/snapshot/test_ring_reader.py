@@ -32,7 +32,7 @@ told = mmap.mmap(int(sys.argv[3]), 8)
 while sys.argv[2] == "on":
     for number in range(number + 1, number + 101):
         stream.append(*(number * factor for factor in range(1, 6)))
-    struct.pack_into("=q", told, 0, number)
+    told[:8] = struct.pack("=q", number)  # pack_into() would first put zeros there, which another process may see
 sys.stdin.read()
 """
 
