@@ -191,5 +191,10 @@ def test_every_recipe_and_example_holds_for_one_rank_and_for_ranks_attached_apar
         if ranks == 2:
             shared = "SELECT step FROM python.step_trace WHERE sampled GROUP BY step HAVING COUNT(*) = 2"
             wait_for(connection, f"SELECT COUNT(*) >= 5 AS enough FROM ({shared})")
-            late, other = answer(connection, "Which rank is late")
-            assert (late["rank"], other["rank"]) == (1, 0) and late["late_ms"] > 0 > other["late_ms"]
+
+            def is_told() -> bool:
+                """A busy machine may hold up the other rank in the first few steps that both have."""
+                late, other = answer(connection, "Which rank is late")
+                return (late["rank"], other["rank"]) == (1, 0) and late["late_ms"] > 0 > other["late_ms"]
+
+            until(is_told, why=lambda: answer(connection, "Which rank is late"))
