@@ -46,11 +46,17 @@ Times = tuple[Ints, Ints]  # starts and ends, disjoint and sorted
 
 @dataclass(frozen=True)
 class Excluded:
-    """Time in passes that is no module's: forwards that checkpointing ran again, in no total either; and with them what
-    collectives blocked, which is in the totals."""
+    """Time in passes that is no module's: forwards that checkpointing ran again, in no total either; and with them
+    replays of graphs and what collectives blocked, which are in the totals."""
 
     from_total: Times
     from_own: Times
+
+    @classmethod
+    def of(cls, times_of: Callable[[Bools], Times], again: Bools, with_rows: Bools) -> Excluded:
+        """Of spans; the same times twice if these are the same spans, so that lengths are found once."""
+        from_total = times_of(again)
+        return cls(from_total, from_total if with_rows is again else times_of(with_rows))
 
 
 class Instances:

@@ -18,12 +18,12 @@ from ..arrays.integers import NONE, Arrays, Bools, Ints, distinct, find
 from ..arrays.nesting import nearest, united
 from ..snapshot.rows import Rows
 from ..streams import DEVICE, ENGINE, FORWARD, GRAPH, KIND_MASK, MARK, OPTIMIZER
-from .backward import Instances, Marks, Passes, Times
+from .backward import Excluded, Instances, Marks, Passes, Times
 from .partition import Partition
 from .spans import Spans
 
 _MB = 1 << 20
-Resolve = Callable[[Passes, Marks, Times], Instances]
+Resolve = Callable[[Passes, Marks, Excluded], Instances]
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,19 @@ class DeviceTimes:
         second time with lengths that count the gaps in what is known.
         """
         ran, seen = self._stamps.of(engines), _stamps(self._mark_rows, _find(self._mark_rows, marks.time, marks.thread))
-        again = self._spans.in_backward & self._stamps.known
-        recomputed = united(self._stamps.start[again], self._stamps.end[again])
-        found = resolve(replace(passes, start=ran.start, end=ran.end), replace(marks, time=seen.start), recomputed)
-        gaps = resolve(*_gaps(passes, ran, marks, seen, self._unclear(passes)), (passes.start[:0], passes.end[:0]))
+        excluded = Excluded.of(self._times_of, self._spans.recompute, self._spans.in_backward)
+        found = resolve(replace(passes, start=ran.start, end=ran.end), replace(marks, time=seen.start), excluded)
+        none = passes.start[:0], passes.end[:0]
+        gaps = resolve(*_gaps(passes, ran, marks, seen, self._unclear(passes)), Excluded(none, none))
         seen_at_all = ran.known.copy()
         seen_at_all[marks.number[seen.known]] = True
         known = seen_at_all[found.number]
         return Timed(found.own, found.total, known & (gaps.own == 0), known & (gaps.total == 0))
+
+    def _times_of(self, chosen: Bools) -> Times:
+        """Of these spans, as far as they are known; on the device, disjoint and sorted."""
+        known = chosen & self._stamps.known
+        return united(self._stamps.start[known], self._stamps.end[known])
 
     def _unclear(self, passes: Passes) -> Bools:
         """Passes in which checkpointing ran forwards again, or graphs were replayed, untimed or on several devices."""

@@ -6,7 +6,7 @@ Invariant: what the rows cannot tell (a caller that was running at the attach) c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -124,24 +124,23 @@ def backwards(
     marks = _marks(recorded, passes, tree, made)
     roots = _roots(part, spans, passes, marks, tree)
 
-    def resolved(passes: Passes, marks: Marks, recomputed: Times) -> Instances:
-        return resolve_by_shape(passes, marks, tree, roots, Excluded(recomputed, recomputed), made)
+    def resolved(passes: Passes, marks: Marks, excluded: Excluded) -> Instances:
+        return resolve_by_shape(passes, marks, tree, roots, excluded, made)
 
-    recomputed = spans.away()
-    excluded = Excluded(recomputed, _away(recomputed, blocking, passes))
-    found = resolve_by_shape(passes, marks, tree, roots, excluded, made)
+    excluded = Excluded.of(spans.times_of, spans.recompute, spans.in_backward)
+    found = resolved(passes, marks, replace(excluded, from_own=_away(excluded.from_own, blocking, passes)))
     return found, lambda: devices.of_backwards(passes, engines, marks, resolved)
 
 
-def _away(recomputed: Times, blocking: Blocking, passes: Passes) -> Times:
-    """The time that is no module's own in passes: recomputed, or blocked by collectives on the pass's thread."""
+def _away(with_rows: Times, blocking: Blocking, passes: Passes) -> Times:
+    """The time that is no module's own in passes: with other rows, or blocked by collectives on the pass's thread."""
     place = around(blocking.start, passes.start, passes.end)
     inside = place != NONE
     inside[inside] = passes.thread[place[inside]] == blocking.thread[inside]
     if not inside.any():
-        return recomputed
+        return with_rows
     of_passes = blocking.start[inside], blocking.end[inside]
-    return united(*map(np.concatenate, zip(recomputed, of_passes, strict=True)))
+    return united(*map(np.concatenate, zip(with_rows, of_passes, strict=True)))
 
 
 def depths(spans: Spans, tree: CallTree) -> Ints:

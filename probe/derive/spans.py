@@ -26,7 +26,8 @@ _GRAPHS = {"GraphModule", "<lambda>"}  # classes of modules that torch.fx makes 
 class Spans:
     """One array a property, one element a span, in the order of completion.
 
-    caller: row of the module call around each span, NONE outside; recompute: forwards that checkpointing ran again.
+    caller: row of the module call around each span, NONE outside; recompute: forwards that checkpointing ran again;
+    inside_pass: what ran in a backward pass.
     """
 
     rows: Rows
@@ -70,12 +71,12 @@ class Spans:
     @cached_property
     def in_backward(self) -> Bools:
         """What runs inside of passes and has rows of its own: forwards that run again, and replays of graphs."""
-        result: Bools = self.recompute | ((self.kind == GRAPH) & self.inside_pass)
-        return result
+        replays = (self.kind == GRAPH) & self.inside_pass
+        return self.recompute | replays if replays.any() else self.recompute
 
-    def away(self) -> tuple[Ints, Ints]:
-        """Starts and ends of the time in passes that is no backward's own, disjoint and sorted."""
-        return united(self.start[self.in_backward], self.end[self.in_backward])
+    def times_of(self, chosen: Bools) -> tuple[Ints, Ints]:
+        """Starts and ends of the time in these spans, disjoint and sorted."""
+        return united(self.start[chosen], self.end[chosen])
 
 
 def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:

@@ -104,6 +104,8 @@ def test_what_is_replayed_inside_a_module_is_not_its_own_time(played: PlayedCuda
     assert {(module, stage): ms for module, stage, _, ms in found if stage != "graph"} == {
         ("inner", "forward"): 1, ("Replaying", "forward"): 0, ("inner", "backward"): 2, ("Replaying", "backward"): 0,
     }  # fmt: skip
+    whole = [row for row in taps.table() if row["module"] == "Replaying"]
+    assert {row["stage"]: round(1e3 * row["total_duration"], 3) for row in whole} == {"forward": 8, "backward": 11}
 
 
 def test_where_several_devices_are_used_the_time_on_the_device_is_unknown(
