@@ -8,20 +8,19 @@ inert, because replays in flight still use it.
 
 from __future__ import annotations
 
-import ast
 import sys
 from _thread import get_ident
 from collections.abc import Callable
-from functools import lru_cache
 from time import perf_counter_ns
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import ref
 
 from ...streams import FIRST_GRAPH, GRAPH, SAMPLED, SPANS
 from ..torch_state import cuda_is_in_use
+from .code_around import code_around
 from .device.clocks import started
-from .dynamo import shielded_from_dynamo, skip
+from .dynamo import shielded_from_dynamo
 from .tap import Tap, TapContext
 
 _MOST = 4096  # graphs with a number
@@ -45,7 +44,7 @@ class Graphs(Tap):
         self._graphs_py: Any = sys.modules.get("torch.cuda.graphs")
         self._target: Any = getattr(getattr(self._graphs_py, "CUDAGraph", None), "replay", None)
         self._original: CodeType | None = getattr(self._target, "__code__", None)
-        self._code = _swapped(self._original) if self._original is not None and _is_known(self._original) else None
+        self._code = code_around(_SOURCE, self._original) if _is_known(self._original) else None
         self._functions = _functions(context, context.reporter(self.name))
 
     @property
@@ -65,23 +64,10 @@ class Graphs(Tap):
             self._graphs_py.__dict__.update(_INERT)
 
 
-def _is_known(code: CodeType) -> bool:
+def _is_known(code: CodeType | None) -> TypeGuard[CodeType]:
+    if code is None:
+        return False
     return code.co_freevars == ("__class__",) and code.co_varnames[: code.co_argcount] == ("self",)
-
-
-@lru_cache(maxsize=1)  # the process's next agent reuses it
-def _swapped(original: CodeType) -> CodeType:
-    """Our code under the original's name; a traceback shows torch's file, at the line where the method begins."""
-    tree = ast.parse(_SOURCE)
-    for node in ast.walk(tree):
-        if hasattr(node, "lineno"):
-            node.lineno = node.end_lineno = original.co_firstlineno  # type: ignore[attr-defined]
-    module = compile(tree, original.co_filename, "exec", dont_inherit=True)
-    body = next(constant for constant in module.co_consts if isinstance(constant, CodeType))
-    ours = next(constant for constant in body.co_consts if isinstance(constant, CodeType))
-    ours = ours.replace(co_consts=tuple(original if each == "original" else each for each in ours.co_consts))
-    skip(ours)
-    return ours
 
 
 def _functions(context: TapContext, report_fault: Callable[[Exception], None]) -> dict[str, Any]:

@@ -8,13 +8,11 @@ inert.
 
 from __future__ import annotations
 
-import ast
 import sys
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import lru_cache
 from time import perf_counter_ns
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -22,6 +20,7 @@ from weakref import ref
 
 from ...streams import BARE, OPTIMIZER, SPANS, UNTIMED
 from ..noop import noop
+from .code_around import code_around
 from .dynamo import shielded_from_dynamo, skip
 from .optimizer_hooks import OptimizerHooks
 from .tap import ReportFault, Tap, TapContext
@@ -52,7 +51,7 @@ class OptimizerStep(Tap):
         original = wrapper_of(self._making)
         if original is None:
             raise LookupError("Optimizer.profile_hook_step makes no known wrapper")
-        self._original, self._ours = original, _swapped(original)
+        self._original, self._ours = original, code_around(_SOURCE, original)
         skip(noop.__code__)  # which a step in flight reaches once the tap is gone
         self._timed = [True]
         self._functions = {**_NEEDED, "_probe_stepped": _stepped(context, self._timed, context.reporter(self.name))}
@@ -97,21 +96,6 @@ def wrapper_of(making: CodeType) -> CodeType | None:
     """The code of the wrapper that profile_hook_step puts around each step, if our code can replace it."""
     codes = [constant for constant in making.co_consts if isinstance(constant, CodeType)]
     return next((code for code in codes if code.co_freevars == ("func",) and not code.co_argcount), None)
-
-
-@lru_cache(maxsize=1)  # the process's next agent reuses it
-def _swapped(original: CodeType) -> CodeType:
-    """Our code under the original's name; a traceback shows torch's file, at the line where the wrapper begins."""
-    tree = ast.parse(_SOURCE)
-    for node in ast.walk(tree):
-        if hasattr(node, "lineno"):
-            node.lineno = node.end_lineno = original.co_firstlineno  # type: ignore[attr-defined]
-    module = compile(tree, original.co_filename, "exec", dont_inherit=True)
-    around = next(constant for constant in module.co_consts if isinstance(constant, CodeType))
-    ours = next(constant for constant in around.co_consts if isinstance(constant, CodeType))
-    ours = ours.replace(co_consts=tuple(original if each == "original" else each for each in ours.co_consts))
-    skip(ours)
-    return ours
 
 
 def _wrappers(base: Any) -> Iterator[FunctionType]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rig import JOBS, ROOT, TRAINING, Found, Rig, Timed, check, descriptors
+from rig import CHECKS, JOBS, ROOT, TRAINING, Check, Found, Rig, Timed, check, descriptors
 from until import until
 
 from target import Target
@@ -70,56 +71,23 @@ def compared(rig: Rig, kind: str, steps: int = STEPS) -> Found:
 
 SAME = "The losses and the peak of device memory are those of the job alone, and each operation has an end."
 DIFFERS = "The agent changes the job, or misses ends of operations: leave the guard on and report the check's lines."
-
-
-@check(SAME, DIFFERS)
-def operations(rig: Rig) -> Found:
-    return compared(rig, "operations")
-
-
-@check(SAME, "Batched sends and receives are wrongly followed.")
-def pipeline(rig: Rig) -> Found:
-    return compared(rig, "pipeline")
-
-
-@check("60 and more children end in order.", "Something of CUDA is freed in a forked child: not with loaders.")
-def forks(rig: Rig) -> Found:
-    return compared(rig, "forks", steps=60)
-
-
-@check("30 captures with a collective in each.", "A thread of ours breaks captures: do not attach to such jobs.")
-def captures(rig: Rig) -> Found:
-    return compared(rig, "captures")
-
-
-@check(SAME, DIFFERS)
-def ddp(rig: Rig) -> Found:
-    return compared(rig, "ddp")
-
-
-@check(SAME, DIFFERS)
-def fsdp2(rig: Rig) -> Found:
-    return compared(rig, "fsdp2")
-
-
-@check(SAME, DIFFERS)
-def tensor_parallel(rig: Rig) -> Found:
-    return compared(rig, "tensor_parallel")
-
-
-@check(SAME, DIFFERS)
-def mixed(rig: Rig) -> Found:
-    return compared(rig, "mixed")
-
-
-@check(SAME, "An optimizer that is captured in a graph is changed by the taps.")
-def capturable(rig: Rig) -> Found:
-    return compared(rig, "capturable")
-
-
-@check(SAME, "torch.compile with CUDA graphs is changed by the taps.")
-def reduce_overhead(rig: Rig) -> Found:
-    return compared(rig, "reduce_overhead")
+FORKS = 60  # steps, each with a child
+KINDS = {
+    "operations": DIFFERS,
+    "pipeline": "Batched sends and receives are wrongly followed.",
+    "forks": f"Something of CUDA is freed in one of {FORKS} forked children: do not use it with loaders.",
+    "captures": "A thread of ours breaks captures: do not attach to such jobs.",
+    "ddp": DIFFERS,
+    "fsdp2": DIFFERS,
+    "tensor_parallel": DIFFERS,
+    "mixed": DIFFERS,
+    "capturable": "An optimizer that is captured in a graph is changed by the taps.",
+    "reduce_overhead": "torch.compile with CUDA graphs is changed by the taps.",
+}
+CHECKS += [
+    Check(kind, SAME, otherwise, partial(compared, kind=kind, steps=FORKS if kind == "forks" else STEPS), alone=False)
+    for kind, otherwise in KINDS.items()
+]
 
 
 @check(

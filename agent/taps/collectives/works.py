@@ -62,18 +62,17 @@ class Works:
     def unseen(self, offset: int, seq: int, flag: int) -> None:
         """CAPTURED or END_UNKNOWN."""
         if self._get(offset + _SEQ) == seq:
-            _SLOT.pack_into(self._buffer, offset + _FLAGS, self._get(offset + _FLAGS) | flag)
+            self._set(offset, flag)
             self.done(offset, seq, perf_counter_ns())
 
     def queued(self, offset: int, seq: int, is_queued: bool) -> None:
         """Whether the device has still to come to it."""
         if self._get(offset + _SEQ) == seq:
-            flags = self._get(offset + _FLAGS) & ~QUEUED
-            _SLOT.pack_into(self._buffer, offset + _FLAGS, flags | QUEUED * is_queued)
+            self._set(offset, QUEUED, is_queued)
 
     def failed(self, offset: int, seq: int) -> None:
         if self._get(offset + _SEQ) == seq:
-            _SLOT.pack_into(self._buffer, offset + _FLAGS, self._get(offset + _FLAGS) | FAILED)
+            self._set(offset, FAILED)
 
     def raised(self, offset: int, seq: int) -> None:
         """The issue has just raised."""
@@ -121,6 +120,11 @@ class Works:
         """Drop all works without polling them, as a forked child must."""
         self._polled.clear()
         self._unchecked.clear()
+
+    def _set(self, offset: int, flag: int, wanted: bool = True) -> None:
+        """A flag of a row, in one piece: pack_into() would first put zeros there, which a reader might see."""
+        flags, at = self._get(offset + _FLAGS) & ~flag, offset + _FLAGS
+        self._buffer[at : at + _SLOT.size] = _SLOT.pack(flags | flag * wanted)
 
     def _get(self, at: int) -> int:
         value: int = _SLOT.unpack_from(self._buffer, at)[0]

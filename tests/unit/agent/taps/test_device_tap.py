@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -25,19 +25,6 @@ from probe.host import agent_memory  # noqa: E402
 from probe.streams import BARE, DEVICE, MARKS, SAMPLED, SPANS  # noqa: E402
 
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture
-def played() -> Iterator[PlayedCuda]:
-    clock = Clock()
-    with napping(clock), played_cuda(clock) as played:
-        yield played
-
-
-@pytest.fixture
-def taps(played: PlayedCuda) -> Iterator[Taps]:
-    with tapped() as taps:
-        yield taps
 
 
 def model_on(played: PlayedCuda) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,27 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-from naps import MS, Clock, napping  # noqa: E402
-from played_cuda import Kernels, PlayedCuda, played_cuda, to_cuda  # noqa: E402
+from naps import MS  # noqa: E402
+from played_cuda import Kernels, PlayedCuda, to_cuda  # noqa: E402
 from tapped import Taps, tapped  # noqa: E402
 
 GRAPH = torch.cuda.graphs.CUDAGraph
 REPLAY = GRAPH.replay.__code__
 
 MakeGraph = Callable[[float], Any]
-
-
-@pytest.fixture
-def played() -> Iterator[PlayedCuda]:
-    clock = Clock()
-    with napping(clock), played_cuda(clock) as played:
-        yield played
-
-
-@pytest.fixture
-def taps(played: PlayedCuda) -> Iterator[Taps]:
-    with tapped() as taps:
-        yield taps
 
 
 @pytest.fixture
