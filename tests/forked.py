@@ -7,6 +7,7 @@ is the fork server, whose name, limits and umask it has, its first frame is in f
 share a layout of the memory and the seed of hash().  A command has imported what any verb needs, also what it would
 import late or never, and numpy has no threads; to test what a verb imports, start it afresh.
 Ranks have a launcher that has imported nothing: it forks them, and then becomes what its own command starts.
+After `ip netns exec NAME` the rest of the command runs in that network namespace.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from typing import NamedTuple
 TARGETS = Path(__file__).parent / "targets"
 LAUNCHER = TARGETS / "launcher.py"
 READ_LATE = (  # no import reads these
-    "TMPDIR", "TORCH_FR_BUFFER_SIZE", "TORCHINDUCTOR_CACHE_DIR", "PROBE_", "PLAYED_", "PYTEST_",
+    "RANK", "WORLD_SIZE", "MASTER_", "GLOO_", "TMPDIR", "TORCH_FR_BUFFER_SIZE", "TORCHINDUCTOR_CACHE_DIR", "PROBE_",
+    "PLAYED_", "PYTEST_",
 )  # fmt: skip
 
 
@@ -92,7 +94,7 @@ class ForkServer:
 
     def can_start(self, command: Sequence[str], env: Mapping[str, str]) -> bool:
         """env: all of it."""
-        python, script = _rank_command(command)[:2]
+        python, script = _rank_command(_inside(command)[1])[:2]
         differ = env.items() ^ self._environ.items()
         late = all(name.startswith(READ_LATE) or self._env.get(name) == value for name, value in differ)
         return late and python == self._python and self._runs(Path(script))
@@ -101,8 +103,10 @@ class ForkServer:
         self, command: Sequence[str], env: Mapping[str, str], streams: Sequence[int], session: bool = True
     ) -> Forked:
         """streams: descriptors of its standard input, output and error."""
+        namespace, command = _inside(command)
         ranks = _rank_command(command)
         request = {
+            "namespace": namespace,
             "command": ranks,
             "launcher": list(command) if ranks != list(command) else None,
             "env": dict(env),
@@ -163,6 +167,11 @@ class ForkServer:
         return told
 
 
+def _inside(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The network namespace in which a command is to run, if any, and the command itself."""
+    return (command[3], command[4:]) if tuple(command[:3]) == ("ip", "netns", "exec") else ("", command)
+
+
 def _rank_command(command: Sequence[str]) -> list[str]:
     """That of each rank, where the command is the launcher's."""
     return [command[0], *command[3:]] if command[1] == str(LAUNCHER) else list(command)
@@ -171,7 +180,7 @@ def _rank_command(command: Sequence[str]) -> list[str]:
 def _read_all(pipes: Sequence[int], timeout: float) -> list[str]:
     """The text that comes of each until nobody has its other end.  Raises TimeoutError."""
     end = time.monotonic() + timeout
-    came = dict.fromkeys(pipes, b"")
+    came = {pipe: bytearray() for pipe in pipes}
     unread = list(pipes)
     while unread:
         left = end - time.monotonic()

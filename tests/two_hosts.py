@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from forked import ForkServer
 
 from target import PROBE, PYTHON, TARGETS, Target
 
@@ -19,10 +20,11 @@ STORE_PORT = 29500
 
 @dataclass(frozen=True)
 class Host:
-    """One namespace; address: on the cable."""
+    """One namespace; address: on the cable.  server: starts its ranks."""
 
     name: str
     address: str
+    server: ForkServer
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -35,7 +37,7 @@ class Host:
             "RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": store, "MASTER_PORT": str(STORE_PORT),
             "GLOO_SOCKET_IFNAME": "cable",
         }  # fmt: skip
-        return Target((*self.inside, PYTHON, str(TARGETS / "loop.py"), "--sleep", "0.02"), output, env)
+        return Target((*self.inside, PYTHON, str(TARGETS / "loop.py"), "--sleep", "0.02"), output, env, self.server)
 
     def probe(self, *words: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
         """The command as run on this host, which sees no process but its own."""
@@ -68,11 +70,11 @@ def ip(*words: str) -> subprocess.CompletedProcess[bytes]:
 
 
 @contextmanager
-def two_hosts() -> Iterator[tuple[Host, Host]]:
+def two_hosts(server: ForkServer) -> Iterator[tuple[Host, Host]]:
     """Skips where namespaces may not be made."""
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
         pytest.skip("only root may make network namespaces, with ip and unshare")
-    hosts = tuple(Host(f"probe-{os.getpid()}-{end}", f"10.213.7.{end}") for end in (1, 2))
+    hosts = tuple(Host(f"probe-{os.getpid()}-{end}", f"10.213.7.{end}", server) for end in (1, 2))
     try:
         for host in hosts:
             if ip("netns", "add", host.name).returncode:

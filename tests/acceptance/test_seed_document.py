@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from until import until
 
 from target import PROBE, Probe, Start
 
@@ -21,6 +22,8 @@ def test_every_command_of_the_document_passes(short_folder: Path, start: Start, 
     env = {"TMPDIR": str(short_folder)}
     job = start(DOCUMENT / "job.py", "--sleep", "0.1", ranks=ranks, torchrun=True, env=env)
     probe("attach", job.pid)
+    reached = "SELECT COALESCE(MAX(step), 0) >= 215 AS reached FROM python.torch_trace"  # what the runner starts with
+    until(lambda: "true" in probe(job.pid, "query", reached).stdout, 120, every_s=1)
     distributed = ["--distributed"] if ranks else []
     runner = [sys.executable, str(DOCUMENT / "seed_commands.py"), str(job.pid), "--probe", str(PROBE), *distributed]
     done = subprocess.run(runner, capture_output=True, text=True, timeout=400)

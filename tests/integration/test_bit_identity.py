@@ -6,13 +6,11 @@ Every other kind of training is in tests/frameworks, for which `make frameworks`
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from target import Probe, Start, Target
 
-JOB = Path(__file__).parent.parent / "acceptance" / "document" / "job.py"
 QUERIES = (
     "SELECT module, stage, SUM(duration) FROM python.torch_trace GROUP BY ALL",
     "SELECT MAX(step) FROM python.torch_trace",
@@ -33,9 +31,9 @@ def final_weights(target: Target) -> list[str]:
 
 @pytest.mark.timeout(400)
 def test_weights_are_the_same_after_60_steps(start: Start, probe: Probe) -> None:
-    alone = start(JOB, "--steps", STEPS, ranks=RANKS, torchrun=True)
+    alone = start("acceptance.py", "--steps", STEPS, ranks=RANKS)
     slowly = ("--sleep", "0.6")  # time to ask, however fast the steps are
-    watched = start(JOB, "--steps", STEPS, *slowly, ranks=RANKS, torchrun=True)
+    watched = start("acceptance.py", "--steps", STEPS, *slowly, ranks=RANKS)
     probe("attach", watched.pid)
     for sql, settings in zip(QUERIES, SETTINGS, strict=True):
         probe(watched.pid, "query", sql)

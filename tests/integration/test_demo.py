@@ -6,9 +6,9 @@ import os
 import re
 import signal
 import subprocess
-from functools import partial
 from pathlib import Path
 
+import pytest
 from until import until
 
 from target import PROBE
@@ -33,10 +33,6 @@ def left(folder: Path) -> list[str]:
     return found
 
 
-def no_process(folder: Path) -> bool:
-    return not [name for name in left(folder) if name.isdigit()]
-
-
 def test_the_demo_shows_attach_three_queries_and_an_eval(short_folder: Path) -> None:
     with demo(short_folder) as process:
         out, err = process.communicate(timeout=100)
@@ -49,19 +45,15 @@ def test_the_demo_shows_attach_three_queries_and_an_eval(short_folder: Path) -> 
     until(lambda: not left(short_folder), 5, why=lambda: left(short_folder))
 
 
-def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path) -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-    folders = {number: short_folder / str(int(number)) for number in numbers}
-    for folder in folders.values():
-        folder.mkdir()
-    demos = {number: demo(folders[number]) for number in numbers}  # at once: most of their time they start
-    for number, process in demos.items():
-        with process:
-            assert process.stdout is not None
-            assert any("attached  rank 0" in line for line in process.stdout)
-            process.send_signal(number)
-            process.communicate(timeout=60)
-    assert demos[signal.SIGINT].returncode == 130
-    until(lambda: not left(folders[signal.SIGINT]), 5, why=lambda: left(folders[signal.SIGINT]))
-    for number in (signal.SIGTERM, signal.SIGKILL):  # its files stay, no process does
-        until(partial(no_process, folders[number]))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path, number: signal.Signals) -> None:
+    with demo(short_folder) as process:
+        assert process.stdout is not None
+        assert any("attached  rank 0" in line for line in process.stdout)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        until(lambda: not left(short_folder), 5, why=lambda: left(short_folder))
+    else:  # its files stay, no process does
+        until(lambda: not [name for name in left(short_folder) if name.isdigit()], why=lambda: left(short_folder))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import ForkServer
 from two_hosts import STORE_PORT, Host, two_hosts
 from until import until
 
@@ -37,8 +38,8 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def hosts() -> Iterator[tuple[Host, Host]]:
-    with two_hosts() as made:
+def hosts(fork_server: ForkServer) -> Iterator[tuple[Host, Host]]:
+    with two_hosts(fork_server) as made:
         yield made
 
 
@@ -229,7 +230,7 @@ def test_a_store_that_is_gone_is_reported(hosts: tuple[Host, Host], probe: Probe
 def test_a_broken_connection_ends_the_wait_for_a_snippet(
     hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path
 ) -> None:
-    plain = Target((*hosts[0].inside, PYTHON, str(TARGETS / "plain.py")), tmp_path / "plain.txt", {})
+    plain = Target((*hosts[0].inside, PYTHON, str(TARGETS / "plain.py")), tmp_path / "plain.txt", {}, hosts[0].server)
     try:
         plain.wait_for("ready")
         hosts[0].attach("--listen", hosts[0].address, "--key", key, plain.pid)

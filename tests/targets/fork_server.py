@@ -19,6 +19,7 @@ import tempfile
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 
+CLONE_NEWNET = 0x40000000
 PR_SET_MM, PR_SET_MM_MAP = 35, 14
 # struct prctl_mm_map before the arguments: fields of /proc/self/stat, of which the 0th is the process's state
 START_CODE, END_CODE, START_STACK, START_DATA, END_DATA, START_BRK = 23, 24, 25, 42, 43, 44
@@ -52,9 +53,11 @@ def tell(connection, **what):
         connection.send(json.dumps(what).encode())
 
 
-def become(command, launcher, env, cwd, session, streams):
+def become(namespace, command, launcher, env, cwd, session, streams):
     """This process gets what it would have if it had been started.  With a launcher, it returns in each rank."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if namespace:
+        enter(namespace)
     if session:
         os.setsid()
     for number, stream in enumerate(streams):
@@ -70,6 +73,13 @@ def become(command, launcher, env, cwd, session, streams):
     sys.argv[:], sys.orig_argv[:] = command[1:], command
     sys.path[0] = os.path.dirname(command[1])
     return command[1]
+
+
+def enter(namespace):
+    """The network namespace of this name becomes that of this process."""
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+            sys.exit(f"cannot enter {namespace}: {os.strerror(ctypes.get_errno())}")
 
 
 def fork_ranks(command, launcher, env):
