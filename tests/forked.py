@@ -30,7 +30,7 @@ TARGETS = Path(__file__).parent / "targets"
 LAUNCHER = TARGETS / "launcher.py"
 READ_LATE = (  # no import reads these
     "RANK", "WORLD_SIZE", "MASTER_", "GLOO_", "TMPDIR", "TORCH_FR_BUFFER_SIZE", "TORCHINDUCTOR_CACHE_DIR", "PROBE_",
-    "PLAYED_", "PYTEST_",
+    "PLAYED_", "PYTEST_", "TORCH_NCCL_",
 )  # fmt: skip
 
 

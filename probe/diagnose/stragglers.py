@@ -37,6 +37,10 @@ _PARTS = {
     "backward": (*_IN_MODULE, "stage = 'backward'"),
     "validation": (*_IN_MODULE, f"stage = 'forward' AND NOT ({_TRAINS})"),
 }
+_ON_DEVICE = (
+    "stage || ' of ' || module AS what, SUM(duration) AS seconds FROM python.torch_trace",
+    "device LIKE 'cuda%' AND stage <> 'comm'",
+)
 _WORTH = 0.2  # of a rank's lateness: smaller parts are left out
 _CORE_PCT, _CORE_TIMES = 10.0, 2  # a rank waits for a core: so many points more, and so many times as long
 _STILL_S, _STILL_STEPS = 5.0, 20  # without a step for so long and so many steps: the job may hang
@@ -199,6 +203,7 @@ class _Look:
             more = float(np.median(excess(of[phase][:, steps])[place]))
             if more > _WORTH * late.late_s:
                 told.append((more, f"{_ms(more)} longer {names[phase]}{self._inside(phase, late.rank, more, steps)}"))
+        told += self._device(late, steps) if sampled else []
         return [*(line for _, line in sorted(told, reverse=True)), *self._host(late.rank)]
 
     def _inside(self, phase: str, rank: int, more: float, steps: Any) -> str:
@@ -207,19 +212,33 @@ class _Look:
             return self._function(rank)
         if phase not in _PARTS:
             return ""
-        chosen = ", ".join(str(step) for step, wanted in zip(self.steps, steps.tolist(), strict=True) if wanted)
         word, columns, where = _PARTS[phase]
+        by_part = self._by_part(columns, where, rank, steps)
+        what = max(by_part, key=lambda each: by_part[each], default="")
+        # a median of parts may exceed that of their sum by a little
+        return f", {_ms(min(more, by_part[what]))} of it {word} {what}" if what and by_part[what] > more / 2 else ""
+
+    def _by_part(self, columns: str, where: str, rank: int, steps: Any) -> dict[str, float]:
+        """What a rank spends more than the others on each part, in seconds of the median step of these."""
+        chosen = ", ".join(str(step) for step, wanted in zip(self.steps, steps.tolist(), strict=True) if wanted)
         parts: dict[str, list[dict[str, Any]]] = {}
         for row in self._rows(f"SELECT rank, step, {columns} WHERE step IN ({chosen}) AND {where} GROUP BY ALL"):
             parts.setdefault(str(row["what"]), []).append(row)
         place = self.ranks.index(rank)
-        by_part = {
+        return {
             what: float(np.median(excess(np.nan_to_num(self._array(rows, "seconds"))[:, steps])[place]))
             for what, rows in parts.items()
         }
-        what = max(by_part, key=lambda each: by_part[each], default="")
-        # a median of parts may exceed that of their sum by a little
-        return f", {_ms(min(more, by_part[what]))} of it {word} {what}" if what and by_part[what] > more / 2 else ""
+
+    def _device(self, late: Lateness, steps: Any) -> list[tuple[float, str]]:
+        """How much longer its device takes: the rows in which it waits for other ranks take less time, and are left
+        out."""
+        by_part = {part: more for part, more in self._by_part(*_ON_DEVICE, late.rank, steps).items() if more > 0}
+        more = sum(by_part.values())
+        if more <= _WORTH * late.late_s:
+            return []
+        most = max(by_part, key=lambda each: by_part[each])
+        return [(more, f"{_ms(more)} longer on its device, {_ms(by_part[most])} of it in {most}")]
 
     def _function(self, rank: int) -> str:
         """The job's own function where the rank is more often than the others, by some looks at all stacks."""

@@ -17,15 +17,17 @@ VERDICTS = {
     "kernel": ("device", [1], "The device of rank 1 has not come to all_reduce"),
     "mismatch": ("mismatch", [0, 1], "Ranks disagree about collective"),
     "dead": ("gone", [1], "Rank 1 is gone."),
+    "watchdog": ("gone", [0], "Rank 0 is gone."),
     "capture": ("waiting", [1], "Waiting for rank 1, which is blocked in capture"),
 }
+SOON = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"}  # a quarter of how long torch waits before it ends a rank
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", VERDICTS)
 def test_the_cause_is_told(play: Play, probe: Probe, tmp_path: Path, kind: str) -> None:
     file = tmp_path / "hang"
-    job = play("hanging.py", kind, str(file), ranks=2, PROBE_UNTESTED_CUDA="1", PLAYED_KERNEL_NS="0")
+    job = play("hanging.py", kind, str(file), ranks=2, PROBE_UNTESTED_CUDA="1", PLAYED_KERNEL_NS="0", **SOON)
     probe("attach", job.target.pid)
     recorded = "SELECT COUNT(*) AS n FROM python.nccl_trace"
     until(lambda: json.loads(probe(job.target.pid, "query", "--format", "json", recorded).stdout)[0]["n"] > 20, 60)

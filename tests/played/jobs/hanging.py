@@ -8,6 +8,7 @@ import itertools
 import os
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "targets"))
@@ -51,7 +52,12 @@ def capture(rank, numbers):
     dist.all_reduce(numbers)
 
 
-KINDS = {each.__name__: each for each in (late, kernel, mismatch, dead, capture)}
+def watchdog(rank, numbers):
+    """Rank 1 is late for so long that torch ends rank 0, which waits for it."""
+    late(rank, numbers)
+
+
+KINDS = {each.__name__: each for each in (late, kernel, mismatch, dead, capture, watchdog)}
 
 
 def main():
@@ -59,7 +65,7 @@ def main():
     rank = int(os.environ["RANK"])
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
-    dist.init_process_group("nccl")
+    dist.init_process_group("nccl", timeout=timedelta(seconds=8) if kind == "watchdog" else None)
     step, numbers = plain(device), torch.ones(WIDTH, device=device)
     store = dist.distributed_c10d._get_default_store()
     for number in itertools.count(1):

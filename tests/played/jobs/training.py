@@ -3,7 +3,8 @@
 `training.py KIND STEPS [--sleep SECONDS] [--until FILE]`: it makes so many steps, or goes on until FILE is there.
 Says `ready` after the third step and `made STEPS` after so many, and at the end one line: final RANK LOSSES PEAK, a
 hash of the losses of the first STEPS and the peak of device memory in bytes; before it, with PLAYED_COUNT=1, how many
-steps it made and its calls into the runtime: counts STEPS JSON.  RANK and WORLD_SIZE are those of the
+steps it made and its calls into the runtime: counts STEPS JSON.  With --late RANK kernels take four times as long on the
+device of that rank.  RANK and WORLD_SIZE are those of the
 launcher, alone it is a world of one.
 """
 
@@ -281,11 +282,14 @@ def main():
     parser.add_argument("steps", type=int)
     parser.add_argument("--sleep", type=float, default=0.01)
     parser.add_argument("--until", metavar="FILE")
+    parser.add_argument("--late", type=int, metavar="RANK")
     args = parser.parse_args()
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
         os.environ.setdefault(name, value)
     torch.manual_seed(0)
     rank = int(os.environ["RANK"])
+    if rank == args.late:
+        os.environ["PLAYED_KERNEL_NS"] = str(4 * int(os.environ["PLAYED_KERNEL_NS"]))  # read with the first kernel
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")

@@ -24,6 +24,8 @@ namespace played {
 
 static const Setting comm_ns{"PLAYED_COMM_NS", 300000}, ROOM{"PLAYED_ROOM_KB", 1024, 10};
 static const int SLOTS = 64;
+static const Setting times{"PLAYED_TIMES", 0};  // 1: a line for each operation in times.PID: name number issued start end
+static Log times_log{"times"};
 static ncclResult_t planted = ncclSuccess;
 
 struct Slot {
@@ -106,7 +108,7 @@ struct Operation : Meeting {
     int rank;
     unsigned long number;
     bool came = false;
-    ns ended = UNKNOWN;
+    ns issued = now(), ended = UNKNOWN;
 
     explicit Operation(const Call &call)
         : call(call), place(call.comm->place(call.from, call.to)), rank(call.from < 0 ? call.comm->rank : call.receives),
@@ -127,6 +129,11 @@ struct Operation : Meeting {
         if (slot.arrived < place.size || !slot.agreed(place.size)) return UNKNOWN;
         if (call.take) call.take([this](int of) { return place.room(number, of); });
         ended = comm_ns + *std::max_element(slot.started, slot.started + place.size);
+        if (times) {
+            std::string line = call.comm->name;
+            for (ns each : {(ns)number, issued, slot.started[rank].load(), ended}) line += " " + std::to_string(each);
+            write(times_log, line + "\n");
+        }
         if (++slot.left == place.size) {
             slot.arrived = slot.left = 0;
             ++slot.turn;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <functional>
@@ -28,6 +29,12 @@ struct Setting {  // of the environment, read at its first use: a job may be a f
     mutable bool is_read = false;
     operator long() const;
 };
+struct Log {  // a file NAME.PID in the folder PLAYED_LOG
+    const char *name;
+    FILE *file = nullptr;
+    pid_t opened_by = 0;
+};
+void write(Log &log, const std::string &line);
 void report(const char *rule, const char *call, const std::string &what);
 void count(const char *call);  // one call into the runtime by this thread
 

@@ -19,6 +19,7 @@ namespace played {
 static thread_local std::map<std::string, long> *own_counts = nullptr;
 static std::map<long, std::map<std::string, long> *> counts;  // by thread; never freed: threads end at any time
 static std::mutex counting;
+static Log rules{"rules"};
 
 long tid() { return syscall(SYS_gettid); }
 
@@ -76,16 +77,16 @@ static std::string python_stack() {
     return out + "]";
 }
 
-static FILE *log_of_this_process() {
-    static FILE *file = nullptr;
-    static pid_t opened_by = 0;
-    if (opened_by != getpid()) {  // a forked child has its own
+void write(Log &log, const std::string &line) {
+    if (log.opened_by != getpid()) {  // a forked child has its own
         const char *folder = getenv("PLAYED_LOG");
-        std::string path = std::string(folder ? folder : "/tmp") + "/rules." + std::to_string(getpid());
-        file = folder ? fopen(path.c_str(), "ae") : stderr;
-        opened_by = getpid();
+        std::string path = std::string(folder ? folder : "") + "/" + log.name + "." + std::to_string(getpid());
+        log.file = folder ? fopen(path.c_str(), "ae") : nullptr;
+        log.opened_by = getpid();
     }
-    return file ? file : stderr;
+    FILE *file = log.file ? log.file : stderr;
+    fputs(line.c_str(), file);
+    fflush(file);
 }
 
 void report(const char *rule, const char *call, const std::string &what) {
@@ -95,8 +96,7 @@ void report(const char *rule, const char *call, const std::string &what) {
     std::string line = std::string("{\"rule\": ") + quoted(rule) + ", \"call\": " + quoted(call) + ", \"what\": " +
                        quoted(what) + ", \"pid\": " + std::to_string(getpid()) + ", \"tid\": " + std::to_string(tid()) +
                        ", \"thread\": " + quoted(name) + ", \"stack\": " + stack + "}\n";
-    fputs(line.c_str(), log_of_this_process());
-    fflush(log_of_this_process());
+    write(rules, line);
 }
 
 void count(const char *call) {
