@@ -16,14 +16,14 @@ NO_DRIVER = "Found no NVIDIA driver"  # so a CUDA build of torch puts what the r
 DOCUMENT = Path(__file__).parent / "document"
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(700)
 @pytest.mark.parametrize("ranks", [0, 2], ids=["one process", "two ranks"])
 def test_every_command_of_the_document_passes(short_folder: Path, start: Start, probe: Probe, ranks: int) -> None:
     env = {"TMPDIR": str(short_folder)}
     job = start(DOCUMENT / "job.py", "--sleep", "0.1", ranks=ranks, torchrun=True, env=env)
     probe("attach", job.pid)
     reached = "SELECT COALESCE(MAX(step), 0) >= 215 AS reached FROM python.torch_trace"  # what the runner starts with
-    until(lambda: "true" in probe(job.pid, "query", reached).stdout, 120, every_s=1)
+    until(lambda: "true" in probe(job.pid, "query", reached).stdout, 240, every_s=1)
     distributed = ["--distributed"] if ranks else []
     runner = [sys.executable, str(DOCUMENT / "seed_commands.py"), str(job.pid), "--probe", str(PROBE), *distributed]
     done = subprocess.run(runner, capture_output=True, text=True, timeout=400)

@@ -3,9 +3,8 @@
 `training.py KIND STEPS [--sleep SECONDS] [--until FILE]`: it makes so many steps, or goes on until FILE is there.
 Says `ready` after the third step and `made STEPS` after so many, and at the end one line: final RANK LOSSES PEAK, a
 hash of the losses of the first STEPS and the peak of device memory in bytes; before it, with PLAYED_COUNT=1, how many
-steps it made and its calls into the runtime: counts STEPS JSON.  With --late RANK kernels take four times as long on the
-device of that rank.  RANK and WORLD_SIZE are those of the
-launcher, alone it is a world of one.
+steps it made and its calls into the runtime: counts STEPS JSON.  With --late RANK kernels take four times as long on
+the device of that rank.  RANK and WORLD_SIZE are those of the launcher, alone it is a world of one.
 """
 
 import argparse
