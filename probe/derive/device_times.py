@@ -65,12 +65,13 @@ class DeviceTimes:
         measured, first = np.unique(spans.subject[self._stamps.known], return_index=True)
         for serial, device in zip(measured.tolist(), self._stamps.device[self._stamps.known][first], strict=True):
             self.devices.setdefault(serial, f"cuda:{device}")
-        spread = {serial for serial, thing in told.items() if thing.get("spread") and DEVICE in part.rank.facts.streams}
+        elsewhere = {serial for serial, device in self.devices.items() if device != "cpu"}
+        uses_devices = DEVICE in part.rank.facts.streams or bool(elsewhere)
+        spread = {serial for serial, thing in told.items() if thing.get("spread") and uses_devices}
         for serial in spread:
             self.devices.pop(serial, None)
-        on_cuda = {serial for serial, device in self.devices.items() if device.startswith("cuda")}
-        on_cuda |= spread | {*distinct(spans.subject[spans.kind == GRAPH]).tolist()}
-        self._spread, self._on_cuda = np.array(sorted(spread), np.int64), np.array(sorted(on_cuda), np.int64)
+        elsewhere |= spread | {*distinct(spans.subject[spans.kind == GRAPH]).tolist()}
+        self._spread, self._elsewhere = np.array(sorted(spread), np.int64), np.array(sorted(elsewhere), np.int64)
 
     def timed(self) -> Timed:
         """The times of all spans; self time is what spans inside it on the same device leave over."""
@@ -87,8 +88,8 @@ class DeviceTimes:
     def _unknown(self) -> Bools:
         """Spans that must have run on a device but were not timed there."""
         spans = self._spans
-        on_cuda = (spans.kind == FORWARD) & np.isin(spans.subject, self._on_cuda)
-        result: Bools = ~self._stamps.known & (on_cuda | np.isin(spans.kind, (ENGINE, OPTIMIZER, GRAPH)))
+        calls = (spans.kind == FORWARD) & np.isin(spans.subject, self._elsewhere)
+        result: Bools = ~self._stamps.known & (calls | np.isin(spans.kind, (ENGINE, OPTIMIZER, GRAPH)))
         return result
 
     def of_backwards(self, passes: Passes, engines: Ints, marks: Marks, resolve: Resolve) -> Timed:
@@ -122,16 +123,16 @@ class DeviceTimes:
         unclear[number[number >= 0]] = True
         return unclear
 
-    def on_cuda(self, subject: Ints) -> Bools:
-        """Which of these subjects run on a device."""
-        return np.isin(subject, self._on_cuda)
+    def off_host(self, subject: Ints) -> Bools:
+        """Which of these subjects run on a device, which may be one whose times are not recorded."""
+        return np.isin(subject, self._elsewhere)
 
-    def seconds(self, on_cuda: Bools, host: Ints, on_device: Callable[[], tuple[Ints, Bools]]) -> Any:
+    def seconds(self, off_host: Bools, host: Ints, on_device: Callable[[], tuple[Ints, Bools]]) -> Any:
         """Seconds by the clock of the device of the rows that are on one; on_device: ns, and which are known."""
-        if not on_cuda.any():
+        if not off_host.any():
             return host / 1e9
         device, known = on_device()
-        return nullable(np.where(on_cuda, device, host) / 1e9, known | ~on_cuda)
+        return nullable(np.where(off_host, device, host) / 1e9, known | ~off_host)
 
     def memory(self, rows: Ints, others: int) -> dict[str, Callable[[], Any]]:
         """The columns of memory for these spans, followed by as many other rows, which have none."""

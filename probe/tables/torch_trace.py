@@ -120,9 +120,9 @@ class _Trace:
 
     def _seconds(self, host: Ints, on_device: Callable[[], tuple[Ints, Bools]]) -> Any:
         """On a device it is the device that waits: how long, the host does not see."""
-        on_cuda = self._devices.on_cuda(self._subject)
-        on_cuda[len(host) - len(self._waits) :] = self._blocking.on_device[self._waits]
-        return self._devices.seconds(on_cuda, host, on_device)
+        off_host = self._devices.off_host(self._subject)
+        off_host[len(host) - len(self._waits) :] = self._blocking.on_device[self._waits]
+        return self._devices.seconds(off_host, host, on_device)
 
     @cached_property
     def _subject(self) -> Any:
@@ -208,10 +208,11 @@ def _subject(group: Any) -> Any:
     return -2 - group
 
 
-_CLOCKS = "CUDA events on cuda, else the host's clock"
+_CLOCKS = "CUDA events on cuda, the host's clock on cpu"
 _NOT_TIMED = (
     "On cuda: device_tap of probe.agents is off, the device has not got to it yet, no event was available, a graph "
-    "was being captured, the module is on several devices, or retention has dropped it."
+    "was being captured, the module is on several devices, or retention has dropped it.  On other devices than cuda and "
+    "cpu: always."
 )
 
 

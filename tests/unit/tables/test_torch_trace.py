@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from fake_agent import ADAM, LINEAR, MODEL, FakeAgent
 
 from probe.connection import Connection
-from probe.streams import BEGIN, BLOCKING, END, ENGINE, EVAL_MODE, FORWARD, NO_GRAD, OPTIMIZER, WAIT
+from probe.streams import BEGIN, BLOCKING, END, ENGINE, EVAL_MODE, FORWARD, LOG_MODULE, NO_GRAD, OPTIMIZER, WAIT
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -110,3 +111,23 @@ def test_calls_of_a_validation_are_none_of_the_pass_after_it(agent: Make, connec
 
     found = rows(connected(trained(agent, inside)), NS)
     assert [row for row in found if row[1] == "backward"] == [("Model", "backward", 200, 200)]
+
+
+@pytest.mark.parametrize(("device", "is_known"), [("cpu", True), ("xpu:0", False), ("mps:0", False), ("npu:1", False)])
+def test_the_hosts_clock_is_not_called_the_time_of_a_device(
+    agent: Make, connected: Connect, device: str, is_known: bool
+) -> None:
+    one = agent()
+    one.put(LOG_MODULE, MODEL, name="Model", type="Model", parent=0, root=MODEL, device=device)
+    one.put(LOG_MODULE, LINEAR, name="linear", type="Linear", parent=MODEL, root=MODEL, device=None, spread=True)
+    for start in range(0, 3000, 1000):
+        one.span(start + 120, start + 180, LINEAR)
+        one.span(start + 100, start + 200)
+        one.boundary(start + 890)
+    known = [each for each in (40, 60) if is_known] or [None, None]
+    assert rows(connected(one), NS) == [
+        ("Model", "forward", known[0], 100 if is_known else None),
+        ("linear", "forward", known[1], 60 if is_known else None),
+    ]
+    host = "round(host_duration * 1e9)::BIGINT, device"
+    assert rows(connected(one), host) == [("Model", "forward", 40, device), ("linear", "forward", 60, None)]
