@@ -211,8 +211,8 @@ def _subject(group: Any) -> Any:
 _CLOCKS = "CUDA events on cuda, the host's clock on cpu"
 _NOT_TIMED = (
     "On cuda: device_tap of probe.agents is off, the device has not got to it yet, no event was available, a graph "
-    "was being captured, the module is on several devices, or retention has dropped it.  On other devices than cuda and "
-    "cpu: always."
+    "was being captured, the module is on several devices, or retention has dropped it.  On devices other than cuda "
+    "and cpu: always."
 )
 
 
