@@ -165,7 +165,9 @@ class Agent:
         if self.taps is None and self.why_no_taps == NO_TORCH and torch_is_imported():
             try:
                 parts = self.streams, self.log, self.modules, self.steps, self.sampling, self.boundary
-                self.taps = TorchTaps(TapContext(*parts, self.evals.current, drain_soon=self.server.tick_soon))
+                context = TapContext(*parts, self.evals.current)
+                context.calls_end_steps, context.drain_soon = self.step_ends.are_calls, self.server.tick_soon
+                self.taps = TorchTaps(context)
             except Exception as error:  # an unknown torch: the rest of the agent is still useful
                 self.why_no_taps = f"off: not this torch: {error!r}"
         if self.taps is not None and not self.leaving:

@@ -31,6 +31,9 @@ class StepEnds:
         self._passes_since: int | None = None  # and when it was first seen to make gradients
         self.by = ""
 
+    def are_calls(self) -> bool:
+        return self.by == CALL
+
     def look(self, now: int = 0) -> None:
         """now: for tests."""
         steps, now = self._steps, now or perf_counter_ns()

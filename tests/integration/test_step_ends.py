@@ -54,6 +54,19 @@ def test_in_a_server_each_call_is_a_step_in_every_view(start: Start, probe: Prob
     assert agents["optimizer"] is None and last <= agents["step"] < last + 1000
 
 
+def test_collectives_of_ranks_that_only_call_their_model_are_recorded(start: Start, probe: Probe) -> None:
+    job = start("byhand.py", "serve_together", ranks=2)
+    probe("attach", job.pid)
+    ours = f"{COUNTS}nccl_trace WHERE state = 'done' AND NOT from_flight_recorder"
+    until(lambda: row(job, probe, ours)["n"] > 40, 30)
+    told = row(job, probe, "SELECT COUNT(*) AS n, BOOL_AND(collectives_tap = 'on') AS recorded FROM probe.agents")
+    assert told == {"n": 2, "recorded": True}
+    both = row(job, probe, f"{COUNTS}probe.collectives WHERE len(arrived) = 2".replace("python.", ""))
+    assert both["n"] > 10
+    left = probe(job.pid, "detach")
+    assert left.stdout.count("detached") == 2 and "kernels" not in left.stdout + left.stderr
+
+
 def test_of_a_job_attached_to_in_its_validation_nothing_is_a_step_until_it_trains(start: Start, probe: Probe) -> None:
     job = start("byhand.py", "validate")
     probe("attach", job.pid)

@@ -1,8 +1,9 @@
 """Jobs whose steps no optimizer ends, or not yet: target of tests of what is then called a step.
 
-    python byhand.py update|serve|validate
+    python byhand.py update|serve|serve_together|validate
 
-update: trains without torch.optim, by changing the parameters itself.  serve: only calls its model.  validate: has an
+update: trains without torch.optim, by changing the parameters itself.  serve: only calls its model.
+serve_together: so do ranks, which add up what each has of the result.  validate: has an
 optimizer, and calls its model for ten seconds before it trains.
 """
 
@@ -31,6 +32,24 @@ def serve(model):
         with torch.no_grad():
             model(torch.randn(4, 8))
         time.sleep(0.02)
+
+
+class Shared(nn.Module):
+    """As a part of a model under tensor parallelism."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        out = self.model(x)
+        torch.distributed.all_reduce(out)
+        return out
+
+
+def serve_together(model):
+    torch.distributed.init_process_group("gloo")
+    serve(Shared(model))
 
 
 def validate(model):

@@ -1,4 +1,5 @@
-"""The tap on collectives: puts the recorder's kernels in and takes them out, at a boundary between two steps.
+"""The tap on collectives: puts the recorder's kernels in and takes them out, at a boundary between two steps, or where
+a module call begins if the job makes no steps.
 
 Invariant: no thread waits for a boundary but the one that removes the taps.
 """
@@ -12,6 +13,7 @@ from .... import protocol as wire
 from ....streams import COLLECTIVES, SPANS
 from ...boundary.boundary import Ticket
 from ...torch_state import is_distributed
+from ..modules.forward import Forward
 from ..tap import Tap, TapContext
 from ..untested_devices import why_off
 from .recorder import CollectiveRecorder
@@ -28,6 +30,7 @@ class Collectives(Tap):
         streams = context.streams
         self._recorder = CollectiveRecorder(streams[COLLECTIVES], streams[SPANS], context.log, context.current_eval)
         self._boundary, self._steps = context.boundary, context.steps
+        self._taps, self._calls_end_steps = context.taps, context.calls_end_steps
         self._installing: Ticket | None = None
 
     @property
@@ -45,6 +48,21 @@ class Collectives(Tap):
     def tend(self) -> None:
         if self._installing is None and not self._recorder.installed and is_distributed():
             self._installing = self._boundary.request(lambda frame: self._recorder.install())
+        elif self._installing is not None and not self._installing.outcome:
+            self._at_next_call(self._installing)
+
+    def _at_next_call(self, ticket: Ticket) -> None:
+        forward = self._taps.get("forward")
+        if self._calls_end_steps() and isinstance(forward, Forward):
+            forward.at_next_call(ticket)
+
+    def _is_over(self, ticket: Ticket) -> bool:
+        """True if it will never run; False if it runs or has run.  Nothing waits for it any longer."""
+        is_over = ticket.cancel()
+        forward = self._taps.get("forward")
+        if isinstance(forward, Forward):
+            forward.withdraw(ticket)
+        return is_over
 
     def drain(self) -> None:
         if self._recorder.installed:
@@ -58,7 +76,7 @@ class Collectives(Tap):
 
     def _settle_installing(self) -> None:
         """Wait for kernels that are being installed right now; none are installed after this."""
-        if self._installing is None or self._installing.cancel():
+        if self._installing is None or self._is_over(self._installing):
             return
         end = time.monotonic() + _PATIENCE_S
         while not self._recorder.installed and not self._recorder.why_off and time.monotonic() < end:
@@ -75,9 +93,10 @@ class Collectives(Tap):
 
         while recorder.installed and time.monotonic() < end:
             ticket = self._boundary.request(remove)
+            self._at_next_call(ticket)
             while ticket.outcome != "run" and time.monotonic() < end:
                 time.sleep(0.002)
-            if not ticket.cancel():
+            if not self._is_over(ticket):
                 time.sleep(0.03)  # it is running: installing and removing take some milliseconds
         return not recorder.installed
 

@@ -18,6 +18,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from ....streams import COMPILED, FAILED, FORWARD, SAMPLED, SPANS
+from ...boundary.boundary import Ticket
 from ...steps.sample_count import SampleCount
 from ..dynamo import shielded_from_dynamo, unseen
 from ..tap import CurrentEval, ReportFault, Tap, TapContext
@@ -61,21 +62,47 @@ class Forward(Tap):
             raise LookupError("nn.Module._wrapped_call_impl is not the known one")
         counting = _counting(context.steps.samples, context.current_eval, context.reporter(self.name))
         row = row_after(spans, backward)
+        self._run_due: Callable[..., Any] = _running(self, context.current_eval, context.reporter(self.name))
         self.marking = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
         self._unmarked = counting | _globals(_nothing, row, row)
         self._code = _compiled(self._original)
         self.around: Callable[[dict[str, Any]], dict[str, Any]] = lambda functions: functions  # the device tap's
         self.installed = False
+        self._in_use = _INERT
+        self._due: list[Ticket] = []
+
+    def at_next_call(self, ticket: Ticket) -> None:
+        """Also run this ticket of the boundary at the next module call, for a job that makes no steps.  Any thread, and
+        also once the tap is switched off; repeat it, for switch() forgets it."""
+        if ticket not in self._due:
+            self._due.append(ticket)
+        self._module_py.__dict__.update(_probe_waiting=self._due, _probe_count=self._run_due)
+        self._target.__code__ = self._code
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """It is over, or no longer wanted."""
+        if ticket in self._due:
+            self._due.remove(ticket)
+        if not self._due:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        self._module_py.__dict__.update(self._in_use)
+        self._target.__code__ = self._code if self.installed else self._original
+
+    def release(self) -> None:
+        self._run_due = _nothing
 
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
         if flags & SAMPLED:
             chosen = self.around(self.marking if self._sampling.backward else self._unmarked)
-            self._module_py.__dict__.update(chosen if spend is None else _timed(chosen, spend))
+            self._in_use = chosen if spend is None else _timed(chosen, spend)
+            self._module_py.__dict__.update(self._in_use)
             if not self.installed:
                 self._target.__code__ = self._code
                 self.installed = True
         elif self.installed:
-            self.installed = False
+            self.installed, self._in_use = False, _INERT
             self._target.__code__ = self._original
             self._module_py.__dict__.update(_INERT)
 
@@ -124,6 +151,23 @@ def _counting(samples: SampleCount, current_eval: CurrentEval, report_fault: Rep
             report_fault(error)
 
     return {"_probe_waiting": samples.waiting, "_probe_count": shielded_from_dynamo(count)}
+
+
+def _running(tap: Forward, current_eval: CurrentEval, report_fault: ReportFault) -> Callable[..., None]:
+    """What a module call begins with while tickets are due."""
+
+    def run(*_: Any) -> None:
+        try:
+            if current_eval(get_ident()) is None:
+                for ticket in list(tap._due):
+                    if ticket.claim("run"):
+                        ticket.run(sys._getframe())
+                    tap.withdraw(ticket)
+        except Exception as error:  # inside a user's forward: no exception may escape
+            report_fault(error)
+
+    running: Callable[..., None] = shielded_from_dynamo(run)
+    return running
 
 
 def _timed(chosen: dict[str, Any], spend: Callable[[int], None]) -> dict[str, Any]:
