@@ -265,7 +265,8 @@ class DeviceWorks:
         for key, operation in list(self.kept.items()):
             if operation.index != entered:
                 cuda.enter(entered := operation.index)
-            self._is_over(key)
+            if operation.first is None or cuda.reached(operation.first):  # torch holds the GIL while it asks a Work
+                self._is_over(key)
         for operation in (*list(self._pending)[:1], *list(self.kept.values())[:1]):
             self._look_whether_queued(cuda, operation)
         self.fill()
@@ -288,13 +289,7 @@ class DeviceWorks:
 
     def forget(self) -> None:
         """Drop all Works and events."""
-        with suppress(RuntimeError):
-            self.kept.clear()
-        self._own.clear()
-        self._in_cpp.clear()
-        self._pending.clear()
-        self._coalescing.clear()
-        self._stock.clear()
+        self.keep()
 
     def keep(self) -> list[Any]:
         """What must never be freed in a forked child, which forgets it."""

@@ -185,6 +185,23 @@ def test_one_that_c_waits_for_ends_when_its_work_is_complete(played: Played) -> 
     assert played.took_ms(row) == 4.0 and not played.works.kept
 
 
+def test_the_agent_asks_no_work_before_the_device_has_come_to_it(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch holds the GIL while it asks, and the driver may let it wait while another thread waits for the device."""
+    asked = list[Work]()
+    monkeypatch.setattr(Work, "is_completed", lambda work: bool(asked.append(work)) or work.complete)
+    played.device.stream_ms, played.device.reached_ms = 5.0, 4.0
+    row = played.issue(kept := Work(), in_cpp=True)
+    asked.clear()
+    played.works.resolve()
+    assert asked == []
+    played.device.reached_ms = 5.0
+    kept.complete, kept.took_ms = True, 2.5
+    played.works.resolve()
+    assert (asked, played.slot(row, "done_ns")) == ([kept], 1000 + 2.5 * MS)
+
+
 def test_those_that_c_waits_for_end_in_order_when_the_next_one_is_issued(played: Played) -> None:
     works = [Work(took_ms=number) for number in (1.0, 2.0, 3.0)]
     rows = [played.issue(each, in_cpp=True) for each in works]
