@@ -31,6 +31,7 @@ from .steps.step_ends import StepEnds
 from .storage.header import Header
 from .storage.log import Log
 from .storage.rows import Stream
+from .taps import device_policy
 from .taps.collectives.flight_recorder import dumps, groups
 from .taps.tap import TapContext
 from .taps.torch_taps import NO_TORCH, TorchTaps, states_without_torch
@@ -129,6 +130,7 @@ class Agent:
             "step_base": steps.base,
             "step_source": steps.source,
             "step_settled": steps.trainer_step is None,
+            "devices": device_policy.are_recorded(),
             "count": steps.count,
             "anchor": steps.anchor_name,
             "step_ends": self.step_ends.by,

@@ -15,6 +15,7 @@ from .agent import Agent
 from .facts import start_ticks
 from .fork import lay_by_modules
 from .noop import noop
+from .taps import device_policy
 
 _TIMEOUT_S = 10.0  # a detach waits for a boundary between two steps
 
@@ -25,8 +26,8 @@ _lock = allocate_lock()
 def start(facts: dict[str, Any]) -> dict[str, Any]:
     """Start the agent, or adopt the one that runs.  Returns a JSON-able reply for the CLI.
 
-    facts: uid of the user who attaches, version, what Agent.adopt() takes, and pynvml_path (where the command has
-    nvidia-ml-py, if it does).
+    facts: uid of the user who attaches, version, what Agent.adopt() takes, pynvml_path (where the command has
+    nvidia-ml-py, if it does), and devices (False: leave them alone).
     """
     global _agent
     with _lock:
@@ -83,6 +84,7 @@ def _new_agent(facts: dict[str, Any]) -> Agent:
 
     agent.on_stopped = stopped
     at_exit = finalize(agent, remove_path)  # an atexit handler would leave an empty slot behind
+    device_policy.leave_all_alone(facts.get("devices") is False)
     try:
         agent.adopt(facts)
         agent.start()

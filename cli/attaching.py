@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from probe.attach.listening import Listen
     from probe.connection import Connection
 
-# Taps that are off because they were not tested on several GPUs, and what the job then lacks.
+# Taps that may be off because devices are left alone, and what the job then lacks.
 _ON_DEVICES = {"device": "device times and memory", "collectives": "collectives and the Flight Recorder"}
 _POLL_S = 0.5  # a look at the processes takes some milliseconds
 
@@ -30,13 +30,14 @@ class Wanted:
     """What to attach, and how to report it.
 
     timeout: seconds per process; name: of the job, or ""; listen: where its server listens for other hosts; server:
-    whether it gets one; tell: gets a line for each rank that has its agent.
+    whether it gets one; devices: whether to record on them; tell: gets a line for each rank that has its agent.
     """
 
     timeout: float = 10.0
     name: str = ""
     listen: Listen | None = None
     server: bool = True
+    devices: bool = True
     tell: Callable[[str], object] = click.echo
 
 
@@ -62,26 +63,26 @@ def _attach_all(
     for pid, rank in ranks:
         try:
             with servers.of(pid) as served:
-                attached.append(attach(pid, wanted.timeout, wanted.name, served))
+                attached.append(attach(pid, wanted.timeout, wanted.name, served, wanted.devices))
             wanted.tell(line(attached[-1]))
         except ProbeError as error:
             if stop_at_failure:
                 raise
             failures.append(error)
             say(f"failed    {who(rank, pid)}  [{error.code}] {error}")
-    _say_untested(attached)
+    _say_left_alone(attached)
     if servers.why_none:
         say(f"No server beside the job: {servers.why_none}. Commands ask its agents themselves.")
     return failures
 
 
-def _say_untested(attached: Iterable[Attached]) -> None:
-    """Say on stderr what is off for lack of a test on several GPUs: one line for all ranks that lack the same."""
-    from probe.protocol import UNTESTED
+def _say_left_alone(attached: Iterable[Attached]) -> None:
+    """Say on stderr what is off because devices are left alone: one line for all ranks that lack the same."""
+    from probe.protocol import LEFT_ALONE
 
     lacking: dict[tuple[str, str], list[int]] = {}
     for each in attached:
-        off = {name: each.taps[name] for name in _ON_DEVICES if each.taps.get(name, "").endswith(UNTESTED)}
+        off = {name: each.taps[name] for name in _ON_DEVICES if each.taps.get(name, "").endswith(LEFT_ALONE)}
         if off:
             what = ", ".join(_ON_DEVICES[name] for name in off)
             why = next(iter(off.values())).removeprefix("off: ")

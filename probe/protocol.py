@@ -82,8 +82,8 @@ CREDIT = 16  # messages that may travel before the reader asks for more
 OUTPUT_LIMIT = 4 << 20  # bytes of output of one eval that the target keeps for a slow reader
 IDLE_SECONDS = 30.0  # a stream is dropped if its reader asks for nothing this long
 NO_GROUP = "off: no process group"  # state of the tap on collectives in a job that cannot have any
-UNTESTED = "this was not tested on several GPUs yet"  # end of the state of a tap that is off for that reason
-UNTESTED_SWITCH = "PROBE_UNTESTED_CUDA"  # 1 in the job's environment lifts this, for tests on a device
+UNTESTED, UNWANTED = "which was not tested yet", "which --no-devices leaves alone"
+LEFT_ALONE = UNTESTED, UNWANTED  # ends of the state of a tap that is off for such a reason
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, STAY, RUN, PASS, DETACH = "align", "set", "arm", "go", "stay", "run", "pass", "detach"

@@ -20,7 +20,7 @@ import torch
 from naps import MS, Clock, RealClock
 from torch import nn
 
-from probe.agent.taps import graphs
+from probe.agent.taps import device_policy, graphs
 from probe.agent.taps.device import calls
 from probe.agent.taps.device import clock as device_clock
 
@@ -161,8 +161,8 @@ class _Launch(torch.autograd.Function):
 
 
 @contextmanager
-def played_cuda(clock: Clock | RealClock, guarded: bool = False) -> Iterator[PlayedCuda]:
-    """The taps that are made from here on find a device in use; guarded: as in a user's job, where they stay off."""
+def played_cuda(clock: Clock | RealClock, left_alone: bool = False) -> Iterator[PlayedCuda]:
+    """The taps that are made from here on find a device in use; left_alone: but they stay off."""
     library = ctypes.CDLL
     played = PlayedCuda(clock)
     core = {
@@ -173,7 +173,8 @@ def played_cuda(clock: Clock | RealClock, guarded: bool = False) -> Iterator[Pla
         "_cuda_memoryStats": played.memory,
     }
     with ExitStack() as patches:
-        patches.enter_context(patch.dict(os.environ, {"PROBE_UNTESTED_CUDA": "0" if guarded else "1"}))
+        device_policy.leave_all_alone(left_alone)
+        patches.callback(device_policy.leave_all_alone, False)
         for home, name, value in (
             (torch.cuda, "is_initialized", lambda: played.initialized),
             (torch.cuda, "device_count", lambda: 2),

@@ -25,10 +25,11 @@ from ..program import VERBS
 @click.option("--listen", "place", metavar="HOST[:PORT]",
               help="Also accept queries from other hosts, at PORT or any free port. Needs a key.")  # fmt: skip
 @click.option("--no-server", is_flag=True, help="Start no server beside the job; commands ask the agents themselves.")
+@click.option("--no-devices", is_flag=True, help="Leave GPUs and NCCL alone: record nothing on them.")
 @click.option("--key", metavar="FILE", help="Only holders of this key may query. Default: $PROBE_KEY.")
 def command(
     words: Sequence[str], endpoints: Sequence[str], timeout: float, follow: bool, every_job: bool, name: str | None,
-    place: str | None, key: str | None, no_server: bool,
+    place: str | None, key: str | None, no_server: bool, no_devices: bool,
 ) -> None:  # fmt: skip
     """Attach to a running job: all ranks under each PID.
 
@@ -52,7 +53,7 @@ def command(
         raise UsageError("No pid given.", "For example: probe attach 4242. probe list shows what is running.")
     if place is not None and no_server:
         raise UsageError("--listen needs the server that --no-server forbids.", "Give one of them.")
-    wanted = Wanted(timeout, checked_name(name), server=not no_server)
+    wanted = Wanted(timeout, checked_name(name), server=not no_server, devices=not no_devices)
     if place is not None:
         from probe.attach.listening import listen
 

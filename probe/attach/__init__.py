@@ -47,14 +47,21 @@ class Attached:
     renamed: str = ""
 
 
-def attach(pid: int, timeout: float = 10.0, name: str = "", served: Mapping[str, Any] | None = None) -> Attached:
+def attach(
+    pid: int, timeout: float = 10.0, name: str = "", served: Mapping[str, Any] | None = None, devices: bool = True
+) -> Attached:
     """Put the agent into the process, unless it is there.  name: makes the job an endpoint of that name; served: what
-    it has to know of its job's server (serve.launch.Prepared), if there is one.
+    it has to know of its job's server (serve.launch.Prepared), if there is one; devices: False leaves GPUs and NCCL
+    alone.
 
     Raises AttachError, each cause with its own code, after little more than `timeout` seconds, or EndpointError if this
     process may open too few files; the target then is as it was before."""
     began = time.monotonic()
     facts = known = agent_memory.facts(pid)
+    if facts is not None and facts.devices and not devices:
+        from .refusals import refusal
+
+        raise refusal("has-devices", pid)
     already = (
         facts is not None
         and facts.version == __version__
@@ -69,7 +76,9 @@ def attach(pid: int, timeout: float = 10.0, name: str = "", served: Mapping[str,
 
         make_room(1)
         try:
-            delivered = deliver(pid, agent_bundle(), timeout, wanted={"name": name, "served": served})
+            delivered = deliver(
+                pid, agent_bundle(), timeout, wanted={"name": name, "served": served, "devices": devices}
+            )
         except (ConnectionError, EOFError):
             if has_ended(pid):
                 raise refusal("target-ended", pid) from None

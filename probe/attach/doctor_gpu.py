@@ -16,8 +16,7 @@ from .doctor import Condition
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _KINDS = {"cuda": "CUDA", "rocm": "ROCm"}
-_CPU_BACKENDS = "gloo, MPI or UCC"
-_LIFTED = f"the process began with {wire.UNTESTED_SWITCH}=1"
+_BACKENDS = "gloo, MPI, UCC or NCCL"
 _UNKNOWN = "not known until attached"
 
 
@@ -50,7 +49,7 @@ def of_process(pid: int, nvml: Nvml) -> list[Condition]:
 
 
 def recorded(found: ProcessDevices, nvml: Nvml) -> list[Condition]:
-    """What an agent would record on devices, and why not.  agent/taps/untested_devices.py decides it once attached."""
+    """What an agent would record on devices, and why not.  agent/taps/device_policy.py decides it once attached."""
     visible = "on for the devices that the process sees, if NVML starts there as it does here"
     return [
         _told("device times", _device_times(found)),
@@ -62,11 +61,11 @@ def recorded(found: ProcessDevices, nvml: Nvml) -> list[Condition]:
 
 def said_by_agent(taps: Mapping[str, str]) -> list[Condition]:
     """What the agent that is already there says of its taps."""
-    untested = next((state for state in taps.values() if state.endswith(wire.UNTESTED)), None)
+    left_alone = next((state for state in taps.values() if state.endswith(wire.LEFT_ALONE)), None)
     return [
         _told("device times", f"the agent says: {taps.get('device', 'off: the job does not use CUDA')}"),
         _told("collectives", f"the agent says: {taps.get('collectives', 'not known')}"),
-        _told("dumps", f"of the Flight Recorder: {untested or 'on'}"),
+        _told("dumps", f"of the Flight Recorder: {left_alone or 'on'}"),
         _told("gpu_trace", f"the agent says: {taps.get('gpu', 'not known')}"),
     ]
 
@@ -143,36 +142,22 @@ def _device_times(found: ProcessDevices) -> str:
     if kind == "cpu":
         return "nothing to record: this torch is built without CUDA"
     if kind == "rocm":
-        return "off: not on ROCm"
-    if _is_lifted(found):
-        return f"on once torch uses CUDA: {_LIFTED}"
-    now = "Device files are open" if found.open_files else "No device file is open now"
-    return f"off if torch uses CUDA: {wire.UNTESTED}. {now}; whether torch uses CUDA is {_UNKNOWN}.{_unless(found)}"
+        return f"off: ROCm, {wire.UNTESTED}"
+    now = "device files are open" if found.open_files else "no device file is open now"
+    return f"on once torch uses CUDA, which is {_UNKNOWN}; {now}"
 
 
 def _collectives(found: ProcessDevices) -> str:
     kind = found.torch and found.torch.kind
     if kind is None:
         return _no_torch(found)
-    if _is_lifted(found):
-        return f"on: {_LIFTED}"
-    if kind == "cpu":
-        return f"on if all backends are {_CPU_BACKENDS}, which is {_UNKNOWN}"
-    uses = f"off if torch uses {_KINDS[kind]} or a backend other than {_CPU_BACKENDS}"
-    return f"{uses}: {wire.UNTESTED}. Both are {_UNKNOWN}.{_unless(found)}"
+    if kind == "rocm":
+        return f"off if torch uses ROCm, {wire.UNTESTED}; whether it does is {_UNKNOWN}"
+    return f"on if all backends are {_BACKENDS}, which is {_UNKNOWN}"
 
 
 def _no_torch(found: ProcessDevices) -> str:
     return f"{_UNKNOWN}: {'this process has not imported torch' if found.torch is None else 'what torch is built for'}"
-
-
-def _is_lifted(found: ProcessDevices) -> bool:
-    return (found.environment or {}).get(wire.UNTESTED_SWITCH) == "1"
-
-
-def _unless(found: ProcessDevices) -> str:
-    """What else is not known where the environment cannot be read."""
-    return f" Nor is {wire.UNTESTED_SWITCH}, which lifts this." if found.environment is None else ""
 
 
 def _list(words: Iterable[str]) -> str:

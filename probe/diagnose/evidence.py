@@ -50,7 +50,7 @@ class RankEvidence:
     workers: Sequence[str] = ()  # its child processes that ended or are stopped, in words
     gil: str = ""  # if it does not answer: which thread holds its GIL, in words
     host: str = ""  # of its process, if that is not this machine
-    untested: str = ""  # why its collectives are not recorded, if it is for lack of a test on several GPUs
+    left_alone: str = ""  # why its collectives are not recorded, if it is because its devices are left alone
 
     @property
     def thread(self) -> Thread | None:

@@ -7,7 +7,7 @@ when it has been quiet for much longer than usual.
 from __future__ import annotations
 
 from .evidence import Evidence
-from .report import Report, rank_lines, stack_lines, untested_lines, wait_lines
+from .report import Report, left_alone_lines, rank_lines, stack_lines, wait_lines
 from .rules import ON_EVIDENCE
 
 _LOOKS = 4  # ranks to look at from outside
@@ -17,7 +17,7 @@ def judge(evidence: Evidence) -> Report:
     evidence = evidence.with_unseen()
     rule, found = next((rule, finding) for rule in ON_EVIDENCE for finding in rule.find(evidence))
     hung = rule.severity == "critical"
-    why = [*found.why, *wait_lines(evidence), *untested_lines(evidence), *rank_lines(evidence), *evidence.machines]
+    why = [*found.why, *wait_lines(evidence), *left_alone_lines(evidence), *rank_lines(evidence), *evidence.machines]
     named = hung or (rule.severity == "hint" and found.ranks)
     stacks = stack_lines(evidence) if named else []
     remedy = [found.remedy] if found.remedy else _next(evidence, found.ranks) if named else []

@@ -182,7 +182,7 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
         entries=entries,
         workers=_workers(link.pid) if link.here else (),
         on_device="device" in facts.taps,
-        untested=tap.removeprefix("off: ") if tap.endswith(wire.UNTESTED) else "",
+        left_alone=tap.removeprefix("off: ") if tap.endswith(wire.LEFT_ALONE) else "",
     )
 
 

@@ -111,9 +111,9 @@ def wait_lines(evidence: Evidence) -> list[str]:
     return lines
 
 
-def untested_lines(evidence: Evidence) -> list[str]:
-    """The ranks whose collectives are not recorded because that was not tested on several GPUs."""
-    same = grouped((each.untested, each.rank) for each in evidence.ranks if each.untested)
+def left_alone_lines(evidence: Evidence) -> list[str]:
+    """The ranks whose collectives are not recorded because their devices are left alone."""
+    same = grouped((each.left_alone, each.rank) for each in evidence.ranks if each.left_alone)
     return [f"the collectives of {title(ranks)} are not known: {why}" for why, ranks in same.items()]
 
 

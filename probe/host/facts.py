@@ -34,10 +34,10 @@ class Facts(NamedTuple):
 
     pid: in the agent's own namespace; id: no other agent has it; served: by which server of its job and host
     (agent/agent.py, adopt); count: steps since the attach; step_base: the job's step of count 0; step_ends: "call" if
-    each outermost call is a step; step_settled: whether the agent knows where that number comes from; holder,
-    held_since_ns: whose snippet the training waits for, and since when; freed_ns: when one let it go on last; idle:
-    it says that none holds it; collectives_ns: when their tap went in; clock_offset_ns, clock_error_ns: how far the
-    host's wall clock is ahead of this one's, as the client measured it.
+    each outermost call is a step; step_settled: whether the agent knows where that number comes from; devices: False
+    if they are left alone; holder, held_since_ns: whose snippet the training waits for, and since when; freed_ns: when
+    one let it go on last; idle: it says that none holds it; collectives_ns: when their tap went in; clock_offset_ns,
+    clock_error_ns: how far the host's wall clock is ahead of this one's, as the client measured it.
 
     Example: `{facts.rank: facts.torch for facts in job.agents}`
     """
@@ -66,6 +66,7 @@ class Facts(NamedTuple):
     step_base: int = 0
     step_source: str | None = None
     step_settled: bool = True
+    devices: bool = True
     count: int = 0  # type: ignore[assignment]  # nobody wants the method of tuples
     anchor: str | None = None
     step_ends: str = ""

@@ -25,7 +25,7 @@ FACTS = {
     "rank?": SMALL, "world_size?": SMALL, "local_rank?": SMALL, "distributed?": (bool, None),
     "step_base?": (NUMBER, None),
     "step_source?": LINE, "step_settled?": (bool, None), "count?": TIME, "anchor?": LINE, "agent?": LINE, "host?": LINE,
-    "step_ends?": LINE,
+    "step_ends?": LINE, "devices?": (bool, None),
     "python?": LINE, "torch?": LINE, "torch_cuda?": LINE, "endpoint?": (ENDPOINT, None), "trouble?": TEXT,
     "holder?": TEXT, "held_since_ns?": TIME, "freed_ns?": TIME,
     "boot_id?": LINE, "id?": LINE, "name?": LINE, "served?": (SERVED, None), "peers?": TEXT,

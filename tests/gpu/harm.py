@@ -48,7 +48,7 @@ def finals(job: Target, ranks: int) -> list[tuple[str, str, int]]:
 def compared(rig: Rig, kind: str, steps: int = STEPS) -> Found:
     """A job alone, and the same one while users come and go: the same losses and peak of memory?"""
     ranks, over = min(2, rig.devices), rig.folder / "over"
-    alone = rig.job(TRAINING, kind, steps, ranks=ranks, ready="", PROBE_UNTESTED_CUDA="0")
+    alone = rig.job(TRAINING, kind, steps, ranks=ranks, ready="")
     watched = rig.job(TRAINING, kind, steps, "--until", over, ranks=ranks)
     looked_at(rig, watched.pid)
     watched.wait_for(f"made {steps}", times=ranks)

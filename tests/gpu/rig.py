@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"
 TRAINING = ROOT / "tests" / "played" / "jobs" / "training.py"
 COMMAND = (sys.executable, "-c", "from probe.cli import main; main()")
-RECORDS = {"PROBE_UNTESTED_CUDA": "1"}
 
 
 @dataclass
@@ -41,7 +40,7 @@ class Rig:
 
     def job(self, script: Path, *args: object, ranks: int = 1, ready: str = "ready", **env: str) -> Target:
         several = ranks if ranks > 1 else 0
-        env = {**RECORDS, "TORCHINDUCTOR_CACHE_DIR": tempfile.mkdtemp(dir=self.folder), **env}
+        env = {"TORCHINDUCTOR_CACHE_DIR": tempfile.mkdtemp(dir=self.folder), **env}
         return self.start(script, *map(str, args), ranks=several, ready=ready, env=env)
 
     def probe(self, *words: object, timeout: float = 60, status: int | None = 0) -> str:

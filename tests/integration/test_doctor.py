@@ -112,7 +112,7 @@ def devices(probe: Probe, *words: int | str) -> dict[str, str]:
 @pytest.fixture
 def job(start: Start) -> Target:
     """With torch, on a CUDA that is played."""
-    return start("on_cuda.py", "guarded")
+    return start("on_cuda.py")
 
 
 def test_the_devices_of_a_job_are_read_without_touching_it(job: Target, probe: Probe) -> None:
@@ -126,8 +126,8 @@ def test_the_devices_of_a_job_are_read_without_touching_it(job: Target, probe: P
 
 
 def test_once_attached_the_agent_itself_says_what_is_off(job: Target, probe: Probe) -> None:
-    probe("attach", job.pid)
-    off = "off: CUDA is in use, and this was not tested on several GPUs yet"
+    probe("attach", "--no-devices", job.pid)
+    off = "off: CUDA is in use, which --no-devices leaves alone"
     told = devices(probe, job.pid)
     assert told["device times"] == f"the agent says: {off}" and told["dumps"].endswith(off)
 

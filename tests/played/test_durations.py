@@ -36,7 +36,7 @@ def test_a_duration_is_within_five_percent_of_what_was_played(
 ) -> None:
     over = tmp_path / "over"
     words = (kind, "40", "--until", str(over), "--sleep", "0.02")
-    job = play("training.py", *words, ranks=2, PROBE_UNTESTED_CUDA="1", **BUSY)
+    job = play("training.py", *words, ranks=2, **BUSY)
     probe("attach", job.target.pid)
 
     def ratios() -> list[float]:

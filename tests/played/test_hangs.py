@@ -27,7 +27,7 @@ SOON = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"}  # a quarter of how long t
 @pytest.mark.parametrize("kind", VERDICTS)
 def test_the_cause_is_told(play: Play, probe: Probe, tmp_path: Path, kind: str) -> None:
     file = tmp_path / "hang"
-    job = play("hanging.py", kind, str(file), ranks=2, PROBE_UNTESTED_CUDA="1", PLAYED_KERNEL_NS="0", **SOON)
+    job = play("hanging.py", kind, str(file), ranks=2, PLAYED_KERNEL_NS="0", **SOON)
     probe("attach", job.target.pid)
     recorded = "SELECT COUNT(*) AS n FROM python.nccl_trace"
     until(lambda: json.loads(probe(job.target.pid, "query", "--format", "json", recorded).stdout)[0]["n"] > 20, 60)

@@ -1,5 +1,5 @@
 """An agent that comes into jobs over NCCL breaks no rule of the runtime, holds none of their memory, and sees each
-operation end.  It records there where PROBE_UNTESTED_CUDA=1; elsewhere it only must do no harm."""
+operation end; with --no-devices it only must do no harm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = [
 # No kernel runs, so a loss is whatever lay in memory; that of these kinds depends on when operations of others end.
 CHANCE = {"ddp", "fsdp2", "operations"}
 HELD = 1.02  # peaks differ by as much between two runs alone, with the moment when operations end
-GUARDED = {"captures", "forks", "operations"}  # also run as it is without the variable, on two ranks
+LEFT_ALONE = {"captures", "forks", "operations"}  # also run with --no-devices, on two ranks
 ENDS = """SELECT state, COUNT(*) AS n, MIN(duration_ms) AS least_ms, COUNT(*) - COUNT(duration_ms) AS untimed
 FROM python.nccl_trace WHERE state <> 'in_flight' OR age_ms > 3000 GROUP BY state"""
 SENDS_NOTHING = {
@@ -32,15 +32,15 @@ SENDS_NOTHING = {
 PLAYED_MS = 0.3  # an operation takes as long once its last rank has come
 
 
-def looked_at(job: Played, probe: Probe) -> None:
+def looked_at(job: Played, probe: Probe, *options: str) -> None:
     """What a user does meanwhile, twice."""
     for _ in range(2):
-        assert "attached" in probe("attach", job.target.pid).stdout
+        assert "attached" in probe("attach", *options, job.target.pid).stdout
         probe(job.target.pid, "query", "SELECT module, stage, SUM(host_duration) FROM python.torch_trace GROUP BY ALL")
         probe(job.target.pid, "query", "SELECT * FROM python.nccl_trace")
         probe(job.target.pid, "hang")
         probe(job.target.pid, "detach")
-    probe("attach", job.target.pid)
+    probe("attach", *options, job.target.pid)
 
 
 def ends(job: Played, probe: Probe) -> dict[str, dict[str, Any]]:
@@ -49,19 +49,20 @@ def ends(job: Played, probe: Probe) -> dict[str, dict[str, Any]]:
     return {each["state"]: each for each in found}
 
 
-CASES = [(kind, ranks, "1") for kind in KINDS for ranks in (1, 2)] + [(kind, 2, "0") for kind in sorted(GUARDED)]
+CASES = [(kind, ranks, ()) for kind in KINDS for ranks in (1, 2)]
+CASES += [(kind, 2, ("--no-devices",)) for kind in sorted(LEFT_ALONE)]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("kind", "ranks", "records"), CASES)
+@pytest.mark.parametrize(("kind", "ranks", "options"), CASES)
 def test_no_rule_is_broken_and_the_peak_and_the_losses_stay(
-    play: Play, probe: Probe, tmp_path: Path, kind: str, ranks: int, records: str
+    play: Play, probe: Probe, tmp_path: Path, kind: str, ranks: int, options: tuple[str, ...]
 ) -> None:
     words, over = (kind, STEPS, "--sleep", "0.05"), tmp_path / "over"
     alone = play("training.py", *words, ranks=ranks)
-    watched = play("training.py", *words, "--until", str(over), ranks=ranks, PROBE_UNTESTED_CUDA=records)
-    looked_at(watched, probe)
-    if records == "1" and (kind, ranks) not in SENDS_NOTHING:
+    watched = play("training.py", *words, "--until", str(over), ranks=ranks)
+    looked_at(watched, probe, *options)
+    if not options and (kind, ranks) not in SENDS_NOTHING:
         until(lambda: ends(watched, probe).get("done"), 20)
         seen = ends(watched, probe)
         assert seen.keys() <= {"done", "captured"} and ("captured" in seen) <= (kind == "captures"), seen
@@ -80,7 +81,7 @@ def test_no_rule_is_broken_and_the_peak_and_the_losses_stay(
 def test_the_peak_is_that_of_the_job_alone_to_the_byte(play: Play, probe: Probe, tmp_path: Path, kind: str) -> None:
     """Where operations end at once, so that the peak does not depend on when they do."""
     words, over = (kind, "40", "--sleep", "0.02"), tmp_path / "over"
-    at_once = {"PLAYED_KERNEL_NS": "0", "PLAYED_COMM_NS": "0", "PROBE_UNTESTED_CUDA": "1"}
+    at_once = {"PLAYED_KERNEL_NS": "0", "PLAYED_COMM_NS": "0"}
     alone = play("training.py", *words, ranks=2, **at_once)
     watched = play("training.py", *words, "--until", str(over), ranks=2, **at_once)
     probe("attach", watched.target.pid)

@@ -15,7 +15,7 @@ from target import Probe
 def test_a_rank_with_a_slow_device_is_late(play: Play, probe: Probe, tmp_path: Path) -> None:
     over = tmp_path / "over"
     words = ("ddp", "40", "--late", "1", "--until", str(over))
-    job = play("training.py", *words, ranks=2, PROBE_UNTESTED_CUDA="1", PLAYED_KERNEL_NS="100000")
+    job = play("training.py", *words, ranks=2, PLAYED_KERNEL_NS="100000")
     probe("attach", job.target.pid)
     probe(job.target.pid, "set", "sample=1")
 

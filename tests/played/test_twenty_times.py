@@ -18,7 +18,7 @@ TIMES = int(os.environ.get("TIMES", "20"))
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_no_rule_is_broken_and_nothing_stays(play: Play, probe: Probe, tmp_path: Path, ranks: int) -> None:
     over = tmp_path / "over"
-    job = play("training.py", "everything", "10", "--until", str(over), ranks=ranks, PROBE_UNTESTED_CUDA="1")
+    job = play("training.py", "everything", "10", "--until", str(over), ranks=ranks)
     left = []
     for _ in range(TIMES):
         used(job, probe)

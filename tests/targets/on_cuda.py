@@ -3,8 +3,8 @@
 A root of 1 ms forward and 2 ms backward holds leaves of 3 and 4, 5 and 6 ms.  Each step begins with 20 ms of work of
 no module's, so that the device is behind and never waits for the host.  A rank has an all_reduce in each step.
 
-usage: on_cuda.py [guarded [later]]
-guarded: what stays off on devices in users' jobs is off; later: CUDA comes into use with SIGUSR1.
+usage: on_cuda.py [later]
+later: CUDA comes into use with SIGUSR1.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from played_cuda import Kernels, played_cuda, to_cuda
 def main() -> None:
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
-    with played_cuda(RealClock(), guarded="guarded" in sys.argv) as played:
+    with played_cuda(RealClock()) as played:
         played.initialized = "later" not in sys.argv
         signal.signal(signal.SIGUSR1, lambda number, frame: setattr(played, "initialized", True))
         model = to_cuda(Kernels(played, 1, 2, Kernels(played, 3, 4), Kernels(played, 5, 6)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ..untested_devices import why_off
+from ..device_policy import why_off
 
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")  # gloo's recorder; NCCL's own, in builds that have it
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ....streams import LOG_GROUP
 from ...storage.log import Log
-from ..untested_devices import check_backends
+from ..device_policy import check_backends
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Groups:
         self._ids: dict[str, int] = {}  # a group's record -> its id, also after its Python object was recreated
 
     def of(self, process_group: Any, tensors: Sequence[Any]) -> Group:
-        """The group, with the backend that serves these tensors.  Raises Untested before it has done anything."""
+        """The group, with the backend that serves these tensors.  Raises LeftAlone before it has done anything."""
         key = id(process_group)
         known = self._known.get(key)
         if known is None or known.process_group() is not process_group:

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from ....streams import ASYNC_OP, BLOCKING, COLLECTIVES, STREAMS
 from ...storage.rows import Stream
+from ..device_policy import cuda_check
 from ..dynamo import shielded_from_dynamo
-from ..untested_devices import cuda_check
 from .device_works import DeviceWorks
 from .groups import Group, Groups
 from .operations import Operation, Tensors, flat

@@ -7,7 +7,7 @@ A row is written before its operation is issued, so an operation that blocks the
 patched in place: issued_ns and group_seq on return, done_ns on completion (works.py).  On a device, done_ns - start_ns
 is the time that the device took, measured by the backend's own events.
 
-Where untested_devices.py forbids it, nothing is recorded: the kernels then refuse what an eval must not issue, and do
+Where device_policy.py forbids it, nothing is recorded: the kernels then refuse what an eval must not issue, and do
 nothing else.
 Invariant: the job issues, returns, raises and waits for exactly what it would without us; a fault of ours ends the
 recording, never the training.
@@ -27,7 +27,7 @@ from ...job_signals import raised_by_handler
 from ...noop import noop
 from ...storage.log import Log
 from ...storage.rows import Stream
-from ..untested_devices import Untested, why_off
+from ..device_policy import LeftAlone, why_off
 from .coalescing import Coalescing
 from .device_works import DeviceWorks
 from .groups import Groups, ranks_of
@@ -80,7 +80,7 @@ class CollectiveRecorder:
             return
         self.installed = True
         if why:
-            self.report_fault(Untested(why))
+            self.report_fault(LeftAlone(why))
         else:
             self.recording, self.since_ns = True, perf_counter_ns()
 
@@ -111,7 +111,7 @@ class CollectiveRecorder:
         add its work later.
         """
         if not self._forbidden and (why := why_off()):
-            self.report_fault(Untested(why))
+            self.report_fault(LeftAlone(why))
         if self._forbidden:
             self._works.give_up()
         else:
@@ -147,8 +147,8 @@ class CollectiveRecorder:
         if raised_by_handler(error):
             raise error
         self.recording = False
-        self._forbidden = self._forbidden or isinstance(error, Untested)
-        self.why_off = str(error) if isinstance(error, Untested) else repr(error)
+        self._forbidden = self._forbidden or isinstance(error, LeftAlone)
+        self.why_off = str(error) if isinstance(error, LeftAlone) else repr(error)
 
     def admit(self, evaluation: Evaluation, operation: Operation, args: tuple[Any, ...]) -> None:
         """Wait until this operation of the eval on this thread may begin, which its client knows.

@@ -13,9 +13,9 @@ from .... import protocol as wire
 from ....streams import COLLECTIVES, SPANS
 from ...boundary.boundary import Ticket
 from ...torch_state import is_distributed
+from ..device_policy import why_off
 from ..modules.forward import Forward
 from ..tap import Tap, TapContext
-from ..untested_devices import why_off
 from .recorder import CollectiveRecorder
 
 _PATIENCE_S = 3.0  # how long to wait for a boundary at which the kernels can be removed

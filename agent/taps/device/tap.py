@@ -1,7 +1,7 @@
 """Device time and memory of modules, passes and optimizer steps, once the job uses CUDA.
 
 Then the functions of the other taps are wrapped in functions that record events; a job on the CPU runs none of this.
-The tap does not begin as long as untested_devices.py forbids it.
+The tap does not begin as long as device_policy.py forbids it.
 Invariant: a time that cannot be taken is missing, and a fault turns off this tap and nothing else.
 """
 
@@ -14,10 +14,10 @@ from ....streams import BLOCK, DEVICE, MARKS, RETENTION_BYTES, SAMPLED, SPANS, S
 from ...storage.rows import Stream
 from ...torch_state import cuda_is_in_use
 from ..cuda import Cuda
+from ..device_policy import why_off
 from ..modules.forward import Forward
 from ..optimizer import OptimizerStep
 from ..tap import Tap, TapContext
-from ..untested_devices import why_off
 from .calls import around_calls, around_steps, marks_on, passes_on
 from .clocks import DeviceClocks
 

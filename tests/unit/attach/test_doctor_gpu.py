@@ -15,7 +15,6 @@ from probe.host.nvml import Device, Nvml
 
 CPU, CUDA, ROCM = Torch("2.13.0+cpu", "cpu"), Torch("2.13.0+cu128", "cuda", "12.8"), Torch("2.9.0", "rocm", "6.4")
 NO_NVML = Nvml(why_not="no NVML library")
-LIFTED = {wire.UNTESTED_SWITCH: "1"}
 
 
 def device(pids: tuple[int, ...] | None = (4242,)) -> Device:
@@ -106,26 +105,18 @@ def test_whether_nvml_lists_the_process_is_said_only_where_its_pids_are_ours(mon
 def test_a_torch_for_the_cpu_has_no_device_times_and_its_backends_are_not_known() -> None:
     said = recorded(CPU, {})
     assert said["device times"] == "nothing to record: this torch is built without CUDA"
-    assert said["collectives"] == "on if all backends are gloo, MPI or UCC, which is not known until attached"
+    assert said["collectives"] == "on if all backends are gloo, MPI, UCC or NCCL, which is not known until attached"
     assert said["gpu_trace"] == "off, unless NVML starts there; here: no NVML library"
 
 
-def test_on_cuda_all_is_off_because_it_is_untested() -> None:
+def test_on_cuda_all_is_on_and_on_rocm_nothing() -> None:
     said = recorded(CUDA, {}, "/dev/nvidia0")
-    assert said["device times"].startswith(f"off if torch uses CUDA: {wire.UNTESTED}. Device files are open")
-    assert said["collectives"].startswith("off if torch uses CUDA or a backend other than gloo, MPI or UCC")
+    assert said["device times"] == "on once torch uses CUDA, which is not known until attached; device files are open"
+    assert said["collectives"] == "on if all backends are gloo, MPI, UCC or NCCL, which is not known until attached"
     assert said["dumps"] == "of the Flight Recorder: as for collectives"
-    assert all("not known until attached" in said[name] for name in ("device times", "collectives"))
-    assert "No device file is open now" in recorded(CUDA, {})["device times"]
-
-
-def test_the_variable_for_tests_on_devices_lifts_it_but_not_on_rocm() -> None:
-    assert recorded(CUDA, LIFTED)["device times"].startswith("on once torch uses CUDA")
-    assert recorded(CUDA, LIFTED)["collectives"].startswith("on: ")
-    assert recorded(ROCM, LIFTED)["device times"] == recorded(ROCM, {})["device times"] == "off: not on ROCm"
-    assert recorded(ROCM, {})["collectives"].startswith("off if torch uses ROCm")
-    assert recorded(CUDA, {wire.UNTESTED_SWITCH: "0"}) == recorded(CUDA, {})
-    assert f"Nor is {wire.UNTESTED_SWITCH}" in recorded(CUDA, None)["device times"]
+    assert recorded(CUDA, {})["device times"].endswith("no device file is open now")
+    assert recorded(ROCM, {})["device times"] == f"off: ROCm, {wire.UNTESTED}"
+    assert recorded(ROCM, {})["collectives"].startswith(f"off if torch uses ROCm, {wire.UNTESTED}")
 
 
 @pytest.mark.parametrize("torch", [None, Torch()])
@@ -135,7 +126,7 @@ def test_nothing_is_foretold_without_torch_or_its_build(torch: Torch | None) -> 
 
 
 def test_an_agent_that_is_there_is_believed() -> None:
-    off = f"off: CUDA is in use, and {wire.UNTESTED}"
+    off = f"off: CUDA is in use, {wire.UNWANTED}"
     said = told(doctor_gpu.said_by_agent({"device": off, "collectives": wire.NO_GROUP, "gpu": "on"}))
     assert said["device times"] == f"the agent says: {off}" and said["dumps"].endswith(off)
     assert said["collectives"] == f"the agent says: {wire.NO_GROUP}" and said["gpu_trace"] == "the agent says: on"

@@ -27,7 +27,7 @@ from probe.diagnose.report import Report
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
 from probe.host.facts import Facts
 from probe.host.processes import Process
-from probe.protocol import UNTESTED
+from probe.protocol import UNWANTED
 from probe.query.result import Cost, Coverage, Note
 from probe.query.result import Result as QueryResult
 
@@ -324,7 +324,7 @@ def test_the_line_of_an_attached_rank() -> None:
 def test_a_rank_that_fails_does_not_stop_attaching_to_the_others(
     monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:
-    def attach(pid: int, timeout: float, name: str, listen: object) -> Attached:
+    def attach(pid: int, *_: object) -> Attached:
         if pid == 4251:
             raise AttachError("A debugger traces 4251 already.", "End it first.", code="traced")
         return attached(pid)
@@ -340,7 +340,7 @@ def test_a_rank_that_fails_does_not_stop_attaching_to_the_others(
 def test_taps_that_are_off_on_gpus_are_reported_once_for_all_ranks(
     monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:
-    off = f"off: CUDA is in use, and {UNTESTED}"
+    off = f"off: CUDA is in use, {UNWANTED}"
     taps = {"forward": "on", "device": off, "collectives": off, "gpu": "off: no NVML"}
     monkeypatch.setattr("probe.attach.attach", lambda pid, *_: attached(pid, rank=pid - 4250, taps=taps))
     attach_each({4250: 0, 4251: 1, 4252: 2}, Wanted(tell=lambda line: None))

@@ -53,7 +53,7 @@ def test_a_rank_that_has_not_arrived_is_reported() -> None:
 
 
 def test_ranks_whose_collectives_are_not_recorded_are_reported() -> None:
-    report = verdict(rank(0, untested="why"), rank(1, untested="why"), rank(2))
+    report = verdict(rank(0, left_alone="why"), rank(1, left_alone="why"), rank(2))
     assert (report.code, report.why[0]) == ("stands", "the collectives of ranks 0-1 are not known: why")
 
 

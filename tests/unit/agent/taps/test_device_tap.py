@@ -410,9 +410,9 @@ def test_cuda_that_is_initialized_later_is_found(played: PlayedCuda) -> None:
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["before", "after"])
-def test_in_a_users_job_the_tap_stays_off_whenever_cuda_is_initialized(later: bool) -> None:
+def test_where_devices_are_left_alone_the_tap_stays_off_whenever_cuda_is_initialized(later: bool) -> None:
     clock = Clock()
-    with napping(clock), played_cuda(clock, guarded=True) as played:
+    with napping(clock), played_cuda(clock, left_alone=True) as played:
         played.initialized = not later
         with tapped() as taps:
             model = model_on(played)
@@ -422,7 +422,7 @@ def test_in_a_users_job_the_tap_stays_off_whenever_cuda_is_initialized(later: bo
                 taps.install()  # as at the next block of sampled steps
                 model(torch.ones(1)).sum().backward()
             taps.device.drain()
-            assert taps.device.state == "off: CUDA is in use, and this was not tested on several GPUs yet"
+            assert taps.device.state == "off: CUDA is in use, which --no-devices leaves alone"
             assert (played.times_made, played.entered, DEVICE in taps.streams) == (0, [], False)
             assert len(column(taps.table(), "forward", "host_duration")) == 12
 
@@ -430,7 +430,7 @@ def test_in_a_users_job_the_tap_stays_off_whenever_cuda_is_initialized(later: bo
 @pytest.mark.parametrize(
     "change, why",
     [
-        (lambda patch: patch.setattr(torch.version, "hip", "6.0"), "off: not on ROCm"),
+        (lambda patch: patch.setattr(torch.version, "hip", "6.0"), "off: ROCm is in use, which was not tested yet"),
         (lambda patch: patch.delattr(torch._C, "_cuda_memoryStats"), "off: module 'torch._C' has no attribute"),
     ],
     ids=["ROCm", "unknown torch"],

@@ -1,6 +1,6 @@
-"""What stays off where a job uses CUDA or a backend of devices, and that the job and its user are told so.
+"""What stays off where devices are left alone (--no-devices, or a backend that was not tested), and who is told so.
 
-In ranks over gloo on a played CUDA: tests/targets/untested_devices.py by itself, on_cuda.py with an agent.
+In ranks over gloo on a played CUDA: tests/targets/devices_left_alone.py by itself, on_cuda.py with an agent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from target import Probe, Start, Target
 
 pytest.importorskip("torch")
 
-CUDA = "CUDA is in use, and this was not tested on several GPUs yet"
-ANOTHER = "a process group uses fake, and this was not tested on several GPUs yet"
+CUDA = "CUDA is in use, which --no-devices leaves alone"
+ANOTHER = "a process group uses fake, which was not tested yet"
 TAPS = "SELECT DISTINCT device_tap, collectives_tap FROM probe.agents"
 ALONE = "import torch.distributed as dist\ndist.all_reduce(torch.ones(3))"
 Ranks = list[dict[str, Any]]
@@ -31,7 +31,7 @@ Ranks = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def ranks(start_once: Start, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    return run_ranks(start_once, "untested_devices.py", tmp_path_factory.mktemp("untested"))
+    return run_ranks(start_once, "devices_left_alone.py", tmp_path_factory.mktemp("left_alone"))
 
 
 def is_off(told: dict[str, Any], why: str) -> bool:
@@ -43,7 +43,7 @@ def are_refused(told: list[str | None]) -> bool:
     return "run it on all ranks" in (one or "") and "without --now" in (now or "") and both is None
 
 
-def test_where_cuda_is_in_use_collectives_are_neither_recorded_nor_held(ranks: Ranks) -> None:
+def test_where_cuda_is_left_alone_collectives_are_neither_recorded_nor_held(ranks: Ranks) -> None:
     for rank in ranks:
         told = rank["in_use"]
         assert is_off(told, CUDA) and told["since_ns"] is None
@@ -55,9 +55,9 @@ def test_a_one_sided_collective_of_an_eval_is_refused_without_the_tap_too(ranks:
         assert are_refused(rank["in_use"]["refused"]) and are_refused(rank["another_backend"]["refused"])
 
 
-def test_the_variable_for_tests_on_devices_turns_everything_on(ranks: Ranks) -> None:
+def test_else_everything_is_on(ranks: Ranks) -> None:
     for rank in ranks:
-        told = rank["lifted"]
+        told = rank["as_usual"]
         assert (told["why_off"], told["recording"], told["rows"]) == ("", True, 100) and told["dumps"]
 
 
@@ -106,8 +106,9 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def test_attach_reports_what_is_off_in_a_cuda_process_and_host_times_remain(start: Start, probe: Probe) -> None:
-    job = start("on_cuda.py", "guarded")
-    assert probe("attach", job.pid).stderr == f"rank 0: device times and memory are off: {CUDA}\n"
+    job = start("on_cuda.py")
+    assert probe("attach", "--no-devices", job.pid).stderr == f"rank 0: device times and memory are off: {CUDA}\n"
+    assert "already" in probe("attach", "--no-devices", job.pid).stdout
     time.sleep(1.2)
     assert rows(probe, job, TAPS) == [{"device_tap": f"off: {CUDA}", "collectives_tap": "off: no process group"}]
     assert DEVICE not in agent_memory.descriptors(job.pid)
@@ -116,9 +117,18 @@ def test_attach_reports_what_is_off_in_a_cuda_process_and_host_times_remain(star
     assert f"rank 0: device is off: {CUDA}" in done.stderr and done.stdout.splitlines()[-1] == "true,0,0"
 
 
-def test_cuda_that_starts_after_the_attach_turns_both_taps_off(start: Start, probe: Probe) -> None:
-    job = start("on_cuda.py", "guarded", "later", ranks=2)
+def test_an_agent_that_records_on_devices_goes_on_and_the_user_is_told(start: Start, probe: Probe) -> None:
+    job = start("on_cuda.py")
     assert probe("attach", job.pid).stderr == ""
+    refused = probe("attach", "--no-devices", job.pid, status=None)
+    assert refused.returncode not in (0, 1) and f"[has-devices] Process {job.pid} has an agent" in refused.stderr
+    until(lambda: rows(probe, job, "SELECT DISTINCT device_tap FROM probe.agents") == [{"device_tap": "on"}])
+    assert f"probe {job.pid} detach" in refused.stderr
+
+
+def test_cuda_that_starts_after_the_attach_turns_both_taps_off(start: Start, probe: Probe) -> None:
+    job = start("on_cuda.py", "later", ranks=2)
+    assert probe("attach", "--no-devices", job.pid).stderr == ""
     until(lambda: rows(probe, job, "SELECT DISTINCT state FROM python.nccl_trace") == [{"state": "done"}])
     for pid in re.findall(r"ready (\d+)", job.output):
         os.kill(int(pid), signal.SIGUSR1)
@@ -130,8 +140,8 @@ def test_cuda_that_starts_after_the_attach_turns_both_taps_off(start: Start, pro
 
 @pytest.fixture(scope="module")
 def job(start_once: Start, probe: Probe) -> Target:
-    job = start_once("on_cuda.py", "guarded", ranks=2)
-    told = probe("attach", job.pid).stderr
+    job = start_once("on_cuda.py", ranks=2)
+    told = probe("attach", "--no-devices", job.pid).stderr
     assert told == f"ranks 0-1: device times and memory, collectives and the Flight Recorder are off: {CUDA}\n"
     time.sleep(2.5)
     return job

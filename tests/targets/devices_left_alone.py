@@ -1,6 +1,6 @@
-"""One rank of a gloo job, on a played CUDA and with a group of another backend, which keep the taps off.
+"""One rank of a gloo job, on a played CUDA that is left alone, and with a group of a backend that was not tested.
 
-usage: RANK=… WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… python untested_devices.py OUT
+usage: RANK=… WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… python devices_left_alone.py OUT
 Writes OUT/<rank>.json: scenario -> what it returned.
 """
 
@@ -26,6 +26,7 @@ from naps import RealClock
 from played_cuda import PlayedCuda, played_cuda
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  (makes the backend `fake`)
 
+from probe.agent.taps import device_policy
 from probe.agent.taps.collectives.flight_recorder import dumps, groups
 
 Told = dict[str, Any]
@@ -114,9 +115,10 @@ def in_use(played: PlayedCuda) -> Told:
         return {"rows": rows, "alive": left, "same_wait": same_wait, "refused": refusals(made), **told(made.tap)}
 
 
-def lifted(played: PlayedCuda) -> Told:
-    """The same for those who test on a device."""
-    with patch.dict(os.environ, {"PROBE_UNTESTED_CUDA": "1"}), recorder() as made:
+def as_usual(played: PlayedCuda) -> Told:
+    """The same without --no-devices."""
+    device_policy.leave_all_alone(False)
+    with recorder() as made:
         operations()
         return {"rows": made.stream.position(), "dumps": len(dumps()[0]), **told(made.tap)}
 
@@ -171,6 +173,7 @@ def forked(made: Any) -> int:
 
 def another_backend(played: PlayedCuda) -> Told:
     """The first operation of a group that is not one of the CPU's comes after the tap; torch.cuda is not in use."""
+    device_policy.leave_all_alone(False)
     played.initialized = False
     with recorder() as made:
         dist.all_reduce(torch.ones(4))
@@ -192,6 +195,7 @@ def another_backend(played: PlayedCuda) -> Told:
 
 def another_backend_that_is_silent(played: PlayedCuda) -> Told:
     """Such a group is there and nothing is sent in it: the agent's thread sees it."""
+    device_policy.leave_all_alone(False)
     played.initialized = False
     with recorder() as made:
         group = dist.new_group(backend="fake")
@@ -204,7 +208,7 @@ def another_backend_that_is_silent(played: PlayedCuda) -> Told:
 
 
 SCENARIOS = (
-    in_use, lifted, recorder_dumps, comes_later, another_backend, another_backend_that_is_silent,
+    in_use, as_usual, recorder_dumps, comes_later, another_backend, another_backend_that_is_silent,
 )  # fmt: skip
 
 
@@ -212,8 +216,9 @@ def main(out: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     results = {}
-    with played_cuda(RealClock(), guarded=True) as played:
+    with played_cuda(RealClock(), left_alone=True) as played:
         for scenario in SCENARIOS:
+            device_policy.leave_all_alone(True)
             played.initialized = True
             dist.barrier()
             results[scenario.__name__] = scenario(played)
