@@ -87,9 +87,9 @@ bench-query: $(INSTALLED)
 	$(BIN)/python tests/bench/fan.py
 	$(BIN)/python tests/bench/scan.py
 
-# About four hours.  Other versions of torch, 6 GB each, lie in a temporary folder while they run.
-soak: $(INSTALLED)
-	$(BIN)/python tests/bench/soak.py
+# About six hours.  Other versions of torch, 6 GB each, lie in a temporary folder while they run.
+soak: $(INSTALLED) $(PLAYED)/.installed $(PLAYED)/played/libplayed.so
+	PLAYED_PYTHON=$(PLAYED)/bin/python $(BIN)/python tests/bench/soak.py
 
 install: $(INSTALLED)
 

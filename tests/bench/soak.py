@@ -3,12 +3,14 @@
     python tests/bench/soak.py
 
 On every Python that is found: 10,000 cancels at the edge of a snippet's end; 500 attaches to each kind of target, 1,000
-of them killed.  Then jobs of several ranks (SCRIPTS), and other versions (versions.py).
+of them killed.  Then jobs of several ranks (SCRIPTS), jobs on the played runtime with up to four ranks, and other
+versions (versions.py).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -41,7 +43,16 @@ def main() -> int:
     good.append(run("the tap of collectives toggled at 200 boundaries", sources, BOUNDARIES="200"))
     for name, script in SCRIPTS.items():
         good.append(run(name, [sys.executable, f"tests/bench/{script}"]))
+    good.append(played())
     return max(versions.main(), 0 if all(good) else 1)
+
+
+def played() -> bool:
+    """Every kind of job over NCCL, by the Python that has torch's CUDA build: of `make test-cuda`."""
+    python = os.environ.get("PLAYED_PYTHON", ".venv_played/bin/python")
+    name = "jobs on the played runtime: 1,000 steps on 1, 2 and 4 ranks, 200 attaches"
+    command = [python, *PYTEST[1:], "tests/played/test_rules.py", "tests/played/test_twenty_times.py"]
+    return run(name, command, STEPS="1000", RANKS="1 2 4", TIMES="200")
 
 
 def endurance() -> bool:

@@ -14,7 +14,7 @@ from target import Probe
 TIMES = int(os.environ.get("TIMES", "20"))
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300 + 30 * TIMES)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_no_rule_is_broken_and_nothing_stays(play: Play, probe: Probe, tmp_path: Path, ranks: int) -> None:
     over = tmp_path / "over"
