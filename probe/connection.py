@@ -189,15 +189,15 @@ class Connection:
     def hang(self, look_s: float = 1.0) -> Report:
         """Why the job is stuck, or that it is not, from two looks at every rank, look_s seconds apart.
 
-        Raises Interrupted.  Cost: 5 s at most; in a job that records no rows, some 40 ms of the GIL of each rank.
+        Raises Interrupted.  Cost: 10 s at most; in a job that records no rows, some 40 ms of the GIL of each rank.
 
         Example: `print(job.hang().verdict)`
         """
         self._begin("hang")
-        from .diagnose.hang import judge
         from .diagnose.looks import gather
+        from .diagnose.second_witness import judged
 
-        return judge(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
+        return judged(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
 
     def stragglers(self, steps: int = 100) -> Stragglers:
         """Which ranks the others wait for, over the last steps, and what these spend the time on.

@@ -1,6 +1,7 @@
 """Two ranks over NCCL that hang on the played runtime once they are told to: `hanging.py KIND FILE`; target of tests.
 
-Both hang after the same step, the first one that begins when FILE is there.  Says `ready` after the third step.
+Both hang after the same step, the first one that begins when FILE is there.  Says `ready` after the third step.  With
+NCCL_RAS_ADDR, rank 0 plays NCCL's RAS, which says what is in FILE.ras.
 """
 
 import ctypes
@@ -14,6 +15,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[2] / "targets"))
 
 import fast_import  # noqa: F401
+import ras
 import torch
 import torch.distributed as dist
 from training import WIDTH, plain, say
@@ -65,6 +67,8 @@ def main():
     rank = int(os.environ["RANK"])
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
+    if rank == 0 and "NCCL_RAS_ADDR" in os.environ:
+        ras.serve(f"{file}.ras")
     dist.init_process_group("nccl", timeout=timedelta(seconds=8) if kind == "watchdog" else None)
     step, numbers = plain(device), torch.ones(WIDTH, device=device)
     store = dist.distributed_c10d._get_default_store()
