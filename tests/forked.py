@@ -29,8 +29,8 @@ from typing import NamedTuple
 TARGETS = Path(__file__).parent / "targets"
 LAUNCHER = TARGETS / "launcher.py"
 READ_LATE = (  # no import reads these
-    "RANK", "WORLD_SIZE", "MASTER_", "GLOO_", "NCCL_", "TMPDIR", "TORCH_FR_BUFFER_SIZE", "TORCHINDUCTOR_CACHE_DIR", "PROBE_",
-    "PLAYED_", "PYTEST_", "TORCH_NCCL_",
+    "RANK", "WORLD_SIZE", "MASTER_", "GLOO_", "NCCL_", "TMPDIR", "TORCH_FR_BUFFER_SIZE", "TORCHINDUCTOR_CACHE_DIR",
+    "PROBE_", "PLAYED_", "PYTEST_", "TORCH_NCCL_",
 )  # fmt: skip
 
 
