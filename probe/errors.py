@@ -75,7 +75,7 @@ REFUSALS = {
                          "Try again while it runs Python code: probe attach {pid}"),
     "attach-timeout": ("The agent in process {pid} did not start within {timeout:g} s. The request was withdrawn.",
                        "Allow more time: probe attach --timeout 60 {pid}"),
-    "has-devices": ("Process {pid} has an agent, which records on devices.",
+    "has-devices": ("Process {pid} has an agent already, which may record on devices.",
                     "First: probe {pid} detach. Then attach again with --no-devices."),
     "attach-running": ("Process {pid} is busy: {why}.", "Wait for it, then: probe attach {pid}"),
     "agent-failed": ("The agent failed in process {pid} and was taken out: {why}.", "Please report this."),

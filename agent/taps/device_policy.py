@@ -18,6 +18,8 @@ from ..torch_state import cuda_is_in_use
 _CPU_BACKENDS = frozenset({"gloo", "mpi", "ucc", "undefined"})  # their tensors are on a device only if CUDA is in use
 _TESTED = "nccl"
 
+ALL_LEFT_ALONE = f"devices, {wire.UNWANTED}"  # of a job that does not use any yet
+
 _all_are_left_alone = False
 
 

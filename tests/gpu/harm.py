@@ -70,7 +70,7 @@ def compared(rig: Rig, kind: str, steps: int = STEPS) -> Found:
 
 
 SAME = "The losses and the peak of device memory are those of the job alone, and each operation has an end."
-DIFFERS = "The agent changes the job, or misses ends of operations: attach with --no-devices and report the check's lines."
+DIFFERS = "The agent changes the job, or misses ends of operations: attach with --no-devices, and report this."
 FORKS = 60  # steps, each with a child
 KINDS = {
     "operations": DIFFERS,

@@ -71,7 +71,7 @@ class Collectives(Tap):
     def remove(self) -> str | None:
         self._settle_installing()
         if self._recorder.installed and not self._remove_at_boundary():
-            return "kernels on c10d, which only pass collectives on: no boundary between two steps came in time"
+            return "kernels on c10d that only pass collectives on stay: no boundary between two steps came in time"
         return None
 
     def _settle_installing(self) -> None:

@@ -14,7 +14,7 @@ from ....streams import BLOCK, DEVICE, MARKS, RETENTION_BYTES, SAMPLED, SPANS, S
 from ...storage.rows import Stream
 from ...torch_state import cuda_is_in_use
 from ..cuda import Cuda
-from ..device_policy import why_off
+from ..device_policy import ALL_LEFT_ALONE, are_recorded, why_off
 from ..modules.forward import Forward
 from ..optimizer import OptimizerStep
 from ..tap import Tap, TapContext
@@ -42,6 +42,8 @@ class Device(Tap):
 
     def tend(self) -> None:
         """Begin once the job uses CUDA; the stream, which takes a file descriptor, is made only then."""
+        if self.state is None and not are_recorded():
+            self.state = f"off: {why_off() or ALL_LEFT_ALONE}"
         if self.state is not None or not cuda_is_in_use():
             return
         if why := why_off():
