@@ -31,8 +31,8 @@ from .steps.step_ends import StepEnds
 from .storage.header import Header
 from .storage.log import Log
 from .storage.rows import Stream
-from .taps import device_policy
 from .taps.collectives.flight_recorder import dumps, groups
+from .taps.device_policy import are_recorded
 from .taps.tap import TapContext
 from .taps.torch_taps import NO_TORCH, TorchTaps, states_without_torch
 from .torch_state import torch_is_imported
@@ -62,8 +62,7 @@ class Agent:
         self.server = Server(endpoint, uids)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
         self.taps: TorchTaps | None = None
-        self.why_no_taps = NO_TORCH
-        self.leaving = False
+        self.why_no_taps, self.leaving = NO_TORCH, False
         self._detach_requests: list[Key] = []
         self._left_behind: list[str] = []  # what could not be removed, in words
         self.peers = Peers(self.server, self._identity["id"])
@@ -130,7 +129,7 @@ class Agent:
             "step_base": steps.base,
             "step_source": steps.source,
             "step_settled": steps.trainer_step is None,
-            "devices": device_policy.are_recorded(),
+            "devices": are_recorded(),
             "count": steps.count,
             "anchor": steps.anchor_name,
             "step_ends": self.step_ends.by,
@@ -167,9 +166,8 @@ class Agent:
         if self.taps is None and self.why_no_taps == NO_TORCH and torch_is_imported():
             try:
                 parts = self.streams, self.log, self.modules, self.steps, self.sampling, self.boundary
-                context = TapContext(*parts, self.evals.current)
-                context.calls_end_steps, context.drain_soon = self.step_ends.are_calls, self.server.tick_soon
-                self.taps = TorchTaps(context)
+                hooks = self.server.tick_soon, self.step_ends.are_calls
+                self.taps = TorchTaps(TapContext(*parts, self.evals.current, {}, {}, *hooks))
             except Exception as error:  # an unknown torch: the rest of the agent is still useful
                 self.why_no_taps = f"off: not this torch: {error!r}"
         if self.taps is not None and not self.leaving:
@@ -196,9 +194,8 @@ class Agent:
             if self._threads.get(ident) != thread.name:
                 self._threads[ident] = thread.name
                 is_main = thread is threading.main_thread()
-                self.log.put(
-                    LOG_THREAD, ident, {"native_id": thread.native_id, "name": thread.name, "is_main": is_main}
-                )
+                told = {"native_id": thread.native_id, "name": thread.name, "is_main": is_main}
+                self.log.put(LOG_THREAD, ident, told)
 
     # ---- requests
 

@@ -38,8 +38,8 @@ class TapContext:
     current_eval: CurrentEval
     taps: dict[str, Any] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
-    calls_end_steps: Callable[[], bool] = lambda: False  # whether the job calls modules and makes no steps
     drain_soon: Callable[[], None] = noop  # has the agent's thread call drain(), and again as long as a tap waits
+    calls_end_steps: Callable[[], bool] = lambda: False  # whether the job calls modules and makes no steps
 
     def reporter(self, name: str) -> ReportFault:
         """The function with which this tap reports its own faults, on any thread; the first one ends its recording.

@@ -58,33 +58,19 @@ def attach(
     process may open too few files; the target then is as it was before."""
     began = time.monotonic()
     facts = known = agent_memory.facts(pid)
-    if facts is not None and facts.devices and not devices:
-        from .refusals import refusal
-
-        raise refusal("has-devices", pid)
     already = (
         facts is not None
         and facts.version == __version__
         and name in ("", facts.name)
         and (served is None or facts.server == served["server"])
     )
-    if facts is None or not already:
-        # reads the sources, so only where they are needed
-        from .bundle import agent_bundle
-        from .delivery import deliver
+    if facts is not None and facts.devices and not devices:
         from .refusals import refusal
 
-        make_room(1)
-        try:
-            delivered = deliver(
-                pid, agent_bundle(), timeout, wanted={"name": name, "served": served, "devices": devices}
-            )
-        except (ConnectionError, EOFError):
-            if has_ended(pid):
-                raise refusal("target-ended", pid) from None
-            raise AttachError(f"Process {pid} broke off the attach.", AGAIN.format(pid=pid), "agent-failed") from None
-        facts = Facts.parse({"python": delivered.python, **delivered.reply})
-        already = bool(delivered.reply.get("already"))
+        raise refusal("has-devices", pid)
+    if facts is None or not already:
+        reply = _delivered(pid, timeout, {"name": name, "served": served, "devices": devices})
+        facts, already = Facts.parse(reply), bool(reply.get("already"))
     return Attached(
         pid=pid,
         rank=facts.rank,
@@ -97,6 +83,22 @@ def attach(
         taps=facts.taps,
         renamed=name if known is not None and name not in ("", known.name) else "",
     )
+
+
+def _delivered(pid: int, timeout: float, wanted: dict[str, Any]) -> dict[str, Any]:
+    """What the agent says, which is put there or takes up what is wanted."""
+    from .bundle import agent_bundle  # reads the sources, so only where they are needed
+    from .delivery import deliver
+    from .refusals import refusal
+
+    make_room(1)
+    try:
+        delivered = deliver(pid, agent_bundle(), timeout, wanted)
+    except (ConnectionError, EOFError):
+        if has_ended(pid):
+            raise refusal("target-ended", pid) from None
+        raise AttachError(f"Process {pid} broke off the attach.", AGAIN.format(pid=pid), "agent-failed") from None
+    return {"python": delivered.python, **delivered.reply}
 
 
 def start() -> None:

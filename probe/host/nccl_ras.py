@@ -10,9 +10,11 @@ import contextlib
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
 from .processes import environment, namespace
@@ -48,32 +50,38 @@ class Communicator:
 def communicators(pids: Iterable[int], patience_s: float = _TIMEOUT_S + 3.0) -> list[Communicator]:
     """Those of the job with these processes of this host; [] where none of them listens, or the answer is no JSON."""
     for pid in pids:
-        host, _, port = environment(pid).get(_VARIABLE, _ADDRESS).rpartition(":")
-        if port.isdigit() and namespace(pid, "net") == namespace(os.getpid(), "net") and _listens(pid, int(port)):
+        port = environment(pid).get(_VARIABLE, _ADDRESS).rpartition(":")[2]
+        if not port.isdigit() or namespace(pid, "net") != namespace(os.getpid(), "net"):
+            continue
+        if (host := _listens_at(pid, int(port))) is not None:
             with contextlib.suppress(OSError, EOFError, ValueError, LookupError, TypeError):
-                return _parsed(_asked(host.strip("[]"), int(port), time.monotonic() + patience_s))
+                return _parsed(_asked(host, int(port), time.monotonic() + patience_s))
     return []
 
 
-def _listens(pid: int, port: int) -> bool:
-    """Whether this process itself listens there."""
-    inodes = set(_listening(pid, port))
-    if not inodes:
-        return False
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # closed meanwhile
-                if os.readlink(f"/proc/{pid}/fd/{name}") in inodes:
-                    return True
-    return False
+def _listens_at(pid: int, port: int) -> str | None:
+    """The address at which this process itself listens, as the kernel has it."""
+    addresses = dict(_listening(pid, port))
+    for name in os.listdir(f"/proc/{pid}/fd") if addresses else ():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if (found := addresses.get(os.readlink(f"/proc/{pid}/fd/{name}"))) is not None:
+                return found
+    return None
 
 
-def _listening(pid: int, port: int) -> Iterator[str]:
+def _listening(pid: int, port: int) -> Iterator[tuple[str, str]]:
+    """Sockets that listen at this port, and their addresses."""
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{table}", encoding="ascii") as lines:
             for words in map(str.split, lines):
                 if len(words) > 9 and words[3] == _LISTENS and words[1].endswith(f":{port:04X}"):
-                    yield f"socket:[{words[9]}]"
+                    yield f"socket:[{words[9]}]", _address(words[1].partition(":")[0])
+
+
+def _address(text: str) -> str:
+    """Of the table's form: 32-bit words as this machine has them."""
+    found = ip_address(b"".join(struct.pack("=I", int(text[at : at + 8], 16)) for at in range(0, len(text), 8)))
+    return {4: "127.0.0.1", 6: "::1"}[found.version] if found.is_unspecified else str(found)
 
 
 def _asked(host: str, port: int, end: float) -> str:

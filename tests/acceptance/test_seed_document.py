@@ -16,7 +16,7 @@ NO_DRIVER = "Found no NVIDIA driver"  # so a CUDA build of torch puts what the r
 DOCUMENT = Path(__file__).parent / "document"
 
 
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(420)
 @pytest.mark.parametrize("ranks", [0, 2], ids=["one process", "two ranks"])
 def test_every_command_of_the_document_passes(short_folder: Path, start: Start, probe: Probe, ranks: int) -> None:
     env = {"TMPDIR": str(short_folder)}

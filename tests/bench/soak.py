@@ -59,7 +59,7 @@ def endurance() -> bool:
     """Attaches by the hundred, and what was measured meanwhile."""
     with tempfile.NamedTemporaryFile() as figures:
         files = [*PYTEST, "-o", "timeout=3600", "tests/integration/test_endurance.py"]
-        good = run("attaches by the hundred", files, ENDURANCE="20", PROBE_FIGURES=figures.name)
+        good = run("attaches by the hundred", files, ENDURANCE="10", PROBE_FIGURES=figures.name)
         for line in Path(figures.name).read_text().splitlines():
             told = json.loads(line)
             print(f"       {told.pop('name')}: {', '.join(f'{name} {value}' for name, value in told.items())}")

@@ -134,7 +134,8 @@ def test_cuda_that_starts_after_the_attach_is_left_alone_too(start: Start, probe
     until(lambda: rows(probe, job, "SELECT DISTINCT state FROM python.nccl_trace") == [{"state": "done"}])
     for pid in re.findall(r"ready (\d+)", job.output):
         os.kill(int(pid), signal.SIGUSR1)
-    until(lambda: rows(probe, job, TAPS)[0]["collectives_tap"] == f"off: {CUDA}")
+    off = {"device_tap": "off: devices, which --no-devices leaves alone", "collectives_tap": f"off: {CUDA}"}
+    until(lambda: rows(probe, job, TAPS) == [off])
     assert rows(probe, job, "SELECT DISTINCT state FROM python.nccl_trace WHERE state <> 'done'") == []
     done = probe(job.pid, "detach")
     assert done.stdout.count("detached") == 2 and done.stderr == ""

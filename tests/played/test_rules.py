@@ -29,7 +29,6 @@ ENDS = """SELECT state, COUNT(*) AS n, MIN(duration_ms) AS least_ms, COUNT(*) - 
 FROM python.nccl_trace WHERE state <> 'in_flight' OR age_ms > 3000 GROUP BY state"""
 SENDS_NOTHING = {"mixed", "capturable", "reduce_overhead"}
 SENDS_NOTHING_ALONE = {"fsdp2", "tensor_parallel"} | SENDS_NOTHING
-RARELY = 0.01
 PLAYED_MS = 0.3  # an operation takes as long once its last rank has come
 
 
@@ -66,8 +65,6 @@ def test_no_rule_is_broken_and_the_peak_and_the_losses_stay(
     if not options and kind not in (SENDS_NOTHING if ranks > 1 else SENDS_NOTHING_ALONE):
         until(lambda: ends(watched, probe).get("done"), 20)
         seen = ends(watched, probe)
-        unknown = seen.pop("end_unknown", {"n": 0})["n"]  # it ended between our question and the wait
-        assert unknown <= RARELY * seen["done"]["n"], (unknown, seen)
         assert seen.keys() <= {"done", "captured"} and ("captured" in seen) <= (kind == "captures"), seen
         assert seen["done"]["least_ms"] >= PLAYED_MS and seen["done"]["untimed"] == 0, seen
     watched.target.wait_for(f"made {STEPS}", times=ranks, timeout=PATIENCE_S)

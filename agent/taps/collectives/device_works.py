@@ -139,14 +139,14 @@ class DeviceWorks:
         self._pend(operation)
 
     def _before(self, operation: _Operation) -> _Operation | None:
-        work, operation.work = operation.work, None
-        cuda = self._cuda
+        cuda, work, operation.work = self._cuda, operation.work, None
         if cuda is None or cuda.is_capturing():
             self._unknown(operation)
-        elif cuda.aside(work.is_completed):
+            return None
+        operation.before = self._record(operation.index)  # first: what is not complete afterwards ends behind it
+        if cuda.aside(work.is_completed):
             self._took(operation, work)
         elif operation.first is not None:
-            operation.before = self._record(operation.index)
             return operation
         else:
             self._unknown(operation)

@@ -76,7 +76,7 @@ class Forward(Tap):
         also once the tap is switched off; repeat it, for switch() forgets it."""
         if ticket not in self._due:
             self._due.append(ticket)
-        self._module_py.__dict__.update(_probe_waiting=self._due, _probe_count=self._run_due)
+        self._module_py.__dict__.update(self._in_use | {"_probe_waiting": self._due, "_probe_count": self._run_due})
         self._target.__code__ = self._code
 
     def withdraw(self, ticket: Ticket) -> None:

@@ -40,9 +40,9 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def said(start: Start, folder: Path, answer: str, *words: str) -> list[str] | None:
+def said(start: Start, folder: Path, answer: str, *words: str, host: str = "127.0.0.1") -> list[str] | None:
     (folder / "answer").write_text(answer)
-    job = start("ras.py", str(folder / "answer"), *words, env={"NCCL_RAS_ADDR": f"127.0.0.1:{free_port()}"})
+    job = start("ras.py", str(folder / "answer"), *words, env={"NCCL_RAS_ADDR": f"{host}:{free_port()}"})
     found = communicators([os.getpid(), job.pid])
     return [line for each in found for line in said_of(each)] if found else None
 
@@ -78,6 +78,11 @@ BEGIN = "NCCL says of a communicator of"
 )
 def test_what_is_wrong_is_said(start: Start, tmp_path: Path, answer: str, lines: list[str]) -> None:
     assert said(start, tmp_path, answer) == lines
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.2"])
+def test_the_address_is_the_one_that_the_process_listens_at(start: Start, tmp_path: Path, host: str) -> None:
+    assert said(start, tmp_path, status([rank(0)]), host=host) == []
 
 
 @pytest.mark.parametrize("answer", ["", "no JSON", "[]", '{"communicators": [{"size": "x"}]}', '{"communicators": 5}'])

@@ -17,6 +17,7 @@ nn = torch.nn
 from tapped import Taps, tapped  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
+from probe.agent.boundary.boundary import Ticket  # noqa: E402
 from probe.agent.taps.modules.forward import Forward  # noqa: E402
 from probe.agent.taps.modules.forward_hooks import ForwardHooks  # noqa: E402
 from probe.agent.taps.optimizer import OptimizerStep  # noqa: E402
@@ -463,3 +464,35 @@ def test_hooks_are_chosen_where_torchs_code_is_not_known(monkeypatch: pytest.Mon
 def test_code_is_swapped_where_it_is_known() -> None:
     with tapped(Forward.make, OptimizerStep.make) as taps:
         assert taps.forward.state == taps.optimizer.state == "on"
+
+
+def test_a_ticket_runs_at_the_next_module_call_also_where_nothing_was_recorded_yet(
+    code_taps: Taps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code_taps.remove()
+    module_py = sys.modules["torch.nn.modules.module"]
+    for name in [name for name in vars(module_py) if name.startswith("_probe_")]:
+        monkeypatch.delattr(module_py, name)  # as before the first call of any tap
+    forward, original, ran = code_taps.forward, nn.Module._wrapped_call_impl.__code__, list[str]()
+    assert isinstance(forward, Forward)
+    ticket = Ticket(lambda frame: ran.append("ran"), -1, lambda: None)
+    forward.at_next_call(ticket)
+    for _ in range(2):
+        net()(torch.ones(2, 4))
+    assert (ran, ticket.outcome) == (["ran"], "run")
+    assert nn.Module._wrapped_call_impl.__code__ is original
+
+
+def test_a_ticket_that_fails_fails_no_call(code_taps: Taps, monkeypatch: pytest.MonkeyPatch) -> None:
+    code_taps.remove()
+    module_py = sys.modules["torch.nn.modules.module"]
+    for name in [name for name in vars(module_py) if name.startswith("_probe_")]:
+        monkeypatch.delattr(module_py, name)
+    forward, original = code_taps.forward, nn.Module._wrapped_call_impl.__code__
+    assert isinstance(forward, Forward)
+    ticket = Ticket(lambda frame: frame.no_such_name, -1, lambda: None)  # type: ignore[attr-defined]
+    forward.at_next_call(ticket)
+    for _ in range(2):
+        assert net()(torch.ones(2, 4)).shape == (2, 2)
+    assert len(code_taps.faults) == 1 and "no_such_name" in code_taps.faults.pop()
+    assert nn.Module._wrapped_call_impl.__code__ is original
