@@ -11,6 +11,9 @@ from typing import NoReturn
 def main() -> NoReturn:
     """The console script.  Ctrl-C is reported in one line even while the command is still being imported."""
     try:
+        from .signals import let_ctrl_c_wait
+
+        let_ctrl_c_wait()
         from .entry import main as enter
 
         enter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ import probe
 from probe.errors import Interrupted, ProbeError
 
 from .options import KEY
+from .signals import on_signals
 
 if TYPE_CHECKING:
     from probe.connection import Connection
@@ -113,14 +114,3 @@ def ctrl_c_cancels(connection: Connection) -> Iterator[None]:
         connection.is_unwanted = before
     if pressed:
         raise Interrupted("Interrupted.")
-
-
-@contextmanager
-def on_signals(numbers: Iterable[signal.Signals], call: Callable[[], object]) -> Iterator[None]:
-    """Each of these signals calls `call`; afterwards the handlers are as before."""
-    before = {number: signal.signal(number, lambda *_: call()) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -12,7 +12,7 @@ import os
 import stat
 from typing import Any, NamedTuple
 
-from .errors import UsageError
+from .errors import EndpointError, UsageError
 from .protocol import CONTROL, READ
 
 FORMAT = 1
@@ -75,6 +75,16 @@ def share(path: str, reader_path: str) -> None:
 def given(path: str | None) -> str | None:
     """The key file to use: this one, else the one that the environment names."""
     return path or os.environ.get(VARIABLE) or None
+
+
+def for_port(url: str, path: str | None) -> Key:
+    """The key in this file, else in the one that the environment names.  Raises EndpointError without a file, and what
+    read() raises."""
+    path = given(path)
+    if path is None:
+        hint = f"Give the file it was attached with, or a part shared of it: --key FILE, or {VARIABLE}=FILE"
+        raise EndpointError(f"{url} asks for a key.", hint, "no-key")
+    return read(path)
 
 
 def read(path: str) -> Key:

@@ -34,7 +34,8 @@ from probe.tables import TABLES
 
 from ..entry import report
 from ..output.printable import unescaped
-from ..session import on_signals, say
+from ..session import say
+from ..signals import on_signals
 from .completion import Candidate, candidates, last_word
 from .dot_commands import is_command, offered, run
 from .shell import Shell, what_next

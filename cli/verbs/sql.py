@@ -12,10 +12,10 @@ import click
 from probe.errors import Interrupted, UsageError
 
 from ..options import Verb, endpoint_option, one_endpoint, open_option, timeout_option
-from ..session import on_signals
 from ..shell.dot_commands import FORMATS, is_command, run
 from ..shell.shell import Shell
 from ..shell.statements import is_complete
+from ..signals import on_signals
 
 
 @click.command("sql", cls=Verb)

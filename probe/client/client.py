@@ -14,8 +14,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from .. import protocol as wire
-from ..errors import AgentError, EndpointError, Interrupted, ProbeError, SilentError
-from ..keys import VARIABLE, Key, given, read
+from ..errors import AgentError, Interrupted, ProbeError, SilentError
+from ..keys import Key, for_port
 from . import reply_schema
 from .agent_link import AgentLink, Header, Loss, agent_error
 from .agent_socket import AgentSocket
@@ -101,7 +101,11 @@ class Client:
 
             key = self._key_for(url)
             self._context = self._context or zmq.Context()
-            self._servers[url] = ServerSocket(self._context, url, key)
+            try:
+                self._servers[url] = ServerSocket(self._context, url, key)
+            except BaseException:  # Ctrl-C, and the frames of the error keep a socket, whose end close() would wait for
+                self._context = None
+                raise
             self._add(self._servers[url])
         return self._servers[url]
 
@@ -110,11 +114,7 @@ class Client:
         if not url.startswith("tcp://"):
             return None
         if self._key is None:
-            path = given(self._key_file)
-            if path is None:
-                hint = f"Give the file it was attached with, or a part shared of it: --key FILE, or {VARIABLE}=FILE"
-                raise EndpointError(f"{url} asks for a key.", hint, "no-key")
-            self._key = read(path)
+            self._key = for_port(url, self._key_file)
         return self._key
 
     def _add(self, carrier: AgentSocket | ServerSocket) -> None:
@@ -137,7 +137,7 @@ class Client:
         self._servers.clear()
         self.links.clear()
         if self._context is not None:
-            self._context.term()
+            self._context.destroy(linger=0)  # closes what Ctrl-C has kept from becoming a carrier
 
     def forgive(self) -> None:
         """Ask ranks that did not answer again from now on, except those that never will."""

@@ -249,6 +249,29 @@ def test_a_signal_ends_hang_watch_also_between_two_looks(
     assert watching.returncode == 130 and err.endswith("[interrupted] Interrupted.\n")
 
 
+# As C code may do while it is initialized; the import then goes on.
+SWALLOWING = """
+import os, signal, sys
+try:
+    signal.raise_signal(signal.SIGINT)
+except BaseException:
+    pass
+sys.path.remove(os.path.dirname(__file__))
+del sys.modules["duckdb"]
+import duckdb
+"""
+
+
+def test_ctrl_c_in_the_midst_of_an_import_ends_the_command(
+    attached: Target, probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "duckdb.py").write_text(SWALLOWING)
+    forever = "SELECT COUNT(*) FROM range(1000000000) a, range(1000) b WHERE hash(a.range, b.range) % 3 = 0"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    told = probe(attached.pid, "query", "--no-server", forever, status=130, fresh=True)
+    assert told.stderr.endswith("probe: [interrupted] Interrupted.\n")
+
+
 def test_follow_attaches_to_ranks_started_by_a_restart(start: Start, tmp_path: Path) -> None:
     fails = tmp_path / "fails"
     env = {"PET_MAX_RESTARTS": "1"}

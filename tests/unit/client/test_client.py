@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -62,3 +65,39 @@ def test_an_agent_of_another_protocol_is_told_with_the_remedy(tmp_path: Path, gr
         with pytest.raises(AgentError, match="malformed") as caught:
             Connection(Resolved("it", [Address(f"ipc://{path}", os.getpid(), facts)]), 3.0)
     assert caught.value.code == "protocol" and caught.value.hint.endswith(f"probe attach {os.getpid()}")
+
+
+def ended_at(event: int, url: str) -> bool:
+    """Whether Ctrl-C came in the midst of a connection to a server; such a client must still close."""
+    count = 0
+
+    def trace(frame: FrameType, kind: str, value: object) -> Any:
+        nonlocal count
+        count += 1
+        if count == event:
+            raise KeyboardInterrupt
+        return trace
+
+    client, before = Client(), sys.gettrace()
+    sys.settrace(trace)
+    try:
+        client.server(url)
+    except KeyboardInterrupt:
+        sys.settrace(before)
+        client.close()  # here, where the frames of the error are still alive
+        return True
+    finally:
+        sys.settrace(before)
+    client.close()
+    return False
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:Unclosed socket", "ignore:unclosed context")
+def test_a_client_closes_wherever_ctrl_c_comes_in_the_midst_of_connecting(short_folder: Path) -> None:
+    url = f"ipc://{short_folder}/server"
+    assert not ended_at(0, url)  # with all imports done
+    event = 1
+    while ended_at(event, url):
+        event += 1
+    assert event > 50
