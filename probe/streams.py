@@ -137,7 +137,7 @@ LOG_LOADER, LOG_DEVICE, LOG_COMPILATION = range(8, 11)
 #   GROUP     id                 {"name", "backend", "size", "rank", "ranks": [...]}
 #   THREAD    id get_ident()     {"native_id", "name", "is_main"}
 #   EVAL      id                 {"by", "code", "where": "boundary" | "now", "ranks": [...] or null}
-#   EVAL_DONE id                 {"ok", "error", "changed": [...]}  (its times: the span of kind EVAL)
+#   EVAL_DONE id                 {"start_ns", "end_ns", "ok", "error", "changed": [...]}
 #   LOADER    id serial          {"name", "num_workers", "pin_memory", "prefetch_factor", "batch_size"}
 #   DEVICE    id                 {"index", "uuid", "name"}
 

@@ -16,6 +16,7 @@ from until import until
 from target import PROBE, Start, Target
 
 QUIET_S = 4.5  # more than a job may be quiet
+PAUSE_S = 1.0  # for snippets, twice before it hangs
 
 
 class Job:
@@ -23,6 +24,10 @@ class Job:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+
+    @property
+    def pid(self) -> int:
+        return self._target.pid
 
     def wait_for(self, word: str) -> None:
         """Until both ranks have said it."""
@@ -62,6 +67,8 @@ def hanging(start: Start, attached_before: Mapping[str, bool], without_recorder:
         job.wait_for("trains")
         if attached_before[kind]:
             job.probe("attach")
+            for _ in range(2):
+                job.probe("eval", f"import time; time.sleep({PAUSE_S})")
         job.hang()
     for job in jobs.values():
         job.wait_for("hangs")

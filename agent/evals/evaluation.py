@@ -113,7 +113,8 @@ class Evaluation:
             try:
                 end = perf_counter_ns()
                 self._spans.append(start, end, id, get_ident(), EVAL if done["ok"] else EVAL | FAILED)
-                self._log.put(LOG_EVAL_DONE, id, {key: done[key] for key in ("ok", "error", "changed")})
+                said = {key: done[key] for key in ("ok", "error", "changed")}
+                self._log.put(LOG_EVAL_DONE, id, {"start_ns": start, "end_ns": end, **said})
                 self._send(DONE, {**done, "count": count, "held_ns": end - start})
             finally:  # only now: who learned first that nothing runs would take the step for one that was missed
                 self.running, self.done = False, True

@@ -64,7 +64,9 @@ RECORDS: dict[int, dict[str, Any]] = {
     streams.LOG_GROUP: {"name": TEXT, "backend": TEXT, "size": SMALL, "rank": SMALL, "ranks": RANKS},
     streams.LOG_THREAD: {"native_id": (NUMBER, None), "name": TEXT, "is_main": (bool, None)},
     streams.LOG_EVAL: {"by": TEXT, "code": TEXT, "where": TEXT, "ranks": RANKS},
-    streams.LOG_EVAL_DONE: {"ok": (bool, None), "error": TEXT, "changed": ([str], None)},
+    streams.LOG_EVAL_DONE: {
+        "start_ns": NUMBER, "end_ns": NUMBER, "ok": (bool, None), "error": TEXT, "changed": ([str], None),
+    },
     streams.LOG_LOADER: {
         "name": TEXT, "num_workers": SMALL, "pin_memory": (bool, None), "prefetch_factor": SMALL, "batch_size": SMALL,
     },

@@ -34,6 +34,7 @@ from ..text import grouped, title
 from .evidence import Evidence, RankEvidence
 from .in_flight import issued_of, pairs_of
 from .processor_time import TICKS, Used, used, work
+from .snippet_time import SnippetTime, snippet_time
 
 _MORE = 2  # times as much patience with a rank that has not answered
 _NCCL = "nccl"
@@ -60,6 +61,7 @@ class _Issued:
     groups: dict[str, Sequence[int]] = field(default_factory=dict)
     pairs: Sequence[Pending] = ()
     machines: Sequence[str] = ()
+    snippets: SnippetTime = field(default_factory=SnippetTime)
 
 
 def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evidence:
@@ -84,7 +86,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     client.forgive()
     return Evidence(
         endpoint, ranks, _absent(endpoint, ranks), issued.groups, time.time_ns(), second.at - first.at, issued.pairs,
-        issued.machines,
+        issued.machines, issued.snippets,
     )  # fmt: skip
 
 
@@ -110,7 +112,7 @@ def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Iss
         found.groups.update({name: members for name, members in answer["groups"].items() if members})
     with contextlib.suppress(SilentError):
         job = Snapshot([WireSource(client, patience, newest=wire.ROWS_A_MESSAGE)], open_steps=True)
-        found.pairs, found.machines = pairs_of(job), machines_told(job)
+        found.pairs, found.machines, found.snippets = pairs_of(job), machines_told(job), snippet_time(job)
         untold = not any(found.entries.values())
         told_of = (each for entries in found.entries.values() for each in entries)
         on_device = any(not each.ended and each.backend == _NCCL for each in told_of)

@@ -8,7 +8,6 @@ import pyarrow as pa
 from ..arrays.arrow import columns_of, nullable
 from ..derive.partition import Partition
 from ..schema import Column, Columns
-from ..streams import EVAL, KIND_MASK, SPANS
 from .declaration import IDENTITY, Table
 
 _NOT_RUN = "It has not run yet, or is still running."
@@ -33,20 +32,19 @@ _ENDED = (
 
 
 def derive(part: Partition) -> Columns:
-    spans = part.rows(SPANS)
-    place = {int(spans["subject"][row]): row for row in np.flatnonzero((spans["flags"] & KIND_MASK) == EVAL)}
-    ids = sorted(part.log.evals)
-    ran = np.array([id in place for id in ids], np.bool_)
-    rows = np.array([place.get(id, -1) for id in ids], np.int64)[ran]
-    start, end = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)
-    start[ran], end[ran] = spans["start_ns"][rows], spans["end_ns"][rows]
+    ids, done = sorted(part.log.evals), part.log.evals_done
+    ran = np.array([{"start_ns", "end_ns"} <= done.get(id, {}).keys() for id in ids], np.bool_)
+    start, end = (
+        np.array([done[id][slot] if has_run else 0 for id, has_run in zip(ids, ran, strict=True)], np.int64)
+        for slot in ("start_ns", "end_ns")
+    )
     return {
         "time": nullable(part.rank.wall_us(start), ran).cast(pa.timestamp("us")),
         "start_ns": nullable(start, ran),
         "step": nullable(part.timeline.step(start), ran),
         "duration": nullable((end - start) / 1e9, ran),
         **columns_of(_ASKED, [part.log.evals[id] for id in ids]),
-        **columns_of(_ENDED, [part.log.evals_done.get(id, {}) for id in ids]),
+        **columns_of(_ENDED, [done.get(id, {}) for id in ids]),
     }
 
 
@@ -65,7 +63,6 @@ TABLE = Table(
         *_ASKED,
         *_ENDED,
     ),
-    streams=(SPANS,),
     derive=derive,
     question="Who ran what in the job, and did it work?",
     example='SELECT time, rank, "by", code, ok, error FROM probe.evals ORDER BY time, rank',

@@ -7,9 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from hangs import QUIET_S, Job, hanging, told
+from hangs import PAUSE_S, QUIET_S, Job, hanging, told
 from until import until
 
+import probe as probe_api
+from probe.diagnose.looks import gather
 from target import Probe, Start
 
 pytestmark = pytest.mark.alone  # it looks at the clock
@@ -56,6 +58,12 @@ def test_a_rank_that_has_not_sent_is_reported(jobs: dict[str, Job]) -> None:
     report = told(jobs["no_send"])
     assert (report["code"], report["ranks"]) == ("waiting", [1])
     assert report["why"][0].startswith("recv from rank 1 in group 0 has been in flight on rank 0 for ")
+
+
+def test_pauses_for_snippets_do_not_make_the_job_a_slow_one(jobs: dict[str, Job]) -> None:
+    with probe_api.connect(str(jobs["no_send"].pid)) as connection:
+        usual_s = gather(connection._client, connection.endpoint, 1.0, 0.1).usual_quiet_s
+    assert usual_s is not None and usual_s < 0.6 * PAUSE_S
 
 
 def test_without_torchs_recorder_a_mismatch_is_found_in_the_rows(jobs: dict[str, Job]) -> None:

@@ -6,10 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from probe.diagnose.evidence import Evidence, RankEvidence
 from probe.diagnose.hang import judge
 from probe.diagnose.report import does, plural
+from probe.diagnose.snippet_time import SnippetTime
 from probe.snapshot.flight_recorder import Entry, Pending
 from probe.snapshot.stacks import Frame, Thread
 
@@ -310,6 +313,29 @@ def test_the_usual_pace_comes_from_torchs_recorder_after_a_late_attach() -> None
     late = {"step_age_s": None, "usual_step_s": None}
     slow = [Entry("0", n, "all_reduce", "", "", NOW - (40 - n) * 20_000_000_000, n < 39) for n in range(40)]
     assert not verdict(rank(0, entries=slow, **late), rank(1, entries=slow[:-1], **late)).hung
+
+
+def test_what_snippets_held_up_is_not_the_usual_pace() -> None:
+    at = [NOW - 10_000_000_000 - n * STEP - n // 10 * 4_000_000_000 for n in reversed(range(30))]
+    late = {"step_age_s": None, "usual_step_s": None}
+    entries = [Entry("0", n, "all_reduce", "", "", ns, n < 29) for n, ns in enumerate(at)]
+    evidence = Evidence(
+        "3999", [rank(0, entries=entries, **late), rank(1, entries=entries[:-1], **late)], (), GROUPS, NOW, 1.0
+    )
+    assert evidence.usual_quiet_s == 4.05 and not judge(evidence).hung
+    held = [(at[n] - 4_010_000_000, at[n] - 10_000_000) for n in (10, 20)]
+    evidence = replace(evidence, snippets=SnippetTime(held))
+    assert evidence.usual_quiet_s == 0.05 and judge(evidence).code == "waiting"
+
+
+moments = st.integers(0, 60)
+
+
+@given(st.lists(st.tuples(moments, moments).map(sorted)), moments, moments)
+def test_snippet_time_counts_each_moment_once(intervals: list[tuple[int, int]], one: int, other: int) -> None:
+    begin, end = sorted((one, other))
+    ran = {moment for first, last in intervals for moment in range(first, last)}
+    assert SnippetTime(map(tuple, intervals)).between(begin, end) == len(ran & set(range(begin, end)))
 
 
 def test_a_long_step_that_records_rows_is_slow_and_not_hung() -> None:

@@ -636,7 +636,10 @@ def test_each_snippet_leaves_a_row_and_two_log_records() -> None:
             (LOG_EVAL, first[2]), (LOG_EVAL_DONE, first[2]), (LOG_EVAL, second[2]), (LOG_EVAL_DONE, second[2]),
         ]  # fmt: skip
         assert records[0][2] == {"by": "tester", "code": "1", "where": "boundary", "ranks": [0]}
-        assert records[3][2] == {"ok": False, "error": "ZeroDivisionError: division by zero", "changed": []}
+        assert records[3][2] == {
+            "start_ns": second[0], "end_ns": second[1], "ok": False, "error": "ZeroDivisionError: division by zero",
+            "changed": [],
+        }  # fmt: skip
 
 
 def test_an_evaluation_knows_whether_and_on_which_thread_it_runs() -> None:
