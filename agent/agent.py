@@ -22,6 +22,7 @@ from .inspect.frames import stacks
 from .names.modules import Modules
 from .samplers.sampler_loop import SamplerLoop
 from .serve.peers import Peers
+from .serve.profiles import Profiles
 from .serve.scans import Scans
 from .serve.server import Key, Refused, Server
 from .steps.rss import Rss
@@ -73,27 +74,28 @@ class Agent:
     def _wire_up(self) -> None:
         server = self.server
         scans = Scans(server, self.streams, self.log)
+        profiles = Profiles(server, self.streams, self.log, lambda: self.steps.count)
         server.on_tick, server.on_cancel = self._tick, partial(self.evals.cancel, by_client=True)
-        server.handlers.update(
-            {
-                wire.HELLO: self._hello,
-                wire.SNAPSHOT: self._snapshot,
-                wire.SCAN: scans.rows,
-                wire.LOG: scans.log,
-                wire.STACKS: self._stacks,
-                wire.FLIGHT: self._flight,
-                wire.PEERS: self.peers.ask,
-                wire.SERVE: self._serve,
-                wire.ALIGN: self._align,
-                wire.SET: self._set,
-                wire.ARM: self.evals.arm,
-                wire.GO: self.evals.go,
-                wire.STAY: self.evals.stay,
-                wire.RUN: self.evals.run,
-                wire.PASS: self.evals.decide,
-                wire.DETACH: self._detach,
-            }
-        )
+        server.handlers |= {
+            wire.HELLO: self._hello,
+            wire.SNAPSHOT: self._snapshot,
+            wire.SCAN: scans.rows,
+            wire.LOG: scans.log,
+            wire.STACKS: self._stacks,
+            wire.PROFILE: profiles.begin,
+            wire.DEPOSIT: profiles.deposit,
+            wire.FLIGHT: self._flight,
+            wire.PEERS: self.peers.ask,
+            wire.SERVE: self._serve,
+            wire.ALIGN: self._align,
+            wire.SET: self._set,
+            wire.ARM: self.evals.arm,
+            wire.GO: self.evals.go,
+            wire.STAY: self.evals.stay,
+            wire.RUN: self.evals.run,
+            wire.PASS: self.evals.decide,
+            wire.DETACH: self._detach,
+        }
 
     def start(self) -> None:
         """Install the taps and start the thread.  On the bootstrap's thread."""
@@ -255,8 +257,6 @@ class Agent:
         for key in self._detach_requests:
             self.server.post(key, wire.ERROR, code="still-held", message=message)
         self._detach_requests = []
-
-    # ---- the end
 
     def take_out(self) -> list[str]:
         """Remove everything from the job except the server.  Returns what had to stay, in words.

@@ -9,8 +9,8 @@ import click
 from probe.version import __version__
 
 VERBS = (
-    "attach", "demo", "detach", "doctor", "eval", "hang", "key", "list", "names", "query", "run", "serve", "set", "sql",
-    "stack", "stragglers", "tables",
+    "attach", "demo", "detach", "doctor", "eval", "hang", "key", "list", "names", "profile", "query", "run", "serve",
+    "set", "sql", "stack", "stragglers", "tables",
 )  # fmt: skip
 
 

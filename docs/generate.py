@@ -84,8 +84,9 @@ def python() -> str:
             kinds = {each: value.__annotations__[each] for each in names}
             fields = [f"`{each}: {getattr(kind, '__forward_arg__', kind)}`" for each, kind in kinds.items()]
             parts += [f"## probe.{name}", *described(value)] + ([f"Fields: {', '.join(fields)}."] if fields else [])
-            public = [(each, member) for each, member in vars(value).items() if not each.startswith("_")]
-            for each, member in public:
+            ours = [base for base in value.__mro__ if base.__module__.startswith("probe.")]
+            members = {each: getattr(value, each) for base in ours for each in vars(base) if not each.startswith("_")}
+            for each, member in members.items():
                 if isinstance(member, FunctionType | property) and member.__doc__:
                     parts += [f"### {name}.{each}", *described(member)]
     return page(parts)

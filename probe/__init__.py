@@ -37,14 +37,15 @@ if TYPE_CHECKING:
     )  # fmt: skip
     from .evals.snippet import EvalResult, RankResult
     from .host.facts import Facts
+    from .profile.launch import RankProfile
     from .query.result import Cost, Coverage, Fetch, Note, Result
     from .snapshot.snapshot import Snapshot
 
 __all__ = [
     "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "DetachError", "EndpointError",
     "EvalError", "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "Note", "OutputError", "ProbeError",
-    "QueryError", "RankResult", "Report", "Result", "SilentError", "Snapshot", "SnippetFailed", "Stragglers",
-    "Unreached", "UsageError", "__version__", "connect", "start",
+    "QueryError", "RankProfile", "RankResult", "Report", "Result", "SilentError", "Snapshot", "SnippetFailed",
+    "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
 ]  # fmt: skip
 _MODULES = {
     **dict.fromkeys(("Connection", "connect"), "connection"),
@@ -52,6 +53,7 @@ _MODULES = {
     **dict.fromkeys(("Cost", "Coverage", "Fetch", "Note", "Result"), "query.result"),
     **dict.fromkeys(("Attached", "start"), "attach"),
     "Facts": "host.facts",
+    "RankProfile": "profile.launch",
     "Report": "diagnose.report",
     "Snapshot": "snapshot.snapshot",
     "Stragglers": "diagnose.stragglers",

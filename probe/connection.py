@@ -1,4 +1,4 @@
-"""A connection to a job: query, eval, detach.  Returned by probe.connect(), used by the command line.
+"""A connection to a job.  Returned by probe.connect(), used by the command line; control.py has what changes the job.
 
 Invariant: no call outlives its time-out, and its result, `notes` or `unreached` name the ranks that did not answer.
 """
@@ -6,17 +6,16 @@ Invariant: no call outlives its time-out, and its result, `notes` or `unreached`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from . import protocol as wire
 from .client import agent_requests
 from .client.client import Client
 from .client.endpoints import Resolved, resolve
 from .client.handshake import all_answer, open_links, whoami
+from .control import Control
 from .errors import Interrupted, UsageError
-from .evals.snippet import EvalResult, OnOutput, Snippet, losses, told_names
-from .evals.step_variable import count_by
 from .host.facts import Facts
 from .host.file_limits import make_room
 from .snapshot.align import Alignment
@@ -25,6 +24,7 @@ from .snapshot.stacks import Thread, threads_of
 if TYPE_CHECKING:
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
+    from .profile.launch import RankProfile
     from .query.database import Database
     from .query.result import Result
     from .snapshot.snapshot import Snapshot
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_FETCH = 1e9  # bytes
 
 
-class Connection:
+class Connection(Control):
     """The ranks of one endpoint, from probe.connect.  Use it as a context manager, from one thread at a time.
 
     Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
@@ -143,38 +143,6 @@ class Connection:
         self.account.begin(max_fetch)
         return Snapshot([self._wire_source, *self._recorded], open_steps)
 
-    def eval(
-        self, code: str, *, ranks: Sequence[int] | None = None, now: bool = False, timeout: float | None = None,
-        write: bool = True, filename: str = "<eval>", on_output: OnOutput | None = None, frame: str = "",
-    ) -> EvalResult:  # fmt: skip
-        """Run Python in the job: at the same step on all ranks (or these), between two iterations; or at once (now).
-
-        A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr" | "waiting", text)
-        gets output as it comes, what the job does meanwhile, what was dropped.  timeout: for both; None: 30 s to wait.
-        frame: the function whose variables it sees, or the frame's number, outward from the loop.
-        Raises EvalError, SilentError, AgentError, Interrupted.  Cost: the job stands still while the snippet runs.
-
-        Example: `job.eval("optimizer.param_groups[0]['lr'] = 1e-4")[0].ok`
-        """
-        return self._evaluate(Snippet(code, filename, now, timeout, write, whoami(), ranks, frame), on_output)
-
-    def names(self, pattern: str = "", *, rank: int = 0, frame: str = "", now: bool = False) -> list[dict[str, Any]]:
-        """What eval can see on a rank: name, type, shape, device, value, where, step.  pattern: of names, attributes.
-        Raises what eval() raises.  Cost: some milliseconds at a boundary.
-
-        Example: `[each["name"] for each in job.names("optimizer")]`
-        """
-        snippet = Snippet(f"# names {pattern}", "<names>", now, None, False, whoami(), [rank], frame, pattern)
-        return told_names(self._evaluate(snippet, None))
-
-    def _evaluate(self, snippet: Snippet, on_output: OnOutput | None) -> EvalResult:
-        self._begin("eval", control=True)
-        from .evals.evaluation import evaluate
-
-        results = evaluate(self._client, self._alignment, snippet, self.timeout, on_output)
-        self.notes += losses(results)
-        return results
-
     def stacks(self) -> dict[int, list[Thread]]:
         """Rank -> the Python stacks of all its threads, the main thread first; see unreached for silent ranks.
 
@@ -185,6 +153,26 @@ class Connection:
         self._begin("stacks")
         answers, self.unreached = agent_requests.stacks(self._client, self.timeout)
         return {rank: threads_of(answer) for rank, answer in answers.items()}
+
+    def profile(
+        self, seconds: float = 10.0, *, steps: int = 0, rate: float = 100.0, ranks: Sequence[int] | None = None
+    ) -> list[RankProfile]:
+        """Sample the Python stacks of all ranks (or these) for so long, or until so many whole steps are over.
+
+        The samples are rows of python.profile from then on; see unreached for ranks that could not be profiled.
+        Raises AgentError, SilentError if none could, Interrupted.  Cost: nothing in the job but their deposit, some
+        0.1 ms twice a second; a process here for each rank, with some 0.1 ms of a core a thread and sample.
+
+        Example: `job.profile(5); job.query("SELECT function, SUM(seconds) FROM python.profile GROUP BY 1")`
+        """
+        self._begin("profile", control=True)
+        from .profile.launch import Order, profile
+
+        links, order = agent_requests.chosen(self._client.links, ranks), Order(seconds, steps, rate, whoami())
+        taken, self.unreached = profile(links, order, lambda: self._client.interrupted)
+        if self._client.interrupted:
+            raise Interrupted("Interrupted.")
+        return taken
 
     def hang(self, look_s: float = 1.0) -> Report:
         """Why the job is stuck, or that it is not, from two looks at every rank, look_s seconds apart.
@@ -210,65 +198,6 @@ class Connection:
         from .diagnose.stragglers import stragglers
 
         return stragglers(self, steps)
-
-    def set(self, **settings: Any) -> list[dict[str, Any]]:
-        """Change how every rank samples and counts steps; the settings of each rank that answers, with its rank.
-
-        sample: "auto", or N to record one of N blocks of ten steps (1: all); budget_pct: the overhead that auto may
-        cause; backward: whether it is recorded too; step: the job's variable that counts steps.  Raises UsageError,
-        AgentError, SilentError, of step EvalError.  Cost: one request, and for step an eval.
-
-        Example: `job.set(sample=1)`
-        """
-        self._begin("set", control=True)
-        if (step := settings.pop("step", None)) is not None:
-            count_by(self, self._client, step, self.timeout)
-        found, self.unreached, notes = agent_requests.set_sampling(self._client, settings, self.timeout)
-        self.notes += notes
-        return found
-
-    def detach(self) -> list[str]:
-        """Remove every agent and wait for its end; lines that say what had to stay in which rank.
-
-        Raises AgentError if the key may only read, DetachError if a snippet does not end (the lines are then
-        `notes`), Interrupted.  Cost: one boundary, at which the taps are removed.
-
-        Example: `assert not job.detach()`
-        """
-        self._begin("detach", control=True)
-        left, self.unreached, error = agent_requests.detach(self._client, self.timeout)
-        if error is not None:
-            self.notes = left
-            raise error
-        return left
-
-    def serve(
-        self, listen: Mapping[str, Any] | None = None, *, foreground: bool = False,
-        on_ready: Callable[[list[str]], object] | None = None,
-    ) -> list[str]:  # fmt: skip
-        """Start another server beside the job, in place of the one it has; its endpoints, which on_ready gets first.
-
-        listen: where it also accepts queries from other hosts (probe.attach.listening.Listen.order); foreground: run it
-        here until its agents are gone or Ctrl-C.  Raises UsageError, AttachError for a port.  Cost: one request.
-
-        Example: `print(job.serve())`
-        """
-        self._begin("serve", control=True)
-        from .serve.replacing import serve
-
-        return serve(self._client, listen, self.timeout, on_ready, self.close if foreground else None)
-
-    def restore_servers(self) -> None:
-        """Start the server of a job on this host that has none; the connection itself goes on without it.
-
-        What keeps it from starting is a note.  Raises nothing.  Cost: some milliseconds if there is none.
-
-        Example: `job.restore_servers()`
-        """
-        if any(link.asked_directly for link in self._client.links):
-            from .serve.replacing import restore
-
-            self.notes += restore(self._client, self.timeout)
 
     def cancel(self) -> None:
         """End the running call with Interrupted.  From a signal handler or any thread.  Raises nothing.  Cost: none.

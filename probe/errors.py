@@ -208,6 +208,8 @@ class AgentError(ProbeError):
         "read-only": "The key only allows reading, and the request changes something.",
         "refused": "The agent serves only its own user, root and who attached.",
         "full": "So many clients are connected to the agent that it takes no more.",
+        "profiled": "Another command is profiling the rank.",
+        "no-frames": "The rank runs an interpreter whose stacks cannot be read from outside.",
         "no-room": "The job has no descriptor or no memory left for a connection.",
     }
 

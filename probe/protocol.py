@@ -19,6 +19,12 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     stacks    -                                                 frames: threads (as agent/inspect/frames.py has them),
                                                                 training (ident of the one that ended the last step or,
                                                                 before the first, called a module last)
+    profile   by                                                profiling: layout (agent/inspect/interpreter_layout.py),
+                                                                next (of each stream of profiles, the number of its next
+                                                                row), count
+    deposit   names; rows of the stream of nodes, of samples    stored: ids (of the names, 0: too many), count
+              (numbered on from `next`; of the client that      (boundaries since the attach)
+              profiles, which ends with its connection)
     flight    -                                                 entries: texts (torch's Flight Recorders as JSON, []
                                                                 without one), why_not, groups (name: ranks)
     peers     -                                                 known: ranks (each rank's record of its address:
@@ -88,11 +94,13 @@ LEFT_ALONE = UNTESTED, UNWANTED  # ends of the state of a tap that is off for su
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, STAY, RUN, PASS, DETACH = "align", "set", "arm", "go", "stay", "run", "pass", "detach"
 STACKS, FLIGHT, PEERS, SERVE = "stacks", "flight", "peers", "serve"
+PROFILE, DEPOSIT = "profile", "deposit"
 AGENTS, QUERY, SEVERAL = "agents", "query", "several"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, WANTS, ENDING = "armed", "ready", "out", "wants", "ending"
 DONE, DETACHED = "done", "detached"
 FRAMES, ENTRIES, KNOWN, SERVING = "frames", "entries", "known", "serving"
+PROFILING, STORED = "profiling", "stored"
 RESULT, TEXT, ANSWERED = "result", "text", "answered"
 
 # request kind -> kinds of reply, the terminal one (besides `error`) last
@@ -103,6 +111,8 @@ REPLIES: dict[str, tuple[str, ...]] = {
     SCAN: (ROWS, END),
     LOG: (LOG, END),
     STACKS: (FRAMES,),
+    PROFILE: (PROFILING,),
+    DEPOSIT: (STORED,),
     FLIGHT: (ENTRIES,),
     PEERS: (KNOWN,),
     SERVE: (END,),
@@ -115,7 +125,8 @@ REPLIES: dict[str, tuple[str, ...]] = {
 }
 # What a client may do, said in its hello and kept by the agent; the server says it for its clients, by their keys.
 READ, CONTROL = "read", "control"
-OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH})  # these change something
+# these change something
+OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH, PROFILE, DEPOSIT})
 
 # Operations between two ranks, as `wants` names them.
 SEND, RECEIVE, RECEIVE_ANY = "send", "recv", "recv_any_source"

@@ -16,6 +16,7 @@ COLLECTIVES = "collectives"
 LOADS = "loads"
 SAMPLES = "samples"
 DEVICE = "device"
+PROFILE_NODES, PROFILE_SAMPLES = "profile_nodes", "profile_samples"
 
 # Times are nanoseconds of CLOCK_MONOTONIC; `thread` is threading.get_ident(), whose native id and name
 # stand in the log; `subject` is a serial number from the log, never a recycled id().
@@ -44,20 +45,26 @@ STREAMS: dict[str, tuple[str, ...]] = {
         "start_ns", "end_ns", "host_ns", "thread", "device", "allocated_before", "allocated", "max_allocated",
         "reserved", "flags", "seq",
     ),
+    # of profiles, which another process takes (probe/profile) and deposits here: a call of a function (an id of the
+    # log, FUNCTION) at a line, in the stack whose innermost node is `caller` (a number of this stream; 0: outermost)
+    PROFILE_NODES: ("caller", "function", "line", "seq"),
+    # a thread was at this node (0: it could not be read, -1: it runs no Python), which stands for weight_ns
+    PROFILE_SAMPLES: ("time_ns", "weight_ns", "node", "thread", "native_id", "flags", "seq"),
 }  # fmt: skip
 # The slot with the time a row was written: rows are in this order, except for threads that were delayed.
 WRITTEN = {
     SPANS: "end_ns", MARKS: "time_ns", STEPS: "time_ns", COLLECTIVES: "start_ns", LOADS: "end_ns", SAMPLES: "time_ns",
-    DEVICE: "end_ns",
+    DEVICE: "end_ns", PROFILE_SAMPLES: "time_ns",
 }  # fmt: skip
 # The slots that hold moments of time; all other numbers are the same at any time.
 TIMES = {
     SPANS: ("start_ns", "end_ns"), MARKS: ("time_ns",), STEPS: ("time_ns",), LOADS: ("start_ns", "end_ns"),
     COLLECTIVES: ("start_ns", "issued_ns", "done_ns"), SAMPLES: ("time_ns",), DEVICE: ("start_ns", "end_ns", "host_ns"),
+    PROFILE_SAMPLES: ("time_ns",),
 }  # fmt: skip
 # A row is packed a moment after that time was read; a preempted thread may take some milliseconds.
 PACKING_NS = 50_000_000
-ON_DEMAND = {DEVICE}  # streams that are created once there is something to record
+ON_DEMAND = {DEVICE, PROFILE_NODES, PROFILE_SAMPLES}  # streams that are created once there is something to record
 
 # flags, bits 0-7: the kind of row
 KIND_MASK = 0xFF
@@ -81,6 +88,7 @@ NO_GRAD = 1 << 17  # forwards: autograd was off
 ITERATOR = 1 << 18  # loads: not a batch, but the making of an iterator, which starts its workers
 CAPTURED = 1 << 19  # collectives: issued into a CUDA graph, which replays it; done_ns is when it had been issued
 END_UNKNOWN = 1 << 20  # collectives: it has ended or will, and nobody saw it; done_ns is when that was found out
+HOLDS_GIL, GIL_UNKNOWN = 1 << 22, 1 << 23  # samples of profiles
 QUEUED = 1 << 21  # collectives: in flight, and the device had not come to it when the agent looked last
 
 # Sampling records module calls in one of N blocks of BLOCK steps, N one of EVERY.

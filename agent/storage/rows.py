@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from operator import length_hint
 from struct import Struct
 from typing import Any
@@ -58,6 +58,16 @@ class Stream:
         """
         slots = (iter(value, _NO_END) if callable(value) else repeat(value) for value in values)
         return partial(next, map(self.pack_into, repeat(self.buffer), self._places, *slots, self._numbers))
+
+    def extend(self, rows: Any) -> None:
+        """Take rows of all slots that another process has numbered, on from position() + 1.  Of a stream with no other
+        writer, on its thread."""
+        view = memoryview(rows)
+        count, place = len(view) // self.row_bytes, self.position() % self.capacity
+        first = min(count, self.capacity - place) * self.row_bytes
+        self.buffer[place * self.row_bytes : place * self.row_bytes + first] = view[:first]
+        self.buffer[: len(view) - first] = view[first:]
+        next(islice(self._numbers, count - 1, count), None)
 
     def position(self) -> int:
         """The number of the last claimed row, 0 before the first.  Costs nothing.  Any thread."""

@@ -22,6 +22,8 @@ REPLIES: dict[str, dict[str, Any]] = {
     wire.LOG: {"first": Whole(0)},
     wire.END: {"rows": Whole(0)},
     wire.SETTINGS: {"settings": Each((int, float, str, bool, None))},
+    wire.PROFILING: {"layout": Each((Whole(0), None)), "next": Each(Whole(1)), "count": Whole(0)},
+    wire.STORED: {"ids": [Whole(0)], "count": Whole(0)},
     wire.FRAMES: {
         "threads": [
             {

@@ -16,8 +16,8 @@ NAMES = [name for name in probe.__all__ if inspect.isclass(value := getattr(prob
 CALLS = {name: getattr(probe, name) for name in NAMES if inspect.isfunction(getattr(probe, name))}
 CALLS |= {
     f"Connection.{name}": member
-    for name, member in vars(probe.Connection).items()
-    if not name.startswith("_") and inspect.isfunction(member)
+    for name, member in inspect.getmembers(probe.Connection, inspect.isfunction)
+    if not name.startswith("_")
 }
 
 

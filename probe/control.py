@@ -1,0 +1,126 @@
+"""The calls of a connection that change the job: eval, set, detach, serve.
+
+The base of probe.connection.Connection.  Invariant: a request that some rank must refuse is sent to none.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .client import agent_requests
+from .client.client import Client
+from .client.handshake import whoami
+from .evals.snippet import EvalResult, OnOutput, Snippet, losses, told_names
+from .evals.step_variable import count_by
+from .snapshot.align import Alignment
+
+
+class Control:
+    """See Connection."""
+
+    timeout: float
+    notes: list[str]
+    unreached: list[agent_requests.Unreached]
+    _client: Client
+    _alignment: Alignment
+
+    @abstractmethod
+    def _begin(self, what: str = "", control: bool = False) -> None:
+        """Begin a call.  what: it needs agents, and if `control` a key that may control them."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection."""
+
+    def eval(
+        self, code: str, *, ranks: Sequence[int] | None = None, now: bool = False, timeout: float | None = None,
+        write: bool = True, filename: str = "<eval>", on_output: OnOutput | None = None, frame: str = "",
+    ) -> EvalResult:  # fmt: skip
+        """Run Python in the job: at the same step on all ranks (or these), between two iterations; or at once (now).
+
+        A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr" | "waiting", text)
+        gets output as it comes, what the job does meanwhile, what was dropped.  timeout: for both; None: 30 s to wait.
+        frame: the function whose variables it sees, or the frame's number, outward from the loop.
+        Raises EvalError, SilentError, AgentError, Interrupted.  Cost: the job stands still while the snippet runs.
+
+        Example: `job.eval("optimizer.param_groups[0]['lr'] = 1e-4")[0].ok`
+        """
+        return self._evaluate(Snippet(code, filename, now, timeout, write, whoami(), ranks, frame), on_output)
+
+    def names(self, pattern: str = "", *, rank: int = 0, frame: str = "", now: bool = False) -> list[dict[str, Any]]:
+        """What eval can see on a rank: name, type, shape, device, value, where, step.  pattern: of names, attributes.
+        Raises what eval() raises.  Cost: some milliseconds at a boundary.
+
+        Example: `[each["name"] for each in job.names("optimizer")]`
+        """
+        snippet = Snippet(f"# names {pattern}", "<names>", now, None, False, whoami(), [rank], frame, pattern)
+        return told_names(self._evaluate(snippet, None))
+
+    def _evaluate(self, snippet: Snippet, on_output: OnOutput | None) -> EvalResult:
+        self._begin("eval", control=True)
+        from .evals.evaluation import evaluate
+
+        results = evaluate(self._client, self._alignment, snippet, self.timeout, on_output)
+        self.notes += losses(results)
+        return results
+
+    def set(self, **settings: Any) -> list[dict[str, Any]]:
+        """Change how every rank samples and counts steps; the settings of each rank that answers, with its rank.
+
+        sample: "auto", or N to record one of N blocks of ten steps (1: all); budget_pct: the overhead that auto may
+        cause; backward: whether it is recorded too; step: the job's variable that counts steps.  Raises UsageError,
+        AgentError, SilentError, of step EvalError.  Cost: one request, and for step an eval.
+
+        Example: `job.set(sample=1)`
+        """
+        self._begin("set", control=True)
+        if (step := settings.pop("step", None)) is not None:
+            count_by(self, self._client, step, self.timeout)
+        found, self.unreached, notes = agent_requests.set_sampling(self._client, settings, self.timeout)
+        self.notes += notes
+        return found
+
+    def detach(self) -> list[str]:
+        """Remove every agent and wait for its end; lines that say what had to stay in which rank.
+
+        Raises AgentError if the key may only read, DetachError if a snippet does not end (the lines are then
+        `notes`), Interrupted.  Cost: one boundary, at which the taps are removed.
+
+        Example: `assert not job.detach()`
+        """
+        self._begin("detach", control=True)
+        left, self.unreached, error = agent_requests.detach(self._client, self.timeout)
+        if error is not None:
+            self.notes = left
+            raise error
+        return left
+
+    def serve(
+        self, listen: Mapping[str, Any] | None = None, *, foreground: bool = False,
+        on_ready: Callable[[list[str]], object] | None = None,
+    ) -> list[str]:  # fmt: skip
+        """Start another server beside the job, in place of the one it has; its endpoints, which on_ready gets first.
+
+        listen: where it also accepts queries from other hosts (probe.attach.listening.Listen.order); foreground: run it
+        here until its agents are gone or Ctrl-C.  Raises UsageError, AttachError for a port.  Cost: one request.
+
+        Example: `print(job.serve())`
+        """
+        self._begin("serve", control=True)
+        from .serve.replacing import serve
+
+        return serve(self._client, listen, self.timeout, on_ready, self.close if foreground else None)
+
+    def restore_servers(self) -> None:
+        """Start the server of a job on this host that has none; the connection itself goes on without it.
+
+        What keeps it from starting is a note.  Raises nothing.  Cost: some milliseconds if there is none.
+
+        Example: `job.restore_servers()`
+        """
+        if any(link.asked_directly for link in self._client.links):
+            from .serve.replacing import restore
+
+            self.notes += restore(self._client, self.timeout)

@@ -1,0 +1,155 @@
+"""The process that profiles one rank: it reads the rank's stacks and deposits them with its agent.
+
+Started by `launch`, with its order on stdin; it ends at its time, when stdin is closed, or with the rank.  It faces no
+network.  What it has done it writes to stdout, as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import select
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .. import protocol as wire
+from ..client import reply_schema
+from ..client.agent_socket import AgentSocket
+from ..errors import AgentError, ProbeError, SilentError
+from ..streams import GIL_UNKNOWN, HOLDS_GIL, PROFILE_NODES, PROFILE_SAMPLES, STREAMS
+from .memory import memory_of
+from .sampler import NOT_READ, Nodes, Sampler
+
+_REFRESH_S = 1.0
+_DEPOSIT_S, _DEPOSIT_OF_STEPS_S = 0.5, 0.1  # which tells how far the steps are, too
+_ANSWER_S = 10.0
+_MOST_NAMES = 4096
+_MOST_BYTES = 2 << 20
+_SAMPLE = struct.Struct(f"<{len(STREAMS[PROFILE_SAMPLES])}q")
+_OURS = "<probe>/"  # files of the agent
+
+
+class _Agent:
+    """The agent of the rank, asked at its own socket; one request at a time."""
+
+    def __init__(self, path: str, name: str, by: str) -> None:
+        self._socket, self._name, self._count = AgentSocket(path), name, 0
+        self.ask(wire.HELLO, protocol=wire.PROTOCOL, role=wire.CONTROL, by=by)
+
+    def ask(self, kind: str, *payload: bytes, **fields: Any) -> dict[str, Any]:
+        """Its reply.  Raises AgentError, SilentError."""
+        self._count += 1
+        id, end = str(self._count).encode(), time.monotonic() + _ANSWER_S
+        self._socket.send([id, wire.encode(kind, **fields), *payload])
+        while not self._socket.ended and (left := end - time.monotonic()) > 0:
+            events = select.POLLIN | (select.POLLOUT if self._socket.has_unsent else 0)
+            poll = select.poll()
+            poll.register(self._socket.fileno(), events)
+            poll.poll(left * 1e3)
+            self._socket.flush()
+            for frames in self._socket.receive():
+                if frames[0] == id:
+                    return self._answer(wire.decode(frames[1]))
+        if self._socket.ended:
+            raise SilentError(f"{self._name} {self._socket.ended}.", code="gone")
+        raise SilentError(f"{self._name} did not answer within {_ANSWER_S:g} s.")
+
+    def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
+        if header["kind"] == wire.ERROR:
+            code = header["code"] if header["code"] in AgentError.codes else "agent"
+            raise AgentError(f"{self._name} {header['message']}.", code=code)
+        reply_schema.check(header, 0)
+        return header
+
+
+class Profiler:
+    """run() until it is over.  order: as launch gives it."""
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self._order = order
+        self._agent = _Agent(order["path"], order["name"], order["by"])
+        begun = self._agent.ask(wire.PROFILE, by=order["by"])
+        self._first_count = self._steps = begun["count"]
+        self._number = begun["next"][PROFILE_SAMPLES]
+        self._nodes = Nodes(begun["next"][PROFILE_NODES])
+        self._sampler = Sampler(memory_of(order["pid"], begun["layout"]["interp"]), begun["layout"])
+        self._rows = bytearray()
+        self.told = {"looks": 0, "samples": 0, "not_read": 0, "busy_s": 0.0}
+
+    def run(self) -> dict[str, Any]:
+        """Figures about the profile.  Raises ProbeError."""
+        period, began = 1 / self._order["rate"], time.perf_counter()
+        every = _DEPOSIT_OF_STEPS_S if self._order["steps"] else _DEPOSIT_S
+        due, before_ns = began, time.perf_counter_ns() - round(1e9 * period)
+        fresh, deposit = began + _REFRESH_S, began + every
+        self.told["start_ns"] = time.perf_counter_ns()
+        while not self._is_over(time.perf_counter() - began):
+            now, now_ns = time.perf_counter(), time.perf_counter_ns()
+            try:
+                self._look(now_ns, now_ns - before_ns)
+            except OSError:
+                break  # the rank has ended
+            before_ns = now_ns
+            if now > fresh:
+                self._sampler.refresh()
+                fresh = now + _REFRESH_S
+            if now > deposit or len(self._rows) > _MOST_BYTES:
+                self._deposit()
+                deposit = now + every
+            after = time.perf_counter()
+            self.told["busy_s"] += after - now
+            due = max(due + period, after)
+            # at random moments around the grid: the job may beat in time with it
+            time.sleep(max(0.0, due + random.uniform(-0.5, 0.5) * period - time.perf_counter()))
+        self.told["end_ns"] = time.perf_counter_ns()
+        self._deposit()
+        return self.told
+
+    def _is_over(self, passed_s: float) -> bool:
+        steps = self._order["steps"]
+        if steps and self._steps - self._first_count > steps:
+            return True
+        ready, _, _ = select.select([sys.stdin], [], [], 0)
+        return bool(passed_s >= self._order["seconds"] or ready)
+
+    def _look(self, now_ns: int, weight_ns: int) -> None:
+        self.told["looks"] += 1
+        for thread, sample in self._sampler.look():
+            frames = None if sample.stack is None else self._sampler.frames(sample.stack)
+            if frames and all(frame.file.startswith(_OURS) for frame in frames):  # the agent's thread
+                continue
+            frames = frames and tuple(frame for frame in frames if not frame.file.startswith(_OURS))
+            node = NOT_READ if frames is None else self._nodes.number(frames)
+            flags = GIL_UNKNOWN if sample.holds_gil is None else HOLDS_GIL if sample.holds_gil else 0
+            self._rows += _SAMPLE.pack(now_ns, weight_ns, node, thread.ident, thread.native_id, flags, self._number)
+            self._number += 1
+            self.told["samples"] += 1
+            self.told["not_read"] += node == NOT_READ
+
+    def _deposit(self) -> None:
+        names = self._nodes.names
+        for at in range(0, len(names), _MOST_NAMES):
+            part = names[at : at + _MOST_NAMES]
+            stored = self._agent.ask(wire.DEPOSIT, b"", b"", names=["\0".join(name) for name in part])
+            self._nodes.learn(part, stored["ids"])
+        self._nodes.names = []
+        stored = self._agent.ask(wire.DEPOSIT, self._nodes.packed(), bytes(self._rows), names=[])
+        self._rows = bytearray()
+        self._steps = stored["count"]
+
+
+def main() -> None:
+    """Of the process that launch starts.  A command that has gone meanwhile is told nothing."""
+    order = json.loads(sys.stdin.readline())
+    try:
+        told = Profiler(order).run()
+    except ProbeError as error:
+        told = {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+    with contextlib.suppress(OSError):
+        print(json.dumps(told), flush=True)
+    os._exit(0)

@@ -1,0 +1,55 @@
+"""The functions that a profile spent its time in.
+
+Called by the verb profile.  Invariant: pure; each sample counts once for the function it stood in, and once for each
+that called it, however often that is in its stack.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+SQL = """SELECT function, file, stack, SUM(seconds) AS seconds
+FROM python.profile WHERE is_main AND start_ns BETWEEN {} AND {} GROUP BY ALL"""
+
+
+class Hot(NamedTuple):
+    """self_s: time in which the innermost function of the job's own code was this one; total_s: in which it was in the
+    stack; shares are of all samples that could be read."""
+
+    function: str
+    where: str
+    self_s: float
+    self_pct: float
+    total_s: float
+
+
+def hottest(rows: Iterable[Mapping[str, Any]]) -> list[Hot]:
+    """The functions by their own time.  rows: of SQL."""
+    own: dict[str, float] = defaultdict(float)
+    total: dict[str, float] = defaultdict(float)
+    for row in rows:
+        if row["stack"] is not None:
+            named = {_without_line(frame) for frame in row["stack"]}
+            for frame in named:
+                total[frame] += row["seconds"]
+            own[_own(row, named)] += row["seconds"]
+    whole = sum(own.values())
+    found = [Hot(*_split(frame), seconds, 100 * seconds / whole, total[frame]) for frame, seconds in own.items()]
+    return sorted(found, key=lambda each: -each.self_s)
+
+
+def _without_line(frame: str) -> str:
+    return f"{frame.rpartition(':')[0]})"
+
+
+def _own(row: Mapping[str, Any], named: Iterable[str]) -> str:
+    """As the stack has it, where the path of the file is shortened."""
+    ends = row["file"].rpartition("/")[2]
+    return next(frame for frame in named if frame.startswith(f"{row['function']} (") and frame.endswith(f"{ends})"))
+
+
+def _split(frame: str) -> tuple[str, str]:
+    function, _, where = frame.rpartition(" (")
+    return function, where.removesuffix(")")
