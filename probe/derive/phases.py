@@ -14,7 +14,14 @@ import numpy as np
 from ..arrays.integers import NONE, Arrays, Bools, Ints, distinct
 from ..arrays.nesting import around, covered
 from ..snapshot.rows import Rows
-from ..streams import EVAL_MODE, FORWARD, KIND_MASK, NO_GRAD
+from ..streams import ENGINE, EVAL, EVAL_MODE, FORWARD, KIND_MASK, LOADS, NO_GRAD, OPTIMIZER, SPANS, WAIT
+from .partition import Partition
+
+LOAD, VALIDATION = 0, 1 << 8  # beside the kinds of spans
+PHASES = {
+    "data": LOAD, "forward": FORWARD, "backward": ENGINE, "validation": VALIDATION, "optimizer": OPTIMIZER,
+    "comm": WAIT, "eval": EVAL,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,12 +56,12 @@ class Intervals(Arrays):
         kind `except_on`, which keeps what they share."""
         cuts = distinct(np.concatenate([self.start, self.end, other.start, other.end]))
         begin, end = cuts[:-1], cuts[1:]
-        mine, its = self._kind_at(begin), other._kind_at(begin)
+        mine, its = self.kind_at(begin), other.kind_at(begin)
         takes = its != NONE if except_on is None else (its != NONE) & (mine != except_on)
         kind = np.where(takes, its, mine)
         return Intervals(begin, end, kind).of(kind != NONE)
 
-    def _kind_at(self, times: Ints) -> Ints:
+    def kind_at(self, times: Ints) -> Ints:
         """The kind of the interval around each moment, of disjoint and sorted ones; NONE outside."""
         return np.append(self.kind, NONE)[around(times, self.start, self.end)]
 
@@ -66,6 +73,23 @@ def phase_times(begin: Ints, end: Ints, outermost: Intervals, kinds: Sequence[in
         its = outermost.of(outermost.kind == kind)
         times[row] = covered(end, its.start, its.end) - covered(begin, its.start, its.end)
     return times
+
+
+def done_by(part: Partition, thread: int) -> Intervals:
+    """The outermost things that a thread did.
+
+    A call that steps an optimizer is a whole step, not a forward; what an optimizer's closure does is not the
+    optimizer's.
+    """
+    spans, loads = part.rows(SPANS), part.rows(LOADS)
+    kind = np.where(validations(spans), VALIDATION, spans["flags"] & KIND_MASK)
+    mine = (spans["thread"] == thread) & (kind != WAIT)
+    spans, kind, loads = spans.of(mine), kind[mine], loads.of(loads["thread"] == thread)
+    start, end = (np.concatenate([spans[slot], loads[slot]]) for slot in ("start_ns", "end_ns"))
+    kind = np.concatenate([kind, np.full(len(loads), LOAD)])
+    things = Intervals(start, end, kind).without((FORWARD, VALIDATION), around=OPTIMIZER)
+    steps = things.kind == OPTIMIZER
+    return things.of(steps).outermost().overlaid_with(things.of(~steps).outermost())
 
 
 def validations(spans: Rows) -> Bools:

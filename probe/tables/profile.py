@@ -6,6 +6,7 @@ import numpy as np
 
 from ..arrays.arrow import coded, nullable
 from ..derive.partition import Partition
+from ..derive.phases_at import phases_at
 from ..derive.profile_stacks import ProfileStacks
 from ..schema import COMMON, Column, Columns
 from ..streams import GIL_UNKNOWN, HOLDS_GIL, PROFILE_NODES, PROFILE_SAMPLES
@@ -22,6 +23,7 @@ def derive(part: Partition) -> Columns:
         "start_ns": rows["time_ns"],
         "step": part.timeline.step(rows["time_ns"]),
         "in_eval": part.timeline.in_eval(rows["time_ns"], rows["thread"]),
+        "phase": lambda: phases_at(part, rows["time_ns"], rows["thread"]),
         "thread": nullable(rows["native_id"], rows["native_id"] > 0),
         "thread_name": lambda: coded(rows["thread"], {ident: str(each["name"]) for ident, each in threads.items()}),
         "is_main": np.isin(rows["thread"], np.array(main, np.int64)),
@@ -43,6 +45,9 @@ TABLE = Table(
     "unbiased.  The rows stay until detach; of many, the latest.",
     columns=(
         *COMMON,
+        Column("phase", "VARCHAR", "", "Phase of the step, as in python.step_trace: data, forward, backward, "
+               "validation, optimizer, comm, eval, other.", "spans and collectives",
+               "The thread ends no steps; outside of the phases that are known in an unsampled step."),
         Column("thread", "BIGINT", "", "Native id of the thread.", "the interpreter's thread state",
                "Python 3.10, which does not know it.", "thread of python.torch_trace, native_id of python.stack"),
         Column("thread_name", "VARCHAR", "", "Name of the thread.", "threading", "Python did not start the thread."),

@@ -16,32 +16,22 @@ from ..arrays.integers import Bools, Ints, distinct
 from ..arrays.nesting import covered
 from ..derive.blocking import Blocking, on_host, under_way
 from ..derive.partition import Partition
-from ..derive.phases import Intervals, phase_times, validations
+from ..derive.phases import PHASES, done_by, phase_times
 from ..protocol import NO_GROUP
 from ..schema import COMMON, Column, Columns
 from ..streams import (
     BARE,
     COLLECTIVES,
-    ENGINE,
     EVAL,
     EXTRA,
-    FORWARD,
-    KIND_MASK,
     LOADS,
-    OPTIMIZER,
     SAMPLED,
     SPANS,
     UNTIMED,
-    WAIT,
 )  # fmt: skip
 from .declaration import Table
 
 _STREAMS = (SPANS, LOADS, COLLECTIVES)
-_LOAD, _VALIDATION = 0, 1 << 8  # beside the kinds of spans
-_PHASES = {
-    "data": _LOAD, "forward": FORWARD, "backward": ENGINE, "validation": _VALIDATION, "optimizer": OPTIMIZER,
-    "comm": WAIT, "eval": EVAL,
-}  # fmt: skip
 _MB = 1 << 20
 
 
@@ -89,7 +79,7 @@ class _Steps:
             "step": self.step[rows],
             "in_eval": in_eval & ~self.is_open[rows],
             "duration": nullable((self.end - self.begin)[rows] / 1e9, self.whole[rows]),
-            **{f"{name}_duration": partial(self._phase, name, rows) for name in (*_PHASES, "other")},
+            **{f"{name}_duration": partial(self._phase, name, rows) for name in (*PHASES, "other")},
             "comm_hidden_pct": partial(self._hidden, rows),
             "rss_mb": nullable(rss[rows] / _MB, ((rss > 0) & ~self.is_open)[rows]),
             "sampled": nullable(self.sampled[rows], ~self.is_open[rows]),
@@ -103,7 +93,7 @@ class _Steps:
         split = self.whole & of_rows & (self.step >= self._part.timeline.oldest(_STREAMS))
         calls = split & self.recorded
         others = {"forward": calls, "validation": calls, "comm": split & self._collectives_known()}
-        return dict.fromkeys((*_PHASES, "other"), split) | others
+        return dict.fromkeys((*PHASES, "other"), split) | others
 
     @cached_property
     def parts(self) -> dict[str, Ints]:
@@ -117,12 +107,12 @@ class _Steps:
     def _phases(self) -> dict[str, Ints]:
         """Nanoseconds of each phase in each step, by what its own thread did."""
         of_steps = self._rows["thread"]
-        times, blocking = np.zeros((len(_PHASES), len(self.step)), np.int64), Blocking(self._part)
+        times, blocking = np.zeros((len(PHASES), len(self.step)), np.int64), Blocking(self._part)
         for thread in distinct(of_steps).tolist():
             mine = np.flatnonzero(of_steps == thread)
-            done = _done_by(self._part, thread).overlaid_with(blocking.of(thread), except_on=EVAL)
-            times[:, mine] = phase_times(self.begin[mine], self.end[mine], done, list(_PHASES.values()))
-        return dict(zip(_PHASES, times, strict=True))
+            done = done_by(self._part, thread).overlaid_with(blocking.of(thread), except_on=EVAL)
+            times[:, mine] = phase_times(self.begin[mine], self.end[mine], done, list(PHASES.values()))
+        return dict(zip(PHASES, times, strict=True))
 
     def _collectives_known(self) -> Bools:
         """Steps in which every collective was recorded: since the tap is in, or where there can be none."""
@@ -139,23 +129,6 @@ class _Steps:
         busy = covered(self.end, *intervals) - covered(self.begin, *intervals)
         valid = self.known["comm"] & (self.parts["eval"] == 0) & ~self.is_open & (busy > 0) & on_host(self._part)
         return nullable((100 * np.maximum(busy - waited, 0) / np.maximum(busy, 1))[rows], valid[rows])
-
-
-def _done_by(part: Partition, thread: int) -> Intervals:
-    """The outermost things that a thread did.
-
-    A call that steps an optimizer is a whole step, not a forward; what an optimizer's closure does is not the
-    optimizer's.
-    """
-    spans, loads = part.rows(SPANS), part.rows(LOADS)
-    kind = np.where(validations(spans), _VALIDATION, spans["flags"] & KIND_MASK)
-    mine = (spans["thread"] == thread) & (kind != WAIT)
-    spans, kind, loads = spans.of(mine), kind[mine], loads.of(loads["thread"] == thread)
-    start, end = (np.concatenate([spans[slot], loads[slot]]) for slot in ("start_ns", "end_ns"))
-    kind = np.concatenate([kind, np.full(len(loads), _LOAD)])
-    things = Intervals(start, end, kind).without((FORWARD, _VALIDATION), around=OPTIMIZER)
-    steps = things.kind == OPTIMIZER
-    return things.of(steps).outermost().overlaid_with(things.of(~steps).outermost())
 
 
 _OPEN = "The step of the attach, an open step."

@@ -86,6 +86,22 @@ def test_shares_are_those_that_the_job_measured_and_every_thread_is_there(job: J
     assert float(shown["spin"]["total_s"]) > float(shown["spin"]["self_s"]) > 0.1
 
 
+PHASES = """SELECT (SELECT SUM(seconds) FILTER (WHERE phase = 'other') / SUM(seconds) FROM python.profile
+WHERE phase IS NOT NULL) AS seen, (SELECT SUM(other_duration) / SUM(duration) FROM python.step_trace
+SEMI JOIN (FROM python.profile WHERE phase IS NOT NULL) USING (step) WHERE sampled) AS measured,
+(SELECT LIST(DISTINCT phase ORDER BY phase) FROM python.profile WHERE is_main) AS phases,
+(SELECT COUNT(phase) FROM python.profile WHERE NOT is_main) AS of_others"""
+
+
+def test_samples_are_in_the_phases_that_step_trace_measured(job: Job, probe: Probe) -> None:
+    probe(job.pid, "set", "sample=1")
+    probe(job.pid, "profile", "--seconds", "4", "--rate", "200")
+    (found,) = job.rows(PHASES)
+    assert abs(float(found["seen"]) - float(found["measured"])) < 0.08, found
+    assert float(found["measured"]) > 0.7 and found["of_others"] == "0"
+    assert {"backward", "other"} <= set(re.findall(r"\w+", found["phases"])), found
+
+
 def test_a_profile_of_so_many_steps_ends_with_them(job: Job, probe: Probe) -> None:
     probe(job.pid, "profile", "--steps", "15")
     (found,) = job.rows(SHARES)

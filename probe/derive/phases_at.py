@@ -1,0 +1,34 @@
+"""In which phase of its step a thread was at a moment, as step_trace divides steps.
+
+Called by the table python.profile.  Invariant: a phase that is not known is none; only threads that end steps have any.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..arrays.arrow import coded
+from ..arrays.integers import NONE, Ints, distinct
+from ..streams import EVAL, SAMPLED
+from .blocking import Blocking
+from .partition import Partition
+from .phases import PHASES, done_by
+
+_OTHER = -2
+_NAMES = {kind: name for name, kind in PHASES.items()} | {_OTHER: "other"}
+
+
+def phases_at(part: Partition, times_ns: Ints, threads: Ints) -> Any:
+    """The names of the phases; outside of all of them "other", if the step's module calls were recorded."""
+    rows, blocking = part.timeline.boundaries, Blocking(part)
+    recorded = part.timeline.base + rows["count"][rows["flags"] & SAMPLED != 0]
+    found: Ints = np.full(len(times_ns), NONE)
+    for thread in distinct(rows["thread"]).tolist():
+        mine = np.flatnonzero(threads == thread)
+        done = done_by(part, thread).overlaid_with(blocking.of(thread), except_on=EVAL)
+        found[mine] = done.kind_at(times_ns[mine])
+        known = np.isin(part.timeline.step(times_ns[mine]), recorded)
+        found[mine[known & (found[mine] == NONE)]] = _OTHER
+    return coded(found, _NAMES)
