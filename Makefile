@@ -80,6 +80,7 @@ bench: $(INSTALLED) $(COMPARED)
 	$(BIN)/python tests/bench/attach.py
 	$(BIN)/python tests/bench/step_time.py --python $(VENV)/bench/bin/python --write $(BENCH)
 	$(BIN)/python tests/bench/micro.py --write $(BENCH)
+	$(BIN)/python tests/bench/profile_shares.py
 
 # About five minutes on an idle machine: a million rows, 512 ranks, scans of a running training.
 bench-query: $(INSTALLED)

@@ -36,7 +36,10 @@ def derive(part: Partition) -> Columns:
     }
 
 
-_NOT_READ = "It could not be read: the thread's frames changed while they were copied; or the thread runs no Python."
+_NOT_READ = (
+    "It could not be read, for the thread's frames changed while they were copied; the thread runs no Python; what its "
+    "functions are has been overwritten by later profiles."
+)
 
 TABLE = Table(
     name="python.profile",
