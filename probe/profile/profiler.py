@@ -111,9 +111,12 @@ class Profiler:
         return self.told
 
     def _is_over(self, passed_s: float) -> bool:
-        steps = self._order["steps"]
-        if steps and self._steps - self._first_count > steps:
+        steps, over = self._order["steps"], self._steps - self._first_count
+        if steps and over > steps:
             return True
+        if steps and not over and passed_s > self._order["patience_s"]:
+            hint = "Give --seconds instead of --steps."
+            raise SilentError(f"{self._order['name']} has ended no step for {passed_s:.0f} s.", hint, "few-steps")
         ready, _, _ = select.select([sys.stdin], [], [], 0)
         return bool(passed_s >= self._order["seconds"] or ready)
 

@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 from until import until
 
+import probe as library
+from probe.errors import SilentError
+from probe.profile import launch
 from target import PROBE, Probe, Start, Target
 
 pytest.importorskip("torch")
@@ -106,6 +109,20 @@ def test_a_profile_of_so_many_steps_ends_with_them(job: Job, probe: Probe) -> No
     probe(job.pid, "profile", "--steps", "15")
     (found,) = job.rows(SHARES)
     assert 15 <= int(found["steps"]) <= 60, found
+
+
+def test_a_job_that_ends_no_steps_is_told_to_be_profiled_by_seconds(
+    start: Start, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_PATIENCE_S", 0.5)
+    target = start("plain.py")
+    probe("attach", target.pid)
+    with (
+        library.connect(str(target.pid)) as connection,
+        pytest.raises(SilentError, match="has ended no step") as caught,
+    ):
+        connection.profile(60, steps=3)
+    assert (caught.value.code, caught.value.hint) == ("few-steps", "Give --seconds instead of --steps.")
 
 
 def test_one_profile_at_a_time_and_the_next_goes_on_where_a_killed_one_ended(job: Job, probe: Probe) -> None:
