@@ -93,7 +93,7 @@ def _rows(path: str, slots: int) -> Ints:
 
 
 class RingReader:
-    """The rings of one agent; their memfds are looked up once."""
+    """The rings of one agent; their memfds are looked up once, and again for one that is made later."""
 
     def __init__(self, pid: int, inodes: dict[str, int], paths: dict[str, str]) -> None:
         self._pid, self._inodes, self._paths = pid, inodes, paths
@@ -134,6 +134,8 @@ class RingReader:
 
     @contextmanager
     def _open(self, stream: str, slots: Sequence[str]) -> Iterator[_Ring]:
+        if stream not in self._paths:
+            self._look_again(stream)
         file = os.open(self._paths[stream], os.O_RDONLY | os.O_CLOEXEC)
         try:
             about = os.fstat(file)
@@ -142,6 +144,14 @@ class RingReader:
             yield _Ring(file, len(slots), about.st_size)
         finally:
             os.close(file)
+
+    def _look_again(self, stream: str) -> None:
+        """Raises OSError if the agent has no such stream, or if it is another agent by now."""
+        paths = agent_memory.descriptors(self._pid)
+        inodes = {name: os.stat(path).st_ino for name, path in paths.items()}
+        if stream not in paths or not self._inodes.items() <= inodes.items():
+            raise OSError(f"pid {self._pid} has no stream {stream}")
+        self._paths, self._inodes = paths, inodes
 
 
 class _Ring:

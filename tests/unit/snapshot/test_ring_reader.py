@@ -15,14 +15,14 @@ import pytest
 from probe.host import agent_memory
 from probe.snapshot.memory_source import RingReader
 from probe.snapshot.rows import complete
-from probe.streams import SPANS, STREAMS
+from probe.streams import DEVICE, SPANS, STREAMS
 
 WRITER = """
 import mmap, os, struct, sys
 from probe.agent.storage.header import Header
 from probe.agent.storage.rows import Stream
 from probe.host.processes import start_ticks
-from probe.streams import SPANS, STREAMS
+from probe.streams import DEVICE, SPANS, STREAMS
 stream, header = Stream(SPANS, STREAMS[SPANS], 1 << 20), Header()
 header.write({"id": "x", "start_ticks": start_ticks(os.getpid()), "streams": {}, "monotonic_ns": 1, "wall_ns": 1})
 for number in range(1, int(sys.argv[1]) + 1):
@@ -33,6 +33,10 @@ while sys.argv[2] == "on":
     for number in range(number + 1, number + 101):
         stream.append(*(number * factor for factor in range(1, 6)))
     told[:8] = struct.pack("=q", number)  # pack_into() would first put zeros there, which another process may see
+sys.stdin.readline()
+later = Stream(DEVICE, STREAMS[DEVICE], 1 << 20)
+later.append(*range(len(STREAMS[DEVICE]) - 1))
+print("made", flush=True)
 sys.stdin.read()
 """
 
@@ -107,6 +111,18 @@ def test_a_row_is_whole_or_not_there_while_the_agent_goes_on_writing(write: type
         assert (np.diff(table[:, -1]) > 0).all()
         seen += len(table)
     assert writer.position() > 40_000 and seen > 100 * writer.capacity
+
+
+def test_a_stream_that_is_made_later_is_found_and_one_that_is_not_there_is_an_error(write: type[Writer]) -> None:
+    writer = write(5)
+    with pytest.raises(OSError, match="no stream device"):
+        writer.shared.rows(DEVICE, STREAMS[DEVICE], 1, 1)
+    assert writer.process.stdin is not None and writer.process.stdout is not None
+    writer.process.stdin.write("\n")
+    writer.process.stdin.flush()
+    assert writer.process.stdout.readline() == "made\n"
+    assert writer.shared.rows(DEVICE, STREAMS[DEVICE], 1, 1)[1].tolist() == [[*range(len(STREAMS[DEVICE]) - 1), 1]]
+    assert len(read(writer, 1, 5)) == 5
 
 
 def test_memory_of_another_agent_or_of_several_is_not_read(write: type[Writer]) -> None:
