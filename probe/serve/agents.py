@@ -48,8 +48,13 @@ class Agents:
         return {id: self._known[id][0] for id in self._known if ids is None or id in ids}
 
     def slots(self, id: bytes, stream: Any) -> tuple[str, ...] | None:
-        """Of a stream that this agent records."""
-        known = self._known.get(id.decode(errors="replace"))
+        """Of a stream that this agent records, perhaps only since a moment ago."""
+        name = id.decode(errors="replace")
+        known = self._known.get(name)
+        if known is not None and str(stream) not in known[1].streams:
+            facts = agent_memory.facts(known[0])
+            if facts is not None and facts.id == name:
+                known = self._known[name] = known[0], facts
         layout = known and known[1].streams.get(str(stream))
         return layout.slots if layout else None
 

@@ -1,0 +1,29 @@
+"""The agents that a server serves, by what their memory says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from probe.host import agent_memory
+from probe.host.facts import Facts
+from probe.serve.agents import Agents
+from probe.streams import PROFILE_SAMPLES, SPANS, STREAMS
+
+
+def test_a_stream_that_an_agent_has_just_begun_is_known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def facts(id: str, *streams: str) -> Facts:
+        of_streams: dict[str, Any] = {name: {"slots": list(STREAMS[name]), "chunks": 2} for name in streams}
+        said = {"id": id, "pid": 7, "rank": 0, "served": {"server": "ipc:///s", "tcp": None}, "streams": of_streams}
+        return Facts.parse(said)
+
+    now = [facts("x", SPANS)]
+    monkeypatch.setattr(agent_memory, "attached", lambda: [(7, now[0])])
+    monkeypatch.setattr(agent_memory, "facts", lambda pid: now[0])
+    agents = Agents("ipc:///s")
+    assert agents.any_left() and agents.slots(b"x", PROFILE_SAMPLES) is None
+    now[0] = facts("x", SPANS, PROFILE_SAMPLES)
+    assert agents.slots(b"x", PROFILE_SAMPLES) == STREAMS[PROFILE_SAMPLES]
+    now[0] = facts("y", SPANS)  # another agent by now
+    assert agents.slots(b"x", "device") is None and agents.slots(b"x", SPANS) == STREAMS[SPANS]
