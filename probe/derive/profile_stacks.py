@@ -6,26 +6,15 @@ Called by the table python.profile.  Invariant: a node whose caller was overwrit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from ..arrays.integers import Ints, distinct, places
 from ..snapshot.rows import Rows
-from ..snapshot.stacks import short
+from ..snapshot.stacks import Frame
 
 _NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>", "<torch")
-
-
-@dataclass(frozen=True)
-class _Frame:
-    function: str
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.function} ({short(self.file)}:{self.line})"
 
 
 class ProfileStacks:
@@ -36,13 +25,13 @@ class ProfileStacks:
         self._place = places(nodes, self._known)
         by_number = {number: row for row, number in enumerate(rows["seq"].tolist())}
         callers, functions, lines = (rows[slot].tolist() for slot in ("caller", "function", "line"))
-        self._frames: dict[int, _Frame | None] = {}
+        self._frames: dict[int, Frame | None] = {}
         self._stacks = [self._stack(node, by_number, callers, functions, lines, names) for node in self._known.tolist()]
 
     def _stack(
         self, node: int, by_number: Mapping[int, int], callers: list[int], functions: list[int], lines: list[int],
         names: Mapping[int, str],
-    ) -> list[_Frame] | None:  # fmt: skip
+    ) -> list[Frame] | None:  # fmt: skip
         """Innermost first; None if a part of it is not known."""
         found = []
         while node > 0:
@@ -51,7 +40,7 @@ class ProfileStacks:
             if row is None or name is None:
                 return None
             function, _, file = name.partition("\0")
-            found.append(_Frame(function, file, lines[row]))
+            found.append(Frame(file, lines[row], function))
             node = callers[row]
         return found or None
 
@@ -75,6 +64,6 @@ class ProfileStacks:
         return pa.array(values, type).take(pa.array(self._place))
 
 
-def _users(stack: list[_Frame]) -> _Frame:
+def _users(stack: list[Frame]) -> Frame:
     """The innermost frame of code that is not a library's; the innermost of all if there is none."""
     return next((frame for frame in stack if not any(part in frame.file for part in _NOT_THE_USERS)), stack[0])

@@ -14,22 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "targets"))
+
+from profiled import small, spin
 
 Phases = tuple[Callable[[], object], Callable[[], object]]
 
 BUFFER, NUMBERS = bytes(3 << 20), [random.random() for _ in range(9000)]
 RECORDS = [{"name": str(n), "values": list(range(20))} for n in range(2000)]
-
-
-def small(number: int) -> int:
-    return number & 7
-
-
-def spin(rounds: int) -> int:
-    total = 0
-    for each in range(rounds):
-        total += small(each)
-    return total
 
 
 def python() -> Phases:

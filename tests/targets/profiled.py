@@ -10,8 +10,6 @@ import sys
 import threading
 import time
 
-import torch
-
 
 def small(number: int) -> int:
     return number & 7
@@ -38,6 +36,8 @@ def sleeps() -> None:
 
 
 def main() -> None:
+    import torch  # not for those who import spin()
+
     with open(sys.argv[1], "r+b") as file:
         spent = memoryview(mmap.mmap(file.fileno(), 16)).cast("d")
     threading.Thread(target=sleeps, name="sleeper", daemon=True).start()
@@ -53,4 +53,5 @@ def main() -> None:
         optimizer.step()
 
 
-main()
+if __name__ == "__main__":
+    main()
