@@ -88,8 +88,8 @@ NO_GRAD = 1 << 17  # forwards: autograd was off
 ITERATOR = 1 << 18  # loads: not a batch, but the making of an iterator, which starts its workers
 CAPTURED = 1 << 19  # collectives: issued into a CUDA graph, which replays it; done_ns is when it had been issued
 END_UNKNOWN = 1 << 20  # collectives: it has ended or will, and nobody saw it; done_ns is when that was found out
-HOLDS_GIL, GIL_UNKNOWN = 1 << 22, 1 << 23  # samples of profiles
 QUEUED = 1 << 21  # collectives: in flight, and the device had not come to it when the agent looked last
+HOLDS_GIL, GIL_UNKNOWN = 1 << 22, 1 << 23  # samples of profiles
 
 # Sampling records module calls in one of N blocks of BLOCK steps, N one of EVERY.
 BLOCK = 10

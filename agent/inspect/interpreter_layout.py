@@ -172,17 +172,19 @@ def _gil(interpreter: int) -> int | None:
     """
     import ctypes
 
-    memory, holder = Memory(), api("PyThreadState_Get")
+    holder = api("PyThreadState_Get")
     sought = struct.pack("<QQ", round(sys.getswitchinterval() * 1e6), holder)
     runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
-    for _ in range(_TRIES):  # another thread may take it before the word is copied
-        for begin, size in ((interpreter, _FEW_BYTES), (runtime, _FEW_BYTES), (interpreter, _STRUCT_BYTES)):
-            held = memory.bytes(begin, size)
-            if held.count(sought) == 1:
-                memory.close()
-                return begin + held.find(sought) + WORD
-    memory.close()
-    return None
+    memory = Memory()
+    try:
+        for _ in range(_TRIES):  # another thread may take it before the word is copied
+            for begin, size in ((interpreter, _FEW_BYTES), (runtime, _FEW_BYTES), (interpreter, _STRUCT_BYTES)):
+                held = memory.bytes(begin, size)
+                if held.count(sought) == 1:
+                    return begin + held.find(sought) + WORD
+        return None
+    finally:
+        memory.close()
 
 
 def _one(what: str, found: Iterable[set[Any]]) -> Any:

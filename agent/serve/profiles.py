@@ -19,6 +19,7 @@ from .server import Key, Refused, Server
 
 _RETENTION_BYTES = {PROFILE_NODES: 8 << 20, PROFILE_SAMPLES: 32 << 20}
 _MOST_NAMES, _NAME_CHARACTERS = 4096, 1000  # in one deposit
+_BY_CHARACTERS = 200
 
 
 class Profiles:
@@ -28,18 +29,19 @@ class Profiles:
         self._server, self._streams, self._log, self._count = server, streams, log, count
         self._layout: Layout = {}
         self._by: Connection | None = None
+        self._by_name = ""
 
     def begin(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if self._by is not None and self._by.is_open and self._by is not key[0]:
-            raise Refused("profiled", "is being profiled by another command already")
+            raise Refused("profiled", f"{self._by_name} is profiling it.")
         try:
             self._layout = self._layout or interpreter_layout()
         except Unknown as error:
-            raise Refused("no-frames", f"keeps its frames where they are not found: {error}") from None
+            raise Refused("no-frames", f"its interpreter keeps its frames where they are not found: {error}.") from None
         for name, retained in _RETENTION_BYTES.items():
             if name not in self._streams:
                 self._streams[name] = Stream(name, STREAMS[name], retained)
-        self._by = key[0]
+        self._by, self._by_name = key[0], str(request.get("by", ""))[:_BY_CHARACTERS]
         following = {name: self._streams[name].position() + 1 for name in _RETENTION_BYTES}
         self._server.reply(key, wire.PROFILING, layout=self._layout, next=following, count=self._count())
 

@@ -18,12 +18,11 @@ from typing import Any
 from ..client.agent_link import AgentLink
 from ..client.agent_requests import Unreached
 from ..errors import CODES, ProbeError, SilentError
-from ..host import agent_memory
 
 _PROFILER = "import sys; sys.path[:] = {!r}; from probe.profile.profiler import main; main()"
 _LOOK_S = 0.1
 _ENDS_S = 15.0  # after its time
-_PATIENCE_S, _PATIENCE = 30.0, 5  # with a rank that is to end steps: at least, and in usual steps of its
+_PATIENCE_S = 30.0  # at least, with a rank that is to end steps
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,6 @@ def _results(links: Sequence[AgentLink], order: Order, unwanted: Callable[[], bo
 
 
 def _started(link: AgentLink, order: Order) -> subprocess.Popen[str]:
-    facts = agent_memory.facts(link.pid)
-    path = "" if facts is None else f"/proc/{link.pid}/root{str(facts.endpoint).partition('://')[2]}"
-    patience_s = max(_PATIENCE_S, _PATIENCE * ((facts and facts.step_ns) or 0) / 1e9)
-    of_rank = {"pid": link.pid, "name": link.name, "path": path, "patience_s": patience_s}
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _PROFILER.format(sys.path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
@@ -103,7 +98,7 @@ def _started(link: AgentLink, order: Order) -> subprocess.Popen[str]:
     )  # fmt: skip
     assert process.stdin is not None
     with contextlib.suppress(OSError):  # it has ended; its status will tell
-        process.stdin.write(json.dumps({**vars(order), **of_rank}) + "\n")
+        process.stdin.write(json.dumps({**vars(order), "pid": link.pid, "patience_s": _PATIENCE_S}) + "\n")
         process.stdin.flush()
     return process
 

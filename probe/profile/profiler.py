@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import protocol as wire
-from ..client import reply_schema
-from ..client.agent_socket import AgentSocket
-from ..errors import AgentError, ProbeError, SilentError
+from ..client.client import Client
+from ..client.endpoints import address_of
+from ..errors import ProbeError, SilentError
+from ..host import agent_memory
 from ..streams import GIL_UNKNOWN, HOLDS_GIL, PROFILE_NODES, PROFILE_SAMPLES, STREAMS
 from .memory import memory_of
 from .sampler import NOT_READ, Nodes, Sampler
@@ -28,6 +29,7 @@ from .sampler import NOT_READ, Nodes, Sampler
 _REFRESH_S = 1.0
 _DEPOSIT_S, _DEPOSIT_OF_STEPS_S = 0.5, 0.1  # which tells how far the steps are, too
 _ANSWER_S = 10.0
+_PATIENCE = 5  # with a rank that is to end steps, in usual steps of its
 _MOST_NAMES = 4096
 _MOST_BYTES = 2 << 20
 _SAMPLE = struct.Struct(f"<{len(STREAMS[PROFILE_SAMPLES])}q")
@@ -35,36 +37,24 @@ _OURS = "<probe>/"  # files of the agent
 
 
 class _Agent:
-    """The agent of the rank, asked at its own socket; one request at a time."""
+    """The agent of the rank, asked at its own socket, one request at a time."""
 
-    def __init__(self, path: str, name: str, by: str) -> None:
-        self._socket, self._name, self._count = AgentSocket(path), name, 0
-        self.ask(wire.HELLO, protocol=wire.PROTOCOL, role=wire.CONTROL, by=by)
+    def __init__(self, pid: int, by: str) -> None:
+        """Raises SilentError."""
+        facts = agent_memory.facts(pid)
+        if facts is None:
+            raise SilentError(f"Process {pid} has ended, or was detached.", code="gone")
+        self._client = Client()
+        self._link = self._client.connect(address_of(pid, facts))
+        self.ask(wire.HELLO, protocol=wire.PROTOCOL, role=self._client.role, by=by)
+        self.name, self.step_ns = self._link.name, facts.step_ns or 0
 
     def ask(self, kind: str, *payload: bytes, **fields: Any) -> dict[str, Any]:
         """Its reply.  Raises AgentError, SilentError."""
-        self._count += 1
-        id, end = str(self._count).encode(), time.monotonic() + _ANSWER_S
-        self._socket.send([id, wire.encode(kind, **fields), *payload])
-        while not self._socket.ended and (left := end - time.monotonic()) > 0:
-            events = select.POLLIN | (select.POLLOUT if self._socket.has_unsent else 0)
-            poll = select.poll()
-            poll.register(self._socket.fileno(), events)
-            poll.poll(left * 1e3)
-            self._socket.flush()
-            for frames in self._socket.receive():
-                if frames[0] == id:
-                    return self._answer(wire.decode(frames[1]))
-        if self._socket.ended:
-            raise SilentError(f"{self._name} {self._socket.ended}.", code="gone")
-        raise SilentError(f"{self._name} did not answer within {_ANSWER_S:g} s.")
-
-    def _answer(self, header: dict[str, Any]) -> dict[str, Any]:
-        if header["kind"] == wire.ERROR:
-            code = header["code"] if header["code"] in AgentError.codes else "agent"
-            raise AgentError(f"{self._name} {header['message']}.", code=code)
-        reply_schema.check(header, 0)
-        return header
+        call = self._client.send(self._link, kind, *payload, **fields)
+        if self._client.wait([call], time.monotonic() + _ANSWER_S):
+            raise SilentError(f"{self._link.name} did not answer within {_ANSWER_S:g} s.")
+        return call.result()
 
 
 class Profiler:
@@ -72,7 +62,7 @@ class Profiler:
 
     def __init__(self, order: Mapping[str, Any]) -> None:
         self._order = order
-        self._agent = _Agent(order["path"], order["name"], order["by"])
+        self._agent = _Agent(order["pid"], order["by"])
         begun = self._agent.ask(wire.PROFILE, by=order["by"])
         self._first_count = self._steps = begun["count"]
         self._number = begun["next"][PROFILE_SAMPLES]
@@ -114,9 +104,9 @@ class Profiler:
         steps, over = self._order["steps"], self._steps - self._first_count
         if steps and over > steps:
             return True
-        if steps and not over and passed_s > self._order["patience_s"]:
+        if steps and not over and passed_s > max(self._order["patience_s"], _PATIENCE * self._agent.step_ns / 1e9):
             hint = "Give --seconds instead of --steps."
-            raise SilentError(f"{self._order['name']} has ended no step for {passed_s:.0f} s.", hint, "few-steps")
+            raise SilentError(f"{self._agent.name} has ended no step for {passed_s:.0f} s.", hint, "few-steps")
         ready, _, _ = select.select([sys.stdin], [], [], 0)
         return bool(passed_s >= self._order["seconds"] or ready)
 

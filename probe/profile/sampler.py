@@ -15,6 +15,7 @@ from .thread_stack import Sample, Stack, ThreadStack
 
 _WORD = struct.Struct("<Q")
 NO_PYTHON, NOT_READ = -1, 0  # in place of a node
+_MOST_THREADS = 1 << 14
 _MOST_STACKS = 1 << 16  # whose nodes are remembered
 
 
@@ -36,7 +37,7 @@ class Sampler:
         """Each thread that there is, with its stack.  Raises OSError if the process is gone."""
         seen = set[int]()
         (state,) = _WORD.unpack(self._memory.read(self._at["interp"] + self._at["threads_head"], 8))
-        while state and state not in seen:
+        while state and state not in seen and len(seen) < _MOST_THREADS:
             seen.add(state)
             if state not in self._threads:
                 self._threads[state] = ThreadStack(self._memory, self._at, self._codes, state)

@@ -9,12 +9,14 @@ from ..derive.partition import Partition
 from ..derive.phases_at import phases_at
 from ..derive.profile_stacks import ProfileStacks
 from ..schema import COMMON, Column, Columns
-from ..streams import GIL_UNKNOWN, HOLDS_GIL, PROFILE_NODES, PROFILE_SAMPLES
+from ..streams import COLLECTIVES, GIL_UNKNOWN, HOLDS_GIL, LOADS, PROFILE_NODES, PROFILE_SAMPLES
 from .declaration import Table
 
 
 def derive(part: Partition) -> Columns:
     """All samples, those of the step that is in progress too: each is complete in itself."""
+    for stream in (LOADS, COLLECTIVES):  # for the phases: a rank may leave now, and not when a column asks for them
+        part.rows(stream)
     rows = part.rows(PROFILE_SAMPLES)
     stacks = ProfileStacks(rows["node"], part.rows(PROFILE_NODES), part.log.strings)
     threads, flags = part.log.threads, rows["flags"]
