@@ -33,7 +33,7 @@ class Profiles:
 
     def begin(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if self._by is not None and self._by.is_open and self._by is not key[0]:
-            raise Refused("profiled", f"{self._by_name} is profiling it.")
+            raise Refused("profiled", f"{self._by_name} is profiling it. Wait until that ends.")
         try:
             self._layout = self._layout or interpreter_layout()
         except Unknown as error:

@@ -47,7 +47,7 @@ TABLE = Table(
     name="python.profile",
     doc="One row per thread and sample of a profile that `probe ENDPOINT profile` has taken: where the thread stood.  "
     "The stacks are read from outside, so threads are seen wherever they are, with the GIL or without, and shares are "
-    "unbiased.  The rows stay until detach; of many, the latest.",
+    "unbiased.  The rows stay until detach: of each rank, as a rule, the latest half million.",
     columns=(
         *COMMON,
         Column("phase", "VARCHAR", "", "Phase of the step, as in python.step_trace: data, forward, backward, "
