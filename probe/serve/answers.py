@@ -42,6 +42,7 @@ class Answers:
         self._given, self._agents, self._relay = given, agents, relay
         self._process: AgentSocket | None = None
         self._pid = self._count = 0
+        self._ended = list[int]()  # killed, but not gone yet: each thread has to be scheduled once more
         self._asked: _Question | None = None
         self._wanted = self._used = time.monotonic()
         self._withdrawn: float | None = None
@@ -132,13 +133,13 @@ class Answers:
             self._process.close()
             self._process = None
         if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+            os.kill(self._pid, signal.SIGKILL)  # it is there until it is reaped
+            self._ended.append(self._pid)
+            self._pid = 0
             self._reap()
 
     def _start(self) -> None:
-        self._reap()
-        if self._pid or time.monotonic() - self._failed < _FAILED_S:
+        if time.monotonic() - self._failed < _FAILED_S:
             raise wire.WireError("declined: the process that answers has just ended")
         ours, theirs = socket.socketpair()
         config = os.memfd_create("probe-config", os.MFD_CLOEXEC)
@@ -159,8 +160,4 @@ class Answers:
             self._process.send([number, wire.encode(**request)])
 
     def _reap(self) -> None:
-        if self._pid:
-            with contextlib.suppress(ChildProcessError):
-                if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
-                    return
-            self._pid = 0
+        self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG) == (0, 0)]

@@ -61,8 +61,8 @@ def test_collectives_of_ranks_that_only_call_their_model_are_recorded(start: Sta
     until(lambda: row(job, probe, ours)["n"] > 40, 30)
     told = row(job, probe, "SELECT COUNT(*) AS n, BOOL_AND(collectives_tap = 'on') AS recorded FROM probe.agents")
     assert told == {"n": 2, "recorded": True}
-    both = row(job, probe, f"{COUNTS}probe.collectives WHERE len(arrived) = 2".replace("python.", ""))
-    assert both["n"] > 10
+    both = f"{COUNTS}probe.collectives WHERE len(arrived) = 2".replace("python.", "")
+    until(lambda: row(job, probe, both)["n"] > 10, 30)  # of whole steps, which begin 2 s after the attach
     left = probe(job.pid, "detach")
     assert left.stdout.count("detached") == 2 and "kernels" not in left.stdout + left.stderr
 
