@@ -8,10 +8,12 @@ import click
 
 from probe.version import __version__
 
-VERBS = (
-    "attach", "demo", "detach", "doctor", "eval", "hang", "key", "list", "names", "profile", "query", "run", "serve",
-    "set", "sql", "stack", "stragglers", "tables",
-)  # fmt: skip
+SECTIONS = {  # of the help -> the room of its verbs, and these
+    "Attach and detach": ("job", ("attach", "demo", "detach", "doctor", "key", "list", "run", "serve")),
+    "Ask and change": ("data", ("eval", "names", "query", "set", "sql", "tables")),
+    "Find out why": ("insight", ("hang", "profile", "stack", "stragglers")),
+}
+VERBS = {verb: room for room, verbs in SECTIONS.values() for verb in verbs}
 
 
 class Verbs(click.Group):
@@ -21,8 +23,17 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"probe.cli.verbs.{cmd_name}").command
+        module = importlib.import_module(f"probe.cli.verbs.{VERBS[cmd_name]}.{cmd_name}")
+        command: click.Command = module.command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """With a heading for each section."""
+        width = max(map(len, VERBS))
+        for heading, (_, verbs) in SECTIONS.items():
+            commands = [(verb.ljust(width), self.get_command(ctx, verb)) for verb in verbs]
+            with formatter.section(heading):
+                formatter.write_dl([(verb, each.get_short_help_str(100)) for verb, each in commands if each])
 
 
 @click.group(cls=Verbs, options_metavar="[ENDPOINT]", subcommand_metavar="VERB ...",

@@ -15,7 +15,7 @@ import click
 import probe
 from probe.cli.entry import BUG_STATUS, PIPE_STATUS
 from probe.cli.program import VERBS, program
-from probe.cli.verbs.tables import SELF_TIME, formatted
+from probe.cli.verbs.data.tables import SELF_TIME, formatted
 from probe.errors import CODES
 from probe.schema import COMMON, Column
 from probe.tables import TABLES

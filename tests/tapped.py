@@ -36,7 +36,7 @@ from probe.snapshot.log import Log as ReadersLog
 from probe.snapshot.rows import complete
 from probe.snapshot.source import Rank
 from probe.streams import BARE, MARKS, ON_DEMAND, STEPS, STREAMS
-from probe.tables.torch_trace import TABLE
+from probe.tables.python.torch_trace import TABLE
 
 SMALL = 1  # bytes: the smallest ring
 COLUMNS = tuple(column for column in TABLE.columns if column.name not in ("rank", "host", "pid", "time"))

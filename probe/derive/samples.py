@@ -1,7 +1,7 @@
 """Samples of one source as the machine tables need them: a row per moment, with levels and rates.
 
-Called by probe/tables/process_trace.py and gpu_trace.py.  Invariant: a rate is over the true time between two readings
-of the same counter, however far apart; without an earlier reading, or after the counter fell, there is none.
+Called by the tables of probe/tables/host.  Invariant: a rate is over the true time between two readings of the same
+counter, however far apart; without an earlier reading, or after the counter fell, there is none.
 """
 
 from __future__ import annotations

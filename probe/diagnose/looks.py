@@ -28,8 +28,8 @@ from ..snapshot.stacks import Frame, Thread, threads_of, training_thread
 from ..snapshot.wire_source import WireSource
 from ..streams import SAMPLES
 from ..tables.declaration import Table
-from ..tables.gpu_trace import TABLE as GPU
-from ..tables.process_trace import TABLE as PROCESS
+from ..tables.host.gpu_trace import TABLE as GPU
+from ..tables.host.process_trace import TABLE as PROCESS
 from ..text import grouped, title
 from .evidence import Evidence, RankEvidence
 from .in_flight import issued_of, pairs_of

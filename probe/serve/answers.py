@@ -7,7 +7,6 @@ not answered here is declined before anything of an answer is sent, so the comma
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal

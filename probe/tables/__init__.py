@@ -1,4 +1,4 @@
-"""Every table there is, sorted by name.  A new table is one file here and one name in _FILES."""
+"""Every table there is, sorted by name.  A new table is one file in the room of its schema and one name in _FILES."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from importlib import import_module
 
 from .declaration import Table
 
-_FILES = (
-    "agents", "collectives", "columns", "compile_trace", "dataloader_trace", "drops", "evals", "gpu_trace",
-    "iterator_trace", "nccl_trace", "overhead", "process_trace", "profile", "stack", "step_trace", "tables",
-    "torch_trace",
-)  # fmt: skip
+_FILES = {
+    "host": ("gpu_trace", "process_trace"),
+    "probe": ("agents", "collectives", "columns", "drops", "evals", "overhead", "tables"),
+    "python": (
+        "compile_trace", "dataloader_trace", "iterator_trace", "nccl_trace", "profile", "stack", "step_trace",
+        "torch_trace",
+    ),
+}  # fmt: skip
 
-TABLES: list[Table] = [import_module(f".{name}", __name__).TABLE for name in _FILES]
+TABLES: list[Table] = [
+    import_module(f".{schema}.{name}", __name__).TABLE for schema, names in _FILES.items() for name in names
+]

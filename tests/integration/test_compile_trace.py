@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from until import until
 
-from probe.tables.compile_trace import TABLE
+from probe.tables.python.compile_trace import TABLE
 from target import Probe, Start
 
 pytest.importorskip("torch")

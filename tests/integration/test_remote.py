@@ -393,7 +393,7 @@ def test_an_agent_that_ends_during_a_request_is_reported_as_gone(start: Start, p
 
 AS_NOBODY = f"""
 import os, sys
-import probe.connection, probe.cli.verbs.eval
+import probe.connection, probe.cli.verbs.data.eval
 from probe.cli.entry import run
 os.setgroups([])
 os.setgid({NOBODY})

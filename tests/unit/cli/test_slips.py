@@ -13,7 +13,7 @@ import pytest
 from probe.cli import entry
 from probe.cli.output.formats import Output
 from probe.cli.output.result import ArrowResult
-from probe.cli.verbs.eval import parse_ranks
+from probe.cli.verbs.data.eval import parse_ranks
 from probe.errors import UsageError
 
 

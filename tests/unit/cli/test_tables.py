@@ -15,7 +15,7 @@ import pytest
 
 from probe.cli.entry import run
 from probe.cli.output.table import render
-from probe.cli.verbs.tables import formatted, of_all, of_table
+from probe.cli.verbs.data.tables import formatted, of_all, of_table
 from probe.tables import TABLES
 from probe.tables.declaration import Table
 from target import PROBE
@@ -109,8 +109,8 @@ def test_a_file_gets_unwrapped_lines(tmp_path: Path, capfd: Captured) -> None:
 
 
 def test_the_rows_of_the_stack_verb_are_those_of_python_stack() -> None:
-    from probe.cli.verbs.stack import COLUMNS
-    from probe.tables.stack import TABLE
+    from probe.cli.verbs.insight.stack import COLUMNS
+    from probe.tables.python.stack import TABLE
 
     of_table = [column.name for column in TABLE.columns]
     assert [name for name in of_table if name not in ("host", "pid")] == list(COLUMNS)

@@ -20,8 +20,8 @@ from probe.attach import Attached
 from probe.cli.attaching import Wanted, attach_each, line
 from probe.cli.choosing import is_launcher
 from probe.cli.entry import run
-from probe.cli.verbs.eval import parse_ranks
-from probe.cli.verbs.list import records
+from probe.cli.verbs.data.eval import parse_ranks
+from probe.cli.verbs.job.list import records
 from probe.client.agent_requests import Unreached
 from probe.diagnose.report import Report
 from probe.errors import AttachError, EvalError, Interrupted, QueryError

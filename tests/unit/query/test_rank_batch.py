@@ -29,7 +29,7 @@ from probe.snapshot.log import Log  # noqa: E402
 from probe.snapshot.snapshot import Snapshot  # noqa: E402
 from probe.snapshot.source import Rank  # noqa: E402
 from probe.streams import BEGIN, DEVICE, END, ENGINE, FORWARD, MARKS, SAMPLED, SPANS, STEPS  # noqa: E402
-from probe.tables.torch_trace import TABLE  # noqa: E402
+from probe.tables.python.torch_trace import TABLE  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from probe.query.duckdb_session import Worker  # noqa: E402
 from probe.query.lazy_columns import derived_each, derived_in_parts, identified  # noqa: E402
 from probe.snapshot.source import Rank  # noqa: E402
 from probe.streams import DEVICE, ENGINE, EVAL, FORWARD, MARKS, SAMPLED, SPANS, STEPS, WAIT  # noqa: E402
-from probe.tables.torch_trace import TABLE  # noqa: E402
+from probe.tables.python.torch_trace import TABLE  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from probe.host.facts import Facts
 from probe.snapshot.log import Log
 from probe.snapshot.source import Rank
 from probe.streams import BARE, COLLECTIVES, SAMPLED, STEPS
-from probe.tables.collectives import TABLE
+from probe.tables.probe.collectives import TABLE
 
 MS = 1_000_000
 NOW = 100 * MS

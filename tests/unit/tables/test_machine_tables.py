@@ -32,7 +32,7 @@ from probe.streams import (
     THREADS,
     VOLUNTARY_SWITCHES,
 )
-from probe.tables.gpu_trace import REASONS
+from probe.tables.host.gpu_trace import REASONS
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]

@@ -14,7 +14,7 @@ from probe.schema import COMMON
 from probe.snapshot.log import Log
 from probe.snapshot.source import Rank
 from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SAMPLED, SPANS, STEPS
-from probe.tables.nccl_trace import TABLE
+from probe.tables.python.nccl_trace import TABLE
 
 MS = 1_000_000
 NOW = 100 * MS

@@ -1,0 +1,1 @@
+"""Verbs that ask a job, or change it, in SQL or Python."""

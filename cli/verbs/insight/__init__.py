@@ -1,0 +1,1 @@
+"""Verbs that find out why a job is slow or stuck."""

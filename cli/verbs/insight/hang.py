@@ -1,0 +1,69 @@
+"""`probe ENDPOINT hang`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from probe.errors import HungError, SilentError
+
+from ...options import SECONDS, Verb, endpoint_argument
+from ...session import connected, pause
+
+if TYPE_CHECKING:
+    from probe.diagnose.report import Report
+
+_MOST_PAUSE_S = 5.0  # looking at a stuck job costs each rank some 40 ms
+
+
+@click.command("hang", cls=Verb)
+@endpoint_argument
+@click.option("--watch", type=SECONDS, metavar="SECONDS",
+              help="Wait until nothing has moved for so long, then report and fail.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+def command(endpoint: str | None, watch: float | None, as_json: bool) -> None:
+    """Say why a job is stuck: verdict, reasons, what to do next.
+
+    It looks at the job twice, a second apart: at what every rank waits for and does, which ranks have not reached a
+    collective, which calls do not match, and which rank does not answer at all. What happened before the attach comes
+    from torch's Flight Recorder.
+
+    \b
+    Example:
+      probe 4242 hang
+      probe 4242 hang --watch 15
+    """
+    with connected(endpoint, 1.0) as connection:
+        since, report = time.monotonic(), connection.hang()
+        while watch is not None and report.code != "ended" and not (report.hung and time.monotonic() - since >= watch):
+            if not report.hung:
+                since = time.monotonic()
+            pause(min(watch / 3, _MOST_PAUSE_S))
+            report = connection.hang()
+    if as_json:
+        click.echo(json.dumps(asdict(report)))
+    else:
+        show(report)
+    if watch is not None and report.code == "ended":
+        raise SilentError("No rank is left to watch.", "Run: probe list", "gone")
+    if watch is not None:
+        raise HungError(f"Nothing has moved for {watch:g} s.")
+
+
+def show(report: Report) -> None:
+    """Print the report: prose as wide as a terminal is, but whole lines, which can be searched, elsewhere."""
+    width = max(40, shutil.get_terminal_size().columns) - 11
+    parts = {"Verdict": [report.verdict], "Why": report.why, "Stacks": report.stacks, "Next": report.next}
+    for name, lines in parts.items():
+        wraps = name in ("Verdict", "Why") and sys.stdout.isatty()
+        for place, line in enumerate(lines):
+            pieces = textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) if wraps else [line]
+            for number, piece in enumerate(pieces):
+                click.echo(f"{'' if place or number else name:<9}{'  ' if number else ''}{piece}")

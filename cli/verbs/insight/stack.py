@@ -1,0 +1,87 @@
+"""`probe ENDPOINT stack`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from probe.errors import SilentError
+from probe.text import title
+
+from ...options import Verb, endpoint_argument, timeout_option
+from ...output.formats import Output, output_options
+from ...output.result import Records
+from ...session import connected, say
+
+if TYPE_CHECKING:
+    from probe.client.agent_requests import Unreached
+    from probe.snapshot.stacks import Folded
+
+COLUMNS = ("rank", "thread", "native_id", "thread_name", "is_main", "depth", "function", "file", "line")
+
+
+@click.command("stack", cls=Verb)
+@endpoint_argument
+@timeout_option(3.0)
+@output_options
+def command(endpoint: str | None, timeout: float, output: Output) -> None:
+    """Show the Python stacks of all ranks.
+
+    Ranks at the same place share one stack; the innermost frame comes first. With --format there is a row per frame, as
+    in python.stack. For a rank that does not answer, it shows what its threads wait for in the kernel, and the command
+    that reads its Python stack from outside.
+
+    \b
+    Example:
+      probe 4242 stack
+    """
+    with connected(endpoint, timeout) as connection:
+        stacks = connection.stacks()
+        unreached = connection.unreached
+    total = len(stacks) + len(unreached)
+    if output.is_default:
+        from probe.snapshot.stacks import folded
+
+        for line in (*_lines(folded(stacks), total > 1), *_from_outside(unreached, bool(stacks))):
+            click.echo(line)
+    else:
+        rows = [
+            (rank, each.ident, each.native_id, each.name, each.is_main, depth, frame.function, frame.file, frame.line)
+            for rank, threads in stacks.items()
+            for each in threads
+            for depth, frame in enumerate(each.frames)
+        ]
+        output.show(Records(COLUMNS, rows))
+    for silent in unreached:
+        where = f" on {silent.host}" * bool(silent.host)
+        look = f": its stack from outside: py-spy dump --pid {silent.pid}{where}" * bool(silent.pid)
+        say(f"{silent.why.rstrip('.')}{look}")
+    if unreached:
+        raise SilentError(f"{len(unreached)} of {total} ranks did not answer.")
+
+
+def _lines(found: Sequence[Folded], several: bool) -> Iterator[str]:
+    for place, one in enumerate(found):
+        if place:
+            yield ""
+        yield f"{title(one.ranks)}, {one.thread.title}:" if several else f"{one.thread.title}:"
+        yield from (f"  {frame}" for frame in one.thread.frames)
+        if one.thread.cut:
+            yield f"  … {one.thread.cut} more"
+
+
+def _from_outside(unreached: Iterable[Unreached], below: bool) -> Iterator[str]:
+    """What is known of ranks that do not answer.  below: whether other lines come before these."""
+    from probe.attach.gil_holder import describe_gil_holder
+    from probe.host.process_status import native_threads, told_together
+
+    for pid in (each.pid for each in unreached if not each.host):
+        if threads := told_together(native_threads(pid)):
+            yield from [""] * below
+            yield f"pid {pid}, threads in the kernel:"
+            yield from (f"  {line}" for line in threads)
+            if gil := describe_gil_holder(pid):
+                yield f"  {gil}"
+            below = True

@@ -1,0 +1,79 @@
+"""`probe attach PID …`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import click
+
+from probe.errors import UsageError
+
+from ...attaching import Wanted, attach_as_they_come, attach_each
+from ...choosing import check_is_one_job, ranks_of
+from ...options import pid_of, process_option, timeout_option
+from ...program import VERBS
+
+
+@click.command("attach")
+@click.argument("words", nargs=-1, metavar="PID...")
+@process_option
+@timeout_option(10.0, "Seconds that each process may take.")
+@click.option("--follow", is_flag=True, help="Stay until these PIDs end, and attach to ranks they start later.")
+@click.option("--all", "every_job", is_flag=True, help="Attach to every job below a PID, if there are several.")
+@click.option("--name", metavar="NAME", help="Name the job: probe NAME query …")
+@click.option("--listen", "place", metavar="HOST[:PORT]",
+              help="Also accept queries from other hosts, at PORT or any free port. Needs a key.")  # fmt: skip
+@click.option("--no-server", is_flag=True, help="Start no server beside the job; commands ask the agents themselves.")
+@click.option("--no-devices", is_flag=True, help="Leave GPUs and NCCL alone: record nothing on them.")
+@click.option("--key", metavar="FILE", help="Only holders of this key may query. Default: $PROBE_KEY.")
+def command(
+    words: Sequence[str], endpoints: Sequence[str], timeout: float, follow: bool, every_job: bool, name: str | None,
+    place: str | None, key: str | None, no_server: bool, no_devices: bool,
+) -> None:  # fmt: skip
+    """Attach to a running job: all ranks under each PID.
+
+    The job needs no preparation and keeps training. An agent that is already there stays. With --follow, ranks that an
+    elastic restart starts later are attached to as well.
+
+    With --listen, key holders on other hosts can query all ranks of this host over an encrypted connection (see
+    probe key create). probe list shows the port.
+
+    \b
+    Example:
+      probe attach 4242                  the pid of torchrun, or of one process
+      probe attach 4250 4251             the pids of ranks (srun, mpirun)
+      probe attach --follow 4242         also after restarts
+      probe attach --all 4000            every job below a shell
+      probe attach --name exp7 4242      then: probe exp7 query "SELECT …"
+      probe attach --listen 0.0.0.0:29600 --key job.key 4242
+    """
+    pids = [pid_of(word) for word in dict.fromkeys((*endpoints, *words))]
+    if not pids:
+        raise UsageError("No pid given.", "For example: probe attach 4242. probe list shows what is running.")
+    if place is not None and no_server:
+        raise UsageError("--listen needs the server that --no-server forbids.", "Give one of them.")
+    wanted = Wanted(timeout, checked_name(name), server=not no_server, devices=not no_devices)
+    if place is not None:
+        from probe.attach.listening import listen
+
+        wanted = replace(wanted, listen=listen(place, key))
+    elif key is not None:
+        raise UsageError("--key is for --listen.", "For example: --listen 0.0.0.0 --key job.key")
+    if follow:
+        for pid in pids if not every_job else ():
+            check_is_one_job(pid)
+        attach_as_they_come(pids, wanted)
+    else:
+        attach_each(ranks_of(pids, every_job), wanted)
+
+
+def checked_name(name: str | None) -> str:
+    """A name that means nothing else on a command line, "" for none.  Raises UsageError."""
+    from probe.client.endpoints import is_name
+
+    if name is None or (name not in VERBS and is_name(name)):
+        return name or ""
+    malformed = "it is empty, contains : / , a space or what cannot be printed, or begins with a dash"
+    why = "it is a verb" if name in VERBS else "it would be a pid" if name.isdigit() else malformed
+    raise UsageError(f"{name!r} cannot be a name: {why}.", "Use letters, digits and dashes: --name exp7")

@@ -1,0 +1,129 @@
+"""`probe demo`."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import click
+
+from probe.errors import EndpointError, UsageError
+
+from ...attaching import Wanted, attach_each, detach_all
+from ...choosing import ranks_of
+from ...evaluating import evaluate
+from ...output.formats import Output
+from ...output.result import ArrowResult
+from ...session import connected, say
+
+JOB = Path(__file__).parent.parent / "demo_job.py"
+RANKS = 2
+START_S = 120.0  # torch alone takes seconds to import, more on a busy machine
+END_S = 10.0
+STEPS = 20  # the demo's averages are over at least so many steps
+PR_SET_PDEATHSIG = 1  # prctl(2)
+LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be imported
+
+QUERIES = {
+    "Where does a step spend its time? (duration is self time; total_duration includes children)": (
+        "SELECT module, stage, ROUND(AVG(duration) * 1e6) AS avg_us FROM python.torch_trace "
+        "GROUP BY ALL ORDER BY avg_us DESC LIMIT 5"
+    ),
+    "What do the ranks wait for?": (
+        "SELECT operation_type, rank, COUNT(*) AS count, SUM(bytes) AS bytes, AVG(duration_ms) AS avg_ms "
+        "FROM python.nccl_trace GROUP BY ALL ORDER BY ALL"
+    ),
+    "Which rank is slower, step by step?": (
+        "SELECT step, SUM(duration) FILTER (rank = 0) AS rank_0, SUM(duration) FILTER (rank = 1) AS rank_1 "
+        "FROM python.torch_trace GROUP BY step HAVING COUNT(DISTINCT rank) = 2 ORDER BY step DESC LIMIT 5"
+    ),
+}
+CODE = "print('loss', round(loss.item(), 2)); learning_rate"
+
+
+@click.command("demo")
+def command() -> None:
+    """Try attach, query and eval on a small built-in job.
+
+    It starts two processes that train a small model on the CPU, and ends them afterwards.
+
+    \b
+    Example:
+      probe demo
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("The demo needs torch, which is not installed here.", "Run: pip install torch-probe[torch]")
+    with job() as pid:
+        show_all(str(pid))
+    click.echo("\nThe demo's job has ended. On a job of your own:\n")
+    for words in ("list", "attach PID", 'PID query "SELECT …"', 'PID eval "print(model)"', "PID detach"):
+        click.echo(f"  probe {words}")
+
+
+def show_all(pid: str) -> None:
+    """Attach, run each query and the eval, and detach, each after a line with the command that does the same."""
+    click.echo(f"$ probe attach {pid}")
+    attach_each(ranks_of([int(pid)]), Wanted())
+    with connected(pid) as connection:
+        sql = "SELECT COUNT(DISTINCT step) AS steps FROM python.torch_trace"
+        if not wait_until(lambda: connection.query(sql).column("steps")[0].as_py() >= STEPS):
+            raise EndpointError(f"The demo's job made no {STEPS} steps.", "Try again on a less busy machine.")
+        for question, sql in QUERIES.items():
+            click.echo(f'\n# {question}\n$ probe {pid} query "{sql}"')
+            Output().show(ArrowResult(connection.query(sql).table))
+        click.echo(f'\n# Run Python inside the job, with its local variables\n$ probe {pid} eval "{CODE}"')
+        evaluate(connection, CODE)
+        click.echo(f"$ probe {pid} detach")
+        detach_all(connection)
+
+
+def wait_until(done: Callable[[], bool]) -> bool:
+    """Whether it is done within START_S."""
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        if done():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@contextmanager
+def job() -> Iterator[int]:
+    """The pid of a torchrun whose ranks have finished their first step; at the end nothing of it is left.
+
+    It runs in a session of its own, so that Ctrl-C reaches only this process, which then ends the job properly; what
+    the job and its agents leave in TMPDIR is deleted with that folder.  Raises EndpointError if it does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="probe-demo-") as folder, open(f"{folder}/output", "w+") as output:
+        torchrun = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+             "--nproc-per-node", str(RANKS), str(JOB)],
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=partial(LIBC.prctl, PR_SET_PDEATHSIG, signal.SIGTERM),
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": folder},
+        )  # fmt: skip
+        said = Path(folder, "output").read_text
+        try:
+            say(f"probe: starting a job of {RANKS} processes; importing torch takes a few seconds")
+            wait_until(lambda: said().count("ready") >= RANKS or torchrun.poll() is not None)
+            if said().count("ready") < RANKS:
+                last = (said().strip().splitlines() or ["it printed nothing"])[-1]
+                raise EndpointError(f"The demo's job did not start: {last}", "To check torch: python -c 'import torch'")
+            yield torchrun.pid
+        finally:
+            torchrun.terminate()  # it ends its ranks, which end with it in any case
+            try:
+                torchrun.wait(END_S)
+            except subprocess.TimeoutExpired:
+                torchrun.kill()
+                torchrun.wait()

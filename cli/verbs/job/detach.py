@@ -1,0 +1,25 @@
+"""`probe ENDPOINT detach`."""
+
+from __future__ import annotations
+
+import click
+
+from ...attaching import detach_all
+from ...options import Verb, endpoint_argument
+from ...session import connected
+
+
+@click.command("detach", cls=Verb)
+@endpoint_argument
+def command(endpoint: str | None) -> None:
+    """Remove the agent from the job.
+
+    Everything that runs is removed; a little unused code stays loaded. Anything else that must stay is reported.
+    Without an endpoint: the only job on this host that is attached to; with several, an error.
+
+    \b
+    Example:
+      probe 4242 detach
+    """
+    with connected(endpoint) as connection:
+        detach_all(connection)

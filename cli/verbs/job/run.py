@@ -1,0 +1,65 @@
+"""`probe run -- COMMAND …`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Thread
+
+import click
+
+from probe.errors import ProbeError, UsageError
+
+from ...attaching import Wanted, attach_as_they_come
+from ...session import say
+
+SI_KERNEL = 0x80  # asm-generic/siginfo.h: the terminal sent it, to the command's process group as well as to us
+PASSED_ON = {
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
+}  # fmt: skip
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+def command(words: Sequence[str]) -> int:
+    """Start a command and attach to each of its ranks as it appears.
+
+    The command's environment is left unchanged. Signals are passed on to it, and its exit status is passed back.
+
+    \b
+    Example:
+      probe run -- torchrun --nproc-per-node 8 train.py
+    """
+    if not words:
+        raise UsageError("No command given.", "For example: probe run -- torchrun --nproc-per-node 2 train.py")
+    # Blocked here and taken one by one below: none is lost, and none interrupts an attach.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGCHLD})
+    try:
+        try:  # in our process group, and with the signal mask that we were started with
+            child = subprocess.Popen(words, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before))
+        except OSError as error:
+            raise UsageError(f"Cannot start {words[0]}: {error.strerror}.") from error
+        return watch(child)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def watch(child: subprocess.Popen[bytes]) -> int:
+    """Pass signals on until the child ends, while a thread attaches to its ranks.
+
+    Returns the child's exit status as a shell reports it.
+    """
+    Thread(target=attach_to_ranks, args=(child.pid,), daemon=True).start()
+    while child.poll() is None:
+        caught = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, 1.0)
+        if caught and caught.si_signo != signal.SIGCHLD and caught.si_code != SI_KERNEL:
+            child.send_signal(caught.si_signo)
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def attach_to_ranks(pid: int) -> None:
+    """Until the process ends; attaching and failing to are reported on stderr and do not concern the command."""
+    with suppress(ProbeError):
+        attach_as_they_come([pid], Wanted(tell=say), needs_torch=True)

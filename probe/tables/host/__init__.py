@@ -1,0 +1,1 @@
+"""The tables of schema host: what the machine does; one file each."""
