@@ -26,7 +26,7 @@ from ...output.formats import Output
 from ...output.result import ArrowResult
 from ...session import connected, say
 
-JOB = Path(__file__).parent.parent / "demo_job.py"
+JOB = Path(__file__).parents[2] / "demo_job.py"
 RANKS = 2
 START_S = 120.0  # torch alone takes seconds to import, more on a busy machine
 END_S = 10.0
