@@ -18,7 +18,7 @@ from . import fork
 from .boundary.boundary import Boundary
 from .evals.evals import Evals
 from .facts import current, identity, line, served_by
-from .inspect.frames import stacks
+from .inspect.frames import named, stacks
 from .names.modules import Modules
 from .samplers.sampler_loop import SamplerLoop
 from .serve.peers import Peers
@@ -61,6 +61,7 @@ class Agent:
         self.steps.rss_bytes = self.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
+        self.profiles = Profiles(self.server, self.streams, self.log, lambda: self.steps.count)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
         self.taps: TorchTaps | None = None
         self.why_no_taps, self.leaving = NO_TORCH, False
@@ -68,13 +69,12 @@ class Agent:
         self._left_behind: list[str] = []  # what could not be removed, in words
         self.peers = Peers(self.server, self._identity["id"])
         self.on_stopped: Callable[[], None] = lambda: None
-        self._threads: dict[int, str] = {}
+        self._threads: dict[int, dict[str, Any]] = {}
         self._wire_up()
 
     def _wire_up(self) -> None:
         server = self.server
         scans = Scans(server, self.streams, self.log)
-        profiles = Profiles(server, self.streams, self.log, lambda: self.steps.count)
         server.on_tick, server.on_cancel = self._tick, partial(self.evals.cancel, by_client=True)
         server.handlers |= {
             wire.HELLO: self._hello,
@@ -82,8 +82,8 @@ class Agent:
             wire.SCAN: scans.rows,
             wire.LOG: scans.log,
             wire.STACKS: self._stacks,
-            wire.PROFILE: profiles.begin,
-            wire.DEPOSIT: profiles.deposit,
+            wire.PROFILE: self.profiles.begin,
+            wire.DEPOSIT: self.profiles.deposit,
             wire.FLIGHT: self._flight,
             wire.PEERS: self.peers.ask,
             wire.SERVE: self._serve,
@@ -125,9 +125,7 @@ class Agent:
             **current(),
             "name": self.name,
             "served": self._served,
-            "streams": {
-                name: {"slots": list(stream.slots), "chunks": stream.chunks} for name, stream in self.streams.items()
-            },
+            "streams": {name: {"slots": [*each.slots], "chunks": each.chunks} for name, each in self.streams.items()},
             "step_base": steps.base,
             "step_source": steps.source,
             "step_settled": steps.trainer_step is None,
@@ -145,6 +143,8 @@ class Agent:
             "holder": self.evals.holder(),
             "held_since_ns": self.evals.held_since_ns,
             "freed_ns": self.evals.freed_ns,
+            "training": steps.training_thread or self.streams[SPANS].last_value("thread"),
+            "layout": self.profiles.layout,
         }
 
     def _run(self) -> None:
@@ -179,6 +179,7 @@ class Agent:
         """Once a second or sooner, on the agent's thread."""
         due = self.sampler_loop.tick()
         self._look_for_torch()
+        self.profiles.search()
         self.step_ends.look()
         self.peers.tick()
         self._write_log()
@@ -193,10 +194,9 @@ class Agent:
     def _log_threads(self) -> None:
         threading: Any = sys.modules.get("threading")
         for ident, thread in list(threading._active.items()) if threading else []:
-            if self._threads.get(ident) != thread.name:
-                self._threads[ident] = thread.name
-                is_main = thread is threading.main_thread()
-                told = {"native_id": thread.native_id, "name": thread.name, "is_main": is_main}
+            told = named(thread, thread is threading.main_thread())
+            if self._threads.get(ident) != told:
+                self._threads[ident] = told
                 self.log.put(LOG_THREAD, ident, told)
 
     # ---- requests
@@ -214,8 +214,7 @@ class Agent:
         self.server.reply(key, wire.AT, streams=at, log=self.log.committed, facts=self.facts())
 
     def _stacks(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        training = self.steps.training_thread or self.streams[SPANS].last_value("thread")
-        self.server.reply(key, wire.FRAMES, threads=stacks(), training=training)
+        self.server.reply(key, wire.FRAMES, threads=stacks(), training=self.facts()["training"])
 
     def _flight(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         texts, why_not = dumps()

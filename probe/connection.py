@@ -19,7 +19,6 @@ from .errors import Interrupted, UsageError
 from .host.facts import Facts
 from .host.file_limits import make_room
 from .snapshot.align import Alignment
-from .snapshot.stacks import Thread, threads_of
 
 if TYPE_CHECKING:
     from .diagnose.report import Report
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from .query.result import Result
     from .snapshot.snapshot import Snapshot
     from .snapshot.source import Source
+    from .snapshot.stacks import Thread
     from .snapshot.wire_source import WireSource
 
 MAX_FETCH = 1e9  # bytes
@@ -144,15 +144,19 @@ class Connection(Control):
         return Snapshot([self._wire_source, *self._recorded], open_steps)
 
     def stacks(self) -> dict[int, list[Thread]]:
-        """Rank -> the Python stacks of all its threads, the main thread first; see unreached for silent ranks.
+        """Rank -> the Python stacks of all its threads, the main thread first.  unreached: ranks whose agents did not
+        answer; those on this host have their stacks all the same, as a rule.
 
-        Raises Interrupted.  Cost: some milliseconds of the GIL of each rank.
+        Raises Interrupted.  Cost: nothing in ranks on this host, for their memory is read; elsewhere some milliseconds
+        of the GIL.
 
         Example: `print(*job.stacks()[0][0].frames, sep="\\n")`
         """
         self._begin("stacks")
-        answers, self.unreached = agent_requests.stacks(self._client, self.timeout)
-        return {rank: threads_of(answer) for rank, answer in answers.items()}
+        from .snapshot.live_stacks import all_stacks
+
+        found, self.unreached = all_stacks(self._client, self.timeout)
+        return found
 
     def profile(
         self, seconds: float = 10.0, *, steps: int = 0, rate: float = 100.0, ranks: Sequence[int] | None = None

@@ -68,6 +68,14 @@ def _thread_entry(ident: int, frame: FrameType | None, thread: Any, main: Any) -
             frames.append([code.co_filename, each.f_lineno or code.co_firstlineno, function])
         else:
             cut += 1
-    native_id, name = (None, None) if thread is None else (thread.native_id, thread.name)
     is_main = thread is not None and thread is main
-    return {"ident": ident, "native_id": native_id, "name": name, "is_main": is_main, "frames": frames, "cut": cut}
+    return {"ident": ident, **named(thread, is_main), "frames": frames, "cut": cut}
+
+
+def named(thread: Any, is_main: bool) -> dict[str, Any]:
+    """native_id, name and is_main of a thread of threading's, or of None.
+
+    In a forked child, threading still has the parent's id for the main thread.
+    """
+    native_id = None if thread is None else os.getpid() if is_main else thread.native_id
+    return {"native_id": native_id, "name": None if thread is None else thread.name, "is_main": is_main}

@@ -1,4 +1,4 @@
-"""Profiles, which another process takes by reading this one's memory, and whose rows it deposits here.
+"""Stacks, which other processes take by reading this one's memory: where they lie, and the rows of profiles.
 
 Called by the server, on the agent's thread.  Invariant: one client profiles at a time, and what it deposits is copied
 as it comes: rows of a bounded number.
@@ -6,7 +6,9 @@ as it comes: rows of a bounded number.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ... import protocol as wire
@@ -20,22 +22,35 @@ from .server import Key, Refused, Server
 _RETENTION_BYTES = {PROFILE_NODES: 8 << 20, PROFILE_SAMPLES: 32 << 20}
 _MOST_NAMES, _NAME_CHARACTERS = 4096, 1000  # in one deposit
 _BY_CHARACTERS = 200
+_MOST_SEARCHES = 5
 
 
 class Profiles:
-    """begin() for a new profile, deposit() while it runs.  count: boundaries since the attach."""
+    """begin() for a new profile, deposit() while it runs.  count: boundaries since the attach; layout: where frames
+    lie, None until it is known."""
 
     def __init__(self, server: Server, streams: dict[str, Stream], log: Log, count: Callable[[], int]) -> None:
         self._server, self._streams, self._log, self._count = server, streams, log, count
-        self._layout: Layout = {}
+        self.layout: Layout | None = None
+        self._searches = 0
         self._by: Connection | None = None
         self._by_name = ""
+
+    def search(self) -> None:
+        """Find out where frames lie, before anybody needs it: by then another thread may hold the GIL for ever.
+
+        Not in a job without ctypes, which the search would import.
+        """
+        if self.layout is None and self._searches < _MOST_SEARCHES and "ctypes" in sys.modules:
+            self._searches += 1
+            with suppress(Unknown):
+                self.layout = interpreter_layout()
 
     def begin(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if self._by is not None and self._by.is_open and self._by is not key[0]:
             raise Refused("profiled", f"{self._by_name} is profiling it. Wait until that ends.")
         try:
-            self._layout = self._layout or interpreter_layout()
+            self.layout = self.layout or interpreter_layout()
         except Unknown as error:
             raise Refused("no-frames", f"its interpreter keeps its frames where they are not found: {error}.") from None
         for name, retained in _RETENTION_BYTES.items():
@@ -43,7 +58,7 @@ class Profiles:
                 self._streams[name] = Stream(name, STREAMS[name], retained)
         self._by, self._by_name = key[0], str(request.get("by", ""))[:_BY_CHARACTERS]
         following = {name: self._streams[name].position() + 1 for name in _RETENTION_BYTES}
-        self._server.reply(key, wire.PROFILING, layout=self._layout, next=following, count=self._count())
+        self._server.reply(key, wire.PROFILING, layout=self.layout, next=following, count=self._count())
 
     def deposit(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if self._by is not key[0]:

@@ -76,12 +76,6 @@ def unreached(client: Client, calls: Sequence[Call]) -> list[Unreached]:
     return [Unreached(link.rank, link.pid, link.host, told) for link, told in why.items()]
 
 
-def stacks(client: Client, timeout: float) -> tuple[dict[int, Mapping[str, Any]], list[Unreached]]:
-    """What each rank that answers says of its threads, and the ranks that do not."""
-    calls = client.ask(wire.STACKS, time.monotonic() + timeout)
-    return {call.link.rank: call.answer for call in calls if call.answer is not None}, unreached(client, calls)
-
-
 def set_sampling(
     client: Client, settings: Mapping[str, Any], timeout: float
 ) -> tuple[list[dict[str, Any]], list[Unreached], list[str]]:

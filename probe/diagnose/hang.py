@@ -25,7 +25,8 @@ def judge(evidence: Evidence) -> Report:
 
 
 def _next(evidence: Evidence, ranks: tuple[int, ...]) -> list[str]:
-    """Look at the ranks that do not answer from outside, then at all stacks."""
-    mute = [each for each in evidence.ranks if each.rank in ranks and each.condition in ("silent", "unattached")]
+    """Look from outside at the ranks that do not answer and whose stacks could not be read, then at all stacks."""
+    unseen = [each for each in evidence.ranks if each.rank in ranks and not each.threads]
+    mute = [each for each in unseen if each.condition in ("silent", "unattached")]
     looks = [f"py-spy dump --pid {each.pid}{f' (on {each.host})' * bool(each.host)}" for each in mute if each.pid]
     return [*looks[:_LOOKS], f"probe {evidence.endpoint} stack"]

@@ -21,10 +21,11 @@ from ..derive.partition import Partition
 from ..errors import SilentError
 from ..host.processes import has_ended, is_stopped, process, ranks_below, read_stat, trees
 from ..snapshot.flight_recorder import Entry, Pending, entries_of
+from ..snapshot.live_stacks import live_stacks
 from ..snapshot.memory_source import MemorySource
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank, RankLeft
-from ..snapshot.stacks import Frame, Thread, threads_of, training_thread
+from ..snapshot.stacks import Frame, Thread, training_thread
 from ..snapshot.wire_source import WireSource
 from ..streams import SAMPLES
 from ..tables.declaration import Table
@@ -126,8 +127,7 @@ def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Iss
 def _look(client: Client, links: Sequence[AgentLink], patience: float, others: Sequence[tuple[int, int]]) -> _Look:
     calls = client.ask(wire.SNAPSHOT, time.monotonic() + patience, links)
     headers = {call.link: call.answer for call in calls if call.answer is not None}
-    told = client.ask(wire.STACKS, time.monotonic() + patience, list(headers))
-    threads = {call.link: threads_of(call.answer) for call in told if call.answer is not None}
+    threads, _ = live_stacks(client, client.links, time.monotonic() + patience)
     trains = {link.pid: training_thread(threads.get(link, ())) for link in client.links if link.here}
     trains |= {pid: None for _, pid in others}
     return _Look(

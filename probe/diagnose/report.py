@@ -61,10 +61,11 @@ def does(one: RankEvidence) -> str:
     holds = " and is computing: it may hold the GIL in C" if one.is_busy else " and is asleep"
     how = f" while {one.gil}" if one.gil else holds
     how = "" if one.running is None else how  # on another host nobody can see
+    where = f", in {place(one.thread.frames)}" if one.thread is not None and one.thread.frames else ""
     told = {
-        "silent": f"does not answer{how}",
+        "silent": f"does not answer{how}{where}",
         "unattached": f"is not attached{how}",
-        "stopped": "is stopped",
+        "stopped": f"is stopped{where}",
         "ended": "is gone",
     }
     return told.get(one.condition, "is not covered by this endpoint")

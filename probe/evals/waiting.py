@@ -15,7 +15,8 @@ from .. import protocol as wire
 from ..client.client import AgentLink, Client
 from ..errors import EvalError
 from ..host.facts import Facts
-from ..snapshot.stacks import Frame, short, threads_of, training_thread
+from ..snapshot.live_stacks import live_stacks, stacks_of
+from ..snapshot.stacks import Frame, Thread, short, threads_of, training_thread
 from .snippet import OnOutput
 
 LOOK_S, ANSWER_S = 0.5, 0.5  # how often ranks that wait are looked at, and how long for their answers
@@ -84,10 +85,7 @@ class Waiting:
 
     def _place(self, link: AgentLink, on_reply: Any) -> str:
         """In which function it has been since the first look; "" where it does not say."""
-        call = self._client.send(link, wire.STACKS)
-        self._client.wait([call], time.monotonic() + ANSWER_S, on_reply)
-        self._client.forget([call])
-        thread = None if call.answer is None else training_thread(threads_of(call.answer))
+        thread = training_thread(self._threads(link, on_reply))
         if thread is None:
             return ""
         frames = _helpers(thread.frames)
@@ -97,11 +95,19 @@ class Waiting:
         meant = [frame for frame in frames if not short(frame.file).startswith(_NEVER_MEANT)] or frames
         return f"{'compiling ' * thread.is_compiling}in {meant[-1]}" if meant else ""
 
+    def _threads(self, link: AgentLink, on_reply: Any) -> Sequence[Thread]:
+        if link.readable and (found := stacks_of(link.pid)) is not None:
+            return found
+        call = self._client.send(link, wire.STACKS)
+        self._client.wait([call], time.monotonic() + ANSWER_S, on_reply)
+        self._client.forget([call])
+        return threads_of(call.answer) if call.answer is not None else ()
+
 
 def where_it_is(client: Client, link: AgentLink, filename: str) -> str:
     """Where a snippet is that does not end, in words: its own frame, and the innermost one."""
-    (call,) = client.ask(wire.STACKS, time.monotonic() + ANSWER_S, [link])
-    for thread in threads_of(call.answer) if call.answer is not None else ():
+    found, _ = live_stacks(client, [link], time.monotonic() + ANSWER_S)
+    for thread in found.get(link, ()):
         own = next((frame for frame in thread.frames if frame.file == filename), None)
         if own is not None:
             return f"it is still in {own}" + (f", in {thread.frames[0]}" if own != thread.frames[0] else "")

@@ -36,8 +36,9 @@ class Facts(NamedTuple):
     (agent/agent.py, adopt); count: steps since the attach; step_base: the job's step of count 0; step_ends: "call" if
     each outermost call is a step; step_settled: whether the agent knows where that number comes from; devices: False
     if they are left alone; holder, held_since_ns: whose snippet the training waits for, and since when; freed_ns: when
-    one let it go on last; idle: it says that none holds it; collectives_ns: when their tap went in; clock_offset_ns,
-    clock_error_ns: how far the host's wall clock is ahead of this one's, as the client measured it.
+    one let it go on last; idle: it says that none holds it; collectives_ns: when their tap went in; training: ident of
+    the thread that trains; layout: where its interpreter keeps frames (agent/inspect/interpreter_layout.py);
+    clock_offset_ns, clock_error_ns: how far the host's wall clock is ahead of this one's, as the client measured it.
 
     Example: `{facts.rank: facts.torch for facts in job.agents}`
     """
@@ -81,6 +82,8 @@ class Facts(NamedTuple):
     holder: str | None = None
     held_since_ns: int | None = None
     freed_ns: int | None = None
+    training: int | None = None
+    layout: Mapping[str, Any] | None = None
     idle: bool = False
 
     @classmethod

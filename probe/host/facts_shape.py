@@ -19,6 +19,16 @@ SERVED = {
         None,
     ),
 }
+_ADDRESS = Whole(0, (1 << 64) - 1)
+_OFFSET = Whole(0, 1 << 16)
+LAYOUT = {  # as agent/inspect/interpreter_layout.py gives it
+    **dict.fromkeys(("interp", "none", "code_type"), _ADDRESS), "gil": (_ADDRESS, None),
+    **dict.fromkeys((
+        "threads_head", "thread_next", "thread_id", "head", "frame_instr", "frame_code", "frame_previous", "code_file",
+        "code_table", "code_name", "code_line", "code_flags", "text_kind", "text_data", "text_wide", "bytes_data",
+    ), _OFFSET),
+    **dict.fromkeys(("thread_tid", "head_inner", "instr_start"), (_OFFSET, None)), "text_ascii": Whole(0, 1 << 32),
+}  # fmt: skip
 FACTS = {
     "monotonic_ns": NUMBER, "wall_ns": NUMBER, "attached_ns?": TIME, "attached_wall_ns?": TIME, "last_step_ns?": TIME,
     "step_ns?": TIME, "collectives_ns?": TIME, "start_ticks?": TIME, "pid?": SMALL, "uid?": (Whole(), None),
@@ -27,7 +37,8 @@ FACTS = {
     "step_source?": LINE, "step_settled?": (bool, None), "count?": TIME, "anchor?": LINE, "agent?": LINE, "host?": LINE,
     "step_ends?": LINE, "devices?": (bool, None),
     "python?": LINE, "torch?": LINE, "torch_cuda?": LINE, "endpoint?": (ENDPOINT, None), "trouble?": TEXT,
-    "holder?": TEXT, "held_since_ns?": TIME, "freed_ns?": TIME,
+    "holder?": TEXT, "held_since_ns?": TIME, "freed_ns?": TIME, "training?": TIME,
+    "layout?": (LAYOUT, None),
     "boot_id?": LINE, "id?": LINE, "name?": LINE, "served?": (SERVED, None), "peers?": TEXT,
     "taps?": Each(str), "streams": Each({"slots": [str], "chunks": Whole(1, 1 << 31)}),
     "sampling?": ({"sample": (int, str), "every": Whole(1, 1 << 31)}, None),

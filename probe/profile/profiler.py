@@ -24,7 +24,7 @@ from ..errors import ProbeError, SilentError
 from ..host import agent_memory
 from ..streams import GIL_UNKNOWN, HOLDS_GIL, PROFILE_NODES, PROFILE_SAMPLES, STREAMS
 from .memory import memory_of
-from .sampler import NOT_READ, Nodes, Sampler
+from .sampler import NOT_READ, Nodes, Sampler, without_ours
 
 _REFRESH_S = 1.0
 _DEPOSIT_S, _DEPOSIT_OF_STEPS_S = 0.5, 0.1  # which tells how far the steps are, too
@@ -33,7 +33,6 @@ _PATIENCE = 5  # with a rank that is to end steps, in usual steps of its
 _MOST_NAMES = 4096
 _MOST_BYTES = 2 << 20
 _SAMPLE = struct.Struct(f"<{len(STREAMS[PROFILE_SAMPLES])}q")
-_OURS = "<probe>/"  # files of the agent
 
 
 class _Agent:
@@ -114,9 +113,8 @@ class Profiler:
         self.told["looks"] += 1
         for thread, sample in self._sampler.look():
             frames = None if sample.stack is None else self._sampler.frames(sample.stack)
-            if frames and all(frame.file.startswith(_OURS) for frame in frames):  # the agent's thread
+            if frames and not (frames := without_ours(frames)):  # the agent's thread
                 continue
-            frames = frames and tuple(frame for frame in frames if not frame.file.startswith(_OURS))
             node = NOT_READ if frames is None else self._nodes.number(frames)
             flags = GIL_UNKNOWN if sample.holds_gil is None else HOLDS_GIL if sample.holds_gil else 0
             self._rows += _SAMPLE.pack(now_ns, weight_ns, node, thread.ident, thread.native_id, flags, self._number)

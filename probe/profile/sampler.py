@@ -15,7 +15,9 @@ from .thread_stack import Sample, Stack, ThreadStack
 
 _WORD = struct.Struct("<Q")
 NO_PYTHON, NOT_READ = -1, 0  # in place of a node
+MOST_FRAMES = 400
 _MOST_THREADS = 1 << 14
+_OURS = "<probe>/"  # files of the agent
 _MOST_STACKS = 1 << 16  # whose nodes are remembered
 
 
@@ -25,10 +27,16 @@ class Frame(NamedTuple):
     line: int
 
 
-class Sampler:
-    """look() again and again."""
+def without_ours(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Frames of the job, without the agent's."""
+    return tuple(frame for frame in frames if not frame.file.startswith(_OURS))
 
-    def __init__(self, memory: Memory, layout: Layout) -> None:
+
+class Sampler:
+    """look() again and again.  most_frames: of a deeper stack the innermost so many are read."""
+
+    def __init__(self, memory: Memory, layout: Layout, most_frames: int = MOST_FRAMES) -> None:
+        self._most_frames = most_frames
         self._memory, self._at, self._codes = memory, layout, CodeObjects(memory, layout)
         self._threads: dict[int, ThreadStack] = {}
         self._named: dict[Stack, tuple[Frame, ...] | None] = {}
@@ -40,7 +48,7 @@ class Sampler:
         while state and state not in seen and len(seen) < _MOST_THREADS:
             seen.add(state)
             if state not in self._threads:
-                self._threads[state] = ThreadStack(self._memory, self._at, self._codes, state)
+                self._threads[state] = ThreadStack(self._memory, self._at, self._codes, state, self._most_frames)
             thread = self._threads[state]
             yield thread, thread.sample()
             state = thread.next

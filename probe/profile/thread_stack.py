@@ -15,7 +15,6 @@ from .memory import Memory
 
 _GRAIN, _STATE, _INNER, _GIL = 1024, 256, 24, 16  # bytes copied at once: around a frame, of states
 _TRIES, _KEPT = 8, 200  # copies for a sample; samples for which a grain stays in the copy unused
-MOST_FRAMES = 400
 _WORD = struct.Struct("<Q")
 
 Stack = tuple[tuple[int, int], ...]  # address of the code, place of the instruction in it; innermost first
@@ -47,8 +46,9 @@ class _FrameLayout:
 class ThreadStack:
     """sample() again and again.  next: the thread state behind this one; ident, native_id: as it last was."""
 
-    def __init__(self, memory: Memory, layout: Layout, codes: CodeObjects, state: int) -> None:
+    def __init__(self, memory: Memory, layout: Layout, codes: CodeObjects, state: int, most_frames: int) -> None:
         self._memory, self._at, self._codes, self._state = memory, layout, codes, state
+        self._most_frames = most_frames
         self._frame = _FrameLayout(layout)
         self._grains: dict[int, int] = {}  # address: the sample in which it was used last
         self._where: dict[int, int] = {}  # address: its place in the copy
@@ -114,7 +114,7 @@ class ThreadStack:
         layout, where, grains = self._frame, self._where, self._grains
         unpack, size, start = layout.struct.unpack_from, layout.struct.size, layout.start
         found, whole = list[tuple[int, int]](), True
-        while frame and len(found) < MOST_FRAMES:
+        while frame and len(found) < self._most_frames:
             grain, last = frame & -_GRAIN, (frame + size) & -_GRAIN
             grains[grain] = grains[last] = self._count
             if grain in where and last in where:
@@ -132,7 +132,7 @@ class ThreadStack:
 
     def _may_end(self, found: list[tuple[int, int]]) -> bool:
         """Not at a generator: one that was just left has no caller any more."""
-        if not found or len(found) >= MOST_FRAMES:
+        if not found or len(found) >= self._most_frames:
             return True
         try:
             outermost = self._codes.of(found[-1][0])

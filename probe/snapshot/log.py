@@ -7,14 +7,16 @@ Stdlib only, for readers without Arrow.
 from __future__ import annotations
 
 import json
+import os
 from functools import lru_cache
 from struct import Struct
 from typing import Any
 
 from .. import streams
 from ..client import reply_schema
+from ..host.agent_memory import descriptors, read_range
 
-_RECORD = Struct(streams.LOG_RECORD)
+_RECORD, _COMMITTED = Struct(streams.LOG_RECORD), Struct("<q")
 _OF_NOTHING = (streams.LOG_EVAL, streams.LOG_EVAL_DONE, streams.LOG_COMPILATION)  # that rows of streams are about
 START = 8  # of the first record; the committed length stands before it
 
@@ -82,3 +84,15 @@ def _read(kind: int, text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return reply_schema.fitting(value, kind) if isinstance(value, dict) else None
+
+
+def stored_log(pid: int) -> Log | None:
+    """The log of the agent in this process; None without an agent."""
+    log = Log()
+    try:
+        with open(descriptors(pid)["log"], "rb", buffering=0) as file:
+            (committed,) = _COMMITTED.unpack(os.pread(file.fileno(), 8, 0))
+            log.feed(read_range(file.fileno(), log.end, committed))
+    except (OSError, KeyError):
+        return None
+    return log

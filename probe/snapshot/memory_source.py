@@ -23,8 +23,10 @@ from ..host import agent_memory
 from ..host.agent_memory import descriptors, filled, read_range
 from ..host.facts import Facts
 from ..streams import CHUNK_ROWS, STEPS
-from .log import Log
+from .live_stacks import stacks_of
+from .log import stored_log
 from .source import Rank, Source
+from .stacks import Thread
 
 _SLOT = Struct("<q")
 _WRITING = 64  # rows that may be in progress at a time, one per thread
@@ -44,12 +46,10 @@ class MemorySource(Source):
         if facts is None:
             return []
         try:
-            log = Log()
-            with open(descriptors(self._pid)["log"], "rb", buffering=0) as file:
-                (committed,) = _SLOT.unpack(os.pread(file.fileno(), 8, 0))
-                log.feed(read_range(file.fileno(), log.end, committed))
             steps = self._table(STEPS, facts)
-        except (OSError, KeyError):
+        except OSError:
+            return []
+        if (log := stored_log(self._pid)) is None:
             return []
         # the readings in the header may be old: the target may stand still, the clocks do not
         facts = facts._replace(monotonic_ns=time.monotonic_ns(), wall_ns=time.time_ns())
@@ -68,6 +68,10 @@ class MemorySource(Source):
         except OSError:
             rank.leave(SilentError(f"Rank {rank.rank} (pid {rank.pid}) ended."))
             return {}
+
+    def stacks(self, ranks: Sequence[Rank]) -> Mapping[Rank, list[Thread]]:
+        found = {rank: stacks_of(rank.pid) for rank in ranks}
+        return {rank: threads for rank, threads in found.items() if threads is not None}
 
     def _table(self, stream: str, facts: Facts) -> Ints:
         if stream not in self._tables:

@@ -17,6 +17,7 @@ from ..errors import ProbeError
 from ..streams import PACKING_NS, STEPS, WRITTEN
 from .rows import Rows
 from .source import Rank, RankLeft, SilentRank, Source
+from .stacks import Thread
 
 
 class Snapshot:
@@ -93,6 +94,13 @@ class Snapshot:
                 answers |= source.ask(kind, ranks)
             self._answers[kind] = answers
         return {rank: answer for rank, answer in self._answers[kind].items() if not rank.left}
+
+    def stacks(self) -> dict[Rank, list[Thread]]:
+        """Where the threads of each rank stand now, also of those that are only read."""
+        found: dict[Rank, list[Thread]] = {}
+        for source, ranks in _by_source(self.ranks):
+            found |= source.stacks(ranks)
+        return {rank: threads for rank, threads in found.items() if not rank.left}
 
     def leave(self, rank: Rank, error: ProbeError) -> None:
         """This rank does not answer any more; nothing of it is seen from here on."""

@@ -17,6 +17,7 @@ from ..errors import ProbeError
 from ..host.facts import Facts
 from .log import Log
 from .rows import Rows
+from .stacks import Thread
 from .timeline import AllRanks, Timeline
 
 Tables = Mapping["Rank", Ints]  # rank -> complete rows of one stream by number, shape (rows, slots)
@@ -44,6 +45,10 @@ class Source(Protocol):
 
     def ask(self, kind: str, ranks: Sequence[Rank]) -> Mapping[Rank, Any]:
         """What the agents of these ranks answer to a request without fields; {} where none can be asked."""
+        return {}
+
+    def stacks(self, ranks: Sequence[Rank]) -> Mapping[Rank, list[Thread]]:
+        """Where the threads of these ranks stand now; without those of which that cannot be found out."""
         return {}
 
 

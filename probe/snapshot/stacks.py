@@ -1,12 +1,12 @@
 """Python stacks of a job's threads, and which ranks have the same ones.
 
-Called by the verbs stack and hang and by python.stack, with what the agents sent.  Invariant: pure; threads are folded
-into one only if their names and all frames are equal.
+Used by live_stacks and the verbs stack and hang.  Invariant: pure; threads are folded into one only if their names and
+all frames are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ class Frame:
 @dataclass(frozen=True)
 class Thread:
     """One thread of one process.  frames: innermost first; cut: how many outer frames were left out; is_training: it
-    ended the last step or, before the first one, called a module last."""
+    ended the last step or, before the first one, called a module last; holds_gil: None where nobody could see that."""
 
     ident: int
     native_id: int | None
@@ -35,6 +35,7 @@ class Thread:
     frames: tuple[Frame, ...]
     cut: int = 0
     is_training: bool = False
+    holds_gil: bool | None = None
 
     @property
     def is_compiling(self) -> bool:
@@ -61,7 +62,12 @@ def threads_of(told: Mapping[str, Any]) -> list[Thread]:
         frames = tuple(Frame(*frame) for frame in each["frames"])
         who = each["ident"], each["native_id"], each["name"], each["is_main"]
         found.append(Thread(*who, frames, each["cut"], each["ident"] == told.get("training")))
-    return sorted(found, key=lambda thread: (not thread.is_main, thread.name or "~", thread.ident))
+    return in_order(found)
+
+
+def in_order(threads: Iterable[Thread]) -> list[Thread]:
+    """The main thread first."""
+    return sorted(threads, key=lambda thread: (not thread.is_main, thread.name or "~", thread.ident))
 
 
 def training_thread(threads: Sequence[Thread]) -> Thread | None:

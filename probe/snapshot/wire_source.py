@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
 from ..errors import ProbeError, SilentError
+from .live_stacks import live_stacks
 from .log import Log
 from .memory_source import MemorySource
 from .scans import AgentRank, FetchAccount, Scans
 from .source import Rank, SilentRank, Source, Tables
+from .stacks import Thread
 
 
 class WireSource(Source):
@@ -54,12 +56,22 @@ class WireSource(Source):
     def ask(self, kind: str, ranks: Sequence[Rank]) -> dict[Rank, Header]:
         by_link = {rank.link: rank for rank in _same_agents(ranks)}
         calls = self._client.ask(kind, time.monotonic() + self._timeout, list(by_link))
+        self._leave(by_link, calls)
+        return {by_link[call.link]: call.answer for call in calls if call.answer is not None}
+
+    def stacks(self, ranks: Sequence[Rank]) -> dict[Rank, list[Thread]]:
+        by_link = {rank.link: rank for rank in _same_agents(ranks)}
+        found, calls = live_stacks(self._client, list(by_link), time.monotonic() + self._timeout)
+        self._leave(by_link, calls)
+        return {by_link[link]: threads for link, threads in found.items()}
+
+    def _leave(self, ranks: Mapping[AgentLink, Rank], calls: Sequence[Call]) -> None:
+        """Those that have not answered."""
         for call in calls:
             if isinstance(call.error, SilentError):
-                by_link[call.link].leave(call.error)
+                ranks[call.link].leave(call.error)
             elif call.error is not None:  # an agent of another version does not know the request
                 raise call.error
-        return {by_link[call.link]: call.answer for call in calls if call.answer is not None}
 
     def _rank(self, link: AgentLink, header: Header) -> AgentRank:
         link.facts = header["facts"]

@@ -66,8 +66,10 @@ def test_a_silent_agents_rows_are_read_from_its_memory(job: Target, probe: Probe
     assert "answered 0/1 ranks in " in done.stderr and ", silent: 0; read from memory: rank 0" in done.stderr
     agents = json.loads(probe(job.pid, "query", "--format", "json", "SELECT state, step FROM probe.agents").stdout)
     assert [agent["state"] for agent in agents] == ["silent"] and agents[0]["step"] >= last
-    stack = probe(job.pid, "stack", "--timeout", "1", status=8)
-    assert f"py-spy dump --pid {job.pid}" in stack.stderr
+    stack = probe(job.pid, "stack", "--timeout", "1")
+    assert "MainThread:\n" in stack.stdout and "\n  main (witness.py:" in stack.stdout  # read from outside
+    assert stack.stderr.endswith(": its stacks were read from its memory\n")
+    assert ("probe-agent:\n  <module> (<eval>:1)" in stack.stdout) == (how == "gil")
     assert f"pid {job.pid}, threads in the kernel:\n" in stack.stdout and f"({job.pid}): " in stack.stdout
     assert ("holds the GIL" in stack.stdout) == (how == "gil")
     if snippet is not None:

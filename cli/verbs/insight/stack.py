@@ -17,9 +17,9 @@ from ...session import connected, say
 
 if TYPE_CHECKING:
     from probe.client.agent_requests import Unreached
-    from probe.snapshot.stacks import Folded
+    from probe.snapshot.stacks import Folded, Thread
 
-COLUMNS = ("rank", "thread", "native_id", "thread_name", "is_main", "depth", "function", "file", "line")
+COLUMNS = ("rank", "thread", "native_id", "thread_name", "is_main", "holds_gil", "depth", "function", "file", "line")
 
 
 @click.command("stack", cls=Verb)
@@ -30,8 +30,8 @@ def command(endpoint: str | None, timeout: float, output: Output) -> None:
     """Show the Python stacks of all ranks.
 
     Ranks at the same place share one stack; the innermost frame comes first. With --format there is a row per frame, as
-    in python.stack. For a rank that does not answer, it shows what its threads wait for in the kernel, and the command
-    that reads its Python stack from outside.
+    in python.stack. Stacks are read from outside, so a rank that holds its GIL or is stopped has one too; for such a
+    rank, it also shows what its threads wait for in the kernel.
 
     \b
     Example:
@@ -40,7 +40,7 @@ def command(endpoint: str | None, timeout: float, output: Output) -> None:
     with connected(endpoint, timeout) as connection:
         stacks = connection.stacks()
         unreached = connection.unreached
-    total = len(stacks) + len(unreached)
+    total = len(stacks.keys() | {each.rank for each in unreached})
     if output.is_default:
         from probe.snapshot.stacks import folded
 
@@ -48,18 +48,27 @@ def command(endpoint: str | None, timeout: float, output: Output) -> None:
             click.echo(line)
     else:
         rows = [
-            (rank, each.ident, each.native_id, each.name, each.is_main, depth, frame.function, frame.file, frame.line)
+            (rank, *_identity(each), depth, frame.function, frame.file, frame.line)
             for rank, threads in stacks.items()
             for each in threads
             for depth, frame in enumerate(each.frames)
         ]
         output.show(Records(COLUMNS, rows))
     for silent in unreached:
-        where = f" on {silent.host}" * bool(silent.host)
-        look = f": its stack from outside: py-spy dump --pid {silent.pid}{where}" * bool(silent.pid)
-        say(f"{silent.why.rstrip('.')}{look}")
-    if unreached:
-        raise SilentError(f"{len(unreached)} of {total} ranks did not answer.")
+        say(f"{silent.why.rstrip('.')}{_how_else(silent, silent.rank in stacks)}")
+    if lacking := [each for each in unreached if each.rank not in stacks]:
+        raise SilentError(f"{len(lacking)} of {total} ranks did not answer.")
+
+
+def _identity(thread: Thread) -> tuple[int, int | None, str | None, bool, bool | None]:
+    return thread.ident, thread.native_id, thread.name, thread.is_main, thread.holds_gil
+
+
+def _how_else(silent: Unreached, is_read: bool) -> str:
+    if is_read:
+        return ": its stacks were read from its memory"
+    where = f" on {silent.host}" * bool(silent.host)
+    return f": its stack from outside: py-spy dump --pid {silent.pid}{where}" * bool(silent.pid)
 
 
 def _lines(found: Sequence[Folded], several: bool) -> Iterator[str]:

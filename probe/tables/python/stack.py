@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ... import protocol as wire
 from ...arrays.arrow import columns_of
 from ...schema import Column, Columns
 from ...snapshot.snapshot import Snapshot
@@ -16,14 +15,7 @@ if TYPE_CHECKING:
 
 
 def derive(job: Snapshot) -> Columns:
-    from ...snapshot.stacks import threads_of
-
-    rows = [
-        row
-        for rank, answer in job.ask(wire.STACKS).items()
-        for thread in threads_of(answer)
-        for row in _of_thread(rank, thread)
-    ]
+    rows = [row for rank, threads in job.stacks().items() for thread in threads for row in _of_thread(rank, thread)]
     return columns_of(TABLE.columns, rows)
 
 
@@ -34,6 +26,7 @@ def _of_thread(rank: Rank, thread: Thread) -> list[dict[str, Any]]:
         "native_id": thread.native_id,
         "thread_name": thread.name,
         "is_main": thread.is_main,
+        "holds_gil": thread.holds_gil,
     }
     return [
         shared | {"depth": depth, "function": frame.function, "file": frame.file, "line": frame.line}
@@ -43,16 +36,19 @@ def _of_thread(rank: Rank, thread: Thread) -> list[dict[str, Any]]:
 
 TABLE = Table(
     name="python.stack",
-    doc="One row per Python frame of every thread, at the moment of the query, without the agent's own thread.  The "
-    "agent needs the GIL to look, so a thread is seen only where it lets go of that: polled, this is no profile.  "
-    "`probe ENDPOINT stack` shows the same, folded.",
+    doc="One row per Python frame of every thread, at the moment of the query, without the agent's own thread.  Stacks "
+    "of ranks on this host are read from outside, so also those of a rank that is stopped or does not answer.  On "
+    "another host the agent looks: it needs the GIL, so it sees a thread only where that lets go of it.  `probe "
+    "ENDPOINT stack` shows the same, folded.",
     columns=(
         *IDENTITY,
-        Column("thread", "BIGINT", "", "The thread's identifier in Python.", "sys._current_frames"),
+        Column("thread", "BIGINT", "", "The thread's identifier in Python.", "interpreter"),
         Column("native_id", "BIGINT", "", "The kernel's id of the thread.", "threading",
                "Python did not start the thread.", "thread of python.torch_trace"),
         Column("thread_name", "VARCHAR", "", "Name of the thread.", "threading", "Python did not start the thread."),
         Column("is_main", "BOOLEAN", "", "Whether it is the main thread.", "threading"),
+        Column("holds_gil", "BOOLEAN", "", "Whether it held the GIL.", "the interpreter's state",
+               "The rank is on another host, or it is not known where this interpreter keeps that."),
         Column("depth", "INTEGER", "", "0 is the innermost frame; at most 200 frames per thread.", "frames"),
         Column("function", "VARCHAR", "", "Qualified name of the function (before Python 3.11 its name).", "code"),
         Column("file", "VARCHAR", "", "Source file of the function.", "code"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from probe.agent.inspect.frames import stacks
+from probe.agent.inspect.frames import named, stacks
 from probe.snapshot.stacks import Frame, Thread, folded, short, threads_of
 
 
@@ -60,7 +61,7 @@ def test_a_path_is_shortened_to_its_meaningful_part() -> None:
 ALONE = """
 import sys, time, _thread, os
 sys.path[:0] = {path!r}
-from probe.agent.inspect.frames import stacks
+from probe.agent.inspect.frames import named, stacks
 if {gone}:
     sys.modules.pop("threading", None)
 found = []
@@ -78,3 +79,15 @@ def test_the_one_thread_of_a_program_is_its_main_thread(gone: bool) -> None:
     code = ALONE.format(path=sys.path, gone=gone)
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (told.stdout, told.stderr) == ("True MainThread True\n", "")
+
+
+def test_in_a_forked_child_the_main_thread_has_the_id_of_the_process() -> None:
+    """threading still has that of the parent's thread."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        main = threading.main_thread()
+        os.write(writer, b"right" if named(main, True)["native_id"] == threading.get_native_id() else b"wrong")
+        os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 9) == b"right" and os.waitpid(child, 0)[1] == 0
+    os.close(reader)

@@ -1,0 +1,83 @@
+"""Stacks of this very process, read as those of another one, against what Python says of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probe.agent.inspect.frames import stacks
+from probe.agent.inspect.interpreter_layout import Layout, interpreter_layout
+from probe.host.facts_shape import LAYOUT
+from probe.profile.moment import threads_now
+from probe.shapes import Whole, compiled
+
+
+@pytest.fixture(scope="module")
+def layout() -> Layout:
+    return interpreter_layout()
+
+
+def deeper(depth: int, then: threading.Event, ready: threading.Event) -> None:
+    if depth:
+        deeper(depth - 1, then, ready)
+    else:
+        ready.set()
+        then.wait(60)
+
+
+@pytest.fixture
+def waiting() -> Iterator[threading.Thread]:
+    """Deeper than what is kept of a stack."""
+    then, ready = threading.Event(), threading.Event()
+    thread = threading.Thread(target=deeper, args=(600, then, ready))
+    thread.start()
+    ready.wait()
+    yield thread
+    then.set()
+    thread.join()
+
+
+def test_what_is_read_is_what_python_says(layout: Layout, waiting: threading.Thread) -> None:
+    found = threads_now(os.getpid(), layout)
+    assert found is not None
+    seen = {each.ident: each for each in found}
+    said = {each["ident"]: each for each in stacks()}
+    assert said.keys() | {threading.get_ident()} == seen.keys()
+    (whole,) = (each for each in said.values() if each["ident"] == waiting.ident)
+    frames = [[frame.file, frame.line, frame.function] for frame in seen[whole["ident"]].frames]
+    assert whole["cut"] > 400 and len(frames) == len(whole["frames"]) + whole["cut"]
+    assert frames[:200] == whole["frames"]
+    assert not seen[whole["ident"]].is_agents
+
+
+def test_the_layout_has_the_shape_in_which_readers_take_it(layout: Layout) -> None:
+    assert compiled(LAYOUT)(layout, "layout") == "" and layout.keys() == LAYOUT.keys()
+
+
+def _numbers(shape: Any) -> st.SearchStrategy[int | None]:
+    whole = next(each for each in (shape if isinstance(shape, tuple) else (shape,)) if isinstance(each, Whole))
+    number = st.integers(whole.least, min(whole.most, 1 << 12)) | st.integers(whole.least, whole.most)
+    return number | st.none() if isinstance(shape, tuple) else number
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fixed_dictionaries({name: _numbers(shape) for name, shape in LAYOUT.items()}), st.data())
+def test_a_layout_that_makes_no_sense_gives_no_stacks_and_no_error(said: Layout, data: st.DataObject) -> None:
+    true = _true_layout()
+    kept = data.draw(st.sets(st.sampled_from(sorted(true))))
+    threads_now(os.getpid(), said | {name: true[name] for name in kept})
+
+
+def _true_layout() -> Layout:
+    if not _TRUE:
+        _TRUE.update(interpreter_layout())
+    return _TRUE
+
+
+_TRUE: Layout = {}
