@@ -43,15 +43,15 @@ def interpreter_layout() -> Layout:
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise Unknown("a build without the GIL keeps its frames differently")
     last: Layout | None = None
-    error = Unknown("no two attempts agree")
+    why = "no two attempts agree"
     for _ in range(_TRIES):
         try:
             before, last = last, _search()
             if last == before:
                 return {**last, "gil": _gil(last["interp"])}
         except Unknown as failed:  # a thread began or ended meanwhile, or bytes that nobody wrote look like a value
-            error = failed
-    raise error
+            why = str(failed)  # not the error itself: with its traceback it would be a reference cycle
+    raise Unknown(why)
 
 
 def _search() -> Layout:

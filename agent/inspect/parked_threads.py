@@ -109,10 +109,13 @@ class ParkedThreads:
 
 
 def api_function(name: str) -> Any:
-    """A function object of our own: attributes of ctypes.pythonapi are shared with the job."""
+    """A function object of our own, for attributes of ctypes.pythonapi are shared with the job.
+
+    By its address, for what ctypes.pythonapi gives by name refers to itself: a cycle for the garbage collector.
+    """
     import ctypes
 
-    function = ctypes.pythonapi[name]
+    function: Any = ctypes.pythonapi._FuncPtr(ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)))
     function.restype = ctypes.c_void_p
     return function
 
