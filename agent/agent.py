@@ -61,7 +61,7 @@ class Agent:
         self.steps.rss_bytes = self.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
-        self.profiles = Profiles(self.server, self.streams, self.log, lambda: self.steps.count)
+        self.profiles = Profiles(self.server, self.streams, self.log, self.steps)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
         self.taps: TorchTaps | None = None
         self.why_no_taps, self.leaving = NO_TORCH, False

@@ -7,13 +7,13 @@ as it comes: rows of a bounded number.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from ... import protocol as wire
 from ...streams import PROFILE_NODES, PROFILE_SAMPLES, STREAMS
 from ..inspect.interpreter_layout import Layout, Unknown, interpreter_layout
+from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .connections import Connection
@@ -26,11 +26,11 @@ _MOST_SEARCHES = 5
 
 
 class Profiles:
-    """begin() for a new profile, deposit() while it runs.  count: boundaries since the attach; layout: where frames
-    lie, None until it is known."""
+    """begin() for a new profile, deposit() while it runs.  layout: where frames lie, None until it is
+    known."""
 
-    def __init__(self, server: Server, streams: dict[str, Stream], log: Log, count: Callable[[], int]) -> None:
-        self._server, self._streams, self._log, self._count = server, streams, log, count
+    def __init__(self, server: Server, streams: dict[str, Stream], log: Log, steps: Steps) -> None:
+        self._server, self._streams, self._log, self._steps = server, streams, log, steps
         self.layout: Layout | None = None
         self._searches = 0
         self._by: Connection | None = None
@@ -58,7 +58,7 @@ class Profiles:
                 self._streams[name] = Stream(name, STREAMS[name], retained)
         self._by, self._by_name = key[0], str(request.get("by", ""))[:_BY_CHARACTERS]
         following = {name: self._streams[name].position() + 1 for name in _RETENTION_BYTES}
-        self._server.reply(key, wire.PROFILING, layout=self.layout, next=following, count=self._count())
+        self._server.reply(key, wire.PROFILING, layout=self.layout, next=following, count=self._steps.count)
 
     def deposit(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if self._by is not key[0]:
@@ -70,4 +70,4 @@ class Profiles:
         for name, rows in parts.items():
             if rows:
                 self._streams[name].extend(rows)
-        self._server.reply(key, wire.STORED, ids=ids, count=self._count())
+        self._server.reply(key, wire.STORED, ids=ids, count=self._steps.count)
