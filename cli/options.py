@@ -46,6 +46,14 @@ def size(ctx: click.Context, param: click.Parameter, value: str) -> float:
     return float(match[1]) * 1000.0 ** " kmgt".index(match[2].lower() or " ")
 
 
+def step_range(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Callback of an option: the first and the last step of `100..200`."""
+    match = re.fullmatch(r"(\d+)\.\.(\d+)", value or "0..0")
+    if match is None:
+        raise click.BadParameter(f"{value!r} is not a range of steps such as 100..200.", ctx, param)
+    return (int(match[1]), int(match[2])) if value else None
+
+
 class Verb(click.Command):
     """A verb whose usage line shows the endpoint first, as users write it."""
 

@@ -223,6 +223,7 @@ class SilentError(ProbeError):
         "gone": "The target ended during the request.",
         "server-restarted": "The server beside the job ended during the request, and has started again.",
         "few-steps": "Too few steps have been recorded so far for the request.",
+        "no-profile": "No profile has been taken of what was asked for.",
     }
 
 
