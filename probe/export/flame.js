@@ -58,7 +58,7 @@ function family(parent) {
 function childrenOf(node) {
   const {first, all, sorted} = tree.family, children = all.subarray(first[node], first[node + 1]);
   const {total} = tree.times[view.side];
-  if (!sorted[node]) children.sort((one, other) => total[other] - total[one]);
+  if (!sorted[node] && (node || view.ranks !== "each" || !ranks.length)) children.sort((one, other) => total[other] - total[one]);
   sorted[node] = 1;
   return children;
 }
@@ -96,13 +96,16 @@ function difference(node) {
 
 const percent = share => `${(100 * share).toFixed(share < 0.0995 ? 2 : 1)} %`;
 const signed = text => text.startsWith("-") ? text.replace("-", "−") : `+${text}`;
-const time = s => Math.abs(s) >= 1 ? `${s.toFixed(2)} s` : Math.abs(s) >= 1e-3 ? `${(s * 1e3).toFixed(1)} ms` : `${(s * 1e6).toFixed(0)} µs`;
+function time(s) {
+  const size = Math.abs(s);
+  return size >= 1 || !size ? `${s.toFixed(2)} s` : size >= 1e-3 ? `${(s * 1e3).toFixed(1)} ms` : `${(s * 1e6).toFixed(0)} µs`;
+}
 
 function figures(node) {
   const {own, total, samples} = tree.times[0], all = total[view.root], share = s => percent(all && s / all);
-  let text = `${time(total[node])}, ${share(total[node])}; itself ${time(own[node])}, ${share(own[node])}`;
-  if (now.counted) text += `; ${samples[node].toLocaleString("en")} samples`;
-  if (perStep && !before) text += `; ${time(total[node] / unit(0, node))} per step`;
+  let text = `total ${time(total[node])} (${share(total[node])}), self ${time(own[node])} (${share(own[node])})`;
+  if (now.counted) text += `, ${samples[node].toLocaleString("en")} samples`;
+  if (perStep && !before) text += `, ${time(total[node] / unit(0, node))} per step`;
   return text;
 }
 
@@ -139,11 +142,13 @@ function layOut() {
   draw();
 }
 
-function hue(name) {  // a package, or a file of the job's own, has one colour
-  const from = name.indexOf(" ("), home = from < 0 ? "" : name.slice(from + 2).split("/")[0];
-  let hash = 7;
-  for (const letter of home) hash = (hash * 31 + letter.charCodeAt(0)) % 997;
-  return from < 0 ? "#b9c0cc" : `hsl(${hash % 24 * 15} 70% 76%)`;
+/** A package has one of the cold colours, a file that is in none, as the job's own are, one of the warm ones. */
+function hue(name) {
+  const [, file = ""] = name.split(" ("), [home] = file.split("/");
+  let hash = 0;
+  for (const letter of home) hash = (hash * 31 + letter.charCodeAt(0)) % 65521;
+  if (!file || file.startsWith("<")) return "#c3c9d4";
+  return home === file ? `hsl(${20 + hash % 5 * 7} 85% 76%)` : `hsl(${100 + hash % 13 * 15} 45% 78%)`;
 }
 
 function colour(node) {
@@ -226,15 +231,17 @@ function options(id, choices, change) {
 
 document.title = file.title;
 document.querySelector("h1").textContent = file.title;
-at("about").textContent = file.about;
-options("ranks", ranks.length ? [["each", "side by side"], ["together", "together"], ...ranks.map(rank => [rank, `rank ${rank}`])] : [],
-  value => { view.ranks = value; });
+at("about").textContent = file.about.join("\n");
+options("ranks", ranks.length ? [["each", "side by side"], ["together", "together"], ...ranks.map(rank => [rank, `rank ${rank}`])]
+  : [], value => { view.ranks = value; });
 options("phase", phases.length < 2 ? [] : [[-1, "all"], ...phases.map((name, place) => [place, name ?? "not known"])],
   value => { view.phase = Number(value); });
 options("side", before ? [[0, "this profile"], [1, before.name]] : [], value => { view.side = Number(value); });
 if (before && ranks.length) at("ranks").value = view.ranks = "together";
 if (before) {
-  for (const [shade, text] of [["hsl(216 90% 62%)", "less"], ["hsl(8 90% 62%)", `more than in ${before.name}`], ["#c6cad2", "as much, or chance"]])
+  const unit = perStep ? "time per step" : "share of the time", shades = [["hsl(216 90% 62%)", `less ${unit}`],
+    ["hsl(8 90% 62%)", `more than in ${before.name}`], ["#c6cad2", before.counted ? "as much, or chance" : "as much"]];
+  for (const [shade, text] of shades)
     at("legend").append(Object.assign(document.createElement("i"), {style: `background: ${shade}`}), text);
   at("legend").hidden = false;
 }

@@ -99,7 +99,7 @@ def flame(sides: Sequence[ProfileRows], most_nodes: int = MOST_NODES) -> Flame:
     tree = _Tree()
     node = np.zeros(len(rows), np.int64)
     if ranks[1:]:
-        node = tree.below(node, *_coded(pc.binary_join_element_wise("rank", rows["rank"].cast(pa.string()), " ")))
+        node = tree.below(node, np.searchsorted(ranks, rows["rank"].to_numpy()), [f"rank {rank}" for rank in ranks])
     if has_threads := any(each.has_threads for each in sides):
         node = tree.below(node, *_coded(rows["thread"]))
     node = tree.stacks_below(node, rows["stack"].combine_chunks())

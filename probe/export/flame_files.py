@@ -36,16 +36,15 @@ def text_of(file: str, taken: ProfileRows, job: str, before: ProfileRows | None 
     sides = [Side("this profile", f"{made}: {about(taken)}", taken)]
     if before is not None:
         sides.append(Side(Path(against).name, f"{Path(against).name}: {about(before)}", before))
-    return page(f"{job}, against {sides[1].name}" if before else job, sides)
+    return page(" against ".join([f"Profile of {job}", *(side.name for side in sides[1:])]), sides)
 
 
 def about(taken: ProfileRows) -> str:
-    """`ranks 0-1, 143 stacks, 40.0 s in 257.3 steps; 0.1 % of the time has no stack`."""
-    steps = sum(taken.steps.values())
-    within = f" in {steps:,.1f} steps" if steps else ""
-    lost = f"; {100 * taken.without_stack:.1f} % of the time has no stack" if taken.without_stack else ""
-    stacks = len({tuple(stack) for stack in taken.rows["stack"].to_pylist() if stack})
-    return f"{title(taken.ranks)}, {stacks:,} stacks, {taken.seconds:,.1f} s{within}{lost}"
+    """`ranks 0-1, 143 stacks, 40.0 s in 257.3 steps of each; 0.1 % of the time has no stack`."""
+    text = f"{title(taken.ranks)}, {taken.stacks:,} stacks, {taken.seconds:,.1f} s"
+    if taken.steps:
+        text += f" in {sum(taken.steps.values()) / len(taken.steps):,.1f} steps" + " of each" * bool(taken.ranks[1:])
+    return text + f"; {100 * taken.without_stack:.1f} % of the time has no stack" * bool(taken.without_stack)
 
 
 def read(file: str) -> ProfileRows:

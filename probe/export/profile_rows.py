@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -67,6 +68,13 @@ class ProfileRows:
     @property
     def has_phases(self) -> bool:
         return bool(self.rows["phase"].null_count < len(self.rows))
+
+    @property
+    def stacks(self) -> int:
+        """How many different ones there are."""
+        known = self.rows["stack"].combine_chunks().drop_null()
+        frames = known.flatten().dictionary_encode().indices.to_numpy()
+        return len({frames[begin:end].tobytes() for begin, end in pairwise(known.offsets.to_pylist())})
 
     @property
     def seconds(self) -> float:

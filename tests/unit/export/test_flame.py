@@ -138,7 +138,7 @@ def test_a_page_loads_nothing_and_no_name_in_it_becomes_a_part_of_the_page() -> 
     policy = next(attrs for tag, attrs, _ in nasty if attrs.get("http-equiv") == "Content-Security-Policy")
     assert str(policy["content"]).startswith("default-src 'none';")
     (data,) = (json.loads("".join(text)) for _, attrs, text in nasty if attrs.get("type") == "application/json")
-    assert (data["title"], data["phases"], data["frames"][1]) == (NASTY, [NASTY], f"{NASTY} (a.py)")
+    assert (data["title"], data["phases"], data["frames"][1]) == (f"Profile of {NASTY}", [NASTY], f"{NASTY} (a.py)")
     programs = ["".join(text) for tag, attrs, text in nasty if tag == "script" and not attrs]
     assert len(programs) == 1 and "{{" not in programs[0] and "http" not in programs[0]
 
@@ -151,7 +151,11 @@ def test_a_difference_has_both_profiles_and_phases_only_if_both_tell_them(tmp_pa
         file.write_text(flame_files.text_of(file.name, before, "4242"), encoding="utf-8")
         page = flame_files.text_of("x.html", now, "4243", flame_files.read(str(file)), str(file))
         data = json.loads(page.partition('id="profile">')[2].partition("</script>")[0])
-        assert data["phases"] == phases and data["ranks"] == [0, 1] and data["title"] == f"4243, against {file.name}"
+        assert (
+            data["phases"] == phases
+            and data["ranks"] == [0, 1]
+            and data["title"] == f"Profile of 4243 against {file.name}"
+        )
         assert [(side["seconds"], side["steps"]) for side in data["sides"]] == [
             ([3.0], {"0": 10.0}),
             ([1.0], {"1": 5.0}),

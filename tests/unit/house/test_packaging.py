@@ -17,9 +17,9 @@ BUILD = "import setuptools.build_meta as build, sys; print(getattr(build, 'build
 
 
 def sources() -> set[str]:
-    """The path that each of our modules, and the marker of a typed package, has in the wheel."""
+    """The path that each of our modules, the marker of a typed package and what a page is made of have in the wheel."""
     folders = {"probe": "probe", "agent": "probe/agent", "cli": "probe/cli"}
-    return {"probe/py.typed"} | {
+    return {"probe/py.typed", "probe/export/flame.html", "probe/export/flame.js"} | {
         f"{place}/{path.relative_to(ROOT / folder)}"
         for folder, place in folders.items()
         for path in (ROOT / folder).rglob("*.py")
