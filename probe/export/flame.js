@@ -4,9 +4,9 @@
 const ROW = 20, NARROW = 0.7, FONT = "12px ui-monospace, Menlo, Consolas, monospace";
 const at = id => document.getElementById(id);
 const file = JSON.parse(at("profile").textContent);
-const {frames, phases, sides} = file, [now, before] = sides, ranks = file.ranks.length > 1 ? file.ranks : [];
+const {frames, phases, sides} = file, [, before] = sides, ranks = file.ranks.length > 1 ? file.ranks : [];
 const main = document.querySelector("main"), canvas = document.querySelector("canvas");
-const view = {ranks: "each", phase: -1, side: 0, root: 0, zoom: 0, query: ""};
+const view = {ranks: "each", phase: -1, side: 0, root: 0, zoom: null, query: ""};
 let tree, drawn, hits;  // of what is chosen: the calls with their times, the boxes of each row, the frames searched for
 
 // ---- the tree: nodes, each after its parent.  place: where the nodes of the file are in it; top: whose child of the
@@ -69,7 +69,8 @@ function choose() {
   base.all ??= sides.map(cells => weigh(cells, base, -1).total);  // of all phases
   tree = {...base, family: family(base.parent), times: sides.map(cells => weigh(cells, base, view.phase))};
   const isChosen = (parent, node) => node && !parent && called(node) === `rank ${view.ranks}`;
-  view.zoom = view.root = Math.max(0, tree.parent.findIndex(isChosen));
+  view.root = Math.max(0, tree.parent.findIndex(isChosen));
+  view.zoom ??= view.root;
   search();
 }
 
@@ -90,7 +91,7 @@ function unit(side, node) {
 function difference(node) {
   const [is, was] = [0, 1].map(side => tree.times[side].total[node] / unit(side, node));
   const error = Math.hypot(...[is, was].map((value, side) =>
-    value && sides[side].counted ? value / Math.sqrt(tree.times[side].samples[node]) : 0));
+    value ? value / Math.sqrt(tree.times[side].samples[node]) : 0));
   return {is, was, more: is - was, chance: Math.abs(is - was) < 2 * error};
 }
 
@@ -102,11 +103,10 @@ function time(s) {
 }
 
 function figures(node) {
-  const {own, total, samples} = tree.times[0], all = total[view.root], share = s => percent(all && s / all);
-  let text = `total ${time(total[node])} (${share(total[node])}), self ${time(own[node])} (${share(own[node])})`;
-  if (now.counted) text += `, ${samples[node].toLocaleString("en")} samples`;
-  if (perStep && !before) text += `, ${time(total[node] / unit(0, node))} per step`;
-  return text;
+  const {own, total, samples} = tree.times[view.side], all = total[view.root], share = s => percent(all && s / all);
+  return `total ${time(total[node])} (${share(total[node])}), self ${time(own[node])} (${share(own[node])}), ` +
+    `${samples[node].toLocaleString("en")} samples` +
+    (perStep && !before ? `, ${time(total[node] / unit(0, node))} per step` : "");
 }
 
 function compared(node) {
@@ -190,7 +190,7 @@ function drawBox({pen, letter, text}, box, y) {
 // ---- what the user does
 
 function search() {
-  const query = view.query.toLowerCase(), inside = new Uint8Array(tree.parent.length), {total} = tree.times[0];
+  const query = view.query.toLowerCase(), inside = new Uint8Array(tree.parent.length), {total} = tree.times[view.side];
   hits = frames.map(name => query !== "" && name.toLowerCase().includes(query));
   let seconds = 0;
   for (let node = 1; node < inside.length; node++) {
@@ -233,14 +233,14 @@ document.title = file.title;
 document.querySelector("h1").textContent = file.title;
 at("about").textContent = file.about.join("\n");
 options("ranks", ranks.length ? [["each", "side by side"], ["together", "together"], ...ranks.map(rank => [rank, `rank ${rank}`])]
-  : [], value => { view.ranks = value; });
+  : [], value => { view.ranks = value; view.zoom = null; });
 options("phase", phases.length < 2 ? [] : [[-1, "all"], ...phases.map((name, place) => [place, name ?? "not known"])],
   value => { view.phase = Number(value); });
 options("side", before ? [[0, "this profile"], [1, before.name]] : [], value => { view.side = Number(value); });
 if (before && ranks.length) at("ranks").value = view.ranks = "together";
 if (before) {
   const unit = perStep ? "time per step" : "share of the time", shades = [["hsl(216 90% 62%)", `less ${unit}`],
-    ["hsl(8 90% 62%)", `more than in ${before.name}`], ["#c6cad2", before.counted ? "as much, or chance" : "as much"]];
+    ["hsl(8 90% 62%)", `more than in ${before.name}`], ["#c6cad2", "as much, or chance"]];
   for (const [shade, text] of shades)
     at("legend").append(Object.assign(document.createElement("i"), {style: `background: ${shade}`}), text);
   at("legend").hidden = false;

@@ -47,7 +47,7 @@ def page(title: str, sides: Sequence[Side]) -> str:
 
 def _side(side: Side, cells: Cells) -> dict[str, Any]:
     return {
-        "name": side.name, "ranks": side.profile.ranks, "steps": side.profile.steps, "counted": side.profile.counted,
+        "name": side.name, "ranks": side.profile.ranks, "steps": side.profile.steps,
         "node": cells.node.tolist(), "phase": cells.phase.tolist(), "seconds": np.round(cells.seconds, 9).tolist(),
         "samples": cells.samples.tolist(),
     }  # fmt: skip
@@ -65,4 +65,4 @@ def read_page(text: str) -> ProfileRows | None:
     parents, frames = np.array(data["parent"]), np.array(data["frame"])
     ranks = data["ranks"] if data["ranks"][1:] else side["ranks"]
     shown = Flame(data["frames"], parents, frames, cells, data["phases"], ranks, data["has_threads"])
-    return ProfileRows(shown.rows(), {int(rank): steps for rank, steps in side["steps"].items()}, side["counted"])
+    return ProfileRows(shown.rows(), {int(rank): steps for rank, steps in side["steps"].items()})

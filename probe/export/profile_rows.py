@@ -51,11 +51,10 @@ _THREAD = "COALESCE(thread_name, 'threads that Python did not start')"
 @dataclass(frozen=True)
 class ProfileRows:
     """rows: of SCHEMA; thread is NULL where only main threads are wanted.  steps: how many each rank made meanwhile, if
-    that is known; counted: whether `samples` says how many samples a row stands for."""
+    that is known."""
 
     rows: Any
     steps: dict[int, float]
-    counted: bool = True
 
     @property
     def ranks(self) -> list[int]:

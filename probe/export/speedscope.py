@@ -26,14 +26,15 @@ Row = dict[str, Any]
 
 
 def speedscope(title: str, taken: ProfileRows) -> str:
-    """The text of the file.  Beside the format's own fields, a profile has `steps`: how many its rank made."""
+    """The text of the file.  Beside the format's own fields, a profile has `steps`, how many its rank made, and
+    `counts`, how many samples each weight stands for."""
     rows = sorted(flame([taken], _MOST_NODES).rows().to_pylist(), key=lambda row: -row["seconds"])
     of_threads = grouped(((row["rank"], row["thread"]), row) for row in rows)
     frames: dict[str, int] = {}
     profiles = [
         _profile(f"rank {rank}" + ("" if thread is None else f", {thread}"), of_threads[rank, thread], frames)
         | {"steps": taken.steps.get(rank)}
-        for rank, thread in sorted(of_threads, key=str)
+        for rank, thread in sorted(of_threads, key=lambda one: (one[0], one[1] or ""))
     ]
     file = {
         "$schema": _SCHEMA, "name": title, "exporter": f"{_EXPORTER} {__version__}",
@@ -47,7 +48,7 @@ def _profile(name: str, rows: list[Row], frames: dict[str, int]) -> dict[str, An
     return {
         "type": "sampled", "name": name, "unit": "seconds", "startValue": 0, "endValue": sum(weights),
         "samples": [[frames.setdefault(each, len(frames)) for each in row["stack"] or [NO_STACK]] for row in rows],
-        "weights": weights,
+        "weights": weights, "counts": [row["samples"] for row in rows],
     }  # fmt: skip
 
 
@@ -73,8 +74,8 @@ def read_speedscope(text: str) -> ProfileRows | None:
         if match is None:
             raise ValueError("a profile of no rank")
         rank, steps[int(match[1])] = int(match[1]), profile["steps"]
-        for sample, seconds in zip(profile["samples"], profile["weights"], strict=True):
+        for sample, seconds, count in zip(profile["samples"], profile["weights"], profile["counts"], strict=True):
             stack = [names[frame] for frame in sample]
             known = None if stack == [NO_STACK] else stack
-            rows.append({"rank": rank, "thread": match[2], "stack": known, "seconds": seconds, "samples": 0})
-    return ProfileRows(pa.Table.from_pylist(rows, SCHEMA), {rank: each for rank, each in steps.items() if each}, False)
+            rows.append({"rank": rank, "thread": match[2], "stack": known, "seconds": seconds, "samples": count})
+    return ProfileRows(pa.Table.from_pylist(rows, SCHEMA), {rank: each for rank, each in steps.items() if each})
