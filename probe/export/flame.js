@@ -6,7 +6,8 @@ const at = id => document.getElementById(id);
 const file = JSON.parse(at("profile").textContent);
 const {frames, phases, sides} = file, [, before] = sides, ranks = file.ranks.length > 1 ? file.ranks : [];
 const main = document.querySelector("main"), canvas = document.querySelector("canvas");
-const view = {ranks: "each", phase: -1, side: 0, root: 0, zoom: null, query: ""};
+const perStep = sides.every(cells => cells.ranks.every(rank => cells.steps[rank]));  // whether steps are known
+const view = {ranks: "each", phase: -1, side: 0, by: perStep ? "step" : "share", root: 0, zoom: null, query: ""};
 let tree, drawn, hits;  // of what is chosen: the calls with their times, the boxes of each row, the frames searched for
 
 // ---- the tree: nodes, each after its parent.  place: where the nodes of the file are in it; top: whose child of the
@@ -74,16 +75,15 @@ function choose() {
   search();
 }
 
-// ---- figures.  A difference is one of seconds per step; if the steps of a side are not known, one of shares of the
-// time.  What two standard errors of so many samples explain is no difference.
+// ---- figures.  A difference is one of seconds per step, or of shares of the time: if the steps of a side are not known,
+// or if all of a job has become slower.  What two standard errors of so many samples explain is no difference.
 
-const perStep = sides.every(cells => cells.ranks.every(rank => cells.steps[rank]));
 const called = node => node ? frames[tree.frame[node]] : "all";
 
-/** What a node's seconds are divided by: the steps, or the seconds, of its rank or of all. */
+/** What a node's seconds are divided by to compare them: the steps, or the seconds, of its rank or of all. */
 function unit(side, node) {
   const top = tree.top[node], rank = ranks.length && top ? called(top).slice(5) : null;
-  if (!perStep) return tree.all[side][rank === null ? 0 : top];
+  if (view.by === "share") return tree.all[side][rank === null ? 0 : top];
   const steps = sides[side].steps;
   return rank === null ? Object.values(steps).reduce((sum, each) => sum + each, 0) : steps[rank] ?? 0;
 }
@@ -99,7 +99,7 @@ const percent = share => `${(100 * share).toFixed(share < 0.0995 ? 2 : 1)} %`;
 const signed = text => text.startsWith("-") ? text.replace("-", "−") : `+${text}`;
 function time(s) {
   const size = Math.abs(s);
-  return size >= 1 || !size ? `${s.toFixed(2)} s` : size >= 1e-3 ? `${(s * 1e3).toFixed(1)} ms` : `${(s * 1e6).toFixed(0)} µs`;
+  return size >= 1 ? `${s.toFixed(2)} s` : !size ? "0 s" : size >= 1e-3 ? `${(s * 1e3).toFixed(1)} ms` : `${(s * 1e6).toFixed(0)} µs`;
 }
 
 function figures(node) {
@@ -110,11 +110,11 @@ function figures(node) {
 }
 
 function compared(node) {
-  const {is, was, more, chance} = difference(node), told = perStep ? time : percent;
+  const {is, was, more, chance} = difference(node), isTime = view.by === "step", told = isTime ? time : percent;
   if (!(is >= 0 && was >= 0)) return `This rank is not in ${is >= 0 ? before.name : "this profile"}.`;
-  const points = perStep ? signed(time(more)) : `${signed((100 * more).toFixed(2))} points`;
+  const points = isTime ? signed(time(more)) : `${signed((100 * more).toFixed(2))} points`;
   const change = was && is ? `, ${signed((100 * more / was).toFixed(0))} %` : "";
-  return `${told(is)}${perStep ? " per step" : " of the time"}, before ${told(was)}: ` +
+  return `${told(is)}${isTime ? " per step" : " of the time"}, before ${told(was)}: ` +
     (chance ? `${points}${change}, which may be chance` : `${points}${change}`);
 }
 
@@ -237,10 +237,12 @@ options("ranks", ranks.length ? [["each", "side by side"], ["together", "togethe
 options("phase", phases.length < 2 ? [] : [[-1, "all"], ...phases.map((name, place) => [place, name ?? "not known"])],
   value => { view.phase = Number(value); });
 options("side", before ? [[0, "this profile"], [1, before.name]] : [], value => { view.side = Number(value); });
+options("by", before && perStep ? [["step", "time per step"], ["share", "share of the time"]] : [],
+  value => { view.by = value; });
 if (before && ranks.length) at("ranks").value = view.ranks = "together";
 if (before) {
-  const unit = perStep ? "time per step" : "share of the time", shades = [["hsl(216 90% 62%)", `less ${unit}`],
-    ["hsl(8 90% 62%)", `more than in ${before.name}`], ["#c6cad2", "as much, or chance"]];
+  const shades = [["hsl(216 90% 62%)", "less"], ["hsl(8 90% 62%)", `more than in ${before.name}`],
+    ["#c6cad2", "as much, or chance"]];
   for (const [shade, text] of shades)
     at("legend").append(Object.assign(document.createElement("i"), {style: `background: ${shade}`}), text);
   at("legend").hidden = false;
