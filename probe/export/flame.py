@@ -102,10 +102,11 @@ def flame(sides: Sequence[ProfileRows], most_nodes: int = MOST_NODES) -> Flame:
         node = tree.below(node, np.searchsorted(ranks, rows["rank"].to_numpy()), [f"rank {rank}" for rank in ranks])
     if has_threads := any(each.has_threads for each in sides):
         node = tree.below(node, *_coded(rows["thread"]))
+    labels = tree.size
     node = tree.stacks_below(node, rows["stack"].combine_chunks())
     cells = Cells.summed(node, phase, side, *(rows[name].to_numpy() for name in ("seconds", "samples")))
     whole = Flame(tree.frames, *tree.nodes(), cells, phases, ranks, has_threads)
-    return whole if len(whole.parent) <= most_nodes else _folded(whole, most_nodes // 2)
+    return whole if tree.size <= most_nodes else _folded(whole, most_nodes // 2, labels)
 
 
 class _Tree:
@@ -115,7 +116,7 @@ class _Tree:
         self.frames: list[str] = [""]
         self._places = {"": 0}
         self._levels: list[tuple[Ints, Ints]] = [(np.array([0]), np.array([0]))]
-        self._size = 1
+        self.size = 1
 
     def nodes(self) -> tuple[Ints, Ints]:
         """Parents and frames."""
@@ -145,8 +146,8 @@ class _Tree:
         key = nodes * len(self.frames) + frames
         known = distinct(key)
         self._levels.append((known // len(self.frames), known % len(self.frames)))
-        self._size += len(known)
-        return self._size - len(known) + places(key, known)
+        self.size += len(known)
+        return self.size - len(known) + places(key, known)
 
     def _known(self, names: Sequence[str]) -> Ints:
         """The places of these frames."""
@@ -165,11 +166,15 @@ def _coded(texts: Any) -> tuple[Ints, list[Any]]:
     return coded.indices.to_numpy().astype(np.int64), coded.dictionary.to_pylist()
 
 
-def _folded(whole: Flame, most: int) -> Flame:
-    """The heaviest nodes of either side, and a child of each for what is no longer there below it."""
+def _folded(whole: Flame, most: int, labels: int) -> Flame:
+    """The heaviest nodes of either side, and a child of each for what is no longer there below it.
+
+    labels: so many nodes, the first ones, are no calls, and stay.
+    """
     weight = np.maximum(whole.totals(0), whole.totals(1))
     kept = np.zeros(len(weight), bool)
     kept[np.argsort(-weight, kind="stable")[:most]] = True  # a parent weighs as much as its child and stands before it
+    kept[:labels] = True
     above = np.where(kept, np.arange(len(kept)), whole.parent)
     while not kept[above].all():
         above = above[above]

@@ -53,7 +53,7 @@ def read(file: str) -> ProfileRows:
         found = parse(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"Cannot read {file}: {error.strerror}.") from error
-    except (ValueError, LookupError, AttributeError, TypeError) as error:
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise UsageError(f"{file} is broken: {type(error).__name__}.", _REMEDY) from error
     if found is None:
         raise UsageError(f"{file} was not written by probe flame.", _REMEDY)

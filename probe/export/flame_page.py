@@ -59,10 +59,11 @@ def read_page(text: str) -> ProfileRows | None:
     if data.get("format") != _FORMAT:
         return None
     side = data["sides"][0]
-    of_side = (np.array(side[name]) for name in ("node", "phase", "seconds", "samples"))
-    node, phase, seconds, samples = of_side
+    node, phase, seconds, samples = (np.array(side[name]) for name in ("node", "phase", "seconds", "samples"))
     cells = Cells(node, phase, node * 0, seconds, samples)
     parents, frames = np.array(data["parent"]), np.array(data["frame"])
+    if not all((parents[1:] >= 0) & (parents[1:] < np.arange(1, len(parents)))):
+        raise ValueError("a node before its parent")
     ranks = data["ranks"] if data["ranks"][1:] else side["ranks"]
     shown = Flame(data["frames"], parents, frames, cells, data["phases"], ranks, data["has_threads"])
     return ProfileRows(shown.rows(), {int(rank): steps for rank, steps in side["steps"].items()})

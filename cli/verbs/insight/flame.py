@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ from probe.errors import UsageError
 from ...options import Verb, endpoint_argument, step_range
 from ...output.formats import Output
 from ...session import connected, say
+
+if TYPE_CHECKING:
+    from probe.export.profile_rows import ProfileRows
 
 
 @click.command("flame", cls=Verb)
@@ -38,20 +42,38 @@ def command(
       probe 4242 flame --against before.html -o difference.html
       probe 4242 flame -o exp7.speedscope.json
     """
-    from probe.export.flame_files import about, read, require_format, text_of
+    from probe.export.flame_files import about, require_format, text_of
     from probe.export.profile_rows import queried
+    from probe.query.result import Result
 
     require_format(out, against is not None)
-    output, before = Output("file", out), None if against is None else read(against)
-    if against and os.path.realpath(against) == os.path.realpath(out):
-        raise UsageError(f"{out} would replace the file to compare with.", "Give another: -o FILE")
-    if before is not None and before.has_threads != all_threads:
-        which = ("main threads", "all threads")[before.has_threads]
-        raise UsageError(f"{against} has {which}.", f"Run it with{'' if before.has_threads else 'out'} --all-threads.")
+    output, before = Output("file", out), _before(against, out, all_threads)
     with connected(endpoint) as connection:
-        name = connection.endpoint
-        taken = queried(lambda sql: connection.query(sql, open_steps=True), name, steps, all_threads)
+        name, results = connection.endpoint, list[Result]()
+
+        def query(sql: str) -> Result:
+            results.append(connection.query(sql, open_steps=True))
+            return results[-1]
+
+        taken = queried(query, name, steps, all_threads)
+    for note in results[0].notes:
+        say(note.text)
     text = text_of(out, taken, name, before, against or "")
     with output.opened() as sink:
         sink.write(text.encode())
     say(f"Wrote {out}: {about(taken)}.")
+
+
+def _before(against: str | None, out: str, all_threads: bool) -> ProfileRows | None:
+    """What to compare with.  Raises UsageError."""
+    from probe.export.flame_files import read
+
+    if against is None:
+        return None
+    if os.path.realpath(against) == os.path.realpath(out):
+        raise UsageError(f"{out} would replace the file to compare with.", "Give another: -o FILE")
+    before = read(against)
+    if before.has_threads != all_threads:
+        which = "all threads" if before.has_threads else "main threads only"
+        raise UsageError(f"{against} has {which}.", f"Run it with{'' if before.has_threads else 'out'} --all-threads.")
+    return before

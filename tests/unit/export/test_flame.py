@@ -33,6 +33,9 @@ def profile(*rows: dict[str, Any], steps: dict[int, float] | None = None) -> Pro
     return ProfileRows(pa.Table.from_pylist(filled, SCHEMA), steps or {})
 
 
+TWO = profile({"stack": ["main (a.py:1)", "f (a.py:2)"]})
+
+
 def paths(shown: Flame) -> dict[tuple[str, ...], int]:
     """Each node by the frames from the root to it."""
     found: list[tuple[str, ...]] = [()]
@@ -69,6 +72,7 @@ def test_the_root_has_all_seconds_and_a_node_its_own_and_its_childrens(
             own = [sum(mine.seconds[mine.node == node]) for node in range(len(total))]
             below = [sum(total[1:][shown.parent[1:] == node]) for node in range(len(total))]
             assert total.tolist() == pytest.approx([a + b for a, b in zip(own, below, strict=True)])
+            assert {row["rank"] for row in shown.rows(side).to_pylist()} == set(taken.ranks)
             assert mine.samples.sum() == sum(row["samples"] for row in taken.rows.to_pylist())
         assert all(shown.parent[1:] < range(1, len(shown.parent))) and len(paths(shown)) == len(shown.parent)
 
@@ -191,6 +195,7 @@ def test_a_speedscope_file_has_a_profile_for_each_rank_and_thread_whose_weights_
         ("{", "broken"),
         ('{"exporter": "torch-probe 1"}', "broken"),
         ('<script type="application/json" id="profile">[]</script>', "broken"),
+        (flame_files.text_of("x.html", TWO, "4242").replace('"parent":[0,0,1]', '"parent":[0,0,2]'), "broken"),
     ],
 )
 def test_a_file_of_others_or_a_broken_one_is_refused(text: str, says: str, tmp_path: Path) -> None:
