@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays.integers import Arrays, Ints, distinct, places
-from .profile_rows import SCHEMA, ProfileRows
+from .profile_rows import SCHEMA, ProfileRows, functions_of
 
 Floats = npt.NDArray[np.float64]
 NO_STACK, FOLDED = "(no stack)", "(smaller ones)"
@@ -130,9 +130,8 @@ class _Tree:
     def stacks_below(self, nodes: Ints, stacks: Any) -> Ints:
         """The innermost node of each stack."""
         depth = np.asarray(pc.list_value_length(stacks).fill_null(0), np.int64)
-        codes, names = _coded(stacks.flatten())
-        stripped = _coded(pc.replace_substring_regex(pa.array(names, pa.string()), r":-?\d+\)$", ")"))
-        frames = self._known(stripped[1])[stripped[0]][codes]
+        functions, names = functions_of(stacks)
+        frames = self._known(names)[functions]
         first = np.cumsum(depth) - depth
         missing, nodes = depth == 0, nodes.copy()
         if missing.any():

@@ -41,7 +41,8 @@ def text_of(file: str, taken: ProfileRows, job: str, before: ProfileRows | None 
 
 def about(taken: ProfileRows) -> str:
     """`ranks 0-1, 143 stacks, 40.0 s in 257.3 steps of each; 0.1 % of the time has no stack`."""
-    text = f"{title(taken.ranks)}, {taken.stacks:,} stacks, {taken.seconds:,.1f} s"
+    stacks = f"{taken.stacks:,} stack{'s' * (taken.stacks != 1)}"
+    text = f"{title(taken.ranks)}, {stacks}, {taken.seconds:,.1f} s"
     if taken.steps:
         text += f" in {sum(taken.steps.values()) / len(taken.steps):,.1f} steps" + " of each" * bool(taken.ranks[1:])
     return text + f"; {100 * taken.without_stack:.1f} % of the time has no stack" * bool(taken.without_stack)

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from ..arrays.integers import Ints
 from ..errors import SilentError
 
 if TYPE_CHECKING:
@@ -70,10 +73,10 @@ class ProfileRows:
 
     @property
     def stacks(self) -> int:
-        """How many different ones there are."""
+        """How many different ones there are, whatever their lines."""
         known = self.rows["stack"].combine_chunks().drop_null()
-        frames = known.flatten().dictionary_encode().indices.to_numpy()
-        return len({frames[begin:end].tobytes() for begin, end in pairwise(known.offsets.to_pylist())})
+        functions, _ = functions_of(known)
+        return len({functions[begin:end].tobytes() for begin, end in pairwise(known.offsets.to_pylist())})
 
     @property
     def seconds(self) -> float:
@@ -84,6 +87,13 @@ class ProfileRows:
         """The share of the time."""
         lost = self.rows["seconds"].filter(self.rows["stack"].is_null())
         return float(lost.to_numpy().sum()) / self.seconds
+
+
+def functions_of(stacks: Any) -> tuple[Ints, list[str]]:
+    """For each frame of all stacks the place of its function among these: `f (file)` for `f (file:line)`."""
+    frames = stacks.flatten().dictionary_encode()
+    functions = pc.replace_substring_regex(frames.dictionary, r":-?\d+\)$", ")").dictionary_encode()
+    return functions.indices.to_numpy().astype(np.int64)[frames.indices.to_numpy()], functions.dictionary.to_pylist()
 
 
 def queried(query: Query, endpoint: str, steps: tuple[int, int] | None = None, threads: bool = False) -> ProfileRows:

@@ -92,6 +92,7 @@ def test_lines_of_a_function_are_one_node_and_ranks_are_the_first_level_if_there
     assert set(paths(flame([profile(*rows)]))) == {
         (), ("main (a.py)",), ("main (a.py)", "f (a.py)"), (NO_STACK,),
     }  # fmt: skip
+    assert flame_files.about(profile(*rows)) == "rank 0, 1 stack, 3.0 s; 33.3 % of the time has no stack"
     two = flame([profile(*rows, {"rank": 3, "stack": ["f (a.py:1)"], "seconds": 5.0})])
     nodes, total = paths(two), two.totals()
     assert total[nodes["rank 0",]] == 3 and total[nodes["rank 3", "f (a.py)"]] == 5 and two.ranks == [0, 3]
@@ -181,7 +182,7 @@ def test_a_speedscope_file_has_a_profile_for_each_rank_and_thread_whose_weights_
     for each in file["profiles"]:
         assert (each["type"], each["unit"], each["startValue"]) == ("sampled", "seconds", 0)
         assert each["endValue"] == sum(each["weights"]) == 4.5 + (each["name"] == "rank 1, MainThread")
-        assert len(each["samples"]) == len(each["weights"])
+        assert len(each["samples"]) == len(each["weights"]) and each["weights"] == sorted(each["weights"], reverse=True)
         assert all(0 <= frame < len(file["shared"]["frames"]) for sample in each["samples"] for frame in sample)
     assert same(sums(flame_files.parse(json.dumps(file))), sums(taken))
 
