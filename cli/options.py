@@ -48,10 +48,12 @@ def size(ctx: click.Context, param: click.Parameter, value: str) -> float:
 
 def step_range(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
     """Callback of an option: the first and the last step of `100..200`."""
-    match = re.fullmatch(r"(\d+)\.\.(\d+)", value or "0..0")
-    if match is None:
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", value.strip())
+    if match is None or int(match[1]) > int(match[2]):
         raise click.BadParameter(f"{value!r} is not a range of steps such as 100..200.", ctx, param)
-    return (int(match[1]), int(match[2])) if value else None
+    return int(match[1]), int(match[2])
 
 
 class Verb(click.Command):

@@ -10,7 +10,7 @@ from probe.version import __version__
 
 SECTIONS = {  # of the help -> the room of its verbs, and these
     "Attach and detach": ("job", ("attach", "demo", "detach", "doctor", "key", "list", "run", "serve")),
-    "Ask and change": ("data", ("eval", "names", "query", "set", "sql", "tables")),
+    "Ask and change": ("data", ("eval", "export", "names", "query", "set", "sql", "tables")),
     "Find out why": ("insight", ("flame", "hang", "profile", "stack", "stragglers")),
 }
 VERBS = {verb: room for room, verbs in SECTIONS.values() for verb in verbs}

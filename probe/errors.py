@@ -125,6 +125,7 @@ class UsageError(ProbeError):
         "key-file": "The key file cannot be created, read or used.",
         "needs-key": "Listening for other hosts needs a key, and none was given.",
         "one-rank": "The job has only one rank, and the request compares several.",
+        "needs-package": "The request needs a package that is not installed.",
     }
 
 

@@ -1,7 +1,8 @@
 """Where a step's time went: the outermost things that its thread did.
 
-Called by step_trace.  Spans of one thread are nested or disjoint; where they are not (coroutines), the one that began
-first has the time that they share.  Invariant: every interval was measured, and phases never exceed their step.
+Called by step_trace and phase_trace.  Spans of one thread are nested or disjoint; where they are not (coroutines), the
+one that began first has the time that they share.  Invariant: every interval was measured, and phases never exceed
+their step.
 """
 
 from __future__ import annotations
@@ -44,6 +45,17 @@ class Intervals(Arrays):
         """Disjoint and sorted ones, those as one that follow each other without a gap and are of one kind."""
         first = np.append(True, (self.start[1:] > self.end[:-1]) | (self.kind[1:] != self.kind[:-1]))[: len(self.start)]
         return Intervals(self.start[first], self.end[np.append(first[1:], True)[: len(first)]], self.kind[first])
+
+    def cut_at(self, times: Ints) -> Intervals:
+        """These intervals in pieces, none of which has one of these rising moments in it."""
+        first = np.searchsorted(times, self.start, side="right")
+        pieces = np.searchsorted(times, self.end) - first + 1
+        of = np.repeat(np.arange(len(pieces)), pieces)
+        last = np.cumsum(pieces)[of] - 1
+        cut = np.append(times, 0)[first[of] + np.arange(len(of)) - last + pieces[of] - 1]  # where each piece ends
+        end = np.where(np.arange(len(of)) == last, self.end[of], cut)
+        begins = np.append(True, of[1:] != of[:-1])[: len(of)]
+        return Intervals(np.where(begins, self.start[of], np.roll(end, 1)), end, self.kind[of])
 
     def without(self, kinds: Sequence[int], around: int) -> Intervals:
         """Without the intervals of these kinds in which one of kind `around` begins: what is inside counts instead."""

@@ -1,6 +1,7 @@
 """In which phase of its step a thread was at a moment, as step_trace divides steps.
 
-Called by the table python.profile.  Invariant: a phase that is not known is none; only threads that end steps have any.
+Called by the tables python.profile, python.phase_trace and python.step_trace.  Invariant: a phase that is not known is
+none; only threads that end steps have any.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ..arrays.integers import NONE, Ints, distinct
 from ..streams import EVAL, SAMPLED
 from .blocking import Blocking
 from .partition import Partition
-from .phases import PHASES, done_by
+from .phases import PHASES, Intervals, done_by
 
 _OTHER = -2
 _NAMES = {kind: name for name, kind in PHASES.items()} | {_OTHER: "other"}
@@ -27,8 +28,12 @@ def phases_at(part: Partition, times_ns: Ints, threads: Ints) -> Any:
     found: Ints = np.full(len(times_ns), NONE)
     for thread in distinct(rows["thread"]).tolist():
         mine = np.flatnonzero(threads == thread)
-        done = done_by(part, thread).overlaid_with(blocking.of(thread), except_on=EVAL)
-        found[mine] = done.kind_at(times_ns[mine])
+        found[mine] = phases_of(part, blocking, thread).kind_at(times_ns[mine])
         known = np.isin(part.timeline.step(times_ns[mine]), recorded)
         found[mine[known & (found[mine] == NONE)]] = _OTHER
     return coded(found, _NAMES)
+
+
+def phases_of(part: Partition, blocking: Blocking, thread: int) -> Intervals:
+    """When a thread was in which phase, disjoint and sorted."""
+    return done_by(part, thread).overlaid_with(blocking.of(thread), except_on=EVAL)

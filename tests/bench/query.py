@@ -12,6 +12,7 @@ import argparse
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,7 @@ def main() -> int:
                 words = [str(pid), "query", *more, sql]
                 rows.append(compared(f"query, {name} of all rows, {what}", options.rounds, LARGE, words, wanted))
         rows.append(["the last ten steps of them", fetched(pid), "two chunks of 16,384 rows a stream"])
+        rows.append(["all of them as a trace for Perfetto", f"{exported(pid):.1f} s", "10 s"])
         rows.append(["group-by over all rows in `probe sql`, the second time and later", warm(pid), "60 ms"])
     with running(str(TARGETS / "plain.py")) as (pid, _):
         subprocess.run([PROBE, "attach", str(pid)], check=True, stdout=subprocess.DEVNULL)
@@ -82,6 +84,11 @@ def seconds(command: Sequence[str]) -> float:
     begin = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return time.perf_counter() - begin
+
+
+def exported(pid: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        return seconds([str(PROBE), str(pid), "export", "--perfetto", str(Path(folder) / "trace")])
 
 
 def fetched(pid: int) -> str:

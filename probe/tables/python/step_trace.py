@@ -16,13 +16,13 @@ from ...arrays.integers import Bools, Ints, distinct
 from ...arrays.nesting import covered
 from ...derive.blocking import Blocking, on_host, under_way
 from ...derive.partition import Partition
-from ...derive.phases import PHASES, done_by, phase_times
+from ...derive.phases import PHASES, phase_times
+from ...derive.phases_at import phases_of
 from ...protocol import NO_GROUP
 from ...schema import COMMON, Column, Columns
 from ...streams import (
     BARE,
     COLLECTIVES,
-    EVAL,
     EXTRA,
     LOADS,
     SAMPLED,
@@ -110,7 +110,7 @@ class _Steps:
         times, blocking = np.zeros((len(PHASES), len(self.step)), np.int64), Blocking(self._part)
         for thread in distinct(of_steps).tolist():
             mine = np.flatnonzero(of_steps == thread)
-            done = done_by(self._part, thread).overlaid_with(blocking.of(thread), except_on=EVAL)
+            done = phases_of(self._part, blocking, thread)
             times[:, mine] = phase_times(self.begin[mine], self.end[mine], done, list(PHASES.values()))
         return dict(zip(PHASES, times, strict=True))
 
