@@ -18,7 +18,7 @@ from ...session import connected, say
 if TYPE_CHECKING:
     from probe.profile.launch import RankProfile
 
-COLUMNS = ("self_pct", "self_s", "total_s", "function", "where")
+COLUMNS = ("self_pct", "self_s", "total_s", "function", "where", "mostly")
 _SHOWN = 20
 _SECONDS, _MOST_SECONDS = 10.0, 3600.0
 
@@ -36,7 +36,8 @@ def command(endpoint: str | None, seconds: float | None, steps: int | None, rate
 
     It reads the stacks of all threads from outside: the job is not stopped, and its GIL is not needed. self_s is the
     time in which the main thread stood in a function of the job's own code or in a library that it had called; total_s
-    the time in which the function was in the stack. Ranks are added up. Every sample, of all threads, is a row of
+    the time in which the function was in the stack; mostly is the line of it that took most, and the library function
+    that it had called there. Ranks are added up. Every sample, of all threads, is a row of
     python.profile until detach.
 
     \b
@@ -59,7 +60,7 @@ def command(endpoint: str | None, seconds: float | None, steps: int | None, rate
     say(_summary(taken))
     for each in unreached:
         say(f"{each.why}.")
-    rows = [(hot.self_pct, hot.self_s, hot.total_s, hot.function, hot.where) for hot in found]
+    rows = [(hot.self_pct, hot.self_s, hot.total_s, hot.function, hot.where, hot.mostly) for hot in found]
     if output.is_default:
         rows = [(round(row[0], 1), round(row[1], 2), round(row[2], 2), *row[3:]) for row in rows[:_SHOWN]]
     output.show(Records(COLUMNS, rows))
