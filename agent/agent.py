@@ -37,6 +37,7 @@ from .taps.device_policy import are_recorded
 from .taps.tap import TapContext
 from .taps.torch_taps import NO_TORCH, TorchTaps, states_without_torch
 from .torch_state import torch_is_imported
+from .trace.traces import Traces
 
 _STEP_LIMIT = 1 << 53  # on the step numbers that a reader may send
 _REMAIN_S = 60.0  # for the agent's thread
@@ -63,6 +64,7 @@ class Agent:
         self.server = Server(endpoint, uids)
         self.profiles = Profiles(self.server, self.streams, self.log, self.steps)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
+        self.traces = Traces(self.server, self.streams, self.log)
         self.taps: TorchTaps | None = None
         self.why_no_taps, self.leaving = NO_TORCH, False
         self._detach_requests: list[Key] = []
@@ -74,18 +76,13 @@ class Agent:
 
     def _wire_up(self) -> None:
         server = self.server
-        scans = Scans(server, self.streams, self.log)
+        Scans(server, self.streams, self.log)
         server.on_tick, server.on_cancel = self._tick, partial(self.evals.cancel, by_client=True)
         server.handlers |= {
             wire.HELLO: self._hello,
             wire.SNAPSHOT: self._snapshot,
-            wire.SCAN: scans.rows,
-            wire.LOG: scans.log,
             wire.STACKS: self._stacks,
-            wire.PROFILE: self.profiles.begin,
-            wire.DEPOSIT: self.profiles.deposit,
             wire.FLIGHT: self._flight,
-            wire.PEERS: self.peers.ask,
             wire.SERVE: self._serve,
             wire.ALIGN: self._align,
             wire.SET: self._set,
@@ -182,6 +179,7 @@ class Agent:
         self.profiles.search()
         self.step_ends.look()
         self.peers.tick()
+        self.traces.tick()
         self._write_log()
         return min(due, self.evals.tick(), 1.0 if self.taps is None else self.taps.due_s)
 
@@ -265,6 +263,7 @@ class Agent:
         self.leaving = True
         self.peers.remove()
         self.evals.close()
+        self.traces.close()
         left = self.taps.remove() if self.taps is not None else []
         self.boundary.close()
         fork.clear()
@@ -288,6 +287,7 @@ class Agent:
     def _in_forked_child(self) -> None:
         """First in a forked child: remove the taps, close descriptors, leave locks and sockets alone."""
         fork.clear()
+        self.traces.close()
         self.boundary.close()  # a child forked while the back edge is traced would inherit the trace
         if self.taps is not None:
             self.taps.forget()

@@ -17,6 +17,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .attach import Attached, start
     from .client.agent_requests import Unreached
+    from .client.traces import RankTrace
     from .connection import Connection, connect
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "DetachError", "EndpointError",
     "EvalError", "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "Note", "OutputError", "ProbeError",
-    "QueryError", "RankProfile", "RankResult", "Report", "Result", "SilentError", "Snapshot", "SnippetFailed",
-    "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
+    "QueryError", "RankProfile", "RankResult", "RankTrace", "Report", "Result", "SilentError", "Snapshot",
+    "SnippetFailed", "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
 ]  # fmt: skip
 _MODULES = {
     **dict.fromkeys(("Connection", "connect"), "connection"),
@@ -54,6 +55,7 @@ _MODULES = {
     **dict.fromkeys(("Attached", "start"), "attach"),
     "Facts": "host.facts",
     "RankProfile": "profile.launch",
+    "RankTrace": "client.traces",
     "Report": "diagnose.report",
     "Snapshot": "snapshot.snapshot",
     "Stragglers": "diagnose.stragglers",

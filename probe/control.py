@@ -1,4 +1,4 @@
-"""The calls of a connection that change the job: eval, set, detach, serve.
+"""The calls of a connection that change the job: eval, set, trace, detach, serve.
 
 The base of probe.connection.Connection.  Invariant: a request that some rank must refuse is sent to none.
 """
@@ -12,6 +12,7 @@ from typing import Any
 from .client import agent_requests
 from .client.client import Client
 from .client.handshake import whoami
+from .client.traces import RankTrace, Wanted, change_all, trace
 from .evals.snippet import EvalResult, OnOutput, Snippet, losses, told_names
 from .evals.step_variable import count_by
 from .snapshot.align import Alignment
@@ -81,6 +82,44 @@ class Control:
         found, self.unreached, notes = agent_requests.set_sampling(self._client, settings, self.timeout)
         self.notes += notes
         return found
+
+    def trace(
+        self, function: str, seconds: float = 10.0, *, since: str = "", keep: bool = False,
+        ranks: Sequence[int] | None = None,
+    ) -> list[RankTrace]:  # fmt: skip
+        """Record each call of a function as a row of python.call_trace, on all ranks (or these), for so long.
+
+        function: `module:function`, `module:Class.method`, `file.py:function` or a name that is unique in the job;
+        since: an argument, or an attribute or key of one, with a time stamp; keep: it stays on after that.  See
+        unreached for ranks without the function.
+        Raises AgentError if no rank has it or it is called too often, Interrupted.  Cost: some microseconds a call.
+
+        Example: `job.trace("app:predict", 5); job.query("SELECT MAX(duration) FROM python.call_trace")`
+        """
+        self._begin("trace", control=True)
+        links, wanted = agent_requests.chosen(self._client.links, ranks), Wanted(function, seconds, since, keep)
+        taken, self.unreached = trace(self._client, links, wanted, self.timeout)
+        return taken
+
+    def traces(self) -> list[RankTrace]:
+        """The functions that are traced now, on all ranks.
+
+        Raises AgentError if the key may only read, Interrupted.  Cost: one request.
+
+        Example: `[each.function for each in job.traces()]`
+        """
+        self._begin("traces", control=True)
+        return change_all(self._client, None, self.timeout)
+
+    def stop_traces(self) -> list[RankTrace]:
+        """End all traces, also those of other commands: what they were.  The rows stay.
+
+        Raises AgentError if the key may only read, Interrupted.  Cost: one request.
+
+        Example: `assert job.stop_traces() and not job.traces()`
+        """
+        self._begin("stop traces", control=True)
+        return change_all(self._client, "stop", self.timeout)
 
     def detach(self) -> list[str]:
         """Remove every agent and wait for its end; lines that say what had to stay in which rank.

@@ -210,6 +210,10 @@ class AgentError(ProbeError):
         "refused": "The agent serves only its own user, root and who attached.",
         "full": "So many clients are connected to the agent that it takes no more.",
         "profiled": "Another command is profiling the rank.",
+        "no-function": "The rank has no such function, or none that can be traced.",
+        "traced": "The function is traced already.",
+        "trace-ended": "The function is called so often, or calls itself so deep, that the trace took itself off; or "
+        "torch.compile began to compile.",
         "no-frames": "The rank runs an interpreter whose stacks cannot be read from outside.",
         "no-room": "The job has no descriptor or no memory left for a connection.",
     }

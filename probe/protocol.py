@@ -25,6 +25,10 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     deposit   names; rows of the stream of nodes, of samples    stored: ids (of the names, 0: too many), count
               (numbered on from `next`; of the client that      (boundaries since the attach)
               profiles, which ends with its connection)
+    trace     function, since ("": of nothing), seconds (it     traced: traces (of each: id, function, file, line,
+              ends then, or 10 s after it was last asked for);  calls, start_ns, end_ns (0: it goes on), why_off), names
+              or ids (null: all), to ("stop", "keep" for good;  (of the job's functions, if none is called so)
+              null: only tell)
     flight    -                                                 entries: texts (torch's Flight Recorders as JSON, []
                                                                 without one), why_not, groups (name: ranks)
     peers     -                                                 known: ranks (each rank's record of its address:
@@ -94,13 +98,13 @@ LEFT_ALONE = UNTESTED, UNWANTED  # ends of the state of a tap that is off for su
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, STAY, RUN, PASS, DETACH = "align", "set", "arm", "go", "stay", "run", "pass", "detach"
 STACKS, FLIGHT, PEERS, SERVE = "stacks", "flight", "peers", "serve"
-PROFILE, DEPOSIT = "profile", "deposit"
+PROFILE, DEPOSIT, TRACE = "profile", "deposit", "trace"
 AGENTS, QUERY, SEVERAL = "agents", "query", "several"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, WANTS, ENDING = "armed", "ready", "out", "wants", "ending"
 DONE, DETACHED = "done", "detached"
 FRAMES, ENTRIES, KNOWN, SERVING = "frames", "entries", "known", "serving"
-PROFILING, STORED = "profiling", "stored"
+PROFILING, STORED, TRACED = "profiling", "stored", "traced"
 RESULT, TEXT, ANSWERED = "result", "text", "answered"
 
 # request kind -> kinds of reply, the terminal one (besides `error`) last
@@ -113,6 +117,7 @@ REPLIES: dict[str, tuple[str, ...]] = {
     STACKS: (FRAMES,),
     PROFILE: (PROFILING,),
     DEPOSIT: (STORED,),
+    TRACE: (TRACED,),
     FLIGHT: (ENTRIES,),
     PEERS: (KNOWN,),
     SERVE: (END,),
@@ -126,7 +131,7 @@ REPLIES: dict[str, tuple[str, ...]] = {
 # What a client may do, said in its hello and kept by the agent; the server says it for its clients, by their keys.
 READ, CONTROL = "read", "control"
 # these change something
-OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH, PROFILE, DEPOSIT})
+OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH, PROFILE, DEPOSIT, TRACE})
 
 # Operations between two ranks, as `wants` names them.
 SEND, RECEIVE, RECEIVE_ANY = "send", "recv", "recv_any_source"

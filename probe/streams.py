@@ -17,6 +17,7 @@ LOADS = "loads"
 SAMPLES = "samples"
 DEVICE = "device"
 PROFILE_NODES, PROFILE_SAMPLES = "profile_nodes", "profile_samples"
+CALLS = "calls"
 
 # Times are nanoseconds of CLOCK_MONOTONIC; `thread` is threading.get_ident(), whose native id and name
 # stand in the log; `subject` is a serial number from the log, never a recycled id().
@@ -50,21 +51,29 @@ STREAMS: dict[str, tuple[str, ...]] = {
     PROFILE_NODES: ("caller", "function", "line", "seq"),
     # a thread was at this node (0: it could not be read, -1: it runs no Python), which stands for weight_ns
     PROFILE_SAMPLES: ("time_ns", "weight_ns", "node", "thread", "native_id", "flags", "seq"),
+    # a call of a traced function (an id of the log) that is over; size of its first argument and queued_ns, the time
+    # since a time stamp that it was given, are -1 if they are not known
+    CALLS: ("start_ns", "end_ns", "function", "size", "queued_ns", "thread", "flags", "seq"),
 }  # fmt: skip
 # The slot with the time a row was written: rows are in this order, except for threads that were delayed.
 WRITTEN = {
     SPANS: "end_ns", MARKS: "time_ns", STEPS: "time_ns", COLLECTIVES: "start_ns", LOADS: "end_ns", SAMPLES: "time_ns",
-    DEVICE: "end_ns", PROFILE_SAMPLES: "time_ns",
+    DEVICE: "end_ns", PROFILE_SAMPLES: "time_ns", CALLS: "end_ns",
 }  # fmt: skip
 # The slots that hold moments of time; all other numbers are the same at any time.
 TIMES = {
     SPANS: ("start_ns", "end_ns"), MARKS: ("time_ns",), STEPS: ("time_ns",), LOADS: ("start_ns", "end_ns"),
     COLLECTIVES: ("start_ns", "issued_ns", "done_ns"), SAMPLES: ("time_ns",), DEVICE: ("start_ns", "end_ns", "host_ns"),
-    PROFILE_SAMPLES: ("time_ns",),
+    PROFILE_SAMPLES: ("time_ns",), CALLS: ("start_ns", "end_ns"),
 }  # fmt: skip
 # A row is packed a moment after that time was read; a preempted thread may take some milliseconds.
 PACKING_NS = 50_000_000
-ON_DEMAND = {DEVICE, PROFILE_NODES, PROFILE_SAMPLES}  # streams that are created once there is something to record
+ON_DEMAND = {
+    DEVICE,
+    PROFILE_NODES,
+    PROFILE_SAMPLES,
+    CALLS,
+}  # streams that are created once there is something to record
 
 # flags, bits 0-7: the kind of row
 KIND_MASK = 0xFF

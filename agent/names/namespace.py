@@ -159,7 +159,11 @@ USERS, PACKAGES, _OTHERS = range(3)
 
 def code_owner(frame: FrameType) -> int:
     """Whose code the frame runs: the user's, an installed package's, or other code (torch's, Python's or ours)."""
-    file = frame.f_code.co_filename
+    return file_owner(frame.f_code.co_filename)
+
+
+def file_owner(file: str) -> int:
+    """Likewise, of code in this file."""
     torch = getattr(sys.modules.get("torch"), "__file__", None) or os.__file__
     if any(library in file for library in _LIBRARIES):
         return _OTHERS if file.startswith(os.path.dirname(torch) + os.sep) else PACKAGES

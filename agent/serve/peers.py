@@ -39,6 +39,7 @@ class Peers:
         self._published: tuple[Place, int] | None = None  # the store that has our record, and the rank in it
         self._due = 0.0
         self._store_lock = allocate_lock()
+        server.handlers[wire.PEERS] = self.ask
 
     def served(self, port: dict[str, Any] | None) -> None:
         """The server of this host listens there for other hosts, or not at all."""

@@ -35,6 +35,7 @@ class Profiles:
         self._searches = 0
         self._by: Connection | None = None
         self._by_name = ""
+        server.handlers |= {wire.PROFILE: self.begin, wire.DEPOSIT: self.deposit}
 
     def search(self) -> None:
         """Find out where frames lie, before anybody needs it: by then another thread may hold the GIL for ever.

@@ -21,6 +21,7 @@ class Scans:
 
     def __init__(self, server: Server, streams: dict[str, Stream], log: Log) -> None:
         self._server, self._streams, self._log = server, streams, log
+        server.handlers |= {wire.SCAN: self.rows, wire.LOG: self.log}
 
     def rows(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         stream = self._streams.get(request["stream"])

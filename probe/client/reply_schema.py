@@ -24,6 +24,15 @@ REPLIES: dict[str, dict[str, Any]] = {
     wire.SETTINGS: {"settings": Each((int, float, str, bool, None))},
     wire.PROFILING: {"layout": Each((Whole(0), None)), "next": Each(Whole(1)), "count": Whole(0)},
     wire.STORED: {"ids": [Whole(0)], "count": Whole(0)},
+    wire.TRACED: {
+        "traces": [
+            {
+                "id": Whole(1), "function": str, "file": str, "line": Whole(0), "calls": Whole(0), "start_ns": Whole(0),
+                "end_ns": Whole(0), "why_off": str,
+            }
+        ],
+        "names": [str],
+    },
     wire.FRAMES: {
         "threads": [
             {

@@ -1,0 +1,90 @@
+"""`probe ENDPOINT trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from probe.errors import UsageError
+
+from ...options import Verb, endpoint_argument
+from ...output.formats import Output, output_options
+from ...output.result import Records
+from ...session import connected, say
+
+if TYPE_CHECKING:
+    from probe.client.traces import RankTrace
+
+_SQL = """SELECT rank, function, COUNT(*) AS calls, COUNT(*) FILTER (WHERE failed) AS failed,
+quantile_cont(duration, 0.5) * 1e3 AS p50_ms, quantile_cont(duration, 0.9) * 1e3 AS p90_ms,
+quantile_cont(duration, 0.99) * 1e3 AS p99_ms, MAX(duration) * 1e3 AS max_ms,
+quantile_cont(queued, 0.5) * 1e3 AS queued_p50_ms, quantile_cont(queued, 0.99) * 1e3 AS queued_p99_ms
+FROM python.call_trace WHERE {} GROUP BY ALL ORDER BY ALL"""
+COLUMNS = ("rank", "function", "calls", "calls_per_s", "failed", "p50_ms", "p90_ms", "p99_ms", "max_ms",
+           "queued_p50_ms", "queued_p99_ms")  # fmt: skip
+_SECONDS, _MOST_SECONDS = 10.0, 86_400.0
+
+
+@click.command("trace", cls=Verb)
+@endpoint_argument
+@click.argument("function", required=False)
+@click.option("--seconds", type=click.FloatRange(0.1, _MOST_SECONDS), metavar="SECONDS", default=_SECONDS,
+              show_default=True, help="How long to record calls.")  # fmt: skip
+@click.option("--since", metavar="NAME", default="",
+              help="Also record how long each call has waited. NAME is an argument, or an attribute or key of one, "
+              "with a time stamp: time.time(), monotonic() or perf_counter().")  # fmt: skip
+@click.option("--keep", is_flag=True, help="Leave it on, until --stop or detach.")
+@click.option("--stop", is_flag=True, help="Take off all traces.")
+@output_options
+def command(
+    endpoint: str | None, function: str | None, seconds: float, since: str, keep: bool, stop: bool, output: Output
+) -> None:
+    """Record each call of one of the job's functions.
+
+    FUNCTION is `module:function`, `module:Class.method`, `file.py:function` or a name that is unique in the job. Each
+    call is a row of python.call_trace until detach: how long it took, whether it failed, the size of its first
+    argument, and with --since how long it had waited. Functions that are called more than 20,000 times a second are
+    refused.
+    Without FUNCTION: what is traced now.
+
+    \b
+    Example:
+      probe 4242 trace server:Handler.do_POST
+      probe 4242 trace app:predict --since enqueued_at --seconds 60
+      probe 4242 trace loader.py:collate --keep
+      probe 4242 trace --stop
+    """
+    if function and stop:
+        raise UsageError("--stop takes no FUNCTION.", "Run: probe trace --stop")
+    with connected(endpoint) as connection:
+        if not function:
+            traces = connection.stop_traces() if stop else connection.traces()
+            columns = ("rank", "function", "calls", "file", "line")
+            output.show(Records(columns, [tuple(getattr(each, name) for name in columns) for each in traces]))
+            return
+        traces = connection.trace(function, seconds, since=since, keep=keep)
+        unreached = connection.unreached
+        ends = {each.rank: each.end_ns or each.start_ns + int(seconds * 1e9) for each in traces}
+        rows = connection.query(_SQL.format(_these(traces, ends)), open_steps=True).to_pylist()
+    for each in unreached:
+        say(f"{each.why}.")
+    lasted = {each.rank: (ends[each.rank] - each.start_ns) / 1e9 for each in traces}
+    found = [
+        tuple({**row, "calls_per_s": row["calls"] / lasted[row["rank"]]}[name] for name in COLUMNS) for row in rows
+    ]
+    if not found:
+        say(f"{traces[0].function} has ended no call.")
+    if output.is_default:
+        found = [tuple(round(each, 3) if isinstance(each, float) else each for each in row) for row in found]
+    output.show(Records(COLUMNS, found))
+    if keep:
+        say(f"{traces[0].function} is still traced. To end that: probe trace --stop")
+
+
+def _these(traces: Sequence[RankTrace], ends: Mapping[int, int]) -> str:
+    """The condition for the rows of these traces alone, up to these times of each rank."""
+    name = traces[0].function.replace("'", "''")
+    windows = (f"rank = {each.rank} AND start_ns BETWEEN {each.start_ns} AND {ends[each.rank]}" for each in traces)
+    return f"function = '{name}' AND ({' OR '.join(windows)})"
