@@ -19,6 +19,7 @@ from .boundary.boundary import Boundary
 from .evals.evals import Evals
 from .facts import current, identity, line, served_by
 from .inspect.frames import named, stacks
+from .memory.tensors import Tensors
 from .names.modules import Modules
 from .samplers.sampler_loop import SamplerLoop
 from .serve.peers import Peers
@@ -54,17 +55,16 @@ class Agent:
         self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         self.modules = Modules(self.log)
         self.sampler_loop = SamplerLoop(self.streams[SAMPLES], self.log, pynvml_path)
-        self.boundary = Boundary()
-        self.sampling = Sampling()
+        self.boundary, self.sampling = Boundary(), Sampling()
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
-        self.step_ends = StepEnds(self.steps, self.streams[SPANS].position)
-        self.rss = Rss()
+        self.step_ends, self.rss = StepEnds(self.steps, self.streams[SPANS].position), Rss()
         self.steps.rss_bytes = self.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
         self.profiles = Profiles(self.server, self.streams, self.log, self.steps)
         self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
         self.traces = Traces(self.server, self.streams, self.log)
+        self.tensors = Tensors(self.server, self.boundary, self.steps)
         self.taps: TorchTaps | None = None
         self.why_no_taps, self.leaving = NO_TORCH, False
         self._detach_requests: list[Key] = []
@@ -181,7 +181,7 @@ class Agent:
         self.peers.tick()
         self.traces.tick()
         self._write_log()
-        return min(due, self.evals.tick(), 1.0 if self.taps is None else self.taps.due_s)
+        return min(due, self.evals.tick(), self.tensors.tick(), 1.0 if self.taps is None else self.taps.due_s)
 
     def _write_log(self) -> None:
         self._log_threads()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .client.agent_requests import Unreached
     from .client.traces import RankTrace
     from .connection import Connection, connect
+    from .derive.rank_memory import RankMemory
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
     from .errors import (
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "DetachError", "EndpointError",
     "EvalError", "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "Note", "OutputError", "ProbeError",
-    "QueryError", "RankProfile", "RankResult", "RankTrace", "Report", "Result", "SilentError", "Snapshot",
+    "QueryError", "RankMemory", "RankProfile", "RankResult", "RankTrace", "Report", "Result", "SilentError",
+    "Snapshot",
     "SnippetFailed", "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
 ]  # fmt: skip
 _MODULES = {
@@ -54,6 +56,7 @@ _MODULES = {
     **dict.fromkeys(("Cost", "Coverage", "Fetch", "Note", "Result"), "query.result"),
     **dict.fromkeys(("Attached", "start"), "attach"),
     "Facts": "host.facts",
+    "RankMemory": "derive.rank_memory",
     "RankProfile": "profile.launch",
     "RankTrace": "client.traces",
     "Report": "diagnose.report",

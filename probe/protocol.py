@@ -29,6 +29,13 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
               ends then, or 10 s after it was last asked for);  calls, start_ns, end_ns (0: it goes on), why_off), names
               or ids (null: all), to ("stop", "keep" for good;  (of the job's functions, if none is called so)
               null: only tell)
+    tensors   wait_s (for a boundary; then it looks at once),   listed: storages (LISTED_COLUMNS, largest first), places
+              compare (with the look before; both optional)     (each [the place that it is in or -1, the text of the
+                                                                edge]), left_storages, left_bytes (not told one by one),
+                                                                unseen (UNSEEN), walked (objects), malloc (bytes that
+                                                                the C library has given out), allocated (bytes of each
+                                                                device that the allocator has given out), at_boundary,
+                                                                count, held_ns (of each piece)
     flight    -                                                 entries: texts (torch's Flight Recorders as JSON, []
                                                                 without one), why_not, groups (name: ranks)
     peers     -                                                 known: ranks (each rank's record of its address:
@@ -62,6 +69,7 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
 
     rows           first, rows; payload: batch header, then the rows themselves
     log            first; payload: the bytes
+    before         as listed: the look before this one, if there was one
     out            stream "stdout" | "stderr", text
     wants          number, operation, group, ranks (that take part), peer (the other of two, if known), tag (of a send
                    or receive), inside (it is a part of a call that has to come to its end, as a backward pass), ending
@@ -98,13 +106,14 @@ LEFT_ALONE = UNTESTED, UNWANTED  # ends of the state of a tap that is off for su
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, STAY, RUN, PASS, DETACH = "align", "set", "arm", "go", "stay", "run", "pass", "detach"
 STACKS, FLIGHT, PEERS, SERVE = "stacks", "flight", "peers", "serve"
-PROFILE, DEPOSIT, TRACE = "profile", "deposit", "trace"
+PROFILE, DEPOSIT, TRACE, TENSORS = "profile", "deposit", "trace", "tensors"
 AGENTS, QUERY, SEVERAL = "agents", "query", "several"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, WANTS, ENDING = "armed", "ready", "out", "wants", "ending"
 DONE, DETACHED = "done", "detached"
 FRAMES, ENTRIES, KNOWN, SERVING = "frames", "entries", "known", "serving"
 PROFILING, STORED, TRACED = "profiling", "stored", "traced"
+BEFORE, LISTED = "before", "listed"
 RESULT, TEXT, ANSWERED = "result", "text", "answered"
 
 # request kind -> kinds of reply, the terminal one (besides `error`) last
@@ -118,6 +127,7 @@ REPLIES: dict[str, tuple[str, ...]] = {
     PROFILE: (PROFILING,),
     DEPOSIT: (STORED,),
     TRACE: (TRACED,),
+    TENSORS: (BEFORE, LISTED),
     FLIGHT: (ENTRIES,),
     PEERS: (KNOWN,),
     SERVE: (END,),
@@ -131,11 +141,21 @@ REPLIES: dict[str, tuple[str, ...]] = {
 # What a client may do, said in its hello and kept by the agent; the server says it for its clients, by their keys.
 READ, CONTROL = "read", "control"
 # these change something
-OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH, PROFILE, DEPOSIT, TRACE})
+OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH, PROFILE, DEPOSIT, TRACE, TENSORS})
 
 # Operations between two ranks, as `wants` names them.
 SEND, RECEIVE, RECEIVE_ANY = "send", "recv", "recv_any_source"
 POINT_TO_POINT = SEND, RECEIVE, RECEIVE_ANY
+
+# What holds a tensor's storage, and what `listed` tells of each: module made or owns it, or it was made between that
+# one and `until`; saved_by is the autograd function that keeps it; key the address of its memory.
+PARAMETER, GRADIENT, OPTIMIZER, BUFFER = "parameter", "gradient", "optimizer", "buffer"
+ACTIVATION, VARIABLE, CACHE, OTHER = "activation", "variable", "cache", "other"
+LISTED_COLUMNS = "place", "kind", "module", "until", "saved_by", "shape", "dtype", "device", "bytes", "key"
+# What a look could not do: there is no torch; a backward pass may have been running; this torch does not show what a
+# graph holds; the time was up before all of the user's references were followed, or before the graphs were read.
+UNSEEN_TORCH, UNSEEN_AUTOGRAD, UNSEEN_GRAPHS = "torch", "autograd", "graphs"
+UNSEEN_WALK, UNSEEN_NODES = "walk", "nodes"
 
 TERMINAL = {ERROR, *(kinds[-1] for kinds in REPLIES.values() if kinds)}
 

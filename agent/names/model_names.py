@@ -17,6 +17,7 @@ from typing import Any
 from ..boundary.back_edge_trace import in_a_trace
 from ..boundary.driving_loop import is_mark
 from ..inspect import frame_locals
+from ..inspect.classes import class_name
 from ..inspect.exclusive import exclusively
 from ..inspect.frames import frames_of_others, is_ours, outward
 from .namespace import PACKAGES, USERS, code_owner
@@ -128,7 +129,7 @@ def layers_of(module: Any) -> list[Any]:
 
 def wraps(module: Any, name: str) -> bool:
     """Whether the child of this name is the one that the module wraps."""
-    return name in _WRAPPED or (name == "module" and type(module).__name__ in _PARALLEL)
+    return name in _WRAPPED or (name == "module" and class_name(module) in _PARALLEL)
 
 
 def _is_module(value: Any) -> bool:

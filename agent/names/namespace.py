@@ -15,6 +15,7 @@ from typing import Any
 from ..boundary.back_edge_trace import BackEdgeTrace, in_a_trace
 from ..boundary.driving_loop import is_mark
 from ..inspect import frame_locals
+from ..inspect.classes import MRO, SPACE
 from ..inspect.exclusive import exclusively
 from ..inspect.frames import is_ours, outward
 
@@ -55,7 +56,7 @@ class Namespace:
         for names in (self.names, self._before, self._origins):
             names.pop("__builtins__", None)  # exec adds its own
         if running:
-            _empty_running([*self._frames, *libraries])
+            empty_running([*self._frames, *libraries])
             self._frames.clear()
 
     def _add(self, values: dict[str, Any], frame: FrameType | None = None) -> None:
@@ -173,8 +174,8 @@ def file_owner(file: str) -> int:
 
 def attributes(value: Any) -> list[tuple[str, Any]]:
     """Attributes of a plain instance, and submodules of an nn.Module; none of its properties or methods runs."""
-    for kind in type(value).__mro__:
-        if "__dict__" in vars(kind) and type(vars(kind)["__dict__"]) is not GetSetDescriptorType:
+    for kind in MRO(type(value)):
+        if "__dict__" in SPACE(kind) and type(SPACE(kind)["__dict__"]) is not GetSetDescriptorType:
             return []  # a proxy redefines __dict__
     try:
         held = object.__getattribute__(value, "__dict__")
@@ -194,7 +195,7 @@ def _names_in_functions(code: CodeType) -> set[str]:
     return names
 
 
-def _empty_running(frames: list[FrameType]) -> None:
+def empty_running(frames: list[FrameType]) -> None:
     """Empty the copies that reading left in another thread's frames, unless it is in a trace function."""
 
     def is_quiet(frame: FrameType) -> bool:

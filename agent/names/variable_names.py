@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ..inspect import frame_locals
+from ..inspect.classes import SPACE
 from ..inspect.frames import outward
 from .namespace import PACKAGES, USERS, attributes, code_owner
 
@@ -86,5 +87,5 @@ def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
         if len(value) <= _MAX_ITEMS:
             items = list(value.items()) if kind is dict else enumerate(value)
             yield from ((f"[{key!r}]", held) for key, held in items if type(key) in (str, int))
-    elif kind.__module__ != "builtins":
+    elif SPACE(kind).get("__module__", "builtins") != "builtins":
         yield from ((f".{name}", held) for name, held in attributes(value))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from .sampler import MakeSampler
 from .process import Process
 from .gpu import Gpu
+from .memory import Memory
 from .compilations import Compilations
 
 SAMPLERS: dict[str, MakeSampler] = {each.name: each for each in list(globals().values()) if hasattr(each, "sample")}

@@ -76,6 +76,25 @@ def unreached(client: Client, calls: Sequence[Call]) -> list[Unreached]:
     return [Unreached(link.rank, link.pid, link.host, told) for link, told in why.items()]
 
 
+def tensors(
+    client: Client, wait_s: float, timeout: float
+) -> tuple[dict[int, list[Mapping[str, Any]]], list[Unreached]]:
+    """What each rank lists that answers, the look before it first if there was one; and the ranks that do not.
+
+    Raises SilentError if none answers.
+    """
+    calls = [client.send(link, wire.TENSORS, wait_s=wait_s, compare=True) for link in client.links]
+    found: dict[Call, list[Mapping[str, Any]]] = {call: [] for call in calls}
+    deadline = time.monotonic() + wait_s + timeout
+    for call in client.wait(calls, deadline, lambda call, header, payload: found[call].append(header)):
+        call.error = call.link.silence()
+    client.forget(calls)
+    answered = {call: call.answer for call in calls if call.answer is not None}
+    if not answered:
+        raise nobody([call.error for call in calls])
+    return {call.link.rank: [*found[call], answer] for call, answer in answered.items()}, unreached(client, calls)
+
+
 def set_sampling(
     client: Client, settings: Mapping[str, Any], timeout: float
 ) -> tuple[list[dict[str, Any]], list[Unreached], list[str]]:

@@ -15,6 +15,14 @@ from ..host.facts import Facts
 from ..host.facts_shape import FACTS, SERVED, wrong_slots
 from ..shapes import NUMBER, RANKS, SMALL, TEXT, TIME, Each, Whole, compiled
 
+_LISTED = {
+    "storages": {
+        "place": [Whole(-1)], "kind": [str], "module": [TEXT], "until": [TEXT], "saved_by": [TEXT],
+        "shape": [([Whole(0)], None)], "dtype": [str], "device": [str], "bytes": [Whole(0)], "key": [Whole(0, 1 << 64)],
+    },
+    "places": [list], "left_storages": Whole(0), "left_bytes": Whole(0), "unseen": [str], "walked": Whole(0),
+    "malloc?": TIME, "allocated": Each(Whole(0)), "at_boundary": bool, "count": Whole(0), "held_ns": [Whole(0)],
+}  # fmt: skip
 REPLIES: dict[str, dict[str, Any]] = {
     wire.WELCOME: {"facts": FACTS, "role?": TEXT},
     wire.AT: {"facts": FACTS, "streams": Each(Whole(0)), "log": Whole(0)},
@@ -48,6 +56,8 @@ REPLIES: dict[str, dict[str, Any]] = {
     },
     wire.RESULT: {"before": [str], "after": [str], "count": Whole(0)},
     wire.ANSWERED: {"bytes": Whole(0), "failure?": ({"code": str, "message": str, "hint": str}, None)},
+    wire.BEFORE: _LISTED,
+    wire.LISTED: _LISTED,
     wire.KNOWN: {"ranks": [({"endpoint": str, "served": SERVED, "host?": TEXT, "pid?": SMALL, "id": str}, None)]},
     wire.ENTRIES: {"texts": [str], "groups": Each(([Whole()], None))},
     wire.ARMED: {"count": Whole(0), "base": NUMBER, "step_ns?": TIME, "waiting?": (int, float, None), "holder?": TEXT},
@@ -100,10 +110,23 @@ def check(header: dict[str, Any], payload: int) -> None:
         frames = (frame for thread in header["threads"] for frame in thread["frames"])
         odd = next((frame for frame in frames if [*map(type, frame)] != [str, int, str]), None)
         wrong = "" if odd is None else f"frames.threads: a frame is {str(odd)[:60]}"
+    if not wrong and kind in (wire.BEFORE, wire.LISTED):
+        wrong = _wrong_list(header)
     if not wrong and payload < _PAYLOAD.get(kind, 0):
         wrong = f"{kind} without its payload"
     if wrong:
         raise wire.WireError(wrong)
+
+
+def _wrong_list(listed: Mapping[str, Any]) -> str:
+    """What is wrong with the places, or with the columns: places come after those that they are in."""
+    places, columns = listed["places"], listed["storages"]
+    for number, place in enumerate(places):
+        if [*map(type, place)] != [int, str] or not -1 <= place[0] < number:
+            return f"listed.places: a place is {str(place)[:60]}"
+    if len({len(column) for column in columns.values()}) > 1 or any(not at < len(places) for at in columns["place"]):
+        return "listed.storages: columns of different lengths, or a place that is not there"
+    return ""
 
 
 def fitting(record: Mapping[str, Any], kind: int) -> dict[str, Any]:

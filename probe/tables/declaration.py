@@ -41,6 +41,7 @@ TAPS = (
     Tap("loader", "batches of loaders", (LOADS,)),
     Tap("process", "samples of the process and its host"),
     Tap("gpu", "samples of devices"),
+    Tap("memory", "samples of the memory"),
     Tap("compile", "compilations"),
 )
 

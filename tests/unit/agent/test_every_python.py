@@ -1,4 +1,4 @@
-"""The boundary and the evals reach into frames, so their tests run on every Python that is installed here."""
+"""Boundaries, evals and looks at memory reach into frames, so their tests run on every Python installed here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
 OTHERS = [version for version in SUPPORTED if version != f"{sys.version_info[0]}.{sys.version_info[1]}"]
 MODULES = (
     "inspect/test_exclusive.py", "boundary/test_boundary.py", "evals/test_evaluation.py", "evals/test_cancel.py",
-    "evals/test_operation_gate.py", "trace/test_functions.py", "trace/test_kernels.py",
+    "evals/test_operation_gate.py", "memory/test_walk.py", "trace/test_functions.py", "trace/test_kernels.py",
 )  # fmt: skip
 
 

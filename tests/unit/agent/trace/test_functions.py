@@ -115,8 +115,8 @@ def test_a_name_that_means_several_is_refused_with_their_list() -> None:
         assert refused("Handler.do") == (
             "Handler.do means several functions: another_module:Handler.do, jobs_own_module:Handler.do."
         )
-        other.plain = its.plain  # imported from there: the same function
-        assert found("plain") == (its.plain, False)
+        other.Handler = its.Handler  # imported from there: the same functions
+        assert found("Handler.do") == (its.Handler.do, False)
 
 
 def test_suggestions_are_the_functions_of_the_jobs_own_modules() -> None:

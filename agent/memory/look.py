@@ -1,0 +1,99 @@
+"""One look at who holds which tensor, in pieces if it takes long: all tensors, then who holds what no root leads to.
+
+Run by tensors.py, on the training thread at a boundary, or on the agent's thread where none comes.  Invariant: between
+two pieces, and after the last, nothing here refers to an object of the job's, whatever was raised.
+"""
+
+from __future__ import annotations
+
+import gc
+from time import thread_time
+from types import FrameType
+from typing import Any
+
+from ... import protocol as wire
+from ..inspect.classes import loaded
+from ..torch_state import cuda_is_in_use
+from .places import Places
+from .referrers import Referrers
+from .storages import Storage
+from .survey import Known, Survey
+
+# Of a piece, in CPU time of the thread: the training waits meanwhile.  On a busy machine that takes longer, but what
+# there is to see does not depend on it.
+_WHOLE_S = 0.16
+_REST_S = 0.06  # thereof, for finding the tensors that no reference of the user's leads to
+_MOST_STORAGES = 20_000  # told one by one; the smallest of more are left out
+
+
+class Look:
+    """piece() at one boundary after the other until it says that this was the last; then told()."""
+
+    def __init__(self) -> None:
+        self._known, self._places = Known(), Places()
+        self._rows: dict[int, Storage] = {}
+        self._graphs_are_read = False
+        self._referrers: Referrers | None = None
+        self._walked = 0
+
+    def piece(self, frame: FrameType | None) -> bool:
+        """frame: the driving loop's, at a boundary; None where the job goes on meanwhile: then neither gradients nor
+        graphs are read, because a backward pass may be changing them."""
+        until, collects = thread_time() + _WHOLE_S, gc.isenabled()
+        gc.disable()  # what a collection would run is code of the job's
+        try:
+            with loaded("torch")._C.DisableTorchFunction():
+                return self._survey(frame, until) if self._referrers is None else self._referrers.climb(until, set())
+        finally:
+            if collects:
+                gc.enable()
+
+    def told(self) -> dict[str, Any]:
+        """The fields of `listed` that tell what was found."""
+        freed = {row.key for row in self._referrers.gone} if self._referrers is not None else set()
+        rows = sorted((row for key, row in self._rows.items() if key not in freed), key=lambda row: -row.bytes)
+        kept, left = rows[:_MOST_STORAGES], rows[_MOST_STORAGES:]
+        return {
+            "storages": {name: [getattr(row, name) for row in kept] for name in wire.LISTED_COLUMNS},
+            "places": [list(each) for each in self._places.rows],
+            "left_bytes": sum(row.bytes for row in left),
+            "left_storages": len(left),
+            "unseen": sorted(self._known.unseen | self._left_over()),
+            "walked": self._walked,
+            "allocated": allocated_bytes(),
+        }
+
+    def _left_over(self) -> set[str]:
+        """What a look has not come to that was ended early."""
+        return set() if self._graphs_are_read else {wire.UNSEEN_NODES}
+
+    def _survey(self, frame: FrameType | None, until: float) -> bool:
+        """A piece that looks at all tensors anew, and goes on with the graphs where the one before has ended."""
+        survey = Survey(frame, self._places, self._known)
+        try:
+            done = self._seen(survey, until)
+            survey.place()
+            return done
+        finally:
+            self._rows, self._walked = survey.storages.found, survey.walk.walked
+            survey.forget()
+
+    def _seen(self, survey: Survey, until: float) -> bool:
+        begun_with_rest = self._graphs_are_read
+        survey.follow()
+        self._graphs_are_read = survey.read_graphs(until - _REST_S) or begun_with_rest
+        if not self._graphs_are_read or (thread_time() + _REST_S > until and not begun_with_rest):
+            return False
+        sought = survey.rest()
+        self._referrers = Referrers(survey.roots, self._places, not survey.walk.is_cut)
+        self._referrers.begin(sought)
+        return self._referrers.climb(until, survey.own_ids(sought))
+
+
+def allocated_bytes() -> dict[str, int]:
+    """What the caching allocator of each device in use has given out."""
+    if not cuda_is_in_use():
+        return {}
+    cuda = loaded("torch").cuda
+    found = {f"cuda:{index}": cuda.memory_allocated(index) for index in range(cuda.device_count())}
+    return {device: allocated for device, allocated in found.items() if allocated}

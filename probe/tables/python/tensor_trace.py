@@ -1,0 +1,63 @@
+"""python.tensor_trace: every tensor of the job at this moment, and who holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ... import protocol as wire
+from ...arrays.arrow import columns_of
+from ...schema import Column, Columns
+from ...snapshot.snapshot import Snapshot
+from ..declaration import IDENTITY, Table, identity
+
+if TYPE_CHECKING:
+    from ...derive.holders import Tensor
+
+
+def derive(job: Snapshot) -> Columns:
+    from ...derive.holders import tensors_of
+
+    rows = [
+        {**identity(rank), "step": rank.timeline.base + listed["count"], **_row(tensor)}
+        for rank, listed in job.ask(wire.TENSORS).items()
+        for tensor in tensors_of(listed)
+    ]
+    return columns_of(TABLE.columns, rows)
+
+
+def _row(tensor: Tensor) -> dict[str, Any]:
+    return {column.name: getattr(tensor, column.name) for column in TABLE.columns if hasattr(tensor, column.name)}
+
+
+TABLE = Table(
+    name="python.tensor_trace",
+    doc="One row per storage of tensors, at the first boundary between two steps after the query: views of the same "
+    "memory are one row.  A look takes the training thread some 100 ms.  If no boundary comes within 5 s, it is taken "
+    "at once, and gradients and graphs are left out.  `probe ENDPOINT memory` shows the same, folded, and what "
+    "is not listed.",
+    columns=(
+        *IDENTITY,
+        Column("step", "BIGINT", "", "The last step that was complete.", "boundaries"),
+        Column("holder", "VARCHAR", "", "The path that keeps it alive, from a variable of a function (`train().losses"
+               "[3]`) or of a module; of what modules own, the path of the parameter or buffer.", "references",
+               "It was not looked for: too small a part of what no path leads to."),
+        Column("kind", "VARCHAR", "", "What holds it: parameter, gradient, optimizer (its state), buffer, activation "
+               "(saved by autograd), variable (the user's, or an attribute or item of it), cache (of a library), "
+               "other.", "the last object on the path"),
+        Column("module", "VARCHAR", "", "The module that owns it or, of an activation, that made it: the one with the "
+               "parameters beside it in the graph, or what lies around it.", "modules, the autograd graph",
+               "No module owns it, or none is beside it in the graph.", "module of python.torch_trace"),
+        Column("saved_by", "VARCHAR", "", "Autograd's function that has saved it for the backward pass.",
+               "the autograd graph", "It is no activation."),
+        Column("shape", "VARCHAR", "", "Shape of one of the tensors that use it.", "torch", "A subclass of the job's "
+               "tells shapes itself."),
+        Column("dtype", "VARCHAR", "", "Data type of that tensor.", "torch"),
+        Column("device", "VARCHAR", "", "Where the memory is: `cpu`, `cuda:0`.", "torch"),
+        Column("bytes", "BIGINT", "B", "Size of the storage.", "torch"),
+        Column("storage", "VARCHAR", "", "Address of the memory.", "torch"),
+    ),
+    derive_job=derive,
+    question="Which holders have the most memory?",
+    example="SELECT rank, kind, holder, ROUND(SUM(bytes) / 1e6, 1) AS mb FROM python.tensor_trace GROUP BY ALL "
+    "ORDER BY mb DESC LIMIT 20",
+)  # fmt: skip

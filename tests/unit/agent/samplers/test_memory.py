@@ -1,0 +1,69 @@
+"""The memory of the process as the kernel has it, and that of devices as a played allocator tells it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probe import streams
+from probe.agent.samplers import memory
+from probe.agent.samplers.memory import Memory
+
+
+class Samples:
+    """Takes rows as a stream does."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int, int]] = []
+
+    def append(self, *row: int) -> None:
+        self.rows.append(row)  # type: ignore[arg-type]
+
+    def of(self, source: int) -> dict[int, int]:
+        return {counter: value for _, each, counter, value in self.rows if each == source}
+
+
+@pytest.fixture
+def samples() -> Any:
+    return Samples()
+
+
+def test_what_is_resident_is_what_the_kernel_says(samples: Any) -> None:
+    Memory(samples).sample()
+    told = samples.of(streams.MEMORY)
+    rollup = Path("/proc/self/smaps_rollup").read_text().split()
+    assert told[streams.HOST_RSS] == pytest.approx(int(rollup[rollup.index("Rss:") + 1]) << 10, rel=0.05)
+    assert 0 < told[streams.HOST_PSS] <= 1.05 * told[streams.HOST_RSS] and told[streams.HOST_SHARED] > 0
+    assert streams.HOST_PINNED not in told and len({row[0] for row in samples.rows}) == 1
+
+
+def test_the_proportional_share_is_read_again_only_after_a_thousand_times_as_long(samples: Any) -> None:
+    sampler = Memory(samples)
+    sampler.sample()
+    sampler._pss_due_ns = 1 << 62
+    sampler.sample()
+    assert [row[2] for row in samples.rows].count(streams.HOST_PSS) == 1
+    assert [row[2] for row in samples.rows].count(streams.HOST_RSS) == 2
+
+
+def test_each_device_that_has_memory_has_what_its_allocator_tells(
+    samples: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stats(index: int) -> dict[str, Any]:
+        of = {"allocated_bytes": (5, 9), "reserved_bytes": (20, 20), "inactive_split_bytes": (3, 4)}
+        return {name: {"all": {"current": at[0] * index, "peak": at[1] * index}} for name, at in of.items()}
+
+    core = SimpleNamespace(_cuda_memoryStats=stats, _cuda_hostMemoryStats=lambda: {"allocated_bytes": {"current": 7}})
+    played = SimpleNamespace(_C=core, cuda=SimpleNamespace(device_count=lambda: 3))
+    monkeypatch.setitem(sys.modules, "torch", played)  # type: ignore[arg-type]
+    monkeypatch.setattr(memory, "cuda_is_in_use", lambda: True)
+    Memory(samples).sample()
+    assert samples.of(streams.MEMORY)[streams.HOST_PINNED] == 7
+    assert samples.of(streams.MEMORY - 3) == {
+        streams.DEVICE_ALLOCATED: 10, streams.DEVICE_RESERVED: 40, streams.DEVICE_INACTIVE: 6, streams.DEVICE_PEAK: 18,
+    }  # fmt: skip
+    assert samples.of(streams.MEMORY - 2) and not samples.of(streams.MEMORY - 1)
