@@ -16,6 +16,7 @@ from .. import protocol as wire
 from ..streams import LOG_THREAD, ON_DEMAND, SAMPLES, SPANS, STEPS, STREAMS
 from . import fork
 from .boundary.boundary import Boundary
+from .capture.captures import Captures
 from .evals.evals import Evals
 from .facts import current, identity, line, served_by
 from .inspect.frames import named, stacks
@@ -62,7 +63,8 @@ class Agent:
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
         self.profiles = Profiles(self.server, self.streams, self.log, self.steps)
-        self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS])
+        captures = Captures(self.server, self.streams, self.log, self.boundary, self.steps, self.sampling)
+        self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS], captures)
         self.traces = Traces(self.server, self.streams, self.log)
         self.tensors = Tensors(self.server, self.boundary, self.steps)
         self.taps: TorchTaps | None = None
@@ -262,9 +264,8 @@ class Agent:
         """
         self.leaving = True
         self.peers.remove()
-        self.evals.close()
         self.traces.close()
-        left = self.taps.remove() if self.taps is not None else []
+        left = self.evals.close() + (self.taps.remove() if self.taps is not None else [])
         self.boundary.close()
         fork.clear()
         return left

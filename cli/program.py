@@ -11,7 +11,10 @@ from probe.version import __version__
 SECTIONS = {  # of the help -> the room of its verbs, and these
     "Attach and detach": ("job", ("attach", "demo", "detach", "doctor", "key", "list", "run", "serve")),
     "Ask and change": ("data", ("eval", "export", "names", "query", "set", "sql", "tables")),
-    "Find out why": ("insight", ("flame", "hang", "memory", "profile", "stack", "stragglers", "trace")),
+    "Find out why": (
+        "insight",
+        ("capture", "flame", "hang", "memory", "profile", "stack", "stragglers", "trace"),
+    ),
 }
 VERBS = {verb: room for room, verbs in SECTIONS.values() for verb in verbs}
 

@@ -16,6 +16,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .attach import Attached, start
+    from .capture.capture import RankCapture
     from .client.agent_requests import Unreached
     from .client.traces import RankTrace
     from .connection import Connection, connect
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "DetachError", "EndpointError",
     "EvalError", "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "Note", "OutputError", "ProbeError",
-    "QueryError", "RankMemory", "RankProfile", "RankResult", "RankTrace", "Report", "Result", "SilentError",
-    "Snapshot",
+    "QueryError", "RankCapture", "RankMemory", "RankProfile", "RankResult", "RankTrace", "Report", "Result",
+    "SilentError", "Snapshot",
     "SnippetFailed", "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
 ]  # fmt: skip
 _MODULES = {
@@ -57,6 +58,7 @@ _MODULES = {
     **dict.fromkeys(("Attached", "start"), "attach"),
     "Facts": "host.facts",
     "RankMemory": "derive.rank_memory",
+    "RankCapture": "capture.capture",
     "RankProfile": "profile.launch",
     "RankTrace": "client.traces",
     "Report": "diagnose.report",

@@ -214,6 +214,8 @@ class AgentError(ProbeError):
         "traced": "The function is traced already.",
         "trace-ended": "The function is called so often, or calls itself so deep, that the trace took itself off; or "
         "torch.compile began to compile.",
+        "captured": "Another command is capturing the rank.",
+        "no-capture": "torch's profiler cannot run in the rank: it has none, another one runs, or it failed.",
         "no-frames": "The rank runs an interpreter whose stacks cannot be read from outside.",
         "no-room": "The job has no descriptor or no memory left for a connection.",
     }

@@ -36,6 +36,16 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
                                                                 the C library has given out), allocated (bytes of each
                                                                 device that the allocator has given out), at_boundary,
                                                                 count, held_ns (of each piece)
+    capture   id (as armed)                                     captured (once its steps are over; cancelled, it ends at
+                                                                the next boundary): start_ns, end_ns, wall_offset_ns,
+                                                                count (at the start), steps, why ("" unless it ended
+                                                                early), begin_ns, stop_ns, export_ns (what took the
+                                                                job), bytes (of its trace), grown_bytes, next (as above)
+    events    id, first, last (byte offsets of the trace),      events* then end: rows (bytes)
+              credit
+    keep      id, names, last (the capture is over); rows of    stored: as above
+              operators, of kernels (numbered on from `next`);
+              with the first the trace goes
     flight    -                                                 entries: texts (torch's Flight Recorders as JSON, []
                                                                 without one), why_not, groups (name: ranks)
     peers     -                                                 known: ranks (each rank's record of its address:
@@ -46,11 +56,14 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
               backward; others stay as they are
     arm       by, ranks, where, timeout, write, filename,       armed: count, base, step_ns, waiting (s), holder
               frame ("" or a function or number), names (a
-              pattern: tell names, run nothing; or null); code
+              pattern: tell names, run nothing; or null),
+              capture (id, steps, shapes: begin one, run
+              nothing; or null); code
     go        of, count (run at this boundary; -1: the next)    - (out* and wants* then done end the arm request; before
                                                                 them, if a boundary was named, ready: the training
                                                                 waits there, at most 5 s from the last stay)
-    stay      of (keep waiting, a run or a pass will follow)    -
+    stay      of (keep waiting, a run or a pass will follow;    -
+              or of a capture: wanted still)
     run       of (which is ready)                               -
     pass      of, number, why_not ("": that operation begins),  -
               last (the snippet ends after the call of its own
@@ -68,7 +81,7 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
               credit
 
     rows           first, rows; payload: batch header, then the rows themselves
-    log            first; payload: the bytes
+    log, events    first; payload: the bytes
     before         as listed: the look before this one, if there was one
     out            stream "stdout" | "stderr", text
     wants          number, operation, group, ranks (that take part), peer (the other of two, if known), tag (of a send
@@ -107,12 +120,13 @@ HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "
 ALIGN, SET, ARM, GO, STAY, RUN, PASS, DETACH = "align", "set", "arm", "go", "stay", "run", "pass", "detach"
 STACKS, FLIGHT, PEERS, SERVE = "stacks", "flight", "peers", "serve"
 PROFILE, DEPOSIT, TRACE, TENSORS = "profile", "deposit", "trace", "tensors"
+CAPTURE, EVENTS, KEEP = "capture", "events", "keep"
 AGENTS, QUERY, SEVERAL = "agents", "query", "several"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, WANTS, ENDING = "armed", "ready", "out", "wants", "ending"
 DONE, DETACHED = "done", "detached"
 FRAMES, ENTRIES, KNOWN, SERVING = "frames", "entries", "known", "serving"
-PROFILING, STORED, TRACED = "profiling", "stored", "traced"
+PROFILING, STORED, TRACED, CAPTURED = "profiling", "stored", "traced", "captured"
 BEFORE, LISTED = "before", "listed"
 RESULT, TEXT, ANSWERED = "result", "text", "answered"
 
@@ -128,6 +142,9 @@ REPLIES: dict[str, tuple[str, ...]] = {
     DEPOSIT: (STORED,),
     TRACE: (TRACED,),
     TENSORS: (BEFORE, LISTED),
+    CAPTURE: (CAPTURED,),
+    EVENTS: (EVENTS, END),
+    KEEP: (STORED,),
     FLIGHT: (ENTRIES,),
     PEERS: (KNOWN,),
     SERVE: (END,),
@@ -141,7 +158,9 @@ REPLIES: dict[str, tuple[str, ...]] = {
 # What a client may do, said in its hello and kept by the agent; the server says it for its clients, by their keys.
 READ, CONTROL = "read", "control"
 # these change something
-OF_CONTROL = frozenset({ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH, PROFILE, DEPOSIT, TRACE, TENSORS})
+OF_CONTROL = frozenset(
+    {ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH, PROFILE, DEPOSIT, TRACE, TENSORS, CAPTURE, EVENTS, KEEP}
+)
 
 # Operations between two ranks, as `wants` names them.
 SEND, RECEIVE, RECEIVE_ANY = "send", "recv", "recv_any_source"

@@ -17,7 +17,7 @@ LOADS = "loads"
 SAMPLES = "samples"
 DEVICE = "device"
 PROFILE_NODES, PROFILE_SAMPLES = "profile_nodes", "profile_samples"
-CALLS = "calls"
+CALLS, OPERATORS, KERNELS = "calls", "operators", "kernels"
 
 # Times are nanoseconds of CLOCK_MONOTONIC; `thread` is threading.get_ident(), whose native id and name
 # stand in the log; `subject` is a serial number from the log, never a recycled id().
@@ -54,26 +54,32 @@ STREAMS: dict[str, tuple[str, ...]] = {
     # a call of a traced function (an id of the log) that is over; size of its first argument and queued_ns, the time
     # since a time stamp that it was given, are -1 if they are not known
     CALLS: ("start_ns", "end_ns", "function", "size", "queued_ns", "thread", "flags", "seq"),
+    # a call of an operator that a capture has seen; caller: the number of the one it ran in, or 0; native_id: its
+    # thread; of a backward also when and where the operator ran whose backward it is (0: unknown); operator and shapes
+    # are strings in the log; -1: flops and bytes are not known
+    OPERATORS: (
+        "start_ns", "end_ns", "operator", "caller", "native_id", "made_ns", "made_native_id", "shapes", "flops",
+        "bytes", "flags", "seq",
+    ),
+    # what ran on a device for an operator (its number, 0: unknown); kernel and kind are strings in the log
+    KERNELS: ("start_ns", "end_ns", "kernel", "kind", "device", "queue", "operator", "bytes", "seq"),
 }  # fmt: skip
 # The slot with the time a row was written: rows are in this order, except for threads that were delayed.
 WRITTEN = {
     SPANS: "end_ns", MARKS: "time_ns", STEPS: "time_ns", COLLECTIVES: "start_ns", LOADS: "end_ns", SAMPLES: "time_ns",
-    DEVICE: "end_ns", PROFILE_SAMPLES: "time_ns", CALLS: "end_ns",
+    DEVICE: "end_ns", PROFILE_SAMPLES: "time_ns", CALLS: "end_ns", OPERATORS: "end_ns", KERNELS: "end_ns",
 }  # fmt: skip
 # The slots that hold moments of time; all other numbers are the same at any time.
 TIMES = {
     SPANS: ("start_ns", "end_ns"), MARKS: ("time_ns",), STEPS: ("time_ns",), LOADS: ("start_ns", "end_ns"),
     COLLECTIVES: ("start_ns", "issued_ns", "done_ns"), SAMPLES: ("time_ns",), DEVICE: ("start_ns", "end_ns", "host_ns"),
-    PROFILE_SAMPLES: ("time_ns",), CALLS: ("start_ns", "end_ns"),
+    PROFILE_SAMPLES: ("time_ns",), CALLS: ("start_ns", "end_ns"), OPERATORS: ("start_ns", "end_ns", "made_ns"),
+    KERNELS: ("start_ns", "end_ns"),
 }  # fmt: skip
 # A row is packed a moment after that time was read; a preempted thread may take some milliseconds.
 PACKING_NS = 50_000_000
-ON_DEMAND = {
-    DEVICE,
-    PROFILE_NODES,
-    PROFILE_SAMPLES,
-    CALLS,
-}  # streams that are created once there is something to record
+# streams that are created once there is something to record
+ON_DEMAND = {DEVICE, PROFILE_NODES, PROFILE_SAMPLES, CALLS, OPERATORS, KERNELS}
 
 # flags, bits 0-7: the kind of row
 KIND_MASK = 0xFF
@@ -99,6 +105,7 @@ CAPTURED = 1 << 19  # collectives: issued into a CUDA graph, which replays it; d
 END_UNKNOWN = 1 << 20  # collectives: it has ended or will, and nobody saw it; done_ns is when that was found out
 QUEUED = 1 << 21  # collectives: in flight, and the device had not come to it when the agent looked last
 HOLDS_GIL, GIL_UNKNOWN = 1 << 22, 1 << 23  # samples of profiles
+ANNOTATION, BACKWARD = 1 << 24, 1 << 25  # operators: a range that the job or torch named; a part of a backward pass
 
 # Sampling records module calls in one of N blocks of BLOCK steps, N one of EVERY.
 BLOCK = 10

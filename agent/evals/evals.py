@@ -14,6 +14,7 @@ from typing import Any
 
 from ... import protocol as wire
 from ..boundary.boundary import Boundary, Ticket
+from ..capture.captures import Captures
 from ..serve.server import Key, Refused, Server, request_named
 from ..steps.step_count import Steps
 from ..storage.log import Log
@@ -52,8 +53,10 @@ class _Session:
 class Evals:
     """arm(), go(), cancel() and tick() on the agent's thread; current() on any."""
 
-    def __init__(self, server: Server, boundary: Boundary, steps: Steps, log: Log, spans: Stream) -> None:
-        self._server, self._boundary, self._steps = server, boundary, steps
+    def __init__(
+        self, server: Server, boundary: Boundary, steps: Steps, log: Log, spans: Stream, captures: Captures
+    ) -> None:
+        self._server, self._boundary, self._steps, self._captures = server, boundary, steps, captures
         self._log, self._spans = log, spans
         self._sessions: dict[Key, _Session] = {}
         self._own: dict[str, Any] = {}  # names that snippets defined, for later snippets
@@ -87,6 +90,7 @@ class Evals:
             ranks=request.get("ranks"),
             frame=str(request.get("frame") or "")[:_BY_CHARACTERS],
             names=None if request.get("names") is None else str(request["names"])[:_BY_CHARACTERS],
+            instead=self._captures.armed(request.get("capture")),
         )
         timeout = request.get("timeout")
         self._make_room(key)
@@ -139,7 +143,9 @@ class Evals:
 
     def stay(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         """The client is still there: keep waiting for `run`, or in front of an operation."""
-        session = self._sessions.get(request_named(key, request))
+        named = request_named(key, request)
+        session = self._sessions.get(named)
+        self._captures.stay(named)
         if session is not None:
             session.heard = time.monotonic()
             if not session.started and session.ticket is not None:
@@ -209,6 +215,7 @@ class Evals:
         if it has had any, else where it is.  One that stands in front of an operation is for its client to end."""
         session = self._sessions.get(key)
         if session is None:
+            self._captures.cancel(key)
             return
         ticket = session.ticket  # read once: another thread clears it if the boundary is missed
         if not session.started and (ticket is None or ticket.cancel()):
@@ -256,7 +263,7 @@ class Evals:
                 self.cancel(key, "eval-missed", "the client was silent for too long")
             elif session.expires is not None:
                 due = min(due, session.expires - now)
-        return max(0.01, due)
+        return max(0.01, min(due, self._captures.tick()))
 
     def _drop(self, key: Key) -> None:
         session = self._sessions.pop(key, None)
@@ -284,8 +291,9 @@ class Evals:
         sessions = list(self._sessions.values())
         return [each.evaluation for each in sessions if each.started and not each.evaluation.done]
 
-    def close(self) -> None:
-        """Cancel every snippet, whatever its client does."""
+    def close(self) -> list[str]:
+        """Cancel every snippet, whatever its client does, and end a capture; what stays of it, in words."""
         for key in list(self._sessions):
             self.cancel(key, "gone", "the agent leaves", by_client=True)
         self._own.clear()
+        return self._captures.close()

@@ -55,9 +55,11 @@ class Evaluation:
         ranks: list[int] | None = None,
         frame: str = "",
         names: str | None = None,
+        instead: Callable[[], str] | None = None,
     ) -> None:
-        """frame: see Namespace; names: say which names there are, of this pattern, and run nothing."""
-        self._chosen, self._names = frame, names
+        """frame: see Namespace; names: say which names there are, of this pattern, and run nothing; instead: called in
+        place of the snippet, returns what to tell."""
+        self._chosen, self._names, self._instead = frame, names, instead
         self.ranks, self.where, self.by = ranks, where, by
         self.running, self.done = False, False
         self.thread: int | None = None
@@ -125,6 +127,8 @@ class Evaluation:
                 self._for_job = raised = None  # its traceback refers to this frame: leave no cycle
 
     def _evaluate(self, frame: Callable[[], FrameType | None]) -> dict[str, Any]:
+        if self._instead is not None:
+            return _done(ok=True, echo=self._instead())
         try:
             names = Namespace(frame(), self._own, self.where == "now", self._chosen)
         except NoFrame as error:

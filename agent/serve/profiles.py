@@ -11,16 +11,16 @@ from contextlib import suppress
 from typing import Any
 
 from ... import protocol as wire
-from ...streams import PROFILE_NODES, PROFILE_SAMPLES, STREAMS
+from ...streams import PROFILE_NODES, PROFILE_SAMPLES
 from ..inspect.interpreter_layout import Layout, Unknown, interpreter_layout
 from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .connections import Connection
+from .deposits import Deposits
 from .server import Key, Refused, Server
 
 _RETENTION_BYTES = {PROFILE_NODES: 8 << 20, PROFILE_SAMPLES: 32 << 20}
-_MOST_NAMES, _NAME_CHARACTERS = 4096, 1000  # in one deposit
 _BY_CHARACTERS = 200
 _MOST_SEARCHES = 5
 
@@ -30,7 +30,8 @@ class Profiles:
     known."""
 
     def __init__(self, server: Server, streams: dict[str, Stream], log: Log, steps: Steps) -> None:
-        self._server, self._streams, self._log, self._steps = server, streams, log, steps
+        self._server, self._steps = server, steps
+        self._deposits = Deposits(streams, log, _RETENTION_BYTES)
         self.layout: Layout | None = None
         self._searches = 0
         self._by: Connection | None = None
@@ -54,21 +55,12 @@ class Profiles:
             self.layout = self.layout or interpreter_layout()
         except Unknown as error:
             raise Refused("no-frames", f"its interpreter keeps its frames where they are not found: {error}.") from None
-        for name, retained in _RETENTION_BYTES.items():
-            if name not in self._streams:
-                self._streams[name] = Stream(name, STREAMS[name], retained)
         self._by, self._by_name = key[0], str(request.get("by", ""))[:_BY_CHARACTERS]
-        following = {name: self._streams[name].position() + 1 for name in _RETENTION_BYTES}
+        following = self._deposits.begin()
         self._server.reply(key, wire.PROFILING, layout=self.layout, next=following, count=self._steps.count)
 
     def deposit(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if self._by is not key[0]:
             raise Refused("protocol", "no profile has begun")
-        names, parts = request["names"], dict(zip(_RETENTION_BYTES, payload, strict=True))
-        if len(names) > _MOST_NAMES or any(len(rows) % self._streams[name].row_bytes for name, rows in parts.items()):
-            raise Refused("protocol", "a deposit is of names and whole rows")
-        ids = [self._log.string(str(name)[:_NAME_CHARACTERS]) for name in names]
-        for name, rows in parts.items():
-            if rows:
-                self._streams[name].extend(rows)
+        ids = self._deposits.take(request["names"], payload)
         self._server.reply(key, wire.STORED, ids=ids, count=self._steps.count)

@@ -64,6 +64,7 @@ class Sampling:
         self._costs: deque[int] = deque(maxlen=4)
         self.switch_taps: Callable[[int, bool], None] = noop
         self._measuring = False
+        self.forced = range(0)  # steps since the attach that are sampled whatever else decides: those of a capture
 
     def begin_step(self, step: int, since_attach: int, step_ns: Callable[[], int | None]) -> tuple[int, int]:
         """Open or close the taps for this step; returns (its flags, steps until the next call)."""
@@ -71,12 +72,14 @@ class Sampling:
             self._costs.append(_UNSEEN_FACTOR * self.spent_ns)
             self.cost_ns = min(self._costs)  # a lost core only adds to the time
             self._choose(step_ns())
-        flags = self._flags(step // BLOCK, since_attach)
-        index = step % BLOCK
-        self._measuring = bool(flags & SAMPLED) and self.sample is None and index == _MEASURED_STEP
+        is_forced, index = since_attach in self.forced, step % BLOCK
+        flags = SAMPLED | EXTRA if is_forced else self._flags(step // BLOCK, since_attach)
+        self._measuring = bool(flags & SAMPLED) and self.sample is None and index == _MEASURED_STEP and not is_forced
         self.spent_ns = 0
         self.switch_taps(flags, self._measuring)
-        return flags, 1 if self._measuring else (_MEASURED_STEP if index < _MEASURED_STEP else BLOCK) - index
+        return flags, 1 if self._measuring or is_forced else (
+            _MEASURED_STEP if index < _MEASURED_STEP else BLOCK
+        ) - index
 
     def _flags(self, block: int, since_attach: int) -> int:
         if is_chosen(block, self.every):

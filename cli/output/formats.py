@@ -42,6 +42,18 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_output
 
 
+def format_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--format alone, as the argument `output`, of a verb whose -o is a folder for something else."""
+
+    @click.option("--format", type=click.Choice(list(WRITERS)), metavar="FORMAT",
+                  help=f"{', '.join(WRITERS)}. Default: table.")  # fmt: skip
+    @functools.wraps(function)
+    def with_output(format: str | None, **options: Any) -> Any:
+        return function(output=Output(format), **options)
+
+    return with_output
+
+
 @dataclass(frozen=True)
 class Output:
     """Where a result goes, and how.  format: of --format, or None; file: of -o, or None for stdout.

@@ -30,7 +30,7 @@ __all__ = ["AgentLink", "Call", "Client", "Header", "OnReply"]
 
 OnReply = Callable[["Call", Header, Sequence[Any]], None]
 
-_ON_CREDIT = (wire.SCAN, wire.LOG, wire.QUERY)
+_ON_CREDIT = (wire.SCAN, wire.LOG, wire.QUERY, wire.EVENTS)
 _LOOK_S = 0.1  # how often a wait checks for Ctrl-C and for targets that died
 
 
@@ -148,7 +148,7 @@ class Client:
     def send(self, link: AgentLink, kind: str, *payload: bytes, **fields: Any) -> Call:
         """Send a request; wait() takes the reply."""
         call = Call(link, str(next(self._ids)).encode(), kind)
-        call.expected = Expected(fields, link.facts) if kind in (wire.SCAN, wire.LOG) else None
+        call.expected = Expected(fields, link.facts) if kind in (wire.SCAN, wire.LOG, wire.EVENTS) else None
         if wire.REPLIES[kind]:
             self._calls[call.id] = call
         if link.silent:

@@ -41,6 +41,12 @@ REPLIES: dict[str, dict[str, Any]] = {
         ],
         "names": [str],
     },
+    wire.CAPTURED: {
+        "start_ns": NUMBER, "end_ns": NUMBER, "wall_offset_ns": NUMBER, "count": Whole(0), "steps": Whole(0),
+        "why": str, "begin_ns": Whole(0), "stop_ns": Whole(0), "export_ns": Whole(0), "bytes": Whole(0),
+        "grown_bytes": Whole(0), "next": Each(Whole(1)),
+    },
+    wire.EVENTS: {"first": Whole(0)},
     wire.FRAMES: {
         "threads": [
             {
@@ -97,7 +103,7 @@ RECORDS: dict[int, dict[str, Any]] = {
         "recompile": (bool, None), "backward": bool, "failed": bool,
     },
 }  # fmt: skip
-_PAYLOAD = {wire.ROWS: 2, wire.LOG: 1, wire.TEXT: 1}  # frames behind the header
+_PAYLOAD = {wire.ROWS: 2, wire.LOG: 1, wire.EVENTS: 1, wire.TEXT: 1}  # frames behind the header
 
 
 def check(header: dict[str, Any], payload: int) -> None:

@@ -6,7 +6,7 @@ Made by probe.connection and probe.evals.  Invariant: plain data, and what is re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,8 +42,8 @@ class RankResult:
 @dataclass(frozen=True)
 class Snippet:
     """What to run and how, as the agents get it.  ranks: those that are to run it, None for the whole job; frame: the
-    function, or the number of the frame, whose variables it sees; names: tell names of this pattern, and run nothing.
-    """
+    function, or the number of the frame, whose variables it sees; names: tell names of this pattern, and run nothing;
+    capture: begin one (steps, shapes), and run nothing."""
 
     code: str
     filename: str
@@ -54,6 +54,7 @@ class Snippet:
     ranks: Sequence[int] | None
     frame: str = ""
     names: str | None = None
+    capture: Mapping[str, Any] | None = None
 
 
 def told_names(results: EvalResult) -> list[dict[str, Any]]:

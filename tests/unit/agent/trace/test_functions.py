@@ -116,7 +116,7 @@ def test_a_name_that_means_several_is_refused_with_their_list() -> None:
             "Handler.do means several functions: another_module:Handler.do, jobs_own_module:Handler.do."
         )
         other.Handler = its.Handler  # imported from there: the same functions
-        assert found("Handler.do") == (its.Handler.do, False)
+        assert found("Handler.do") == (its.Handler.do, True)
 
 
 def test_suggestions_are_the_functions_of_the_jobs_own_modules() -> None:

@@ -1,0 +1,283 @@
+"""Takes a capture through its life: armed, on, off, its trace sent, its rows deposited.
+
+Lives on the agent's thread; begin and end are on the training thread, the trace is written by a thread of its own.
+A client is known by the id that it has given its capture: the server beside the job may close a connection between two
+requests.  Invariant: one capture at a time; it ends at its step, when its client cancels it or is gone, and at the
+first boundary after it has taken too long or too much memory.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import time
+from _thread import get_ident, start_new_thread
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+from ... import protocol as wire
+from ...streams import KERNELS, OPERATORS, SAMPLED
+from ..boundary.boundary import Boundary, Ticket
+from ..job_signals import raised_by_handler
+from ..serve.deposits import Deposits
+from ..serve.server import Key, Refused, Server
+from ..steps.sampling import Sampling
+from ..steps.step_count import Steps
+from ..storage.log import Log
+from ..storage.rows import Stream
+from .profiler import Profiler, job_profiles, why_none
+
+_RETENTION_BYTES = {OPERATORS: 32 << 20, KERNELS: 16 << 20}
+_MOST_STEPS, _ID_CHARACTERS = 100, 64
+_MOST_NS = 60_000_000_000
+_MOST_BYTES = 128 << 20  # by which the process may grow meanwhile; what stop() makes of it is four times as much
+_LOOK_S = 0.1
+_SILENT_S = 10.0  # after which a client is gone that says nothing
+_DEPOSITS_S = 120.0  # likewise, once it has been told: it reads the traces of all ranks
+_ENDS_S = 4.0  # so long a detach waits for the boundary at which the profiler is switched off
+_NO_STEP = "torch's profiler, which a capture began, because the training thread comes to no step that ends it"
+
+
+class _Capture:
+    """One that has begun.  why: it ended early, in words; told: its figures once it is over, as `captured` has them."""
+
+    def __init__(self, id: str, profiler: Profiler, rss_bytes: int) -> None:
+        self.id, self.profiler, self.thread, self.heard = id, profiler, get_ident(), time.monotonic()
+        self.rss_bytes = rss_bytes  # before
+        self.told: dict[str, Any] = {}
+        self.why = self.fault = ""
+        self.ticket: Ticket | None = None
+        self.watcher: Key | None = None
+        self.trace: mmap.mmap | None = None
+        self.is_on, self.is_over, self.is_told, self.is_unwanted = True, False, False, False
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its client is gone, or wants it no more."""
+        silent_s = time.monotonic() - self.heard
+        return self.is_unwanted or silent_s > (_DEPOSITS_S if self.is_told else _SILENT_S)
+
+    def free(self) -> None:
+        trace, self.trace = self.trace, None
+        if trace is not None:
+            with suppress(BufferError):
+                trace.close()
+
+
+class Captures:
+    """armed(), tick() and the handlers on the agent's thread, close() on any other."""
+
+    def __init__(
+        self, server: Server, streams: dict[str, Stream], log: Log, boundary: Boundary, steps: Steps, sampling: Sampling
+    ) -> None:
+        self._server, self._boundary, self._steps, self._sampling = server, boundary, steps, sampling
+        self._deposits = Deposits(streams, log, _RETENTION_BYTES)
+        self._capture: _Capture | None = None
+        self._is_closed = False
+        server.handlers |= {wire.CAPTURE: self._watch, wire.EVENTS: self._send, wire.KEEP: self._keep}
+
+    # ---- begin
+
+    def armed(self, order: Mapping[str, Any] | None) -> Callable[[], str] | None:
+        """What to run at the boundary in place of a snippet, if a capture is ordered; it returns what to tell."""
+        if order is None:
+            return None
+        id, steps, shapes = str(order["id"])[:_ID_CHARACTERS], int(order["steps"]), bool(order["shapes"])
+        if not 0 < steps <= _MOST_STEPS:
+            raise Refused("protocol", f"a capture takes 1 to {_MOST_STEPS} steps")
+        if self._is_taken():
+            raise Refused("captured", "another command is capturing it. Wait until that ends.")
+        if why := why_none():
+            raise Refused("no-capture", f"it cannot be captured: {why}.")
+        return partial(self._begin, id, steps, shapes)
+
+    def _is_taken(self) -> bool:
+        other = self._capture
+        return other is not None and not (other.is_over and other.is_left)
+
+    def _begin(self, id: str, steps: int, shapes: bool) -> str:
+        """On the training thread, at the boundary."""
+        if self._is_taken():
+            return json.dumps({"code": "captured", "message": "another command is capturing it."})
+        if job_profiles():
+            return json.dumps({"code": "no-capture", "message": "its own torch.profiler is running."})
+        begun = perf_counter_ns()
+        self._drop()
+        capture = _Capture(id, Profiler(shapes, self._job_begins), _rss_bytes())
+        capture.profiler.start()
+        self._capture, count = capture, self._steps.count
+        self._sampling.forced = range(count, count + steps)
+        self._sampling.switch_taps(SAMPLED, False)
+        self._steps.resample()
+        now = perf_counter_ns()
+        capture.told = {"start_ns": now, "wall_offset_ns": time.time_ns() - perf_counter_ns(), "count": count,
+                        "begin_ns": now - begun}  # fmt: skip
+        self._ask(capture, count + steps)
+        return json.dumps({})
+
+    def _job_begins(self) -> None:
+        """The job is about to begin a profiler of its own: ours ends first, in the midst of the step if need be."""
+        capture = self._capture
+        if capture is not None and capture.is_on:
+            capture.why = "the job began a profiler of its own"
+            self._end(capture) if get_ident() == capture.thread else self._hasten(capture)
+
+    # ---- end
+
+    def _ask(self, capture: _Capture, count: int) -> None:
+        """Have it end at the boundary after `count` steps, -1: at the next."""
+        capture.ticket = self._boundary.request(lambda frame: self._end(capture), count, lambda: self._ask(capture, -1))
+
+    def _hasten(self, capture: _Capture) -> None:
+        if capture.is_on and capture.ticket is not None and capture.ticket.count >= 0 and capture.ticket.cancel():
+            self._ask(capture, -1)
+
+    def _end(self, capture: _Capture) -> None:
+        """On the training thread.  Nothing of ours gets into the job, except what its signal handlers raise."""
+        if not capture.is_on or get_ident() != capture.thread:
+            return
+        capture.is_on = False
+        begun = perf_counter_ns()
+        capture.told |= {"end_ns": begun, "steps": self._steps.count - capture.told["count"]}
+        self._sampling.forced = range(0)
+        self._steps.resample()
+        try:
+            capture.profiler.stop()
+        except BaseException as error:
+            capture.fault = f"torch's profiler did not end: {error!r}"
+            if raised_by_handler(error):
+                raise
+        finally:
+            capture.told["stop_ns"] = perf_counter_ns() - begun
+            start_new_thread(self._export, (capture,))
+
+    def _export(self, capture: _Capture) -> None:
+        begun = perf_counter_ns()
+        try:
+            if not capture.fault:
+                capture.trace = capture.profiler.save()
+        except Exception as error:
+            capture.fault = f"torch wrote no trace: {error!r}"
+        capture.told |= {
+            "export_ns": perf_counter_ns() - begun,
+            "bytes": 0 if capture.trace is None else len(capture.trace),
+            "grown_bytes": max(0, _rss_bytes() - capture.rss_bytes),
+        }
+        capture.is_over = True
+        if self._is_closed:
+            capture.free()
+        self._server.tick_soon()
+
+    # ---- requests
+
+    def _watch(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        """Answered once the capture is over; cancelled, it ends at the next boundary."""
+        self._own(request).watcher = key
+        self._server.tick_soon()
+
+    def _own(self, request: Mapping[str, Any]) -> _Capture:
+        capture = self._capture
+        if capture is None or capture.id != request["id"]:
+            raise Refused("protocol", "no such capture has begun")
+        capture.heard = time.monotonic()
+        return capture
+
+    def stay(self, key: Key) -> None:
+        """The client that waits is still there."""
+        if self._capture is not None and self._capture.watcher == key:
+            self._capture.heard = time.monotonic()
+
+    def cancel(self, key: Key) -> None:
+        """The client that waits wants it no more."""
+        if self._capture is not None and self._capture.watcher == key:
+            self._capture.is_unwanted = True
+            self._hasten(self._capture)
+
+    def _send(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        trace, size = self._own(request).trace, wire.LOG_BYTES_A_MESSAGE
+        if trace is None:
+            raise Refused("protocol", "it has no trace")
+        first, last = max(0, int(request["first"])), min(int(request["last"]), len(trace))
+
+        def messages() -> Any:
+            for start in range(first, last, size):
+                piece = trace[start : min(start + size, last)]
+                yield len(piece), [wire.encode(wire.EVENTS, first=start), piece]
+
+        self._server.stream(key, int(request["credit"]), messages())
+
+    def _keep(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        """Rows that the client has made of the trace, which goes as the first of them come."""
+        self._own(request).free()
+        ids = self._deposits.take(request["names"], payload)
+        if request["last"]:
+            self._capture = None
+        self._server.reply(key, wire.STORED, ids=ids, count=self._steps.count)
+
+    # ---- the agent's thread
+
+    def tick(self) -> float:
+        """Seconds until the next call is due."""
+        capture = self._capture
+        if capture is None:
+            return 1.0
+        if capture.is_on:
+            self._limit(capture)
+        elif capture.is_over and capture.is_left:
+            self._fail(capture, "interrupted", "its command has ended")
+        elif capture.is_over and capture.watcher is not None:
+            self._tell(capture, capture.watcher)
+        return _LOOK_S
+
+    def _limit(self, capture: _Capture) -> None:
+        now = perf_counter_ns()
+        grown = _rss_bytes() - capture.rss_bytes
+        if capture.is_left:
+            capture.why = "its command has ended"
+        elif now - capture.told["start_ns"] > _MOST_NS:
+            capture.why = f"it had taken {_MOST_NS // 1_000_000_000} s"
+        elif grown > _MOST_BYTES:
+            capture.why = f"the process had grown by {grown >> 20} MB"
+        if capture.why:
+            self._hasten(capture)
+
+    def _tell(self, capture: _Capture, watcher: Key) -> None:
+        if capture.fault:
+            self._fail(capture, "no-capture", capture.fault)
+            return
+        capture.watcher, capture.heard, capture.is_told = None, time.monotonic(), True
+        following = self._deposits.begin()
+        self._server.reply(watcher, wire.CAPTURED, why=capture.why, next=following, **capture.told)
+
+    def _fail(self, capture: _Capture, code: str, message: str) -> None:
+        if capture.watcher is not None:
+            self._server.reply(capture.watcher, wire.ERROR, code=code, message=message)
+        self._drop()
+
+    def _drop(self) -> None:
+        capture, self._capture = self._capture, None
+        if capture is not None:
+            capture.free()
+
+    def close(self) -> list[str]:
+        """End it; what stays, in words.  On any thread but the agent's."""
+        self._is_closed = True
+        capture, left = self._capture, list[str]()
+        if capture is not None and capture.is_on:
+            capture.why = "the agent was about to leave"
+            self._hasten(capture)
+            end = time.monotonic() + _ENDS_S
+            while not capture.is_over and time.monotonic() < end:
+                time.sleep(0.005)
+            left = [_NO_STEP] if capture.is_on else []
+        self._drop()
+        return left
+
+
+def _rss_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,137 @@
+"""torch's profiler, as one capture runs it: on, off, and its trace in memory that has no name in the file system.
+
+Used by captures.py.  Invariant: a profiler that the job begins meanwhile finds none running; ours ends first.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..job_signals import raised_by_handler
+from ..torch_state import cuda_is_in_use, torch_is_imported
+
+_INJECTED = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")  # set by Nsight and others that occupy CUPTI
+_MEMORY = "torch-trace"
+
+
+def why_none() -> str:
+    """Why this process cannot be captured, as far as any thread can tell; "" if nothing speaks against it."""
+    if not torch_is_imported():
+        return "it has not imported torch"
+    if not sys.modules["torch"].autograd.kineto_available():
+        return "its torch was built without Kineto"
+    if found := next((name for name in _INJECTED if os.environ.get(name)), None):
+        return f"{found} is set: another profiler occupies the device"
+    return "its own torch.profiler is running" if _module()._is_profiler_enabled else ""
+
+
+def job_profiles() -> bool:
+    """Whether a profiler of the job's own runs or warms up.  On the training thread; some ms for a million objects.
+
+    Kineto does not tell that it was prepared, and to begin anew would then spoil the trace that the job waits for.
+    """
+    if sys.modules["torch"].autograd._profiler_enabled():
+        return True
+    kind = _module().profile
+    states = (each.__dict__ for each in gc.get_objects() if type(each) is kind)
+    return any(each.get("entered") and each.get("kineto_results") is None for each in states)
+
+
+class Profiler:
+    """start() and stop() once each, at a boundary on one thread; save() after that on any.
+
+    on_job: called on the thread of the job that is about to begin a profiler of its own.
+    """
+
+    def __init__(self, shapes: bool, on_job: Callable[[], None]) -> None:
+        torch = sys.modules["torch"]
+        kinds = torch.profiler.ProfilerActivity
+        on_cuda = cuda_is_in_use() and kinds.CUDA in torch.profiler.supported_activities()
+        chosen = [kinds.CPU, kinds.CUDA] if on_cuda else [kinds.CPU]
+        self._profile: Any = torch.profiler.profile(activities=chosen, record_shapes=shapes)
+        self._guard = _Guard(on_job)
+
+    def start(self) -> None:
+        try:
+            self._profile.start()
+            self._guard.install()
+        except BaseException:
+            self._switch_off()
+            raise
+
+    def stop(self) -> None:
+        """Waits for the device, and takes some 10 µs an operator."""
+        self._guard.remove()
+        try:
+            self._profile.stop()
+        except BaseException:
+            self._switch_off()
+            raise
+
+    def _switch_off(self) -> None:
+        """After an error, or what a signal handler of the job has raised in the midst of it."""
+        self._guard.remove()
+        autograd = sys.modules["torch"].autograd
+        with suppress(Exception):
+            if autograd._profiler_enabled():
+                autograd._disable_profiler()
+        _module()._run_on_profiler_stop()
+
+    def save(self) -> mmap.mmap:
+        """The trace as Chrome's JSON.  Kineto keeps the GIL for some 5 µs an operator.
+
+        It opens a path or, since torch 2.1, that with .tmp behind it, which it renames: both lead to the memory.
+        """
+        fd = os.memfd_create(_MEMORY, os.MFD_CLOEXEC)
+        try:
+            with TemporaryDirectory(prefix="probe-") as folder:
+                path = os.path.join(folder, "trace.json")
+                for name in (path, f"{path}.tmp"):
+                    os.symlink(f"/proc/self/fd/{fd}", name)
+                self._profile.export_chrome_trace(path)
+            return mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+            self._profile = None
+
+
+class _Guard:
+    """Stands where the job would begin a profiler: torch raises there as long as one runs."""
+
+    def __init__(self, on_job: Callable[[], None]) -> None:
+        self._on_job = on_job
+        self._places: list[tuple[Any, str, Any]] = []
+
+    def install(self) -> None:
+        module = _module()
+        for owner, name in ((module, "_run_on_profiler_start"), (module.profile, "_prepare_trace")):
+            original = getattr(owner, name)
+            self._places.append((owner, name, original))
+            setattr(owner, name, _after(self._on_job, original))
+
+    def remove(self) -> None:
+        while self._places:
+            setattr(*self._places.pop())
+
+
+def _after(first: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+    def begun(*args: Any, **kwargs: Any) -> Any:
+        try:
+            first()
+        except Exception as error:  # the job's call is next on the stack
+            if raised_by_handler(error):
+                raise
+        return original(*args, **kwargs)
+
+    return begun
+
+
+def _module() -> Any:
+    return sys.modules["torch.autograd.profiler"]

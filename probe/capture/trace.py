@@ -1,0 +1,162 @@
+"""A trace that torch's profiler wrote, as raw rows: operators with what they ran in, and what ran on devices for them.
+
+Called by capture, in the command's process.  Invariant: pure; a row is a complete event of the trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..streams import ANNOTATION, BACKWARD
+from .cost import UNKNOWN, cost_of
+
+_OPERATORS = {"cpu_op": 0, "user_annotation": ANNOTATION}  # categories, with the flag of their rows
+_ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
+_SHAPE_CHARACTERS = 500
+
+Event = Mapping[str, Any]
+Name = Callable[[str], int]  # the id of a string in the agent's log
+
+
+@dataclass
+class Operator:
+    """One call.  caller: the place of the one it ran in, or -1; made: the operator whose backward it is."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    thread: int
+    flags: int
+    args: Mapping[str, Any]
+    caller: int = -1
+    made: Operator | None = None
+
+    @property
+    def shapes(self) -> str:
+        return str(dims)[:_SHAPE_CHARACTERS] if (dims := self.args.get("Input Dims")) else ""
+
+
+@dataclass
+class Trace:
+    """operators: those of a thread in the order of their starts; kernels: events as they stand in the trace; launched:
+    the place of the operator that launched them, by its number for CUPTI."""
+
+    operators: list[Operator]
+    kernels: list[Event]
+    launched: Mapping[Any, int]
+    shift_ns: int
+
+    @classmethod
+    def parse(cls, text: bytes, wall_offset_ns: int) -> Trace:
+        """wall_offset_ns: what the host's wall clock is ahead of its monotonic one.  Raises ValueError."""
+        told = json.loads(text)
+        shift = int(told.get("baseTimeNanoseconds") or 0) - wall_offset_ns
+        complete = [each for each in told["traceEvents"] if each.get("ph") == "X"]
+        operators = [_operator(each, shift) for each in complete if each.get("cat") in _OPERATORS]
+        operators.sort(key=lambda each: (each.thread, each.start_ns, -each.end_ns))
+        operators, launched = _merged(operators, _callers(operators))
+        _link_backwards(operators)
+        kernels = [each for each in complete if each.get("cat") in _ON_DEVICE]
+        return cls(operators, kernels, launched, shift)
+
+    @property
+    def strings(self) -> Iterable[str]:
+        """What the rows name, each once."""
+        of_operators = (text for each in self.operators for text in (each.name, each.shapes))
+        of_kernels = (text for each in self.kernels for text in (each["name"], each["cat"]))
+        return filter(None, dict.fromkeys((*of_operators, *of_kernels)))
+
+    def operator_rows(self, name: Name, first: int) -> Iterable[tuple[int, ...]]:
+        """Rows of the stream of operators, numbered from `first`."""
+        for number, each in enumerate(self.operators, first):
+            made = each.made or each
+            known = each.made is not None or not each.flags & BACKWARD
+            flops, size = cost_of(each.name, each.args)
+            caller = 0 if each.caller < 0 else first + each.caller
+            shapes = name(each.shapes) if each.shapes else 0
+            yield (each.start_ns, each.end_ns, name(each.name), caller, each.thread, made.start_ns + 1,
+                   made.thread if known else 0, shapes, flops, size, each.flags, number)  # fmt: skip
+
+    def kernel_rows(self, name: Name, first: int, first_operator: int) -> Iterable[tuple[int, ...]]:
+        """Rows of the stream of kernels, numbered from `first`."""
+        for number, each in enumerate(self.kernels, first):
+            args, (start, end) = each.get("args", {}), _times(each, self.shift_ns)
+            place = self.launched.get(args.get("External id"))
+            operator = 0 if place is None else first_operator + place
+            yield (start, end, name(each["name"]), name(each["cat"]), int(args.get("device", -1)),
+                   int(args.get("stream", -1)), operator, int(args.get("bytes", UNKNOWN)), number)  # fmt: skip
+
+
+def _operator(event: Event, shift: int) -> Operator:
+    start, end = _times(event, shift)
+    return Operator(start, end, event["name"], int(event["tid"]), _OPERATORS[event["cat"]], event.get("args", {}))
+
+
+def _times(event: Event, shift: int) -> tuple[int, int]:
+    start = round(event["ts"] * 1000)
+    return start + shift, start + shift + round(event.get("dur", 0) * 1000)
+
+
+def _callers(operators: list[Operator]) -> list[int]:
+    """The place of what each one ran in, or -1; of several with one start the longest comes first."""
+    callers, around = list[int](), list[int]()
+    for place, each in enumerate(operators):
+        while around and not _is_within(each, operators[around[-1]]):
+            around.pop()
+        callers.append(around[-1] if around else -1)
+        around.append(place)
+    return callers
+
+
+def _merged(operators: list[Operator], callers: list[int]) -> tuple[list[Operator], dict[Any, int]]:
+    """Without those that are all that one of the same name called, as torch shows them; and places by External id."""
+    called, kept = Counter(callers), list[Operator]()
+    places: list[int] = []  # of each among those kept
+    called_by_kept: list[int] = []
+    launched = {}
+    for place, each in enumerate(operators):
+        caller = -1 if callers[place] < 0 else places[callers[place]]
+        if caller >= 0 and kept[caller].name == each.name and called_by_kept[caller] == 1:
+            called_by_kept[caller] = called[place]
+            places.append(caller)
+        else:
+            each.caller = caller
+            places.append(len(kept))
+            kept.append(each)
+            called_by_kept.append(called[place])
+        launched[each.args.get("External id")] = places[-1]
+    return kept, launched
+
+
+def _is_within(one: Operator, other: Operator) -> bool:
+    return one.thread == other.thread and one.start_ns < other.end_ns and one.end_ns <= other.end_ns
+
+
+def _link_backwards(operators: list[Operator]) -> None:
+    """Give each backward, and what ran in it, the operator that made its node.
+
+    Of those that began before the node had its number, that is the last one, or what the last one ran in.  Two threads
+    may have numbers of their own: one that both have tells nothing.
+    """
+    made: dict[int, Operator] = {}
+    twice: set[int] = set()
+    for each in operators:
+        number = each.args.get("Sequence number", -1)
+        if number >= 0 and not each.args.get("Fwd thread id"):
+            if number in made and made[number].thread != each.thread:
+                twice.add(number)
+            if number not in made or made[number].start_ns <= each.start_ns:
+                made[number] = each
+    for each in operators:
+        caller = operators[each.caller] if each.caller >= 0 else None
+        number = each.args.get("Sequence number", -1)
+        if each.args.get("Fwd thread id"):
+            each.flags |= BACKWARD
+            each.made = None if number in twice else made.get(number)
+        if caller is not None and caller.flags & BACKWARD:
+            each.flags |= BACKWARD
+            each.made = each.made or caller.made

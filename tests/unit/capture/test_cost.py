@@ -1,0 +1,66 @@
+"""FLOPs and bytes of operators, as computed by hand from their shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from probe.capture.cost import UNKNOWN, cost_of
+
+HALF, FLOAT, LONG = "c10::Half", "float", "long int"
+CONVOLUTION = ["", "", "", "[2]", "[1]", "[1]", "False", "[0]", "1"]
+
+
+def args(shapes: list[Any], kinds: list[str], texts: list[str] | None = None) -> dict[str, Any]:
+    rest = len(texts or []) - len(shapes)
+    return {
+        "Input Dims": shapes + [[]] * rest,
+        "Input type": kinds + ["Scalar"] * rest,
+        "Concrete Inputs": texts or [""] * len(shapes),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "flops", "size"),
+    [
+        # a Linear of 32 to 48 features, batch 8
+        ("aten::addmm", args([[48], [8, 32], [32, 48]], [FLOAT] * 3), 2 * 8 * 32 * 48, 4 * (48 + 256 + 1536 + 384)),
+        ("aten::mm", args([[4, 5], [5, 7]], [HALF] * 2), 2 * 4 * 5 * 7, 2 * (20 + 35 + 28)),
+        ("aten::bmm", args([[3, 4, 5], [3, 5, 6]], [FLOAT] * 2), 3 * 2 * 4 * 5 * 6, 4 * (60 + 90 + 72)),
+        # a Conv1d of 4 to 8 channels, kernel 3, stride 2, padding 1, over 2 rows of 17: 9 places each
+        ("aten::_convolution", args([[2, 4, 17], [8, 4, 3], [8]], [FLOAT] * 3, CONVOLUTION), 2 * (2 * 9 * 8 * 4 * 3),
+         4 * (136 + 96 + 8 + 2 * 8 * 9)),
+        # heads of size 16, 10 queries and 12 keys: two products
+        ("aten::_scaled_dot_product_flash_attention",
+         args([[2, 4, 10, 16], [2, 4, 12, 16], [2, 4, 12, 16]], [HALF] * 3),
+         2 * (2 * 2 * 4 * 10 * 12 * 16), 2 * (2 * 1280 + 2 * 1536)),
+        # 20 of 100 rows are read
+        ("aten::embedding", args([[100, 16], [4, 5]], [FLOAT, LONG]), 0, 4 * 320 + 8 * 20 + 4 * 320),
+    ],
+)  # fmt: skip
+def test_flops_and_bytes_are_those_by_hand(name: str, given: dict[str, Any], flops: int, size: int) -> None:
+    assert cost_of(name, given) == (flops, size)
+
+
+def test_a_backward_of_a_convolution_takes_twice_the_forward_if_both_gradients_are_wanted() -> None:
+    texts = ["", "", "", "[8]", "[2]", "[1]", "[1]", "False", "[0]", "1", "[True, True, False]"]
+    given = args([[2, 8, 9], [2, 4, 17], [8, 4, 3]], [FLOAT] * 3, texts)
+    assert cost_of("aten::convolution_backward", given) == (2 * 2 * 1728, 4 * (144 + 136 + 96 + 136 + 96))
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("aten::mm", {}),  # without --shapes
+        ("aten::linear", args([[8, 32], [48, 32]], [FLOAT] * 2)),  # its operators have them
+        ("aten::mm", args([[4], [5, 7]], [FLOAT] * 2)),
+        ("aten::_convolution", args([[2, 4, 17], [8, 4, 3], [8]], [FLOAT] * 3, ["?"] * 9)),
+    ],
+)
+def test_what_is_not_known_is_unknown(name: str, given: dict[str, Any]) -> None:
+    assert cost_of(name, given) == (UNKNOWN, UNKNOWN)
+
+
+def test_an_unknown_type_leaves_the_bytes_unknown() -> None:
+    assert cost_of("aten::mm", args([[4, 5], [5, 7]], ["c10::Float4"] * 2)) == (280, UNKNOWN)
