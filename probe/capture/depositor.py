@@ -5,7 +5,6 @@ Made by capture, one for a rank.  Invariant: no request is larger than an agent 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
@@ -13,12 +12,13 @@ from typing import Any
 
 from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
+from ..client.deposits import deposited, in_parts
 from ..errors import AgentError
 from ..streams import KERNELS, OPERATORS, STREAMS
 from .trace import Trace
 
 _ANSWER_S = 30.0
-_ROWS_AT_ONCE, _NAME_BYTES_AT_ONCE = 16_384, 32 << 10
+_ROWS_AT_ONCE = 16_384
 
 
 class Depositor:
@@ -49,8 +49,8 @@ class Depositor:
             why = f"{self._link.name}: torch wrote a trace that cannot be read: {error!r}."
             raise AgentError(why, code="no-capture") from None
         ids: dict[str, int] = {}
-        for names in _in_parts(trace.strings):
-            ids |= zip(names, self._keep(names)["ids"], strict=True)
+        for names in in_parts(trace.strings):
+            ids |= zip(names, self._keep([*map(deposited, names)])["ids"], strict=True)
         following, name = told["next"], ids.__getitem__
         for part in _packed(OPERATORS, trace.operator_rows(name, following[OPERATORS])):
             self._keep(operators=part)
@@ -66,19 +66,6 @@ class Depositor:
         if self._client.wait([call], time.monotonic() + _ANSWER_S):
             raise self._link.silence()
         return call.result()
-
-
-def _in_parts(names: Iterable[str]) -> Iterator[list[str]]:
-    """As many at once as fit into the header of a request."""
-    part, size = list[str](), 0
-    for name in names:
-        part.append(name)
-        size += len(json.dumps(name)) + 1
-        if size > _NAME_BYTES_AT_ONCE:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 def _packed(stream: str, rows: Iterable[tuple[int, ...]]) -> Iterator[bytes]:

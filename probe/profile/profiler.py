@@ -19,6 +19,7 @@ from typing import Any
 
 from .. import protocol as wire
 from ..client.client import Client
+from ..client.deposits import deposited, in_parts
 from ..client.endpoints import address_of
 from ..errors import ProbeError, SilentError
 from ..host import agent_memory
@@ -30,7 +31,6 @@ _REFRESH_S = 1.0
 _DEPOSIT_S, _DEPOSIT_OF_STEPS_S = 0.5, 0.1  # which tells how far the steps are, too
 _ANSWER_S = 10.0
 _PATIENCE = 5  # with a rank that is to end steps, in usual steps of its
-_MOST_NAMES = 4096
 _MOST_BYTES = 2 << 20
 _SAMPLE = struct.Struct(f"<{len(STREAMS[PROFILE_SAMPLES])}q")
 
@@ -123,10 +123,8 @@ class Profiler:
             self.told["not_read"] += node == NOT_READ
 
     def _deposit(self) -> None:
-        names = self._nodes.names
-        for at in range(0, len(names), _MOST_NAMES):
-            part = names[at : at + _MOST_NAMES]
-            stored = self._agent.ask(wire.DEPOSIT, b"", b"", names=["\0".join(name) for name in part])
+        for part in in_parts(self._nodes.names):
+            stored = self._agent.ask(wire.DEPOSIT, b"", b"", names=[deposited(name) for name in part])
             self._nodes.learn(part, stored["ids"])
         self._nodes.names = []
         stored = self._agent.ask(wire.DEPOSIT, self._nodes.packed(), bytes(self._rows), names=[])
