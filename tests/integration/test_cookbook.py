@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(240)  # the first of them waits for the job to 
 
 DOCS = Path(__file__).parents[2] / "docs"
 STEPS = 50  # that all ranks have sampled
-NEEDS_A_DEVICE = ("host.gpu_trace",)
+NEEDS_A_DEVICE = ("host.gpu_trace", "python.kernel_trace")
 TESTED_ELSEWHERE = {"python.compile_trace", "python.iterator_trace"}  # this job compiles nothing, and runs one epoch
 
 
@@ -55,6 +55,7 @@ def recorded(start_once: Start, probe: Probe) -> Iterator[Connection]:
         wait_for(connection, f"SELECT COUNT(DISTINCT step) >= {STEPS} AS enough FROM python.torch_trace")
         wait_for(connection, "SELECT COUNT(core_wait_pct) >= 6 AS enough FROM host.process_trace")
         connection.profile(1)
+        connection.capture(1)
         connection.trace("varied.py:Attention.forward", 1)
         yield connection
 
