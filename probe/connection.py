@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .derive.rank_memory import RankMemory
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
+    from .host.native_frames import NativeFrame
     from .profile.launch import RankProfile
     from .query.database import Database
     from .query.result import Result
@@ -194,18 +195,44 @@ class Connection(Control):
         answers, self.unreached = agent_requests.tensors(self._client, wait_s, self.timeout)
         return [rank_memory(rank, looks) for rank, looks in sorted(answers.items())]
 
-    def hang(self, look_s: float = 1.0) -> Report:
+    def hang(self, look_s: float = 1.0, *, native: bool = False) -> Report:
         """Why the job is stuck, or that it is not, from two looks at every rank, look_s seconds apart.
 
-        Raises Interrupted.  Cost: 10 s at most; in a job that records no rows, some 40 ms of the GIL of each rank.
+        native: if it is, also in which C or C++ function; up to four of its ranks stand for that, 0.3 to 1.5 s each.
+        Raises UsageError for that without pystack, Interrupted.  Cost: 10 s at most; in a job that records no rows,
+        some 40 ms of the GIL of each rank.
 
         Example: `print(job.hang().verdict)`
         """
         self._begin("hang")
         from .diagnose.looks import gather
+        from .diagnose.native import require_pystack, with_native
         from .diagnose.second_witness import judged
 
-        return judged(gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s))
+        if native:
+            require_pystack()
+        evidence = gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s)
+        report = judged(evidence)
+        return with_native(report, evidence) if native else report
+
+    def native_stacks(self, look_s: float = 1.0) -> dict[int, Sequence[NativeFrame]]:
+        """Rank -> the C and C++ frames below Python of the thread that trains, innermost first.
+
+        Only of ranks on this host that stand still, as two looks show, look_s seconds apart: the look would stop a rank
+        that goes on; `notes` name the others.  Raises UsageError without pystack, Interrupted.  Cost: each of these
+        ranks stands for 0.3 to 1.5 s, one after the other.
+
+        Example: `{rank: frames[0].function for rank, frames in job.native_stacks().items()}`
+        """
+        self._begin("native stacks", control=True)
+        from .diagnose.looks import gather
+        from .diagnose.native import natives_of, require_pystack, why_not
+
+        require_pystack()
+        evidence = gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s)
+        found = natives_of(evidence.ranks)
+        self.notes = [why_not(each) for each in evidence.ranks if each.rank not in found]
+        return found
 
     def stragglers(self, steps: int = 100) -> Stragglers:
         """Which ranks the others wait for, over the last steps, and what these spend the time on.

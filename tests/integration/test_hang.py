@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from delivering import states
 from hangs import PAUSE_S, QUIET_S, Job, hanging, told
 from until import until
 
@@ -42,6 +43,20 @@ def test_a_sleeping_rank_is_found_also_by_a_later_attach(jobs: dict[str, Job]) -
     assert (report["code"], report["ranks"]) == ("waiting", [1])
     assert "is blocked in sleeps (hanging.py:" in report["verdict"] and "missing: 1" in report["why"][0]
     assert "rank 1, MainThread:\n  sleeps (hanging.py:" in stacks and "ranks 0-1, Thread-1:" in stacks
+
+
+def test_what_ranks_that_stand_still_wait_for_below_python_is_named(jobs: dict[str, Job]) -> None:
+    job = jobs["sleeps"]
+    report = json.loads(job.probe("hang", "--native", "--json").stdout)
+    assert report["ranks"] == [1] and "; below Python in " in report["verdict"] and "sleep" in report["verdict"]
+    stack = job.probe("stack", "--native").stdout
+    assert "rank 0, below Python:\n" in stack and "\n  c10d::" in stack and "wait (libtorch_cpu.so)\n" in stack
+    assert not any(set(states(pid)) & {"T", "t"} for pid in job.ranks())  # both go on waiting
+
+
+def test_a_rank_that_goes_on_is_not_stopped_for_a_look_below_python(jobs: dict[str, Job]) -> None:
+    done = jobs["healthy_fast"].probe("stack", "--native")
+    assert "below Python" not in done.stdout and done.stderr.count(" goes on, and a look would stop it: ") == 2
 
 
 def test_operations_from_before_the_attach_are_in_nccl_trace(jobs: dict[str, Job]) -> None:

@@ -27,18 +27,23 @@ _MOST_PAUSE_S = 5.0  # looking at a stuck job costs each rank some 40 ms
 @endpoint_argument
 @click.option("--watch", type=SECONDS, metavar="SECONDS",
               help="Wait until nothing has moved for so long, then report and fail.")  # fmt: skip
+@click.option("--native", is_flag=True, help="If it is stuck, also in which C or C++ function.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
-def command(endpoint: str | None, watch: float | None, as_json: bool) -> None:
+def command(endpoint: str | None, watch: float | None, native: bool, as_json: bool) -> None:
     """Say why a job is stuck: verdict, reasons, what to do next.
 
     It looks at the job twice, a second apart: at what every rank waits for and does, which ranks have not reached a
     collective, which calls do not match, and which rank does not answer at all. What happened before the attach comes
     from torch's Flight Recorder.
 
+    --native looks below Python, at ranks that stand still: up to four stand for 0.3 to 1.5 s each. It needs the package
+    torch-probe[native].
+
     \b
     Example:
       probe 4242 hang
       probe 4242 hang --watch 15
+      probe 4242 hang --native
     """
     with connected(endpoint, 1.0) as connection:
         since, report = time.monotonic(), connection.hang()
@@ -47,6 +52,7 @@ def command(endpoint: str | None, watch: float | None, as_json: bool) -> None:
                 since = time.monotonic()
             pause(min(watch / 3, _MOST_PAUSE_S))
             report = connection.hang()
+        report = connection.hang(native=True) if native else report
     if as_json:
         click.echo(json.dumps(asdict(report)))
     else:
