@@ -50,7 +50,8 @@ def test_what_ranks_that_stand_still_wait_for_below_python_is_named(jobs: dict[s
     report = json.loads(job.probe("hang", "--native", "--json").stdout)
     assert report["ranks"] == [1] and "; below Python in " in report["verdict"] and "sleep" in report["verdict"]
     stack = job.probe("stack", "--native").stdout
-    assert "rank 0, below Python:\n" in stack and "\n  c10d::" in stack and "wait (libtorch_cpu.so)\n" in stack
+    below = stack.partition("rank 0, below Python:\n")[2].partition("\n\n")[0]
+    assert "libtorch_cpu.so" in below and "(long)" not in below, stack
     assert not any(set(states(pid)) & {"T", "t"} for pid in job.ranks())  # both go on waiting
 
 

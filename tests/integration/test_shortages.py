@@ -85,7 +85,7 @@ def full(job: Target, probe: Probe, tmp_path: Path) -> Iterator[Target]:
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        (("eval", "--now", "1"), 7), (("set", "sample=1"), 7), (("stack",), 8), (("detach",), 8),
+        (("eval", "--now", "1"), 7), (("set", "sample=1"), 7), (("stack",), 0), (("detach",), 8),
         (("query", "--format", "csv", COUNT), 0), (("hang",), 0),
     ],
     ids=lambda each: each[0] if isinstance(each, tuple) else "",
