@@ -40,16 +40,17 @@ if TYPE_CHECKING:
     )  # fmt: skip
     from .evals.snippet import EvalResult, RankResult
     from .host.facts import Facts
+    from .host.native_frames import NativeFrame
     from .profile.launch import RankProfile
     from .query.result import Cost, Coverage, Fetch, Note, Result
     from .snapshot.snapshot import Snapshot
 
 __all__ = [
     "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "DetachError", "EndpointError",
-    "EvalError", "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "Note", "OutputError", "ProbeError",
-    "QueryError", "RankCapture", "RankMemory", "RankProfile", "RankResult", "RankTrace", "Report", "Result",
-    "SilentError", "Snapshot",
-    "SnippetFailed", "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
+    "EvalError", "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "NativeFrame", "Note", "OutputError",
+    "ProbeError", "QueryError", "RankCapture", "RankMemory", "RankProfile", "RankResult", "RankTrace", "Report",
+    "Result", "SilentError", "Snapshot", "SnippetFailed", "Stragglers", "Unreached",
+    "UsageError", "__version__", "connect", "start",
 ]  # fmt: skip
 _MODULES = {
     **dict.fromkeys(("Connection", "connect"), "connection"),
@@ -57,6 +58,7 @@ _MODULES = {
     **dict.fromkeys(("Cost", "Coverage", "Fetch", "Note", "Result"), "query.result"),
     **dict.fromkeys(("Attached", "start"), "attach"),
     "Facts": "host.facts",
+    "NativeFrame": "host.native_frames",
     "RankMemory": "derive.rank_memory",
     "RankCapture": "capture.capture",
     "RankProfile": "profile.launch",

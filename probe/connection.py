@@ -215,7 +215,7 @@ class Connection(Control):
         report = judged(evidence)
         return with_native(report, evidence) if native else report
 
-    def native_stacks(self, look_s: float = 1.0) -> dict[int, Sequence[NativeFrame]]:
+    def native_stacks(self, look_s: float = 1.0) -> dict[int, list[NativeFrame]]:
         """Rank -> the C and C++ frames below Python of the thread that trains, innermost first.
 
         Only of ranks on this host that stand still, as two looks show, look_s seconds apart: the look would stop a rank

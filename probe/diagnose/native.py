@@ -16,7 +16,7 @@ from .evidence import Evidence, RankEvidence
 from .report import Report, said
 
 _MOST_RANKS = 4  # that a report looks at
-Native = dict[int, Sequence[NativeFrame]]
+Native = dict[int, list[NativeFrame]]
 
 
 def natives_of(ranks: Iterable[RankEvidence]) -> Native:
@@ -51,7 +51,7 @@ def require_pystack() -> None:
         )
 
 
-def _of_training_thread(rank: RankEvidence) -> Sequence[NativeFrame]:
+def _of_training_thread(rank: RankEvidence) -> list[NativeFrame]:
     thread = rank.thread
     tid = rank.pid if thread is None or thread.is_main or thread.native_id is None else thread.native_id
     return native_frames(rank.pid).get(tid, [])

@@ -44,7 +44,10 @@ _SYSTEM = ("libc.so", "libc-", "libpthread", "libstdc++", "linux-vdso", "[vdso]"
 
 @dataclass(frozen=True)
 class NativeFrame:
-    """library: its file's name."""
+    """A C or C++ function, without its arguments.  library: its file's name.
+
+    Example: `[str(frame) for frame in job.native_stacks()[0]]`
+    """
 
     function: str
     library: str

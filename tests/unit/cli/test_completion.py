@@ -24,7 +24,7 @@ def offered(line: str) -> list[str]:
         ("SELECT dur| FROM python.step_trace", "duration"),
         ("SELECT b| FROM step_trace", "backward_duration"),
         ("SELECT * FROM tor|", "python.torch_trace"),
-        ("SELECT * FROM python.t|", "python.torch_trace"),
+        ("SELECT * FROM python.to|", "python.torch_trace"),
         ("SELECT * FROM step_trace JOIN ag|", "probe.agents"),
         ("SELECT * FROM step_trace s, torch|", "python.torch_trace"),
         ("DESCRIBE host.g|", "host.gpu_trace"),
