@@ -92,6 +92,7 @@ class FakeAgent:
             wire.HELLO: self._hello, wire.SNAPSHOT: self._snapshot, wire.SCAN: self._scan, wire.LOG: self._log,
             wire.ALIGN: self._align, wire.DETACH: self._detach, wire.ARM: self._arm, wire.GO: self._go,
             wire.RUN: self._run, wire.STAY: lambda *request: None, wire.SET: self._set, wire.STACKS: self._stacks,
+            wire.TENSORS: self._tensors,
             wire.PASS: self._pass,
         }  # fmt: skip
         self.server.on_cancel = self._cancelled
@@ -222,6 +223,18 @@ class FakeAgent:
 
     def _stacks(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.FRAMES, threads=stacks() if self.threads is None else self.threads)
+
+    def _tensors(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        """Two storages: a parameter, and a loss that is kept."""
+        rows = [
+            (0, "parameter", "fc", None, None, [4, 8], "float32", "cpu", 128, 1),
+            (1, "variable", None, None, None, [], "float32", "cpu", 4, 2),
+        ]
+        self.server.reply(
+            key, wire.LISTED, storages=dict(zip(wire.LISTED_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)),
+            places=[[-1, "model"], [-1, "train().losses[*]"]], left_storages=0, left_bytes=0, unseen=[], walked=9,
+            malloc=None, allocated={}, at_boundary=True, count=self.facts["count"], held_ns=[1000],
+        )  # fmt: skip
 
     def _set(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.SETTINGS, settings=request["settings"])
