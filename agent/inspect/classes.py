@@ -1,6 +1,6 @@
 """What a class and an instance are, read without asking them: a metaclass or a property of the job's is never called.
 
-Used by names and memory.
+Used by names, memory and trace.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 from ... import protocol as wire
 from ..inspect.classes import loaded
-from ..torch_state import cuda_is_in_use
+from ..torch_state import cuda_may_be_asked
 from .places import Places
 from .referrers import Referrers
 from .storages import Storage
@@ -92,7 +92,7 @@ class Look:
 
 def allocated_bytes() -> dict[str, int]:
     """What the caching allocator of each device in use has given out."""
-    if not cuda_is_in_use():
+    if not cuda_may_be_asked():
         return {}
     cuda = loaded("torch").cuda
     found = {f"cuda:{index}": cuda.memory_allocated(index) for index in range(cuda.device_count())}

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ..inspect.parked_threads import api_function
+
 _FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 _structure: list[Any] = []  # made once: a class is a cycle
 
@@ -19,8 +21,8 @@ def malloc_bytes() -> int | None:
     if ctypes is None:
         return None
     try:
-        ask = ctypes.pythonapi["mallinfo2"]  # an own function object, whose types nobody shares
-    except AttributeError:
+        ask = api_function("mallinfo2")
+    except ValueError:
         return None
     if not _structure:
         _structure.append(type("mallinfo2", (ctypes.Structure,), {"_fields_": [(n, ctypes.c_size_t) for n in _FIELDS]}))

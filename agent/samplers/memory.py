@@ -2,7 +2,7 @@
 
 Called by agent/samplers/sampler_loop.py, on the agent's thread.  Invariant: nothing that the job can see is reset, and
 the share of pages that others use too, for which the kernel goes through all of them with the memory map locked, takes
-at most a thousandth of the time.
+at most a thousandth of the time; devices that are left alone are not asked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from ... import streams
 from ..noop import noop
 from ..storage.rows import Stream
-from ..torch_state import cuda_is_in_use
+from ..torch_state import cuda_may_be_asked
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PSS_SHARE = 1000  # it is read again after so many times as long as it took
@@ -43,7 +43,7 @@ class Memory:
         values = {streams.HOST_RSS: resident, streams.HOST_SHARED: shared}
         if now >= self._pss_due_ns and not self._why_no_pss:
             values |= self._pss(now)
-        devices = _devices() if cuda_is_in_use() else {}
+        devices = _devices() if cuda_may_be_asked() else {}
         if devices and (pinned := _pinned()) is not None:
             values[streams.HOST_PINNED] = pinned
         for source, counters in {streams.MEMORY: values, **devices}.items():

@@ -26,8 +26,7 @@ _MOST_SEARCHES = 5
 
 
 class Profiles:
-    """begin() for a new profile, deposit() while it runs.  layout: where frames lie, None until it is
-    known."""
+    """begin() for a new profile, deposit() while it runs.  layout: where frames lie, None until that is known."""
 
     def __init__(self, server: Server, streams: dict[str, Stream], log: Log, steps: Steps) -> None:
         self._server, self._steps = server, steps

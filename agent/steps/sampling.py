@@ -77,9 +77,8 @@ class Sampling:
         self._measuring = bool(flags & SAMPLED) and self.sample is None and index == _MEASURED_STEP and not is_forced
         self.spent_ns = 0
         self.switch_taps(flags, self._measuring)
-        return flags, 1 if self._measuring or is_forced else (
-            _MEASURED_STEP if index < _MEASURED_STEP else BLOCK
-        ) - index
+        following = index + 1 if self._measuring or is_forced else _MEASURED_STEP if index < _MEASURED_STEP else BLOCK
+        return flags, following - index
 
     def _flags(self, block: int, since_attach: int) -> int:
         if is_chosen(block, self.every):

@@ -13,14 +13,12 @@ from typing import Any
 
 from ... import protocol as wire
 from ..noop import noop
-from ..torch_state import cuda_is_in_use
+from ..torch_state import cuda_is_in_use, devices_are_left_alone, leave_devices_alone
 
 _CPU_BACKENDS = frozenset({"gloo", "mpi", "ucc", "undefined"})  # their tensors are on a device only if CUDA is in use
 _TESTED = "nccl"
 
 ALL_LEFT_ALONE = f"devices, {wire.UNWANTED}"  # of a job that does not use any yet
-
-_all_are_left_alone = False
 
 
 class LeftAlone(Exception):
@@ -29,13 +27,12 @@ class LeftAlone(Exception):
 
 def leave_all_alone(yes: bool) -> None:
     """Before the taps are made, for as long as they are there."""
-    global _all_are_left_alone
-    _all_are_left_alone = yes
+    leave_devices_alone(yes)
 
 
 def are_recorded() -> bool:
     """Whether devices are, of a kind that was tested."""
-    return not _all_are_left_alone
+    return not devices_are_left_alone()
 
 
 def why_off() -> str:
@@ -67,15 +64,15 @@ def check_backends(names: Iterable[str]) -> None:
 
 
 def _why_not_cuda() -> str:
-    if _all_are_left_alone:
+    if devices_are_left_alone():
         return f"CUDA is in use, {wire.UNWANTED}"
     return f"ROCm is in use, {wire.UNTESTED}" if sys.modules["torch"].version.hip else ""
 
 
 def _why_not(backend: str) -> str:
-    if backend in _CPU_BACKENDS or (backend == _TESTED and not _all_are_left_alone):
+    if backend in _CPU_BACKENDS or (backend == _TESTED and not devices_are_left_alone()):
         return ""
-    return f"a process group uses {backend}, {wire.UNWANTED if _all_are_left_alone else wire.UNTESTED}"
+    return f"a process group uses {backend}, {wire.UNWANTED if devices_are_left_alone() else wire.UNTESTED}"
 
 
 def _backends() -> set[str]:

@@ -13,6 +13,7 @@ from functools import _lru_cache_wrapper, cached_property, partial, partialmetho
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from ..inspect.classes import MRO, SPACE, is_class
 from ..names.namespace import USERS, file_owner
 from .kernel import ASYNC_GENERATOR
 
@@ -25,8 +26,7 @@ _OF_TORCH = (
     "_", "autograd/", "compiler/", "cuda/graphs.py", "fx/", "jit/", "nn/modules/module.py", "optim/optimizer.py",
     "overrides.py", "utils/data/dataloader.py", "utils/hooks.py", "utils/_",
 )  # fmt: skip
-_members: Any = type.__dict__["__dict__"].__get__
-_bases: Any = type.__dict__["__mro__"].__get__
+_QUALNAME: Any = type.__dict__["__qualname__"].__get__
 
 
 class NoFunction(Exception):
@@ -88,8 +88,8 @@ def _functions_in(module: str, names: dict[str, Any]) -> Iterator[tuple[str, Any
     for name, value in list(names.items()):
         if type(value) is FunctionType and value.__module__ == module:
             yield name, value
-        elif _is_class(value) and _members(value).get("__module__") == module:
-            for inner, member in list(_members(value).items()):
+        elif is_class(value) and SPACE(value).get("__module__") == module:
+            for inner, member in list(SPACE(value).items()):
                 if type(member) in (FunctionType, *_SET_BY_C) and not inner.startswith("__"):
                     yield f"{name}.{inner}", member
 
@@ -97,7 +97,7 @@ def _functions_in(module: str, names: dict[str, Any]) -> Iterator[tuple[str, Any
 def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every module but the agent's, with its dictionary."""
     for name, module in list(sys.modules.items()):
-        if ModuleType in _bases(type(module)) and name.partition(".")[0] != _OURS:
+        if ModuleType in MRO(type(module)) and name.partition(".")[0] != _OURS:
             yield name, object.__getattribute__(module, "__dict__")
 
 
@@ -133,16 +133,12 @@ def _file(names: dict[str, Any]) -> str:
     return file if type(file) is str else ""
 
 
-def _is_class(value: Any) -> bool:
-    return type in _bases(type(value))
-
-
 def _walk(names: dict[str, Any], path: list[str]) -> Any:
     """What the path leads to, through classes, or from an object to what its class has; None if that is nothing."""
     value = dict.get(names, path[0])
     for part in path[1:]:
-        bases = _bases(value if _is_class(value) else type(value))
-        value = next((_members(base)[part] for base in bases if part in _members(base)), None)
+        bases = MRO(value if is_class(value) else type(value))
+        value = next((SPACE(base)[part] for base in bases if part in SPACE(base)), None)
     return value
 
 
@@ -172,11 +168,11 @@ def _function(value: Any, in_class: bool) -> tuple[FunctionType, bool]:
 
 def _what_else(value: Any) -> str:
     kind = type(value)
-    if _is_class(value):
+    if is_class(value):
         return "is a class: name one of its methods, such as __init__ or __call__"
-    if any("__call__" in _members(base) and type(_members(base)["__call__"]) is FunctionType for base in _bases(kind)):
-        return f"is an object: name the method of its class, {kind.__module__}:{kind.__qualname__}.__call__"
-    if "__call__" in {name for base in _bases(kind) for name in _members(base)}:
+    if any("__call__" in SPACE(base) and type(SPACE(base)["__call__"]) is FunctionType for base in MRO(kind)):
+        return f"is an object: name the method of its class, {SPACE(kind).get('__module__')}:{_QUALNAME(kind)}.__call__"
+    if "__call__" in {name for base in MRO(kind) for name in SPACE(base)}:
         return "has no Python code: it is written in C"
     return "is no function"
 

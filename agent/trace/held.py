@@ -12,6 +12,7 @@ from time import perf_counter, time
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
+from ..inspect.classes import MRO, SPACE
 from ..noop import noop
 from ..torch_state import torch_is_imported
 
@@ -21,8 +22,6 @@ _MOST_WAITED_S = 3600.0  # a moment further back is no time stamp of this clock
 _CLOCKS_DIFFER_S = 0.001  # how far a time stamp of just now may lie ahead
 _MOST_TYPES = 64
 _Way = Callable[[Any], Any]
-_bases: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-_members: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 
 
 def size_reader() -> Callable[[Any], int]:
@@ -85,8 +84,8 @@ def _way(kind: type, name: str) -> _Way:
     if kind is dict:
         return lambda value: value.get(name)
     slot, dictionary = None, None
-    for base in _bases(kind):
-        members = _members(base)
+    for base in MRO(kind):
+        members = SPACE(base)
         slot = members.get(name) if slot is None else slot  # whether an object is true, its class decides
         dictionary = members.get("__dict__") if dictionary is None else dictionary
     if type(slot) is MemberDescriptorType:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from probe import streams
-from probe.agent.samplers import memory
 from probe.agent.samplers.memory import Memory
+from probe.agent.torch_state import leave_devices_alone
 
 
 class Samples:
@@ -50,17 +50,38 @@ def test_the_proportional_share_is_read_again_only_after_a_thousand_times_as_lon
     assert [row[2] for row in samples.rows].count(streams.HOST_RSS) == 2
 
 
-def test_each_device_that_has_memory_has_what_its_allocator_tells(
-    samples: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def play_devices(monkeypatch: pytest.MonkeyPatch, hip: str | None = None) -> None:
+    """A torch that uses three of them."""
+
     def stats(index: int) -> dict[str, Any]:
         of = {"allocated_bytes": (5, 9), "reserved_bytes": (20, 20), "inactive_split_bytes": (3, 4)}
         return {name: {"all": {"current": at[0] * index, "peak": at[1] * index}} for name, at in of.items()}
 
     core = SimpleNamespace(_cuda_memoryStats=stats, _cuda_hostMemoryStats=lambda: {"allocated_bytes": {"current": 7}})
-    played = SimpleNamespace(_C=core, cuda=SimpleNamespace(device_count=lambda: 3))
+    cuda = SimpleNamespace(device_count=lambda: 3, is_initialized=lambda: True)
+    played = SimpleNamespace(_C=core, cuda=cuda, version=SimpleNamespace(hip=hip))
     monkeypatch.setitem(sys.modules, "torch", played)  # type: ignore[arg-type]
-    monkeypatch.setattr(memory, "cuda_is_in_use", lambda: True)
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("left_alone", "hip"), [(True, None), (False, "6.2")])
+def test_devices_that_are_left_alone_are_not_asked(
+    samples: Any, monkeypatch: pytest.MonkeyPatch, left_alone: bool, hip: str | None
+) -> None:
+    play_devices(monkeypatch, hip)
+    leave_devices_alone(left_alone)
+    try:
+        Memory(samples).sample()
+    finally:
+        leave_devices_alone(False)
+    assert {row[1] for row in samples.rows} == {streams.MEMORY}
+    assert streams.HOST_PINNED not in samples.of(streams.MEMORY)
+
+
+def test_each_device_that_has_memory_has_what_its_allocator_tells(
+    samples: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play_devices(monkeypatch)
     Memory(samples).sample()
     assert samples.of(streams.MEMORY)[streams.HOST_PINNED] == 7
     assert samples.of(streams.MEMORY - 3) == {

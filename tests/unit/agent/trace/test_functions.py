@@ -171,6 +171,9 @@ def test_none_of_the_jobs_code_runs() -> None:
     for value in values:
         assert size(value) == UNKNOWN and held_reader("arrived")((value,)) is None
         assert waited_ns(value) == UNKNOWN
+    with module() as its:
+        its.thing = Hostile("Called", (), {"__call__": lambda self: None})()
+        assert refused("thing").endswith(":Called.__call__.")
 
 
 def test_sizes_are_those_of_pythons_own_containers_and_texts() -> None:
