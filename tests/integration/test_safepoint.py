@@ -137,7 +137,9 @@ def test_modules_whose_code_may_hold_a_lock(path, may):
     assert may_lock(SimpleNamespace(allocator="/app/own-malloc"), path) is may  # type: ignore[arg-type]
 
 
-def test_the_main_thread_is_tried_last(start: Start):
-    target = start("busy.py")
+def test_of_equally_good_threads_the_main_one_is_tried_last(start: Start):
+    target = start("waiting.py", "sleep_in_every_thread")
+    until(lambda: states(target.pid) == "SSSS")
+    others = sorted({int(tid) for tid in os.listdir(f"/proc/{target.pid}/task")} - {target.pid})
     with contextlib.closing(examine(target.pid)) as facts:
-        assert candidates(facts)[0] != target.pid
+        until(lambda: candidates(facts) == [*others, target.pid])

@@ -23,6 +23,12 @@ def sleep():
     time.sleep(1000)
 
 
+def sleep_in_every_thread():
+    for _ in range(3):
+        threading.Thread(target=sleep, daemon=True).start()
+    sleep()
+
+
 def epoll():
     select.epoll().poll()
 
