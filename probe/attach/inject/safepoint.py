@@ -67,7 +67,7 @@ def stop_safe_thread(target: Target, deadline: float, takes_locks: bool = True) 
 
 
 def candidates(target: Target) -> list[int]:
-    """Thread ids in the order to try: asleep in a call that a stop does not disturb first; of equals, the main one last.
+    """Thread ids in the order to try: asleep in a call that no stop disturbs first; of equals, the main thread last.
 
     Read from /proc, so it may be out of date when a thread is stopped; its fitness is judged only then.
     """
