@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -86,9 +87,13 @@ def _ranks(count: int) -> list[dict[str, str]]:
 
 
 class Arm(Protocol):
-    """peer: it needs a job that was started with the peer in it; warm: steps until it does what it is to do."""
+    """peer: it needs a job that was started with the peer in it; agent: one in which our agent is.
+
+    warm: steps until it does what it is to do.
+    """
 
     peer: bool
+    agent: bool
     warm: int
 
     def put(self, job: Job) -> None: ...
@@ -100,6 +105,7 @@ class Nothing:
     """Bare against bare: an interval without 1 in it says that the run cannot be trusted."""
 
     peer: bool = False
+    agent: bool = False
     warm: int = 0
 
     def put(self, job: Job) -> None: ...
@@ -116,6 +122,7 @@ class Ours:
     probe: str
     words: tuple[str, ...] = ()
     peer: bool = False
+    agent: bool = False
     warm: int = 0
 
     def put(self, job: Job) -> None:
@@ -147,10 +154,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Inside:
-    """An instrument of instruments.py, which the worker itself puts in.
-
-    agent: it needs a job in which our agent is.
-    """
+    """An instrument of instruments.py, which the worker itself puts in."""
 
     name: str
     peer: bool = False
@@ -165,16 +169,42 @@ class Inside:
             print(f"{self.name} recorded nothing", file=sys.stderr)
 
 
+class Profiled:
+    """The command `probe PID profile`, a hundred times a second, at a job in which our agent is."""
+
+    peer, agent, warm = False, True, 0
+
+    def __init__(self, probe: str) -> None:
+        self._probe = probe
+        self._command: subprocess.Popen[bytes] | None = None
+
+    def put(self, job: Job) -> None:
+        words = [self._probe, job.pids[0], "profile", "--rate", "100", "--seconds", "1000"]
+        self._command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + SETTLE_S
+        while time.monotonic() < end:
+            job.block(1)
+
+    def take(self, job: Job) -> None:
+        assert self._command is not None
+        if self._command.poll() is not None:
+            raise SystemExit(f"the profile ended by itself, with {self._command.returncode}")
+        self._command.send_signal(signal.SIGINT)
+        while self._command.poll() is None:
+            job.block(1)
+
+
 NOTHING, BETWEEN, EVERYTHING = "nothing again", "probe between samples", "probe with everything"
-ARMS = (NOTHING, BETWEEN, EVERYTHING, "plain hooks", "torch.profiler", "probing")
+ARMS = (NOTHING, BETWEEN, EVERYTHING, "probe profile", "plain hooks", "torch.profiler", "probing")
 
 
-def arms() -> dict[str, Arm]:
+def arms(probe: str = "probe") -> dict[str, Arm]:
     """Name in the tables -> arm, all that the steps of a workload are timed with."""
     each: list[Arm] = [
         Nothing(),
         Inside("between samples", agent=True),
         Inside("everything", agent=True),
+        Profiled(probe),
         Inside("hooks"),
         Inside("profiler", warm=2),  # its first step warms it up
         Inside("peer", peer=True, warm=3),  # it records from the third step on

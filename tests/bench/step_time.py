@@ -39,7 +39,7 @@ def jobs_for(workload: str, python: str, chosen: dict[str, Arm]) -> Iterator[dic
 
 def attached(job: Job, probe: str, size: Size, chosen: dict[str, Arm]) -> int:
     """Put the agent in, where an arm needs it, and have it choose how often it samples: that N, else 0."""
-    if not any(isinstance(arm, Inside) and arm.agent for arm in chosen.values()):
+    if not any(arm.agent for arm in chosen.values()):
         return 0
     ours = Ours(probe)
     ours.put(job)
@@ -63,7 +63,7 @@ def possible(workload: str, python: str, arm: Arm) -> bool:
 
 
 def of_workload(name: str, size: Size, options: argparse.Namespace) -> Measured:
-    known = arms()
+    known = arms(options.probe)
     chosen = {arm: known[arm] for arm in options.arms.split(",") if possible(name, options.python, known[arm])}
     seconds = QUICK_SECONDS if options.quick else 60 * options.minutes
     until = for_seconds(seconds, QUICK_ROUNDS if options.quick else ROUNDS)

@@ -181,4 +181,4 @@ def test_the_circumstances_name_day_machine_and_versions() -> None:
 
 def test_every_arm_of_the_tables_exists() -> None:
     assert tuple(arms.arms()) == arms.ARMS
-    assert [arm.peer for arm in arms.arms().values()] == [False] * 5 + [True]
+    assert [arm.peer for arm in arms.arms().values()] == [False] * 6 + [True]
