@@ -8,19 +8,12 @@ from pathlib import Path
 
 import pytest
 from forked import ForkServer
-from played import Play, Played
+from played import Play, Played, environment_of
 
 from target import PYTHON, Start
 
 HERE = Path(__file__).parent
-LIBRARIES = Path(sys.prefix) / "played"  # where make puts them
-
-
-PLAYED = {
-    "LD_PRELOAD": str(LIBRARIES / "libplayed.so"),
-    "LD_LIBRARY_PATH": str(LIBRARIES),
-    "TORCH_CUDA_NO_WARN": "1",
-}
+PLAYED = environment_of(sys.executable)
 
 
 @pytest.fixture(scope="session")

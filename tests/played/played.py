@@ -31,6 +31,13 @@ class Broken:
         return any(OURS in frame for frame in self.stack)
 
 
+def environment_of(python: str) -> dict[str, str]:
+    """Of jobs on the played runtime, whose libraries make puts beside this interpreter."""
+    libraries = Path(python).parent.parent / "played"
+    preload = str(libraries / "libplayed.so")
+    return {"LD_PRELOAD": preload, "LD_LIBRARY_PATH": str(libraries), "TORCH_CUDA_NO_WARN": "1"}
+
+
 class Final(NamedTuple):
     """The last words of a rank; losses: a hash of them all."""
 

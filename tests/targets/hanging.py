@@ -62,6 +62,15 @@ def in_lock(job):
 
 
 @kind
+def in_c_lock(job):
+    """The lock of a C extension, whose file is in LOCKING."""
+    if job.rank == 1:
+        library = ctypes.CDLL(os.environ["LOCKING"])
+        library.take_the_lock()
+        library.take_the_lock()
+
+
+@kind
 def raised(job):
     if job.rank == 1:
         try:
