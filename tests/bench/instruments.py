@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import tempfile
 from array import array
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -69,6 +71,20 @@ class Profiler:
         return int(self._profile.step_num)
 
 
+class Capture:
+    """torch.profiler over the steps until it is taken out, CPU activities, and its trace written: a capture by hand."""
+
+    def __init__(self) -> None:
+        self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        self._profile.start()
+
+    def take(self) -> int:
+        self._profile.stop()
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            self._profile.export_chrome_trace(file.name)
+            return os.path.getsize(file.name)
+
+
 class Peer:
     """`probing`, which was in the process from its start: every call of every module, turned on by its `configure`.
 
@@ -107,5 +123,6 @@ INSTRUMENTS: dict[str, Callable[[], Instrument]] = {
     "between samples": BetweenSamples,
     "hooks": Hooks,
     "profiler": Profiler,
+    "capture": Capture,
     "peer": Peer,
 }
