@@ -36,7 +36,8 @@ def tokens(text: str) -> list[Token]:
         place = {byte: char for char, byte in enumerate(accumulate((len(c.encode()) for c in clean), initial=0))}
         found = [(place[offset], kind) for offset, kind in found]
     ends = [*(offset for offset, _ in found), len(text)][1:]
-    return [Token(start, end, kind) for (start, kind), end in zip(found, ends, strict=True)]
+    # of "$?" it says that two tokens begin at the dollar
+    return [Token(start, end, kind) for (start, kind), end in zip(found, ends, strict=True) if start < end]
 
 
 def is_complete(text: str) -> bool:

@@ -158,7 +158,7 @@ class Attempt:
             self._stay()
             self._wait(min(end, time.monotonic() + LOOK_S), done)
             if not self._snippet.now and not done():
-                self._look_for_steps()
+                self._look_for_steps(is_last=time.monotonic() >= end)
             if time.monotonic() >= end and not done():
                 raise self._timed_out()
 
@@ -201,8 +201,11 @@ class Attempt:
             operation = Operation(wants["operation"], wants["group"], *who, inside=wants["inside"])
             self._operations.stands(call.link.rank, operation)
 
-    def _look_for_steps(self) -> None:
-        """A rank that still waits for its boundary must be stepping; one that stands there or runs need not."""
+    def _look_for_steps(self, is_last: bool) -> None:
+        """A rank that still waits for its boundary must be stepping; one that stands there or runs need not.
+
+        is_last: a rank that does not answer now is judged by what it said before.
+        """
         deadline = time.monotonic() + min(self._patience, ANSWER_S)
         waiting = [call for call, rank in self._ranks.items() if not call.over and (self._released or not rank.ready)]
         asked = {call: self._client.send(call.link, wire.HELLO, protocol=wire.PROTOCOL) for call in waiting}
@@ -210,8 +213,8 @@ class Attempt:
         self._client.forget(asked.values())
         late = []
         for call, hello in asked.items():
-            if hello.answer is not None and not call.over:
-                facts, rank = hello.answer["facts"], self._ranks[call]
+            if (hello.answer is not None or is_last) and not call.over:
+                facts, rank = call.link.facts if hello.answer is None else hello.answer["facts"], self._ranks[call]
                 call.link.facts = facts
                 target = rank.count if self._together else int(rank.armed["count"]) + 1
                 # at its boundary, but nothing runs there: its loop does not turn, perhaps after a training's last step

@@ -13,7 +13,7 @@ STYLES = 10
 
 @pytest.mark.timeout(300)
 def test_ten_steps_by_an_eval_give_the_weights_of_ten_more_steps(start: Start, probe: Probe) -> None:
-    watched = start("styles.py", "--sleep", "0.04")
+    watched = start("styles.py", "--sleep", "0.2")
     probe("attach", watched.pid)
     for done in range(STYLES):
         watched.wait_for("begin", times=done + 1)

@@ -3,7 +3,8 @@
     python styles.py [--sleep S]
 
 Prints "begin <style>" when a style has made its fifth step and "final <style> <hash of the weights>" at its end.  A
-style ends when its trainer has made STEPS steps, whoever called them.
+style ends when its trainer has made STEPS steps, whoever called them.  It sleeps for S seconds after each step, until
+others than its loop have made some.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ class Trainer:
 
     def __init__(self, style):
         torch.manual_seed(0)
-        self.style, self.done = style, 0
+        self.style, self.done, self.own = style, 0, 0  # own: steps of its loop
         self.model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=7)
@@ -53,6 +54,12 @@ class Trainer:
         self.done += 1
 
 
+def pause(trainer, sleep):
+    trainer.own += 1
+    if trainer.own == trainer.done:
+        time.sleep(sleep)
+
+
 def inline(trainer, sleep):
     """The step is written out in the loop itself; gradients are zeroed by the loop's last line."""
     while trainer.done < STEPS:
@@ -61,7 +68,7 @@ def inline(trainer, sleep):
         trainer.done += 1
         if trainer.done == 5:
             print("begin", trainer.style, flush=True)
-        time.sleep(sleep)
+        pause(trainer, sleep)
         trainer.optimizer.zero_grad()
 
 
@@ -73,7 +80,7 @@ def called(trainer, sleep):
         )  # fmt: skip
         if trainer.done == 5:
             print("begin", trainer.style, flush=True)
-        time.sleep(sleep)
+        pause(trainer, sleep)
 
 
 def main():

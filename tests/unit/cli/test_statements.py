@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from probe.cli.shell.statements import check, is_complete, split, statement_at, tokens
@@ -52,6 +52,7 @@ def test_statements_that_were_joined_are_split_again(pieces: list[str]) -> None:
     assert split("; ".join([*pieces, ""])) == [piece.strip() for piece in pieces]
 
 
+@example("$?")
 @given(st.text(st.characters(codec=None)))
 def test_any_text_has_tokens_in_order(text: str) -> None:
     """Lone surrogates too: that is how bytes that are no text arrive."""
