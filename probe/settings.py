@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
@@ -93,6 +94,12 @@ def _unknown(name: str, known: Mapping[str, Any]) -> UsageError:
 
 def _invalid(written: str, name: str, value: Any) -> UsageError:
     return UsageError(f"{written}={value} is not valid.", f"Valid: {VALID[name]}.")
+
+
+def state_folder() -> Path:
+    """Where what a user's commands keep lies; it may not exist.  Raises RuntimeError for a user without a home."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "probe"
 
 
 def may_serve() -> bool:

@@ -55,11 +55,11 @@ STREAMS: dict[str, tuple[str, ...]] = {
     # since a time stamp that it was given, are -1 if they are not known
     CALLS: ("start_ns", "end_ns", "function", "size", "queued_ns", "thread", "flags", "seq"),
     # a call of an operator that a capture has seen; caller: the number of the one it ran in, or 0; native_id: its
-    # thread; of a backward also when and where the operator ran whose backward it is (0: unknown); operator and shapes
-    # are strings in the log; -1: flops and bytes are not known
+    # thread; of a backward also when and where the operator ran whose backward it is (0: unknown); operator, shapes,
+    # dtype and processor are strings in the log; -1: flops and bytes are not known
     OPERATORS: (
-        "start_ns", "end_ns", "operator", "caller", "native_id", "made_ns", "made_native_id", "shapes", "flops",
-        "bytes", "flags", "seq",
+        "start_ns", "end_ns", "operator", "caller", "native_id", "made_ns", "made_native_id", "shapes", "dtype",
+        "processor", "flops", "bytes", "flags", "seq",
     ),
     # what ran on a device for an operator (its number, 0: unknown); kernel and kind are strings in the log
     KERNELS: ("start_ns", "end_ns", "kernel", "kind", "device", "queue", "operator", "bytes", "seq"),
@@ -106,6 +106,7 @@ END_UNKNOWN = 1 << 20  # collectives: it has ended or will, and nobody saw it; d
 QUEUED = 1 << 21  # collectives: in flight, and the device had not come to it when the agent looked last
 HOLDS_GIL, GIL_UNKNOWN = 1 << 22, 1 << 23  # samples of profiles
 ANNOTATION, BACKWARD = 1 << 24, 1 << 25  # operators: a range that the job or torch named; a part of a backward pass
+ON_DEVICE = 1 << 26  # operators: it, or what it called, launched something on a device
 
 # Sampling records module calls in one of N blocks of BLOCK steps, N one of EVERY.
 BLOCK = 10

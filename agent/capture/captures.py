@@ -29,9 +29,9 @@ from ..steps.sampling import Sampling
 from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
-from .profiler import Profiler, job_profiles, why_none
+from .profiler import Profiler, cpu_model, job_profiles, why_none
 
-_RETENTION_BYTES = {OPERATORS: 32 << 20, KERNELS: 16 << 20}
+_RETENTION_BYTES = {OPERATORS: 36 << 20, KERNELS: 16 << 20}
 _MOST_STEPS, _ID_CHARACTERS = 100, 64
 _MOST_NS = 60_000_000_000
 _MOST_BYTES = 128 << 20  # by which the process may grow meanwhile; what stop() makes of it is four times as much
@@ -115,7 +115,7 @@ class Captures:
         self._steps.resample()
         now = perf_counter_ns()
         capture.told = {"start_ns": now, "wall_offset_ns": time.time_ns() - perf_counter_ns(), "count": count,
-                        "begin_ns": now - begun}  # fmt: skip
+                        "begin_ns": now - begun, "threads": capture.profiler.threads}  # fmt: skip
         self._ask(capture, count + steps)
         return json.dumps({})
 
@@ -166,6 +166,7 @@ class Captures:
             "export_ns": perf_counter_ns() - begun,
             "bytes": 0 if capture.trace is None else len(capture.trace),
             "grown_bytes": max(0, _rss_bytes() - capture.rss_bytes),
+            "cpu": cpu_model(),
         }
         capture.is_over = True
         if self._is_closed:

@@ -19,6 +19,7 @@ from ..torch_state import cuda_may_be_asked, torch_is_imported
 
 _INJECTED = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")  # set by Nsight and others that occupy CUPTI
 _MEMORY = "torch-trace"
+_CPU_BYTES = 4096  # the first core stands in them; there may be hundreds
 
 
 def why_none() -> str:
@@ -44,8 +45,16 @@ def job_profiles() -> bool:
     return any(each.get("entered") and each.get("kineto_results") is None for each in states)
 
 
+def cpu_model() -> str:
+    """As the kernel calls it, "" where it does not."""
+    with suppress(OSError), open("/proc/cpuinfo", errors="replace") as file:
+        lines = file.read(_CPU_BYTES).splitlines()
+        return next((line.partition(":")[2].strip()[:100] for line in lines if line.startswith("model name")), "")
+    return ""
+
+
 class Profiler:
-    """start() and stop() once each, at a boundary on one thread; save() after that on any.
+    """Made, started and stopped once each, at boundaries on one thread; save() after that on any.
 
     on_job: called on the thread of the job that is about to begin a profiler of its own.
     """
@@ -55,6 +64,7 @@ class Profiler:
         kinds = torch.profiler.ProfilerActivity
         on_cuda = cuda_may_be_asked() and kinds.CUDA in torch.profiler.supported_activities()
         chosen = [kinds.CPU, kinds.CUDA] if on_cuda else [kinds.CPU]
+        self.threads = int(torch.get_num_threads())  # for an operator on the CPU; of this thread, so asked only here
         self._profile: Any = torch.profiler.profile(activities=chosen, record_shapes=shapes)
         self._guard = _Guard(on_job)
 

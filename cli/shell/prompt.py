@@ -6,7 +6,6 @@ error, which is reported, it continues.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -14,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -30,6 +28,7 @@ from prompt_toolkit.output import create_output
 from prompt_toolkit.styles import Style
 
 from probe.errors import Interrupted, SilentError
+from probe.settings import state_folder
 from probe.tables import TABLES
 
 from ..entry import report
@@ -175,8 +174,7 @@ class _History(FileHistory):
 def _history() -> History:
     """The history in its file, which is created if necessary and readable only by its user."""
     try:
-        state = os.environ.get("XDG_STATE_HOME", "")
-        folder = (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "probe"
+        folder = state_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = folder / "sql_history"
         file.touch(0o600)

@@ -1,7 +1,7 @@
 """Arithmetic and memory traffic of an operator, from the shapes and types that the profiler recorded.
 
-Called by trace.  The formulas are those of torch.utils.flop_counter, for operators that do the work themselves: what
-calls others, such as aten::linear, has none, so sums count nothing twice.  Invariant: what is not known exactly is
+Called by trace.  The formulas are those of torch.utils.flop_counter, for operators that do the work themselves; what
+only calls others, such as aten::linear, has 0, so sums count nothing twice.  Invariant: what is not known exactly is
 UNKNOWN, never a guess.
 """
 
@@ -11,44 +11,38 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from .dtypes import BYTES, Shape, is_tensor
+from .traffic import touches_nothing, traffic_of
+
 UNKNOWN = -1
 
-Shape = Sequence[int]
 Cost = tuple[int, Shape]  # operations, and the shape of the result
-
-_BYTES = {
-    "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "int": 4, "long int": 8, "long": 8, "short": 2,
-    "bool": 1, "unsigned char": 1, "signed char": 1,
-}  # fmt: skip
 
 
 def cost_of(name: str, args: Mapping[str, Any]) -> tuple[int, int]:
     """Floating-point operations, and bytes of the tensors that it reads and writes."""
-    formula = _FORMULAS.get(name)
-    if formula is None or "Input Dims" not in args:
+    if touches_nothing(name):
+        return 0, 0
+    if "Input Dims" not in args:
         return UNKNOWN, UNKNOWN
+    shapes, kinds, texts = args["Input Dims"], args["Input type"], args.get("Concrete Inputs", [])
     try:
-        shapes, texts = args["Input Dims"], args.get("Concrete Inputs", [])
+        if (formula := _FORMULAS.get(name)) is None:
+            return 0, traffic_of(name, shapes, kinds, texts)
         flops, result = formula(shapes, texts)
-        kinds = args["Input type"]
-        read = [(prod(shape), _BYTES.get(kind)) for shape, kind in zip(shapes, kinds, strict=True) if _is_tensor(shape)]
     except (LookupError, TypeError, ValueError):
         return UNKNOWN, UNKNOWN
+    return flops, _bytes(name, result, shapes, kinds)
+
+
+def _bytes(name: str, result: Shape, shapes: Sequence[Shape], kinds: Sequence[str]) -> int:
+    """Of the arguments and the result, which has the type of the first of them."""
+    read = [(prod(shape), BYTES.get(kind)) for shape, kind in zip(shapes, kinds, strict=False) if is_tensor(shape)]
     if not read or None in (size for _, size in read):
-        return flops, UNKNOWN
-    written = prod(result) * _BYTES[kinds[0]]
-    return flops, written + sum(
-        _read(name, count, place, result) * (size or 0) for place, (count, size) in enumerate(read)
-    )
-
-
-def _is_tensor(shape: Any) -> bool:
-    return bool(shape) and all(type(each) is int for each in shape)
-
-
-def _read(name: str, count: int, place: int, result: Shape) -> int:
-    """Of a table only the rows that are looked up are read."""
-    return prod(result) if name == "aten::embedding" and place == 0 else count
+        return UNKNOWN
+    if name == "aten::embedding":  # of the table only the rows that are looked up are read
+        read[0] = prod(result), read[0][1]
+    return prod(result) * BYTES[kinds[0]] + sum(count * (size or 0) for count, size in read)
 
 
 def _mm(shapes: Sequence[Shape], texts: Sequence[str]) -> Cost:

@@ -14,6 +14,7 @@ from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
 from ..client.deposits import deposited, in_parts
 from ..errors import AgentError
+from ..host.peaks import cpu_name
 from ..streams import KERNELS, OPERATORS, STREAMS
 from .trace import Trace
 
@@ -44,7 +45,7 @@ class Depositor:
     def deposit(self, text: bytes, told: Header) -> Trace:
         """The rows of this trace become the agent's.  told: as `captured` has it.  Raises SilentError, AgentError."""
         try:
-            trace = Trace.parse(text, told["wall_offset_ns"])
+            trace = Trace.parse(text, told["wall_offset_ns"], cpu_name(told["cpu"], told["threads"]))
         except (ValueError, LookupError, TypeError) as error:
             why = f"{self._link.name}: torch wrote a trace that cannot be read: {error!r}."
             raise AgentError(why, code="no-capture") from None

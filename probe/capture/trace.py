@@ -13,73 +13,72 @@ from typing import Any
 
 from ..streams import ANNOTATION, BACKWARD
 from .cost import UNKNOWN, cost_of
+from .dtypes import dtype_of
+from .operator_call import Event, Operator
+from .processors import devices_of, say_what_ran_where
 
 _OPERATORS = {"cpu_op": 0, "user_annotation": ANNOTATION}  # categories, with the flag of their rows
 _ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
-_SHAPE_CHARACTERS = 500
-
-Event = Mapping[str, Any]
 Name = Callable[[str], int]  # the id of a string in the agent's log
-
-
-@dataclass
-class Operator:
-    """One call.  caller: the place of the one it ran in, or -1; made: the operator whose backward it is."""
-
-    start_ns: int
-    end_ns: int
-    name: str
-    thread: int
-    flags: int
-    args: Mapping[str, Any]
-    caller: int = -1
-    made: Operator | None = None
-
-    @property
-    def shapes(self) -> str:
-        return str(dims)[:_SHAPE_CHARACTERS] if (dims := self.args.get("Input Dims")) else ""
 
 
 @dataclass
 class Trace:
     """operators: those of a thread in the order of their starts; kernels: events as they stand in the trace; launched:
-    the place of the operator that launched them, by its number for CUPTI."""
+    the place of the operator that launched them, by its number for CUPTI; has_shapes: of the operators' arguments."""
 
     operators: list[Operator]
     kernels: list[Event]
     launched: Mapping[Any, int]
     shift_ns: int
+    has_shapes: bool
 
     @classmethod
-    def parse(cls, text: bytes, wall_offset_ns: int) -> Trace:
-        """wall_offset_ns: what the host's wall clock is ahead of its monotonic one.  Raises ValueError."""
+    def parse(cls, text: bytes, wall_offset_ns: int, cpu: str = "") -> Trace:
+        """wall_offset_ns: what the host's wall clock is ahead of its monotonic one; cpu: what operators run on that
+        launch nothing.  Raises ValueError."""
         told = json.loads(text)
         shift = int(told.get("baseTimeNanoseconds") or 0) - wall_offset_ns
         complete = [each for each in told["traceEvents"] if each.get("ph") == "X"]
-        operators = [_operator(each, shift) for each in complete if each.get("cat") in _OPERATORS]
+        operators = [_operator(each, shift, cpu) for each in complete if each.get("cat") in _OPERATORS]
         operators.sort(key=lambda each: (each.thread, each.start_ns, -each.end_ns))
         operators, launched = _merged(operators, _callers(operators))
         _link_backwards(operators)
         kernels = [each for each in complete if each.get("cat") in _ON_DEVICE]
-        return cls(operators, kernels, launched, shift)
+        say_what_ran_where(operators, kernels, launched, devices_of(told))
+        has_shapes = any("Input Dims" in each.args for each in operators)
+        return cls(operators, kernels, launched, shift, has_shapes)
 
     @property
     def strings(self) -> Iterable[str]:
         """What the rows name, each once."""
-        of_operators = (text for each in self.operators for text in (each.name, each.shapes))
+        of_operators = (
+            text for each in self.operators for text in (each.name, each.shapes, each.dtype, each.processor)
+        )
         of_kernels = (text for each in self.kernels for text in (each["name"], each["cat"]))
         return filter(None, dict.fromkeys((*of_operators, *of_kernels)))
 
     def operator_rows(self, name: Name, first: int) -> Iterable[tuple[int, ...]]:
         """Rows of the stream of operators, numbered from `first`."""
-        for number, each in enumerate(self.operators, first):
+        for number, (each, (flops, size)) in enumerate(zip(self.operators, self._costs(), strict=True), first):
             made = each.made or each
             known = each.made is not None or not each.flags & BACKWARD
-            flops, size = cost_of(each.name, each.args)
             caller = 0 if each.caller < 0 else first + each.caller
-            shapes = name(each.shapes) if each.shapes else 0
+            shapes, dtype, processor = (name(text) if text else 0 for text in (each.shapes, each.dtype, each.processor))
             yield (each.start_ns, each.end_ns, name(each.name), caller, each.thread, made.start_ns + 1,
-                   made.thread if known else 0, shapes, flops, size, each.flags, number)  # fmt: skip
+                   made.thread if known else 0, shapes, dtype, processor, flops, size, each.flags, number)  # fmt: skip
+
+    def _costs(self) -> Iterable[tuple[int, int]]:
+        """FLOPs and bytes of each operator; what runs inside of one that has them is a part of its."""
+        if not self.has_shapes:
+            return [(UNKNOWN, UNKNOWN)] * len(self.operators)
+        costs, inside = list[tuple[int, int]](), list[bool]()
+        for each in self.operators:
+            around = each.caller >= 0 and inside[each.caller]
+            cost = (0, 0) if around else cost_of(each.name, each.args)
+            costs.append((UNKNOWN, UNKNOWN) if each.launches and not around and cost == (0, 0) else cost)
+            inside.append(around or (costs[-1] > (0, 0) and costs[-1][1] != UNKNOWN))
+        return costs
 
     def kernel_rows(self, name: Name, first: int, first_operator: int) -> Iterable[tuple[int, ...]]:
         """Rows of the stream of kernels, numbered from `first`."""
@@ -91,9 +90,10 @@ class Trace:
                    int(args.get("stream", -1)), operator, int(args.get("bytes", UNKNOWN)), number)  # fmt: skip
 
 
-def _operator(event: Event, shift: int) -> Operator:
-    start, end = _times(event, shift)
-    return Operator(start, end, event["name"], int(event["tid"]), _OPERATORS[event["cat"]], event.get("args", {}))
+def _operator(event: Event, shift: int, cpu: str) -> Operator:
+    (start, end), args = _times(event, shift), event.get("args", {})
+    flags = _OPERATORS[event["cat"]]
+    return Operator(start, end, event["name"], int(event["tid"]), flags, args, dtype_of(args), cpu)
 
 
 def _times(event: Event, shift: int) -> tuple[int, int]:

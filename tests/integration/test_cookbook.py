@@ -55,7 +55,7 @@ def recorded(start_once: Start, probe: Probe) -> Iterator[Connection]:
         wait_for(connection, f"SELECT COUNT(DISTINCT step) >= {STEPS} AS enough FROM python.torch_trace")
         wait_for(connection, "SELECT COUNT(core_wait_pct) >= 6 AS enough FROM host.process_trace")
         connection.profile(1)
-        connection.capture(1)
+        connection.capture(1, shapes=True)
         connection.trace("varied.py:Attention.forward", 1)
         yield connection
 
@@ -68,9 +68,9 @@ def rows(connection: Connection, sql: str) -> list[dict[str, Any]]:
     return connection.query(sql).to_pylist()
 
 
-def test_the_cookbook_has_twenty_seven_recipes_with_output() -> None:
+def test_the_cookbook_has_twenty_eight_recipes_with_output() -> None:
     page = (DOCS / "cookbook.md").read_text(encoding="utf-8")
-    assert len(RECIPES) == page.count("\n## ") == page.count("```sql") == 27
+    assert len(RECIPES) == page.count("\n## ") == page.count("```sql") == 28
     assert all(each.output and title.endswith("?") for title, each in RECIPES.items())
 
 

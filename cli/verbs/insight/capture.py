@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +24,15 @@ SQL = """WITH seen AS (FROM python.op_trace WHERE start_ns BETWEEN {} AND {} AND
 SELECT 100 * SUM(duration) / (SELECT SUM(duration) FROM seen) AS self_pct, SUM(duration) AS self_s,
 SUM(device_duration) AS device_s, COUNT(*) AS calls, operator FROM seen GROUP BY operator ORDER BY self_s DESC"""
 _SHOWN = 20
+MODULES = ("pct", "seconds", "known_pct", "flops_s", "memory_gbps", "peak_share", "bound", "stage", "module")
+MODULES_SQL = """WITH seen AS (SELECT *, COALESCE(device_duration, duration) AS took, took * known_pct / 100 AS known
+FROM python.module_cost WHERE start_ns BETWEEN {} AND {})
+SELECT 100 * SUM(took) / (SELECT SUM(took) FROM seen) AS pct, SUM(took) AS seconds,
+100 * SUM(known) / SUM(took) AS known_pct, SUM(flops) / SUM(known) AS flops_s,
+SUM(bytes) / SUM(known) / 1e9 AS memory_gbps, SUM(peak_share * known) / SUM(known) AS peak_share,
+ARG_MAX(bound, took) AS bound, stage, module FROM seen GROUP BY stage, module ORDER BY seconds DESC"""
+NO_PEAK = """SELECT DISTINCT processor FROM python.module_cost WHERE flops IS NOT NULL AND peak_source IS NULL
+AND processor IS NOT NULL AND start_ns BETWEEN {} AND {} ORDER BY processor"""
 
 
 @click.command("capture", cls=Verb)
@@ -39,12 +49,13 @@ def command(endpoint: str | None, steps: int, folder: str, shapes: bool, output:
     It is switched on and off between two steps, at the same ones on all ranks. Every operator becomes a row of
     python.op_trace, what ran on devices a row of python.kernel_trace, until detach. Shown are the operators by their
     own time on the host, all ranks added up. Captured steps take longer, and the job stands while torch collects what
-    it has seen, which is told at the end.
+    it has seen, which is told at the end. With --shapes, the modules are shown, too, and what bounds them: arithmetic,
+    memory, launching or overhead (python.module_cost).
 
     \b
     Example:
       probe 4242 capture
-      probe 4242 capture --steps 1 -o traces
+      probe 4242 capture --steps 1 --shapes -o traces
       probe 4242 query "SELECT module, operator, SUM(duration)
                         FROM python.op_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 9"
     """
@@ -52,6 +63,8 @@ def command(endpoint: str | None, steps: int, folder: str, shapes: bool, output:
         taken = connection.capture(steps, shapes=shapes, folder=folder, on_output=_on_output)
         window = min(each.start_ns for each in taken), max(each.end_ns for each in taken)
         result = connection.query(SQL.format(*window), open_steps=True)
+        modules = connection.query(MODULES_SQL.format(*window), open_steps=True) if shapes else None
+        unknown = connection.query(NO_PEAK.format(*window), open_steps=True) if shapes else None
     say(_summary(taken))
     for each in taken:
         if each.why:
@@ -60,9 +73,29 @@ def command(endpoint: str | None, steps: int, folder: str, shapes: bool, output:
     if output.is_default:
         rows = [(round(row[0], 1), round(row[1], 4), row[2], *row[3:]) for row in rows[:_SHOWN]]
     output.show(Records(COLUMNS, rows))
+    if modules is not None and output.is_default:
+        output.show(Records(MODULES, [_rounded(row) for row in modules.to_pylist()[:_SHOWN]]))
+    for row in unknown.to_pylist() if unknown is not None else ():
+        say(_no_peak(row["processor"]))
     for each in taken:
         if each.path:
             say(f"trace of rank {each.rank}: {each.path}")
+
+
+def _rounded(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Of numbers three digits that count."""
+    values = (row[name] for name in MODULES)
+    return tuple(float(f"{value:.3g}") if isinstance(value, float) else value for value in values)
+
+
+def _no_peak(processor: str) -> str:
+    """Of a CPU the peak is that of its number of threads."""
+    threads = re.search(r", (\d+) threads?$", processor)
+    option = f" --threads {threads[1]}" if threads else ""
+    return (
+        f"No peak is known of {processor}, so neither is what bounds a module. Measure it once, while the machine is "
+        f"idle: probe doctor --peak{option}"
+    )
 
 
 def _on_output(ranks: list[int], stream: str, text: str) -> None:

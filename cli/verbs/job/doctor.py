@@ -9,25 +9,31 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
+from probe.errors import UsageError
+
 from ...attaching import who
 from ...choosing import ranks_of
 from ...options import process_argument
 from ...output.formats import Output, output_options
 from ...output.result import Records
+from ...session import say
 
 if TYPE_CHECKING:
     from probe.attach.doctor import Condition
 
 Checked: TypeAlias = "list[tuple[int | None, int | None, list[Condition]]]"  # rank, pid, …; None: of the machine
 COLUMNS = ("rank", "pid", "condition", "holds", "told", "remedy", "code")
+PEAK_COLUMNS = ("processor", "dtype", "flops_s", "memory_gbps", "ridge_flops_a_byte")
 _INDENT = 19  # what stands before the text of a line
 
 
 @click.command("doctor")
 @process_argument
 @click.option("--gpu", is_flag=True, help="Also show drivers, devices and what is recorded on them.")
+@click.option("--peak", is_flag=True, help="Measure what the processors can do; the machine has to be idle.")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="With --peak: of the CPU. Default: torch's.")
 @output_options
-def command(pid: int | None, gpu: bool, output: Output) -> None:
+def command(pid: int | None, gpu: bool, peak: bool, threads: int | None, output: Output) -> None:
     """Check whether you can attach, and how to fix it.
 
     Without a PID, it checks this machine and this shell; with one, also that process, or each rank under it.
@@ -37,12 +43,22 @@ def command(pid: int | None, gpu: bool, output: Output) -> None:
     driver, the devices, what the process has mapped and open, and what an agent would record there. The exit status
     does not depend on it.
 
+    With --peak, it measures instead what the CPU and each CUDA device can do, by matrix products and copies, in a
+    process of its own, and keeps it for python.module_cost: a CPU has no data sheet. A job with another number of
+    threads than torch takes by itself needs --threads.
+
     \b
     Example:
       probe doctor
       probe doctor 4242
       probe doctor 4242 --gpu
+      probe doctor --peak --threads 8
     """
+    if peak:
+        if pid is not None or gpu:
+            raise UsageError("--peak measures this machine, and checks nothing.", "Try: probe doctor --peak")
+        show_peaks(threads or 0, output)
+        return
     from probe.attach import doctor
 
     pids = ranks_of([pid], every_job=True) if pid is not None else {}
@@ -66,6 +82,20 @@ def command(pid: int | None, gpu: bool, output: Output) -> None:
         raise error
     if output.is_default:
         click.echo("You can attach." if pids else "You can attach from here. To check a process: probe doctor PID")
+
+
+def show_peaks(threads: int, output: Output) -> None:
+    """Measure them, keep them, and show a row for each processor and type."""
+    from probe.host import peak_measurement, peaks
+
+    say("Measuring; this takes some ten seconds a processor.")
+    found = peak_measurement.measure(threads)
+    file = peaks.keep(found)
+    output.show(Records(PEAK_COLUMNS, [
+        (name, dtype, flops_s, peak.bytes_s / 1e9, flops_s / peak.bytes_s)
+        for name, peak in found.items() for dtype, flops_s in peak.flops_s.items()
+    ]))  # fmt: skip
+    say(f"kept in {file}")
 
 
 def add_devices(checked: Checked) -> None:

@@ -45,6 +45,8 @@ def derive(part: Partition) -> Columns:
         "total_duration": lambda: found.total / 1e9,
         "device_duration": on_device,
         "shapes": lambda: coded(rows["shapes"], strings),
+        "dtype": lambda: coded(rows["dtype"], strings),
+        "processor": lambda: coded(rows["processor"], strings),
         "flops": lambda: nullable(rows["flops"], rows["flops"] >= 0),
         "bytes": lambda: nullable(rows["bytes"], rows["bytes"] >= 0),
     }
@@ -81,11 +83,17 @@ TABLE = Table(
                "torch.profiler, by CUPTI", "It launched nothing."),
         Column("shapes", "VARCHAR", "", "Dimensions of its arguments, of tensors and lists of them.",
                "torch.profiler", f"{_NO_SHAPES}, or it had no arguments."),
-        Column("flops", "BIGINT", "", "Floating-point operations, a multiplication and addition counted as two.",
-               "shapes, by the formulas of torch.utils.flop_counter",
-               f"{_NO_SHAPES}, or no formula is known; what calls others has none, they do."),
-        Column("bytes", "BIGINT", "B", "Bytes of the tensors that it reads and writes.", "shapes and dtypes",
-               "Same as flops."),
+        Column("dtype", "VARCHAR", "", "Type of its first tensor; tf32 if a device computed float32 in that.",
+               "torch.profiler; names of kernels", f"{_NO_SHAPES}, or it had no tensors."),
+        Column("processor", "VARCHAR", "", "The device that it, or what it called, launched something on; else the CPU "
+               "with its number of threads.", "torch.profiler, /proc/cpuinfo", "The kernel does not name the CPU.",
+               "processor of python.module_cost"),
+        Column("flops", "BIGINT", "", "Floating-point operations, a multiplication and addition counted as two; 0 for "
+               "what torch counts none of, such as additions alone, and for what it runs inside of an operator that "
+               "has them.", "shapes, by the formulas of torch.utils.flop_counter",
+               f"{_NO_SHAPES}, or nothing is known of the operator."),
+        Column("bytes", "BIGINT", "B", "Bytes of the tensors that it reads and writes; 0 for views, and for what it "
+               "runs inside of an operator that has them.", "shapes and dtypes", "Same as flops."),
     ),
     streams=(OPERATORS,),
     derive=derive,

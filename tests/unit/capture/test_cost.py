@@ -35,6 +35,26 @@ def args(shapes: list[Any], kinds: list[str], texts: list[str] | None = None) ->
         ("aten::_scaled_dot_product_flash_attention",
          args([[2, 4, 10, 16], [2, 4, 12, 16], [2, 4, 12, 16]], [HALF] * 3),
          2 * (2 * 2 * 4 * 10 * 12 * 16), 2 * (2 * 1280 + 2 * 1536)),
+        # the bias of 7 is added to each of 3 rows
+        ("aten::add_", args([[3, 7], [7]], [FLOAT] * 2), 0, 4 * (21 + 7 + 21)),
+        ("aten::mul", args([[2, 1, 5], [4, 1]], [HALF, FLOAT]), 0, 2 * 10 + 4 * 4 + 4 * 2 * 4 * 5),
+        ("aten::copy_", args([[6], [6]], [HALF, FLOAT]), 0, 2 * 6 + 4 * 6),
+        ("aten::sum", args([[6, 4, 5], []], [FLOAT], ["", "[0, -1]", "True", ""]), 0, 4 * (120 + 4)),
+        ("aten::sum", args([[6, 4], []], [FLOAT], ["", ""]), 0, 4 * (24 + 1)),
+        # mean and deviation of each of 6 rows
+        ("aten::native_layer_norm", args([[2, 3, 8], [], [8], [8]], [HALF, "ScalarList", HALF, HALF],
+                                         ["", "[8]", "", "", "1e-5"]), 0, 2 * (48 + 8 + 8 + 48) + 4 * 12),
+        # gradients of the input, 8 weights and 8 biases; the biases are not read
+        ("aten::native_layer_norm_backward",
+         args([[6, 8], [6, 8], [], [6, 1], [6, 1], [8], [8]], [FLOAT, FLOAT, "ScalarList", *[FLOAT] * 4],
+              ["", "", "[8]", "", "", "", "", "[True, True, True]"]), 0, 4 * (48 + 48 + 6 + 6 + 8 + 48 + 8 + 8)),
+        ("aten::native_dropout", args([[6, 8]], [FLOAT]), 0, 4 * 96 + 48),
+        ("aten::embedding_dense_backward", args([[4, 5, 16], [4, 5]], [FLOAT, LONG], ["", "", "100", "-1", "False"]),
+         0, 4 * 320 + 8 * 20 + 4 * 1600),
+        ("aten::linear", args([[8, 32], [48, 32]], [FLOAT] * 2), 0, 0),  # its operators have them
+        ("aten::view", args([[8, 32]], [FLOAT]), 0, 0),
+        ("autograd::engine::evaluate_function: AddmmBackward0", {}, 0, 0),
+        ("AddmmBackward0", args([[8, 32]], [FLOAT]), 0, 0),
         # 20 of 100 rows are read
         ("aten::embedding", args([[100, 16], [4, 5]], [FLOAT, LONG]), 0, 4 * 320 + 8 * 20 + 4 * 320),
     ],
@@ -53,7 +73,10 @@ def test_a_backward_of_a_convolution_takes_twice_the_forward_if_both_gradients_a
     ("name", "given"),
     [
         ("aten::mm", {}),  # without --shapes
-        ("aten::linear", args([[8, 32], [48, 32]], [FLOAT] * 2)),  # its operators have them
+        ("aten::_foreach_add_", args([[[8], [4]], []], ["TensorList", "Scalar"])),
+        ("MyFunctionBackward", args([[8]], [FLOAT])),  # the job's own
+        ("aten::sum", args([[6, 4], []], [HALF], ["", "6"])),  # of another type
+        ("aten::sum", args([[6, 4], []], ["bool"], ["", ""])),
         ("aten::mm", args([[4], [5, 7]], [FLOAT] * 2)),
         ("aten::_convolution", args([[2, 4, 17], [8, 4, 3], [8]], [FLOAT] * 3, ["?"] * 9)),
     ],
