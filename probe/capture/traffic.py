@@ -36,11 +36,11 @@ _VIEWS = _aten(  # and allocations
 )
 _COMPOSED = _aten(  # of others, which count
     "batch_norm clone contiguous conv1d conv2d conv3d convolution cross_entropy_loss dropout einsum embedding_backward "
-    "expand_as flatten layer_norm linear log_softmax matmul nll_loss nll_loss_nd ones ones_like reshape "
+    "expand_as flatten item layer_norm linear log_softmax matmul nll_loss nll_loss_nd ones ones_like reshape "
     "scaled_dot_product_attention select_backward slice_backward softmax square to type_as unflatten zeros zeros_like "
     "_batch_norm_impl_index _safe_softmax _scaled_dot_product_attention_math _to_copy"
 )
-_NODE = re.compile(r"autograd::engine::|torch::autograd::|\w+Backward\d+$")  # with a number: not one of the job's own
+_NODE = re.compile(r"autograd::engine::|torch::autograd::|detach$|\w+Backward\d+$")  # with a number: not the job's own
 
 
 def touches_nothing(name: str) -> bool:
@@ -50,9 +50,10 @@ def touches_nothing(name: str) -> bool:
 
 def traffic_of(name: str, shapes: Sequence[Shape], kinds: Sequence[str], texts: Sequence[str]) -> int:
     """Bytes.  Raises LookupError for an operator or a type that is not known, ValueError for unexpected arguments."""
-    tensors = [(shape, BYTES[kind]) for shape, kind in zip(shapes, kinds, strict=False) if is_tensor(shape)]
-    if name in _MAPS or name.removesuffix("_") in _MAPS:
-        return _total(tensors) + _broadcast(tensors) * max((size for _, size in tensors), default=0)
+    pairs = [(shape, kind) for shape, kind in zip(shapes, kinds, strict=False) if is_tensor(shape)]
+    tensors = [(shape, BYTES[kind]) for shape, kind in pairs]
+    if name in _MAPS or name.removesuffix("_") in _MAPS:  # those of integers alone may have floats for a result
+        return _total(tensors) + _broadcast(tensors) * max(BYTES[kind] for _, kind in pairs if kind in _FLOATS)
     if name in _REDUCTIONS and kinds[0] in _FLOATS:  # those of integers have a wider result
         return _total(tensors[:1]) + _reduced(tensors[0][0], texts) * tensors[0][1]
     return _OTHERS[name](tensors, texts)

@@ -44,10 +44,10 @@ def measure(threads: int = 0, seconds: float = _SECONDS, busy_pct: float | None 
 
 
 def _peaks(told: Mapping[str, Any]) -> dict[str, Peak]:
-    when = f"{time.strftime('%Y-%m-%d')}, torch {told['torch']}, probe {__version__}"
+    source = f"probe doctor --peak, {time.strftime('%Y-%m-%d')}, torch {told['torch']}, probe {__version__}"
     cpu = cpu_name(cpu_model(), told["threads"])
     return {
-        each["name"] or cpu: Peak(each["flops_s"], each["bytes_s"], "probe doctor --peak", when)
+        each["name"] or cpu: Peak(each["flops_s"], each["bytes_s"], source)
         for each in told["processors"]
         if each["name"] or cpu
     }

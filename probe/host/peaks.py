@@ -21,12 +21,11 @@ from .data_sheets import SHEETS, Sheet
 @dataclass(frozen=True)
 class Peak:
     """flops_s: operations a second, by type; bytes_s: of a copy, both those read and those written; source: who says
-    so; measured: when and with which versions, "" for a data sheet."""
+    so, and of a measurement when and with which versions."""
 
     flops_s: Mapping[str, float]
     bytes_s: float
     source: str
-    measured: str = ""
 
 
 def cpu_name(model: str, threads: int) -> str:
@@ -51,7 +50,7 @@ def measured() -> dict[str, Peak]:
         for name, each in json.loads(_file().read_text()).items():
             flops_s = {str(dtype): float(value) for dtype, value in each["flops_s"].items() if float(value) > 0}
             if float(each["bytes_s"]) > 0:
-                found[name] = Peak(flops_s, float(each["bytes_s"]), str(each["source"]), str(each["measured"]))
+                found[name] = Peak(flops_s, float(each["bytes_s"]), str(each["source"]))
     return found
 
 

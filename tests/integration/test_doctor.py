@@ -35,6 +35,11 @@ def test_without_a_pid_doctor_checks_the_machine(probe: Probe) -> None:
     assert all(row["holds"] and row["pid"] is None for row in rows)
 
 
+def test_peaks_are_those_of_a_machine_and_not_of_a_process(probe: Probe) -> None:
+    refused = probe("doctor", "--peak", os.getpid(), status=2)
+    assert "[usage] --peak measures this machine" in refused.stderr and refused.stdout == ""
+
+
 @pytest.mark.parametrize("kind", ["stopped", "not-python", "no-process"])
 def test_doctor_refuses_with_the_message_and_code_of_attach(start: Start, probe: Probe, kind: str) -> None:
     other = subprocess.Popen(["sleep", "100"])

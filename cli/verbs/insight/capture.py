@@ -24,12 +24,12 @@ SQL = """WITH seen AS (FROM python.op_trace WHERE start_ns BETWEEN {} AND {} AND
 SELECT 100 * SUM(duration) / (SELECT SUM(duration) FROM seen) AS self_pct, SUM(duration) AS self_s,
 SUM(device_duration) AS device_s, COUNT(*) AS calls, operator FROM seen GROUP BY operator ORDER BY self_s DESC"""
 _SHOWN = 20
-MODULES = ("pct", "seconds", "known_pct", "flops_s", "memory_gbps", "peak_share", "bound", "stage", "module")
+MODULES = ("pct", "seconds", "known_pct", "gflops_s", "gbps", "peak_pct", "bound", "stage", "module")
 MODULES_SQL = """WITH seen AS (SELECT *, COALESCE(device_duration, duration) AS took, took * known_pct / 100 AS known
 FROM python.module_cost WHERE start_ns BETWEEN {} AND {})
 SELECT 100 * SUM(took) / (SELECT SUM(took) FROM seen) AS pct, SUM(took) AS seconds,
-100 * SUM(known) / SUM(took) AS known_pct, SUM(flops) / SUM(known) AS flops_s,
-SUM(bytes) / SUM(known) / 1e9 AS memory_gbps, SUM(peak_share * known) / SUM(known) AS peak_share,
+100 * SUM(known) / SUM(took) AS known_pct, SUM(flops) / SUM(known) / 1e9 AS gflops_s,
+SUM(bytes) / SUM(known) / 1e9 AS gbps, 100 * SUM(peak_share * known) / SUM(known) AS peak_pct,
 ARG_MAX(bound, took) AS bound, stage, module FROM seen GROUP BY stage, module ORDER BY seconds DESC"""
 NO_PEAK = """SELECT DISTINCT processor FROM python.module_cost WHERE flops IS NOT NULL AND peak_source IS NULL
 AND processor IS NOT NULL AND start_ns BETWEEN {} AND {} ORDER BY processor"""

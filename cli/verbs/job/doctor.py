@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Checked: TypeAlias = "list[tuple[int | None, int | None, list[Condition]]]"  # rank, pid, …; None: of the machine
 COLUMNS = ("rank", "pid", "condition", "holds", "told", "remedy", "code")
-PEAK_COLUMNS = ("processor", "dtype", "flops_s", "memory_gbps", "ridge_flops_a_byte")
+PEAK_COLUMNS = ("processor", "dtype", "gflops_s", "gbps", "ridge_flops_a_byte")
 _INDENT = 19  # what stands before the text of a line
 
 
@@ -92,7 +92,7 @@ def show_peaks(threads: int, output: Output) -> None:
     found = peak_measurement.measure(threads)
     file = peaks.keep(found)
     output.show(Records(PEAK_COLUMNS, [
-        (name, dtype, flops_s, peak.bytes_s / 1e9, flops_s / peak.bytes_s)
+        (name, dtype, flops_s / 1e9, peak.bytes_s / 1e9, flops_s / peak.bytes_s)
         for name, peak in found.items() for dtype, flops_s in peak.flops_s.items()
     ]))  # fmt: skip
     say(f"kept in {file}")

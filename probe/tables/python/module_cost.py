@@ -81,7 +81,8 @@ TABLE = Table(
         Column("processor", "VARCHAR", "", "The device that they ran on, else the CPU with its number of threads.",
                "torch.profiler, /proc/cpuinfo", "The kernel does not name the CPU.", "processor of python.op_trace"),
         Column("peak_source", "VARCHAR", "", "Who says what the processor can do: its data sheet, or a measurement by "
-               "`probe doctor --peak`.", "probe doctor --peak, data sheets", "No peak of it is known."),
+               "`probe doctor --peak`, with its date and versions.", "probe doctor --peak, data sheets",
+               "No peak of it is known."),
         Column("peak_share", "DOUBLE", "", "Share of the peak that is nearer, of arithmetic in these types or of the "
                "memory; 1 is all of it.", "the other columns and the peaks", f"{_NO_COST[:-1]}, or no peak is known."),
         Column("bound", "VARCHAR", "", "compute or memory: at the peaks, arithmetic or memory would take longer; "

@@ -38,6 +38,7 @@ def args(shapes: list[Any], kinds: list[str], texts: list[str] | None = None) ->
         # the bias of 7 is added to each of 3 rows
         ("aten::add_", args([[3, 7], [7]], [FLOAT] * 2), 0, 4 * (21 + 7 + 21)),
         ("aten::mul", args([[2, 1, 5], [4, 1]], [HALF, FLOAT]), 0, 2 * 10 + 4 * 4 + 4 * 2 * 4 * 5),
+        ("aten::mul", args([[6], [6]], [LONG, FLOAT]), 0, 8 * 6 + 4 * 6 + 4 * 6),
         ("aten::copy_", args([[6], [6]], [HALF, FLOAT]), 0, 2 * 6 + 4 * 6),
         ("aten::sum", args([[6, 4, 5], []], [FLOAT], ["", "[0, -1]", "True", ""]), 0, 4 * (120 + 4)),
         ("aten::sum", args([[6, 4], []], [FLOAT], ["", ""]), 0, 4 * (24 + 1)),
@@ -55,6 +56,7 @@ def args(shapes: list[Any], kinds: list[str], texts: list[str] | None = None) ->
         ("aten::view", args([[8, 32]], [FLOAT]), 0, 0),
         ("autograd::engine::evaluate_function: AddmmBackward0", {}, 0, 0),
         ("AddmmBackward0", args([[8, 32]], [FLOAT]), 0, 0),
+        ("detach", args([[8, 32]], [FLOAT]), 0, 0),
         # 20 of 100 rows are read
         ("aten::embedding", args([[100, 16], [4, 5]], [FLOAT, LONG]), 0, 4 * 320 + 8 * 20 + 4 * 320),
     ],
@@ -77,6 +79,7 @@ def test_a_backward_of_a_convolution_takes_twice_the_forward_if_both_gradients_a
         ("MyFunctionBackward", args([[8]], [FLOAT])),  # the job's own
         ("aten::sum", args([[6, 4], []], [HALF], ["", "6"])),  # of another type
         ("aten::sum", args([[6, 4], []], ["bool"], ["", ""])),
+        ("aten::div", args([[6, 4], [4]], [LONG, LONG])),
         ("aten::mm", args([[4], [5, 7]], [FLOAT] * 2)),
         ("aten::_convolution", args([[2, 4, 17], [8, 4, 3], [8]], [FLOAT] * 3, ["?"] * 9)),
     ],
