@@ -115,7 +115,8 @@ class Captures:
         self._steps.resample()
         now = perf_counter_ns()
         capture.told = {"start_ns": now, "wall_offset_ns": time.time_ns() - perf_counter_ns(), "count": count,
-                        "begin_ns": now - begun, "threads": capture.profiler.threads}  # fmt: skip
+                        "begin_ns": now - begun, "threads": capture.profiler.threads,
+                        "cuda": capture.profiler.uses_cuda}  # fmt: skip
         self._ask(capture, count + steps)
         return json.dumps({})
 

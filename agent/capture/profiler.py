@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..job_signals import raised_by_handler
-from ..torch_state import cuda_may_be_asked, torch_is_imported
+from ..torch_state import cuda_is_in_use, cuda_may_be_asked, torch_is_imported
 
 _INJECTED = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")  # set by Nsight and others that occupy CUPTI
 _MEMORY = "torch-trace"
@@ -65,6 +65,7 @@ class Profiler:
         on_cuda = cuda_may_be_asked() and kinds.CUDA in torch.profiler.supported_activities()
         chosen = [kinds.CPU, kinds.CUDA] if on_cuda else [kinds.CPU]
         self.threads = int(torch.get_num_threads())  # for an operator on the CPU; of this thread, so asked only here
+        self.uses_cuda = cuda_is_in_use()
         self._profile: Any = torch.profiler.profile(activities=chosen, record_shapes=shapes)
         self._guard = _Guard(on_job)
 

@@ -45,7 +45,8 @@ class Depositor:
     def deposit(self, text: bytes, told: Header) -> Trace:
         """The rows of this trace become the agent's.  told: as `captured` has it.  Raises SilentError, AgentError."""
         try:
-            trace = Trace.parse(text, told["wall_offset_ns"], cpu_name(told["cpu"], told["threads"]))
+            cpu = cpu_name(told["cpu"], told["threads"])
+            trace = Trace.parse(text, told["wall_offset_ns"], cpu, told["cuda"])
         except (ValueError, LookupError, TypeError) as error:
             why = f"{self._link.name}: torch wrote a trace that cannot be read: {error!r}."
             raise AgentError(why, code="no-capture") from None

@@ -34,17 +34,18 @@ class Trace:
     has_shapes: bool
 
     @classmethod
-    def parse(cls, text: bytes, wall_offset_ns: int, cpu: str = "") -> Trace:
+    def parse(cls, text: bytes, wall_offset_ns: int, cpu: str = "", uses_cuda: bool = False) -> Trace:
         """wall_offset_ns: what the host's wall clock is ahead of its monotonic one; cpu: what operators run on that
-        launch nothing.  Raises ValueError."""
+        launch nothing, which is not known where CUDA is used and no kernel was seen.  Raises ValueError."""
         told = json.loads(text)
         shift = int(told.get("baseTimeNanoseconds") or 0) - wall_offset_ns
         complete = [each for each in told["traceEvents"] if each.get("ph") == "X"]
+        kernels = [each for each in complete if each.get("cat") in _ON_DEVICE]
+        cpu = cpu if kernels or not uses_cuda else ""
         operators = [_operator(each, shift, cpu) for each in complete if each.get("cat") in _OPERATORS]
         operators.sort(key=lambda each: (each.thread, each.start_ns, -each.end_ns))
         operators, launched = _merged(operators, _callers(operators))
         _link_backwards(operators)
-        kernels = [each for each in complete if each.get("cat") in _ON_DEVICE]
         say_what_ran_where(operators, kernels, launched, devices_of(told))
         has_shapes = any("Input Dims" in each.args for each in operators)
         return cls(operators, kernels, launched, shift, has_shapes)

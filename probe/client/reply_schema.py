@@ -44,7 +44,7 @@ REPLIES: dict[str, dict[str, Any]] = {
     wire.CAPTURED: {
         "start_ns": NUMBER, "end_ns": NUMBER, "wall_offset_ns": NUMBER, "count": Whole(0), "steps": Whole(0),
         "why": str, "begin_ns": Whole(0), "stop_ns": Whole(0), "export_ns": Whole(0), "bytes": Whole(0),
-        "grown_bytes": Whole(0), "threads": Whole(0), "cpu": TEXT, "next": Each(Whole(1)),
+        "grown_bytes": Whole(0), "threads": Whole(0), "cuda": bool, "cpu": TEXT, "next": Each(Whole(1)),
     },
     wire.EVENTS: {"first": Whole(0)},
     wire.FRAMES: {

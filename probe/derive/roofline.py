@@ -100,7 +100,9 @@ class Roofline:
 
     @cached_property
     def _time_s(self) -> Floats:
-        return np.where(self._launched, self._on_device, self._own) / 1e9
+        """NaN where it is not known on what: then the host's time may be that of launching alone."""
+        took = np.where(self._launched, self._on_device, self._own) / 1e9
+        return np.where(self._rows["processor"] == 0, np.nan, took)
 
     @cached_property
     def known_s(self) -> Floats:
@@ -126,7 +128,7 @@ class Roofline:
     @cached_property
     def processor(self) -> Ints:
         """The string of what the longest operator of each group ran on, on a device if one did."""
-        long = self._largest(np.where(self._counts, np.round(1e9 * self._time_s).astype(np.int64), -1))
+        long = self._largest(np.where(self._counts, np.where(self._launched, self._on_device, self._own), -1))
         return self._rows["processor"][long]
 
     @cached_property

@@ -46,11 +46,7 @@ def measure(threads: int = 0, seconds: float = _SECONDS, busy_pct: float | None 
 def _peaks(told: Mapping[str, Any]) -> dict[str, Peak]:
     source = f"probe doctor --peak, {time.strftime('%Y-%m-%d')}, torch {told['torch']}, probe {__version__}"
     cpu = cpu_name(cpu_model(), told["threads"])
-    return {
-        each["name"] or cpu: Peak(each["flops_s"], each["bytes_s"], source)
-        for each in told["processors"]
-        if each["name"] or cpu
-    }
+    return {each["name"] or cpu: Peak(each["flops_s"], each["bytes_s"], source) for each in told["processors"]}
 
 
 def cpu_model() -> str:

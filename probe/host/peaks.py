@@ -29,8 +29,8 @@ class Peak:
 
 
 def cpu_name(model: str, threads: int) -> str:
-    """What a CPU is called here: its threads decide, too.  "" if its model is not known."""
-    return f"{model}, {threads} thread{'s' * (threads != 1)}" if model else ""
+    """What a CPU is called here: its threads decide, too."""
+    return f"{model or 'CPU'}, {threads} thread{'s' * (threads != 1)}"
 
 
 def peaks() -> dict[str, Peak]:

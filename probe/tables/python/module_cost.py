@@ -53,6 +53,7 @@ def derive(part: Partition) -> Columns:
 
 _NO_SHAPES = "The capture was made without --shapes"
 _NO_COST = f"{_NO_SHAPES}, or no operator has a known cost."
+_NO_RATE = f"{_NO_COST[:-1]}, or it is not known what they ran on."
 
 TABLE = Table(
     name="python.module_cost",
@@ -70,16 +71,17 @@ TABLE = Table(
         Column("device_duration", "DOUBLE", "s", "Time on the device of what they launched.",
                "torch.profiler, by CUPTI", "They launched nothing."),
         Column("known_pct", "DOUBLE", "%", "Share of the time in operators whose FLOPs and bytes are known; of the "
-               "device's time where they launched something.", "python.op_trace", "There was no such time."),
+               "device's time where they launched something.", "python.op_trace",
+               "There was no such time, or it is not known what they ran on."),
         Column("flops", "BIGINT", "", "Floating-point operations of these, as in python.op_trace.", "python.op_trace",
                _NO_COST),
         Column("bytes", "BIGINT", "B", "Bytes of the tensors that these read and write: more than memory has to move "
                "where a cache or a fused kernel saves some.", "python.op_trace", _NO_COST),
-        Column("flops_s", "DOUBLE", "1/s", "FLOPs per second of their time.", "flops and times", _NO_COST),
+        Column("flops_s", "DOUBLE", "1/s", "FLOPs per second of their time.", "flops and times", _NO_RATE),
         Column("memory_gbps", "DOUBLE", "GB/s", "Bytes per second of their time, in 10^9.", "bytes and times",
-               _NO_COST),
+               _NO_RATE),
         Column("processor", "VARCHAR", "", "The device that they ran on, else the CPU with its number of threads.",
-               "torch.profiler, /proc/cpuinfo", "The kernel does not name the CPU.", "processor of python.op_trace"),
+               "torch.profiler, /proc/cpuinfo", "Same as there.", "processor of python.op_trace"),
         Column("peak_source", "VARCHAR", "", "Who says what the processor can do: its data sheet, or a measurement by "
                "`probe doctor --peak`, with its date and versions.", "probe doctor --peak, data sheets",
                "No peak of it is known."),

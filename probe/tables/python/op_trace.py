@@ -86,8 +86,8 @@ TABLE = Table(
         Column("dtype", "VARCHAR", "", "Type of its first tensor; tf32 if a device computed float32 in that.",
                "torch.profiler; names of kernels", f"{_NO_SHAPES}, or it had no tensors."),
         Column("processor", "VARCHAR", "", "The device that it, or what it called, launched something on; else the CPU "
-               "with its number of threads.", "torch.profiler, /proc/cpuinfo", "The kernel does not name the CPU.",
-               "processor of python.module_cost"),
+               "with its number of threads.", "torch.profiler, /proc/cpuinfo",
+               "The job uses CUDA, and the capture saw no kernels.", "processor of python.module_cost"),
         Column("flops", "BIGINT", "", "Floating-point operations, a multiplication and addition counted as two; 0 for "
                "what torch counts none of, such as additions alone, and for what it runs inside of an operator that "
                "has them.", "shapes, by the formulas of torch.utils.flop_counter",

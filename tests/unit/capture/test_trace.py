@@ -55,6 +55,12 @@ def test_an_operator_ran_on_what_it_or_an_operator_inside_launched_something_on(
     assert of(trace, "aten::mm").dtype == "float32"
 
 
+def test_where_cuda_is_used_but_no_kernel_was_seen_it_is_not_known_what_an_operator_ran_on() -> None:
+    told = json.dumps({"traceEvents": [operator("aten::mm", 2, 9, **PRODUCT)]}).encode()
+    assert of(Trace.parse(told, 0, CPU, uses_cuda=True), "aten::mm").processor == ""
+    assert of(Trace.parse(told, 0, CPU, uses_cuda=False), "aten::mm").processor == CPU
+
+
 def test_float32_on_tensor_cores_is_tf32() -> None:
     for name in ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n", "cutlass_80_tensorop_s1688gemm_128x128"):
         assert of(parsed(operator("aten::mm", 2, 9, **PRODUCT), kernel(name, 2)), "aten::mm").dtype == "tf32"

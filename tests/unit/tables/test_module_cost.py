@@ -34,11 +34,11 @@ class Captured:
 
     def operate(
         self, start: int, end: int, *, flops: int = -1, bytes: int = -1, name: str = "aten::mm", flags: int = 0,
-        dtype: str = "float32", device_us: float = 0,
+        dtype: str = "float32", device_us: float = 0, cpu: str = CPU,
     ) -> None:  # fmt: skip
         name_of, begin = self.agent.log.string, 100_000
         on_device = flags & ON_DEVICE or (ON_DEVICE if device_us else 0)
-        processor = name_of(GPU if on_device else CPU)
+        processor = name_of(GPU) if on_device else name_of(cpu) if cpu else 0
         self.agent.streams[OPERATORS].append(
             begin + 1000 * start, begin + 1000 * end, name_of(name), 0, 4242, 0, 0, 0, name_of(dtype), processor,
             flops, bytes, flags | on_device,
@@ -126,6 +126,14 @@ def test_launching_bounds_where_the_host_takes_twice_as_long_as_the_device(
     assert read(lambda one: one.operate(0, 79, device_us=40), known=False)["bound"] is None
     waits = "aten::_local_scalar_dense"
     assert read(lambda one: one.operate(0, 80, device_us=40, name=waits), known=False)["bound"] is None
+
+
+def test_where_it_is_not_known_what_they_ran_on_there_are_costs_but_no_rates(
+    read: Callable[..., dict[str, Any]],
+) -> None:
+    row = read(lambda one: one.operate(0, 50, flops=1000, bytes=1000, cpu=""))
+    assert (row["flops"], row["bytes"], row["operators"]) == (1000, 1000, 1)
+    assert {row[name] for name in ("flops_s", "memory_gbps", "known_pct", "peak_share", "bound")} == {None}
 
 
 def test_far_below_both_peaks_it_is_overhead(read: Callable[..., dict[str, Any]]) -> None:
