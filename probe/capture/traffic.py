@@ -37,8 +37,8 @@ _VIEWS = _aten(  # and allocations
 _COMPOSED = _aten(  # of others, which count
     "batch_norm clone contiguous conv1d conv2d conv3d convolution cross_entropy_loss dropout einsum embedding_backward "
     "expand_as flatten item layer_norm linear log_softmax matmul nll_loss nll_loss_nd ones ones_like reshape "
-    "scaled_dot_product_attention select_backward slice_backward softmax square to type_as unflatten zeros zeros_like "
-    "_batch_norm_impl_index _safe_softmax _scaled_dot_product_attention_math _to_copy"
+    "rms_norm scaled_dot_product_attention select_backward slice_backward softmax square to type_as unflatten zeros "
+    "zeros_like _batch_norm_impl_index _safe_softmax _scaled_dot_product_attention_math _to_copy"
 )
 _NODE = re.compile(r"autograd::engine::|torch::autograd::|detach$|\w+Backward\d+$")  # with a number: not the job's own
 
@@ -87,16 +87,46 @@ def _fill(tensors: Tensors, texts: Sequence[str]) -> int:
 
 def _layer_norm(tensors: Tensors, texts: Sequence[str]) -> int:
     """Arguments: input, normalized dimensions, weight, bias.  It also writes mean and deviation of each row."""
-    rows = prod(tensors[0][0]) // prod(int(each) for each in texts[1].strip("[]").split(","))
-    return _total(tensors) + _total(tensors[:1]) + 2 * rows * max(4, tensors[0][1])
+    return _total([*tensors, tensors[0]]) + 2 * _statistic(tensors, texts)
+
+
+def _rms_norm(tensors: Tensors, texts: Sequence[str]) -> int:
+    """Arguments: input, normalized dimensions, weight.  It also writes the deviation of each row."""
+    return _total([*tensors, tensors[0]]) + _statistic(tensors, texts)
+
+
+def _statistic(tensors: Tensors, texts: Sequence[str]) -> int:
+    """Bytes of one number for each row, in float32 at least."""
+    row = prod(int(each) for each in texts[1].strip("[]").split(","))
+    return prod(tensors[0][0]) // row * max(4, tensors[0][1])
 
 
 def _layer_norm_backward(tensors: Tensors, texts: Sequence[str]) -> int:
-    """Arguments: gradient, input, dimensions, mean, deviation, weight, bias.  It does not read the bias, and writes the
-    gradients that are wanted."""
-    wanted = [each.strip() == "True" for each in texts[7].strip("[]").split(",")]
-    gradients = (tensors[1], *tensors[4:])
-    return _total(tensors[:5]) + _total([each for each, is_wanted in zip(gradients, wanted, strict=True) if is_wanted])
+    """Arguments: gradient, input, dimensions, mean, deviation, weight, bias (not read), which gradients are wanted."""
+    _, data, _, _, weight, bias = tensors
+    return _total(tensors[:5]) + _total(_wanted(texts[7], (data, weight, bias)))
+
+
+def _batch_norm(tensors: Tensors, texts: Sequence[str]) -> int:
+    """Arguments: input, weight, bias, running mean and variance, whether it trains: then it writes these, and those of
+    the batch.  What cuDNN may note for its backward is not known, and does not count."""
+    data, _, _, mean, variance = tensors
+    return _total([*tensors, data]) + (2 * _total([mean, variance]) if texts[5] == "True" else 0)
+
+
+def _batch_norm_backward(tensors: Tensors, texts: Sequence[str]) -> int:
+    """Of a training.  Arguments: gradient, input, weight, running mean and variance, those of the batch, whether it
+    trains, …, which gradients are wanted."""
+    gradient, data, weight, _, _, mean, variance = tensors
+    if texts[7] != "True":
+        raise LookupError
+    return _total([gradient, data, weight, mean, variance]) + _total(_wanted(texts[9], (data, weight, weight)))
+
+
+def _wanted(text: str, gradients: Sequence[tuple[Shape, int]]) -> Tensors:
+    """Those at whose place it says True."""
+    flags = [each.strip() == "True" for each in text.strip("[]").split(",")]
+    return [each for each, is_wanted in zip(gradients, flags, strict=True) if is_wanted]
 
 
 def _dropout(tensors: Tensors, texts: Sequence[str]) -> int:
@@ -111,10 +141,14 @@ def _embedding_backward(tensors: Tensors, texts: Sequence[str]) -> int:
 
 
 _OTHERS: dict[str, Callable[[Tensors, Sequence[str]], int]] = {
+    "aten::_fused_rms_norm": _rms_norm,
     "aten::bernoulli_": _fill,
     "aten::copy_": _copy,
+    "aten::cudnn_batch_norm": _batch_norm,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::fill_": _fill,
+    "aten::native_batch_norm": _batch_norm,
+    "aten::native_batch_norm_backward": _batch_norm_backward,
     "aten::native_dropout": _dropout,
     "aten::native_layer_norm": _layer_norm,
     "aten::native_layer_norm_backward": _layer_norm_backward,
