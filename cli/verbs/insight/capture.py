@@ -50,7 +50,8 @@ def command(endpoint: str | None, steps: int, folder: str, shapes: bool, output:
     python.op_trace, what ran on devices a row of python.kernel_trace, until detach. Shown are the operators by their
     own time on the host, all ranks added up. Captured steps take longer, and the job stands while torch collects what
     it has seen, which is told at the end. With --shapes, the modules are shown, too, and what bounds them: arithmetic,
-    memory, launching or overhead (python.module_cost).
+    memory, launching or overhead (python.module_cost). Bytes are those of the operators' tensors: more than memory
+    moves, where caches save some.
 
     \b
     Example:
