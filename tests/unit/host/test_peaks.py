@@ -59,6 +59,7 @@ def test_a_busy_machine_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None
         peak_measurement.measure(busy_pct=0.0)
 
 
+@pytest.mark.slow
 def test_a_machine_is_measured_in_a_process_with_so_many_threads() -> None:
     pytest.importorskip("torch")
     ((name, peak),) = peak_measurement.measure(1, seconds=0.01, busy_pct=0.0).items()
