@@ -30,7 +30,7 @@ FROM python.module_cost WHERE start_ns BETWEEN {} AND {})
 SELECT 100 * SUM(took) / (SELECT SUM(took) FROM seen) AS pct, SUM(took) AS seconds,
 100 * SUM(known) / SUM(took) AS known_pct, SUM(flops) / SUM(known) / 1e9 AS gflops_s,
 SUM(bytes) / SUM(known) / 1e9 AS gbps, 100 * SUM(peak_share * known) / SUM(known) AS peak_pct,
-ARG_MAX(bound, took) AS bound, stage, module FROM seen GROUP BY stage, module ORDER BY seconds DESC"""
+MODE(bound) AS bound, stage, module FROM seen GROUP BY stage, module ORDER BY seconds DESC"""
 NO_PEAK = """SELECT DISTINCT processor FROM python.module_cost WHERE flops IS NOT NULL AND peak_source IS NULL
 AND processor IS NOT NULL AND start_ns BETWEEN {} AND {} ORDER BY processor"""
 
