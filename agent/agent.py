@@ -19,10 +19,11 @@ from .boundary.boundary import Boundary
 from .capture.captures import Captures
 from .evals.evals import Evals
 from .facts import current, identity, line, served_by
-from .inspect.frames import named, stacks
+from .inspect.frames import named
 from .memory.tensors import Tensors
 from .names.modules import Modules
 from .samplers.sampler_loop import SamplerLoop
+from .serve.own_memory import OwnMemory
 from .serve.peers import Peers
 from .serve.profiles import Profiles
 from .serve.scans import Scans
@@ -79,11 +80,11 @@ class Agent:
     def _wire_up(self) -> None:
         server = self.server
         Scans(server, self.streams, self.log)
+        OwnMemory(server, self.profiles, self._threads)
         server.on_tick, server.on_cancel = self._tick, partial(self.evals.cancel, by_client=True)
         server.handlers |= {
             wire.HELLO: self._hello,
             wire.SNAPSHOT: self._snapshot,
-            wire.STACKS: self._stacks,
             wire.FLIGHT: self._flight,
             wire.SERVE: self._serve,
             wire.ALIGN: self._align,
@@ -212,9 +213,6 @@ class Agent:
         self._write_log()
         at = {name: stream.position() for name, stream in self.streams.items()}
         self.server.reply(key, wire.AT, streams=at, log=self.log.committed, facts=self.facts())
-
-    def _stacks(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        self.server.reply(key, wire.FRAMES, threads=stacks(), training=self.facts()["training"])
 
     def _flight(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         texts, why_not = dumps()

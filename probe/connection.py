@@ -147,10 +147,9 @@ class Connection(Control):
 
     def stacks(self) -> dict[int, list[Thread]]:
         """Rank -> the Python stacks of all its threads, the main thread first.  unreached: ranks whose agents did not
-        answer; those on this host have their stacks all the same, as a rule.
+        answer, which have their stacks all the same as a rule, or whose memory cannot be read.
 
-        Raises Interrupted.  Cost: nothing in ranks on this host, for their memory is read; elsewhere some milliseconds
-        of the GIL.
+        Raises Interrupted.  Cost: nothing in the job, whose memory is read, here or by a process on its host.
 
         Example: `print(*job.stacks()[0][0].frames, sep="\\n")`
         """
@@ -167,7 +166,7 @@ class Connection(Control):
 
         The samples are rows of python.profile from then on; see unreached for ranks that could not be profiled.
         Raises AgentError, SilentError if none could, Interrupted.  Cost: nothing in the job but their deposit, some
-        0.1 ms twice a second; a process here for each rank, with some 0.1 ms of a core a thread and sample.
+        0.1 ms twice a second; a process for each rank, on its host, with some 0.1 ms of a core a thread and sample.
 
         Example: `job.profile(5); job.query("SELECT function, SUM(seconds) FROM python.profile GROUP BY 1")`
         """
@@ -175,9 +174,7 @@ class Connection(Control):
         from .profile.launch import Order, profile
 
         links, order = agent_requests.chosen(self._client.links, ranks), Order(seconds, steps, rate, whoami())
-        taken, self.unreached = profile(links, order, lambda: self._client.interrupted)
-        if self._client.interrupted:
-            raise Interrupted("Interrupted.")
+        taken, self.unreached = profile(self._client, links, order)
         return taken
 
     def memory(self, wait_s: float = 10.0) -> list[RankMemory]:

@@ -16,9 +16,9 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     log       first, last (byte offsets), credit                log* then end: rows (bytes)
     next      credit (more for a running scan, log or query)    -
     cancel    of (a request id: scan, log, arm or query)        - (the cancelled request ends in its terminal reply)
-    stacks    -                                                 frames: threads (as agent/inspect/frames.py has them),
-                                                                training (ident of the one that ended the last step or,
-                                                                before the first, called a module last)
+    memory    -                                                 handed: layout (agent/inspect/interpreter_layout.py),
+              (at an agent's own socket only)                   threads (ident, native_id, name, is_main); with it
+                                                                comes a descriptor that reads the process's memory
     profile   by                                                profiling: layout (agent/inspect/interpreter_layout.py),
                                                                 next (of each stream of profiles, the number of its next
                                                                 row), count
@@ -70,6 +70,14 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
               that the operation is a part of)
     detach    -                                                 detached: left (what could not be removed)
 
+    requests about an agent that the server answers, by a process without a port that reads the agent's from outside
+    stacks    -                                                 frames: threads (as above, with frames: [file, line,
+                                                                function], innermost first; cut: how many outer ones
+                                                                were left out; holds_gil; is_training: it ended the last
+                                                                step or, before the first, called a module last)
+    sample    seconds, steps, rate, by, patience_s              sampled: told (error: code, message, hint; or looks,
+              (have the rank profiled; next or cancel follow)   samples, not_read, busy_s, start_ns, end_ns)
+
     requests to the server itself
     several   requests: [agent id, header] of each, which      - (it passes all of them on, or none: its client may be
               have no replies                                   killed at any moment)
@@ -118,14 +126,16 @@ LEFT_ALONE = UNTESTED, UNWANTED  # ends of the state of a tap that is off for su
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, STAY, RUN, PASS, DETACH = "align", "set", "arm", "go", "stay", "run", "pass", "detach"
-STACKS, FLIGHT, PEERS, SERVE = "stacks", "flight", "peers", "serve"
+STACKS, SAMPLE, MEMORY = "stacks", "sample", "memory"
+FLIGHT, PEERS, SERVE = "flight", "peers", "serve"
 PROFILE, DEPOSIT, TRACE, TENSORS = "profile", "deposit", "trace", "tensors"
 CAPTURE, EVENTS, KEEP = "capture", "events", "keep"
 AGENTS, QUERY, SEVERAL = "agents", "query", "several"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, WANTS, ENDING = "armed", "ready", "out", "wants", "ending"
 DONE, DETACHED = "done", "detached"
-FRAMES, ENTRIES, KNOWN, SERVING = "frames", "entries", "known", "serving"
+FRAMES, SAMPLED, HANDED = "frames", "sampled", "handed"
+ENTRIES, KNOWN, SERVING = "entries", "known", "serving"
 PROFILING, STORED, TRACED, CAPTURED = "profiling", "stored", "traced", "captured"
 BEFORE, LISTED = "before", "listed"
 RESULT, TEXT, ANSWERED = "result", "text", "answered"
@@ -138,6 +148,8 @@ REPLIES: dict[str, tuple[str, ...]] = {
     SCAN: (ROWS, END),
     LOG: (LOG, END),
     STACKS: (FRAMES,),
+    SAMPLE: (SAMPLED,),
+    MEMORY: (HANDED,),
     PROFILE: (PROFILING,),
     DEPOSIT: (STORED,),
     TRACE: (TRACED,),
@@ -159,8 +171,13 @@ REPLIES: dict[str, tuple[str, ...]] = {
 READ, CONTROL = "read", "control"
 # these change something
 OF_CONTROL = frozenset(
-    {ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH, PROFILE, DEPOSIT, TRACE, TENSORS, CAPTURE, EVENTS, KEEP}
-)
+    {
+        ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH, PROFILE, DEPOSIT, TRACE, TENSORS, CAPTURE, EVENTS, KEEP,
+        SAMPLE, MEMORY,
+    }
+)  # fmt: skip
+# these a server answers, whatever the agent does
+OF_SERVER = frozenset({STACKS, SAMPLE})
 
 # Operations between two ranks, as `wants` names them.
 SEND, RECEIVE, RECEIVE_ANY = "send", "recv", "recv_any_source"

@@ -8,12 +8,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from probe import protocol as wire
-from probe.agent.inspect.frames import stacks
+from probe.agent.inspect.frames import named
+from probe.agent.inspect.interpreter_layout import interpreter_layout
+from probe.agent.serve.own_memory import OwnMemory
 from probe.agent.serve.server import Key, Refused, Server
 from probe.agent.steps.sampling import Sampling
 from probe.agent.storage.header import Header
@@ -22,6 +27,8 @@ from probe.agent.storage.rows import Stream
 from probe.client.endpoints import Address, Resolved
 from probe.host.facts import Facts
 from probe.host.processes import boot_id, start_ticks
+from probe.snapshot import live_stacks
+from probe.snapshot.stacks import Frame, Thread
 from probe.streams import (
     BEGIN,
     COLLECTIVES,
@@ -46,7 +53,7 @@ from probe.streams import (
 )
 from probe.tables.declaration import TAPS
 
-THREAD = 7
+THREAD, MAIN = 7, threading.main_thread()
 LINEAR, MODEL, ADAM, LOADER = 1001, 1002, 1003, 1004
 
 
@@ -69,7 +76,6 @@ class FakeAgent:
         self.on_run: Callable[[FakeAgent, Key, int], None] = run_snippet
         self.on_pass: Callable[[FakeAgent, Key, dict[str, Any]], None] = lambda *request: None
         self.target = -1
-        self.threads: list[dict[str, Any]] | None = None  # None: those of this process
         self.requests: list[dict[str, Any]] = []
         self.streams = {
             name: Stream(name, slots, ring_bytes) for name, slots in STREAMS.items() if name not in ON_DEMAND
@@ -91,12 +97,15 @@ class FakeAgent:
         self.handlers = {
             wire.HELLO: self._hello, wire.SNAPSHOT: self._snapshot, wire.SCAN: self._scan, wire.LOG: self._log,
             wire.ALIGN: self._align, wire.DETACH: self._detach, wire.ARM: self._arm, wire.GO: self._go,
-            wire.RUN: self._run, wire.STAY: lambda *request: None, wire.SET: self._set, wire.STACKS: self._stacks,
+            wire.RUN: self._run, wire.STAY: lambda *request: None, wire.SET: self._set,
             wire.TENSORS: self._tensors,
             wire.PASS: self._pass,
         }  # fmt: skip
         self.server.on_cancel = self._cancelled
-        self.handlers[wire.CANCEL] = self.server.handlers[wire.CANCEL]
+        layouts: Any = SimpleNamespace(found_layout=interpreter_layout)
+        OwnMemory(self.server, layouts, {MAIN.ident or 0: named(MAIN, True)})
+        for kind in (wire.CANCEL, wire.MEMORY):
+            self.handlers[kind] = self.server.handlers[kind]
         for kind, handler in self.handlers.items():
             self.server.handlers[kind] = self._unless_deaf(handler)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
@@ -221,9 +230,6 @@ class FakeAgent:
     def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.DETACHED, left=["a callback"])
 
-    def _stacks(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        self.server.reply(key, wire.FRAMES, threads=stacks() if self.threads is None else self.threads)
-
     def _tensors(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         """Two storages: a parameter, and a loss that is kept."""
         rows = [
@@ -263,6 +269,16 @@ class FakeAgent:
         if self.armed == key and wire.CANCEL not in self.deaf:
             self.armed = None
             self.server.reply(key, wire.ERROR, code="interrupted", message="cancelled before it ran")
+
+
+def stand(monkeypatch: pytest.MonkeyPatch, stacks: Mapping[FakeAgent, Callable[[], Sequence[Frame]]]) -> None:
+    """Have the main threads of these agents stand there, each time that they are looked at."""
+
+    def found(url: str, *_: Any) -> list[Thread]:
+        frames = next(frames for agent, frames in stacks.items() if url.endswith(agent.path))
+        return [Thread(1, 1, "MainThread", True, tuple(frames()))]
+
+    monkeypatch.setattr(live_stacks, "handed_stacks", found)
 
 
 def is_ready(agent: FakeAgent, key: Key, count: int) -> None:

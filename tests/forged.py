@@ -23,6 +23,7 @@ VALID: list[tuple[dict[str, Any], list[bytes]]] = [
     ({"kind": "next", "credit": 8}, []),
     ({"kind": "cancel", "of": "1"}, []),
     ({"kind": "stacks"}, []),
+    ({"kind": "memory"}, []),
     ({"kind": "align", "base": 0, "source": "attach"}, []),
     ({"kind": "set", "settings": {"budget_pct": 1.0}}, []),
     (

@@ -1,8 +1,8 @@
-"""Frames of the job: the innermost ones of the other threads, those around a frame, and all stacks as plain values.
+"""Frames of the job: the innermost ones of the other threads, and those around a frame.
 
-Invariant: none of our own frames is among those of the others, and no frame outlives stacks().  A frame with a variable
-that leads back to itself stays until the garbage collector runs, and keeps alive everything found beside it: the job's
-frames and the tensors in them.
+For code that needs the frames themselves: stacks are read from outside.  Invariant: nothing here keeps a frame.  One
+with a variable that leads back to itself stays until the garbage collector runs, and keeps alive everything found
+beside it: the job's frames and the tensors in them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from _thread import get_ident
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
-
-_OURS = __name__.partition(".")[0]
-_MAX_FRAMES = 200  # frames per thread of a stack; of a deeper one the innermost are kept
 
 
 def frames_of_others() -> dict[int, FrameType]:
@@ -43,33 +40,6 @@ def is_of_agent(frame: FrameType) -> bool:
 def is_ours(frame: FrameType) -> bool:
     """Likewise, its taps excepted: what those call is the job's own work."""
     return is_of_agent(frame) and not str(frame.f_globals["__package__"]).startswith(f"{_AGENT}taps")
-
-
-def stacks() -> list[dict[str, Any]]:
-    """One entry per thread except this one: ident, native_id and name if threading knows the thread, is_main, frames
-    (innermost first, without ours, each [file, line, function]) and cut, the number of outer frames left out."""
-    threading: Any = sys.modules.get("threading")
-    named = dict(threading._active) if threading else {}
-    main = threading.main_thread() if threading else None
-    entries = [_thread_entry(ident, frame, named.get(ident), main) for ident, frame in frames_of_others().items()]
-    if threading is None and len(entries) == 1:  # without threading, most programs have one thread
-        entries[0].update(native_id=os.getpid(), name="MainThread", is_main=True)
-    return entries
-
-
-def _thread_entry(ident: int, frame: FrameType | None, thread: Any, main: Any) -> dict[str, Any]:
-    frames, cut = list[list[Any]](), 0
-    for each in outward(frame):
-        code = each.f_code
-        if str(each.f_globals.get("__name__")).partition(".")[0] == _OURS:
-            pass  # one of our kernels or hooks
-        elif len(frames) < _MAX_FRAMES:
-            function = str(getattr(code, "co_qualname", code.co_name))  # qualified since 3.11
-            frames.append([code.co_filename, each.f_lineno or code.co_firstlineno, function])
-        else:
-            cut += 1
-    is_main = thread is not None and thread is main
-    return {"ident": ident, **named(thread, is_main), "frames": frames, "cut": cut}
 
 
 def named(thread: Any, is_main: bool) -> dict[str, Any]:

@@ -195,8 +195,7 @@ class Connections:
 
     def _admit(self, socket: Any) -> None:
         socket.setblocking(False)
-        _, uid, _ = _CREDENTIALS.unpack(socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size))
-        if uid not in self._uids:
+        if (uid := peer_uid(socket)) not in self._uids:
             _refuse(socket, "refused", f"belongs to another user, and refuses you (uid {uid})")
         elif len(self._clients) >= MOST_CLIENTS:
             _refuse(socket, "full", f"has {MOST_CLIENTS} clients already, and takes no more")
@@ -280,6 +279,12 @@ class Connections:
         if events != client.events:
             client.events = events
             self._poll.modify(client.socket.fileno(), events)
+
+
+def peer_uid(socket: Any) -> int:
+    """As whom the process ran that has connected."""
+    found = _CREDENTIALS.unpack(socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(found[1])
 
 
 def _refuse(socket: Any, code: str, message: str) -> None:

@@ -47,16 +47,21 @@ class Profiles:
             with suppress(Unknown):
                 self.layout = interpreter_layout()
 
-    def begin(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        if self._by is not None and self._by.is_open and self._by is not key[0]:
-            raise Refused("profiled", f"{self._by_name} is profiling it. Wait until that ends.")
+    def found_layout(self) -> Layout:
+        """Raises Refused."""
         try:
             self.layout = self.layout or interpreter_layout()
         except Unknown as error:
             raise Refused("no-frames", f"its interpreter keeps its frames where they are not found: {error}.") from None
+        return self.layout
+
+    def begin(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        if self._by is not None and self._by.is_open and self._by is not key[0]:
+            raise Refused("profiled", f"{self._by_name} is profiling it. Wait until that ends.")
+        layout = self.found_layout()
         self._by, self._by_name = key[0], str(request.get("by", ""))[:_BY_CHARACTERS]
         following = self._deposits.begin()
-        self._server.reply(key, wire.PROFILING, layout=self.layout, next=following, count=self._steps.count)
+        self._server.reply(key, wire.PROFILING, layout=layout, next=following, count=self._steps.count)
 
     def deposit(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         if self._by is not key[0]:

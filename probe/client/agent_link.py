@@ -105,6 +105,11 @@ class AgentLink:
         """Whether it is asked at its own socket."""
         return self.route is not None and self.route.carrier is self.route
 
+    @property
+    def is_served(self) -> bool:
+        """Whether a server stands beside it, which can answer some requests while it is silent."""
+        return self.route is not None and not self.asked_directly and not self.gone
+
     def welcome(self, header: Header) -> None:
         """Take the agent's first reply, which tells whether its process runs on this machine."""
         self.facts, self.welcomed = header["facts"], True

@@ -151,7 +151,7 @@ class Client:
         call.expected = Expected(fields, link.facts) if kind in (wire.SCAN, wire.LOG, wire.EVENTS) else None
         if wire.REPLIES[kind]:
             self._calls[call.id] = call
-        if link.silent:
+        if link.silent and not (kind in wire.OF_SERVER and link.is_served):
             call.error = link.silence()
         else:
             self._send(link, [call.id, wire.encode(kind, **fields), *payload])

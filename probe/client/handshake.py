@@ -46,14 +46,15 @@ def open_links(client: Client, addresses: Iterable[Address], timeout: float) -> 
 
 
 def greet(client: Client, timeout: float) -> None:
-    """Raises SilentError if no rank answers and none has memory that can be read, or if an agent does not answer of
-    which nothing is known, not even its rank; EndpointError if agents belong to different jobs."""
+    """Raises SilentError if no rank answers and none can be read, here or by its server, or if an agent does not answer
+    of which nothing is known, not even its rank; EndpointError if agents belong to different jobs."""
     calls = _hello(client, client.links, timeout)
     for known in [link for link in client.links if link.address.whole_job]:
         calls += _hello(client, _find_peers(client, known, timeout), timeout)
     _keep_one_of_each(client)
     for link in client.links:
-        if not link.gone and (not link.silent or (link.here and agent_memory.facts(link.pid) is not None)):
+        is_read = link.is_served or (link.here and agent_memory.facts(link.pid) is not None)
+        if not link.gone and (not link.silent or is_read):
             return
     raise nobody([call.error for call in calls])
 

@@ -12,7 +12,7 @@ from typing import Any
 from .. import protocol as wire
 from .. import streams
 from ..host.facts import Facts
-from ..host.facts_shape import FACTS, SERVED, wrong_slots
+from ..host.facts_shape import FACTS, LAYOUT, SERVED, wrong_slots
 from ..shapes import NUMBER, RANKS, SMALL, TEXT, TIME, Each, Whole, compiled
 
 _LISTED = {
@@ -51,10 +51,22 @@ REPLIES: dict[str, dict[str, Any]] = {
         "threads": [
             {
                 "ident": NUMBER, "native_id": (NUMBER, None), "name": TEXT, "is_main": bool, "cut": Whole(0),
-                "frames": [list],
+                "frames": [list], "is_training": bool, "holds_gil": (bool, None),
             }
         ],
-        "training?": (NUMBER, None),
+    },
+    wire.SAMPLED: {
+        "told": (
+            {"error": {"code": str, "message": str, "hint": str}},
+            {
+                "looks": Whole(0), "samples": Whole(0), "not_read": Whole(0), "busy_s": (int, float),
+                "start_ns": NUMBER, "end_ns": NUMBER,
+            },
+        )
+    },
+    wire.HANDED: {
+        "layout": LAYOUT,
+        "threads": [{"ident": NUMBER, "native_id": (NUMBER, None), "name": TEXT, "is_main": bool}],
     },
     wire.SERVING: {
         "protocol": Whole(), "version": str, "role": str,

@@ -38,6 +38,7 @@ from .processor_time import TICKS, Used, used, work
 from .snippet_time import SnippetTime, snippet_time
 
 _MORE = 2  # times as much patience with a rank that has not answered
+_STARTS_S = 4.0  # a process that reads stacks on another host, for the first look
 _NCCL = "nccl"
 _MOVED = ("rchar", "wchar", "read_bytes", "write_bytes")
 
@@ -71,7 +72,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     A recorder's dump stops its process for some 40 ms, so no rank is asked for it if all of them record rows.
     """
     others = _others(endpoint, {link.pid for link in client.links if link.here})
-    first = _look(client, client.links, patience, others)
+    first = _look(client, client.links, patience, others, _STARTS_S)
     time.sleep(max(0.0, first.at + look_s - time.monotonic()))
     second = _look(client, list(first.headers), patience, others)
     _listen_again(client, second, _MORE * patience)
@@ -124,10 +125,14 @@ def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Iss
     return found
 
 
-def _look(client: Client, links: Sequence[AgentLink], patience: float, others: Sequence[tuple[int, int]]) -> _Look:
+def _look(
+    client: Client, links: Sequence[AgentLink], patience: float, others: Sequence[tuple[int, int]],
+    starts_s: float = 0.0,
+) -> _Look:  # fmt: skip
+    """starts_s: as live_stacks has it."""
     calls = client.ask(wire.SNAPSHOT, time.monotonic() + patience, links)
     headers = {call.link: call.answer for call in calls if call.answer is not None}
-    threads, _ = live_stacks(client, client.links, time.monotonic() + patience)
+    threads, _ = live_stacks(client, client.links, time.monotonic() + patience, None, starts_s)
     trains = {link.pid: training_thread(threads.get(link, ())) for link in client.links if link.here}
     trains |= {pid: None for _, pid in others}
     return _Look(
@@ -165,9 +170,10 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
         running=running,
         work_s=work_s,
     )
+    threads, before = second.threads.get(link, []), first.threads.get(link, [])
+    seen = replace(seen, threads=threads, moved=bool(before) and _frames(before) != _frames(threads))
     if facts is None:
         return seen
-    threads, before = second.threads.get(link, []), first.threads.get(link, [])
     now, last, tap = facts.monotonic_ns, facts.last_step_ns, facts.taps.get("collectives", "")
     return replace(
         seen,
@@ -179,8 +185,6 @@ def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Ent
         freed_s=(now - facts.freed_ns) / 1e9 if facts.freed_ns else None,
         attached_s=(now - facts.attached_ns) / 1e9 if facts.attached_ns else None,
         rows=_rows(link, first, second),
-        threads=threads,
-        moved=bool(before) and _frames(before) != _frames(threads),
         entries=entries,
         workers=_workers(link.pid) if link.here else (),
         on_device="device" in facts.taps,

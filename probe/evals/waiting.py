@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from .. import protocol as wire
 from ..client.client import AgentLink, Client
 from ..errors import EvalError
 from ..host.facts import Facts
-from ..snapshot.live_stacks import live_stacks, stacks_of
-from ..snapshot.stacks import Frame, Thread, short, threads_of, training_thread
+from ..snapshot.live_stacks import live_stacks
+from ..snapshot.stacks import Frame, Thread, short, training_thread
 from .snippet import OnOutput
 
 LOOK_S, ANSWER_S = 0.5, 0.5  # how often ranks that wait are looked at, and how long for their answers
@@ -96,12 +95,7 @@ class Waiting:
         return f"{'compiling ' * thread.is_compiling}in {meant[-1]}" if meant else ""
 
     def _threads(self, link: AgentLink, on_reply: Any) -> Sequence[Thread]:
-        if link.readable and (found := stacks_of(link.pid)) is not None:
-            return found
-        call = self._client.send(link, wire.STACKS)
-        self._client.wait([call], time.monotonic() + ANSWER_S, on_reply)
-        self._client.forget([call])
-        return threads_of(call.answer) if call.answer is not None else ()
+        return live_stacks(self._client, [link], time.monotonic() + ANSWER_S, on_reply)[0].get(link, ())
 
 
 def where_it_is(client: Client, link: AgentLink, filename: str) -> str:

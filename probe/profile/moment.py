@@ -10,9 +10,8 @@ import struct
 import time
 from typing import NamedTuple
 
-from ..errors import AgentError
 from .code_objects import Layout
-from .memory import memory_of
+from .memory import Memory
 from .sampler import Frame, Sampler, without_ours
 
 _MOST_FRAMES = 4096  # the recursion limit is 1000, where nobody has raised it
@@ -31,15 +30,15 @@ class ThreadNow(NamedTuple):
     holds_gil: bool | None
 
 
-def threads_now(pid: int, layout: Layout) -> list[ThreadNow] | None:
+def threads_now(memory: Memory, layout: Layout) -> list[ThreadNow] | None:
     """Every thread that runs Python of the job; None if they cannot be read."""
     try:
-        sampler = Sampler(memory_of(pid, layout["interp"]), layout, _MOST_FRAMES)
+        sampler = Sampler(memory, layout, _MOST_FRAMES)
         for _ in range(_LOOKS):
             if (found := _whole(sampler)) is not None:
                 return found
             time.sleep(_PAUSE_S)
-    except (AgentError, *_NO_SENSE):
+    except _NO_SENSE:
         pass
     return None
 

@@ -20,10 +20,11 @@ from typing import Any
 from .. import protocol as wire
 from ..client.client import Client
 from ..client.deposits import deposited, in_parts
-from ..client.endpoints import address_of
+from ..client.endpoints import Address, address_of
 from ..errors import ProbeError, SilentError
 from ..host import agent_memory
 from ..streams import GIL_UNKNOWN, HOLDS_GIL, PROFILE_NODES, PROFILE_SAMPLES, STREAMS
+from .handed_over import handed_over
 from .memory import memory_of
 from .sampler import NOT_READ, Nodes, Sampler, without_ours
 
@@ -38,15 +39,12 @@ _SAMPLE = struct.Struct(f"<{len(STREAMS[PROFILE_SAMPLES])}q")
 class _Agent:
     """The agent of the rank, asked at its own socket, one request at a time."""
 
-    def __init__(self, pid: int, by: str) -> None:
+    def __init__(self, address: Address, by: str) -> None:
         """Raises SilentError."""
-        facts = agent_memory.facts(pid)
-        if facts is None:
-            raise SilentError(f"Process {pid} has ended, or was detached.", code="gone")
         self._client = Client()
-        self._link = self._client.connect(address_of(pid, facts))
-        self.ask(wire.HELLO, protocol=wire.PROTOCOL, role=self._client.role, by=by)
-        self.name, self.step_ns = self._link.name, facts.step_ns or 0
+        self._link = self._client.connect(address)
+        self._link.welcome(self.ask(wire.HELLO, protocol=wire.PROTOCOL, role=self._client.role, by=by))
+        self.name, self.step_ns = self._link.name, self._link.facts.step_ns or 0
 
     def ask(self, kind: str, *payload: bytes, **fields: Any) -> dict[str, Any]:
         """Its reply.  Raises AgentError, SilentError."""
@@ -61,12 +59,16 @@ class Profiler:
 
     def __init__(self, order: Mapping[str, Any]) -> None:
         self._order = order
-        self._agent = _Agent(order["pid"], order["by"])
+        address = _address(order)
+        self._agent = _Agent(address, order["by"])
         begun = self._agent.ask(wire.PROFILE, by=order["by"])
         self._first_count = self._steps = begun["count"]
         self._number = begun["next"][PROFILE_SAMPLES]
         self._nodes = Nodes(begun["next"][PROFILE_NODES])
-        self._sampler = Sampler(memory_of(order["pid"], begun["layout"]["interp"]), begun["layout"])
+        memory = memory_of(address.pid, begun["layout"]["interp"]) if address.pid else None
+        if memory is None:
+            memory = handed_over(address.url.removeprefix("ipc://"), wire.CONTROL, self._agent.name).memory
+        self._sampler = Sampler(memory, begun["layout"])
         self._rows = bytearray()
         self.told = {"looks": 0, "samples": 0, "not_read": 0, "busy_s": 0.0}
 
@@ -130,6 +132,16 @@ class Profiler:
         stored = self._agent.ask(wire.DEPOSIT, self._nodes.packed(), bytes(self._rows), names=[])
         self._rows = bytearray()
         self._steps = stored["count"]
+
+
+def _address(order: Mapping[str, Any]) -> Address:
+    """Of the agent.  Raises SilentError."""
+    if not order["pid"]:
+        return Address(order["url"])
+    facts = agent_memory.facts(order["pid"])
+    if facts is None:
+        raise SilentError(f"Process {order['pid']} has ended, or was detached.", code="gone")
+    return address_of(order["pid"], facts)
 
 
 def main() -> None:

@@ -10,8 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from .launch import RankProfile
+
 SQL = """SELECT function, file, line, stack, SUM(seconds) AS seconds
-FROM python.profile WHERE is_main AND start_ns BETWEEN {} AND {} GROUP BY ALL"""
+FROM python.profile WHERE is_main AND ({}) GROUP BY ALL"""
 
 
 class Hot(NamedTuple):
@@ -25,6 +27,11 @@ class Hot(NamedTuple):
     self_pct: float
     total_s: float
     mostly: str
+
+
+def rows_of(taken: Iterable[RankProfile]) -> str:
+    """The SQL for the rows of these profiles, each of which has the clock of its host."""
+    return SQL.format(" OR ".join(f"rank = {t.rank} AND start_ns BETWEEN {t.start_ns} AND {t.end_ns}" for t in taken))
 
 
 def hottest(rows: Iterable[Mapping[str, Any]]) -> list[Hot]:

@@ -7,10 +7,7 @@ not answered here is declined before anything of an answer is sent, so the comma
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import socket
 import time
 from typing import Any, NamedTuple
 
@@ -19,8 +16,9 @@ from ..client.agent_socket import AgentSocket
 from ..host.processes import is_stopped, namespace, resident_bytes
 from .agents import Agents
 from .confinement import memory_share
-from .handover import ANSWERS_MODULE, CONFIG, IPC, command, spawn
+from .handover import ANSWERS_MODULE
 from .relay import Client, Relay
+from .sibling import Sibling
 
 _IDLE_S = 600.0  # without a question, after which its memory is given back
 _ENDS_S = 5.0  # after it was withdrawn, before the process that does not end it is ended
@@ -40,8 +38,8 @@ class Answers:
     def __init__(self, given: dict[str, Any], agents: Agents, relay: Relay) -> None:
         self._given, self._agents, self._relay = given, agents, relay
         self._process: AgentSocket | None = None
-        self._pid = self._count = 0
-        self._ended = list[int]()  # killed, but not gone yet: each thread has to be scheduled once more
+        self._sibling: Sibling | None = None
+        self._count = 0
         self._asked: _Question | None = None
         self._wanted = self._used = time.monotonic()
         self._withdrawn: float | None = None
@@ -112,9 +110,9 @@ class Answers:
             self.close()
         if self._process is not None and self._asked is None and now - self._used > _IDLE_S:
             self.close()
-        if self._pid and (is_stopped(self._pid) or resident_bytes(self._pid) > self._most_memory):
+        pid = self._sibling.pid if self._sibling is not None else 0
+        if pid and (is_stopped(pid) or resident_bytes(pid) > self._most_memory):
             self.close()
-        self._reap()
 
     def _withdraw(self) -> None:
         if self._asked is not None and self._withdrawn is None:
@@ -127,36 +125,21 @@ class Answers:
             header = wire.encode(wire.ERROR, code="agent", message="the process that answers has ended")
             self._relay.reply(self._asked.client, [self._asked.id, b"", header])
             self._asked = None
-        if self._process is not None:
+        if self._process is not None and self._sibling is not None:
             self._relay.forget(self._process.fileno())
-            self._process.close()
-            self._process = None
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)  # it is there until it is reaped
-            self._ended.append(self._pid)
-            self._pid = 0
-            self._reap()
+            self._sibling.close()
+            self._process = self._sibling = None
 
     def _start(self) -> None:
         if time.monotonic() - self._failed < _FAILED_S:
             raise wire.WireError("declined: the process that answers has just ended")
-        ours, theirs = socket.socketpair()
-        config = os.memfd_create("probe-config", os.MFD_CLOEXEC)
         try:
-            os.pwrite(config, json.dumps({**self._given, "key": None}).encode(), 0)
-            self._pid = spawn(command(ANSWERS_MODULE, self._given["endpoint"]), {IPC: theirs.fileno(), CONFIG: config})
+            self._sibling = Sibling(ANSWERS_MODULE, self._given)
         except OSError as error:
-            ours.close()
             raise wire.WireError(f"declined: {error.strerror}") from None
-        finally:
-            os.close(config)
-            theirs.close()
-        self._process = AgentSocket("", ours)
-        self._relay.watch(ours.fileno(), self._receive)
+        self._process = AgentSocket("", self._sibling.socket)
+        self._relay.watch(self._process.fileno(), self._receive)
 
     def _send(self, number: bytes, request: dict[str, Any]) -> None:
         if self._process is not None:
             self._process.send([number, wire.encode(**request)])
-
-    def _reap(self) -> None:
-        self._ended = [pid for pid in self._ended if os.waitpid(pid, os.WNOHANG) == (0, 0)]

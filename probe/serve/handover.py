@@ -14,8 +14,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-SERVER, KEEPER, ANSWERS = "probe-server", "probe-keeper", "probe-answers"  # the processes, in ps and top
+SERVER, KEEPER = "probe-server", "probe-keeper"  # the processes, in ps and top
+ANSWERS, STACKS, PROFILER = "probe-answers", "probe-stacks", "probe-profiler"
 SERVER_MODULE, KEEPER_MODULE = "probe.serve.server", "probe.serve.keeper"
+STACKS_MODULE, PROFILER_MODULE = "probe.serve.stack_reader", "probe.serve.profiler"
 ANSWERS_MODULE = "probe.cli.answers"  # named here only: it writes answers as the command does
 IPC, CONFIG, TCP = 3, 4, 5  # descriptors: the two sockets listen, the file has what config() returns
 SOCKET = "server"  # in its folder

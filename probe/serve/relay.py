@@ -75,6 +75,8 @@ class Relay:
     ) -> None:
         self._agents, self._own, self.lost_agent = agents, own, False
         self._scans = Scans(agents, self._send_rows)
+        # of requests about agents, those that the server answers: whether it was one
+        self.takers: list[Callable[[Request, dict[str, Any]], bool]] = []
         self._backends: dict[tuple[Client, bytes], _Backend] = {}
         self._by_fd: dict[int, _Backend] = {}
         self._poller = zmq.Poller()
@@ -141,8 +143,11 @@ class Relay:
                 if (answer := self._own(client, id, request)) is not None:
                     self.reply(client, [id, agent, answer])
                 return
-            if self._scans.take(Request(client, agent, id), request, payload):
+            about = Request(client, agent, id)
+            if self._scans.take(about, request, payload) or any(take(about, request) for take in self.takers):
                 return
+            if request["kind"] == wire.MEMORY:
+                raise Refused("read-only", "memory is handed over at an agent's own socket alone")
             backend = self._backends.get((client, agent)) or self._connect(client, agent)
         except Refused as refused:
             self._fail(client, id, agent, *refused.args)

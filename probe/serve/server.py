@@ -6,6 +6,7 @@ about; so nothing is in this process that could not be started again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any
@@ -19,8 +20,11 @@ from .agents import Agents
 from .answers import Answers
 from .authenticator import DOMAIN, Authenticator
 from .confinement import become, confine, memory_share
-from .handover import IPC, SERVER, TCP, config, remove
+from .handover import CONFIG, IPC, SERVER, TCP, config, remove
+from .profiles import Profiles
 from .relay import Client, Frontend, Relay
+from .sibling import Sibling
+from .stacks import Stacks
 
 _GRACE_S = 10.0  # for the first agent to come
 _LEAVING_S = 20.0  # for agents that leave to say what they had to leave
@@ -43,6 +47,8 @@ class Server:
             frontends.append(Frontend(self._port(tcp, given["tcp"], given["key"]["secret"]), ""))
         self._relay = Relay(frontends, agents, self._answer)
         self._answers = Answers(given, agents, self._relay)
+        self._stacks, self._profiles = Stacks(given, agents, self._relay), Profiles(given, agents, self._relay)
+        self._relay.takers += [self._stacks.take, self._profiles.take]
         if given["key"]:
             self._relay.watch(authenticator.requests, authenticator.answer)
 
@@ -53,21 +59,25 @@ class Server:
             now = time.monotonic()
             if now >= due or self._relay.lost_agent:
                 due, self._relay.lost_agent = now + 1.0, False
-                self._relay.tidy()
-                self._answers.tidy()
+                self._tidy()
                 if self._agents.any_left():
                     patience, leaving = 0.0, now + _LEAVING_S
                 elif (now > patience or has_ended(self._pid)) and not self._is_needed(now < leaving):
                     return
             self._relay.step(max(1, int((due - now) * 1000)))
 
+    def _tidy(self) -> None:
+        for part in (self._relay, self._answers, self._stacks, self._profiles):
+            part.tidy()
+        Sibling.reap()
+
     def _is_needed(self, agents_leave: bool) -> bool:
         """Whether somebody waits for an agent that is just leaving, or for an answer whose rows are there already."""
-        return self._answers.is_busy or (agents_leave and self._relay.is_busy())
+        return self._answers.is_busy or (agents_leave and (self._relay.is_busy() or self._profiles.is_busy))
 
     def close(self) -> None:
-        self._answers.close()
-        self._relay.close()
+        for part in (self._answers, self._stacks, self._profiles, self._relay):
+            part.close()
         self._context.destroy(linger=_LAST_REPLIES_MS)
 
     def _answer(self, client: Client, id: bytes, request: dict[str, Any]) -> bytes | None:
@@ -119,6 +129,9 @@ def main() -> None:
 
 
 def prepared_process(given: dict[str, Any]) -> None:
-    """Give up what a server does not need."""
+    """Give up what a server does not need, and keep its sockets from what it starts."""
+    for descriptor in (IPC, CONFIG, TCP):
+        with contextlib.suppress(OSError):  # it has no port, or is a command, whose descriptors are none of these
+            os.set_inheritable(descriptor, False)
     confine(SERVER, memory_share())
     become(given)

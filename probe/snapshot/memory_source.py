@@ -23,7 +23,7 @@ from ..host import agent_memory
 from ..host.agent_memory import descriptors, filled, read_range
 from ..host.facts import Facts
 from ..streams import CHUNK_ROWS, STEPS
-from .live_stacks import stacks_of
+from .live_stacks import read_stacks
 from .log import stored_log
 from .source import Rank, Source
 from .stacks import Thread
@@ -70,7 +70,7 @@ class MemorySource(Source):
             return {}
 
     def stacks(self, ranks: Sequence[Rank]) -> Mapping[Rank, list[Thread]]:
-        found = {rank: stacks_of(rank.pid) for rank in ranks}
+        found = {rank: read_stacks(rank.pid) for rank in ranks}
         return {rank: threads for rank, threads in found.items() if threads is not None}
 
     def _table(self, stream: str, facts: Facts) -> Ints:

@@ -1,7 +1,7 @@
 """Python stacks of a job's threads, and which ranks have the same ones.
 
-Used by live_stacks and the verbs stack and hang.  Invariant: pure; threads are folded into one only if their names and
-all frames are equal.
+Used by live_stacks, the server's stack_reader and the verbs stack and hang.  Invariant: pure; threads are folded into
+one only if their names and all frames are equal.
 """
 
 from __future__ import annotations
@@ -55,14 +55,21 @@ class Folded:
     ranks: tuple[int, ...]
 
 
-def threads_of(told: Mapping[str, Any]) -> list[Thread]:
-    """The threads in an agent's answer, the main thread first."""
-    found = []
-    for each in told["threads"]:  # reply_schema has checked the types
-        frames = tuple(Frame(*frame) for frame in each["frames"])
-        who = each["ident"], each["native_id"], each["name"], each["is_main"]
-        found.append(Thread(*who, frames, each["cut"], each["ident"] == told.get("training")))
-    return in_order(found)
+_FIELDS = "ident", "native_id", "name", "is_main", "cut", "is_training", "holds_gil"
+
+
+def told(thread: Thread) -> dict[str, Any]:
+    """As it travels."""
+    frames = [[frame.file, frame.line, frame.function] for frame in thread.frames]
+    return {"frames": frames, **{name: getattr(thread, name) for name in _FIELDS}}
+
+
+def threads_of(answer: Mapping[str, Any]) -> list[Thread]:
+    """Those that have travelled."""
+    return [
+        Thread(frames=tuple(Frame(*frame) for frame in each["frames"]), **{name: each[name] for name in _FIELDS})
+        for each in answer["threads"]  # reply_schema has checked the types
+    ]
 
 
 def in_order(threads: Iterable[Thread]) -> list[Thread]:

@@ -56,22 +56,21 @@ class WireSource(Source):
     def ask(self, kind: str, ranks: Sequence[Rank]) -> dict[Rank, Header]:
         by_link = {rank.link: rank for rank in _same_agents(ranks)}
         calls = self._client.ask(kind, time.monotonic() + self._timeout, list(by_link))
-        self._leave(by_link, calls)
+        self._leave(by_link, {call.link: call.error for call in calls if call.error is not None})
         return {by_link[call.link]: call.answer for call in calls if call.answer is not None}
 
     def stacks(self, ranks: Sequence[Rank]) -> dict[Rank, list[Thread]]:
         by_link = {rank.link: rank for rank in _same_agents(ranks)}
-        found, calls = live_stacks(self._client, list(by_link), time.monotonic() + self._timeout)
-        self._leave(by_link, calls)
+        found, errors = live_stacks(self._client, list(by_link), time.monotonic() + self._timeout)
+        self._leave(by_link, errors)
         return {by_link[link]: threads for link, threads in found.items()}
 
-    def _leave(self, ranks: Mapping[AgentLink, Rank], calls: Sequence[Call]) -> None:
+    def _leave(self, ranks: Mapping[AgentLink, Rank], errors: Mapping[AgentLink, ProbeError]) -> None:
         """Those that have not answered."""
-        for call in calls:
-            if isinstance(call.error, SilentError):
-                ranks[call.link].leave(call.error)
-            elif call.error is not None:  # an agent of another version does not know the request
-                raise call.error
+        for link, error in errors.items():
+            if not isinstance(error, SilentError):  # an agent of another version does not know the request
+                raise error
+            ranks[link].leave(error)
 
     def _rank(self, link: AgentLink, header: Header) -> AgentRank:
         link.facts = header["facts"]

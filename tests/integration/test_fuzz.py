@@ -288,7 +288,7 @@ def test_a_client_that_never_reads_holds_a_bounded_amount_of_memory(job: Target,
                 one.ask(b"%d" % number, wire.SCAN, b"", **header)
             for _ in range(20_000):
                 one.ask(b"0", wire.NEXT, credit=1 << 40)
-                one.ask(b"s", wire.STACKS)
+                one.ask(b"h", wire.HELLO, protocol=wire.PROTOCOL)
     clients.answers()
     assert stuff(job.pid)["rss_kb"] - before < len(stuck) * 16 * 1024
     for one in stuck:

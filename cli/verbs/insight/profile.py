@@ -49,14 +49,13 @@ def command(endpoint: str | None, seconds: float | None, steps: int | None, rate
     """
     if seconds and steps:
         raise UsageError("--seconds and --steps exclude each other.", "Run: probe profile --help")
-    from probe.profile.summary import SQL, hottest
+    from probe.profile.summary import hottest, rows_of
 
     with connected(endpoint) as connection:
         limit = _MOST_SECONDS if steps else seconds or _SECONDS
         taken = connection.profile(limit, steps=steps or 0, rate=rate)
         unreached = connection.unreached
-        window = min(each.start_ns for each in taken), max(each.end_ns for each in taken)
-        found = hottest(connection.query(SQL.format(*window), open_steps=True).to_pylist())
+        found = hottest(connection.query(rows_of(taken), open_steps=True).to_pylist())
     say(_summary(taken))
     for each in unreached:
         say(f"{each.why}.")

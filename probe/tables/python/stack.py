@@ -37,9 +37,8 @@ def _of_thread(rank: Rank, thread: Thread) -> list[dict[str, Any]]:
 TABLE = Table(
     name="python.stack",
     doc="One row per Python frame of every thread, at the moment of the query, without the agent's own thread.  Stacks "
-    "of ranks on this host are read from outside, so also those of a rank that is stopped or does not answer.  On "
-    "another host the agent looks: it needs the GIL, so it sees a thread only where that lets go of it.  `probe "
-    "ENDPOINT stack` shows the same, folded.",
+    "are read from outside, on the rank's host, so no GIL is needed.  A rank on this host that is stopped or does not "
+    "answer has rows, too; one elsewhere only in `probe ENDPOINT stack`, which shows the same, folded.",
     columns=(
         *IDENTITY,
         Column("thread", "BIGINT", "", "The thread's identifier in Python.", "interpreter"),
@@ -48,7 +47,7 @@ TABLE = Table(
         Column("thread_name", "VARCHAR", "", "Name of the thread.", "threading", "Python did not start the thread."),
         Column("is_main", "BOOLEAN", "", "Whether it is the main thread.", "threading"),
         Column("holds_gil", "BOOLEAN", "", "Whether it held the GIL.", "the interpreter's state",
-               "The rank is on another host, or it is not known where this interpreter keeps that."),
+               "It is not known where this interpreter keeps that."),
         Column("depth", "INTEGER", "", "0 is the innermost frame; at most 200 frames per thread.", "frames"),
         Column("function", "VARCHAR", "", "Qualified name of the function (before Python 3.11 its name).", "code"),
         Column("file", "VARCHAR", "", "Source file of the function.", "code"),

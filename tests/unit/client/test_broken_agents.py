@@ -24,7 +24,7 @@ Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
 
 SQL = "SELECT count(*) n, count(DISTINCT rank) ranks FROM python.torch_trace"
-REQUESTS = [wire.HELLO, wire.SNAPSHOT, wire.SCAN, wire.LOG, wire.STACKS, wire.FLIGHT, wire.SET, wire.ARM, wire.DETACH]
+REQUESTS = [wire.HELLO, wire.SNAPSHOT, wire.SCAN, wire.LOG, wire.MEMORY, wire.FLIGHT, wire.SET, wire.ARM, wire.DETACH]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),

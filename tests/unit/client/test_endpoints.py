@@ -107,7 +107,7 @@ def test_into_a_process_of_another_host_nobody_looks_whatever_its_pid(
         assert (link.here, link.readable, link.pid) == (False, False, os.getpid())
     connection = connect(Address(one.server.endpoint))
     monkeypatch.setattr(MemorySource, "ranks", lambda source: pytest.fail("its memory was read"))
-    one.deaf |= {"snapshot", "stacks"}
+    one.deaf |= {"snapshot", "memory"}
     assert connection.stacks() == {}
     (silent,) = connection.unreached
     assert (silent.rank, silent.host) == (1, "far") and f"Rank 1 (far, pid {os.getpid()})" in silent.why

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_agent import LINEAR, MODEL, FakeAgent
+from fake_agent import LINEAR, MODEL, FakeAgent, stand
 
 from probe import protocol as wire
 from probe.connection import Connection
 from probe.diagnose.straggler_statistics import by_chance, excess, lateness
 from probe.errors import SilentError, UsageError
+from probe.snapshot.stacks import Frame
 from probe.streams import CORE_WAIT_NS, CPU_NS, ENGINE, EVAL, LOG_GROUP, OPTIMIZER, SAMPLED
 
 Make = Callable[..., FakeAgent]
@@ -140,11 +142,9 @@ def test_outside_of_all_phases_the_function_is_named_where_the_rank_is(
     agent: Make, connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks = train(agent, 0), train(agent, 1, "other", by=10)
-    of_library = ["/x/site-packages/torch/a.py", 3, "inner"]
-    for rank, (file, line, function) in enumerate([("/x/train.py", 7, "train"), ("/x/data.py", 9, "prepare")]):
-        thread = {"ident": 1, "native_id": 1, "name": "MainThread", "is_main": True, "cut": 0}
-        frames = [of_library, [file, line, function], ["/x/train.py", 1, "<module>"]]
-        ranks[rank].threads = [{**thread, "frames": frames}]
+    of_library, outermost = Frame("/x/site-packages/torch/a.py", 3, "inner"), Frame("/x/train.py", 1, "<module>")
+    own = Frame("/x/train.py", 7, "train"), Frame("/x/data.py", 9, "prepare")
+    stand(monkeypatch, {rank: partial(list, (of_library, own[at], outermost)) for at, rank in enumerate(ranks)})
     (straggler,) = connected(*ranks).stragglers().late
     assert straggler.spends == ["20.0 ms longer outside of all phases, mostly in prepare (data.py:9)"]
 

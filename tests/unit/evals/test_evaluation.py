@@ -9,15 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_agent import FakeAgent, Key, is_ready, run_snippet
+from fake_agent import FakeAgent, Key, is_ready, run_snippet, stand
 
 from probe import protocol as wire
 from probe.connection import Connection
 from probe.errors import EvalError, Interrupted, SilentError, UsageError
 from probe.evals import attempt
+from probe.snapshot.stacks import Frame
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
+
+VALIDATES = Frame("train.py", 7, "validate")
 
 
 @pytest.fixture
@@ -179,10 +182,13 @@ def test_a_rank_without_a_step_since_its_attach_is_waited_for(agent: Make, conne
     assert results[0].step == results[1].step and made[0].ran_at[0] == made[1].ran_at[0] + 4
 
 
-def test_ranks_that_do_not_step_since_their_attach_are_named(agent: Make, connected: Connect) -> None:
+def test_ranks_that_do_not_step_since_their_attach_are_named(
+    agent: Make, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = [agent(rank, world_size=2, distributed=True) for rank in (0, 1)]
     made[0].boundary(0, 4)
-    with pytest.raises(EvalError, match=r"No step since the attach on rank 1: it is in .*test_evaluation") as caught:
+    stand(monkeypatch, {made[1]: lambda: [VALIDATES]})
+    with pytest.raises(EvalError, match=r"No step since the attach on rank 1: it is in validate ") as caught:
         connected(*made).eval("1", timeout=1.2)
     assert (caught.value.code, made[0].ran_at) == ("no-step", [])
 
@@ -224,15 +230,12 @@ def test_only_what_a_job_has_been_in_all_the_time_is_told(
     """A helper that it has called meanwhile is not."""
     names, said = iter(["main validate", "main validate log", "main validate"]), list[str]()
 
-    def stacks(agent: FakeAgent, key: Key) -> None:
-        functions = next(names, "main validate").split()
-        frames = [["train.py", 7, function] for function in reversed(functions)]
-        thread = {"ident": 1, "native_id": 1, "name": "MainThread", "is_main": True, "frames": frames, "cut": 0}
-        agent.server.reply(key, wire.FRAMES, threads=[thread])
+    def frames() -> list[Frame]:
+        return [Frame("train.py", 7, function) for function in reversed(next(names, "main validate").split())]
 
     ranks[0].on_go = lambda agent, key, count: None
     ranks[0].facts["last_step_ns"] = time.monotonic_ns() - 42 * 10**9
-    ranks[0].server.handlers[wire.STACKS] = lambda key, request, payload: stacks(ranks[0], key)
+    stand(monkeypatch, {ranks[0]: frames})
     with pytest.raises(EvalError, match="it is in validate "):
         connected(*ranks).eval("1", timeout=3, on_output=lambda who, stream, text: said.append(text))
     assert len(said) == 1 and "is in validate (train.py:7)" in said[0]
@@ -250,21 +253,20 @@ def test_a_step_that_only_some_ranks_ran_is_an_error(ranks: list[FakeAgent], con
 
 
 def test_what_a_job_does_that_makes_no_step_is_told_until_the_time_is_over(
-    ranks: list[FakeAgent], connected: Connect
+    ranks: list[FakeAgent], connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    stand(monkeypatch, {ranks[0]: lambda: [VALIDATES]})
     ranks[0].on_go = lambda agent, key, count: None
     ranks[0].facts["last_step_ns"] = time.monotonic_ns() - 42 * 10**9
     begun, said = time.monotonic(), list[tuple[float, Any]]()
-    with pytest.raises(EvalError, match=r"No step for 4\d s \(usually 0.01 s\) on rank 0: it is in .*test_") as caught:
+    with pytest.raises(EvalError, match=r"No step for 4\d s \(usually 0.01 s\) on rank 0: it is in validate") as caught:
         connected(*ranks).eval("1", timeout=3, on_output=lambda *one: said.append((time.monotonic() - begun, one)))
     assert caught.value.code == "no-step" and "--timeout" in caught.value.hint and "--now" in caught.value.hint
     assert 3 < time.monotonic() - begun < 10
     assert ranks[0].armed is None and ranks[1].armed is None
     ((after, (who, stream, text)),) = said
     assert (who, stream) == ([0], "waiting") and 1 <= after < 3
-    assert re.fullmatch(
-        r"waiting for a step: rank 0 is in test_\w+ \(test_evaluation.py:\d+\), 4\d s after its last step\n", text
-    )
+    assert re.fullmatch(r"waiting for a step: rank 0 is in validate \(train.py:7\), 4\d s after its last step\n", text)
 
 
 @pytest.mark.parametrize("pause_s", [3, 42])

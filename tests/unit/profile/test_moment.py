@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.agent.inspect.frames import stacks
 from probe.agent.inspect.interpreter_layout import Layout, interpreter_layout
 from probe.host.facts_shape import LAYOUT
+from probe.profile.memory import VmMemory
 from probe.profile.moment import threads_now
 from probe.shapes import Whole, compiled
 
@@ -44,16 +45,19 @@ def waiting() -> Iterator[threading.Thread]:
 
 
 def test_what_is_read_is_what_python_says(layout: Layout, waiting: threading.Thread) -> None:
-    found = threads_now(os.getpid(), layout)
+    found = threads_now(VmMemory(os.getpid()), layout)
     assert found is not None
     seen = {each.ident: each for each in found}
-    said = {each["ident"]: each for each in stacks()}
-    assert said.keys() | {threading.get_ident()} == seen.keys()
-    (whole,) = (each for each in said.values() if each["ident"] == waiting.ident)
-    frames = [[frame.file, frame.line, frame.function] for frame in seen[whole["ident"]].frames]
-    assert whole["cut"] > 400 and len(frames) == len(whole["frames"]) + whole["cut"]
-    assert frames[:200] == whole["frames"]
-    assert not seen[whole["ident"]].is_agents
+    tops = sys._current_frames()
+    assert tops.keys() == seen.keys()
+    said, frame = list[tuple[str, int, str]](), tops.get(waiting.ident or 0)
+    while frame is not None:
+        code = frame.f_code
+        said.append((code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name)))
+        frame = frame.f_back
+    thread = seen[waiting.ident or 0]
+    assert [(frame.file, frame.line, frame.function) for frame in thread.frames] == said and len(said) > 600
+    assert not thread.is_agents
 
 
 def test_the_layout_has_the_shape_in_which_readers_take_it(layout: Layout) -> None:
@@ -71,7 +75,7 @@ def _numbers(shape: Any) -> st.SearchStrategy[int | None]:
 def test_a_layout_that_makes_no_sense_gives_no_stacks_and_no_error(said: Layout, data: st.DataObject) -> None:
     true = _true_layout()
     kept = data.draw(st.sets(st.sampled_from(sorted(true))))
-    threads_now(os.getpid(), said | {name: true[name] for name in kept})
+    threads_now(VmMemory(os.getpid()), said | {name: true[name] for name in kept})
 
 
 def _true_layout() -> Layout:

@@ -225,8 +225,8 @@ def test_stacks_of_all_ranks_are_a_table(agent: Make, connected: Connect) -> Non
 
 def test_an_agent_that_does_not_know_a_request_says_so(agent: Make, connected: Connect) -> None:
     one = agent()
-    del one.server.handlers[wire.STACKS]
-    with pytest.raises(AgentError, match=r"unknown request 'stacks'.*probe attach"):
+    del one.server.handlers[wire.MEMORY]
+    with pytest.raises(AgentError, match=r"unknown request 'memory'.*probe attach"):
         connected(one).query("SELECT * FROM python.stack")
 
 

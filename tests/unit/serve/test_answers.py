@@ -15,7 +15,7 @@ from until import until
 
 from probe import protocol as wire
 from probe.host.processes import has_ended, namespace
-from probe.serve import answers
+from probe.serve import answers, sibling
 from probe.serve.relay import Client, Frontend
 
 CLIENT = Client(Frontend(None, wire.CONTROL), b"c", wire.CONTROL)
@@ -24,7 +24,7 @@ CLIENT = Client(Frontend(None, wire.CONTROL), b"c", wire.CONTROL)
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "60"]) as made:
-        monkeypatch.setattr(answers, "spawn", lambda command, descriptors: made.pid)
+        monkeypatch.setattr(sibling, "spawn", lambda command, descriptors: made.pid)
         yield made
         made.kill()
 

@@ -161,9 +161,9 @@ def test_what_is_no_request_is_dropped(agent: Any, serving: Any, client: Any, fr
 
 def test_a_request_to_an_agent_that_ends_is_over(agent: Any, serving: Any, client: Any) -> None:
     zero = agent()
-    zero.deaf.add(wire.STACKS)
+    zero.deaf.add(wire.TENSORS)
     asked = client(serving(zero))
-    asked.send(zero, wire.STACKS)
+    asked.send(zero, wire.TENSORS)
     asked.ask(zero, wire.SNAPSHOT, id=b"2")
     connections = zero.server.connections
     zero.server.on_thread(lambda: [connections.drop(each) for each in list(connections._clients.values())], 5)
@@ -185,13 +185,13 @@ def test_so_many_clients_share_the_connections_and_more_are_refused(
     monkeypatch.setattr(server, "_LEAVING_S", 0.1)  # at the end three wait for answers that never come
     monkeypatch.setattr(relay, "_MOST_CONNECTIONS", 3)
     zero = agent()
-    zero.deaf.add(wire.STACKS)
+    zero.deaf.add(wire.TENSORS)
     here = serving(zero)
     crowd = [client(here) for _ in range(6)]
     for asked in crowd:  # one after the other: who is idle gives way
         assert asked.hello(zero)["kind"] == wire.WELCOME
     for asked in crowd[:3]:
-        asked.send(zero, wire.STACKS)
+        asked.send(zero, wire.TENSORS)
         asked.ask(zero, wire.SNAPSHOT, id=b"2")
     assert crowd[3].hello(zero)["code"] == "full"
 
@@ -208,3 +208,11 @@ def test_a_client_that_does_not_read_is_dropped_and_delays_nobody(agent: Any, se
         stuck.send(zero, wire.SCAN, b"", id=b"%d" % number, **scan)
         if number % 50 == 0:
             assert asked.hello(zero)["kind"] == wire.WELCOME
+
+
+def test_no_client_gets_memory_whatever_its_role(agent: Any, serving: Any, client: Any) -> None:
+    zero = agent()
+    asked = client(serving(zero))
+    asked.hello(zero)
+    assert asked.ask(zero, wire.MEMORY)["code"] == "read-only"
+    assert wire.MEMORY not in [request["kind"] for request in zero.requests]

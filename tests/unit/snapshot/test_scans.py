@@ -144,5 +144,5 @@ def test_a_snapshot_of_an_agent_that_another_one_replaced_gives_none_of_its_rows
     count = value(connection, "SELECT count(*) FROM torch_trace")
     with pytest.raises(SilentError, match="attached again"):
         numbers(old)
-    assert asked.ask(wire.STACKS) == {} and [each.rank for each in asked.silent] == [0]
+    assert asked.ask(wire.FLIGHT) == {} and [each.rank for each in asked.silent] == [0]
     assert value(connection, "SELECT count(*) FROM torch_trace") == count

@@ -12,7 +12,7 @@ import pytest
 from probe.agent.boundary.boundary import Boundary
 from probe.agent.evals.evaluation import Evaluation
 from probe.agent.inspect.exclusive import exclusively
-from probe.agent.inspect.frames import stacks
+from probe.agent.inspect.frames import frames_of_others
 from probe.agent.names.model_names import ModelNames
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
@@ -45,13 +45,13 @@ def evaluated(code: str) -> None:
 @pytest.mark.parametrize(
     "look",
     [
-        stacks,
+        frames_of_others,
         lambda: ModelNames().name({1: [Thing()]}),
-        lambda: exclusively(stacks, lambda code: False),
+        lambda: exclusively(frames_of_others, lambda code: False),
         lambda: evaluated("1"),
         lambda: Boundary().close(),
     ],
-    ids=["stacks", "model_names", "exclusively", "evaluate", "boundary"],
+    ids=["frames", "model_names", "exclusively", "evaluate", "boundary"],
 )
 def test_objects_of_a_function_are_freed_when_it_returns_after_a_look(
     look: Callable[[], object], without_collector: None
