@@ -155,7 +155,8 @@ def _of_strings(memory: Memory) -> Layout:
     kinds = [bit for bit in range(28) if all(states[each] >> bit & 7 == width for each, width in widths.items())]
     if not kinds:
         raise Unknown("the kinds of strings")
-    narrow, wide = (raw[coding].find(f"{held[coding]}\0".encode(coding)) for coding in ("ascii", "utf-32-le"))
+    narrow = raw["ascii"].find(_packed(held["ascii"], "B"))
+    wide = raw["utf-32-le"].find(_packed(held["utf-32-le"], "I"))
     return {
         "text_kind": kinds[0],
         "text_ascii": 16 << kinds[0],
@@ -163,6 +164,11 @@ def _of_strings(memory: Memory) -> Layout:
         "text_wide": wide,
         "bytes_data": bytes.__basicsize__ - 1,
     }
+
+
+def _packed(text: str, letter: str) -> bytes:
+    """As it lies in memory; without a codec, which would be imported, perhaps from where the job may not read."""
+    return struct.pack(f"<{len(text) + 1}{letter}", *map(ord, text), 0)
 
 
 def _gil(interpreter: int) -> int | None:

@@ -81,4 +81,4 @@ def _received(agent: socket.socket, name: str, end: float) -> Handed:
 def _refusal(said: Mapping[str, Any], name: str) -> ProbeError:
     code = said["code"] if said["code"] in CODES else "agent"
     hint = "If it is of another version, replace it: probe attach PID" if code == "protocol" else ""
-    return CODES[code][0](f"{name}: {said['message']}", hint, code)
+    return CODES[code][0](f"{name}: {said['message'].rstrip('.')}.", hint, code)

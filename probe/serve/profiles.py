@@ -6,6 +6,7 @@ at a time, and a profiler whose client says nothing for ten seconds is ended.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -16,14 +17,14 @@ from .agents import Agents
 from .handover import PROFILER_MODULE
 from .relay import Refused, Relay
 from .scans import Request
-from .sibling import Sibling
+from .sibling import ENDED, Sibling, why_not_started
 
 _UNWANTED_S = 10.0  # without a word from the client
 _ENDS_S = 15.0  # after it was told to end, which it does with its last deposit
 _MOST_BYTES = 64 << 10  # of what it says
 _MOST_S, _MOST_HZ, _BY_CHARACTERS = 3600.0, 1000.0, 200
 _STDIN, _STDOUT = 0, 1
-_NO_WORD = {"code": "agent", "message": "The profiler has ended without a word.", "hint": ""}
+_NO_WORD = {"code": "agent", "message": f"Nothing beside it can profile it: {ENDED}.", "hint": ""}
 
 
 class _Profiler:
@@ -32,11 +33,15 @@ class _Profiler:
         self.wanted = time.monotonic()
         self.told_to_end: float | None = None
 
+    def send(self, line: bytes) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which its socket tells
+            self.sibling.socket.send(line + b"\n")
+
     def tell_to_end(self) -> None:
         """Anything that it gets ends it."""
         if self.told_to_end is None:
             self.told_to_end = time.monotonic()
-            self.sibling.socket.send(b"\n")
+            self.send(b"")
 
 
 class Profiles:
@@ -87,10 +92,10 @@ class Profiles:
         try:
             sibling = Sibling(PROFILER_MODULE, self._given, (_STDIN, _STDOUT))
         except OSError as error:
-            raise Refused("agent", f"no process can be started that profiles it: {error.strerror}") from None
+            raise Refused("agent", f"nothing beside it can profile it: {why_not_started(error)}") from None
         sibling.socket.setblocking(False)
-        sibling.socket.send(json.dumps({**order, "pid": pid}).encode() + b"\n")
         running = self._running[request.agent] = _Profiler(request, sibling)
+        running.send(json.dumps({**order, "pid": pid}).encode())
         self._relay.watch(sibling.socket.fileno(), lambda: self._receive(running))
 
     def _receive(self, running: _Profiler) -> None:

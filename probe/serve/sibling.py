@@ -10,9 +10,12 @@ import json
 import os
 import signal
 import socket
+import sys
 from typing import Any, ClassVar
 
 from .handover import CONFIG, IPC, command, spawn
+
+ENDED = "the process for that has ended. Try again; or attach with a Python that the job's user can read"
 
 
 class Sibling:
@@ -49,6 +52,11 @@ class Sibling:
     def reap(cls) -> None:
         """Once a second: of all that were ended."""
         cls._ended[:] = [pid for pid in cls._ended if _is_there(pid)]
+
+
+def why_not_started(error: OSError) -> str:
+    """In words, with the remedy."""
+    return f"{sys.executable}: {error.strerror}. Attach with a Python that the job's user can read"
 
 
 def _is_there(pid: int) -> bool:

@@ -16,7 +16,7 @@ from .agents import Agents
 from .handover import STACKS_MODULE
 from .relay import Refused, Relay
 from .scans import Request
-from .sibling import Sibling
+from .sibling import ENDED, Sibling, why_not_started
 
 _IDLE_S = 60.0  # without a request, after which the process is ended
 _LATE_S = 30.0  # for one answer, after which it is started anew
@@ -65,7 +65,7 @@ class Stacks:
             sibling.close()
             self._process = None
         for request, _ in self._waiting.values():
-            header = wire.encode(wire.ERROR, code="agent", message="the process that reads its stacks has ended")
+            header = wire.encode(wire.ERROR, code="agent", message=f"nothing beside it can read its stacks: {ENDED}")
             self._relay.reply(request.client, [request.id, request.agent, header])
         self._waiting.clear()
 
@@ -73,8 +73,7 @@ class Stacks:
         try:
             sibling = Sibling(STACKS_MODULE, self._given)
         except OSError as error:
-            why = f"no process can be started that reads its stacks: {error.strerror}"
-            raise Refused("agent", why) from None
+            raise Refused("agent", f"nothing beside it can read its stacks: {why_not_started(error)}") from None
         socket = AgentSocket("", sibling.socket)
         self._relay.watch(socket.fileno(), self._receive)
         return sibling, socket
