@@ -80,6 +80,8 @@ def test_ranks_on_two_hosts_find_each_other(hosts: tuple[Host, Host], probe: Pro
         done = hosts[1].probe(job, "eval", "--key", key, "print(dist.get_world_size())")
         assert done.stdout == "ranks 0-1:\n2\n"
         assert "Not hung" in hosts[1].probe(job, "hang", "--key", reader_key).stdout
+        profiled = hosts[1].probe(job, "profile", "--key", key, "--seconds", "1", "--format", "csv")
+        assert "Looked at ranks 0-1 for " in profiled.stderr and ",main,loop.py," in profiled.stdout
         from_the_other = f"job://{hosts[1].address}:{port(ranks[1].pid)}"
         detached = hosts[0].probe(from_the_other, "detach", "--key", key).stdout
         assert re.findall(r"detached  rank (\d)", detached) == ["0", "1"]
