@@ -88,7 +88,7 @@ def memory_of(pid: int, mapped: int) -> Memory | None:
         by_call = VmMemory(pid)
         by_call.read(mapped, 8)
         return by_call
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, OverflowError):  # the address is what somebody says, and may be no address
         by_file = FileMemory(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
         by_file.read(mapped, 8)
         return by_file

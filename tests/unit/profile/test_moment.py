@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from probe.agent.inspect.interpreter_layout import Layout, interpreter_layout
 from probe.host.facts_shape import LAYOUT
-from probe.profile.memory import VmMemory
+from probe.profile.memory import VmMemory, memory_of
 from probe.profile.moment import threads_now
 from probe.shapes import Whole, compiled
 
@@ -76,6 +76,11 @@ def test_a_layout_that_makes_no_sense_gives_no_stacks_and_no_error(said: Layout,
     true = _true_layout()
     kept = data.draw(st.sets(st.sampled_from(sorted(true))))
     threads_now(VmMemory(os.getpid()), said | {name: true[name] for name in kept})
+
+
+@pytest.mark.parametrize("address", [0, -8, 1 << 63, 1 << 70])
+def test_an_address_that_is_none_leads_to_no_memory(address: int) -> None:
+    assert memory_of(os.getpid(), address) is None
 
 
 def _true_layout() -> Layout:
