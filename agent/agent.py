@@ -53,19 +53,18 @@ class Agent:
         self.name = ""  # of the job, as given at attach
         self._served: dict[str, Any] | None = None  # by the server of the job on this host
         self._identity = {"agent": version, "protocol": wire.PROTOCOL, "endpoint": endpoint, **identity()}
-        self.header, self.log = Header(), Log()
+        self.header, self.log, self.boundary, self.sampling = Header(), Log(), Boundary(), Sampling()
         self.streams = {name: Stream(name, slots) for name, slots in STREAMS.items() if name not in ON_DEMAND}
         self.modules = Modules(self.log)
         self.sampler_loop = SamplerLoop(self.streams[SAMPLES], self.log, pynvml_path)
-        self.boundary, self.sampling = Boundary(), Sampling()
         self.steps = Steps(self.streams[STEPS], self.boundary.stepped, self.sampling)
         self.step_ends, self.rss = StepEnds(self.steps, self.streams[SPANS].position), Rss()
         self.steps.rss_bytes = self.rss.read
         self.boundary.wake, self.boundary.steps = self.steps.wake, lambda: self.steps.count
         self.server = Server(endpoint, uids)
         self.profiles = Profiles(self.server, self.streams, self.log, self.steps)
-        captures = Captures(self.server, self.streams, self.log, self.boundary, self.steps, self.sampling)
-        self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS], captures)
+        self.captures = Captures(self.server, self.streams, self.log, self.boundary, self.steps, self.sampling)
+        self.evals = Evals(self.server, self.boundary, self.steps, self.log, self.streams[SPANS], self.captures)
         self.traces = Traces(self.server, self.streams, self.log)
         self.tensors = Tensors(self.server, self.boundary, self.steps)
         self.taps: TorchTaps | None = None
@@ -287,6 +286,7 @@ class Agent:
         """First in a forked child: remove the taps, close descriptors, leave locks and sockets alone."""
         fork.clear()
         self.traces.close()
+        self.captures.forget()
         self.boundary.close()  # a child forked while the back edge is traced would inherit the trace
         if self.taps is not None:
             self.taps.forget()

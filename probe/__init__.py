@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .client.agent_requests import Unreached
     from .client.traces import RankTrace
     from .connection import Connection, connect
-    from .derive.rank_memory import RankMemory
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
     from .errors import (
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     from .evals.snippet import EvalResult, RankResult
     from .host.facts import Facts
     from .host.native_frames import NativeFrame
+    from .memory.histories import RankHistory
+    from .memory.rank_memory import RankMemory
     from .profile.launch import RankProfile
     from .query.result import Cost, Coverage, Fetch, Note, Result
     from .snapshot.snapshot import Snapshot
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "DetachError", "EndpointError",
     "EvalError", "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "NativeFrame", "Note", "OutputError",
-    "ProbeError", "QueryError", "RankCapture", "RankMemory", "RankProfile", "RankResult", "RankTrace", "Report",
-    "Result", "SilentError", "Snapshot", "SnippetFailed", "Stragglers", "Unreached",
+    "ProbeError", "QueryError", "RankCapture", "RankHistory", "RankMemory", "RankProfile", "RankResult", "RankTrace",
+    "Report", "Result", "SilentError", "Snapshot", "SnippetFailed", "Stragglers", "Unreached",
     "UsageError", "__version__", "connect", "start",
 ]  # fmt: skip
 _MODULES = {
@@ -59,7 +60,8 @@ _MODULES = {
     **dict.fromkeys(("Attached", "start"), "attach"),
     "Facts": "host.facts",
     "NativeFrame": "host.native_frames",
-    "RankMemory": "derive.rank_memory",
+    "RankHistory": "memory.histories",
+    "RankMemory": "memory.rank_memory",
     "RankCapture": "capture.capture",
     "RankProfile": "profile.launch",
     "RankTrace": "client.traces",

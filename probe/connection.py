@@ -21,10 +21,10 @@ from .host.file_limits import make_room
 from .snapshot.align import Alignment
 
 if TYPE_CHECKING:
-    from .derive.rank_memory import RankMemory
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
     from .host.native_frames import NativeFrame
+    from .memory.rank_memory import RankMemory
     from .profile.launch import RankProfile
     from .query.database import Database
     from .query.result import Result
@@ -187,7 +187,7 @@ class Connection(Control):
         Example: `max(job.memory()[0].tensors, key=lambda each: each.bytes).holder`
         """
         self._begin("memory", control=True)
-        from .derive.rank_memory import rank_memory
+        from .memory.rank_memory import rank_memory
 
         answers, self.unreached = agent_requests.tensors(self._client, wait_s, self.timeout)
         return [rank_memory(rank, looks) for rank, looks in sorted(answers.items())]

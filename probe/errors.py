@@ -217,6 +217,8 @@ class AgentError(ProbeError):
         "torch.compile began to compile.",
         "captured": "Another command is capturing the rank.",
         "no-capture": "torch's profiler cannot run in the rank: it has none, another one runs, or it failed.",
+        "recorded": "Another command is recording the rank's allocator.",
+        "no-history": "The history of the rank's allocator cannot be recorded: it uses no CUDA, or records it itself.",
         "no-frames": "The rank runs an interpreter whose stacks cannot be read from outside.",
         "no-room": "The job has no descriptor or no memory left for a connection.",
     }

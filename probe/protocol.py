@@ -31,11 +31,11 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
               null: only tell)
     tensors   wait_s (for a boundary; then it looks at once),   listed: storages (LISTED_COLUMNS, largest first), places
               compare (with the look before; both optional)     (each [the place that it is in or -1, the text of the
-                                                                edge]), left_storages, left_bytes (not told one by one),
-                                                                unseen (UNSEEN), walked (objects), malloc (bytes that
-                                                                the C library has given out), allocated (bytes of each
-                                                                device that the allocator has given out), at_boundary,
-                                                                count, held_ns (of each piece)
+                                                                edge]), left_storages, left_bytes (of each device: not
+                                                                told one by one), unseen (UNSEEN), walked (objects),
+                                                                malloc (bytes that the C library has given out),
+                                                                allocated (bytes of each device that the allocator has
+                                                                given out), at_boundary, count, held_ns (of each piece)
     capture   id (as armed)                                     captured (once its steps are over; cancelled, it ends at
                                                                 the next boundary): start_ns, end_ns, wall_offset_ns,
                                                                 count (at the start), steps, why ("" unless it ended
@@ -43,6 +43,13 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
                                                                 job), bytes (of its trace), grown_bytes, next (as above)
     events    id, first, last (byte offsets of the trace),      events* then end: rows (bytes)
               credit
+    record    id (the client asks again until it is over, or    recorded: over, why ("" unless it ended early), fault
+              it ends), order (steps or 0, seconds at most,     (there is none, in words), start_ns (0: it waits for a
+              entries kept of each device, stacks: begin a      boundary), end_ns, count (at the start), steps, held_ns
+              history of the allocators; or null), stop         (what its end took)
+    history   -                                                 past: packed (the last one, or ""; base64 of what
+                                                                agent/capture/allocator_history.py packs),
+                                                                wall_offset_ns
     keep      id, names, last (the capture is over); rows of    stored: as above
               operators, of kernels (numbered on from `next`);
               with the first the trace goes
@@ -130,6 +137,7 @@ STACKS, SAMPLE, MEMORY = "stacks", "sample", "memory"
 FLIGHT, PEERS, SERVE = "flight", "peers", "serve"
 PROFILE, DEPOSIT, TRACE, TENSORS = "profile", "deposit", "trace", "tensors"
 CAPTURE, EVENTS, KEEP = "capture", "events", "keep"
+RECORD, RECORDED, HISTORY, PAST = "record", "recorded", "history", "past"
 AGENTS, QUERY, SEVERAL = "agents", "query", "several"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, WANTS, ENDING = "armed", "ready", "out", "wants", "ending"
@@ -156,6 +164,8 @@ REPLIES: dict[str, tuple[str, ...]] = {
     TENSORS: (BEFORE, LISTED),
     CAPTURE: (CAPTURED,),
     EVENTS: (EVENTS, END),
+    RECORD: (RECORDED,),
+    HISTORY: (PAST,),
     KEEP: (STORED,),
     FLIGHT: (ENTRIES,),
     PEERS: (KNOWN,),
@@ -173,7 +183,7 @@ READ, CONTROL = "read", "control"
 OF_CONTROL = frozenset(
     {
         ALIGN, SET, ARM, GO, STAY, RUN, PASS, SERVE, DETACH, PROFILE, DEPOSIT, TRACE, TENSORS, CAPTURE, EVENTS, KEEP,
-        SAMPLE, MEMORY,
+        SAMPLE, MEMORY, RECORD,
     }
 )  # fmt: skip
 # these a server answers, whatever the agent does

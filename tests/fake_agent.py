@@ -99,6 +99,7 @@ class FakeAgent:
             wire.ALIGN: self._align, wire.DETACH: self._detach, wire.ARM: self._arm, wire.GO: self._go,
             wire.RUN: self._run, wire.STAY: lambda *request: None, wire.SET: self._set,
             wire.TENSORS: self._tensors,
+            wire.HISTORY: self._history,
             wire.PASS: self._pass,
         }  # fmt: skip
         self.server.on_cancel = self._cancelled
@@ -238,9 +239,12 @@ class FakeAgent:
         ]
         self.server.reply(
             key, wire.LISTED, storages=dict(zip(wire.LISTED_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)),
-            places=[[-1, "model"], [-1, "train().losses[*]"]], left_storages=0, left_bytes=0, unseen=[], walked=9,
+            places=[[-1, "model"], [-1, "train().losses[*]"]], left_storages=0, left_bytes={}, unseen=[], walked=9,
             malloc=None, allocated={}, at_boundary=True, count=self.facts["count"], held_ns=[1000],
         )  # fmt: skip
+
+    def _history(self, key: Key, request: dict[str, Any], payload: Any) -> None:
+        self.server.reply(key, wire.PAST, packed="", wall_offset_ns=0)
 
     def _set(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         self.server.reply(key, wire.SETTINGS, settings=request["settings"])

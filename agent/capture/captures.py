@@ -29,6 +29,7 @@ from ..steps.sampling import Sampling
 from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
+from .histories import Histories
 from .profiler import Profiler, cpu_model, job_profiles, why_none
 
 _RETENTION_BYTES = {OPERATORS: 36 << 20, KERNELS: 16 << 20}
@@ -76,6 +77,7 @@ class Captures:
     ) -> None:
         self._server, self._boundary, self._steps, self._sampling = server, boundary, steps, sampling
         self._deposits = Deposits(streams, log, _RETENTION_BYTES)
+        self._histories = Histories(server, boundary, steps)
         self._capture: _Capture | None = None
         self._is_closed = False
         server.handlers |= {wire.CAPTURE: self._watch, wire.EVENTS: self._send, wire.KEEP: self._keep}
@@ -224,9 +226,9 @@ class Captures:
 
     def tick(self) -> float:
         """Seconds until the next call is due."""
-        capture = self._capture
+        capture, due = self._capture, self._histories.tick()
         if capture is None:
-            return 1.0
+            return due
         if capture.is_on:
             self._limit(capture)
         elif capture.is_over and capture.is_left:
@@ -268,6 +270,7 @@ class Captures:
     def close(self) -> list[str]:
         """End it; what stays, in words.  On any thread but the agent's."""
         self._is_closed = True
+        self._histories.close()
         capture, left = self._capture, list[str]()
         if capture is not None and capture.is_on:
             capture.why = "the agent was about to leave"
@@ -278,6 +281,12 @@ class Captures:
             left = [_NO_STEP] if capture.is_on else []
         self._drop()
         return left
+
+    def forget(self) -> None:
+        """In a forked child: nothing of ours stays in torch's way."""
+        self._histories.forget()
+        if self._capture is not None:
+            self._capture.profiler.guard.remove()
 
 
 def _rss_bytes() -> int:

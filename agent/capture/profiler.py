@@ -14,8 +14,8 @@ from contextlib import suppress
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..job_signals import raised_by_handler
 from ..torch_state import cuda_is_in_use, cuda_may_be_asked, torch_is_imported
+from .guard import Guard
 
 _INJECTED = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")  # set by Nsight and others that occupy CUPTI
 _MEMORY = "torch-trace"
@@ -67,19 +67,19 @@ class Profiler:
         self.threads = int(torch.get_num_threads())  # for an operator on the CPU; of this thread, so asked only here
         self.uses_cuda = cuda_is_in_use()
         self._profile: Any = torch.profiler.profile(activities=chosen, record_shapes=shapes)
-        self._guard = _Guard(on_job)
+        self.guard = Guard(on_job)
 
     def start(self) -> None:
         try:
             self._profile.start()
-            self._guard.install()
+            self.guard.install(_begins())
         except BaseException:
             self._switch_off()
             raise
 
     def stop(self) -> None:
         """Waits for the device, and takes some 10 µs an operator."""
-        self._guard.remove()
+        self.guard.remove()
         try:
             self._profile.stop()
         except BaseException:
@@ -88,7 +88,7 @@ class Profiler:
 
     def _switch_off(self) -> None:
         """After an error, or what a signal handler of the job has raised in the midst of it."""
-        self._guard.remove()
+        self.guard.remove()
         autograd = sys.modules["torch"].autograd
         with suppress(Exception):
             if autograd._profiler_enabled():
@@ -113,35 +113,10 @@ class Profiler:
             self._profile = None
 
 
-class _Guard:
-    """Stands where the job would begin a profiler: torch raises there as long as one runs."""
-
-    def __init__(self, on_job: Callable[[], None]) -> None:
-        self._on_job = on_job
-        self._places: list[tuple[Any, str, Any]] = []
-
-    def install(self) -> None:
-        module = _module()
-        for owner, name in ((module, "_run_on_profiler_start"), (module.profile, "_prepare_trace")):
-            original = getattr(owner, name)
-            self._places.append((owner, name, original))
-            setattr(owner, name, _after(self._on_job, original))
-
-    def remove(self) -> None:
-        while self._places:
-            setattr(*self._places.pop())
-
-
-def _after(first: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
-    def begun(*args: Any, **kwargs: Any) -> Any:
-        try:
-            first()
-        except Exception as error:  # the job's call is next on the stack
-            if raised_by_handler(error):
-                raise
-        return original(*args, **kwargs)
-
-    return begun
+def _begins() -> list[tuple[Any, str]]:
+    """Where any profiler of torch's begins, which raises as long as one runs."""
+    module = _module()
+    return [(module, "_run_on_profiler_start"), (module.profile, "_prepare_trace")]
 
 
 def _module() -> Any:

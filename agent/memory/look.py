@@ -7,13 +7,14 @@ two pieces, and after the last, nothing here refers to an object of the job's, w
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable
 from time import thread_time
 from types import FrameType
 from typing import Any
 
 from ... import protocol as wire
 from ..inspect.classes import loaded
-from ..torch_state import cuda_may_be_asked
+from .blocks import allocated_bytes, claim_blocks
 from .places import Places
 from .referrers import Referrers
 from .storages import Storage
@@ -32,6 +33,7 @@ class Look:
     def __init__(self) -> None:
         self._known, self._places = Known(), Places()
         self._rows: dict[int, Storage] = {}
+        self._allocated: dict[str, int] = {}  # when the rows were found
         self._graphs_are_read = False
         self._referrers: Referrers | None = None
         self._walked = 0
@@ -56,11 +58,11 @@ class Look:
         return {
             "storages": {name: [getattr(row, name) for row in kept] for name in wire.LISTED_COLUMNS},
             "places": [list(each) for each in self._places.rows],
-            "left_bytes": sum(row.bytes for row in left),
+            "left_bytes": _by_device(left),
             "left_storages": len(left),
             "unseen": sorted(self._known.unseen | self._left_over()),
             "walked": self._walked,
-            "allocated": allocated_bytes(),
+            "allocated": self._allocated,
         }
 
     def _left_over(self) -> set[str]:
@@ -73,6 +75,7 @@ class Look:
         try:
             done = self._seen(survey, until)
             survey.place()
+            self._allocated = allocated_bytes()
             return done
         finally:
             self._rows, self._walked = survey.storages.found, survey.walk.walked
@@ -80,20 +83,20 @@ class Look:
 
     def _seen(self, survey: Survey, until: float) -> bool:
         begun_with_rest = self._graphs_are_read
-        survey.follow()
+        if not survey.follow():
+            return False
         self._graphs_are_read = survey.read_graphs(until - _REST_S) or begun_with_rest
         if not self._graphs_are_read or (thread_time() + _REST_S > until and not begun_with_rest):
             return False
         sought = survey.rest()
+        claim_blocks(survey.storages.found, self._places)
         self._referrers = Referrers(survey.roots, self._places, not survey.walk.is_cut)
         self._referrers.begin(sought)
         return self._referrers.climb(until, survey.own_ids(sought))
 
 
-def allocated_bytes() -> dict[str, int]:
-    """What the caching allocator of each device in use has given out."""
-    if not cuda_may_be_asked():
-        return {}
-    cuda = loaded("torch").cuda
-    found = {f"cuda:{index}": cuda.memory_allocated(index) for index in range(cuda.device_count())}
-    return {device: allocated for device, allocated in found.items() if allocated}
+def _by_device(rows: Iterable[Storage]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for row in rows:
+        found[row.device] = found.get(row.device, 0) + row.bytes
+    return found

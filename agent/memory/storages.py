@@ -16,14 +16,15 @@ _NO_MEMORY = ("meta", "fake")
 
 class Storage:
     """base: the object whose place, with `suffix`, is that of the storage, until its number is known; module: that
-    made or owns it, or between which and `until` it was made; saved_by: the autograd function that keeps it."""
+    made or owns it, or between which and `until` it was made; saved_by: the autograd function that keeps it; tensor:
+    the id of one that uses it."""
 
     __slots__ = ("base", "bytes", "device", "dtype", "key", "kind", "module", "place", "saved_by", "shape", "suffix",
-                 "until")  # fmt: skip
+                 "tensor", "until")  # fmt: skip
 
     def __init__(self, key: int, kind: str, base: Any, suffix: str) -> None:
         self.key, self.kind, self.base, self.suffix = key, kind, base, suffix
-        self.place, self.bytes, self.device, self.dtype = NOWHERE, 0, "", ""
+        self.place, self.tensor, self.bytes, self.device, self.dtype = NOWHERE, 0, 0, "", ""
         self.shape: list[int] | None = None
         self.module: str | None = None
         self.until: str | None = None
@@ -31,11 +32,12 @@ class Storage:
 
 
 class Storages:
-    """claim() for each tensor, the best holder of a storage first.  reads_autograd: gradients and graphs hold still."""
+    """claim() for each tensor, the best holder of a storage first.  reads_autograd: gradients and graphs hold still;
+    claimed: gets the ids of the classes of tensors that are claimed."""
 
-    def __init__(self, reads_autograd: bool) -> None:
+    def __init__(self, reads_autograd: bool, claimed: set[int]) -> None:
         torch = loaded("torch")
-        self.reads_autograd = reads_autograd
+        self.reads_autograd, self._claimed = reads_autograd, claimed
         self.found: dict[int, Storage] = {}
         self.classes = family(torch.Tensor)
         self._base = base = torch._C.TensorBase
@@ -63,6 +65,7 @@ class Storages:
         if not key or key in self.found:
             return None
         row = Storage(key, kind, base, suffix)
+        row.tensor = id(tensor)
         try:
             storage = self._storage_of(tensor)
             row.bytes, row.device = storage.nbytes(), str(storage.device)
@@ -73,6 +76,7 @@ class Storages:
         if not row.bytes or row.device in _NO_MEMORY:
             return None
         self.found[key] = row
+        self._claimed.add(id(type(tensor)))
         return row
 
 

@@ -22,6 +22,8 @@ from .storages import Storage, Storages
 from .walk import Found, Root, Walk, is_cached
 
 _WALK_S, _PACKED_S = 0.08, 0.03  # at most, of CPU time
+_WALKED_ON_S = 0.12  # of a piece that is for the walk alone, because it takes longer than the first of these
+_MOST_BARREN = 500_000  # ids that are kept between two pieces
 _SOUGHT = 32  # of those that no root leads to, the largest are looked for from the other end
 _WORTH_SEEKING = 0.01  # if they have this share of the bytes
 _ENGINE = "_engine_run_backward"
@@ -30,10 +32,13 @@ Rest = list[tuple[Any, Storage | None]]  # tensors that no root leads to; the ro
 
 
 class Known:
-    """What is carried from one piece to the next, plain data: unseen is what was not looked at, of wire.UNSEEN_*."""
+    """What is carried from one piece to the next, plain data.  barren: ids of what a walk need not enter again; unseen:
+    what was not looked at, of wire.UNSEEN_*."""
 
     def __init__(self) -> None:
+        self.barren: set[int] = set()
         self.nodes: set[int] = set()
+        self.classes: set[int] = set()  # ids of those of tensors that were claimed
         self.activations: dict[int, Storage] = {}
         self.unseen: set[str] = set()
 
@@ -46,28 +51,37 @@ class Survey:
 
     def __init__(self, frame: FrameType | None, places: Places, known: Known) -> None:
         self._frame, self._places, self._known = frame, places, known
-        self.storages = Storages(reads_autograd=frame is not None and not _is_in_backward())
+        self.storages = Storages(frame is not None and not _is_in_backward(), known.classes)
         self.roots = Roots()
         torch = loaded("torch")
         wanted = {*self.storages.classes, *owning_classes()}
-        self.walk = Walk(self.roots, wanted, (torch.dtype, torch.device, torch.Size))
+        self.walk = Walk(self.roots, wanted, (torch.dtype, torch.device, torch.Size), known.barren)
         self._owners = Owners(self.storages, self.walk)
         self._graphs = Graphs(self.storages, self._owners, self.walk, known.nodes)
         self._unreached: list[Any] = []
         self._rest: Rest = []
 
-    def follow(self) -> None:
-        """Find what the user's references lead to."""
+    def follow(self) -> bool:
+        """Find what the user's references lead to; False if the next piece has to go on with that."""
+        begun = thread_time()
         for value, name in self.roots.variables(self._frame):
             self.walk.root(value, Root(None, name))
         for space, name in self.roots.globals():
             self.walk.contents.name_space(space)
             self.walk.root(space, Root(None, name))
-        self.walk.run(thread_time() + _WALK_S)
+        self.walk.run(begun + _WALK_S)
+        goes_on = self.walk.is_cut and self._frame is not None and self._comes_further(begun + _WALKED_ON_S)
         self._owners.claim(self.walk.met)
         self._claim_met(0)
         for key, row in self._known.activations.items():
             self.storages.found.setdefault(key, row)
+        return not goes_on
+
+    def _comes_further(self, until: float) -> bool:
+        """Whether the next walk will, for this one has found more that is barren."""
+        self.walk.run(until)
+        before, self._known.barren = len(self._known.barren), self.walk.barren()
+        return before < len(self._known.barren) <= _MOST_BARREN
 
     def read_graphs(self, until: float) -> bool:
         """Claim what autograd has saved; False if there was no time for all, in which case it goes on where it was."""
@@ -86,12 +100,22 @@ class Survey:
         """Find all other tensors; those that are worth to be looked for from the other end, largest first."""
         met = {id(each) for each in self.walk.met}
         found = gc.get_referrers(*self._tensor_classes())
+        self._forget_freed(found)
         self._unreached = [each for each in found if self.storages.is_tensor(each) and id(each) not in met]
         if not self.read_graphs(thread_time() + _PACKED_S):
             self._known.unseen.add(wire.UNSEEN_NODES)
         self._rest = [(each, self.storages.claim(each, wire.OTHER, None)) for each in self._unreached]
         self._owners.claim_buckets([row for _, row in self._rest if row is not None])
         return self._worth_seeking()
+
+    def _forget_freed(self, tensors: list[Any]) -> None:
+        """Activations that an earlier piece has read, and that are gone; others may lie in their memory by now."""
+        there = {id(each) for each in tensors}
+        for key, row in list(self._known.activations.items()):
+            if row.tensor not in there:
+                del self._known.activations[key]
+                if self.storages.found.get(key) is row:
+                    del self.storages.found[key]
 
     def own_ids(self, sought: list[Any]) -> set[int]:
         """Of what is ours and refers to tensors that are sought."""
@@ -106,7 +130,7 @@ class Survey:
     def _tensor_classes(self) -> list[type]:
         """Those whose instances are asked for: torch's own, the user's, and all of which one was met."""
         torch = loaded("torch")
-        met = {id(type(each)) for each in self.walk.met}
+        met = {id(type(each)) for each in self.walk.met} | self._known.classes
         return [
             kind
             for key, kind in self.storages.classes.items()
@@ -127,7 +151,8 @@ class Survey:
 
     def place(self) -> None:
         """Give each row the number of its place, and let go of what that was found by."""
-        if self.walk.is_cut:
+        self._known.unseen.discard(wire.UNSEEN_WALK)  # of an earlier piece
+        if self.walk.is_cut or self.walk.is_too_large:
             self._known.unseen.add(wire.UNSEEN_WALK)
         for tensor, row in self._rest:
             if row is not None and row.place != NOWHERE:

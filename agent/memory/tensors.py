@@ -22,7 +22,7 @@ from .malloc import malloc_bytes
 _WAIT_S, _MOST_WAIT_S = 5.0, 600.0  # for a boundary
 _MOST_WAITING = 64
 _NOTHING: dict[str, Any] = {
-    "storages": {name: [] for name in wire.LISTED_COLUMNS}, "places": [], "left_storages": 0, "left_bytes": 0,
+    "storages": {name: [] for name in wire.LISTED_COLUMNS}, "places": [], "left_storages": 0, "left_bytes": {},
     "unseen": [wire.UNSEEN_TORCH], "walked": 0, "malloc": None, "allocated": {}, "at_boundary": False, "held_ns": [],
 }  # fmt: skip
 

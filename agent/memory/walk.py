@@ -1,7 +1,9 @@
 """The walk from the user's references to all that they lead to, breadth first, and the place of what it met.
 
-Made by look.py.  Invariant: libraries' modules and classes are not entered: what only these hold is searched for from
-the other end (referrers.py).
+Made by survey.py.  Where it takes longer than a piece of a look, the next one walks anew, but not into what is barren:
+so what is found belongs to one moment.  For the walk to come further with each piece, what is too broad goes depth
+first.  Invariant: libraries' modules and classes are not entered: what only these hold is searched for from the other
+end (referrers.py).
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ from .contents import Contents
 from .places import NOWHERE, Places
 from .roots import Roots
 
-_LOOK_AT_CLOCK = 1024  # objects between two looks at the clock
+_LOOK_AT_CLOCK, _EACH = 10_000, 6  # between two looks, references followed; an object costs as much as so many
+_AT_ONCE, _WIDE = 1024, 4096  # of what one object refers to, the rest comes last; so many wait: the last comes first
+_MANY = 64  # are looked through for atoms alone before each is looked at
+_LARGEST = 2_000_000  # a container with more is not entered: what it refers to is copied meanwhile
+_SIZED: tuple[Any, ...] = (list, tuple, dict, set)
 _LONGEST_PATH = 4096
 _ATOMS = (
     str, int, float, bool, bytes, complex, range, slice, type(None), type(...), types.CodeType, types.ModuleType,
@@ -44,21 +50,31 @@ class Found(NamedTuple):
     kind: str
 
 
+class _Rest(NamedTuple):
+    """What a large object refers to beside what was entered already."""
+
+    holder: Any
+    held: list[Any]
+
+
 class Walk:
     """root() what to begin with, then run().  wanted: ids of classes, whose instances are `met`, in order; atoms:
-    classes that hold nothing, beside Python's own."""
+    classes that hold nothing, beside Python's own; barren: ids of what an earlier walk has found barren."""
 
-    def __init__(self, roots: Roots, wanted: Collection[int], atoms: Iterable[type] = ()) -> None:
+    def __init__(
+        self, roots: Roots, wanted: Collection[int], atoms: Iterable[type] = (), barren: Iterable[int] = ()
+    ) -> None:
         self._roots, self._wanted = roots, wanted
         self.met: list[Any] = []
         self._atoms = {id(kind) for kind in (*_ATOMS, *atoms)}
-        self._parents: dict[int, Any] = dict.fromkeys((*roots.spaces, *roots.frames))  # id -> who led there
+        self._parents: dict[int, Any] = dict.fromkeys(barren)  # id -> who led there
+        self._parents.update(dict.fromkeys((*roots.spaces, *roots.frames)))
         self._begun: dict[int, Root] = {}
-        self._queue: deque[Any] = deque()
+        self._queue, self._rests = deque[Any](), deque[_Rest]()
         self._places: dict[int, Found] = {}
         self.contents = Contents()
         self.named: dict[int, Root] = {}  # id of an object with a better name than the path that led there
-        self.walked, self.is_cut = 0, False
+        self.walked, self.is_too_large = 0, False
 
     def root(self, thing: Any, root: Root) -> None:
         is_seen = id(thing) in self._parents and id(thing) not in self._roots.spaces
@@ -70,18 +86,30 @@ class Walk:
         if id(type(thing)) in self._wanted:
             self.met.append(thing)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether there is more to walk to."""
+        return bool(self._queue or self._rests)
+
     def run(self, until: float) -> None:
         """Walk on from what is queued, but not longer than to this moment of thread_time()."""
-        parents, queue, atoms, referents = self._parents, self._queue, self._atoms, gc.get_referents
-        wanted, met = self._wanted, self.met
-        while queue:
-            holder = queue.popleft()
+        parents, queue, rests, atoms, wanted = self._parents, self._queue, self._rests, self._atoms, self._wanted
+        left, met, referents = _LOOK_AT_CLOCK, self.met, gc.get_referents
+        while queue or rests:
+            if left < 0:
+                left = _LOOK_AT_CLOCK
+                if thread_time() > until:
+                    return
+            if queue:
+                holder = queue.popleft() if len(queue) < _WIDE else queue.pop()
+                held = referents(holder) if type(holder) not in _SIZED or len(holder) < _LARGEST else self._too_many()
+            else:
+                holder, held = rests.popleft()
+            if len(held) > _MANY:
+                held = self._part(holder, held)
             self.walked += 1
-            if self.walked % _LOOK_AT_CLOCK == 0 and thread_time() > until:
-                self.is_cut = True
-                queue.clear()
-                return
-            for each in referents(holder):
+            left -= _EACH + len(held)
+            for each in held:
                 kind = id(type(each))
                 if kind in atoms or id(each) in parents:
                     continue
@@ -91,6 +119,27 @@ class Walk:
                 queue.append(each)
                 if kind in wanted:
                     met.append(each)
+
+    def _part(self, holder: Any, held: list[Any]) -> list[Any]:
+        """What of all this is to be looked at now, each by itself."""
+        part = held[-_AT_ONCE:]
+        del held[-_AT_ONCE:]
+        if held:
+            self._rests.append(_Rest(holder, held))
+        return [] if self._atoms.issuperset(map(id, map(type, part))) else part
+
+    def _too_many(self) -> list[Any]:
+        self.is_too_large = True
+        return []
+
+    def barren(self) -> set[int]:
+        """Ids of what was walked to, leads to nothing that is wanted, and has nothing below it that is still to do."""
+        live: set[int] = set()
+        for thing in (*self.met, *self._queue, *(each.holder for each in self._rests)):
+            while thing is not None and id(thing) not in live:
+                live.add(id(thing))
+                thing = self._parents.get(id(thing))
+        return self._parents.keys() - live
 
     def _is_atom(self, thing: Any) -> bool:
         """Whether nothing can be held by it that is looked for."""
@@ -127,7 +176,7 @@ class Walk:
         self._places[id(thing)] = Found(place, (type(thing),), "")
 
     def forget(self) -> None:
-        for each in (self._parents, self._begun, self._queue, self._places, self.named, self.met):
+        for each in (self._parents, self._begun, self._queue, self._rests, self._places, self.named, self.met):
             each.clear()
         self.contents.forget()
 

@@ -31,6 +31,7 @@ __all__ = ["AgentLink", "Call", "Client", "Header", "OnReply"]
 OnReply = Callable[["Call", Header, Sequence[Any]], None]
 
 _ON_CREDIT = (wire.SCAN, wire.LOG, wire.QUERY, wire.EVENTS)
+_NAP_S = 0.05
 _LOOK_S = 0.1  # how often a wait checks for Ctrl-C and for targets that died
 
 
@@ -173,6 +174,14 @@ class Client:
             carrier = link.route.carrier
             if carrier.has_unsent:
                 self._epoll.modify(carrier.fileno(), select.EPOLLIN | select.EPOLLOUT)
+
+    def sleep(self, until: float) -> None:
+        """Until this moment of time.monotonic().  Raises Interrupted."""
+        while (left := until - time.monotonic()) > 0:
+            if self.interrupted:
+                self.interrupted = False
+                raise Interrupted("Interrupted.")
+            time.sleep(min(_NAP_S, left))
 
     def want(self, call: Call, messages: int) -> None:
         """Let so many more messages of this stream come; 0 says that it is still wanted."""

@@ -20,7 +20,7 @@ _LISTED = {
         "place": [Whole(-1)], "kind": [str], "module": [TEXT], "until": [TEXT], "saved_by": [TEXT],
         "shape": [([Whole(0)], None)], "dtype": [str], "device": [str], "bytes": [Whole(0)], "key": [Whole(0, 1 << 64)],
     },
-    "places": [list], "left_storages": Whole(0), "left_bytes": Whole(0), "unseen": [str], "walked": Whole(0),
+    "places": [list], "left_storages": Whole(0), "left_bytes": Each(Whole(0)), "unseen": [str], "walked": Whole(0),
     "malloc?": TIME, "allocated": Each(Whole(0)), "at_boundary": bool, "count": Whole(0), "held_ns": [Whole(0)],
 }  # fmt: skip
 REPLIES: dict[str, dict[str, Any]] = {
@@ -47,6 +47,11 @@ REPLIES: dict[str, dict[str, Any]] = {
         "grown_bytes": Whole(0), "threads": Whole(0), "cuda": bool, "cpu": TEXT, "next": Each(Whole(1)),
     },
     wire.EVENTS: {"first": Whole(0)},
+    wire.RECORDED: {
+        "over": bool, "why": str, "fault": str, "start_ns": NUMBER, "end_ns": NUMBER, "count": Whole(0),
+        "steps": Whole(0), "held_ns": Whole(0),
+    },
+    wire.PAST: {"packed": str, "wall_offset_ns": NUMBER},
     wire.FRAMES: {
         "threads": [
             {

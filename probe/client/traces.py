@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import protocol as wire
-from ..errors import AgentError, Interrupted, ProbeError
+from ..errors import AgentError, ProbeError
 from .agent_link import AgentLink
 from .agent_requests import Unreached
 from .client import Call, Client
 
 _LOOK_S = 0.25  # a function that is called too often has been found out by then
-_SLEEP_S = 0.05
 _GRACE_S = 5.0  # after which a rank ends a trace by itself
 _MOST_SUGGESTED = 3
 
@@ -66,7 +65,7 @@ def trace(
         end = time.monotonic() + wanted.seconds
         look = time.monotonic() + _LOOK_S
         while time.monotonic() < end and any(not each.end_ns for each in traces.values()):
-            _sleep(client, min(end, look))
+            client.sleep(min(end, look))
             if time.monotonic() >= look:
                 traces |= _told(client, traces, None, timeout)
                 look = time.monotonic() + _LOOK_S
@@ -111,13 +110,6 @@ def _told(client: Client, traces: Mapping[AgentLink, RankTrace], to: str | None,
     client.forget(client.wait(calls, time.monotonic() + timeout))
     said: Any = {call.link: call.answer["traces"] for call in calls if call.answer is not None}
     return {link: RankTrace(link.rank, **found[0]) for link, found in said.items() if found}
-
-
-def _sleep(client: Client, until: float) -> None:
-    while time.monotonic() < until:
-        if client.interrupted:
-            raise Interrupted("Interrupted.")
-        time.sleep(max(0.0, min(_SLEEP_S, until - time.monotonic())))
 
 
 def _unknown(link: AgentLink, name: str, names: Sequence[str]) -> AgentError:

@@ -5,7 +5,7 @@ Called by the table python.profile.  Invariant: a node whose caller was overwrit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -59,11 +59,11 @@ class ProfileStacks:
         return self._of_users("line", pa.int32())
 
     def _of_users(self, field: str, type: Any) -> Any:
-        frames = [None if stack is None else _users(stack) for stack in self._stacks]
+        frames = [None if stack is None else innermost_of_users(stack) for stack in self._stacks]
         values = [None if frame is None else getattr(frame, field) for frame in frames]
         return pa.array(values, type).take(pa.array(self._place))
 
 
-def _users(stack: list[Frame]) -> Frame:
+def innermost_of_users(stack: Sequence[Frame]) -> Frame:
     """The innermost frame of code that is not a library's; the innermost of all if there is none."""
     return next((frame for frame in stack if not any(part in frame.file for part in _NOT_THE_USERS)), stack[0])

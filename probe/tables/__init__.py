@@ -10,8 +10,8 @@ _FILES = {
     "host": ("gpu_trace", "process_trace"),
     "probe": ("agents", "collectives", "columns", "drops", "evals", "overhead", "tables"),
     "python": (
-        "call_trace", "compile_trace", "dataloader_trace", "iterator_trace", "kernel_trace", "memory_trace",
-        "module_cost", "nccl_trace", "op_trace", "phase_trace", "profile", "stack", "step_trace",
+        "allocation_trace", "call_trace", "compile_trace", "dataloader_trace", "iterator_trace", "kernel_trace",
+        "memory_trace", "module_cost", "nccl_trace", "op_trace", "phase_trace", "profile", "stack", "step_trace",
         "tensor_trace", "torch_trace",
     ),
 }  # fmt: skip

@@ -25,7 +25,7 @@ def derive(part: Partition) -> Columns:
     found = [streams.MEMORY, *sorted({int(each) for each in np.unique(sources) if each < streams.MEMORY}, reverse=True)]
     parts = [_rows_of(part, source) for source in found]
     own = [column for column in TABLE.columns if column.name not in ("rank", "host", "pid", "time")]
-    return parts[0] if len(parts) == 1 else stacked(own, parts)
+    return {**stacked(own, parts), "start_ns": np.concatenate([each["start_ns"] for each in parts])}
 
 
 def _rows_of(part: Partition, source: int) -> Columns:

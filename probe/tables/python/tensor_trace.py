@@ -11,11 +11,11 @@ from ...snapshot.snapshot import Snapshot
 from ..declaration import IDENTITY, Table, identity
 
 if TYPE_CHECKING:
-    from ...derive.holders import Tensor
+    from ...memory.holders import Tensor
 
 
 def derive(job: Snapshot) -> Columns:
-    from ...derive.holders import tensors_of
+    from ...memory.holders import tensors_of
 
     rows = [
         {**identity(rank), "step": rank.timeline.base + listed["count"], **_row(tensor)}
@@ -32,9 +32,9 @@ def _row(tensor: Tensor) -> dict[str, Any]:
 TABLE = Table(
     name="python.tensor_trace",
     doc="One row per storage of tensors, at the first boundary between two steps after the query: views of the same "
-    "memory are one row.  A look takes the training thread some 100 ms.  If no boundary comes within 5 s, it is taken "
-    "at once, and gradients and graphs are left out.  `probe ENDPOINT memory` shows the same, folded, and what "
-    "is not listed.",
+    "memory are one row.  On CUDA also one per block of torch's allocator that no tensor uses, so that all it gave out "
+    "is there.  A look takes the training thread some 100 ms.  If no boundary comes within 5 s, it is taken at once, "
+    "and gradients and graphs are left out.  `probe ENDPOINT memory` shows the same, folded, and what is not listed.",
     columns=(
         *IDENTITY,
         Column("step", "BIGINT", "", "The last step that was complete.", "boundaries"),
@@ -50,10 +50,12 @@ TABLE = Table(
         Column("saved_by", "VARCHAR", "", "Autograd's function that has saved it for the backward pass.",
                "the autograd graph", "It is no activation."),
         Column("shape", "VARCHAR", "", "Shape of one of the tensors that use it.", "torch", "A subclass of the job's "
-               "tells shapes itself."),
-        Column("dtype", "VARCHAR", "", "Data type of that tensor.", "torch"),
+               "tells shapes itself; no tensor uses it."),
+        Column("dtype", "VARCHAR", "", "Data type of that tensor.", "torch", "It is a block of a device's allocator "
+               "that no tensor uses."),
         Column("device", "VARCHAR", "", "Where the memory is: `cpu`, `cuda:0`.", "torch"),
-        Column("bytes", "BIGINT", "B", "Size of the storage.", "torch"),
+        Column("bytes", "BIGINT", "B", "Size of the storage; of a block what was asked of the allocator for it.",
+               "torch"),
         Column("storage", "VARCHAR", "", "Address of the memory.", "torch"),
     ),
     derive_job=derive,

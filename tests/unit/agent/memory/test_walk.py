@@ -175,3 +175,32 @@ def test_no_code_of_the_users_runs_and_nothing_is_kept() -> None:
         assert dies() is None
     finally:
         gc.enable()
+
+
+def test_a_walk_that_is_cut_goes_on_where_the_one_before_had_found_nothing() -> None:
+    here: dict[str, Any] = {"records": [{"number": [place]} for place in range(3000)], "last": [[[Wanted()]]]}
+    here["records"][2000]["wanted"] = Wanted()
+    found: list[set[int]] = [set()]
+    while True:
+        walk, places = Walk(Roots(), {id(Wanted)}, (), found[-1]), Places()
+        walk.root(here, Root(None, "here"))
+        walk.run(0.0)  # no further than to its first look at the clock
+        if not walk.is_cut:
+            break
+        found.append(walk.barren())
+        assert found[-1] > found[-2]
+        walk.forget()
+    for each in walk.met:
+        walk.find(each, places)
+    assert len(found) > 2 and len(walk.met) == 2
+    assert "".join(text for _, text in places.rows) == "here['last'][0][0][0]['records'][2000]['wanted']"
+    walk.forget()
+
+
+def test_a_container_of_numbers_costs_no_look_at_each() -> None:
+    here = [[*range(1000)] for _ in range(100)]
+    walk = Walk(Roots(), {id(Wanted)})
+    walk.root(here, Root(None, "here"))
+    walk.run(1e9)
+    assert walk.walked == 101
+    walk.forget()

@@ -61,7 +61,8 @@ def rank_memory(rank: int, looks: Sequence[Mapping[str, Any]]) -> RankMemory:
     listed, tensors = looks[-1], tuple(tensors_of(looks[-1]))
     notes = [_WHY.get(each, each) for each in listed["unseen"]]
     if listed["left_storages"]:
-        notes.append(f"{listed['left_storages']} small tensors ({listed['left_bytes']} bytes) are not told one by one")
+        left = sum(listed["left_bytes"].values())
+        notes.append(f"{listed['left_storages']} small tensors ({left} bytes) are not told one by one")
     return RankMemory(
         rank,
         listed["count"],
@@ -78,10 +79,10 @@ def _unlisted(listed: Mapping[str, Any], tensors: Iterable[Tensor]) -> dict[str,
     given_out = dict(listed["allocated"])
     if listed.get("malloc"):
         given_out["cpu"] = listed["malloc"]
-    for each in tensors:
-        if each.device in given_out:
-            given_out[each.device] -= each.bytes
-    given_out = {device: size - (listed["left_bytes"] if device == "cpu" else 0) for device, size in given_out.items()}
+    told = [*((each.device, each.bytes) for each in tensors), *listed["left_bytes"].items()]
+    for device, size in told:
+        if device in given_out:
+            given_out[device] -= size
     return {device: size for device, size in given_out.items() if size >= 0}  # else another library gives it out
 
 

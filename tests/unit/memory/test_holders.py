@@ -8,8 +8,8 @@ import pytest
 
 from probe import protocol as wire
 from probe.client.reply_schema import check
-from probe.derive.holders import tensors_of
-from probe.derive.rank_memory import folded, growth, rank_memory
+from probe.memory.holders import tensors_of
+from probe.memory.rank_memory import folded, growth, rank_memory
 
 ROW = {"place": 0, "kind": wire.VARIABLE, "module": None, "until": None, "saved_by": None, "shape": [4, 2],
        "dtype": "float32", "device": "cpu", "bytes": 32, "key": 4096}  # fmt: skip
@@ -19,7 +19,7 @@ def listed(places: list[tuple[int, str]], *storages: dict[str, Any], **more: Any
     whole = [ROW | each for each in storages]
     return {
         "kind": wire.LISTED, "storages": {name: [each[name] for each in whole] for name in wire.LISTED_COLUMNS},
-        "places": [list(each) for each in places], "left_storages": 0, "left_bytes": 0, "unseen": [], "walked": 9,
+        "places": [list(each) for each in places], "left_storages": 0, "left_bytes": {}, "unseen": [], "walked": 9,
         "malloc": 100, "allocated": {}, "at_boundary": True, "count": 7, "held_ns": [5], **more,
     }  # fmt: skip
 

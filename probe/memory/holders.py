@@ -36,7 +36,7 @@ class Tensor:
     module: str | None
     saved_by: str | None
     shape: str | None
-    dtype: str
+    dtype: str | None
     device: str
     bytes: int
     storage: str
@@ -63,7 +63,7 @@ def tensors_of(listed: Mapping[str, Any]) -> Iterator[Tensor]:
         place, kind, module, until, saved_by, shape, dtype, device, size, key = row
         holder = _worded(texts[place]) if place >= 0 else None
         shown = None if shape is None else str(tuple(shape)).replace(",)", ")")
-        yield Tensor(holder, kind, _between(module, until), saved_by, shown, dtype, device, size, f"{key:#x}")
+        yield Tensor(holder, kind, _between(module, until), saved_by, shown, dtype or None, device, size, f"{key:#x}")
 
 
 def _worded(path: str) -> str:
