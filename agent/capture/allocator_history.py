@@ -9,15 +9,16 @@ import json
 import sys
 import time
 import zlib
-from _thread import RLock
+from _thread import RLock, get_ident
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 from ..torch_state import cuda_is_in_use, cuda_may_be_asked
 from .guard import Guard
 
 _BEGINS = "_cuda_record_memory_history", "_cuda_record_memory_history_legacy"
-_AT_ONCE, _REST_S = 200, 0.001  # a part of some 0.5 ms, after which other threads get the GIL
+_AT_ONCE, _REST_S = 50, 0.001  # a part of some 0.5 ms, after which other threads get the GIL
 
 
 def why_none() -> str:
@@ -53,9 +54,15 @@ class AllocatorHistory:
             self.guard.install([(core, name) for name in _BEGINS if hasattr(core, name)])
 
     def snapshot(self) -> dict[str, Any]:
-        """As torch makes it, for its viewer.  It keeps the GIL for some 10 µs an entry."""
-        found: dict[str, Any] = sys.modules["torch.cuda.memory"]._snapshot()
-        return found
+        """As torch makes it, for its viewer.  It keeps the GIL for some 3 µs an entry."""
+        torch = vars(sys.modules["torch"])
+        instead = torch.setdefault("_inductor", _NoInductor())
+        try:
+            found: dict[str, Any] = sys.modules["torch.cuda.memory"]._snapshot()
+            return found
+        finally:
+            if type(instead) is _NoInductor and torch.get("_inductor") is instead:
+                del torch["_inductor"]
 
     def stop(self) -> None:
         """What the job begins after this is its own."""
@@ -64,6 +71,21 @@ class AllocatorHistory:
             if is_on:
                 self.guard.remove()
                 _record()(None)
+
+
+class _NoInductor:
+    """Stands in its place in a job that has not imported it: to name frames torch would do so, which takes seconds.
+
+    To other threads it is what it stands for.
+    """
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        if get_ident() == self._thread:
+            raise AttributeError(name)
+        return getattr(import_module("torch._inductor"), name)
 
 
 def _record() -> Any:
@@ -105,26 +127,30 @@ class _Stacks:
     def __init__(self) -> None:
         self.frames: list[list[Any]] = []
         self.stacks: list[list[int]] = []
-        self._frames: dict[int, int] = {}  # id, as long as the snapshot is there -> number
+        self._frames: dict[int, int] = {}  # id of a frame -> number
+        self._lists: dict[int, int] = {}  # id of a list of them -> number of the stack
         self._stacks: dict[tuple[int, ...], int] = {}
-        self._all: list[Any] = []
+        self._all: list[Any] = []  # these, or another one could get the id
 
     def number(self, things: list[dict[str, Any]]) -> None:
         for each in things:
             if (frames := each.get("frames")) is not None:
-                each["frames"] = self._stack(frames)
+                number = self._lists.get(id(frames))
+                each["frames"] = self._stack(frames) if number is None else number
 
     def _stack(self, frames: list[dict[str, Any]]) -> int:
+        self._all.append(frames)
         key = tuple([self._frames.get(id(each)) or self._frame(each) for each in frames])
         number = self._stacks.get(key)
         if number is None:
             number = self._stacks[key] = len(self.stacks)
             self.stacks.append([each - 1 for each in key])
+        self._lists[id(frames)] = number
         return number
 
     def _frame(self, frame: dict[str, Any]) -> int:
         """From 1 on."""
-        self._all.append(frame)  # or another one could get its id
+        self._all.append(frame)
         self.frames.append([frame["name"], frame["filename"], frame["line"]])
         self._frames[id(frame)] = len(self.frames)
         return len(self.frames)

@@ -22,7 +22,7 @@ from .storages import Storage, Storages
 from .walk import Found, Root, Walk, is_cached
 
 _WALK_S, _PACKED_S = 0.08, 0.03  # at most, of CPU time
-_WALKED_ON_S = 0.12  # of a piece that is for the walk alone, because it takes longer than the first of these
+_WALKED_ON_S = 0.10  # of a piece that is for the walk alone, because it takes longer than the first of these
 _MOST_BARREN = 500_000  # ids that are kept between two pieces
 _SOUGHT = 32  # of those that no root leads to, the largest are looked for from the other end
 _WORTH_SEEKING = 0.01  # if they have this share of the bytes
@@ -80,7 +80,8 @@ class Survey:
     def _comes_further(self, until: float) -> bool:
         """Whether the next walk will, for this one has found more that is barren."""
         self.walk.run(until)
-        before, self._known.barren = len(self._known.barren), self.walk.barren()
+        before = len(self._known.barren)
+        self._known.barren |= self.walk.barren()
         return before < len(self._known.barren) <= _MOST_BARREN
 
     def read_graphs(self, until: float) -> bool:

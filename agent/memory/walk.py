@@ -25,6 +25,7 @@ _LOOK_AT_CLOCK, _EACH = 10_000, 6  # between two looks, references followed; an 
 _AT_ONCE, _WIDE = 1024, 4096  # of what one object refers to, the rest comes last; so many wait: the last comes first
 _MANY = 64  # are looked through for atoms alone before each is looked at
 _LARGEST = 2_000_000  # a container with more is not entered: what it refers to is copied meanwhile
+_NONE: frozenset[int] = frozenset()
 _SIZED: tuple[Any, ...] = (list, tuple, dict, set)
 _LONGEST_PATH = 4096
 _ATOMS = (
@@ -62,13 +63,16 @@ class Walk:
     classes that hold nothing, beside Python's own; barren: ids of what an earlier walk has found barren."""
 
     def __init__(
-        self, roots: Roots, wanted: Collection[int], atoms: Iterable[type] = (), barren: Iterable[int] = ()
+        self,
+        roots: Roots,
+        wanted: Collection[int],
+        atoms: Iterable[type] = (),
+        barren: frozenset[int] | set[int] = _NONE,
     ) -> None:
-        self._roots, self._wanted = roots, wanted
+        self._roots, self._wanted, self._barren = roots, wanted, barren
         self.met: list[Any] = []
         self._atoms = {id(kind) for kind in (*_ATOMS, *atoms)}
-        self._parents: dict[int, Any] = dict.fromkeys(barren)  # id -> who led there
-        self._parents.update(dict.fromkeys((*roots.spaces, *roots.frames)))
+        self._parents: dict[int, Any] = dict.fromkeys((*roots.spaces, *roots.frames))  # id -> who led there
         self._begun: dict[int, Root] = {}
         self._queue, self._rests = deque[Any](), deque[_Rest]()
         self._places: dict[int, Found] = {}
@@ -78,7 +82,7 @@ class Walk:
 
     def root(self, thing: Any, root: Root) -> None:
         is_seen = id(thing) in self._parents and id(thing) not in self._roots.spaces
-        if is_seen or id(thing) in self._begun or self._is_atom(thing):
+        if is_seen or id(thing) in self._barren or id(thing) in self._begun or self._is_atom(thing):
             return
         self._begun[id(thing)] = root
         self._parents[id(thing)] = None
@@ -94,7 +98,7 @@ class Walk:
     def run(self, until: float) -> None:
         """Walk on from what is queued, but not longer than to this moment of thread_time()."""
         parents, queue, rests, atoms, wanted = self._parents, self._queue, self._rests, self._atoms, self._wanted
-        left, met, referents = _LOOK_AT_CLOCK, self.met, gc.get_referents
+        left, met, referents, barren = _LOOK_AT_CLOCK, self.met, gc.get_referents, self._barren
         while queue or rests:
             if left < 0:
                 left = _LOOK_AT_CLOCK
@@ -111,7 +115,7 @@ class Walk:
             left -= _EACH + len(held)
             for each in held:
                 kind = id(type(each))
-                if kind in atoms or id(each) in parents:
+                if kind in atoms or id(each) in parents or id(each) in barren:
                     continue
                 if is_class(each) and not self._roots.is_users_class(each):
                     continue
@@ -126,14 +130,16 @@ class Walk:
         del held[-_AT_ONCE:]
         if held:
             self._rests.append(_Rest(holder, held))
-        return [] if self._atoms.issuperset(map(id, map(type, part))) else part
+        leads_nowhere = self._atoms.issuperset(map(id, map(type, part))) or self._barren.issuperset(map(id, part))
+        return [] if leads_nowhere else part
 
     def _too_many(self) -> list[Any]:
         self.is_too_large = True
         return []
 
     def barren(self) -> set[int]:
-        """Ids of what was walked to, leads to nothing that is wanted, and has nothing below it that is still to do."""
+        """Ids of what was walked to, leads to nothing that is wanted, and has nothing below it that is still to do:
+        beside those that an earlier walk has found."""
         live: set[int] = set()
         for thing in (*self.met, *self._queue, *(each.holder for each in self._rests)):
             while thing is not None and id(thing) not in live:

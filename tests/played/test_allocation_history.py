@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from played import Play, Played
 from until import until
 
@@ -48,7 +47,9 @@ def recording(job: Played, probe: Probe, *words: str) -> subprocess.Popen[str]:
 
 def viewer() -> Any:
     """torch's own, which needs no torch."""
-    spec = importlib.util.spec_from_file_location("viewer", Path(torch.__file__).parent / "cuda" / "_memory_viz.py")
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None and torch.origin is not None
+    spec = importlib.util.spec_from_file_location("viewer", Path(torch.origin).parent / "cuda" / "_memory_viz.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -80,6 +81,15 @@ def test_each_thing_that_the_allocator_did_is_a_row_and_torchs_viewer_opens_the_
     assert "Active Memory Timeline" in viz.trace_plot(snapshot) and len(snapshot["device_traces"][0]) == len(found)
     assert said(job, probe, IS_ON) == "False" and said(job, probe, IS_TORCHS) == "builtin_function_or_method"
     assert [each for each in job.broken() if each.is_ours] == []
+
+
+def test_a_job_without_torchs_compiler_does_not_get_it(play: Play, probe: Probe) -> None:
+    """To name the frames of a snapshot torch would import it."""
+    job = attached(play, probe, "mlp")
+    probe(job.target.pid, "eval", "import sys, torch; del sys.modules['torch._inductor'], torch._inductor")
+    probe(job.target.pid, "memory", "--history", "--steps", "1")
+    assert said(job, probe, "'torch._inductor' in __import__('sys').modules or '_inductor' in vars(torch)") == "False"
+    assert any(row["stack"] for row in rows(job, probe))
 
 
 def test_what_the_job_records_itself_is_left_to_it(play: Play, probe: Probe) -> None:
