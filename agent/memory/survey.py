@@ -23,7 +23,8 @@ from .walk import Found, Root, Walk, is_cached
 
 _WALK_S, _PACKED_S = 0.08, 0.03  # at most, of CPU time
 _WALKED_ON_S = 0.10  # of a piece that is for the walk alone, because it takes longer than the first of these
-_MOST_BARREN = 500_000  # ids that are kept between two pieces
+_MOST_BARREN, _MOST_WALKS = 500_000, 12  # ids that are kept between two pieces; walks
+_NEW = 0.25  # of what a walk has come to, or the next one is not worth that the job waits
 _SOUGHT = 32  # of those that no root leads to, the largest are looked for from the other end
 _WORTH_SEEKING = 0.01  # if they have this share of the bytes
 _ENGINE = "_engine_run_backward"
@@ -37,6 +38,7 @@ class Known:
 
     def __init__(self) -> None:
         self.barren: set[int] = set()
+        self.walks = 0
         self.nodes: set[int] = set()
         self.classes: set[int] = set()  # ids of those of tensors that were claimed
         self.activations: dict[int, Storage] = {}
@@ -78,11 +80,14 @@ class Survey:
         return not goes_on
 
     def _comes_further(self, until: float) -> bool:
-        """Whether the next walk will, for this one has found more that is barren."""
-        self.walk.run(until)
-        before = len(self._known.barren)
-        self._known.barren |= self.walk.barren()
-        return before < len(self._known.barren) <= _MOST_BARREN
+        """Whether the next walk will, for much of what this one has come to is barren."""
+        known, new = self._known, set[int]()
+        if known.walks < _MOST_WALKS and len(known.barren) < _MOST_BARREN:
+            self.walk.run(until)
+            new = self.walk.barren()
+        known.walks += 1
+        known.barren |= new
+        return len(new) > _NEW * self.walk.walked
 
     def read_graphs(self, until: float) -> bool:
         """Claim what autograd has saved; False if there was no time for all, in which case it goes on where it was."""

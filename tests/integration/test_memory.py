@@ -104,6 +104,23 @@ def test_the_memory_of_the_process_is_sampled_each_second(leaking: Target, probe
     assert {(row["device"], row["allocated_mb"]) for row in found} == {("cpu", "")}
 
 
+def test_a_look_that_takes_too_long_goes_on_at_the_next_boundaries(start: Start, probe: Probe) -> None:
+    job = start("loop.py")
+    probe("attach", job.pid)
+    many = "import __main__, torch; __main__.records = [{'a': [n]} for n in range(60_000)]"
+    probe(job.pid, "eval", f"{many}; __main__.records[30_000]['wanted'] = torch.ones(99)")
+    told = probe(job.pid, "memory", "--wait", "60", "--format", "csv", timeout=100)
+    assert re.search(r"Looked at rank 0 for \d+(, \d+)+ ms, at \d boundaries: ", told.stderr), told.stderr
+    assert "not followed to the end" not in told.stderr
+    (wanted,) = (row for row in rows(told.stdout) if row["holder"] == "records[*]['wanted']")
+    assert (wanted["tensors"], wanted["kind"]) == ("1", "variable")
+
+
+def test_a_history_needs_cuda(leaking: Target, probe: Probe) -> None:
+    assert "it does not use CUDA" in probe(leaking.pid, "memory", "--history", status=7).stderr
+    assert "for --history" in probe(leaking.pid, "memory", "--steps", "3", status=2).stderr
+
+
 def test_nothing_of_the_job_ran_was_kept_or_changed(leaking: Target, start: Start, probe: Probe) -> None:
     alone = start("holding.py").wait_for("weights", times=2)
     output = leaking.wait_for("weights", times=2)

@@ -36,7 +36,7 @@ def _of_rank(rank: Rank, past: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-_NO_STACK = "The history was recorded without stacks; only an alloc has one, and not from a thread without Python"
+_NO_STACK = "The history was recorded without stacks; threads without Python, such as autograd's, have none"
 
 TABLE = Table(
     name="python.allocation_trace",
