@@ -14,6 +14,11 @@ from rig import JOBS, Found, Rig, check, printed
 JOB = JOBS / "device_job.py"
 BY_SIZE = """SELECT bytes // group_size AS size, state, COUNT(*) AS n, MEDIAN(duration_ms) AS ms,
     QUANTILE_CONT(duration_ms, 0.9) AS p90_ms FROM python.nccl_trace WHERE bytes > 50000 GROUP BY ALL ORDER BY ALL"""
+ALLOCATING = JOBS.parents[1] / "played" / "jobs" / "allocating.py"
+HELD = """SELECT SUM(bytes) AS listed, SUM(bytes) FILTER (kind <> 'other') AS named FROM python.tensor_trace
+    WHERE device = 'cuda:0'"""
+ACTIONS = """SELECT action, COUNT(*) AS n, SUM(bytes) AS bytes, 1e3 * MEDIAN(duration) AS ms
+    FROM python.allocation_trace GROUP BY ALL ORDER BY ALL"""
 WINDOW_S, ROUNDS = 2.0, 3
 SETTLE_S = {"alone": 0.3, "attached": 4.0, "every step": 0.5}  # it chooses how often it samples
 
@@ -90,6 +95,21 @@ def gpt2_one_sequence(rig: Rig) -> Found:
 @check("A figure: a hundred synchronous all_reduces.", "", alone=True)
 def hundred_collectives(rig: Rig) -> Found:
     return overhead(rig, "hundred_collectives")
+
+
+@check(
+    "All that the allocator gave out is listed, 95 % of it with who holds it.", "Tensors on devices are not all seen."
+)
+def memory(rig: Rig) -> Found:
+    job = rig.job(ALLOCATING, "gpt")
+    rig.probe("attach", job.pid)
+    (found,) = rig.rows(job.pid, HELD)
+    allocated = int(rig.probe(job.pid, "eval", "import torch; print(torch.cuda.memory_allocated())").split()[-1])
+    named, listed = (100 * found[each] / allocated for each in ("named", "listed"))
+    rig.probe(job.pid, "memory", "--history", "--steps", "3")
+    lines = [f"{named:.2f} % named, {listed:.2f} % listed of {allocated} bytes"]
+    lines += [str(row) for row in rig.rows(job.pid, ACTIONS)]
+    return Found(named > 95 and 99 < listed <= 100, lines)
 
 
 @check("A figure: each call into the runtime that the taps make.", "", alone=True)

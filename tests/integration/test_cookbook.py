@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(240)  # the first of them waits for the job to 
 
 DOCS = Path(__file__).parents[2] / "docs"
 STEPS = 50  # that all ranks have sampled
-NEEDS_A_DEVICE = ("host.gpu_trace", "python.kernel_trace")
+NEEDS_A_DEVICE = ("host.gpu_trace", "python.allocation_trace", "python.kernel_trace")
 TESTED_ELSEWHERE = {"python.compile_trace", "python.iterator_trace"}  # this job compiles nothing, and runs one epoch
 
 
