@@ -139,3 +139,11 @@ def test_of_each_device_the_last_entries_are_kept(play: Play, probe: Probe) -> N
         (taken,) = connection.history(60, steps=5, entries=20, stacks=False)
     assert taken.steps == 5 and len(taken.snapshot["device_traces"][0]) == 20
     assert {row["stack"] for row in rows(job, probe)} == {None}
+
+
+def test_each_rank_has_a_file_of_its_own(play: Play, probe: Probe, tmp_path: Path) -> None:
+    job = play("allocating.py", "mlp", ranks=2)
+    probe("attach", job.target.pid)
+    told = probe(job.target.pid, "memory", "--history", "--steps", "2", "--snapshot", tmp_path / "mine.pickle")
+    assert "of ranks 0-1: " in told.stderr
+    assert sorted(each.name for each in tmp_path.glob("mine*")) == ["mine.rank0.pickle", "mine.rank1.pickle"]

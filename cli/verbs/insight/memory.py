@@ -30,7 +30,7 @@ _SECONDS, _MOST_SECONDS = 10.0, 120.0
 LINES = ("mb", "left_mb", "allocations", "mean_ms", "function", "where")
 SQL = """SELECT SUM(bytes) / 1e6 AS mb, SUM(bytes) FILTER (duration IS NULL) / 1e6 AS left_mb, COUNT(*) AS allocations,
 1e3 * AVG(duration) AS mean_ms, function, parse_filename(file) || ':' || line AS "where" FROM python.allocation_trace
-WHERE action = 'alloc' GROUP BY ALL ORDER BY left_mb DESC NULLS LAST, mb DESC"""
+WHERE action = 'alloc' AND rank IN ({}) GROUP BY ALL ORDER BY left_mb DESC NULLS LAST, mb DESC"""
 
 
 @click.command("memory", cls=Verb)
@@ -122,7 +122,8 @@ def _history(endpoint: str | None, seconds: float | None, steps: int | None, pat
     with connected(endpoint) as connection:
         taken = connection.history(_MOST_SECONDS if steps else seconds or _SECONDS, steps=steps or 0)
         unreached = connection.unreached
-        rows = [tuple(row[name] for name in LINES) for row in connection.query(SQL, open_steps=True).to_pylist()]
+        sql = SQL.format(", ".join(str(each.rank) for each in taken))
+        rows = [tuple(row[name] for name in LINES) for row in connection.query(sql, open_steps=True).to_pylist()]
     for line in (*_recorded(taken), *(each.why for each in unreached)):
         say(f"{line.rstrip('.')}.")
     if path:
