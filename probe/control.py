@@ -131,7 +131,7 @@ class Control:
         Each thing that an allocator did is a row of python.allocation_trace from then on; of each device the last so
         many entries.  stacks: with the Python stack of each allocation.  See unreached for ranks without CUDA.
         Raises AgentError where the job records it itself, Interrupted.  Cost: some 2 µs an allocation with its stack;
-        at the end torch keeps the GIL for some 3 µs an entry.
+        at the end torch keeps the GIL for some 2 µs an entry.
 
         Example: `job.history(3); job.query("SELECT function, SUM(bytes) FROM python.allocation_trace GROUP BY 1")`
         """

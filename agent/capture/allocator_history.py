@@ -54,7 +54,7 @@ class AllocatorHistory:
             self.guard.install([(core, name) for name in _BEGINS if hasattr(core, name)])
 
     def snapshot(self) -> dict[str, Any]:
-        """As torch makes it, for its viewer.  It keeps the GIL for some 3 µs an entry."""
+        """As torch makes it, for its viewer.  It keeps the GIL for some 2 µs an entry."""
         torch = vars(sys.modules["torch"])
         instead = torch.setdefault("_inductor", _NoInductor())
         try:
