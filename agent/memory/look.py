@@ -88,9 +88,10 @@ class Look:
         self._graphs_are_read = survey.read_graphs(until - _REST_S) or begun_with_rest
         if not self._graphs_are_read or (thread_time() + _REST_S > until and not begun_with_rest):
             return False
-        sought = survey.rest()
+        begun, sought = thread_time(), survey.rest()
+        search_s = thread_time() - begun
         claim_blocks(survey.storages.found, self._places)
-        self._referrers = Referrers(survey.roots, self._places, not survey.walk.is_cut)
+        self._referrers = Referrers(survey.roots, self._places, not survey.walk.is_cut, search_s)
         self._referrers.begin(sought)
         return self._referrers.climb(until, survey.own_ids(sought))
 

@@ -22,7 +22,7 @@ from .roots import Roots
 from .storages import Storage
 
 _LEVELS, _WIDTH = 6, 48
-_LEVEL_S = 0.05  # that a level may take
+_LEVEL_S = 0.05  # that a level takes, at least
 _PLAIN = {"dict", "list", "tuple", "set", "cell"}
 _ONLY_NATIVE = "held by C++ only"
 _GARBAGE = "waits for the garbage collector, "
@@ -51,10 +51,11 @@ class _Path:
 class Referrers:
     """begin() with some tensors, then climb() at one boundary after the other until it says that all are placed.
 
-    sure: all that the user's references lead to is known, so a cycle is garbage.
+    sure: all that the user's references lead to is known, so a cycle is garbage; search_s: what the search before took.
     """
 
-    def __init__(self, roots: Roots, places: Places, sure: bool) -> None:
+    def __init__(self, roots: Roots, places: Places, sure: bool, search_s: float) -> None:
+        self._level_s = max(_LEVEL_S, search_s)
         self._roots, self._places = roots, places
         self._cycle = f"{_GARBAGE * sure}in a cycle through"
         self._paths: list[_Path] = []
@@ -70,7 +71,7 @@ class Referrers:
         if self._paths and self._paths[0].at is None:
             self._regain()
             self._climb_level(ours)  # however long it took to find them: each piece is a step further
-        while self._paths and thread_time() + _LEVEL_S < until:
+        while self._paths and thread_time() + self._level_s < until:
             self._climb_level(ours)
         for each in self._paths:
             each.at = None
