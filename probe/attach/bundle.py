@@ -51,8 +51,13 @@ def packed(bundle: Sequence[Part], same_bytecode: bool) -> list[list[Any]]:
     interpreter that takes ours, for compiling would hold its GIL for some milliseconds a file."""
     if not same_bytecode:
         return [[part.name, part.is_package, part.source, ""] for part in bundle]
-    dumped = [binascii.b2a_base64(marshal.dumps(part.code()), newline=False).decode() for part in bundle]
-    return [[part.name, part.is_package, "", code] for part, code in zip(bundle, dumped, strict=True)]
+    return [[part.name, part.is_package, "", _bytecode(part)] for part in bundle]
+
+
+@cache
+def _bytecode(part: Part) -> str:
+    """Compiled once, since one command attaches to many ranks."""
+    return binascii.b2a_base64(marshal.dumps(part.code()), newline=False).decode()
 
 
 @cache
