@@ -24,6 +24,8 @@ from probe.host.facts import NO_FACTS
 PROBE = Path(sys.executable).parent / "probe"
 PYTHON = os.environ.get("TARGET_PYTHON", sys.executable)  # the targets' own: make soak runs them on others
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
+# The beginning of a script that a test writes, by which it is forked.
+FAST_IMPORT = f"import sys; sys.path.append({str(TARGETS)!r}); import fast_import"
 START_S = 90.0  # importing torch in several processes on a busy machine
 
 

@@ -9,12 +9,12 @@ import pytest
 from until import until
 
 from probe.tables.python.compile_trace import TABLE
-from target import Probe, Start
+from target import FAST_IMPORT, Probe, Start
 
 pytest.importorskip("torch")
 
-JOB = """
-import itertools, time, torch
+JOB = f"""
+{FAST_IMPORT}, itertools, time, torch
 torch.set_num_threads(1)
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

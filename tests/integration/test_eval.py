@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from until import until
 
-from target import PROBE, TARGETS, Probe, Start, Target, stat
+from target import FAST_IMPORT, PROBE, TARGETS, Probe, Start, Target, stat
 
 ALL_REDUCE = "import torch.distributed as dist\nt = torch.ones(3)\ndist.all_reduce(t)\nprint(t.tolist())"
 ENDLESS = "print('in')\nwhile True: pass"
@@ -119,7 +119,7 @@ def test_a_job_that_validates_for_seconds_is_waited_for(start: Start, probe: Pro
 
 def test_a_job_that_does_not_step_is_told_so_when_the_time_is_over(start: Start, probe: Probe, tmp_path: Path) -> None:
     script = tmp_path / "idle.py"
-    script.write_text("import time, torch\nx = 5\nprint('ready', flush=True)\nwhile True: time.sleep(0.1)\n")
+    script.write_text(f"{FAST_IMPORT}, time\nx = 5\nprint('ready', flush=True)\nwhile True: time.sleep(0.1)\n")
     job = start(script)
     probe("attach", job.pid)
     begin = time.monotonic()
@@ -171,7 +171,7 @@ def test_killing_the_command_ends_its_snippet(job: Target, probe: Probe, number:
 def test_a_signal_of_the_job_ends_it_also_while_it_runs_a_snippet(start: Start, probe: Probe, tmp_path: Path) -> None:
     script = tmp_path / "preempted.py"
     script.write_text(
-        "import runpy, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
+        f"{FAST_IMPORT}, runpy, signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
         f"sys.path.insert(0, {str(TARGETS)!r})\nrunpy.run_path({str(TARGETS / 'loop.py')!r}, run_name='__main__')\n"
     )
     job = start(script)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from target import Probe, Start, Target
+from target import FAST_IMPORT, Probe, Start, Target
 
 pytest.importorskip("torch")
 
@@ -28,8 +28,8 @@ class Trainer:
             if number == 5:
                 print("ready", flush=True)
 """
-SCRIPT = """
-import itertools, sys
+SCRIPT = f"""
+{FAST_IMPORT}, itertools
 sys.path.insert(0, sys.argv[1])
 import torch, trainer_library
 

@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from delivering import in_child
+from forked import ForkServer
 from until import until
 
 from probe.host import agent_memory
 from probe.host.facts import Facts
-from target import PYTHON, Probe, Start, Target
+from target import FAST_IMPORT, Probe, Start, Target
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 
+AsUser = Callable[..., list[tuple[int, str]]]
 OWNER, OTHER = 61001, 61002
 JOB = f"""
-import ctypes, os, time, torch
+{FAST_IMPORT}, ctypes, os, time
 os.setgroups([])
 os.setgid({OWNER})
 os.setuid({OWNER})
@@ -33,19 +35,14 @@ print("ready", flush=True)
 while True:
     time.sleep(0.1)
 """
-# What a command needs is imported first: a user may not be able to read this Python.
+# A script that is forked with all that a command needs: a user may not be able to read this Python.
 AS_USER = """
-import contextlib, importlib, io, json, os, pkgutil, sys
-import duckdb, encodings.ascii, encodings.idna, encodings.latin_1, pyarrow, zmq
-import probe, probe.cli
-from probe.attach.bundle import agent_bundle
+import contextlib, io, json, os, sys
+import duckdb, encodings.ascii, encodings.idna, encodings.latin_1
+from probe.cli import main
 from probe.cli.entry import run
-for package in (probe, probe.cli):
-    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not found.name.startswith("probe.agent"):
-            importlib.import_module(found.name)
+os.chdir("/")
 duckdb.connect().execute("SELECT 1").to_arrow_table()
-agent_bundle()
 os.setgroups([])
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))
@@ -80,14 +77,19 @@ def facts(pid: int) -> Facts:
     return found
 
 
-def as_user(uid: int, *commands: Sequence[str | int]) -> list[tuple[int, str]]:
+@pytest.fixture(scope="module")
+def as_user(command_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> AsUser:
     """The exit status of each command, and what it printed."""
-    asked = json.dumps([[*map(str, words)] for words in commands])
-    done = subprocess.run(
-        [PYTHON, "-c", AS_USER, str(uid), asked], capture_output=True, text=True, timeout=120, cwd="/"
-    )
-    assert done.returncode == 0, done.stderr
-    return [(status, told) for status, told in map(json.loads, done.stdout.splitlines())]
+    script = tmp_path_factory.mktemp("as_user") / "commands.py"
+    script.write_text(AS_USER)
+
+    def run(uid: int, *commands: Sequence[str | int]) -> list[tuple[int, str]]:
+        asked = json.dumps([[*map(str, words)] for words in commands])
+        done = command_server.run([sys.executable, str(script), str(uid), asked], os.environ, "", 120)
+        assert done.returncode == 0, done.stderr
+        return [(status, told) for status, told in map(json.loads, done.stdout.splitlines())]
+
+    return run
 
 
 def becoming(uid: int, work: Callable[[], Any]) -> Any:
@@ -123,7 +125,7 @@ def no_folder_left() -> Iterator[None]:
     until(lambda: found() <= before, why=lambda: found() - before)
 
 
-def test_another_user_can_do_nothing_with_a_job(job: Target, probe: Probe) -> None:
+def test_another_user_can_do_nothing_with_a_job(job: Target, as_user: AsUser) -> None:
     *asked, attach, listed = as_user(
         OTHER, *((job.pid, *words) for words in VERBS), ("attach", job.pid), ("list", "--format", "csv")
     )
@@ -134,7 +136,7 @@ def test_another_user_can_do_nothing_with_a_job(job: Target, probe: Probe) -> No
     assert job.alive and facts(job.pid).pid == job.pid
 
 
-def test_a_user_can_do_nothing_with_roots_job(of_root: Target) -> None:
+def test_a_user_can_do_nothing_with_roots_job(of_root: Target, as_user: AsUser) -> None:
     *asked, attach = as_user(OWNER, *((of_root.pid, *words) for words in VERBS), ("attach", of_root.pid))
     for status, told in asked:
         assert status == 3 and "belongs to user 0" in told
@@ -142,7 +144,7 @@ def test_a_user_can_do_nothing_with_roots_job(of_root: Target) -> None:
     assert facts(of_root.pid).pid == of_root.pid
 
 
-def test_a_list_has_the_own_jobs_and_their_servers(job: Target, of_root: Target, probe: Probe) -> None:
+def test_a_list_has_the_own_jobs_and_their_servers(job: Target, of_root: Target, probe: Probe, as_user: AsUser) -> None:
     ((_, own),) = as_user(OWNER, ("list", "--format", "csv"))
     every = probe("list", "--format", "csv").stdout
     assert f"\n{job.pid}," in own and f"\n{job.pid}," in every
@@ -191,7 +193,7 @@ def is_server(pid: int) -> bool:
         return False
 
 
-def test_root_and_the_jobs_user_can_do_everything(job: Target, probe: Probe) -> None:
+def test_root_and_the_jobs_user_can_do_everything(job: Target, probe: Probe, as_user: AsUser) -> None:
     """Last, because it detaches."""
     does = [("stack",), ("hang",), ("set", "sample=1")]
     for words in does:

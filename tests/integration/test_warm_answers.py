@@ -18,7 +18,7 @@ from until import until
 
 from probe.host import agent_memory
 from probe.host.processes import is_stopped, read_stat
-from target import PROBE, Probe, Start, Target
+from target import FAST_IMPORT, PROBE, Probe, Start, Target
 
 NAME = "probe-answers"
 ROWS = "SELECT step, module, stage, duration, failed FROM python.torch_trace WHERE step BETWEEN 12 AND 14 ORDER BY ALL"
@@ -324,8 +324,8 @@ def test_a_reader_that_closes_its_pipe_ends_the_answer(
     assert probe(job.pid, "query", "--format", "csv", "SELECT 1 AS n").stdout == "n\n1\n"
 
 
-AS_NOBODY = """
-import os, time, torch
+AS_NOBODY = f"""
+{FAST_IMPORT}, os, time
 os.setgid(65534)
 os.setuid(65534)
 print("ready", flush=True)

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 
+import fast_import  # noqa: F401
 import torch.distributed as dist
 
 dist.init_process_group("gloo")

@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import fast_import  # noqa: F401
 import torch
 import torch.distributed as dist
 from collectives import Recorder, an_eval
