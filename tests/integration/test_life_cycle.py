@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,21 +35,28 @@ def outcome(kind: str, folder: Path, meanwhile: Callable[[int], object] = lambda
         target.end()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_exec_works_with_an_agent_inside(kind: str, tmp_path: Path) -> None:
-    without = outcome(kind, tmp_path / "without")
-    assert outcome(kind, tmp_path / "with", attach) == without
-    assert without[1].startswith("ready\n") and "Error" not in without[1]
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[int, str]]:
+    """The outcome of a kind without anything of ours."""
+    return cache(lambda kind: outcome(kind, tmp_path_factory.mktemp("alone") / kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_exec_works_after_a_detach(kind: str, tmp_path: Path, probe: Probe) -> None:
+def test_exec_works_with_an_agent_inside(kind: str, alone: Callable[[str], tuple[int, str]], tmp_path: Path) -> None:
+    assert outcome(kind, tmp_path / "with", attach) == alone(kind)
+    assert alone(kind)[1].startswith("ready\n") and "Error" not in alone(kind)[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exec_works_after_a_detach(
+    kind: str, alone: Callable[[str], tuple[int, str]], tmp_path: Path, probe: Probe
+) -> None:
     def visit(pid: int) -> None:
         for _ in range(3):
             attach(pid)
             probe(pid, "detach")
 
-    assert outcome(kind, tmp_path / "with", visit) == outcome(kind, tmp_path / "without")
+    assert outcome(kind, tmp_path / "with", visit) == alone(kind)
 
 
 def test_the_program_after_an_exec_can_be_attached_to(tmp_path: Path, probe: Probe) -> None:
