@@ -26,7 +26,7 @@ from ...output.formats import Output
 from ...output.result import ArrowResult
 from ...session import connected, say
 
-JOB = Path(__file__).parents[2] / "demo_job.py"
+LAUNCHER, JOB = (str(Path(__file__).parents[2] / f"demo_{name}.py") for name in ("launcher", "job"))
 RANKS = 2
 START_S = 120.0  # torch alone takes seconds to import, more on a busy machine
 END_S = 10.0
@@ -99,31 +99,30 @@ def wait_until(done: Callable[[], bool]) -> bool:
 
 @contextmanager
 def job() -> Iterator[int]:
-    """The pid of a torchrun whose ranks have finished their first step; at the end nothing of it is left.
+    """The pid of a launcher whose ranks have finished their first step; at the end nothing of it is left.
 
     It runs in a session of its own, so that Ctrl-C reaches only this process, which then ends the job properly; what
     the job and its agents leave in TMPDIR is deleted with that folder.  Raises EndpointError if it does not start.
     """
     with tempfile.TemporaryDirectory(prefix="probe-demo-") as folder, open(f"{folder}/output", "w+") as output:
-        torchrun = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
-             "--nproc-per-node", str(RANKS), str(JOB)],
-            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        launcher = subprocess.Popen(
+            [sys.executable, LAUNCHER, str(RANKS), JOB], stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
             preexec_fn=partial(LIBC.prctl, PR_SET_PDEATHSIG, signal.SIGTERM),
             env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": folder},
         )  # fmt: skip
         said = Path(folder, "output").read_text
         try:
             say(f"probe: starting a job of {RANKS} processes; importing torch takes a few seconds")
-            wait_until(lambda: said().count("ready") >= RANKS or torchrun.poll() is not None)
+            wait_until(lambda: said().count("ready") >= RANKS or launcher.poll() is not None)
             if said().count("ready") < RANKS:
                 last = (said().strip().splitlines() or ["it printed nothing"])[-1]
                 raise EndpointError(f"The demo's job did not start: {last}", "To check torch: python -c 'import torch'")
-            yield torchrun.pid
+            yield launcher.pid
         finally:
-            torchrun.terminate()  # it ends its ranks, which end with it in any case
+            launcher.terminate()  # it ends its ranks, which end with it in any case
             try:
-                torchrun.wait(END_S)
+                launcher.wait(END_S)
             except subprocess.TimeoutExpired:
-                torchrun.kill()
-                torchrun.wait()
+                launcher.kill()
+                launcher.wait()
