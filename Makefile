@@ -27,7 +27,7 @@ fast: $(INSTALLED)
 # with ruff and mypy beside them; the tests that need the machine to themselves follow.
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 lint beside
-	$(BIN)/pytest -m alone
+	$(BIN)/pytest -m alone $$(grep -rl --include 'test_*.py' mark.alone tests/unit tests/integration)
 
 beside: $(INSTALLED)
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
