@@ -88,10 +88,12 @@ def alone(style: str) -> tuple[dict[str, Any], bytes]:
 
 
 @pytest.fixture(autouse=True)
-def without_a_pool_of_processes() -> None:
+def compiled_quickly() -> None:
+    """By this process, and without vector code, of whose headers the compiler takes long."""
     import torch._inductor.config
 
     torch._inductor.config.compile_threads = 1
+    torch._inductor.config.cpp.vec_isa_ok = False
 
 
 @pytest.fixture
