@@ -17,11 +17,14 @@ def until(
 ) -> Found:
     """What `look` finds, once that is true; an AssertionError with what `why` says if it is not within the seconds.
 
-    It looks every_s after the first time, then less and less often: a look may be a whole command.
+    It looks every_s after the first time, then less and less often, and pauses for about as long as a look takes: that
+    may be a whole command.
     """
-    end = time.monotonic() + seconds
+    end = (now := time.monotonic()) + seconds
     while not (found := look()):
+        took_s = time.monotonic() - now
         assert time.monotonic() < end, f"not in {seconds} s: {why() or repr(found)}"
-        time.sleep(every_s)
+        time.sleep(max(every_s, min(took_s, 1.0)))
         every_s = max(every_s, min(1.2 * every_s, _MOST_S))
+        now = time.monotonic()
     return found

@@ -21,7 +21,7 @@ DOCUMENT = Path(__file__).parent / "document"
 def test_every_command_of_the_document_passes(short_folder: Path, start: Start, probe: Probe, ranks: int) -> None:
     env = {"TMPDIR": str(short_folder)}
     probe("--version")  # in a fresh clone the first command takes seconds, in which the job would come to step 100
-    job = start(DOCUMENT / "job.py", "--sleep", "0.1", ranks=ranks, torchrun=True, env=env)
+    job = start("acceptance.py", "--sleep", "0.1", ranks=ranks, env=env)
     probe("attach", job.pid)
     reached = "SELECT COALESCE(MAX(step), 0) >= 215 AS reached FROM python.torch_trace"  # what the runner starts with
     until(lambda: "true" in probe(job.pid, "query", reached).stdout, 240, every_s=1)

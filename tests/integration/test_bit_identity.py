@@ -38,7 +38,7 @@ def test_weights_are_the_same_after_60_steps(start: Start, probe: Probe) -> None
     for sql, settings in zip(QUERIES, SETTINGS, strict=True):
         probe(watched.pid, "query", sql)
         probe(watched.pid, "set", *settings.split())
-    assert "hidden_size=128" in probe(watched.pid, "eval", "print(model.config)").stdout
+    assert "hidden_size=32" in probe(watched.pid, "eval", "print(model.config)").stdout
     probe(watched.pid, "detach")
     probe("attach", watched.pid)
     assert "final" not in watched.output, "the job ended before all was asked"

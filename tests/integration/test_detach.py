@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,12 @@ def state(file: Path) -> dict[str, Any]:
     return dict(json.loads(file.read_text()))
 
 
-def state_without_agent(file: Path, threads: int) -> dict[str, Any]:
-    """Once the agent's thread has ended, so that there are so many: it says itself that it goes, as the last thing."""
-    return until(lambda: found if (found := state(file))["threads"] == threads else None, why=lambda: state(file))
+def state_without_agent(file: Path, before: dict[str, Any]) -> dict[str, Any]:
+    """Once the agent's thread has ended, so that there are as many as before: it says itself that it goes, as the last
+    thing."""
+    threads = Path(f"/proc/{before['pid']}/task")  # to look from here costs the target nothing
+    until(lambda: len(os.listdir(threads)) == before["threads"], why=lambda: state(file))
+    return until(lambda: found if (found := state(file))["threads"] == before["threads"] else None)
 
 
 def agents(target: Target) -> list[Facts]:
@@ -64,11 +68,11 @@ def test_nothing_is_left_of_an_agent_that_has_listened_and_told_the_others_where
     target = start("witness.py", str(file), "--gloo", ranks=2, env={"TMPDIR": str(short_folder)})
     keys.create(str(key))
     attach = ("attach", "--listen", "127.0.0.1", "--key", key, target.pid)
-    threads = state(file)["threads"]
+    bare = state(file)
     probe("attach", target.pid)
     until(lambda: all_taps_are_in(target))
     probe(target.pid, "detach")
-    before = state_without_agent(file, threads)  # what any attach leaves is there
+    before = state_without_agent(file, bare)  # what any attach leaves is there
     for _ in range(4):
         probe(*attach)
         ranks = agents(target)
@@ -78,7 +82,7 @@ def test_nothing_is_left_of_an_agent_that_has_listened_and_told_the_others_where
         probe(place, "detach", "--key", key)
         while any(agent_memory.facts(facts.pid) for facts in ranks):
             probe(target.pid, "detach", status=None)  # the other one, if it had not left its record yet
-    after = state_without_agent(file, threads)
+    after = state_without_agent(file, bare)
     varies = {"maps", "rss_pages", "step", "modules"}
     assert compared(after, varies) == compared(before, varies)
     assert {name.split(".")[0] for name in set(after["modules"]) - set(before["modules"])} <= set(
@@ -92,14 +96,14 @@ def test_detach_leaves_no_garbage_cycles(start: Start, tmp_path: Path, probe: Pr
     file, key = tmp_path / "state", tmp_path / "job.key"
     target = start("witness.py", str(file), "--gloo", "--uncollected", ranks=2)
     keys.create(str(key))
-    left, threads = [], state(file)["threads"]
+    left, bare = [], state(file)
     for _ in range(6):  # one object a round is seen
         probe("attach", "--listen", "127.0.0.1", "--key", key, target.pid)
         probe(target.pid, "query", "SELECT COUNT(*) FROM python.torch_trace")
         probe(target.pid, "eval", "print(model)")
         assert state(file)["of_an_agent"] > 60
         probe(target.pid, "detach")
-        left.append(state_without_agent(file, threads)["of_an_agent"])
+        left.append(state_without_agent(file, bare)["of_an_agent"])
     # Torch keeps the last kernel of each operation.  A call under way at the end may meet a module in our absence.
     assert left[0] < 40 and left[-1] <= left[0] + 4
 
@@ -115,7 +119,7 @@ def test_nothing_is_left_after_detach_and_twenty_rounds_leave_no_more_than_one(
     probe(target.pid, "query", "SELECT COUNT(*) FROM python.torch_trace")
     probe(target.pid, "eval", "print(model)")
     probe(target.pid, "detach")
-    once = state_without_agent(file, before["threads"])
+    once = state_without_agent(file, before)
     assert compared(once, STAYS) == compared(before, STAYS)
     new = {name.split(".")[0] for name in set(once["modules"]) - set(before["modules"])}
     assert new <= set(sys.stdlib_module_names)
@@ -124,7 +128,7 @@ def test_nothing_is_left_after_detach_and_twenty_rounds_leave_no_more_than_one(
         if round % 4 == 0:  # taken out while the taps on modules, or all taps, are closed
             probe(target.pid, "set", f"sample={(2, 100)[round % 8 == 0]}")
         probe(target.pid, "detach")
-    often = state_without_agent(file, before["threads"])
+    often = state_without_agent(file, before)
     assert compared(often, {"maps", "rss_pages", "step"}) == compared(once, {"maps", "rss_pages", "step"})
     assert often["maps"] - once["maps"] < 30
     # What an agent leaves to the collector and to malloc's arenas levels off; 1 MiB an attach would be a leak.

@@ -72,7 +72,7 @@ class Clients:
 
 @pytest.fixture(scope="module")
 def job(start_once: Start, probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> Target:
-    made = start_once("loading.py", str(tmp_path_factory.mktemp("fuzz") / "times"), "0.02", ready="at 100 ")
+    made = start_once("loading.py", str(tmp_path_factory.mktemp("fuzz") / "times"), "0.05", ready="at 100 ")
     probe("attach", made.pid)
     return made
 

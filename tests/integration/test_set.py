@@ -11,8 +11,10 @@ import pytest
 from until import until
 
 from probe.agent.steps.sampling import Sampling, is_chosen
+from probe.host import agent_memory
+from probe.host.facts import NO_FACTS
 from probe.streams import BARE
-from target import Probe, Start, Target
+from target import Probe, Start, Target, descendants
 
 BLOCKS = """
     SELECT step // 10 AS block, count(DISTINCT step) AS steps, count(*) AS rows FROM python.torch_trace GROUP BY 1
@@ -33,7 +35,15 @@ def recorded(probe: Probe, target: Target) -> dict[str, int]:
 
 
 def wait_for_step(probe: Probe, target: Target, wanted: int) -> None:
-    until(lambda: step(probe, target) >= wanted, 60, why=lambda: "the target does not step")
+    agents = [pid for pid in (target.pid, *descendants(target.pid)) if agent_memory.facts(pid) is not None]
+
+    def are_there() -> bool:
+        """By their memory, which costs next to nothing to look at."""
+        known = [agent_memory.facts(pid) or NO_FACTS for pid in agents]
+        return all(facts.step_base + facts.count >= wanted for facts in known)
+
+    until(are_there, 60, why=lambda: "the target does not step")
+    until(lambda: step(probe, target) >= wanted, 60, why=lambda: "a query does not see its steps")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
     python loads.py FOLDER
 
-Half of one core on one thread, 256 MB of memory, and 8 MB a second read from FOLDER's disk, past the page cache.
+A quarter of one core on one thread, 256 MB of memory, and 8 MB a second read from FOLDER's disk, past the page cache.
 Prints its own figures as JSON, a line eight times a second: wall clock, CPU seconds, bytes read, threads.
 """
 
@@ -13,11 +13,11 @@ import sys
 import threading
 import time
 
-CPU_SHARE, PERIOD_S, READ_BYTES, HELD_BYTES = 0.5, 0.1, 1 << 20, 256 << 20
+CPU_SHARE, PERIOD_S, READ_BYTES, HELD_BYTES = 0.25, 0.1, 1 << 20, 256 << 20
 
 
 def burn() -> None:
-    """Half of each tenth of a second."""
+    """A quarter of each tenth of a second."""
     while True:
         start, used = time.perf_counter(), time.thread_time()
         while time.thread_time() - used < CPU_SHARE * PERIOD_S:

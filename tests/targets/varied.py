@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-WORDS, LENGTH, WIDTH, BATCH = 256, 32, 64, 8
-READ_S = 0.004  # an example
+WORDS, LENGTH, WIDTH, BATCH = 256, 32, 32, 8
+READ_S = 0.008  # an example
 WORKERS = {0: 1, 1: 0}  # by rank
 CHECKPOINT_EVERY, CHECKPOINT_TAKES = 16, 3  # steps
 MICRO_STEPS = 2
@@ -52,7 +52,7 @@ class GPT(nn.Module):
     def __init__(self):
         super().__init__()
         self.wte = nn.Embedding(WORDS, WIDTH)
-        self.h = nn.ModuleList(Block(WIDTH * (32 if number == 2 else 4)) for number in range(4))
+        self.h = nn.ModuleList(Block(WIDTH * (64 if number == 2 else 4)) for number in range(4))
         self.ln_f, self.lm_head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
 
     def forward(self, ids):
