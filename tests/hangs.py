@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from delivering import states
@@ -19,11 +19,18 @@ QUIET_S = 4.5  # more than a job may be quiet
 PAUSE_S = 1.0  # for snippets, twice before it hangs
 
 
-class Job:
-    """The launcher and its two ranks."""
+def started(*words: str | int, status: int | None = 0) -> subprocess.CompletedProcess[str]:
+    """As the fixture `probe` runs the command, but started afresh."""
+    done = subprocess.run([str(PROBE), *map(str, words)], capture_output=True, text=True, timeout=60)
+    assert status is None or done.returncode == status, done.stderr
+    return done
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+
+class Job:
+    """The launcher and its two ranks, asked by commands that `run` runs."""
+
+    def __init__(self, target: Target, run: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+        self._target, self._run = target, run
 
     @property
     def pid(self) -> int:
@@ -37,9 +44,8 @@ class Job:
         command = [str(PROBE), str(self._target.pid), *words]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def probe(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [str(PROBE), str(self._target.pid), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=check)
+    def probe(self, *words: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
+        return self._run(self._target.pid, *words, status=status)
 
     def ranks(self) -> list[int]:
         with open(f"/proc/{self._target.pid}/task/{self._target.pid}/children", encoding="ascii") as file:
@@ -57,12 +63,16 @@ class Job:
         os.kill(self.ranks()[0], signal.SIGUSR2)
 
 
-def hanging(start: Start, attached_before: Mapping[str, bool], without_recorder: str = "") -> dict[str, Job]:
+def hanging(
+    start: Start, attached_before: Mapping[str, bool], without_recorder: str = "",
+    run: Callable[..., subprocess.CompletedProcess[str]] = started,
+) -> dict[str, Job]:  # fmt: skip
     """Jobs by their kind, all at once, attached, that have hung for some seconds; "healthy_…" ones never hang."""
     jobs = {}
     for kind in attached_before:
         env = {"TORCH_FR_BUFFER_SIZE": "0"} if kind == without_recorder else {}
-        jobs[kind] = Job(start("hanging.py", kind, ready="", ranks=2, env=env))
+        jobs[kind] = Job(start("hanging.py", kind, ready="", ranks=2, env=env), run)
+
     for kind, job in jobs.items():
         job.wait_for("trains")
         if attached_before[kind]:
@@ -75,7 +85,7 @@ def hanging(start: Start, attached_before: Mapping[str, bool], without_recorder:
     time.sleep(QUIET_S)
     for kind, job in jobs.items():
         if not attached_before[kind]:
-            job.probe("attach", check=False)  # one that is stopped cannot be
+            job.probe("attach", status=None)  # one that is stopped cannot be
     return jobs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from delivering import states
-from hangs import PAUSE_S, QUIET_S, Job, hanging, told
+from hangs import PAUSE_S, QUIET_S, Job, hanging, started, told
 from until import until
 
 import probe as probe_api
@@ -32,9 +32,9 @@ FROM python.nccl_trace WHERE from_flight_recorder GROUP BY ALL"""
 
 
 @pytest.fixture(scope="module")
-def jobs(start_once: Start) -> dict[str, Job]:
+def jobs(start_once: Start, probe: Probe) -> dict[str, Job]:
     kinds = {"sleeps": False, "no_send": True, "no_barrier": True, "healthy_fast": True}
-    return hanging(start_once, kinds, without_recorder="no_barrier")
+    return hanging(start_once, kinds, "no_barrier", probe)
 
 
 def test_a_sleeping_rank_is_found_also_by_a_later_attach(jobs: dict[str, Job]) -> None:
@@ -47,16 +47,16 @@ def test_a_sleeping_rank_is_found_also_by_a_later_attach(jobs: dict[str, Job]) -
 
 def test_what_ranks_that_stand_still_wait_for_below_python_is_named(jobs: dict[str, Job]) -> None:
     job = jobs["sleeps"]
-    report = json.loads(job.probe("hang", "--native", "--json").stdout)
+    report = json.loads(started(job.pid, "hang", "--native", "--json").stdout)
     assert report["ranks"] == [1] and "; below Python in " in report["verdict"] and "sleep" in report["verdict"]
-    stack = job.probe("stack", "--native").stdout
+    stack = started(job.pid, "stack", "--native").stdout
     below = stack.partition("rank 0, below Python:\n")[2].partition("\n\n")[0]
     assert "libtorch_cpu.so" in below and "(long)" not in below, stack
     assert not any(set(states(pid)) & {"T", "t"} for pid in job.ranks())  # both go on waiting
 
 
 def test_a_rank_that_goes_on_is_not_stopped_for_a_look_below_python(jobs: dict[str, Job]) -> None:
-    done = jobs["healthy_fast"].probe("stack", "--native")
+    done = started(jobs["healthy_fast"].pid, "stack", "--native")
     assert "below Python" not in done.stdout and done.stderr.count(" goes on, and a look would stop it: ") == 2
 
 
@@ -121,8 +121,8 @@ def test_a_stopped_rank_has_stacks_and_rows_like_any_other(jobs: dict[str, Job])
 
 
 @pytest.fixture(scope="module")
-def working(start_once: Start) -> dict[str, Job]:
-    return hanging(start_once, dict.fromkeys(WORKING, True))
+def working(start_once: Start, probe: Probe) -> dict[str, Job]:
+    return hanging(start_once, dict.fromkeys(WORKING, True), run=probe)
 
 
 @pytest.mark.parametrize("kind", WORKING)
