@@ -66,9 +66,9 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
               pattern: tell names, run nothing; or null),
               capture (id, steps, shapes: begin one, run
               nothing; or null); code
-    go        of, count (run at this boundary; -1: the next)    - (out* and wants* then done end the arm request; before
-                                                                them, if a boundary was named, ready: the training
-                                                                waits there, at most 5 s from the last stay)
+    go        of, count (run at this boundary; -1: the next),   - (out* and wants* then done end the arm request; before
+              order (a text: all ranks run the snippets of      them, if a boundary was named, ready: the training
+              one boundary by it)                               waits there, at most 5 s from the last stay)
     stay      of (keep waiting, a run or a pass will follow;    -
               or of a capture: wanted still)
     run       of (which is ready)                               -

@@ -30,8 +30,8 @@ _KNOWN = 256  # call sites of steps; a job with more is examined again
 class Ticket:
     """A request, waiting until its outcome is exactly one of run, cancelled or missed."""
 
-    def __init__(self, run: Callable[[FrameType], None], count: int, missed: Callable[[], None]) -> None:
-        self.run, self.count, self.missed = run, count, missed
+    def __init__(self, run: Callable[[FrameType], None], count: int, missed: Callable[[], None], order: str) -> None:
+        self.run, self.count, self.missed, self.order = run, count, missed, order
         self.outcome = ""
         self.armed = False
         self._claims = [None]
@@ -68,13 +68,16 @@ class Boundary:
         self._loop_numbers: dict[tuple[CodeType, int], int] = {}  # where a step is called -> the loop that drives there
         self._trace: BackEdgeTrace | None = None
 
-    def request(self, run: Callable[[FrameType], None], count: int = -1, missed: Callable[[], None] = noop) -> Ticket:
+    def request(
+        self, run: Callable[[FrameType], None], count: int = -1, missed: Callable[[], None] = noop, order: str = ""
+    ) -> Ticket:
         """Run this once on the training thread at the boundary after `count` steps, -1: the next.
 
+        order: among requests for one boundary.  Two that wait there for other ranks must come in one order on all.
         `run` gets the frame of the driving loop.  If that boundary is past, `missed` is called instead, on the
         thread that notices.  Any thread.
         """
-        ticket = Ticket(run, count, missed)
+        ticket = Ticket(run, count, missed, order)
         if self._closed:
             ticket.claim("cancelled")
             return ticket
@@ -174,7 +177,7 @@ class Boundary:
             elif ticket.count in (-1, self._count):
                 ticket.armed = True
                 due.append(ticket)
-        return due
+        return sorted(due, key=lambda ticket: ticket.order)
 
     def _arm(self, frame: FrameType, loop: FrameType, due: list[Ticket]) -> None:
         """Wait for the back edge; if nothing is due, only to learn which of several loops drives the job."""

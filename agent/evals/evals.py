@@ -139,7 +139,7 @@ class Evals:
             self._allow(session)
         else:
             session.expires = time.monotonic() + CLIENT_TIMEOUT_SECONDS
-        self._request(armed, session, count)
+        self._request(armed, session, count, str(request.get("order") or "")[:_BY_CHARACTERS])
 
     def stay(self, key: Key, request: dict[str, Any], payload: Any) -> None:
         """The client is still there: keep waiting for `run`, or in front of an operation."""
@@ -171,7 +171,7 @@ class Evals:
             session.expires = time.monotonic() + _WAITING_SECONDS
         session.gate.decide(True)
 
-    def _request(self, armed: Key, session: _Session, count: int) -> None:
+    def _request(self, armed: Key, session: _Session, count: int, order: str) -> None:
         """Have it run at the boundary after `count` steps once `run` comes; -1: at the next one, without `run`."""
 
         def at_boundary(frame: Any) -> None:
@@ -192,7 +192,7 @@ class Evals:
         def missed() -> None:
             self._miss(armed, f"the step is past: {self._steps.count} boundaries are done, {count} were asked for")
 
-        session.ticket = self._boundary.request(at_boundary, count, missed)
+        session.ticket = self._boundary.request(at_boundary, count, missed, order)
         if armed not in self._sessions:  # the boundary was past already
             session.ticket = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -55,6 +56,7 @@ class Attempt:
         self._client, self._snippet, self._patience, self._on_output = client, snippet, patience, on_output
         self._waiting, self._together, self._number = waiting, together, number
         self._ranks: dict[Call, _Rank] = {}
+        self._order = secrets.token_hex(8)  # all ranks run snippets of one step in one order, so none waits for another
         self._round_trip = 0.0  # seconds that arm() took
         self._released = False
         self._stayed = time.monotonic()  # when the last `stay` went out
@@ -85,7 +87,7 @@ class Attempt:
             for call, rank in self._ranks.items():
                 rank.count = step - call.link.facts.step_base
         for call, rank in self._ranks.items():
-            self._client.send(call.link, wire.GO, of=call.id.decode(), count=rank.count)
+            self._client.send(call.link, wire.GO, of=call.id.decode(), count=rank.count, order=self._order)
 
     def _margin(self) -> int:
         """Boundaries from the furthest rank to the step to run at: no rank may pass it before `go` arrives."""

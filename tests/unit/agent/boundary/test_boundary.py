@@ -440,6 +440,15 @@ def test_a_request_for_the_very_next_step_runs() -> None:
     assert around(job.log) == ["end 4", "step 5"]
 
 
+def test_requests_for_one_step_run_in_the_order_that_they_have_on_all_ranks() -> None:
+    """One that waits for other ranks, behind another that does so there, would wait for ever."""
+    job, ran = Job(), list[str]()
+    for order in ("b", "", "c", "a"):
+        job.boundary.request(lambda frame, order=order: ran.append(order), 5, order=order)  # type: ignore[misc]
+    loop_until(job, 8)
+    assert ran == ["", "a", "b", "c"]
+
+
 def test_a_request_for_a_past_step_is_missed() -> None:
     job = Job()
     told: list[str] = []
