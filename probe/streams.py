@@ -61,8 +61,9 @@ STREAMS: dict[str, tuple[str, ...]] = {
         "start_ns", "end_ns", "operator", "caller", "native_id", "made_ns", "made_native_id", "shapes", "dtype",
         "processor", "flops", "bytes", "flags", "seq",
     ),
-    # what ran on a device for an operator (its number, 0: unknown); kernel and kind are strings in the log
-    KERNELS: ("start_ns", "end_ns", "kernel", "kind", "device", "queue", "operator", "bytes", "seq"),
+    # what ran on a device for an operator (its number, 0: unknown), and when it was launched (0: unknown); kernel and
+    # kind are strings in the log
+    KERNELS: ("start_ns", "end_ns", "launched_ns", "kernel", "kind", "device", "queue", "operator", "bytes", "seq"),
 }  # fmt: skip
 # The slot with the time a row was written: rows are in this order, except for threads that were delayed.
 WRITTEN = {
@@ -74,7 +75,7 @@ TIMES = {
     SPANS: ("start_ns", "end_ns"), MARKS: ("time_ns",), STEPS: ("time_ns",), LOADS: ("start_ns", "end_ns"),
     COLLECTIVES: ("start_ns", "issued_ns", "done_ns"), SAMPLES: ("time_ns",), DEVICE: ("start_ns", "end_ns", "host_ns"),
     PROFILE_SAMPLES: ("time_ns",), CALLS: ("start_ns", "end_ns"), OPERATORS: ("start_ns", "end_ns", "made_ns"),
-    KERNELS: ("start_ns", "end_ns"),
+    KERNELS: ("start_ns", "end_ns", "launched_ns"),
 }  # fmt: skip
 # A row is packed a moment after that time was read; a preempted thread may take some milliseconds.
 PACKING_NS = 50_000_000

@@ -30,7 +30,7 @@ from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
 from .histories import Histories
-from .profiler import Profiler, cpu_model, job_profiles, why_none
+from .profiler import Profiler, cpu_model, graph_is_captured, job_profiles, why_none
 
 _RETENTION_BYTES = {OPERATORS: 36 << 20, KERNELS: 16 << 20}
 _MOST_STEPS, _ID_CHARACTERS = 100, 64
@@ -107,6 +107,8 @@ class Captures:
             return json.dumps({"code": "captured", "message": "another command is capturing it."})
         if job_profiles():
             return json.dumps({"code": "no-capture", "message": "its own torch.profiler is running."})
+        if graph_is_captured():
+            return json.dumps({"code": "no-capture", "message": "it is capturing a CUDA graph. Try again."})
         begun = perf_counter_ns()
         self._drop()
         capture = _Capture(id, Profiler(shapes, self._job_begins), _rss_bytes())
@@ -142,6 +144,9 @@ class Captures:
     def _end(self, capture: _Capture) -> None:
         """On the training thread.  Nothing of ours gets into the job, except what its signal handlers raise."""
         if not capture.is_on or get_ident() != capture.thread:
+            return
+        if graph_is_captured():
+            self._ask(capture, -1)
             return
         capture.is_on = False
         begun = perf_counter_ns()

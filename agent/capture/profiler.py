@@ -28,8 +28,12 @@ def why_none() -> str:
         return "it has not imported torch"
     if not sys.modules["torch"].autograd.kineto_available():
         return "its torch was built without Kineto"
+    if cuda_is_in_use() and not cuda_may_be_asked():
+        return "devices are left alone, and torch's profiler, once begun without them, sees none until the process ends"
     if found := next((name for name in _INJECTED if os.environ.get(name)), None):
         return f"{found} is set: another profiler occupies the device"
+    if getattr(getattr(sys.modules.get("triton.profiler.flags"), "flags", None), "profiling_on", False):
+        return "Triton's Proton is running, which occupies the device"
     return "its own torch.profiler is running" if _module()._is_profiler_enabled else ""
 
 
@@ -51,6 +55,11 @@ def cpu_model() -> str:
         lines = file.read(_CPU_BYTES).splitlines()
         return next((line.partition(":")[2].strip()[:100] for line in lines if line.startswith("model name")), "")
     return ""
+
+
+def graph_is_captured() -> bool:
+    """Whether this thread captures a CUDA graph: that would break if a profiler, switched off, waits for the device."""
+    return cuda_may_be_asked() and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
 
 
 class Profiler:

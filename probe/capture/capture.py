@@ -33,7 +33,7 @@ class RankCapture:
     """A capture of one rank.  first_step: the first captured; why: it ended early, in words; start_ns, end_ns: on the
     monotonic clock of its host; held_s: the training stood for the others, and while the profiler was switched on and
     off; export_s: torch then kept the GIL to write the trace; grown_bytes: by which the process is larger than before;
-    path: of the trace.
+    kernels: None where the rank uses CUDA and CUPTI told nothing; path: of the trace.
 
     Example: `max(each.held_s for each in job.capture(3))`
     """
@@ -48,7 +48,7 @@ class RankCapture:
     export_s: float
     grown_bytes: int
     operators: int
-    kernels: int
+    kernels: int | None
     path: str
 
 
@@ -131,7 +131,8 @@ def _taken(client: Client, calls: Sequence[Call], order: Order, held_s: Mapping[
             captures.append(RankCapture(
                 call.link.rank, call.link.facts.step_base + told["count"], told["steps"], told["why"],
                 told["start_ns"], told["end_ns"], held_s[call.link.rank] + told["stop_ns"] / 1e9,
-                told["export_ns"] / 1e9, told["grown_bytes"], len(trace.operators), len(trace.kernels),
+                told["export_ns"] / 1e9, told["grown_bytes"], len(trace.operators),
+                len(trace.kernels) if trace.launches.calls or not told["cuda"] else None,
                 str(path) if order.folder else "",
             ))  # fmt: skip
     return captures

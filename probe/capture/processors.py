@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..streams import ON_DEVICE
+from .launches import Launches
 from .operator_call import Event, Operator
 
 # float32 on tensor cores, as cuBLAS, cuDNN and CUTLASS name such kernels: by the type, by the shape of the instruction,
@@ -24,12 +25,11 @@ def devices_of(told: Mapping[str, Any]) -> dict[int, str]:
 
 
 def say_what_ran_where(
-    operators: Sequence[Operator], kernels: Sequence[Event], launched: Mapping[Any, int], devices: Mapping[int, str]
+    operators: Sequence[Operator], kernels: Sequence[Event], launches: Launches, devices: Mapping[int, str]
 ) -> None:
     """Say of each operator that launched something, and of those around it, on what."""
     for each in kernels:
-        args = each.get("args", {})
-        name, at = devices.get(int(args.get("device", -1)), ""), launched.get(args.get("External id"), -1)
+        name, at = devices.get(int(each.get("args", {}).get("device", -1)), ""), launches.of(each).place
         is_tf32 = _TF32.search(each["name"]) is not None
         if at >= 0:
             operators[at].launches = True

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from ..streams import ANNOTATION, BACKWARD
 from .cost import UNKNOWN, cost_of
 from .dtypes import dtype_of
+from .launches import Launches
 from .operator_call import Event, Operator
 from .processors import devices_of, say_what_ran_where
 
@@ -24,12 +24,12 @@ Name = Callable[[str], int]  # the id of a string in the agent's log
 
 @dataclass
 class Trace:
-    """operators: those of a thread in the order of their starts; kernels: events as they stand in the trace; launched:
-    the place of the operator that launched them, by its number for CUPTI; has_shapes: of the operators' arguments."""
+    """operators: those of a thread in the order of their starts; kernels: events as they stand in the trace; launches:
+    what launched them; has_shapes: of the operators' arguments."""
 
     operators: list[Operator]
     kernels: list[Event]
-    launched: Mapping[Any, int]
+    launches: Launches
     shift_ns: int
     has_shapes: bool
 
@@ -44,11 +44,12 @@ class Trace:
         cpu = cpu if kernels or not uses_cuda else ""
         operators = [_operator(each, shift, cpu) for each in complete if each.get("cat") in _OPERATORS]
         operators.sort(key=lambda each: (each.thread, each.start_ns, -each.end_ns))
-        operators, launched = _merged(operators, _callers(operators))
+        operators, numbered = _merged(operators, _callers(operators))
         _link_backwards(operators)
-        say_what_ran_where(operators, kernels, launched, devices_of(told))
+        launches = Launches(complete, operators, numbered, shift)
+        say_what_ran_where(operators, kernels, launches, devices_of(told))
         has_shapes = any("Input Dims" in each.args for each in operators)
-        return cls(operators, kernels, launched, shift, has_shapes)
+        return cls(operators, kernels, launches, shift, has_shapes)
 
     @property
     def strings(self) -> Iterable[str]:
@@ -85,9 +86,9 @@ class Trace:
         """Rows of the stream of kernels, numbered from `first`."""
         for number, each in enumerate(self.kernels, first):
             args, (start, end) = each.get("args", {}), _times(each, self.shift_ns)
-            place = self.launched.get(args.get("External id"))
-            operator = 0 if place is None else first_operator + place
-            yield (start, end, name(each["name"]), name(each["cat"]), int(args.get("device", -1)),
+            launched_ns, place = self.launches.of(each)
+            operator = 0 if place < 0 else first_operator + place
+            yield (start, end, launched_ns, name(each["name"]), name(each["cat"]), int(args.get("device", -1)),
                    int(args.get("stream", -1)), operator, int(args.get("bytes", UNKNOWN)), number)  # fmt: skip
 
 
@@ -113,12 +114,12 @@ def _callers(operators: list[Operator]) -> list[int]:
     return callers
 
 
-def _merged(operators: list[Operator], callers: list[int]) -> tuple[list[Operator], dict[Any, int]]:
+def _merged(operators: list[Operator], callers: list[int]) -> tuple[list[Operator], dict[int, int]]:
     """Without those that are all that one of the same name called, as torch shows them; and places by External id."""
     called, kept = Counter(callers), list[Operator]()
     places: list[int] = []  # of each among those kept
     called_by_kept: list[int] = []
-    launched = {}
+    numbered = {}
     for place, each in enumerate(operators):
         caller = -1 if callers[place] < 0 else places[callers[place]]
         if caller >= 0 and kept[caller].name == each.name and called_by_kept[caller] == 1:
@@ -129,8 +130,9 @@ def _merged(operators: list[Operator], callers: list[int]) -> tuple[list[Operato
             places.append(len(kept))
             kept.append(each)
             called_by_kept.append(called[place])
-        launched[each.args.get("External id")] = places[-1]
-    return kept, launched
+        if (number := each.args.get("External id")) is not None:
+            numbered[number] = places[-1]
+    return kept, numbered
 
 
 def _is_within(one: Operator, other: Operator) -> bool:

@@ -24,6 +24,7 @@ SQL = """WITH seen AS (FROM python.op_trace WHERE start_ns BETWEEN {} AND {} AND
 SELECT 100 * SUM(duration) / (SELECT SUM(duration) FROM seen) AS self_pct, SUM(duration) AS self_s,
 SUM(device_duration) AS device_s, COUNT(*) AS calls, operator FROM seen GROUP BY operator ORDER BY self_s DESC"""
 _SHOWN = 20
+_SILENT = "Another profiler may occupy it, or the job's first torch.profiler was for the CPU alone."
 MODULES = ("pct", "seconds", "known_pct", "gflops_s", "gbps", "peak_pct", "bound", "stage", "module")
 MODULES_SQL = """WITH seen AS (SELECT *, COALESCE(device_duration, duration) AS took, took * known_pct / 100 AS known
 FROM python.module_cost WHERE start_ns BETWEEN {} AND {})
@@ -70,6 +71,8 @@ def command(endpoint: str | None, steps: int, folder: str, shapes: bool, output:
     for each in taken:
         if each.why:
             say(f"rank {each.rank}: it ended after {each.steps} of {steps} steps: {each.why}")
+        if each.kernels is None:
+            say(f"rank {each.rank}: kernels are unknown: CUPTI tells nothing. {_SILENT}")
     rows = [tuple(row[name] for name in COLUMNS) for row in result.to_pylist()]
     if output.is_default:
         rows = [(round(row[0], 1), round(row[1], 4), row[2], *row[3:]) for row in rows[:_SHOWN]]
@@ -107,7 +110,7 @@ def _on_output(ranks: list[int], stream: str, text: str) -> None:
 def _summary(taken: Sequence[RankCapture]) -> str:
     """`Captured steps 7-9 of ranks 0-1: 2884 operators, 0 kernels. Training stood 0.2 s; torch then held the GIL …`"""
     steps = sorted({step for each in taken for step in range(each.first_step, each.first_step + each.steps)})
-    operators, kernels = sum(each.operators for each in taken), sum(each.kernels for each in taken)
+    operators, kernels = sum(each.operators for each in taken), sum(each.kernels or 0 for each in taken)
     held, export = max(each.held_s for each in taken), max(each.export_s for each in taken)
     grown = max(each.grown_bytes for each in taken) / (1 << 20)
     where = f"{'step' if len(steps) == 1 else 'steps'} {span(steps)} of {title(sorted(each.rank for each in taken))}"

@@ -15,13 +15,14 @@ from ..declaration import Table
 
 
 def derive(part: Partition) -> Columns:
-    """A kernel belongs to the step in which its operator began, which launched it."""
+    """A kernel belongs to the step in which it was launched; it may run in a later one."""
     for stream in (SPANS, MARKS):  # a rank may leave now, and not when a column asks for them
         part.rows(stream)
     rows, operators, strings = part.rows(KERNELS), Operators(part), part.log.strings
     place = find(rows["operator"], operators.seq)
     known = place != NONE
-    launched = np.where(known, np.append(operators.start, 0)[place], rows["start_ns"])
+    called, began = rows["launched_ns"], np.where(known, np.append(operators.start, 0)[place], rows["start_ns"])
+    launched = np.where(called > 0, called, began)
     return {
         "start_ns": rows["start_ns"],
         "step": part.timeline.step(launched),
@@ -34,6 +35,7 @@ def derive(part: Partition) -> Columns:
         "device": lambda: nullable(rows["device"], rows["device"] >= 0),
         "stream": lambda: nullable(rows["queue"], rows["queue"] >= 0),
         "duration": lambda: (rows["end_ns"] - rows["start_ns"]) / 1e9,
+        "queued": lambda: nullable((rows["start_ns"] - called) / 1e9, called > 0),
         "bytes": lambda: nullable(rows["bytes"], rows["bytes"] >= 0),
     }
 
@@ -48,8 +50,9 @@ TABLE = Table(
         *COMMON,
         Column("kernel", "VARCHAR", "", "Name of the kernel, or what is copied.", "torch.profiler, by CUPTI"),
         Column("kind", "VARCHAR", "", "kernel, gpu_memcpy or gpu_memset.", "torch.profiler, by CUPTI"),
-        Column("operator", "VARCHAR", "", "The operator that launched it.", "correlation of CUPTI",
-               f"{_UNKNOWN}, or the operator's row was overwritten.", "operator of python.op_trace"),
+        Column("operator", "VARCHAR", "", "The operator that launched it, or the annotation around the call that did.",
+               "correlation of CUPTI", f"{_UNKNOWN}, or the operator's row was overwritten.",
+               "operator of python.op_trace"),
         Column("operator_seq", "BIGINT", "", "Number of that operator's row.", "correlation of CUPTI", f"{_UNKNOWN}.",
                "seq of python.op_trace"),
         Column("module", "VARCHAR", "", "The operator's module.", "python.op_trace", "Same as there.",
@@ -57,6 +60,8 @@ TABLE = Table(
         Column("device", "INTEGER", "", "Index of the device.", "torch.profiler, by CUPTI", f"{_UNKNOWN}."),
         Column("stream", "INTEGER", "", "Number of the CUDA stream.", "torch.profiler, by CUPTI", f"{_UNKNOWN}."),
         Column("duration", "DOUBLE", "s", "Time on the device.", "torch.profiler, by CUPTI"),
+        Column("queued", "DOUBLE", "s", "From the call that launched it, or its graph, to its start; long where the "
+               "device is behind the host.", "torch.profiler, by CUPTI", f"{_UNKNOWN}."),
         Column("bytes", "BIGINT", "B", "Bytes that were copied or filled.", "torch.profiler, by CUPTI", "Kernels."),
     ),
     streams=(KERNELS, OPERATORS),

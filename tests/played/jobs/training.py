@@ -4,7 +4,8 @@
 Says `ready` after the third step and `made STEPS` after so many, and at the end one line: final RANK LOSSES PEAK, a
 hash of the losses of the first STEPS and the peak of device memory in bytes; before it, with PLAYED_COUNT=1, how many
 steps it made and its calls into the runtime: counts STEPS JSON.  With --late RANK kernels take four times as long on
-the device of that rank.  RANK and WORLD_SIZE are those of the launcher, alone it is a world of one.
+the device of that rank.  With --hand FOLDER each rank first profiles three steps by hand: rankN.hand.json has their
+trace, rankN.hand.txt what torch makes of it.  RANK and WORLD_SIZE are the launcher's, alone it is a world of one.
 """
 
 import argparse
@@ -260,6 +261,18 @@ def counts():
     return {name: int(number) for name, number in (line.split() for line in room.value.decode().splitlines())}
 
 
+def by_hand(step, folder, rank):
+    """Three steps under torch's profiler: their trace, and by operator the calls and their own time on the device."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as hand:
+        for _ in range(3):
+            step()
+    hand.export_chrome_trace(str(Path(folder, f"rank{rank}.hand.json")))
+    told = {each.key: (each.count, each.self_device_time_total) for each in hand.key_averages()}
+    Path(folder, f"rank{rank}.hand.txt").write_text(json.dumps(told))
+
+
 def is_over(rank, number, file):
     """All ranks end after the same step: rank 0 says which, and keeps the store until all have heard it."""
     if file is None:
@@ -281,6 +294,7 @@ def main():
     parser.add_argument("steps", type=int)
     parser.add_argument("--sleep", type=float, default=0.01)
     parser.add_argument("--until", metavar="FILE")
+    parser.add_argument("--hand", metavar="FOLDER")
     parser.add_argument("--late", type=int, metavar="RANK")
     args = parser.parse_args()
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
@@ -297,6 +311,8 @@ def main():
         losses = [*losses, step()][: args.steps]
         time.sleep(args.sleep)
         if number == 3:
+            if args.hand:
+                by_hand(step, args.hand, rank)
             say(f"ready {os.getpid()}")
         if number == args.steps:
             say(f"made {number}")

@@ -11,6 +11,7 @@ namespace played {
 
 struct Item {  // a node of a graph
     ns duration = 0;
+    Seen seen;
     std::function<std::shared_ptr<Meeting>()> meeting;
     std::function<void()> action;
     Event *event = nullptr;  // to be recorded at each replay
@@ -52,8 +53,8 @@ cudaError_t unsafe(const char *call) {
     return cudaSuccess;
 }
 
-bool captured(Stream &stream, ns duration, std::function<std::shared_ptr<Meeting>()> meeting, std::function<void()> action) {
-    if (stream.capture) stream.capture->items.push_back({duration, std::move(meeting), std::move(action)});
+bool captured(Stream &stream, ns duration, const Seen &seen, std::function<std::shared_ptr<Meeting>()> meeting, std::function<void()> action) {
+    if (stream.capture) stream.capture->items.push_back({duration, seen, std::move(meeting), std::move(action)});
     return bool(stream.capture);
 }
 
@@ -69,7 +70,7 @@ static cudaError_t record(Event *event, cudaStream_t handle, unsigned flags) {
     event->captured = on.capture && !(flags & cudaEventRecordExternal);
     event->capture = on.capture;
     if (!on.capture) event->when = tail(on);
-    else if (!event->captured) on.capture->items.push_back({0, nullptr, nullptr, event});
+    else if (!event->captured) on.capture->items.push_back({0, {}, nullptr, nullptr, event});
     return cudaSuccess;
 }
 
@@ -205,11 +206,12 @@ CUDA cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsi
 CUDA cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) { return cudaGraphInstantiateWithFlags(out, graph, flags); }
 CUDA cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *, size_t *number) { *number = ((Graph *)graph)->size(); return cudaSuccess; }
 CUDA cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
+    ToldCall told("cudaGraphLaunch");
     ENTER("cudaGraphLaunch");
     LOCKED;
     Stream &on = *stream(handle);
     for (Item &each : *(Graph *)exec) {
-        issue(on, each.duration, {}, each.meeting ? each.meeting() : nullptr, each.action);
+        see(each.seen, on, issue(on, each.duration, {}, each.meeting ? each.meeting() : nullptr, each.action));
         if (each.event) each.event->when = tail(on);
     }
     return cudaSuccess;

@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include <algorithm>
+#include <set>
 
 using namespace played;
 #define DRIVER EXPORTED CUresult
+#define LOCKED std::lock_guard<std::recursive_mutex> lock(all)
 
 // the driver, which triton and torch ask by name
 
@@ -38,21 +40,31 @@ DRIVER cuGetProcAddress_v2(const char *, void **out, int, cuuint64_t, CUdriverPr
 }
 DRIVER cuModuleLoad(CUmodule *out, const char *) { *out = (CUmodule)0x50; return CUDA_SUCCESS; }
 DRIVER cuModuleLoadData(CUmodule *out, const void *) { *out = (CUmodule)0x50; return CUDA_SUCCESS; }
-DRIVER cuModuleGetFunction(CUfunction *out, CUmodule, const char *) { *out = (CUfunction)0x51; return CUDA_SUCCESS; }
+DRIVER cuModuleGetFunction(CUfunction *out, CUmodule, const char *name) {
+    static std::set<std::string> names;  // a function is its name
+    LOCKED;
+    *out = (CUfunction)names.insert(name).first->c_str();
+    return CUDA_SUCCESS;
+}
 DRIVER cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
 DRIVER cuFuncGetAttribute(int *out, CUfunction_attribute, CUfunction) { *out = 0; return CUDA_SUCCESS; }
 DRIVER cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 DRIVER cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
 DRIVER cuOccupancyMaxActiveClusters(int *out, CUfunction, const CUlaunchConfig *) { *out = 1; return CUDA_SUCCESS; }
 DRIVER cuPointerGetAttribute(void *out, CUpointer_attribute which, CUdeviceptr pointer) { if (which == CU_POINTER_ATTRIBUTE_DEVICE_POINTER) *(CUdeviceptr *)out = pointer; return CUDA_SUCCESS; }
-DRIVER cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream on, void **, void **) { return (CUresult)launch("cuLaunchKernel", (cudaStream_t)on, kernel_ns); }
-DRIVER cuLaunchKernelEx(const CUlaunchConfig *how, CUfunction, void **, void **) { return (CUresult)launch("cuLaunchKernel", (cudaStream_t)how->hStream, kernel_ns); }
+static CUresult run(CUfunction kernel, dim3 grid, dim3 block, size_t shared, CUstream on) {
+    return (CUresult)launch("cuLaunchKernel", (cudaStream_t)on, kernel_ns, {Seen::KERNEL, (const char *)kernel, grid, block, shared});
+}
+DRIVER cuLaunchKernel(CUfunction kernel, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream on, void **, void **) { return run(kernel, {x, y, z}, {bx, by, bz}, shared, on); }
+DRIVER cuLaunchKernelEx(const CUlaunchConfig *how, CUfunction kernel, void **, void **) {
+    return run(kernel, {how->gridDimX, how->gridDimY, how->gridDimZ}, {how->blockDimX, how->blockDimY, how->blockDimZ}, how->sharedMemBytes, how->hStream);
+}
 
 // cuBLAS
 
 static thread_local cudaStream_t set_stream;
 static int handle() { return enter("cublasCreate") ? 1 : 0; }
-static int multiply(cudaStream_t on) { return launch("gemm", on, 5 * kernel_ns) ? 13 : 0; }
+static int multiply(cudaStream_t on) { return launch("gemm", on, 5 * kernel_ns, {Seen::KERNEL, "played_gemm"}) ? 13 : 0; }
 #define HANDLE(name) EXPORTED int name(void **out) { *out = (void *)0x30; return handle(); }
 #define GEMM(name) EXPORTED int name(...) { return multiply(set_stream); }
 #define NOTHING(name) EXPORTED int name(...) { return 0; }

@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 namespace played {
 
@@ -100,6 +101,7 @@ struct Call {
     const void *in = nullptr;
     size_t size_in = 0;
     std::function<void(std::function<char *(int)>)> take = nullptr;
+    const char *name = "";
 };
 
 struct Operation : Meeting {
@@ -164,21 +166,30 @@ struct Together : Meeting {  // the operations of a group call
 static thread_local int depth = 0;
 static thread_local std::map<cudaStream_t, std::vector<Call>> group;
 
+static const char *kernel(const std::string &function) {
+    static std::set<std::string> names;
+    return names.insert("ncclDevKernel_" + function.substr(strlen("nccl"))).first->c_str();
+}
+
 static ncclResult_t launch_group() {
+    if (group.empty()) return ncclSuccess;
+    ToldCall told("nccl");
     std::lock_guard<std::recursive_mutex> lock(all);
     for (auto &[handle, calls] : group) {
         auto made = [calls = calls]() -> std::shared_ptr<Meeting> { return std::make_shared<Together>(calls); };
         Stream &on = *stream(handle);
-        if (!captured(on, 0, made)) issue(on, 0, {}, made());
+        Seen seen{Seen::KERNEL, kernel(calls[0].name), {8, 1, 1}, {512, 1, 1}};
+        if (!captured(on, 0, seen, made)) see(seen, on, issue(on, 0, {}, made()));
     }
     group.clear();
     return ncclSuccess;
 }
 
-static ncclResult_t operate(const Call &call, cudaStream_t on) {
+static ncclResult_t operate(const Call &call, cudaStream_t on, const char *caller = __builtin_FUNCTION()) {
     if (enter("nccl")) return ncclUnhandledCudaError;
     if (call.size_in > (size_t)ROOM) report("room", "nccl", std::to_string(call.size_in) + " bytes: set PLAYED_ROOM_KB");
     group[on].push_back(call);
+    group[on].back().name = caller;
     return depth ? ncclSuccess : launch_group();
 }
 

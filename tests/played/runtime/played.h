@@ -44,8 +44,8 @@ using ns = long long;
 constexpr ns UNKNOWN = -1, NEVER = INT64_MAX / 2;
 ns now();
 
-struct Moment {  // the end of some work
-    std::atomic<ns> at{UNKNOWN};
+struct Moment {  // the end of some work, and when it began
+    std::atomic<ns> at{UNKNOWN}, start{UNKNOWN};
 };
 using When = std::shared_ptr<Moment>;
 
@@ -67,6 +67,7 @@ struct Capture;
 struct Stream {
     int device = 0;
     unsigned flags = 0;
+    unsigned number = 7;          // as profilers have it; the legacy stream is 7
     ns busy = 0;                  // until when the work is that is known
     std::deque<Work> unknown;     // what comes after it
     std::shared_ptr<Capture> capture;
@@ -88,7 +89,24 @@ When tail(Stream &stream);        // the end of all that it was given
 void settle();                    // work out what can be known by now
 bool over(const When &when);
 void wait_for(const When &when);  // without the lock
-void hang(Stream &stream);        // a kernel that never ends
+
+// ---- cupti.cpp: what a profiler is told
+
+struct Seen {  // a piece of work
+    enum { NOTHING, KERNEL, COPY, SET } kind = NOTHING;
+    const char *name = "";  // of a kernel; it stays
+    dim3 grid = {1, 1, 1}, block = {128, 1, 1};
+    size_t shared = 0, bytes = 0;
+    bool from_device = true, to_device = true;  // a copy
+};
+struct ToldCall {  // into the runtime or the driver, until the end of the scope; another one within it is a part of it
+    explicit ToldCall(const char *name);
+    ~ToldCall();
+    ToldCall(const ToldCall &) = delete;
+    int which;
+    uint64_t start = 0;
+};
+void see(const Seen &seen, const Stream &on, const When &when);  // under the lock: the current call has launched it
 
 // ---- runtime.cpp: devices, contexts, errors
 
@@ -97,12 +115,12 @@ extern thread_local int current;
 cudaError_t failed(cudaError_t error);         // for cudaGetLastError
 cudaError_t enter(const char *call);           // a call that needs a context: not allowed in a forked child
 bool has_context(int device);
-cudaError_t launch(const char *call, cudaStream_t stream, ns duration, std::function<void()> action = nullptr);
+cudaError_t launch(const char *call, cudaStream_t stream, ns duration, const Seen &seen, std::function<void()> action = nullptr);
 
 // ---- events.cpp
 
 cudaError_t unsafe(const char *call);          // a call that a capture forbids
-bool captured(Stream &stream, ns duration, std::function<std::shared_ptr<Meeting>()> meeting = nullptr,
+bool captured(Stream &stream, ns duration, const Seen &seen, std::function<std::shared_ptr<Meeting>()> meeting = nullptr,
               std::function<void()> action = nullptr);
 
 }  // namespace played

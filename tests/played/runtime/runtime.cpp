@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 
 #undef cudaGetDeviceProperties
 #undef cudaStreamGetCaptureInfo
@@ -27,6 +28,7 @@ static bool contexts[64];
 static pid_t made_in = 0;
 static std::timed_mutex driver;
 static Stream legacy[64];
+static std::vector<Stream *> made;  // never freed
 static size_t used[64];
 static std::map<void *, std::pair<size_t, int>> allocated;
 
@@ -60,11 +62,12 @@ Stream *stream(cudaStream_t handle) {
     return &legacy[current];
 }
 
-cudaError_t launch(const char *call, cudaStream_t handle, ns duration, std::function<void()> action) {
+cudaError_t launch(const char *call, cudaStream_t handle, ns duration, const Seen &seen, std::function<void()> action) {
+    ToldCall told(call);
     if (cudaError_t error = enter(call)) return error;
     std::lock_guard<std::recursive_mutex> lock(all);
     Stream &on = *stream(handle);
-    if (!captured(on, duration, nullptr, action)) issue(on, duration, {}, nullptr, action);
+    if (!captured(on, duration, seen, nullptr, action)) see(seen, on, issue(on, duration, {}, nullptr, action));
     return cudaSuccess;
 }
 
@@ -76,6 +79,7 @@ static bool on_a_device(const void *memory) {
 // In the order of the stream.  What comes from the host is read at once, for it may be pageable and change; what goes
 // there waits for its end, as with pageable memory.
 static cudaError_t copy(const char *call, void *to, const void *from, size_t size, cudaStream_t handle) {
+    ToldCall told(call);
     std::unique_lock<std::recursive_mutex> lock(all);
     bool comes = !on_a_device(from), goes = !on_a_device(to), captures = bool(stream(handle)->capture);
     std::function<void()> action = [=] { memmove(to, from, size); };
@@ -83,24 +87,32 @@ static cudaError_t copy(const char *call, void *to, const void *from, size_t siz
         auto read = std::make_shared<std::string>((const char *)from, size);
         action = [=] { memcpy(to, read->data(), size); };
     }
-    cudaError_t error = launch(call, handle, kernel_ns / 4, action);
+    cudaError_t error = launch(call, handle, kernel_ns / 4, {Seen::COPY, "", 1, 1, 0, size, !comes, !goes}, action);
     When end = tail(*stream(handle));
     lock.unlock();
     if (goes && !captures && !error) wait_for(end);
     return error;
 }
 
-static cudaError_t synchronize(const char *call, Stream &on) {
+static cudaError_t synchronize(const char *call, const std::vector<Stream *> &streams) {
+    ToldCall told(call);
     if (cudaError_t error = unsafe(call)) return error;
     std::unique_lock<std::timed_mutex> keeping(driver, std::defer_lock);
     if (context_lock) keeping.lock();
-    When when;
+    std::vector<When> ends;
     {
         std::lock_guard<std::recursive_mutex> lock(all);
-        when = tail(on);
+        for (Stream *each : streams) ends.push_back(tail(*each));
     }
-    wait_for(when);
+    for (When &each : ends) wait_for(each);
     return cudaSuccess;
+}
+
+static std::vector<Stream *> streams_of(int device) {
+    std::lock_guard<std::recursive_mutex> lock(all);
+    std::vector<Stream *> found = {&legacy[device]};
+    std::copy_if(made.begin(), made.end(), std::back_inserter(found), [=](Stream *each) { return each->device == device; });
+    return found;
 }
 
 static cudaError_t allocate(const char *call, void **out, size_t size) {
@@ -120,7 +132,7 @@ static cudaError_t give_back(const char *call, void *memory) {
     if (!memory) return cudaSuccess;
     if (cudaError_t error = unsafe(call)) return error;
     for (int device = 0; device < devices; ++device)  // it waits for the device
-        if (contexts[device]) synchronize(call, legacy[device]);
+        if (contexts[device]) synchronize(call, {&legacy[device]});
     std::lock_guard<std::recursive_mutex> lock(all);
     auto found = allocated.find(memory);
     if (found == allocated.end()) return failed(cudaErrorInvalidValue);
@@ -218,7 +230,7 @@ CUDA cudaDeviceGetAttribute(int *out, cudaDeviceAttr which, int) { *out = attrib
 CUDA cudaDeviceGetPCIBusId(char *out, int room, int device) { snprintf(out, room, "0000:%02x:00.0", device + 1); return cudaSuccess; }
 CUDA cudaDeviceCanAccessPeer(int *out, int, int) { *out = 0; return cudaSuccess; }
 CUDA cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { ENTER("cudaDeviceGetStreamPriorityRange"); *least = 0; *greatest = -5; return cudaSuccess; }
-CUDA cudaDeviceSynchronize() { ENTER("cudaDeviceSynchronize"); return synchronize("cudaDeviceSynchronize", *stream(nullptr)); }
+CUDA cudaDeviceSynchronize() { ENTER("cudaDeviceSynchronize"); return synchronize("cudaDeviceSynchronize", streams_of(current)); }
 NOTHING(cudaProfilerStart) NOTHING(cudaProfilerStop)
 
 // memory
@@ -235,9 +247,13 @@ CUDA cudaPointerGetAttributes(cudaPointerAttributes *out, const void *) { memset
 CUDA cudaGetSymbolAddress(void **out, const void *) { static char place[4096]; *out = place; return cudaSuccess; }
 NOTHING(cudaMemcpyToSymbol, const void *, const void *, size_t, size_t, cudaMemcpyKind)
 CUDA cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind, cudaStream_t on) { return copy("cudaMemcpyAsync", to, from, size, on); }
-CUDA cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind) { cudaError_t error = copy("cudaMemcpy", to, from, size, nullptr); return error ? error : synchronize("cudaMemcpy", *stream(nullptr)); }
+CUDA cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind) {
+    ToldCall told("cudaMemcpy");
+    cudaError_t error = copy("cudaMemcpy", to, from, size, nullptr);
+    return error ? error : synchronize("cudaMemcpy", {stream(nullptr)});
+}
 CUDA cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t size, cudaStream_t on) { return copy("cudaMemcpyPeerAsync", to, from, size, on); }
-CUDA cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t on) { return launch("cudaMemsetAsync", on, kernel_ns / 4, [=] { memset(to, value, size); }); }
+CUDA cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t on) { return launch("cudaMemsetAsync", on, kernel_ns / 4, {Seen::SET, "", 1, 1, 0, size}, [=] { memset(to, value, size); }); }
 CUDA cudaMemset(void *to, int value, size_t size) { return cudaMemsetAsync(to, value, size, nullptr); }
 
 // kernels
@@ -245,10 +261,15 @@ CUDA cudaMemset(void *to, int value, size_t size) { return cudaMemsetAsync(to, v
 static thread_local struct { dim3 grid, block; size_t shared; void *stream; } pushed;
 EXPORTED unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void *on) { pushed = {grid, block, shared, on}; return 0; }
 CUDA __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *on) { *grid = pushed.grid; *block = pushed.block; *shared = pushed.shared; *(void **)on = pushed.stream; return cudaSuccess; }
-CUDA cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, cudaStream_t on) { return launch("cudaLaunchKernel", on, kernel_ns); }
-CUDA __cudaLaunchKernel(void *, dim3, dim3, void **, size_t, cudaStream_t on) { return launch("cudaLaunchKernel", on, kernel_ns); }
-CUDA cudaLaunchCooperativeKernel(const void *, dim3, dim3, void **, size_t, cudaStream_t on) { return launch("cudaLaunchKernel", on, kernel_ns); }
-CUDA cudaLaunchKernelExC(const cudaLaunchConfig_t *how, const void *, void **) { return launch("cudaLaunchKernel", how->stream, kernel_ns); }
+static std::unordered_map<const void *, const char *> &names() { static std::unordered_map<const void *, const char *> kept; return kept; }  // of kernels
+static cudaError_t run(const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t on) {
+    auto found = names().find(kernel);
+    return launch("cudaLaunchKernel", on, kernel_ns, {Seen::KERNEL, found == names().end() ? "kernel" : found->second, grid, block, shared});
+}
+CUDA cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **, size_t shared, cudaStream_t on) { return run(kernel, grid, block, shared, on); }
+CUDA __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **, size_t shared, cudaStream_t on) { return run(kernel, grid, block, shared, on); }
+CUDA cudaLaunchCooperativeKernel(const void *kernel, dim3 grid, dim3 block, void **, size_t shared, cudaStream_t on) { return run(kernel, grid, block, shared, on); }
+CUDA cudaLaunchKernelExC(const cudaLaunchConfig_t *how, const void *kernel, void **) { return run(kernel, how->gridDim, how->blockDim, how->dynamicSmemBytes, how->stream); }
 CUDA __cudaGetKernel(void **out, const void *function) { *out = (void *)function; return cudaSuccess; }
 CUDA cudaFuncGetAttributes(cudaFuncAttributes *out, const void *) { memset(out, 0, sizeof *out); out->maxThreadsPerBlock = 1024; out->numRegs = 32; out->binaryVersion = out->ptxVersion = 90; return cudaSuccess; }
 NOTHING(cudaFuncSetAttribute, const void *, cudaFuncAttribute, int)
@@ -257,7 +278,7 @@ CUDA cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out, const void
 EXPORTED void **__cudaRegisterFatBinary(void *) { static void *handle; return &handle; }
 EXPORTED void __cudaRegisterFatBinaryEnd(void **) {}
 EXPORTED void __cudaUnregisterFatBinary(void **) {}
-EXPORTED void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *) {}
+EXPORTED void __cudaRegisterFunction(void **, const char *kernel, char *, const char *name, int, void *, void *, void *, void *, int *) { names()[kernel] = name; }
 EXPORTED void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int) {}
 EXPORTED char __cudaInitModule(void **) { return 1; }
 static cudaError_t no_entry(void **out, cudaDriverEntryPointQueryResult *found) { *out = nullptr; if (found) *found = cudaDriverEntryPointSymbolNotFound; return cudaSuccess; }
@@ -266,20 +287,33 @@ CUDA cudaGetDriverEntryPointByVersion(const char *, void **out, unsigned, unsign
 
 // streams
 
-CUDA cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int) { ENTER("cudaStreamCreate"); Stream *made = new Stream; made->device = current; made->flags = flags; *out = (cudaStream_t)made; return cudaSuccess; }
+CUDA cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int) {
+    ENTER("cudaStreamCreate");
+    LOCKED;
+    made.push_back(new Stream);
+    made.back()->device = current;
+    made.back()->flags = flags;
+    made.back()->number = 12 + made.size();
+    *out = (cudaStream_t)made.back();
+    return cudaSuccess;
+}
 CUDA cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) { return cudaStreamCreateWithPriority(out, flags, 0); }
 CUDA cudaStreamCreate(cudaStream_t *out) { return cudaStreamCreateWithPriority(out, 0, 0); }
 CUDA cudaStreamDestroy(cudaStream_t) { return enter("cudaStreamDestroy"); }
 CUDA cudaStreamGetPriority(cudaStream_t, int *out) { *out = 0; return cudaSuccess; }
-CUDA cudaStreamSynchronize(cudaStream_t on) { ENTER("cudaStreamSynchronize"); return synchronize("cudaStreamSynchronize", *stream(on)); }
+CUDA cudaStreamSynchronize(cudaStream_t on) { ENTER("cudaStreamSynchronize"); return synchronize("cudaStreamSynchronize", {stream(on)}); }
 CUDA cudaStreamQuery(cudaStream_t on) {
     ENTER("cudaStreamQuery");
     if (cudaError_t error = unsafe("cudaStreamQuery")) return error;
     LOCKED;
     return over(tail(*stream(on))) ? cudaSuccess : failed(cudaErrorNotReady);
 }
-CUDA cudaLaunchHostFunc(cudaStream_t on, cudaHostFn_t function, void *data) { return launch("cudaLaunchHostFunc", on, 0, [=] { function(data); }); }
-CUDA cudaStreamAddCallback(cudaStream_t on, cudaStreamCallback_t function, void *data, unsigned) { return launch("cudaStreamAddCallback", on, 0, [=] { function(on, cudaSuccess, data); }); }
+CUDA cudaLaunchHostFunc(cudaStream_t on, cudaHostFn_t function, void *data) { return launch("cudaLaunchHostFunc", on, 0, {}, [=] { function(data); }); }
+CUDA cudaStreamAddCallback(cudaStream_t on, cudaStreamCallback_t function, void *data, unsigned) { return launch("cudaStreamAddCallback", on, 0, {}, [=] { function(on, cudaSuccess, data); }); }
 
 // What a test plants from within the job, by ctypes: a kernel on the current device that never ends, or takes so long.
-EXPORTED void played_kernel(long ns) { LOCKED; ns < 0 ? hang(*stream(nullptr)) : (void)issue(*stream(nullptr), ns); }
+EXPORTED void played_kernel(long ns) {
+    ToldCall told("cudaLaunchKernel");
+    LOCKED;
+    see({Seen::KERNEL, "played"}, *stream(nullptr), issue(*stream(nullptr), ns < 0 ? NEVER : ns));
+}

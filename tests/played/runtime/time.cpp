@@ -45,8 +45,8 @@ static void start_the_device() {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-static ns end_of(Stream &stream, Work &work) {
-    ns start = std::max(stream.busy, work.issued);
+static ns end_of(Stream &stream, Work &work, ns &start) {
+    start = std::max(stream.busy, work.issued);
     for (When &each : work.after) {
         if (each->at == UNKNOWN) return UNKNOWN;
         start = std::max(start, each->at.load());
@@ -62,9 +62,10 @@ void settle() {
             Stream &stream = **each;
             while (!stream.unknown.empty()) {
                 Work &work = stream.unknown.front();
-                ns end = end_of(stream, work);
+                ns start, end = end_of(stream, work, start);
                 if (end == UNKNOWN) break;
                 if (work.action) work.action();
+                work.end->start = start;
                 stream.busy = work.end->at = end;
                 stream.unknown.pop_front();
                 found = true;
@@ -109,7 +110,5 @@ void wait_for(const When &when) {
         }
     }
 }
-
-void hang(Stream &stream) { issue(stream, NEVER); }
 
 }  // namespace played
