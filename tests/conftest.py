@@ -38,6 +38,11 @@ def pytest_runtestloop() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Or bindings would find leaks at the end."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     """A TMPDIR with room for the path of a socket.  Ask for it before `start`, so that it goes after the targets."""
