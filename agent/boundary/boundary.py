@@ -30,7 +30,9 @@ _KNOWN = 256  # call sites of steps; a job with more is examined again
 class Ticket:
     """A request, waiting until its outcome is exactly one of run, cancelled or missed."""
 
-    def __init__(self, run: Callable[[FrameType], None], count: int, missed: Callable[[], None], order: str) -> None:
+    def __init__(
+        self, run: Callable[[FrameType], None], count: int, missed: Callable[[], None], order: str = ""
+    ) -> None:
         self.run, self.count, self.missed, self.order = run, count, missed, order
         self.outcome = ""
         self.armed = False

@@ -45,7 +45,9 @@ class Captured:
         )  # fmt: skip
         if device_us:
             number, ends = self.agent.streams[OPERATORS].position(), 300_000 + round(1000 * device_us)
-            self.agent.streams[KERNELS].append(300_000, ends, name_of("k"), name_of("kernel"), 0, 7, number, -1)
+            self.agent.streams[KERNELS].append(
+                300_000, ends, 250_000, name_of("k"), name_of("kernel"), 0, 7, number, -1
+            )
 
 
 @pytest.fixture
