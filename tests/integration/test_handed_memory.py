@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from delivering import in_child
+from until import until
 
 import probe as library
 from probe.host import agent_memory
@@ -44,7 +45,12 @@ def job(start_once: Start, probe: Probe, tmp_path_factory: pytest.TempPathFactor
     script.write_text(JOB)
     made = start_once(script, env={"TMPDIR": "/tmp"})
     probe("attach", made.pid)
+    until(lambda: layout_of(made.pid))  # it is searched for right after the attach
     return made
+
+
+def layout_of(pid: int) -> Any:
+    return getattr(agent_memory.facts(pid), "layout", None)
 
 
 @pytest.fixture
@@ -71,8 +77,8 @@ def may_trace(pid: int, address: int) -> bool:
 
 
 def test_its_user_gets_stacks_without_permission_to_trace(job: Target, url: str) -> None:
-    layout = getattr(agent_memory.facts(job.pid), "layout", {})
-    assert may_trace(job.pid, layout["interp"]) and not as_owner(lambda: may_trace(job.pid, layout["interp"]))
+    address = layout_of(job.pid)["interp"]
+    assert may_trace(job.pid, address) and not as_owner(lambda: may_trace(job.pid, address))
 
     def stacks() -> list[tuple[str | None, bool, str]]:
         with library.connect(url) as connection:
