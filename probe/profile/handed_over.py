@@ -60,8 +60,8 @@ def _received(agent: socket.socket, name: str, end: float) -> Handed:
     while time.monotonic() < end:
         # recv_fds() would let what we start inherit it
         data, passed, _, _ = agent.recvmsg(_READ_BYTES, socket.CMSG_SPACE(_DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC)
-        for _, _, file in passed:
-            memory = FileMemory(*_DESCRIPTOR.unpack(file))
+        for (file,) in (each for _, _, files in passed for each in _DESCRIPTOR.iter_unpack(files)):
+            memory = FileMemory(file)  # the last of several; those before are closed
         if not data:
             raise ConnectionResetError("its agent closes the connection")
         for id, header, *_ in unpacker.feed(data):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_agent import FakeAgent
+from until import until
 
 from probe import protocol as wire
 from probe.agent.serve import own_memory
@@ -67,3 +70,21 @@ def test_what_is_no_answer_is_an_error(agent: FakeAgent, answer: bytes) -> None:
     with pytest.raises(AgentError, match="malformed message") as caught:
         handed_over(agent.path, wire.CONTROL, "rank 0")
     assert caught.value.code == "protocol"
+
+
+def test_an_agent_that_hands_over_several_descriptors_leaves_none_of_them(agent: FakeAgent) -> None:
+    """There is room for two, as messages of the kernel are aligned."""
+    before = os.listdir("/proc/self/fd")
+
+    def two(key: Any, request: dict[str, Any], payload: Any) -> None:
+        files = [os.open("/proc/self/mem", os.O_RDONLY) for _ in range(2)]
+        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("2i", *files))]
+        key[0].socket.sendmsg([b"".join(wire.packed([key[1], b"{}"]))], passed)
+        for file in files:
+            os.close(file)
+
+    agent.server.handlers[wire.MEMORY] = two
+    with pytest.raises(AgentError, match="malformed message"):
+        handed_over(agent.path, wire.CONTROL, "rank 0")
+    until(lambda: not agent.server.connections._clients)
+    assert set(os.listdir("/proc/self/fd")) <= {*before}
