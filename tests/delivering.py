@@ -57,6 +57,18 @@ def states(pid: int) -> str:
     return "".join(letters)
 
 
+def in_child_of_user(uid: int, work: Callable[[], Any]) -> Any:
+    """in_child(), for this user and group alone."""
+
+    def become() -> Any:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+        return work()
+
+    return in_child(become)
+
+
 def interpreters() -> list[tuple[str, str]]:
     """Other CPythons of this machine, from pyenv or PATH: version, path."""
     found = {}

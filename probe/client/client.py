@@ -14,11 +14,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from .. import protocol as wire
-from ..errors import AgentError, Interrupted, ProbeError, SilentError
+from ..errors import AgentError, Interrupted, SilentError
 from ..keys import Key, for_port
 from . import reply_schema
 from .agent_link import AgentLink, Header, Loss, agent_error
 from .agent_socket import AgentSocket
+from .call import Call, OnReply
 from .clock_offsets import ClockOffsets
 from .endpoints import Address
 from .reply_schema import Expected
@@ -28,34 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentLink", "Call", "Client", "Header", "OnReply"]
 
-OnReply = Callable[["Call", Header, Sequence[Any]], None]
-
 _ON_CREDIT = (wire.SCAN, wire.LOG, wire.QUERY, wire.EVENTS)
 _NAP_S = 0.05
 _LOOK_S = 0.1  # how often a wait checks for Ctrl-C and for targets that died
-
-
-class Call:
-    """One request to one agent.  answer: its terminal reply; error: what went wrong instead."""
-
-    def __init__(self, link: AgentLink, id: bytes, kind: str) -> None:
-        self.link, self.id, self.kind = link, id, kind
-        self.sent_ns = time.time_ns()
-        self.connection = 0 if link.route is None else link.route.carrier.connections
-        self.answer: Header | None = None
-        self.error: ProbeError | None = None
-        self.expected: Expected | None = None  # of a stream
-        self.received = 0
-
-    @property
-    def over(self) -> bool:
-        return self.answer is not None or self.error is not None
-
-    def result(self) -> Header:
-        """The terminal reply.  Raises the error if there is one instead."""
-        if self.answer is None:
-            raise self.error or AssertionError("the request is not over")
-        return self.answer
 
 
 class Client:

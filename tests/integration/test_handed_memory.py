@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from delivering import in_child
+from delivering import in_child_of_user
 from until import until
 
 import probe as library
@@ -59,16 +58,6 @@ def url(job: Target) -> str:
     return str(getattr(agent_memory.facts(job.pid), "endpoint", None))
 
 
-def as_owner(work: Callable[[], Any]) -> Any:
-    def become() -> Any:
-        os.setgroups([])
-        os.setgid(OWNER)
-        os.setuid(OWNER)
-        return work()
-
-    return in_child(become)
-
-
 def may_trace(pid: int, address: int) -> bool:
     try:
         return len(VmMemory(pid).read(address, 8)) == 8
@@ -78,14 +67,14 @@ def may_trace(pid: int, address: int) -> bool:
 
 def test_its_user_gets_stacks_without_permission_to_trace(job: Target, url: str) -> None:
     address = layout_of(job.pid)["interp"]
-    assert may_trace(job.pid, address) and not as_owner(lambda: may_trace(job.pid, address))
+    assert may_trace(job.pid, address) and not in_child_of_user(OWNER, lambda: may_trace(job.pid, address))
 
     def stacks() -> list[tuple[str | None, bool, str]]:
         with library.connect(url) as connection:
             return [(each.name, each.is_main, each.frames[0].function) for each in connection.stacks()[0]]
 
     stacks()  # imports what its user may not be able to read
-    assert as_owner(stacks) == [["MainThread", True, "sleeps"], ["sleeper", False, "sleeps"]]
+    assert in_child_of_user(OWNER, stacks) == [["MainThread", True, "sleeps"], ["sleeper", False, "sleeps"]]
     links = [os.readlink(f"/proc/{job.pid}/fd/{number}") for number in os.listdir(f"/proc/{job.pid}/fd")]
     assert not [link for link in links if link.endswith("/mem")]  # nothing of it stays in the job
 
@@ -98,7 +87,7 @@ def test_its_user_can_profile_it(job: Target, url: str, probe: Probe) -> None:
         sys.stdin = os.fdopen(read)
         return Profiler(order).run()
 
-    told = as_owner(profile)
+    told = in_child_of_user(OWNER, profile)
     assert told["samples"] > 40 and told["not_read"] < 10
     count = "SELECT COUNT(*) AS n FROM python.profile WHERE function = 'sleeps'"
     assert int(probe(job.pid, "query", "--format", "csv", count).stdout.split()[1]) > 40

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delivering import in_child
+from delivering import in_child_of_user
 from forked import ForkServer
 from until import until
 
@@ -95,16 +95,13 @@ def as_user(command_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
 def becoming(uid: int, work: Callable[[], Any]) -> Any:
     """What `work` returns, or the name of the OSError that it raises, for this user."""
 
-    def become() -> Any:
-        os.setgroups([])
-        os.setgid(uid)
-        os.setuid(uid)
+    def tried() -> Any:
         try:
             return work()
         except OSError as error:
             return type(error).__name__
 
-    return in_child(become)
+    return in_child_of_user(uid, tried)
 
 
 VERBS = [("query", "SELECT 1"), ("eval", "--now", "1"), ("stack",), ("hang",), ("set", "sample=1"), ("detach",)]
