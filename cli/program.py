@@ -13,7 +13,7 @@ SECTIONS = {  # of the help -> the room of its verbs, and these
     "Ask and change": ("data", ("eval", "export", "names", "query", "set", "sql", "tables")),
     "Find out why": (
         "insight",
-        ("capture", "flame", "hang", "memory", "profile", "stack", "stragglers", "trace"),
+        ("capture", "flame", "hang", "memory", "profile", "stack", "stragglers", "trace", "why"),
     ),
 }
 VERBS = {verb: room for room, verbs in SECTIONS.values() for verb in verbs}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .client.agent_requests import Unreached
     from .client.traces import RankTrace
     from .connection import Connection, connect
+    from .diagnose.diagnosis import Cause, Diagnosis
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
     from .errors import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         DetachError,
         EndpointError,
         EvalError,
+        FoundError,
         HungError,
         Interrupted,
         OutputError,
@@ -47,11 +49,11 @@ if TYPE_CHECKING:
     from .snapshot.snapshot import Snapshot
 
 __all__ = [
-    "AgentError", "AttachError", "Attached", "Connection", "Cost", "Coverage", "DetachError", "EndpointError",
-    "EvalError", "EvalResult", "Facts", "Fetch", "HungError", "Interrupted", "NativeFrame", "Note", "OutputError",
-    "ProbeError", "QueryError", "RankCapture", "RankHistory", "RankMemory", "RankProfile", "RankResult", "RankTrace",
-    "Report", "Result", "SilentError", "Snapshot", "SnippetFailed", "Stragglers", "Unreached",
-    "UsageError", "__version__", "connect", "start",
+    "AgentError", "AttachError", "Attached", "Cause", "Connection", "Cost", "Coverage", "DetachError", "Diagnosis",
+    "EndpointError", "EvalError", "EvalResult", "Facts", "Fetch", "FoundError", "HungError", "Interrupted",
+    "NativeFrame", "Note", "OutputError", "ProbeError", "QueryError", "RankCapture", "RankHistory", "RankMemory",
+    "RankProfile", "RankResult", "RankTrace", "Report", "Result", "SilentError", "Snapshot", "SnippetFailed",
+    "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
 ]  # fmt: skip
 _MODULES = {
     **dict.fromkeys(("Connection", "connect"), "connection"),
@@ -65,6 +67,7 @@ _MODULES = {
     "RankCapture": "capture.capture",
     "RankProfile": "profile.launch",
     "RankTrace": "client.traces",
+    **dict.fromkeys(("Cause", "Diagnosis"), "diagnose.diagnosis"),
     "Report": "diagnose.report",
     "Snapshot": "snapshot.snapshot",
     "Stragglers": "diagnose.stragglers",

@@ -1,4 +1,5 @@
-"""A connection to a job.  Returned by probe.connect(), used by the command line; control.py has what changes the job.
+"""A connection to a job.  Returned by probe.connect(), used by the command line; control.py has what changes the job,
+insight.py what says why it is stuck or slow.
 
 Invariant: no call outlives its time-out, and its result, `notes` or `unreached` name the ranks that did not answer.
 """
@@ -6,26 +7,22 @@ Invariant: no call outlives its time-out, and its result, `notes` or `unreached`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import protocol as wire
 from .client import agent_requests
 from .client.client import Client
 from .client.endpoints import Resolved, resolve
-from .client.handshake import all_answer, open_links, whoami
-from .control import Control
+from .client.handshake import all_answer, open_links
 from .errors import Interrupted, UsageError
 from .host.facts import Facts
 from .host.file_limits import make_room
+from .insight import Insight
 from .snapshot.align import Alignment
 
 if TYPE_CHECKING:
-    from .diagnose.report import Report
-    from .diagnose.stragglers import Stragglers
-    from .host.native_frames import NativeFrame
     from .memory.rank_memory import RankMemory
-    from .profile.launch import RankProfile
     from .query.database import Database
     from .query.result import Result
     from .snapshot.snapshot import Snapshot
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 MAX_FETCH = 1e9  # bytes
 
 
-class Connection(Control):
+class Connection(Insight):
     """The ranks of one endpoint, from probe.connect.  Use it as a context manager, from one thread at a time.
 
     Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
@@ -159,24 +156,6 @@ class Connection(Control):
         found, self.unreached = all_stacks(self._client, self.timeout)
         return found
 
-    def profile(
-        self, seconds: float = 10.0, *, steps: int = 0, rate: float = 100.0, ranks: Sequence[int] | None = None
-    ) -> list[RankProfile]:
-        """Sample the Python stacks of all ranks (or these) for so long, or until so many whole steps are over.
-
-        The samples are rows of python.profile from then on; see unreached for ranks that could not be profiled.
-        Raises AgentError, SilentError if none could, Interrupted.  Cost: nothing in the job but their deposit, some
-        0.1 ms twice a second; a process for each rank, on its host, with some 0.1 ms of a core a thread and sample.
-
-        Example: `job.profile(5); job.query("SELECT function, SUM(seconds) FROM python.profile GROUP BY 1")`
-        """
-        self._begin("profile", control=True)
-        from .profile.launch import Order, profile
-
-        links, order = agent_requests.chosen(self._client.links, ranks), Order(seconds, steps, rate, whoami())
-        taken, self.unreached = profile(self._client, links, order)
-        return taken
-
     def memory(self, wait_s: float = 10.0) -> list[RankMemory]:
         """Who holds which tensor on each rank, and what the look before this one has found; see unreached.
 
@@ -191,57 +170,6 @@ class Connection(Control):
 
         answers, self.unreached = agent_requests.tensors(self._client, wait_s, self.timeout)
         return [rank_memory(rank, looks) for rank, looks in sorted(answers.items())]
-
-    def hang(self, look_s: float = 1.0, *, native: bool = False) -> Report:
-        """Why the job is stuck, or that it is not, from two looks at every rank, look_s seconds apart.
-
-        native: if it is, also in which C or C++ function; up to four of its ranks stand for that, 0.3 to 1.5 s each.
-        Raises UsageError for that without pystack, Interrupted.  Cost: 10 s at most; in a job that records no rows,
-        some 40 ms of the GIL of each rank.
-
-        Example: `print(job.hang().verdict)`
-        """
-        self._begin("hang")
-        from .diagnose.looks import gather
-        from .diagnose.native import require_pystack, with_native
-        from .diagnose.second_witness import judged
-
-        if native:
-            require_pystack()
-        evidence = gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s)
-        report = judged(evidence)
-        return with_native(report, evidence) if native else report
-
-    def native_stacks(self, look_s: float = 1.0) -> dict[int, list[NativeFrame]]:
-        """Rank -> the C and C++ frames below Python of the thread that trains, innermost first.
-
-        Only of ranks on this host that stand still, as two looks show, look_s seconds apart: the look would stop a rank
-        that goes on; `notes` name the others.  Raises UsageError without pystack, Interrupted.  Cost: each of these
-        ranks stands for 0.3 to 1.5 s, one after the other.
-
-        Example: `{rank: frames[0].function for rank, frames in job.native_stacks().items()}`
-        """
-        self._begin("native stacks", control=True)
-        from .diagnose.looks import gather
-        from .diagnose.native import natives_of, require_pystack, why_not
-
-        require_pystack()
-        evidence = gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s)
-        found = natives_of(evidence.ranks)
-        self.notes = [why_not(each) for each in evidence.ranks if each.rank not in found]
-        return found
-
-    def stragglers(self, steps: int = 100) -> Stragglers:
-        """Which ranks the others wait for, over the last steps, and what these spend the time on.
-
-        Raises UsageError if there is only one rank, SilentError if too few steps are known.  Cost: some queries.
-
-        Example: `[each.late.rank for each in job.stragglers(30).late]`
-        """
-        self._begin()
-        from .diagnose.stragglers import stragglers
-
-        return stragglers(self, steps)
 
     def cancel(self) -> None:
         """End the running call with Interrupted.  From a signal handler or any thread.  Raises nothing.  Cost: none.

@@ -251,6 +251,13 @@ class HungError(ProbeError):
     codes: ClassVar = {"hung": "hang --watch: nothing has moved for the given time."}
 
 
+class FoundError(ProbeError):
+    """why --fail-on found something as severe as that."""
+
+    exit_status = 11
+    codes: ClassVar = {"found": "why --fail-on: a finding is as severe as that, or more."}
+
+
 class Interrupted(ProbeError):
     """The user pressed Ctrl-C."""
 

@@ -23,11 +23,13 @@ VALID = {
     "taken as the next one",
     "budget_pct": "a number above 0 and at most 100: the overhead that sample=auto may cause, in percent of a step",
     "backward": "on or off",
+    "for_steps": "how many steps sample=N holds for, after which it is as before",
     "step": "the name of a variable of the job that counts its steps, such as i or trainer.global_step; "
     "nothing: look for one",
 }
 _VARIABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-WRITTEN = {"sample": "sample", "budget": "budget_pct", "backward": "backward", "step": "step"}  # as users write them
+# As users write them.
+WRITTEN = {"sample": "sample", "budget": "budget_pct", "backward": "backward", "for": "for_steps", "step": "step"}
 
 
 def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,6 +40,8 @@ def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         if not _is_valid(name, value):
             raise _invalid(name, name, value)
     sample = settings.get("sample")
+    if "for_steps" in settings and type(sample) is not int:
+        raise UsageError("for needs sample=N.", "For example: sample=1 for=200")
     return {**settings, "sample": 1 << (sample - 1).bit_length()} if type(sample) is int else dict(settings)
 
 
@@ -61,7 +65,7 @@ def from_words(words: Sequence[str]) -> dict[str, Any]:
 def _value(name: str, text: str) -> Any:
     if name == "backward" and text in ("on", "off"):
         return text == "on"
-    if name == "sample" and text.isascii() and text.isdigit():
+    if name in ("sample", "for_steps") and text.isascii() and text.isdigit():
         return int(text)
     if name == "budget_pct":
         try:
@@ -76,6 +80,8 @@ def _is_valid(name: str, value: Any) -> bool:
         return value == "auto" or (type(value) is int and 1 <= value <= EVERY[-1])
     if name == "budget_pct":
         return type(value) in (int, float) and math.isfinite(value) and 0 < value <= 100
+    if name == "for_steps":
+        return type(value) is int and value > 0
     if name == "step":
         return type(value) is str and (not value or is_variable(value))
     return type(value) is bool

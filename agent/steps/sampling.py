@@ -65,6 +65,8 @@ class Sampling:
         self.switch_taps: Callable[[int, bool], None] = noop
         self._measuring = False
         self.forced = range(0)  # steps since the attach that are sampled whatever else decides: those of a capture
+        self._lending: tuple[int, int] | None = None  # asked for: this N, for so many steps
+        self._lent, self._lent_until = EVERY[-1], 0  # until this step since the attach no larger N than this
 
     def begin_step(self, step: int, since_attach: int, step_ns: Callable[[], int | None]) -> tuple[int, int]:
         """Open or close the taps for this step; returns (its flags, steps until the next call)."""
@@ -72,6 +74,9 @@ class Sampling:
             self._costs.append(_UNSEEN_FACTOR * self.spent_ns)
             self.cost_ns = min(self._costs)  # a lost core only adds to the time
             self._choose(step_ns())
+        if self._lending is not None:
+            (self._lent, steps), self._lending = self._lending, None
+            self._lent_until = since_attach + steps
         is_forced, index = since_attach in self.forced, step % BLOCK
         flags = SAMPLED | EXTRA if is_forced else self._flags(step // BLOCK, since_attach)
         self._measuring = bool(flags & SAMPLED) and self.sample is None and index == _MEASURED_STEP and not is_forced
@@ -81,7 +86,8 @@ class Sampling:
         return flags, following - index
 
     def _flags(self, block: int, since_attach: int) -> int:
-        if is_chosen(block, self.every):
+        every = min(self.every, self._lent) if since_attach < self._lent_until else self.every
+        if is_chosen(block, every):
             return SAMPLED
         if block == _ALWAYS_SAMPLED_BLOCK or (self.sample is None and since_attach < FIRST):
             return SAMPLED | EXTRA
@@ -105,8 +111,13 @@ class Sampling:
         self.spent_ns += ns
 
     def set(self, requested: Mapping[str, Any], step_ns: int | None) -> None:
-        """Apply settings.  Raises ValueError, which names the rejected one, before anything is changed."""
+        """Apply settings; with for_steps, `sample` holds for so many steps only.
+
+        Raises ValueError, which names the rejected one, before anything is changed.
+        """
         checked = {name: _check(name, value) for name, value in requested.items()}
+        if (steps := checked.pop("for_steps", None)) is not None:
+            self._lending = checked.pop("sample", None) or 1, steps
         self.sample = checked.get("sample", self.sample)
         self.budget_pct = checked.get("budget_pct", self.budget_pct)
         self.backward = checked.get("backward", self.backward)
@@ -132,5 +143,7 @@ def _check(name: str, value: Any) -> Any:
     if name == "budget_pct" and type(value) in (int, float) and 0 < value <= 100:
         return float(value)
     if name == "backward" and type(value) is bool:
+        return value
+    if name == "for_steps" and type(value) is int and value > 0:
         return value
     raise ValueError(f"{name}={value!r}")

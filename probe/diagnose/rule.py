@@ -1,20 +1,22 @@
 """The seam of all diagnoses: a rule has a code, says what it needs and finds, and gives findings with a remedy.
 
-Every file of probe.diagnose.rules declares rules; probe.diagnose.hang applies those on evidence.  Invariant: a rule
-changes nothing in the job, and finds nothing where it lacks data.
+Every file of probe.diagnose.rules declares rules; hang.py applies those on evidence, why.py those on tables.
+Invariant: a rule changes nothing in the job, and finds nothing where it lacks data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from ..host.facts import Facts
 from ..query.result import Result
 
 Severity = Literal["none", "hint", "warning", "critical"]
 Subject = TypeVar("Subject", contravariant=True)
+_TEXTS = ("remedy", "where", "now", "effect", "assumes")
+_FIGURES = ("seconds", "share", "confidence", "saves")
 
 
 class Tables(Protocol):
@@ -32,7 +34,13 @@ class Tables(Protocol):
 @dataclass(frozen=True)
 class Finding:
     """sentence: what is wrong, with its figures; ranks: those it names; why: lines that prove it; remedy: the next
-    command; seconds: what it costs in each step; share: of the step, 0 to 1; confidence: 0 to 1."""
+    command, or what to change in the code; seconds: what it costs in each step, averaged over steps and ranks; share:
+    of the step, 0 to 1; confidence: 0 to 1.
+
+    severity: if neither its share nor its rule says it; where: the function, module or loader; now: the settings that
+    it is about; effect: when the remedy takes effect; saves: seconds of each step that it should save, under the
+    assumption `assumes`.
+    """
 
     sentence: str
     ranks: tuple[int, ...] = ()
@@ -41,12 +49,20 @@ class Finding:
     seconds: float | None = None
     share: float | None = None
     confidence: float | None = None
+    severity: Severity | None = None
+    where: str = ""
+    now: str = ""
+    effect: str = ""
+    saves: float | None = None
+    assumes: str = ""
 
 
 @dataclass(frozen=True)
 class Rule(Generic[Subject]):
     """code: stable, for scripts; doc: what it finds, in one sentence; needs: the tables it reads, () if it judges the
-    evidence; severity: critical if the job is stuck, none if all is well or unknown.
+    evidence; severity: critical if the job is stuck, none if all is well or unknown, warning if the share decides;
+    of: the codes of findings that it may be the cause of; sql: the query that shows it, which users can run, where
+    {window} stands for the steps watched.
 
     find: pure but for its queries; raises ProbeError where the rule cannot look (one rank only, too few steps).
     """
@@ -56,25 +72,35 @@ class Rule(Generic[Subject]):
     find: Callable[[Subject], Iterable[Finding]]
     severity: Severity = "warning"
     needs: tuple[str, ...] = ()
+    of: tuple[str, ...] = ()
+    sql: str = ""
+
+    def query(self, window: str) -> str:
+        """Its SQL for these steps; '' if it has none."""
+        return (self.find.sql if isinstance(self.find, Sql) else self.sql).replace("{window}", window)
 
 
 @dataclass(frozen=True)
 class Sql:
-    """`find` of a rule that is one query: each row is a finding.  sentence and remedy are templates, filled from the
-    row's columns and {endpoint}; the columns rank, seconds, share and confidence become those of the finding."""
+    """`find` of a rule that is one query: each row is a finding.  {window} in the SQL becomes the steps watched.
+
+    The texts are templates, filled from the row's columns and {endpoint}; the columns rank, seconds, share, confidence
+    and saves become those of the finding.
+    """
 
     sql: str
     sentence: str
     remedy: str = ""
+    where: str = ""
+    now: str = ""
+    effect: str = ""
+    assumes: str = ""
 
     def __call__(self, tables: Tables) -> Iterator[Finding]:
-        for row in tables.query(self.sql):
+        sql = self.sql.replace("{window}", getattr(tables, "window", "true"))
+        for row in tables.query(sql):
             values = {"endpoint": tables.endpoint, **row}
-            yield Finding(
-                self.sentence.format(**values),
-                () if row.get("rank") is None else (row["rank"],),
-                remedy=self.remedy.format(**values),
-                seconds=row.get("seconds"),
-                share=row.get("share"),
-                confidence=row.get("confidence"),
-            )
+            texts: dict[str, Any] = {name: getattr(self, name).format(**values) for name in _TEXTS}
+            figures: dict[str, Any] = {name: row.get(name) for name in _FIGURES}
+            ranks = () if row.get("rank") is None else (row["rank"],)
+            yield Finding(self.sentence.format(**values), ranks, **figures, **texts)

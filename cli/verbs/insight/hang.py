@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-import textwrap
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from probe.errors import HungError, SilentError
 
 from ...options import SECONDS, Verb, endpoint_argument
+from ...output.parts import show_parts
 from ...session import connected, pause
-
-if TYPE_CHECKING:
-    from probe.diagnose.report import Report
 
 _MOST_PAUSE_S = 5.0  # looking at a stuck job costs each rank some 40 ms
 
@@ -56,20 +50,8 @@ def command(endpoint: str | None, watch: float | None, native: bool, as_json: bo
     if as_json:
         click.echo(json.dumps(asdict(report)))
     else:
-        show(report)
+        show_parts({"Verdict": [report.verdict], "Why": report.why, "Stacks": report.stacks, "Next": report.next})
     if watch is not None and report.code == "ended":
         raise SilentError("No rank is left to watch.", "Run: probe list", "gone")
     if watch is not None:
         raise HungError(f"Nothing has moved for {watch:g} s.")
-
-
-def show(report: Report) -> None:
-    """Print the report: prose as wide as a terminal is, but whole lines, which can be searched, elsewhere."""
-    width = max(40, shutil.get_terminal_size().columns) - 11
-    parts = {"Verdict": [report.verdict], "Why": report.why, "Stacks": report.stacks, "Next": report.next}
-    for name, lines in parts.items():
-        wraps = name in ("Verdict", "Why") and sys.stdout.isatty()
-        for place, line in enumerate(lines):
-            pieces = textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) if wraps else [line]
-            for number, piece in enumerate(pieces):
-                click.echo(f"{'' if place or number else name:<9}{'  ' if number else ''}{piece}")

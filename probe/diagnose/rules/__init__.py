@@ -1,5 +1,4 @@
-"""Every rule there is, in the order of these imports.  A new rule is one file here and one import; probe.diagnose says
-how.
+"""Every rule there is: a room for each kind, in the order of these imports.  probe.diagnose says how to add one.
 
 Invariant: rules on evidence stand in the order of their certainty, because `hang` reports the first that finds
 something.
@@ -13,18 +12,21 @@ from typing import Any
 
 from ..evidence import Evidence
 from ..rule import Rule
-from .lost_ranks import ENDED, GONE
-from .activity import NOT_HUNG
-from .snippet import SNIPPET
-from .lost_ranks import STOPPED
-from .disagreement import MISMATCH, DEADLOCK
-from .device import DEVICE
-from .activity import COMPILING, SLOW, UNCLEAR
-from .waiting import LOADER, WAITING
-from .standstill import COLLECTIVE, UNKNOWN
-from .activity import IDLE
-from .standstill import STANDS
-from .straggler import STRAGGLER
+from ..watched import Watched
+from .stuck.lost_ranks import ENDED, GONE
+from .stuck.activity import NOT_HUNG
+from .stuck.snippet import SNIPPET
+from .stuck.lost_ranks import STOPPED
+from .stuck.disagreement import MISMATCH, DEADLOCK
+from .stuck.device import DEVICE
+from .stuck.activity import COMPILING, SLOW, UNCLEAR
+from .stuck.waiting import LOADER, WAITING
+from .stuck.standstill import COLLECTIVE, UNKNOWN
+from .stuck.activity import IDLE
+from .stuck.standstill import STANDS
+from .data.input_bound import INPUT_BOUND
+from .ranks.straggler import STRAGGLER
 
 RULES: tuple[Rule[Any], ...] = tuple(each for each in list(globals().values()) if isinstance(each, Rule))
 ON_EVIDENCE: tuple[Rule[Evidence], ...] = tuple(rule for rule in RULES if not rule.needs)
+ON_TABLES: tuple[Rule[Watched], ...] = tuple(rule for rule in RULES if rule.needs)

@@ -21,9 +21,8 @@ HOW_TO = Path(__file__).parents[3] / "docs/how-to/hang.md"
 
 
 def test_every_rule_in_the_folder_is_registered_once() -> None:
-    modules = [
-        importlib.import_module(f"{rules.__name__}.{each.name}") for each in pkgutil.iter_modules(rules.__path__)
-    ]
+    rooms = pkgutil.walk_packages(rules.__path__, f"{rules.__name__}.")
+    modules = [importlib.import_module(each.name) for each in rooms]
     declared = [rule for module in modules for rule in vars(module).values() if isinstance(rule, Rule)]
     assert sorted(rule.code for rule in declared) == sorted(rule.code for rule in RULES)
     assert len({rule.code for rule in RULES}) == len(RULES)

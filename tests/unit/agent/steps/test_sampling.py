@@ -79,6 +79,18 @@ def test_a_smaller_budget_samples_less() -> None:
     assert sampling.every == 16
 
 
+def test_a_smaller_n_for_some_steps_ends_by_itself() -> None:
+    sampling = Sampling()
+    sampling.set({"sample": 128}, None)
+    usual = flags_of(sampling, range(4000))
+    sampling = Sampling()
+    sampling.set({"sample": 128}, None)
+    sampling.set({"sample": 1, "for_steps": 300}, None)
+    flags = flags_of(sampling, range(4000))
+    assert sampled(flags)[:300] == list(range(300)) and sampling.settings()["sample"] == 128
+    assert [step for step in sampled(flags) if step >= 300] == [step for step in sampled(usual) if step >= 300]
+
+
 @pytest.mark.parametrize("every", EVERY)
 def test_of_every_window_of_n_blocks_one_is_sampled_whole(every: int) -> None:
     sampling = Sampling()
@@ -204,7 +216,10 @@ def test_settings_are_read_as_users_write_them(words: list[str], expected: dict[
         (["budget=nan%"], "a number above 0"),
         (["budget=abc"], "a number above 0"),
         (["backward=maybe"], "on or off"),
-        (["sampel=1"], "No setting named 'sampel'. Did you mean sample? Settings: backward, budget, sample, step."),
+        (
+            ["sampel=1"],
+            "No setting named 'sampel'. Did you mean sample? Settings: backward, budget, for, sample, step.",
+        ),
         (["sample=1", "sample=2"], "sample is given twice"),
     ],
 )

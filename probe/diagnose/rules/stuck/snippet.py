@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...text import grouped, title
-from ..evidence import Evidence
-from ..report import seconds, together
-from ..rule import Finding, Rule
+from ....text import grouped, title
+from ...evidence import Evidence
+from ...report import seconds, together
+from ...rule import Finding, Rule
 
 
 def _snippet(evidence: Evidence) -> Iterator[Finding]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..rule import Rule, Tables
-from ..stragglers import STEPS, stragglers
+from ...rule import Rule, Tables
+from ...stragglers import STEPS, stragglers
 
 STRAGGLER: Rule[Tables] = Rule(
     "straggler",

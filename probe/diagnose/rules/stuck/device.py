@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...text import title
-from ..evidence import Evidence
-from ..report import called
-from ..rule import Finding, Rule
+from ....text import title
+from ...evidence import Evidence
+from ...report import called
+from ...rule import Finding, Rule
 
 
 def _device(evidence: Evidence) -> Iterator[Finding]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...snapshot.flight_recorder import Pending
-from ...text import title
-from ..evidence import Evidence
-from ..report import called
-from ..rule import Finding, Rule
+from ....snapshot.flight_recorder import Pending
+from ....text import title
+from ...evidence import Evidence
+from ...report import called
+from ...rule import Finding, Rule
 
 
 def _mismatched(evidence: Evidence) -> Iterator[Finding]:

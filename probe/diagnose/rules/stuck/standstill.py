@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..evidence import Evidence, RankEvidence
-from ..report import called, together
-from ..rule import Finding, Rule
+from ...evidence import Evidence, RankEvidence
+from ...report import called, together
+from ...rule import Finding, Rule
 from .activity import UNKNOWN_QUIET_S
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...text import title
-from ..evidence import Evidence
-from ..report import does, said, together
-from ..rule import Finding, Rule
+from ....text import title
+from ...evidence import Evidence
+from ...report import does, said, together
+from ...rule import Finding, Rule
 
 
 def _loader(evidence: Evidence) -> Iterator[Finding]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...text import title
-from ..evidence import Evidence
-from ..report import said
-from ..rule import Finding, Rule
+from ....text import title
+from ...evidence import Evidence
+from ...report import said
+from ...rule import Finding, Rule
 
 
 def _all_ended(evidence: Evidence) -> Iterator[Finding]:

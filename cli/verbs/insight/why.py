@@ -1,0 +1,140 @@
+"""`probe ENDPOINT why`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from probe.errors import EndpointError, FoundError, UsageError
+
+from ...attaching import Wanted, attach_each, detach_all
+from ...choosing import ranks_of
+from ...options import SECONDS, Verb, endpoint_argument
+from ...output.parts import show_parts
+from ...session import connected, say
+
+if TYPE_CHECKING:
+    from probe.connection import Connection
+    from probe.diagnose.diagnosis import Diagnosis
+
+SEVERITIES = ("hint", "warning", "critical")
+_BAR = 30  # characters
+_LATEST = "step > (SELECT MAX(step) FROM python.step_trace) - 300"
+
+
+@click.command("why", cls=Verb)
+@endpoint_argument
+@click.option("--seconds", type=SECONDS, metavar="SECONDS",
+              help="How long to watch.  [default: 25, or 40 steps]")  # fmt: skip
+@click.option("--leave", is_flag=True, help="Detach afterwards.")
+@click.option("--since-change", is_flag=True, help="What the last eval that changed something has brought.")
+@click.option("--at", "at_step", type=click.IntRange(min=1), metavar="STEP",
+              help="With --since-change: what came with this step.")  # fmt: skip
+@click.option("--sql", "code", metavar="CODE", help="Print the SQL that shows such a finding.")
+@click.option("--fail-on", type=click.Choice(SEVERITIES), help="Exit with status 11 if a finding is so severe.")
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as one JSON object.")
+def command(
+    endpoint: str | None, seconds: float | None, leave: bool, since_change: bool, at_step: int | None,
+    code: str | None, fail_on: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Say why a job is slow, and what to do about it.
+
+    It attaches if need be, watches the job, and tells what costs most: the evidence, where in the code, the setting,
+    the command that changes it, and what that should bring. A job that is stuck, compiles, idles or is well gets that
+    verdict. --since-change compares the steps before and after the last change.
+
+    \b
+    Example:
+      probe 4242 why
+      probe 4242 why --sql input-bound
+      probe 4242 why --since-change
+      probe 4242 why --json --fail-on warning
+    """
+    if at_step is not None and not since_change:
+        raise UsageError("--at needs --since-change.", "Run: probe why --help")
+    if code is not None:
+        click.echo(_sql(code))
+        return
+    attached = _attach(endpoint)
+    with connected(endpoint) as connection:
+        try:
+            if since_change:
+                _show_change(connection, at_step, as_json)
+                return
+            diagnosis = connection.why(seconds, progress=_progress)
+        finally:
+            if leave and attached:
+                detach_all(connection)
+    if as_json:
+        click.echo(json.dumps(diagnosis.as_json()))
+    else:
+        show_parts(diagnosis.parts())
+    _fail(diagnosis, fail_on)
+
+
+def _attach(endpoint: str | None) -> bool:
+    """Attach to the ranks of a pid that has no agent; whether it was so."""
+    if endpoint is None or not endpoint.isdecimal():
+        return False
+    try:
+        with connected(endpoint):
+            return False
+    except EndpointError as error:
+        if error.code != "not-attached":
+            raise
+    attach_each(ranks_of([int(endpoint)]), Wanted(tell=say))
+    return True
+
+
+def _sql(code: str) -> str:
+    from probe.diagnose.rules import ON_TABLES
+
+    known = {rule.code: rule.query(_LATEST) for rule in ON_TABLES if rule.query("")}
+    if code not in known:
+        raise UsageError(f"No finding with SQL is called {code!r}.", f"There are: {', '.join(sorted(known))}.")
+    return known[code]
+
+
+def _show_change(connection: Connection, at_step: int | None, as_json: bool) -> None:
+    change = connection.since_change(at_step)
+    click.echo(json.dumps(change.as_json()) if as_json else "\n".join(change.lines()))
+
+
+def _fail(diagnosis: Diagnosis, fail_on: str | None) -> None:
+    if fail_on is not None:
+        bad = [each for each in diagnosis.findings if each.severity in SEVERITIES[SEVERITIES.index(fail_on) :]]
+        if bad:
+            raise FoundError(f"{len(bad)} finding{'s' * (len(bad) > 1)}: {', '.join(each.code for each in bad)}.")
+
+
+@contextmanager
+def _progress(seconds: float) -> Iterator[None]:
+    """A bar on stderr while the job is watched; a line where that is no terminal."""
+    if not sys.stderr.isatty():
+        say(f"Watching for {seconds:.0f} s.")
+        yield
+        return
+    over = threading.Event()
+    drawing = threading.Thread(target=_draw, args=(seconds, over), daemon=True)
+    drawing.start()
+    try:
+        yield
+    finally:
+        over.set()
+        drawing.join()
+        sys.stderr.write("\r\033[K")
+
+
+def _draw(seconds: float, over: threading.Event) -> None:
+    for tenth in range(int(seconds * 10) + 1):
+        done = min(_BAR, int(_BAR * tenth / (10 * seconds)))
+        sys.stderr.write(f"\rWatching {'━' * done}{'─' * (_BAR - done)} {tenth / 10:.0f} of {seconds:.0f} s ")
+        sys.stderr.flush()
+        if over.wait(0.1):
+            return

@@ -1,0 +1,22 @@
+"""Figures as people read them: `61 ms`, `76 %`, `1,240`.
+
+Used by rules and reports.  Invariant: pure; a unit stands beside every figure that has one.
+"""
+
+from __future__ import annotations
+
+
+def ms(seconds: float) -> str:
+    """`0.42 ms`, `61 ms`, `1.9 s`."""
+    return f"{figure(seconds * 1e3)} ms" if seconds < 1 else f"{figure(seconds)} s"
+
+
+def pct(share: float) -> str:
+    """`76 %` of 0.76; below 10 % with a digit more."""
+    return f"{100 * share:.{0 if share >= 0.0995 else 1}f} %"
+
+
+def figure(value: float) -> str:
+    """Some three significant digits, without an exponent."""
+    digits = 2 if abs(value) < 1 else 1 if abs(value) < 10 else 0
+    return f"{value:,.{digits}f}"

@@ -1,0 +1,103 @@
+"""Watching a job for the rules on tables: its steps sampled more often for a while, its stacks sampled from outside.
+
+Called by probe.diagnose.why.  Invariant: what it switches on ends by itself, also if the command is killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from ..errors import Interrupted, ProbeError
+from ..streams import EVERY
+from .report import Report
+from .rule import Tables
+from .watched import BLOCK, Watched
+
+SECONDS = 25.0
+MOST_S = 300.0  # that a watch takes by itself, where steps are long
+_STEPS = 40  # at least, and as many sampled ones
+_WANTED = 120  # sampled steps
+_FIRST = 3  # steps after the attach, in which torch's caches and ours fill
+_READ_S = 10.0  # to wait for a value of the job
+_SEEN = "SELECT COALESCE(MAX(step), 0) AS last, MEDIAN(duration) AS step_s, COUNT(*) AS steps FROM python.step_trace"
+
+
+class Job(Tables, Protocol):
+    """What `why` asks of a Connection."""
+
+    unreached: list[Any]
+
+    def hang(self, look_s: float = 1.0) -> Report: ...
+
+    def profile(self, seconds: float) -> object: ...
+
+    def set(self, **settings: Any) -> object: ...
+
+    def eval(self, code: str, *, ranks: Sequence[int], timeout: float, write: bool) -> Any: ...
+
+
+Progress = Callable[[float], AbstractContextManager[object]]
+
+
+def watch(job: Job, seconds: float | None, progress: Progress) -> Watched:
+    """Watch the job for so long, by default for 25 s, or longer where its steps are; what to judge.
+
+    progress: entered for the time of the watch, with its seconds.  Raises SilentError, Interrupted.
+    """
+    before, step_s = _seen(job)
+    seconds = min(MOST_S, max(SECONDS, _STEPS * (step_s or 0.0))) if seconds is None else seconds
+    why_not = _sample(job, seconds / step_s) if step_s else ""
+    with progress(seconds):
+        why_not = _profile(job, seconds)
+    after, _ = _seen(job)
+    return Watched(
+        job, before, after, seconds, why_not_profiled=why_not, read=lambda expression: _read(job, expression)
+    )
+
+
+def _seen(job: Job) -> tuple[int, float | None]:
+    """The first step that says something from now on, and the usual duration of a step, if any has ended."""
+    (row,) = job.query(_SEEN)
+    (recent,) = job.query(f"{_SEEN} WHERE step > {row['last'] - 50}")
+    return max(row["last"] + 1, _FIRST if row["steps"] < _FIRST else 0), recent["step_s"]
+
+
+def _sample(job: Job, steps: float) -> str:
+    """Have enough of so many steps sampled; why that could not be, or ''."""
+    every = next(n for n in reversed(EVERY) if n == 1 or n * max(_WANTED, _STEPS) <= steps)
+    try:
+        job.set(sample=every, for_steps=int(steps) + 2 * BLOCK)
+    except Interrupted:
+        raise
+    except ProbeError as error:
+        return str(error)
+    return ""
+
+
+def _profile(job: Job, seconds: float) -> str:
+    """Take a profile for so long, or only wait where it cannot be taken; why not, or ''."""
+    end, why_not = time.monotonic() + seconds, ""
+    try:
+        job.profile(seconds)
+    except Interrupted:
+        raise
+    except ProbeError as error:
+        why_not = str(error).rstrip(".")
+    while (left := end - time.monotonic()) > 0:
+        job.query("SELECT 1")  # ends with Interrupted when it is cancelled
+        time.sleep(min(left, 0.5))
+    return why_not
+
+
+def _read(job: Job, expression: str) -> str | None:
+    """What an expression is in the job on its first rank, as Python shows it; None if it cannot be told."""
+    try:
+        (result,) = job.eval(expression, ranks=[job.agents[0].rank or 0], timeout=_READ_S, write=False)
+    except Interrupted:
+        raise
+    except (ProbeError, IndexError):
+        return None
+    return result.echo if result.ok else None

@@ -1,0 +1,151 @@
+"""What the rules of `probe why` judge: the tables of a job, and the steps for which it was watched.
+
+Made by probe.diagnose.watch.  Invariant: figures are of whole steps without evals, and what is unknown is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import SilentError
+from ..host.facts import Facts
+from ..query.result import Result
+from .rule import Tables
+
+PHASES = ("data", "forward", "backward", "validation", "optimizer", "comm", "other")
+BLOCK = 10  # steps that are sampled together, and whose mean counts as one value
+LEAST_BLOCKS = 4
+_SAMPLED = ("forward", "validation", "other")  # phases that are known of sampled steps only
+_STEPS = (
+    "SELECT rank, step, duration, sampled, samples, {columns} FROM python.step_trace "
+    "WHERE {window} AND duration IS NOT NULL AND other_duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0"
+)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of the step.  seconds: mean over steps and ranks; low, high: its 95 % interval; share: of the step, 0 to
+    1; share_low: the least that the share may well be."""
+
+    seconds: float
+    low: float
+    high: float
+    share: float
+    share_low: float
+
+    def sure(self, threshold: float) -> float:
+        """How sure it is that the share exceeds this, 0 to 1."""
+        error = (self.share - self.share_low) / 1.96
+        return _normal((self.share - threshold) / error) if error > 0 else float(self.share > threshold)
+
+
+class Watched:
+    """The tables of a job, and the steps watched.
+
+    window: those steps, as a condition for SQL; why_not_profiled: why python.profile has no rows of them, or '';
+    read(expression): what an expression is in the job, as Python shows it, None if it cannot be told; it holds the
+    training up for a moment.
+    """
+
+    def __init__(
+        self, tables: Tables, first: int, last: int, seconds: float = 0.0, *, why_not_profiled: str = "",
+        read: Callable[[str], str | None] = lambda expression: None,
+    ) -> None:  # fmt: skip
+        self._tables, self.endpoint, self.first, self.last, self.seconds = tables, tables.endpoint, first, last, seconds
+        self.notes: list[str] = []
+        self.why_not_profiled, self.read = why_not_profiled, read
+        self._results: dict[str, Result] = {}
+
+    @property
+    def window(self) -> str:
+        return f"step BETWEEN {self.first} AND {self.last}"
+
+    @property
+    def agents(self) -> list[Facts]:
+        return self._tables.agents
+
+    def query(self, sql: str) -> Result:
+        """As Connection.query; the same question is asked once."""
+        sql = sql.replace("{window}", self.window)
+        if sql not in self._results:
+            self._results[sql] = self._tables.query(sql)
+        return self._results[sql]
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        return self.query(sql).to_pylist()
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those with steps."""
+        return sorted({row["rank"] for row in self._steps})
+
+    @property
+    def steps(self) -> int:
+        """How many whole steps were seen."""
+        return len({row["step"] for row in self._steps})
+
+    @cached_property
+    def step_s(self) -> float:
+        """The mean step, over all steps and ranks.  Raises SilentError without steps."""
+        if not self._steps:
+            raise SilentError("No whole step has been seen.", f"Run: probe {self.endpoint} hang", "few-steps")
+        return float(np.mean([row["duration"] for row in self._steps]))
+
+    @cached_property
+    def samples_a_second(self) -> float | None:
+        """Of all ranks together; None where no tensor was seen."""
+        known = [row for row in self._steps if row["samples"] is not None]
+        seconds = sum(row["duration"] for row in known)
+        return len(self.ranks) * sum(row["samples"] for row in known) / seconds if seconds else None
+
+    @cached_property
+    def phases(self) -> Mapping[str, Phase]:
+        """The phases of the mean step by name, see PHASES; one with too few steps that tell it is absent."""
+        made = {name: self._phase(name) for name in PHASES}
+        return {name: phase for name, phase in made.items() if phase is not None}
+
+    def phase(self, name: str) -> Phase:
+        """Raises SilentError if it is not known of enough steps."""
+        if name not in self.phases:
+            message = f"Fewer than {LEAST_BLOCKS * BLOCK} steps tell how long {name} takes."
+            raise SilentError(message, f"Watch for longer: probe {self.endpoint} why --seconds 120", "few-steps")
+        return self.phases[name]
+
+    @cached_property
+    def _steps(self) -> list[dict[str, Any]]:
+        return self.rows(_STEPS.replace("{columns}", ", ".join(f"{name}_duration AS {name}" for name in PHASES)))
+
+    def _phase(self, name: str) -> Phase | None:
+        known = [row for row in self._steps if row[name] is not None and (row["sampled"] or name not in _SAMPLED)]
+        blocks: dict[int, list[tuple[float, float]]] = {}
+        for row in known:
+            blocks.setdefault(row["step"] // BLOCK, []).append((row[name], row["duration"]))
+        if len(blocks) < LEAST_BLOCKS:
+            return None
+        sums = np.array([np.sum(block, axis=0) for block in blocks.values()])
+        counts = np.array([len(block) for block in blocks.values()])
+        mean, whole = sums.sum(axis=0) / counts.sum()
+        # Of a ratio, by its linearization: how far each block is from what its steps should have taken.
+        error = _error(sums[:, 0] - mean * counts, counts)
+        share = mean / whole
+        share_error = _error(sums[:, 0] - share * sums[:, 1], counts) / whole
+        low, high = (float(mean + sign * 1.96 * error) for sign in (-1, 1))
+        return Phase(float(mean), low, high, float(share), float(share - 1.96 * share_error))
+
+
+def _error(residuals: Any, counts: Any) -> Any:
+    """The standard error of a mean over blocks; with few blocks somewhat more, as Student's t has it."""
+    blocks = len(residuals)
+    small = 1 + 1.5 / (blocks - 1)
+    return small * np.sqrt(np.sum(residuals**2) * blocks / (blocks - 1)) / counts.sum()
+
+
+def _normal(z: float) -> float:
+    from math import erf, sqrt
+
+    return 0.5 * (1 + erf(z / sqrt(2)))

@@ -1,0 +1,75 @@
+"""The verdict: findings ordered by cost, consequences under their cause, and what could not be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from planted import Planted
+
+from probe.diagnose.rule import Finding, Rule
+from probe.diagnose.watched import Watched
+from probe.diagnose.why import judge
+from probe.errors import UsageError
+
+
+def rule(code: str, *findings: Finding, of: tuple[str, ...] = (), severity: Any = "warning") -> Rule[Watched]:
+    return Rule(code, "Finds.", lambda watched: findings, severity, ("python.step_trace",), of, "SELECT {window}")
+
+
+def costs(ms: float, **more: Any) -> Finding:
+    return Finding(f"It costs {ms} ms.", seconds=ms / 1e3, share=ms / 100, **more)
+
+
+@pytest.fixture(scope="module")
+def watched() -> Watched:
+    return Planted().steps(60, noise=0.0, forward=60, backward=40).watched()
+
+
+def test_what_costs_most_is_the_verdict(watched: Watched) -> None:
+    told = judge(watched, [rule("small", costs(12)), rule("large", costs(40)), rule("tiny", costs(3))])
+    assert (told.code, told.severity) == ("large", "critical")
+    assert [each.severity for each in told.findings] == ["critical", "warning", "hint"]
+
+
+def test_a_job_in_which_nothing_dear_is_found_is_healthy(watched: Watched) -> None:
+    told = judge(watched, [rule("tiny", costs(3)), rule("unsure", costs(40, confidence=0.5))])
+    assert told.code == "healthy" and {each.severity for each in told.findings} == {"hint"}
+    assert told.sentence.startswith("Healthy: in 60 steps of 100 ms, 2 rules found nothing")
+
+
+def test_a_cause_that_explains_a_finding_takes_its_place(watched: Watched) -> None:
+    told = judge(watched, [rule("general", costs(40)), rule("cause", costs(36), of=("general",))])
+    assert [each.code for each in told.findings] == ["cause"]
+    assert [each.code for each in told.findings[0].consequences] == ["general"]
+    assert "so also: It costs 40 ms." in told.parts()["Evidence"]
+
+
+def test_a_cause_that_explains_too_little_does_not(watched: Watched) -> None:
+    told = judge(watched, [rule("general", costs(40)), rule("cause", costs(20), of=("general",))])
+    assert [each.code for each in told.findings] == ["general", "cause"]
+
+
+def test_a_rule_that_cannot_look_is_named_with_its_reason(watched: Watched) -> None:
+    def cannot(watched: Watched) -> Iterator[Finding]:
+        raise UsageError("Only one rank.", code="one-rank")
+
+    told = judge(watched, [Rule("ranks", "Finds.", cannot, needs=("python.step_trace",)), rule("quiet")])
+    assert told.skipped == {"ranks": "Only one rank"} and told.checked == ("quiet",)
+    assert told.parts()["Looked"][0].endswith("1 could not: Only one rank.")
+
+
+def test_the_gain_is_told_in_samples_a_second_and_its_sql_can_be_run(watched: Watched) -> None:
+    finding = costs(60, saves=0.05, assumes="with 4 workers", remedy='probe 4242 eval "x = 4"')
+    told = judge(watched, [rule("slow", finding)])
+    assert told.parts()["Cost"] == ["60 ms of 100 ms a step; 320 samples/s now, about 640 with 4 workers."]
+    assert told.parts()["Then"] == ["probe 4242 why --since-change"]
+    (found,) = told.as_json()["findings"]
+    assert found["sql"] == f"SELECT {watched.window}" and found["estimate"]["step_s"] == pytest.approx(0.05, rel=0.02)
+
+
+def test_shares_have_an_interval_that_holds_the_truth() -> None:
+    planted, windows = Planted().steps(4800, noise=0.3, data=30, forward=70), range(1, 4800, 120)
+    phases = [planted.watched(first, first + 119).phase("data") for first in windows]
+    assert sum(phase.low <= 0.03 <= phase.high for phase in phases) >= 0.87 * len(windows)
