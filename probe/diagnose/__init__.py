@@ -1,11 +1,11 @@
 """Why a job is stuck or slow: the evidence, the tables, the rules on them, and the reports.
 
-It may import all rooms but `connection`, `insight`, `serve` and `cli`.  Invariant: a rule is a pure function of what it is given,
-and what is unknown is reported as unknown.
+It may import all rooms but `connection`, `insight`, `serve` and `cli`.  Invariant: a rule is a pure function of what it
+is given, and what is unknown is reported as unknown.
 
 Add a diagnosis rule
-    1. Write `rules/<room>/<name>.py` with a `Rule` (rule.py): a code, what it finds in one sentence, how it finds it, how
-       severe that is, and the tables that it needs.  Where one query finds it, `find` is a `Sql`; each row that the
+    1. Write `rules/<room>/<name>.py` with a `Rule` (rule.py): a code, what it finds in one sentence, how it finds it,
+       how severe that is, and the tables that it needs.  Where one query finds it, `find` is a `Sql`; each row that the
        query returns is a finding, so put the threshold into HAVING, with a comment that gives its reason:
 
            STARVED = Rule(
