@@ -13,7 +13,7 @@ COMPARED := $(VENV)/bench/.installed
 # Without bytecode files, each of the many processes would compile torch's sources and ours again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check fast test test-cuda beside frameworks gpu lint demo docs bench bench-query soak install clean
+.PHONY: check fast test test-long test-cuda beside frameworks gpu lint demo docs bench bench-query soak install clean
 
 # For every commit: under 90 s on 2 cores.  Unit tests that take more than 2 s, alone or as a file, are marked slow and
 # left out.
@@ -23,14 +23,18 @@ check: $(INSTALLED)
 fast: $(INSTALLED)
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not alone" tests/unit
 
-# Everything.  Three processes share the tests that may run side by side, long files (not those with many tests) first,
-# with ruff and mypy beside them; the tests that need the machine to themselves follow.
+# Three processes share the tests that may run side by side, long files (not those with many tests) first, with ruff and
+# mypy beside them; the tests that need the machine to themselves follow.
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 lint beside
 	$(BIN)/pytest -m alone $$(grep -rl --include 'test_*.py' mark.alone tests/unit tests/integration)
 
 beside: $(INSTALLED)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone and not long"
+
+# What repeats in many rounds, versions or options what a shorter test does once: CI runs it after `make test`.
+test-long: $(INSTALLED)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
 
 # Hugging Face, accelerate and Lightning, in an environment of their own, because they bring many packages.
 frameworks: $(FRAMEWORKS)/.installed

@@ -29,6 +29,8 @@ from until import until
 from probe.errors import AttachError
 from target import TARGETS, Start, Target, stat
 
+pytestmark = pytest.mark.long
+
 SIZE = float(os.environ.get("ENDURANCE", "0.4"))
 
 

@@ -6,7 +6,10 @@ import _ctypes
 import csv
 import json
 import shutil
+import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -30,10 +33,13 @@ def rows(probe: Probe, job: Target, sql: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def job(start: Start, probe: Probe, tmp_path: Path) -> Target:
-    job = start("loads.py", str(tmp_path))
-    probe("attach", job.pid)
-    return job
+def job(start: Start, probe: Probe, tmp_path: Path) -> Iterator[Target]:
+    """One that reads from storage: what lies in a tmpfs is read from no storage."""
+    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True).stdout.strip()
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent if kind == "tmpfs" else tmp_path) as folder:
+        job = start("loads.py", folder)
+        probe("attach", job.pid)
+        yield job
 
 
 def test_the_sample_matches_what_the_job_uses(job: Target, probe: Probe) -> None:

@@ -249,6 +249,7 @@ def test_a_job_that_is_attached_can_begin_to_listen(plain: Target, probe: Probe,
 # ---- who else comes to the port
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("connections", [50, 1000])
 def test_connections_without_a_handshake_take_nothing_of_the_job_and_block_nobody(
     port: int, plain: Target, probe: Probe, folder: Path, connections: int

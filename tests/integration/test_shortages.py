@@ -40,6 +40,8 @@ threading.Thread(target=take, daemon=True).start()
 GIVE_BACK = """
 import os
 
+pytestmark = pytest.mark.long
+
 for descriptor in os.taken:
     os.close(descriptor)
 """

@@ -255,6 +255,7 @@ def test_a_process_that_is_stopped_is_ended_and_the_command_answers_itself(job: 
     assert found not in answering(job)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sql", "rows"),
     [
@@ -312,6 +313,7 @@ def test_one_that_is_asked_while_another_waits_answers_itself(job: Target, probe
         asking.wait(30)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("count", [100_000_000, 1_500_000, 25_000], ids=["large", "many pieces", "one piece"])
 def test_a_reader_that_closes_its_pipe_ends_the_answer(

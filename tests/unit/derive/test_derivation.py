@@ -173,6 +173,7 @@ def free(begin: int, end: int, recomputed: list) -> int:
     return sum(not any(a <= t < b for a, b in recomputed) for t in range(begin, end))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @given(
     st.lists(st.lists(mark, max_size=14), max_size=4),
@@ -220,6 +221,7 @@ def test_backward_equals_the_plain_reading(programs: list, gaps: list, calls: di
         assert got.own[got.number == number].sum() == free(begin, end, recomputed + blocked)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @given(
     st.lists(st.lists(mark, max_size=10), min_size=1, max_size=3),

@@ -51,7 +51,8 @@ QUERIES = {
 def rank_of_two(make: Make, rank: int, behind: int, first: int) -> FakeAgent:
     """Steps of 1 s from `first` on, with a batch and an all_reduce each, that rank 1 begins 5 ms after rank 0.
 
-    behind: how far its host's monotonic clock is behind.
+    behind: how far its host's monotonic clock is behind; if it were behind by more than this machine is up, its times
+    would be negative.
     """
     agent = make(rank, world_size=2, host=f"host-{rank}")
     agent.now = lambda: {  # type: ignore[method-assign]
@@ -88,7 +89,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trace]:
             stack.callback(made.close)
             return made
 
-        agents = rank_of_two(make, 0, 0, first), rank_of_two(make, 1, 3_600_000 * MS, first)
+        agents = rank_of_two(make, 0, 0, first), rank_of_two(make, 1, -3_600_000 * MS, first)
         job = stack.enter_context(Connection(resolved(*agents), 5.0))
         file = tmp_path_factory.mktemp("trace") / "trace"
         done = export(job, str(file))

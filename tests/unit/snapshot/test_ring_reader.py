@@ -101,6 +101,7 @@ def test_rows_since_a_moment(write: type[Writer]) -> None:
     assert read(writer, 17_300, 50_000, ("end_ns", 1 << 60))[:, -1].tolist() == [49_999, 50_000]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_row_is_whole_or_not_there_while_the_agent_goes_on_writing(write: type[Writer]) -> None:
     writer, seen = write(40_000, "on"), 0

@@ -119,6 +119,7 @@ def toggles(taps: Taps) -> dict[str, Toggle]:
 STYLES = ("wrapped", "in place", "blocks", "function", "optimizer")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["before", "after", "at random"])
 @pytest.mark.parametrize("style", STYLES)
 def test_dynamo_compiles_as_often_as_without_taps(taps: Taps, style: str, when: str) -> None:
@@ -126,6 +127,7 @@ def test_dynamo_compiles_as_often_as_without_taps(taps: Taps, style: str, when: 
     assert taps.rows(SPANS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [{"fullgraph": True, "dynamic": True}, {"backend": "inductor"}], ids=["whole, dynamic", "inductor"]
 )

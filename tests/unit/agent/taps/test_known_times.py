@@ -66,6 +66,7 @@ def trained(name: str, steps: int, each: Callable[[int], None]) -> bytes:
     return b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ZOO)
 def test_weights_are_the_same_with_without_and_while_toggling(name: str) -> None:
     with napping(Clock()), tapped() as taps:
