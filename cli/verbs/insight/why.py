@@ -82,9 +82,11 @@ def _attach(endpoint: str | None) -> bool:
     """Attach to the ranks of a pid that has no agent; whether it was so."""
     if endpoint is None or not endpoint.isdecimal():
         return False
+    from probe.client.endpoints import resolve
+
     try:
-        with connected(endpoint):
-            return False
+        resolve(endpoint)
+        return False
     except EndpointError as error:
         if error.code != "not-attached":
             raise
