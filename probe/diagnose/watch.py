@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol
 
 from ..errors import Interrupted, ProbeError
@@ -18,7 +19,7 @@ from .watched import BLOCK, Watched
 
 SECONDS = 25.0
 MOST_S = 300.0  # that a watch takes by itself, where steps are long
-_STEPS = 40  # at least, and as many sampled ones
+_STEPS = 40  # at least
 _WANTED = 120  # sampled steps
 _FIRST = 3  # steps after the attach, in which torch's caches and ours fill
 _READ_S = 10.0  # to wait for a value of the job
@@ -47,34 +48,33 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Watched:
 
     progress: entered for the time of the watch, with its seconds.  Raises SilentError, Interrupted.
     """
-    before, step_s = _seen(job)
+    last, step_s, steps = _seen(job)
     seconds = min(MOST_S, max(SECONDS, _STEPS * (step_s or 0.0))) if seconds is None else seconds
-    why_not = _sample(job, seconds / step_s) if step_s else ""
+    if step_s:
+        _sample(job, int(seconds / step_s))
     with progress(seconds):
         why_not = _profile(job, seconds)
-    after, _ = _seen(job)
-    return Watched(
-        job, before, after, seconds, why_not_profiled=why_not, read=lambda expression: _read(job, expression)
-    )
+    first = last + 1 + (_FIRST if steps < _FIRST else 0)
+    read = partial(_read, job)
+    return Watched(job, first, _seen(job)[0], seconds, why_not_profiled=why_not, read=read)
 
 
-def _seen(job: Job) -> tuple[int, float | None]:
-    """The first step that says something from now on, and the usual duration of a step, if any has ended."""
+def _seen(job: Job) -> tuple[int, float | None, int]:
+    """The last step that has ended, the usual duration of the last ones, if there are any, and how many there are."""
     (row,) = job.query(_SEEN)
-    (recent,) = job.query(f"{_SEEN} WHERE step > {row['last'] - 50}")
-    return max(row["last"] + 1, _FIRST if row["steps"] < _FIRST else 0), recent["step_s"]
+    (recent,) = job.query(f"{_SEEN} WHERE step > {row['last'] - _STEPS}")
+    return row["last"], recent["step_s"], row["steps"]
 
 
-def _sample(job: Job, steps: float) -> str:
-    """Have enough of so many steps sampled; why that could not be, or ''."""
-    every = next(n for n in reversed(EVERY) if n == 1 or n * max(_WANTED, _STEPS) <= steps)
+def _sample(job: Job, steps: int) -> None:
+    """Have enough of so many steps sampled, if that may be changed."""
+    every = next(n for n in reversed(EVERY) if n == 1 or n * _WANTED <= steps)
     try:
-        job.set(sample=every, for_steps=int(steps) + 2 * BLOCK)
+        job.set(sample=every, for_steps=steps + 2 * BLOCK)
     except Interrupted:
         raise
-    except ProbeError as error:
-        return str(error)
-    return ""
+    except ProbeError:
+        job.notes = []
 
 
 def _profile(job: Job, seconds: float) -> str:
