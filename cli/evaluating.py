@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from probe.errors import SnippetFailed
 from probe.text import span, title
 
+from .output.formats import Output
 from .output.printable import writer_of_output
 from .output.rank_output import RankOutput
+from .output.result import Records
 from .session import say
 
 if TYPE_CHECKING:
@@ -20,9 +23,12 @@ if TYPE_CHECKING:
 
 def evaluate(
     connection: Connection, code: str, filename: str = "<eval>", ranks: list[int] | None = None, now: bool = False,
-    timeout: float | None = None, write: bool = True, frame: str = "",
+    timeout: float | None = None, write: bool = True, frame: str = "", output: Output | None = None,
 ) -> None:  # fmt: skip
-    """Run the code; show what it printed and returned, then where it ran.  Raises SnippetFailed if it raised."""
+    """Run the code; show what it printed and returned, then where it ran.  Raises SnippetFailed if it raised.
+
+    output: where the ranks' results go as rows, once all have ended; None shows them as text as it comes.
+    """
     asked = ranks or [facts.rank or 0 for facts in connection.agents]
     outputs = {
         name: RankOutput(asked, writer_of_output(stream))
@@ -33,7 +39,7 @@ def evaluate(
         if stream == "waiting":
             say(text.rstrip("\n"))
             return
-        for rank in ranks:
+        for rank in ranks if output is None else ():
             outputs[stream].feed(rank, text)
 
     try:
@@ -41,12 +47,14 @@ def evaluate(
             code, ranks=ranks, now=now, timeout=timeout, write=write, filename=filename, on_output=on_output,
             frame=frame,
         )  # fmt: skip
-        for result in results:
+        for result in results if output is None else ():
             outputs["stdout"].feed(result.rank, f"{result.echo}\n" if result.echo else "")
             outputs["stderr"].feed(result.rank, result.traceback or "")
     finally:
-        for output in outputs.values():
-            output.finish()
+        for each in outputs.values():
+            each.finish()
+    if output is not None:
+        output.show(_rows(results))
     for change in dict.fromkeys(change for result in results for change in result.changed):
         say(f"changed {change}")
     if began := [result for result in results if result.ran]:
@@ -55,6 +63,13 @@ def evaluate(
     if failed:
         what = failed[0].error or "The snippet failed"
         raise SnippetFailed(f"{what} ({title([result.rank for result in failed])})" if len(results) > 1 else what)
+
+
+def _rows(results: Sequence[RankResult]) -> Records:
+    """A row for each rank, with the names of RankResult."""
+    from probe.evals.snippet import RankResult
+
+    return Records([each.name for each in fields(RankResult)], [tuple(asdict(each).values()) for each in results])
 
 
 def _say_where(results: Sequence[RankResult], now: bool) -> None:

@@ -84,6 +84,8 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
         (["qery"], "No such verb: qery. Did you mean query?"),
         (["query", "--fromat", "csv", "SELECT 1"], "Did you mean '--format'? Run: probe query --help"),
         (["query", "--format", "cvs", "SELECT 1"], "'cvs' is not one of 'table'"),
+        (["query", "--jsno", "SELECT 1"], "Did you mean '--json'? Run: probe query --help"),
+        (["query", "--json", "--format", "csv", "SELECT 1"], "--json and --format csv exclude each other. Give one."),
         (["query", "4242"], "No SQL was given."),
         (["query", "SELECT", "1", "2"], "Put the SQL in quotes."),
         (["4242", "query", "SELECT", "1"], "Put the SQL in quotes."),
@@ -116,6 +118,14 @@ def test_each_wrong_command_line_is_a_usage_error_of_one_line(
 def test_every_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.run([*verb.split(), "--help"]) == 0
     assert "Example:\n    probe " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_has_formats_has_json(verb: str) -> None:
+    command = program.get_command(click.Context(program), verb)
+    assert command is not None
+    options = {option for each in command.params for option in each.opts}
+    assert ("--format" in options) <= ("--json" in options)
 
 
 def test_every_verb_has_a_first_line_that_fits_the_list(capsys: pytest.CaptureFixture[str]) -> None:

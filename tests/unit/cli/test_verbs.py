@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +25,7 @@ from probe.cli.verbs.job.list import records
 from probe.client.agent_requests import Unreached
 from probe.diagnose.report import Report
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
+from probe.evals.snippet import RankResult
 from probe.host.facts import Facts
 from probe.host.processes import Process
 from probe.protocol import UNWANTED
@@ -188,11 +189,21 @@ def test_sql_comes_from_a_file_or_stdin_too(make_job: MakeJob, tmp_path: Any, mo
     assert job.asked["sql"] == "SELECT 3"
 
 
-def test_json_goes_to_stdout_alone(make_job: MakeJob, capfd: Captured) -> None:
+@pytest.mark.parametrize("chosen", [["--format", "json"], ["--json"], ["--json", "--format", "json"]])
+def test_json_goes_to_stdout_alone(chosen: list[str], make_job: MakeJob, capfd: Captured) -> None:
     make_job()
-    assert run(["4242", "query", "--format", "json", "SELECT 1"]) == 0
+    assert run(["4242", "query", *chosen, "SELECT 1"]) == 0
     out, err = capfd.readouterr()
     assert (json.loads(out), err) == ([{"module": "h.0", "seconds": 0.25}], "")
+
+
+def test_an_eval_has_a_row_per_rank_in_place_of_its_text(make_job: MakeJob, capfd: Captured) -> None:
+    made = [RankResult(rank, True, "GPT\n", str(rank), None, None, 7, 0.1, ["main().lr"]) for rank in (0, 1)]
+    make_job(printed=[([0, 1], "stdout", "GPT\n"), ([0], "waiting", "waits\n")], results=made)
+    assert run(["4242", "eval", "--json", "print(model); rank"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out) == [asdict(each) for each in made]
+    assert err == "waits\nchanged main().lr\nran at step 7, training held 0.1 s\n"
 
 
 def test_wrong_sql_ends_with_status_5(make_job: MakeJob, capfd: Captured) -> None:
