@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 
     from probe.query.result import Result
 
+LEAST_WIDTH = 26  # times and most names of modules stay whole
 BATCH_ROWS = 8192  # enough to make the conversion cheap, few enough to show the first rows at once
 
 
 @dataclass(frozen=True)
 class Records:
-    """names: unique; wrap_last: a table wraps the last column's text, paragraphs of one line each, and cuts nothing."""
+    """names: unique; wrap_last: a table wraps the last column's text, paragraphs of one line each, and cuts nothing;
+    least_width: below which a table on a terminal cuts no text."""
 
     names: Sequence[str]
     rows: Sequence[Sequence[Any]]
     wrap_last: bool = False
+    least_width: int = LEAST_WIDTH
 
     @property
     def numeric(self) -> list[bool]:
@@ -53,6 +56,7 @@ class ArrowResult:
 
     table: pa.Table
     wrap_last: ClassVar[bool] = False
+    least_width: ClassVar[int] = LEAST_WIDTH
 
     @cached_property
     def names(self) -> list[str]:

@@ -21,13 +21,11 @@ from probe.cli.attaching import Wanted, attach_each, line
 from probe.cli.choosing import is_launcher
 from probe.cli.entry import run
 from probe.cli.verbs.data.eval import parse_ranks
-from probe.cli.verbs.job.list import records
 from probe.client.agent_requests import Unreached
 from probe.diagnose.report import Report
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
 from probe.evals.snippet import RankResult
 from probe.host.facts import Facts
-from probe.host.processes import Process
 from probe.protocol import UNWANTED
 from probe.query.result import Cost, Coverage, Note
 from probe.query.result import Result as QueryResult
@@ -371,31 +369,6 @@ def test_taps_that_are_off_on_gpus_are_reported_once_for_all_ranks(
 )
 def test_a_launcher_is_recognised_by_its_command(command: str, launches: bool) -> None:
     assert is_launcher(SimpleNamespace(rank=None, command=command)) is launches  # type: ignore[arg-type]
-
-
-def process(pid: int, ppid: int, command: str, rank: int | None = None, has_torch: bool = True) -> Process:
-    return Process(pid, ppid, 0, 1, rank, None, None, None, command, True, has_torch)
-
-
-def test_list_shows_ranks_and_their_job_but_no_workers() -> None:
-    rank = [process(20 + number, 10, "python train.py", rank=number) for number in (0, 1)]
-    found = [
-        process(10, 1, "python torchrun train.py"),
-        *rank,
-        process(30, 20, "python train.py", rank=0),
-        process(31, 20, "python -c from multiprocessing.resource_tracker import main", has_torch=False),
-        process(40, 1, "python serve.py", has_torch=False),
-        process(41, 40, "python other.py"),
-    ]
-    rows = records(found, {20: Facts(attached_wall_ns=0)}, {50: "ipc:///tmp/s/server"}).rows
-    assert [(row[0], row[1], row[2], row[3] is not None) for row in rows] == [
-        (10, None, None, False),
-        (20, 0, 10, True),
-        (21, 1, 10, False),
-        (40, None, None, False),
-        (41, None, None, False),
-        (50, None, None, False),
-    ]
 
 
 @pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("pass", 0)])
