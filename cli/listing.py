@@ -6,6 +6,7 @@ Called by the verb list and by completion.  Invariant: nothing is stopped or cha
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,9 @@ from probe.text import grouped
 if TYPE_CHECKING:
     from probe.host.facts import Facts
     from probe.host.processes import Process
+
+# Before a script; before -m and -c it stays.
+_INTERPRETER = re.compile(r"\S*python[\d.]*\s+(-[XW]\s+\S+\s+|-(?![cm]\s)\w+\s+)*(?=[^-\s])")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,12 @@ class Job:
         """Of the first rank, or of what has spawned it."""
         named = next((each for each in self.ranks if not each.process.is_spawned), self.processes[0])
         return named.process.command
+
+    @property
+    def shortened(self) -> str:
+        """`train.py --lr 0.1` of `/usr/bin/python3 -u /home/me/train.py --lr 0.1`."""
+        program, space, rest = _INTERPRETER.sub("", self.command, count=1).partition(" ")
+        return f"{program.rpartition('/')[2]}{space}{rest}"
 
 
 def running(below: int | None = None, skipped: list[str] | None = None) -> list[Job]:

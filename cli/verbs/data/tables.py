@@ -13,6 +13,7 @@ import click
 from probe.errors import QueryError, UsageError
 from probe.text import nearest
 
+from ...offers import tables
 from ...options import Verb, process_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
@@ -31,7 +32,7 @@ SELF_TIME = "duration is self time: what a module took itself. A block with its 
 
 
 @click.command("tables", cls=Verb)
-@click.argument("words", nargs=-1, metavar="[TABLE]")
+@click.argument("words", nargs=-1, metavar="[TABLE]", shell_complete=tables)
 @process_option
 @output_options
 def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> None:

@@ -11,12 +11,13 @@ from probe.errors import UsageError
 
 from ...attaching import Wanted, attach_as_they_come, attach_each
 from ...choosing import check_is_one_job, ranks_of
+from ...offers import processes
 from ...options import pid_of, process_option, timeout_option
 from ...program import VERBS
 
 
 @click.command("attach")
-@click.argument("words", nargs=-1, metavar="PID...")
+@click.argument("words", nargs=-1, metavar="PID...", shell_complete=processes)
 @process_option
 @timeout_option(10.0, "Seconds that each process may take.")
 @click.option("--follow", is_flag=True, help="Stay until these PIDs end, and attach to ranks they start later.")
@@ -26,7 +27,9 @@ from ...program import VERBS
               help="Also accept queries from other hosts, at PORT or any free port. Needs a key.")  # fmt: skip
 @click.option("--no-server", is_flag=True, help="Start no server beside the job; commands ask the agents themselves.")
 @click.option("--no-devices", is_flag=True, help="Leave GPUs and NCCL alone: record nothing on them.")
-@click.option("--key", metavar="FILE", help="Only holders of this key may query. Default: $PROBE_KEY.")
+@click.option(
+    "--key", type=click.Path(), metavar="FILE", help="Only holders of this key may query. Default: $PROBE_KEY."
+)
 def command(
     words: Sequence[str], endpoints: Sequence[str], timeout: float, follow: bool, every_job: bool, name: str | None,
     place: str | None, key: str | None, no_server: bool, no_devices: bool,

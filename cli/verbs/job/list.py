@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 COLUMNS = ("pid", "rank", "job", "torch", "attached", "name", "listens", "command")
 SHORT = ("pid", "ranks", "attached", "name", "listens", "command")
 _LEAST_WIDTH = 12  # of a text that is cut: a line for each job fits into 80 columns
-# Before a script; before -m and -c it stays.
-_INTERPRETER = re.compile(r"\S*python[\d.]*\s+(-[XW]\s+\S+\s+|-(?![cm]\s)\w+\s+)*(?=[^-\s])")
 _SERVER = "probe server"
 
 
@@ -58,15 +55,15 @@ def command(pid: int | None, every: bool, output: Output) -> None:
     output.show(to_read(jobs, beside) if output.kind == "table" else to_filter(jobs, beside))
     for line in skipped:
         say(line)
+    if not jobs and output.kind == "table":
+        say("None of your processes has loaded torch.")
     if (hidden := len(found) - len(jobs)) and output.kind == "table":
         say(f"{hidden} other Python process{'es' * (hidden > 1)}: probe list{'' if pid is None else f' {pid}'} --all")
 
 
 def to_read(jobs: Iterable[Job], servers: Mapping[int, str]) -> Records:
     """A line for each job, without columns that say nothing.  servers: pid -> endpoint."""
-    rows = [
-        (job.pid, _ranks(job), _attached(job), *_endpoints(job.attached[:1]), shortened(job.command)) for job in jobs
-    ]
+    rows = [(job.pid, _ranks(job), _attached(job), *_endpoints(job.attached[:1]), job.shortened) for job in jobs]
     rows += [(pid, "", "", "", endpoint, _SERVER) for pid, endpoint in servers.items()]
     kept = [place for place, name in enumerate(SHORT) if name in ("pid", "command") or any(row[place] for row in rows)]
     shown = [tuple(row[place] for place in kept) for row in rows]
@@ -90,12 +87,6 @@ def _attached(job: Job) -> str:
 
 def _endpoints(agents: Sequence[Facts]) -> tuple[str, str]:
     return next(((each.name, each.tcp or "") for each in agents), ("", ""))
-
-
-def shortened(command: str) -> str:
-    """`train.py --lr 0.1` of `/usr/bin/python3 -u /home/me/train.py --lr 0.1`."""
-    program, space, rest = _INTERPRETER.sub("", command, count=1).partition(" ")
-    return f"{program.rpartition('/')[2]}{space}{rest}"
 
 
 def to_filter(jobs: Iterable[Job], servers: Mapping[int, str]) -> Records:

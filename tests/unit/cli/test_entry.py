@@ -103,6 +103,8 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
         (["run"], "No command given."),
         (["run", "--", "/nowhere/torchrun"], "Cannot start /nowhere/torchrun: No such file or directory."),
         (["tables", "a", "b"], "Give one table"),
+        (["help", "query", "eval"], "Give one verb: probe help VERB"),
+        (["completion", "fsh"], "'fsh' is not one of 'bash', 'zsh', 'fish'"),
         (["list", "--format", "parquet", "-o", "/nowhere/x"], "Cannot write /nowhere/x"),
     ],
 )
@@ -126,6 +128,19 @@ def test_what_has_formats_has_json(verb: str) -> None:
     assert command is not None
     options = {option for each in command.params for option in each.opts}
     assert ("--format" in options) <= ("--json" in options)
+
+
+@pytest.mark.parametrize("verb", ["", "query", "help"])
+def test_help_shows_what_the_option_does(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.run([*verb.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert entry.run(["help", *verb.split()]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "probe", "help", "qery"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "probe: [usage] No such verb: qery. Did you mean query?\n")
 
 
 def test_every_verb_has_a_first_line_that_fits_the_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from probe.cli.listing import Job, jobs_of
 from probe.cli.output.table import render
-from probe.cli.verbs.job.list import COLUMNS, shortened, to_filter, to_read
+from probe.cli.verbs.job.list import COLUMNS, to_filter, to_read
 from probe.host.facts import Facts
 from probe.host.processes import Process
 
@@ -141,4 +141,5 @@ def test_a_job_fits_into_a_line_of_80_columns_whatever_it_is_called() -> None:
     ],
 )
 def test_a_command_is_shown_without_its_interpreter_and_folder(command: str, short: str) -> None:
-    assert shortened(command) == short
+    (job,) = jobs_of([process(7, 1, command)], {})
+    assert job.shortened == short

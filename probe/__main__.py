@@ -1,0 +1,7 @@
+"""`python -m probe` is the `probe` command."""
+
+from __future__ import annotations
+
+from .cli import main
+
+main()
