@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from probe.errors import SnippetFailed
@@ -54,7 +53,9 @@ def evaluate(
         for each in outputs.values():
             each.finish()
     if output is not None:
-        output.show(_rows(results))
+        from probe.evals.snippet import RankResult
+
+        output.show(Records.of(RankResult, results))
     for change in dict.fromkeys(change for result in results for change in result.changed):
         say(f"changed {change}")
     if began := [result for result in results if result.ran]:
@@ -63,13 +64,6 @@ def evaluate(
     if failed:
         what = failed[0].error or "The snippet failed"
         raise SnippetFailed(f"{what} ({title([result.rank for result in failed])})" if len(results) > 1 else what)
-
-
-def _rows(results: Sequence[RankResult]) -> Records:
-    """A row for each rank, with the names of RankResult."""
-    from probe.evals.snippet import RankResult
-
-    return Records([each.name for each in fields(RankResult)], [tuple(asdict(each).values()) for each in results])
 
 
 def _say_where(results: Sequence[RankResult], now: bool) -> None:

@@ -6,8 +6,8 @@ so that only queries and binary formats pay for the import.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +29,11 @@ class Records:
     rows: Sequence[Sequence[Any]]
     wrap_last: bool = False
     least_width: int = LEAST_WIDTH
+
+    @classmethod
+    def of(cls, kind: type[Any], made: Iterable[Any]) -> Records:
+        """A row for each of these dataclasses, all of `kind`, with its fields."""
+        return cls([each.name for each in fields(kind)], [tuple(asdict(each).values()) for each in made])
 
     @property
     def numeric(self) -> list[bool]:

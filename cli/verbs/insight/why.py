@@ -14,7 +14,7 @@ import click
 from probe.errors import EndpointError, FoundError, UsageError
 from probe.text import nearest
 
-from ...attaching import Wanted, attach_each, detach_all
+from ...attaching import Wanted, attach_each, detach_all, say_line
 from ...choosing import ranks_of
 from ...options import SECONDS, Verb, endpoint_argument
 from ...output.formats import json_option
@@ -92,7 +92,7 @@ def _attach(endpoint: str | None) -> bool:
     except EndpointError as error:
         if error.code != "not-attached":
             raise
-    attach_each(ranks_of([int(endpoint)]), Wanted(tell=say))
+    attach_each(ranks_of([int(endpoint)]), Wanted(tell=say_line))
     return True
 
 

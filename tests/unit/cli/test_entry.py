@@ -99,6 +99,7 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
         (["eval", "--timeout", "soon", "1"], "'soon' is not a valid number of seconds"),
         (["attach"], "No pid given. For example: probe attach 4242."),
         (["attach", "train.py"], "'train.py' is not a pid."),
+        (["attach", "--follow", "--json", "4242"], "--follow prints a line for each rank as it comes, and no rows."),
         (["attach", "0"], "'0' is not a pid."),
         (["run"], "No command given."),
         (["run", "--", "/nowhere/torchrun"], "Cannot start /nowhere/torchrun: No such file or directory."),

@@ -278,6 +278,8 @@ def test_detach_reports_what_stays(make_job: MakeJob, capfd: Captured) -> None:
     out, err = capfd.readouterr()
     assert out == "detached  rank 0  pid 4250\ndetached  rank 1  pid 4251\n"
     assert err == "pass-through kernels on c10d stay: no boundary came in time\n"
+    assert run(["4242", "detach", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == [{"rank": 0, "pid": 4250}, {"rank": 1, "pid": 4251}]
 
 
 def test_a_rank_that_was_not_reached_is_a_failure(make_job: MakeJob, capfd: Captured) -> None:
@@ -339,11 +341,27 @@ def test_a_rank_that_fails_does_not_stop_attaching_to_the_others(
         return attached(pid)
 
     monkeypatch.setattr("probe.attach.attach", attach)
-    told: list[str] = []
+    told: list[Attached] = []
     with pytest.raises(AttachError, match="1 of 3 ranks") as caught:
         attach_each({4250: 0, 4251: 1, 4252: 2}, Wanted(tell=told.append))
-    assert (caught.value.code, len(told)) == ("traced", 2)
+    assert (caught.value.code, told) == ("traced", [attached(4250), attached(4252)])
     assert capfd.readouterr().err.startswith("failed    rank 1  pid 4251  [traced] A debugger")
+
+
+@pytest.mark.parametrize(("failing", "status"), [(0, 0), (4251, 4)])
+def test_an_attach_has_a_row_per_rank_that_has_its_agent(
+    failing: int, status: int, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    def attach(pid: int, *_: object) -> Attached:
+        if pid == failing:
+            raise AttachError("A debugger traces it already.", "End it first.", code="traced")
+        return attached(pid)
+
+    monkeypatch.setattr("probe.attach.attach", attach)
+    monkeypatch.setattr("probe.cli.verbs.job.attach.ranks_of", lambda pids, *_: dict.fromkeys(pids))
+    assert run(["attach", "4250", "4251", "--json"]) == status
+    rows = json.loads(capfd.readouterr().out)
+    assert rows == [asdict(attached(pid)) for pid in (4250, 4251) if pid != failing]
 
 
 def test_taps_that_are_off_on_gpus_are_reported_once_for_all_ranks(
