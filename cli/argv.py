@@ -6,11 +6,11 @@ dash, so this file, not click, decides what is an option.  Invariant: pure.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 
 from probe.errors import UsageError
+from probe.text import nearest
 
 # `--word`, `--word=…` or `-w`, without a space: SQL and code that begin with a dash hardly ever look like that.
 LONG_OPTION = re.compile(r"--[A-Za-z][\w-]*(=.*)?", re.DOTALL)
@@ -49,17 +49,9 @@ def _endpoint(word: str, rest: list[str], verbs: Collection[str], before: list[s
     if not word.strip():
         raise UsageError("The endpoint is empty.", "Is $ENDPOINT set? Run: probe list")
     if before or not (word.isdigit() or (rest and rest[0] in verbs) or {":", ","} & {*word}):
-        hint = nearest(word, verbs)
-        if not hint and rest and (close := difflib.get_close_matches(rest[0], verbs, n=1)):
-            hint = f"If it names a job: did you mean probe {word} {close[0]}?"
-        raise UsageError(f"No such verb: {word}.", hint or "Run: probe --help")
+        named = nearest(rest[0], verbs, lambda verb: f"probe {word} {verb}") if rest else ""
+        raise UsageError(f"No such verb: {word}.", named or nearest(word, verbs) or "Run: probe --help")
     return word
-
-
-def nearest(word: str, known: Collection[str]) -> str:
-    """`Did you mean query?`, or nothing if no known word is similar."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"Did you mean {close[0]}?" if close else ""
 
 
 def options_first(args: Sequence[str], options: Mapping[str, bool]) -> list[str]:

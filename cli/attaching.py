@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from probe.attach import Attached
     from probe.attach.listening import Listen
     from probe.connection import Connection
+    from probe.host.facts import Facts
 
 # Taps that may be off because devices are left alone, and what the job then lacks.
 _ON_DEVICES = {"device": "device times and memory", "collectives": "collectives and the Flight Recorder"}
@@ -30,7 +31,7 @@ class Wanted:
     """What to attach, and how to report it.
 
     timeout: seconds per process; name: of the job, or ""; listen: where its server listens for other hosts; server:
-    whether it gets one; devices: whether to record on them; tell: gets a line for each rank that has its agent.
+    whether it gets one; devices: whether to record on them; tell: gets each rank that has its agent.
     """
 
     timeout: float = 10.0
@@ -38,7 +39,7 @@ class Wanted:
     listen: Listen | None = None
     server: bool = True
     devices: bool = True
-    tell: Callable[[str], object] = click.echo
+    tell: Callable[[Attached], object] = lambda attached: click.echo(line(attached))
 
 
 def attach_each(ranks: Mapping[int, int | None], wanted: Wanted) -> None:
@@ -64,7 +65,7 @@ def _attach_all(
         try:
             with servers.of(pid) as served:
                 attached.append(attach(pid, wanted.timeout, wanted.name, served, wanted.devices))
-            wanted.tell(line(attached[-1]))
+            wanted.tell(attached[-1])
         except ProbeError as error:
             if stop_at_failure:
                 raise
@@ -136,8 +137,8 @@ def _raise_first(failures: Sequence[ProbeError], tried: int) -> None:
         raise type(first)(f"{len(failures)} of {tried} ranks could not be attached to.", code=first.code)
 
 
-def detach_all(connection: Connection) -> None:
-    """Take every agent out and print a line for each; what has to stay is reported on stderr.
+def detach_all(connection: Connection, tell: Callable[[Facts], object] | None = None) -> None:
+    """Take every agent out and print a line for each, or tell it; what has to stay is reported on stderr.
 
     Raises SilentError if a rank was not reached, DetachError if a snippet still holds one.
     """
@@ -148,7 +149,7 @@ def detach_all(connection: Connection) -> None:
         left, held = connection.notes, error
     for facts in agents:
         if (facts.rank or 0) not in {each.rank for each in connection.unreached}:
-            click.echo(f"detached  {who(facts.rank, facts.pid)}")
+            (tell or _print_detached)(facts)
     for what in left:
         say(what)
     if held is not None:
@@ -156,6 +157,15 @@ def detach_all(connection: Connection) -> None:
     if connection.unreached:
         reasons = "; ".join(each.why for each in connection.unreached)
         raise SilentError(f"Still attached: {reasons}.", "Run detach again later.")
+
+
+def _print_detached(facts: Facts) -> None:
+    click.echo(f"detached  {who(facts.rank, facts.pid)}")
+
+
+def say_line(attached: Attached) -> None:
+    """On stderr, where another command is what the user has asked for."""
+    say(line(attached))
 
 
 def line(attached: Attached) -> str:

@@ -20,7 +20,7 @@ from probe.errors import Interrupted, OutputError, ProbeError, UsageError
 
 from .argv import arrange
 from .output.printable import Printable
-from .program import VERBS, program
+from .program import COMPLETING, VERBS, program
 
 BUG_STATUS = 70  # EX_SOFTWARE of sysexits.h
 PIPE_STATUS = 141  # what a shell shows for a program that SIGPIPE ended
@@ -61,6 +61,11 @@ def main() -> NoReturn:
 def run(argv: Sequence[str]) -> int:
     """The exit status of one command line; any error has been reported on stderr."""
     try:
+        if instruction := os.environ.get(COMPLETING):
+            from .completing import answer
+
+            click.echo(answer(instruction))
+            return 0
         # Not program.main(): click would handle a closed pipe and Ctrl-C in its own way.
         with program.make_context("probe", arrange(argv, VERBS)) as context:
             status = program.invoke(context)

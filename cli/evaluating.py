@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from probe.errors import SnippetFailed
 from probe.text import span, title
 
+from .output.formats import Output
 from .output.printable import writer_of_output
 from .output.rank_output import RankOutput
+from .output.result import Records
 from .session import say
 
 if TYPE_CHECKING:
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
 
 def evaluate(
     connection: Connection, code: str, filename: str = "<eval>", ranks: list[int] | None = None, now: bool = False,
-    timeout: float | None = None, write: bool = True, frame: str = "",
+    timeout: float | None = None, write: bool = True, frame: str = "", output: Output | None = None,
 ) -> None:  # fmt: skip
-    """Run the code; show what it printed and returned, then where it ran.  Raises SnippetFailed if it raised."""
+    """Run the code; show what it printed and returned, then where it ran.  Raises SnippetFailed if it raised.
+
+    output: where the ranks' results go as rows, once all have ended; None shows them as text as it comes.
+    """
     asked = ranks or [facts.rank or 0 for facts in connection.agents]
     outputs = {
         name: RankOutput(asked, writer_of_output(stream))
@@ -33,7 +38,7 @@ def evaluate(
         if stream == "waiting":
             say(text.rstrip("\n"))
             return
-        for rank in ranks:
+        for rank in ranks if output is None else ():
             outputs[stream].feed(rank, text)
 
     try:
@@ -41,12 +46,16 @@ def evaluate(
             code, ranks=ranks, now=now, timeout=timeout, write=write, filename=filename, on_output=on_output,
             frame=frame,
         )  # fmt: skip
-        for result in results:
+        for result in results if output is None else ():
             outputs["stdout"].feed(result.rank, f"{result.echo}\n" if result.echo else "")
             outputs["stderr"].feed(result.rank, result.traceback or "")
     finally:
-        for output in outputs.values():
-            output.finish()
+        for each in outputs.values():
+            each.finish()
+    if output is not None:
+        from probe.evals.snippet import RankResult
+
+        output.show(Records.of(RankResult, results))
     for change in dict.fromkeys(change for result in results for change in result.changed):
         say(f"changed {change}")
     if began := [result for result in results if result.ran]:

@@ -16,6 +16,7 @@ from probe.errors import UsageError
 from probe.settings import NO_SERVER
 
 from .argv import options_first
+from .offers import Offer, endpoints, processes
 
 KEY = "probe.key"  # in the context's meta: the file given by --key
 
@@ -67,6 +68,8 @@ class TextCommand(Verb):
     """A verb that takes SQL or code, which may begin with a dash."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # Tab: what is typed may lack a value yet
+            return super().parse_args(ctx, args)
         options = {
             name: not (param.is_flag or param.count)
             for param in self.get_params(ctx)
@@ -90,27 +93,33 @@ no_server_option = click.option("--no-server", is_flag=True, expose_value=False,
 open_option = click.option("--open", "open_steps", is_flag=True, help="Include the step that is still running.")
 
 
-def _target(help: str) -> Decorator:
+def _target(help: str, offer: Offer) -> Decorator:
     """Collects every -t, as the argument `endpoints`, so that two are an error instead of the last one winning."""
-    return click.option("-t", "--endpoint", "endpoints", multiple=True, metavar="ENDPOINT", help=help)
+    return click.option(
+        "-t", "--endpoint", "endpoints", multiple=True, metavar="ENDPOINT", help=help, shell_complete=offer
+    )
 
 
-process_option = _target("The pid of a process, or of a parent of ranks.")  # of verbs that need no agent
+# Of verbs that need no agent.
+process_option = _target("The pid of a process, or of a parent of ranks.", processes)
 
 
 def endpoint_option(function: Function) -> Function:
     """-t ENDPOINT, as the argument `endpoints`, and --key FILE, which cli/session.py takes from the context."""
     keyed = click.option(
-        "--key", metavar="FILE", expose_value=False, help="The key for tcp:// and job://. Default: $PROBE_KEY.",
+        "--key", type=click.Path(), metavar="FILE", expose_value=False,
+        help="The key for tcp:// and job://. Default: $PROBE_KEY.",
         callback=lambda context, parameter, value: context.meta.update({KEY: value}),
     )(function)  # fmt: skip
-    return _target("Which job: a pid, a name, tcp://HOST:PORT, …")(keyed)
+    return _target("Which job: a pid, a name, tcp://HOST:PORT, …", endpoints)(keyed)
 
 
 def text_argument(what: str) -> Decorator:
     """[ENDPOINT] and the SQL or code of a verb, as the arguments that endpoint_and_text() takes."""
-    file = click.option("-f", "--file", metavar="FILE", help=f"Read the {what} from FILE (- is stdin).")
-    words = click.argument("words", nargs=-1, metavar=what.upper())
+    file = click.option(
+        "-f", "--file", type=click.Path(), metavar="FILE", help=f"Read the {what} from FILE (- is stdin)."
+    )
+    words = click.argument("words", nargs=-1, metavar=what.upper(), shell_complete=endpoints)
     return lambda function: words(endpoint_option(file(function)))
 
 
@@ -121,7 +130,8 @@ def endpoint_argument(function: Function) -> Function:
     def with_endpoint(words: Sequence[str], endpoints: Sequence[str], **options: Any) -> Any:
         return function(endpoint=one_endpoint(endpoints, words), **options)
 
-    return click.argument("words", nargs=-1, metavar="")(endpoint_option(with_endpoint))
+    words = click.argument("words", nargs=-1, metavar="", shell_complete=endpoints)
+    return words(endpoint_option(with_endpoint))
 
 
 def process_argument(function: Function) -> Function:
@@ -132,7 +142,8 @@ def process_argument(function: Function) -> Function:
         endpoint = one_endpoint(endpoints, words)
         return function(pid=None if endpoint is None else pid_of(endpoint), **options)
 
-    return click.argument("words", nargs=-1, metavar="[PID]")(process_option(with_pid))
+    words = click.argument("words", nargs=-1, metavar="[PID]", shell_complete=processes)
+    return words(process_option(with_pid))
 
 
 def one_endpoint(options: Sequence[str], words: Sequence[str] = ()) -> str | None:

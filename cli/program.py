@@ -15,7 +15,9 @@ SECTIONS = {  # of the help -> the room of its verbs, and these
         "insight",
         ("capture", "flame", "hang", "memory", "profile", "stack", "stragglers", "trace", "why"),
     ),
+    "Learn to use it": ("about", ("completion", "help")),
 }
+COMPLETING = "_PROBE_COMPLETE"  # in the environment while Tab is pressed: `bash_complete`
 VERBS = {verb: room for room, verbs in SECTIONS.values() for verb in verbs}
 
 

@@ -9,12 +9,12 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
 from .streams import EVERY
+from .text import nearest
 
 NO_SERVER = "PROBE_NO_SERVER"  # in the environment: commands neither start nor ask the server beside a job
 
@@ -93,9 +93,8 @@ def is_variable(name: str) -> bool:
 
 
 def _unknown(name: str, known: Mapping[str, Any]) -> UsageError:
-    near = get_close_matches(name, known, n=1)
-    hint = f"Did you mean {near[0]}? " if near else ""
-    return UsageError(f"No setting named {name!r}.", f"{hint}Settings: {', '.join(sorted(known))}.")
+    hint = f"{nearest(name, known)} Settings: {', '.join(sorted(known))}.".lstrip()
+    return UsageError(f"No setting named {name!r}.", hint)
 
 
 def _invalid(written: str, name: str, value: Any) -> UsageError:

@@ -1,11 +1,12 @@
-"""Lines about many ranks: numbers as runs such as 0-7, and what several have in common said once.
+"""Pieces of lines that are told: ranks as runs such as 0-7, what several have in common, the name that was meant.
 
-Used by everything that names ranks.  Invariant: pure, and imports nothing of ours.
+Used by everything that names ranks or refuses a name.  Invariant: pure, and imports nothing of ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -36,6 +37,15 @@ def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
     for key, value in pairs:
         found.setdefault(key, []).append(value)
     return found
+
+
+def nearest(word: str, known: Iterable[str], shown: Callable[[str], str] = str) -> str:
+    """`Did you mean query?`, or "" if no known name is similar.
+
+    known: names of ours in lower case, never those of a job or of DuckDB; shown: how one of them is written.
+    """
+    close = get_close_matches(word.lower(), list(known), n=1)
+    return f"Did you mean {shown(close[0])}?" if close else ""
 
 
 def _runs(ranks: Sequence[int]) -> list[list[int]]:

@@ -25,33 +25,48 @@ from . import table
 from .result import Tabular
 
 BINARY = ("parquet", "arrow")
+Function = Callable[..., Any]
 SUFFIXES = {".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet",
             ".arrow": "arrow", ".feather": "arrow", ".txt": "table"}  # fmt: skip
 
 
-def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--format and -o, as the argument `output`: an Output that can be written to."""
+def output_options(function: Function) -> Function:
+    """--format, --json and -o, as the argument `output`: an Output that can be written to."""
 
-    @click.option("--format", type=click.Choice(list(WRITERS)), metavar="FORMAT",
-                  help=f"{', '.join(WRITERS)}. Default: by -o's suffix, else table.")  # fmt: skip
-    @click.option("-o", "--output", "out", metavar="FILE", help="Write to FILE instead of stdout (-).")
+    @click.option("-o", "--output", "out", metavar="FILE", type=click.Path(),
+                  help="Write to FILE instead of stdout (-).")  # fmt: skip
     @functools.wraps(function)
     def with_output(format: str | None, out: str | None, **options: Any) -> Any:
         return function(output=Output(format, None if out == "-" else out), **options)
 
-    return with_output
+    return format_options("by -o's suffix, else table")(with_output)
 
 
-def format_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--format alone, as the argument `output`, of a verb whose -o is a folder for something else."""
+def format_options(default: str = "table", binary: bool = True) -> Callable[[Function], Function]:
+    """--format and --json, as the argument `format`: None if neither is given.
 
-    @click.option("--format", type=click.Choice(list(WRITERS)), metavar="FORMAT",
-                  help=f"{', '.join(WRITERS)}. Default: table.")  # fmt: skip
-    @functools.wraps(function)
-    def with_output(format: str | None, **options: Any) -> Any:
-        return function(output=Output(format), **options)
+    default: what is said of that; binary: whether formats that no terminal shows are among them.
+    """
+    kinds = [kind for kind in WRITERS if binary or kind not in BINARY]
 
-    return with_output
+    def with_options(function: Function) -> Function:
+        @click.option("--format", type=click.Choice(kinds), metavar="FORMAT",
+                      help=f"{', '.join(kinds)}. Default: {default}.")  # fmt: skip
+        @json_option("Short for --format json.")
+        @functools.wraps(function)
+        def with_format(format: str | None, as_json: bool, **options: Any) -> Any:
+            if as_json and format not in (None, "json"):
+                raise UsageError(f"--json and --format {format} exclude each other.", "Give one.")
+            return function(format="json" if as_json else format, **options)
+
+        return with_format
+
+    return with_options
+
+
+def json_option(help: str) -> Callable[[Function], Function]:
+    """--json, as the argument `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ so that only queries and binary formats pay for the import.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,16 +16,24 @@ if TYPE_CHECKING:
 
     from probe.query.result import Result
 
+LEAST_WIDTH = 26  # times and most names of modules stay whole
 BATCH_ROWS = 8192  # enough to make the conversion cheap, few enough to show the first rows at once
 
 
 @dataclass(frozen=True)
 class Records:
-    """names: unique; wrap_last: a table wraps the last column's text, paragraphs of one line each, and cuts nothing."""
+    """names: unique; wrap_last: a table wraps the last column's text, paragraphs of one line each, and cuts nothing;
+    least_width: below which a table on a terminal cuts no text."""
 
     names: Sequence[str]
     rows: Sequence[Sequence[Any]]
     wrap_last: bool = False
+    least_width: int = LEAST_WIDTH
+
+    @classmethod
+    def of(cls, kind: type[Any], made: Iterable[Any]) -> Records:
+        """A row for each of these dataclasses, all of `kind`, with its fields."""
+        return cls([each.name for each in fields(kind)], [tuple(asdict(each).values()) for each in made])
 
     @property
     def numeric(self) -> list[bool]:
@@ -53,6 +61,7 @@ class ArrowResult:
 
     table: pa.Table
     wrap_last: ClassVar[bool] = False
+    least_width: ClassVar[int] = LEAST_WIDTH
 
     @cached_property
     def names(self) -> list[str]:

@@ -17,7 +17,6 @@ from .printable import printable
 from .result import Tabular
 
 GAP = "  "
-LEAST_WIDTH = 26  # a text column is never cut below this: times and most names of modules stay whole
 
 
 def render(result: Tabular, width: int | None = None) -> Iterator[str]:
@@ -33,7 +32,7 @@ def render(result: Tabular, width: int | None = None) -> Iterator[str]:
         rows += zip(*columns, strict=True)
     if width is not None:
         gaps = len(GAP) * (len(widths) - 1)
-        widths = _fit(widths, result.numeric, width - gaps)
+        widths = _fit(widths, result, width - gaps)
         if sum(widths) + gaps > width:
             yield from _vertical(header, rows, width)
             return
@@ -98,13 +97,13 @@ def _vertical(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) 
             yield cut(f"{name}{' ' * (names - text_width(name))}{GAP}{text}".replace("\n", " "), width)
 
 
-def _fit(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[int]:
+def _fit(widths: Sequence[int], result: Tabular, width: int) -> list[int]:
     """widths with the widest text columns narrowed until their sum is `width` or none can be narrowed further."""
     widths = list(widths)
-    texts = [place for place, is_number in enumerate(numeric) if not is_number]
+    texts = [place for place, is_number in enumerate(result.numeric) if not is_number]
     for _ in range(sum(widths) - width):
         place = max(texts, key=widths.__getitem__, default=None)
-        if place is None or widths[place] <= LEAST_WIDTH:
+        if place is None or widths[place] <= result.least_width:
             break
         widths[place] -= 1
     return widths

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import click
 
 from probe.errors import UsageError
+from probe.text import nearest
 
-from ..argv import nearest
 from ..options import SECONDS
 from ..output.formats import BINARY, WRITERS, Output
 from ..output.result import Records

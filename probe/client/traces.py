@@ -120,7 +120,7 @@ def _unknown(link: AgentLink, name: str, names: Sequence[str]) -> AgentError:
     close = get_close_matches(name, names, _MOST_SUGGESTED)
     similar = get_close_matches(name.replace(":", ".").rpartition(".")[2], set(last.values()), _MOST_SUGGESTED)
     close += [each for each in names if last[each] in similar and each not in close]
-    hint = f"Did you mean {', '.join(close[:_MOST_SUGGESTED])}?" if close else "Name it as module:function."
+    hint = f"The job has {', '.join(close[:_MOST_SUGGESTED])}." if close else "Name it as module:function."
     return AgentError(f"Rank {link.rank} has no function {name}.", hint, "no-function")
 
 

@@ -72,6 +72,11 @@ class Process:
     name: str = ""
     launched_by: tuple[str, ...] = field(default=(), repr=False)
 
+    @property
+    def is_spawned(self) -> bool:
+        """By `multiprocessing.spawn`, for work with torch: a rank, if it is no loader's worker."""
+        return self.has_torch and _SPAWNED in self.command
+
 
 def process(pid: int) -> Process | None:
     """None when there is no such process."""
@@ -174,16 +179,17 @@ def ranks_below(pid: int) -> list[Process]:
 
 def choose_ranks(tree: list[Process]) -> list[Process]:
     """`ranks_below` of processes given parents first."""
-    pythons = [entry for entry in tree if entry.is_python and not _helps(entry)]
+    pythons = [entry for entry in tree if entry.is_python and not is_worker(entry)]
     with_rank = [entry for entry in pythons if entry.rank is not None]
     with_rank = [entry for entry in with_rank if not _launches(entry, with_rank, tree)]
     if with_rank:
         return sorted(_without_nested(with_rank, tree), key=lambda entry: (entry.rank or 0, entry.pid))
-    spawned = [entry for entry in pythons if entry.has_torch and _SPAWNED in entry.command]
+    spawned = [entry for entry in pythons if entry.is_spawned]
     return _without_nested(spawned, tree) or pythons[:1]
 
 
-def _helps(entry: Process) -> bool:
+def is_worker(entry: Process) -> bool:
+    """Whether its name or command says that it works for a rank: a loader's worker, a compile worker, a tracker."""
     return entry.name == _LOADER_WORKER or _HELPERS.search(entry.command) is not None
 
 

@@ -9,7 +9,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from ..errors import Interrupted, QueryError
 from ..snapshot.scans import FetchAccount
 from ..snapshot.snapshot import Snapshot
 from ..tables.declaration import Table
+from ..text import nearest
 from .derived_cache import DerivedCaches
 from .duckdb_session import PATH, DuckDBSession, interruptibly
 from .result import Cost, Coverage, Result, notes_of
@@ -30,8 +30,7 @@ from .statement import Statement
 from .subquery_folding import MaxStep, fold
 from .table_scan import TableScan
 
-# what DuckDB proposes among its own tables
-_NOT_OURS = re.compile(r'\nDid you mean "(?:main\.)?(?:information_schema\.|pg_|duckdb_|sqlite_)[^"]*"\?')
+_PROPOSED = re.compile(r'\nDid you mean "[^\n]*')  # by DuckDB, among all that it has: JSON for DOUBEL
 _UNKNOWN_TABLE = re.compile(r"Table with name (\S+) does not exist")
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:not )?found|does not have a column named "([^"]+)"')
 
@@ -191,23 +190,19 @@ class Database:
                 self._connection.execute(statement.sql)
             except duckdb.Error as same:
                 error = same
-        text = _NOT_OURS.sub("", str(error)).replace("\n\n", "\n")
+        text = _PROPOSED.sub("", str(error)).replace("\n\n", "\n")
         if found := _UNKNOWN_TABLE.search(text):
             short = {table.short_name: name for name, table in self._tables.items()}
-            nearest = _nearest(found[1].rpartition(".")[2].strip('"!'), short)
-            return QueryError(text, f"{nearest}Tables: {', '.join(sorted(self._tables))}.", "unknown-table")
+            meant = nearest(found[1].rpartition(".")[2].strip('"!'), short, short.__getitem__)
+            hint = f"{meant} Tables: {', '.join(sorted(self._tables))}.".lstrip()
+            return QueryError(text, hint, "unknown-table")
         if found := _UNKNOWN_COLUMN.search(text):
             asked = [table for table in self._tables.values() if statement.names(table)] or self._tables.values()
-            columns = {column.name: column.name for table in asked for column in table.columns}
-            nearest, names = _nearest(found[1] or found[2], columns), ", ".join(table.name for table in asked)
-            return QueryError(text, f"{nearest}Columns of {names}: {', '.join(columns)}.", "unknown-column")
+            columns = dict.fromkeys(column.name for table in asked for column in table.columns)
+            meant, names = nearest(found[1] or found[2], columns), ", ".join(table.name for table in asked)
+            hint = f"{meant} Columns of {names}: {', '.join(columns)}.".lstrip()
+            return QueryError(text, hint, "unknown-column")
         return QueryError(text)
-
-
-def _nearest(name: str, known: Mapping[str, str]) -> str:
-    """`Nearest: python.torch_trace. `; "" if nothing is near."""
-    near = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    return f"Nearest: {known[near[0]]}. " if near else ""
 
 
 def _comments(tables: Iterable[Table]) -> Iterator[str]:

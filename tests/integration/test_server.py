@@ -325,7 +325,7 @@ def test_every_verb_asks_the_server(start: Start, probe: Probe, form: str) -> No
 
 def test_a_listing_shows_it(job: Target, probe: Probe) -> None:
     probe(job.pid, "query", "SELECT 1")
-    listed = json.loads(probe("list", "--format", "json").stdout)
+    listed = json.loads(probe("list", "--all", "--json").stdout)
     assert not [row for row in listed if "probe.cli.answers" in row["command"]]
     server = server_of(job.pid)
     (row,) = [row for row in listed if row["pid"] == server]

@@ -124,7 +124,7 @@ def no_folder_left() -> Iterator[None]:
 
 def test_another_user_can_do_nothing_with_a_job(job: Target, as_user: AsUser) -> None:
     *asked, attach, listed = as_user(
-        OTHER, *((job.pid, *words) for words in VERBS), ("attach", job.pid), ("list", "--format", "csv")
+        OTHER, *((job.pid, *words) for words in VERBS), ("attach", job.pid), ("list", "--all", "--format", "csv")
     )
     for status, told in asked:
         assert status == 3 and f"belongs to user {OWNER}" in told
@@ -142,8 +142,8 @@ def test_a_user_can_do_nothing_with_roots_job(of_root: Target, as_user: AsUser) 
 
 
 def test_a_list_has_the_own_jobs_and_their_servers(job: Target, of_root: Target, probe: Probe, as_user: AsUser) -> None:
-    ((_, own),) = as_user(OWNER, ("list", "--format", "csv"))
-    every = probe("list", "--format", "csv").stdout
+    ((_, own),) = as_user(OWNER, ("list", "--all", "--format", "csv"))
+    every = probe("list", "--all", "--format", "csv").stdout
     assert f"\n{job.pid}," in own and f"\n{job.pid}," in every
     assert f"\n{of_root.pid}," not in own and f"\n{of_root.pid}," in every
     mine, roots = str(facts(job.pid).server), str(facts(of_root.pid).server)

@@ -122,7 +122,7 @@ def test_what_is_called_too_often_or_not_there_is_refused(job: Job, probe: Probe
     assert re.search(r"\[trace-ended\] Rank 0: __main__:often .* is called [\d,]{6,} times a second", told)
     assert not job.traced() and told.count("\n") == 1
     told = probe(job.pid, "trace", "Wroker.work", status=7).stderr
-    assert "has no function Wroker.work. Did you mean __main__:Worker.work?" in told
+    assert "has no function Wroker.work. The job has __main__:Worker.work." in told
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

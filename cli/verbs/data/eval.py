@@ -10,6 +10,7 @@ from probe.errors import UsageError
 
 from ...evaluating import evaluate
 from ...options import SECONDS, TextCommand, endpoint_and_text, text_argument
+from ...output.formats import Output, output_options
 from ...session import connected
 
 MOST_RANKS = 1_000_000  # more than any job has
@@ -24,16 +25,17 @@ MOST_RANKS = 1_000_000  # more than any job has
 )
 @click.option("--frame", metavar="FUNCTION", default="", help="With the variables of this function, or frame number.")
 @click.option("--no-write", is_flag=True, help="Leave the job's variables unchanged.")
+@output_options
 def command(
     words: Sequence[str], endpoints: Sequence[str], file: str | None, ranks: str | None, now: bool,
-    timeout: float | None, no_write: bool, frame: str,
+    timeout: float | None, no_write: bool, frame: str, output: Output,
 ) -> None:  # fmt: skip
     """Run Python inside the job, on all ranks at the same step.
 
     The code runs between two steps, on the training thread. It sees what a debugger sees: the local variables of the
     training loop, then the globals. The value of a last expression is printed. Variables that the code rebinds are
     rebound in the job. --frame gives it the variables of one function instead, such as a library's loop; numbers count
-    frames outward from the loop. `probe ENDPOINT names` lists what it sees.
+    frames outward from the loop. `probe ENDPOINT names` lists what it sees. With --json there is a row per rank.
 
     \b
     Example:
@@ -44,7 +46,8 @@ def command(
     chosen = None if ranks is None else parse_ranks(ranks)
     name = "<eval>" if file in (None, "-") else str(file)
     with connected(endpoint, 10.0 if timeout is None else min(timeout, 10.0)) as connection:
-        evaluate(connection, code, name, chosen, now, timeout, not no_write, frame)
+        shown = None if output.is_default else output
+        evaluate(connection, code, name, chosen, now, timeout, not no_write, frame, shown)
 
 
 def parse_ranks(text: str) -> list[int]:

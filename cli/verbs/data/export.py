@@ -14,7 +14,14 @@ from ...session import connected, say
 
 @click.command("export", cls=Verb)
 @endpoint_argument
-@click.option("--perfetto", "file", metavar="FILE", required=True, help="Write a trace for ui.perfetto.dev to FILE.")
+@click.option(
+    "--perfetto",
+    "file",
+    type=click.Path(),
+    metavar="FILE",
+    required=True,
+    help="Write a trace for ui.perfetto.dev to FILE.",
+)
 @click.option("--steps", callback=step_range, metavar="A..B", help="Only these steps, as in 100..120.")
 @timeout_option(10.0)
 @click.option("--max-fetch", callback=size, metavar="SIZE", default="4GB", show_default=True,

@@ -9,6 +9,7 @@ import click
 from probe.errors import SilentError
 from probe.settings import WRITTEN, from_words
 
+from ...offers import words as offered
 from ...options import Verb, endpoint_option, one_endpoint
 from ...output.formats import Output, output_options
 from ...output.result import Records
@@ -18,7 +19,7 @@ COLUMNS = ("rank", "sample", "every", "budget_pct", "backward", "sampled_step_co
 
 
 @click.command("set", cls=Verb)
-@click.argument("words", nargs=-1, metavar="[NAME=VALUE]...")
+@click.argument("words", nargs=-1, metavar="[NAME=VALUE]...", shell_complete=offered([f"{name}=" for name in WRITTEN]))
 @endpoint_option
 @output_options
 def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> None:

@@ -12,7 +12,8 @@ import click
 from probe.errors import Interrupted, UsageError
 
 from ...options import Verb, endpoint_option, one_endpoint, open_option, timeout_option
-from ...shell.dot_commands import FORMATS, is_command, run
+from ...output.formats import format_options
+from ...shell.dot_commands import is_command, run
 from ...shell.shell import Shell
 from ...shell.statements import is_complete
 from ...signals import on_signals
@@ -23,9 +24,10 @@ from ...signals import on_signals
 @endpoint_option
 @open_option
 @timeout_option(10.0)
-@click.option("--format", type=click.Choice(FORMATS), metavar="FORMAT", default="table", show_default=True,
-              help=f"{', '.join(FORMATS)}.")  # fmt: skip
-def command(words: Sequence[str], endpoints: Sequence[str], open_steps: bool, timeout: float, format: str) -> None:
+@format_options(binary=False)
+def command(
+    words: Sequence[str], endpoints: Sequence[str], open_steps: bool, timeout: float, format: str | None
+) -> None:
     """Open a shell for DuckDB SQL on the job.
 
     The connection stays open. Statements end with `;`, Tab completes tables and columns, Ctrl-C cancels a query, .help
@@ -39,7 +41,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], open_steps: bool, ti
     if any(" " in word for word in words):
         raise UsageError("sql reads its statements from the terminal or stdin.", 'Run: probe ENDPOINT query "SQL"')
     at_terminal = sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
-    with closing(Shell(one_endpoint(endpoints, words), timeout, format, open_steps, at_terminal)) as shell:
+    with closing(Shell(one_endpoint(endpoints, words), timeout, format or "table", open_steps, at_terminal)) as shell:
         try:
             with on_signals((signal.SIGTERM,), sys.exit):  # so that .watch restores the terminal
                 if at_terminal:

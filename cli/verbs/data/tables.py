@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from probe.errors import QueryError, UsageError
+from probe.text import nearest
 
-from ...argv import nearest
+from ...offers import tables
 from ...options import Verb, process_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
@@ -31,7 +32,7 @@ SELF_TIME = "duration is self time: what a module took itself. A block with its 
 
 
 @click.command("tables", cls=Verb)
-@click.argument("words", nargs=-1, metavar="[TABLE]")
+@click.argument("words", nargs=-1, metavar="[TABLE]", shell_complete=tables)
 @process_option
 @output_options
 def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> None:
@@ -110,6 +111,6 @@ def find(name: str, known: dict[str, Table]) -> Table:
     short = {full.partition(".")[2]: full for full in known}
     full = short.get(name, name)
     if full not in known:
-        hint = nearest(name, [*known, *short]) or f"Tables: {', '.join(sorted(known))}."
+        hint = nearest(name.rpartition(".")[2], short, short.__getitem__) or f"Tables: {', '.join(sorted(known))}."
         raise QueryError(f"No table named {name}.", hint, code="unknown-table")
     return known[full]

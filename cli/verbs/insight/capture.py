@@ -12,7 +12,7 @@ from probe.text import span, title
 
 from ...evaluating import seconds
 from ...options import Verb, endpoint_argument
-from ...output.formats import Output, format_option
+from ...output.formats import Output, format_options
 from ...output.result import Records
 from ...session import connected, say
 
@@ -43,8 +43,8 @@ AND processor IS NOT NULL AND start_ns BETWEEN {} AND {} ORDER BY processor"""
 @click.option("-o", "--out", "folder", type=click.Path(file_okay=False), metavar="DIR", default="",
               help="Write each rank's trace there, for Perfetto or chrome://tracing.")  # fmt: skip
 @click.option("--shapes", is_flag=True, help="With the shapes of operators, their FLOPs and bytes; costs more.")
-@format_option
-def command(endpoint: str | None, steps: int, folder: str, shapes: bool, output: Output) -> None:
+@format_options()
+def command(endpoint: str | None, steps: int, folder: str, shapes: bool, format: str | None) -> None:
     """Run torch's profiler over some steps of all ranks.
 
     It is switched on and off between two steps, at the same ones on all ranks. Every operator becomes a row of
@@ -61,6 +61,7 @@ def command(endpoint: str | None, steps: int, folder: str, shapes: bool, output:
       probe 4242 query "SELECT module, operator, SUM(duration)
                         FROM python.op_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 9"
     """
+    output = Output(format)
     with connected(endpoint) as connection:
         taken = connection.capture(steps, shapes=shapes, folder=folder, on_output=_on_output)
         window = min(each.start_ns for each in taken), max(each.end_ns for each in taken)

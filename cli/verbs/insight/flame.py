@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
 @click.command("flame", cls=Verb)
 @endpoint_argument
-@click.option("-o", "--output", "out", metavar="FILE", default="flame.html", show_default=True,
+@click.option("-o", "--output", "out", type=click.Path(), metavar="FILE", default="flame.html", show_default=True,
               help="Write FILE.html, a page, or FILE.speedscope.json.")  # fmt: skip
-@click.option("--against", metavar="FILE", help="Show the difference from the profile in a file written before.")
+@click.option(
+    "--against",
+    type=click.Path(),
+    metavar="FILE",
+    help="Show the difference from the profile in a file written before.",
+)
 @click.option(
     "--steps", metavar="A..B", callback=step_range, help="Show these steps of all profiles, not the last one."
 )

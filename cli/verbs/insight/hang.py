@@ -11,6 +11,7 @@ import click
 from probe.errors import HungError, SilentError
 
 from ...options import SECONDS, Verb, endpoint_argument
+from ...output.formats import json_option
 from ...output.parts import show_parts
 from ...session import connected, pause
 
@@ -22,7 +23,7 @@ _MOST_PAUSE_S = 5.0  # looking at a stuck job costs each rank some 40 ms
 @click.option("--watch", type=SECONDS, metavar="SECONDS",
               help="Wait until nothing has moved for so long, then report and fail.")  # fmt: skip
 @click.option("--native", is_flag=True, help="If it is stuck, also in which C or C++ function.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@json_option("Print the report as one JSON object.")
 def command(endpoint: str | None, watch: float | None, native: bool, as_json: bool) -> None:
     """Say why a job is stuck: verdict, reasons, what to do next.
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from probe.errors import EndpointError, FoundError, UsageError
+from probe.text import nearest
 
-from ...attaching import Wanted, attach_each, detach_all
+from ...attaching import Wanted, attach_each, detach_all, say_line
 from ...choosing import ranks_of
 from ...options import SECONDS, Verb, endpoint_argument
+from ...output.formats import json_option
 from ...output.parts import show_parts
 from ...session import connected, say
 
@@ -38,7 +40,7 @@ _LATEST = "step > (SELECT MAX(step) FROM python.step_trace) - 300"
               help="With --since-change: what came with this step.")  # fmt: skip
 @click.option("--sql", "code", metavar="CODE", help="Print the SQL that shows such a finding.")
 @click.option("--fail-on", type=click.Choice(SEVERITIES), help="Exit with status 11 if a finding is so severe.")
-@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as one JSON object.")
+@json_option("Print the diagnosis as one JSON object.")
 def command(
     endpoint: str | None, seconds: float | None, leave: bool, since_change: bool, at_step: int | None,
     code: str | None, fail_on: str | None, as_json: bool,
@@ -90,7 +92,7 @@ def _attach(endpoint: str | None) -> bool:
     except EndpointError as error:
         if error.code != "not-attached":
             raise
-    attach_each(ranks_of([int(endpoint)]), Wanted(tell=say))
+    attach_each(ranks_of([int(endpoint)]), Wanted(tell=say_line))
     return True
 
 
@@ -99,7 +101,10 @@ def _sql(code: str) -> str:
 
     known = {rule.code: rule.query(_LATEST) for rule in ON_TABLES if rule.query("")}
     if code not in known:
-        raise UsageError(f"No finding with SQL is called {code!r}.", f"There are: {', '.join(sorted(known))}.")
+        raise UsageError(
+            f"No finding with SQL is called {code!r}.",
+            nearest(code, known) or f"There are: {', '.join(sorted(known))}.",
+        )
     return known[code]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import click
@@ -11,12 +11,15 @@ from probe.errors import UsageError
 
 from ...attaching import Wanted, attach_as_they_come, attach_each
 from ...choosing import check_is_one_job, ranks_of
+from ...offers import processes
 from ...options import pid_of, process_option, timeout_option
+from ...output.formats import Output, output_options
+from ...output.result import Records
 from ...program import VERBS
 
 
 @click.command("attach")
-@click.argument("words", nargs=-1, metavar="PID...")
+@click.argument("words", nargs=-1, metavar="PID...", shell_complete=processes)
 @process_option
 @timeout_option(10.0, "Seconds that each process may take.")
 @click.option("--follow", is_flag=True, help="Stay until these PIDs end, and attach to ranks they start later.")
@@ -26,10 +29,13 @@ from ...program import VERBS
               help="Also accept queries from other hosts, at PORT or any free port. Needs a key.")  # fmt: skip
 @click.option("--no-server", is_flag=True, help="Start no server beside the job; commands ask the agents themselves.")
 @click.option("--no-devices", is_flag=True, help="Leave GPUs and NCCL alone: record nothing on them.")
-@click.option("--key", metavar="FILE", help="Only holders of this key may query. Default: $PROBE_KEY.")
+@click.option(
+    "--key", type=click.Path(), metavar="FILE", help="Only holders of this key may query. Default: $PROBE_KEY."
+)
+@output_options
 def command(
     words: Sequence[str], endpoints: Sequence[str], timeout: float, follow: bool, every_job: bool, name: str | None,
-    place: str | None, key: str | None, no_server: bool, no_devices: bool,
+    place: str | None, key: str | None, no_server: bool, no_devices: bool, output: Output,
 ) -> None:  # fmt: skip
     """Attach to a running job: all ranks under each PID.
 
@@ -60,12 +66,27 @@ def command(
         wanted = replace(wanted, listen=listen(place, key))
     elif key is not None:
         raise UsageError("--key is for --listen.", "For example: --listen 0.0.0.0 --key job.key")
+    if follow and not output.is_default:
+        raise UsageError("--follow prints a line for each rank as it comes, and no rows.", "Leave out one of them.")
     if follow:
         for pid in pids if not every_job else ():
             check_is_one_job(pid)
         attach_as_they_come(pids, wanted)
-    else:
+    elif output.is_default:
         attach_each(ranks_of(pids, every_job), wanted)
+    else:
+        _attach_as_rows(ranks_of(pids, every_job), wanted, output)
+
+
+def _attach_as_rows(ranks: Mapping[int, int | None], wanted: Wanted, output: Output) -> None:
+    """A row for each rank that has its agent, also if others have failed."""
+    from probe.attach import Attached
+
+    found = list[Attached]()
+    try:
+        attach_each(ranks, replace(wanted, tell=found.append))
+    finally:
+        output.show(Records.of(Attached, found))
 
 
 def checked_name(name: str | None) -> str:

@@ -8,6 +8,7 @@ import click
 
 from probe.errors import UsageError
 
+from ...offers import words
 from ...session import say
 
 _FILES = {"create": 1, "share": 2}
@@ -15,8 +16,8 @@ _USAGE = "Run: probe key create FILE, or probe key share FILE READER_FILE"
 
 
 @click.command("key")
-@click.argument("action", metavar="create|share", default="")
-@click.argument("files", nargs=-1, metavar="FILE [READER_FILE]")
+@click.argument("action", metavar="create|share", default="", shell_complete=words(_FILES))
+@click.argument("files", nargs=-1, type=click.Path(), metavar="FILE [READER_FILE]")
 @click.option("--read-only", is_flag=True, help="Create a key with which nobody can eval, set or detach.")
 def command(action: str, files: Sequence[str], read_only: bool) -> None:
     """Create the keys for querying a job from other hosts.

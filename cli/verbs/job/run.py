@@ -12,8 +12,7 @@ import click
 
 from probe.errors import ProbeError, UsageError
 
-from ...attaching import Wanted, attach_as_they_come
-from ...session import say
+from ...attaching import Wanted, attach_as_they_come, say_line
 
 SI_KERNEL = 0x80  # asm-generic/siginfo.h: the terminal sent it, to the command's process group as well as to us
 PASSED_ON = {
@@ -62,4 +61,4 @@ def watch(child: subprocess.Popen[bytes]) -> int:
 def attach_to_ranks(pid: int) -> None:
     """Until the process ends; attaching and failing to are reported on stderr and do not concern the command."""
     with suppress(ProbeError):
-        attach_as_they_come([pid], Wanted(tell=say), needs_torch=True)
+        attach_as_they_come([pid], Wanted(tell=say_line), needs_torch=True)

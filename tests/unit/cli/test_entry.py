@@ -84,6 +84,8 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
         (["qery"], "No such verb: qery. Did you mean query?"),
         (["query", "--fromat", "csv", "SELECT 1"], "Did you mean '--format'? Run: probe query --help"),
         (["query", "--format", "cvs", "SELECT 1"], "'cvs' is not one of 'table'"),
+        (["query", "--jsno", "SELECT 1"], "Did you mean '--json'? Run: probe query --help"),
+        (["query", "--json", "--format", "csv", "SELECT 1"], "--json and --format csv exclude each other. Give one."),
         (["query", "4242"], "No SQL was given."),
         (["query", "SELECT", "1", "2"], "Put the SQL in quotes."),
         (["4242", "query", "SELECT", "1"], "Put the SQL in quotes."),
@@ -97,10 +99,13 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
         (["eval", "--timeout", "soon", "1"], "'soon' is not a valid number of seconds"),
         (["attach"], "No pid given. For example: probe attach 4242."),
         (["attach", "train.py"], "'train.py' is not a pid."),
+        (["attach", "--follow", "--json", "4242"], "--follow prints a line for each rank as it comes, and no rows."),
         (["attach", "0"], "'0' is not a pid."),
         (["run"], "No command given."),
         (["run", "--", "/nowhere/torchrun"], "Cannot start /nowhere/torchrun: No such file or directory."),
         (["tables", "a", "b"], "Give one table"),
+        (["help", "query", "eval"], "Give one verb: probe help VERB"),
+        (["completion", "fsh"], "'fsh' is not one of 'bash', 'zsh', 'fish'"),
         (["list", "--format", "parquet", "-o", "/nowhere/x"], "Cannot write /nowhere/x"),
     ],
 )
@@ -116,6 +121,27 @@ def test_each_wrong_command_line_is_a_usage_error_of_one_line(
 def test_every_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.run([*verb.split(), "--help"]) == 0
     assert "Example:\n    probe " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_has_formats_has_json(verb: str) -> None:
+    command = program.get_command(click.Context(program), verb)
+    assert command is not None
+    options = {option for each in command.params for option in each.opts}
+    assert ("--format" in options) <= ("--json" in options)
+
+
+@pytest.mark.parametrize("verb", ["", "query", "help"])
+def test_help_shows_what_the_option_does(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry.run([*verb.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert entry.run(["help", *verb.split()]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "probe", "help", "qery"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "probe: [usage] No such verb: qery. Did you mean query?\n")
 
 
 def test_every_verb_has_a_first_line_that_fits_the_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +21,11 @@ from probe.cli.attaching import Wanted, attach_each, line
 from probe.cli.choosing import is_launcher
 from probe.cli.entry import run
 from probe.cli.verbs.data.eval import parse_ranks
-from probe.cli.verbs.job.list import records
 from probe.client.agent_requests import Unreached
 from probe.diagnose.report import Report
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
+from probe.evals.snippet import RankResult
 from probe.host.facts import Facts
-from probe.host.processes import Process
 from probe.protocol import UNWANTED
 from probe.query.result import Cost, Coverage, Note
 from probe.query.result import Result as QueryResult
@@ -188,11 +187,21 @@ def test_sql_comes_from_a_file_or_stdin_too(make_job: MakeJob, tmp_path: Any, mo
     assert job.asked["sql"] == "SELECT 3"
 
 
-def test_json_goes_to_stdout_alone(make_job: MakeJob, capfd: Captured) -> None:
+@pytest.mark.parametrize("chosen", [["--format", "json"], ["--json"], ["--json", "--format", "json"]])
+def test_json_goes_to_stdout_alone(chosen: list[str], make_job: MakeJob, capfd: Captured) -> None:
     make_job()
-    assert run(["4242", "query", "--format", "json", "SELECT 1"]) == 0
+    assert run(["4242", "query", *chosen, "SELECT 1"]) == 0
     out, err = capfd.readouterr()
     assert (json.loads(out), err) == ([{"module": "h.0", "seconds": 0.25}], "")
+
+
+def test_an_eval_has_a_row_per_rank_in_place_of_its_text(make_job: MakeJob, capfd: Captured) -> None:
+    made = [RankResult(rank, True, "GPT\n", str(rank), None, None, 7, 0.1, ["main().lr"]) for rank in (0, 1)]
+    make_job(printed=[([0, 1], "stdout", "GPT\n"), ([0], "waiting", "waits\n")], results=made)
+    assert run(["4242", "eval", "--json", "print(model); rank"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out) == [asdict(each) for each in made]
+    assert err == "waits\nchanged main().lr\nran at step 7, training held 0.1 s\n"
 
 
 def test_wrong_sql_ends_with_status_5(make_job: MakeJob, capfd: Captured) -> None:
@@ -269,6 +278,8 @@ def test_detach_reports_what_stays(make_job: MakeJob, capfd: Captured) -> None:
     out, err = capfd.readouterr()
     assert out == "detached  rank 0  pid 4250\ndetached  rank 1  pid 4251\n"
     assert err == "pass-through kernels on c10d stay: no boundary came in time\n"
+    assert run(["4242", "detach", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == [{"rank": 0, "pid": 4250}, {"rank": 1, "pid": 4251}]
 
 
 def test_a_rank_that_was_not_reached_is_a_failure(make_job: MakeJob, capfd: Captured) -> None:
@@ -330,11 +341,27 @@ def test_a_rank_that_fails_does_not_stop_attaching_to_the_others(
         return attached(pid)
 
     monkeypatch.setattr("probe.attach.attach", attach)
-    told: list[str] = []
+    told: list[Attached] = []
     with pytest.raises(AttachError, match="1 of 3 ranks") as caught:
         attach_each({4250: 0, 4251: 1, 4252: 2}, Wanted(tell=told.append))
-    assert (caught.value.code, len(told)) == ("traced", 2)
+    assert (caught.value.code, told) == ("traced", [attached(4250), attached(4252)])
     assert capfd.readouterr().err.startswith("failed    rank 1  pid 4251  [traced] A debugger")
+
+
+@pytest.mark.parametrize(("failing", "status"), [(0, 0), (4251, 4)])
+def test_an_attach_has_a_row_per_rank_that_has_its_agent(
+    failing: int, status: int, monkeypatch: pytest.MonkeyPatch, capfd: Captured
+) -> None:
+    def attach(pid: int, *_: object) -> Attached:
+        if pid == failing:
+            raise AttachError("A debugger traces it already.", "End it first.", code="traced")
+        return attached(pid)
+
+    monkeypatch.setattr("probe.attach.attach", attach)
+    monkeypatch.setattr("probe.cli.verbs.job.attach.ranks_of", lambda pids, *_: dict.fromkeys(pids))
+    assert run(["attach", "4250", "4251", "--json"]) == status
+    rows = json.loads(capfd.readouterr().out)
+    assert rows == [asdict(attached(pid)) for pid in (4250, 4251) if pid != failing]
 
 
 def test_taps_that_are_off_on_gpus_are_reported_once_for_all_ranks(
@@ -360,31 +387,6 @@ def test_taps_that_are_off_on_gpus_are_reported_once_for_all_ranks(
 )
 def test_a_launcher_is_recognised_by_its_command(command: str, launches: bool) -> None:
     assert is_launcher(SimpleNamespace(rank=None, command=command)) is launches  # type: ignore[arg-type]
-
-
-def process(pid: int, ppid: int, command: str, rank: int | None = None, has_torch: bool = True) -> Process:
-    return Process(pid, ppid, 0, 1, rank, None, None, None, command, True, has_torch)
-
-
-def test_list_shows_ranks_and_their_job_but_no_workers() -> None:
-    rank = [process(20 + number, 10, "python train.py", rank=number) for number in (0, 1)]
-    found = [
-        process(10, 1, "python torchrun train.py"),
-        *rank,
-        process(30, 20, "python train.py", rank=0),
-        process(31, 20, "python -c from multiprocessing.resource_tracker import main", has_torch=False),
-        process(40, 1, "python serve.py", has_torch=False),
-        process(41, 40, "python other.py"),
-    ]
-    rows = records(found, {20: Facts(attached_wall_ns=0)}, {50: "ipc:///tmp/s/server"}).rows
-    assert [(row[0], row[1], row[2], row[3] is not None) for row in rows] == [
-        (10, None, None, False),
-        (20, 0, 10, True),
-        (21, 1, 10, False),
-        (40, None, None, False),
-        (41, None, None, False),
-        (50, None, None, False),
-    ]
 
 
 @pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("pass", 0)])
