@@ -19,11 +19,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TESTS = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(TESTS))
-sys.path.insert(0, str(TESTS / "targets"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from sick.registry import JOBS, Job
+from targets.sick.registry import JOBS, Job
 
 from target import PROBE, Target
 

@@ -13,7 +13,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LAUNCHER = HERE.parent / "launcher.py"
-QUIET = ("hint",)  # what a finding about a healthy job may be
+LOUD = ("warning", "critical")  # what nothing that is said about a healthy job may be
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Job:
         findings = report["findings"]
         if self.codes:
             return (findings[0]["code"] if findings else report["verdict"]["code"]) in self.codes
-        return all(finding["severity"] in QUIET for finding in findings)
+        return all(told["severity"] not in LOUD for told in (report["verdict"], *findings))
 
 
 def named(script: str, ranks: int = 1, **jobs: str) -> Iterator[Job]:
