@@ -1,17 +1,14 @@
 """Jobs whose own arithmetic is arranged badly, and healthy ones that compute as much: `computing.py JOB`."""
 
 import itertools
+import operator
 import time
 from types import SimpleNamespace
 
 import torch
-from families import CNN, GNN, GPT, MLP, Scan, UNet, gan
-from job import random_batches, ready, run, train
+from families import CNN, GNN, GPT, MLP, Scan, UNet
+from job import random_batches, ready, run, sgd, train
 from torch import nn
-
-
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
 def endless(model, size, optimizer=None, after_step=None):
@@ -61,32 +58,38 @@ def healthy_few_micro_batches():
     accumulating(UNet(), 32, 16)
 
 
-def recompute_gpt():
-    model = GPT(width=128, depth=4, length=96)
-    model.checkpointing = True
-    endless(model, 8)
+class WithAdapters(nn.Module):
+    """A model with very many small parameters beside it."""
+
+    def __init__(self, model, count):
+        super().__init__()
+        self.model, self.batch, self.loss = model, model.batch, model.loss
+        self.adapters = nn.ParameterList(torch.zeros(16) for _ in range(count))
+
+    def forward(self, x):
+        return self.model(x) + torch.stack(list(self.adapters)).mean()
 
 
 def optimizer_unfused_mlp():
-    model = MLP(32, 300)
-    endless(model, 256, torch.optim.AdamW(model.parameters(), foreach=False))
+    model = WithAdapters(MLP(320, 3), 900)
+    endless(model, 64, torch.optim.AdamW(model.parameters(), foreach=False))
 
 
 def optimizer_unfused_gnn():
-    model = GNN(width=16, depth=80, nodes=8, edges=16)
-    endless(model, 8, torch.optim.Adam(model.parameters(), foreach=False, amsgrad=True))
+    model = WithAdapters(GNN(), 700)
+    endless(model, 16, torch.optim.Adam(model.parameters(), foreach=False, amsgrad=True))
 
 
 def recompilation_gpt():
-    """A sequence of another length in each step, and a graph for each length."""
+    """A sequence of another length in every third step, and a graph for each length."""
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1 << 30
-    model = GPT()
+    model = GPT(width=64, depth=1)
     compiled = torch.compile(model, backend="eager", dynamic=False)
     optimizer = sgd(model)
     ready()
     for step in itertools.count():
-        inputs, targets = model.batch(2, length=8 + step * 37 % 2048)
-        loss = model.loss(compiled(inputs[:, :200]), targets[:, :200]) if step % 8 else compiled(inputs).mean()
+        inputs, targets = model.batch(2, length=8 + step // 3 * 37 % 509)
+        loss = model.loss(compiled(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -101,15 +104,16 @@ def healthy_compiled():
 
 
 def step_growing_mlp():
-    """Each step looks through all that was seen before."""
-    model, seen = MLP(512), []
+    """Each step is compared with all that were before."""
+    model, seen = MLP(), []
 
     def remember(step):
-        seen.append(step * 7919 % 1009)
-        for each in range(40):
-            seen.count(each)
+        now = [step / 7] * 3000
+        for other in seen:
+            sum(map(operator.mul, now, other))
+        seen.append(now)
 
-    endless(model, 64, after_step=remember)
+    endless(model, 128, after_step=remember)
 
 
 def step_growing_gpt():
@@ -119,101 +123,10 @@ def step_growing_gpt():
     ready()
     for step in itertools.count():
         inputs, targets = model.batch(2, length=32 + step // 2)
-        loss = model.loss(model(inputs % 256), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-def frozen_with_gradients_cnn():
-    """The optimizer has the head's parameters only, and the encoder is differentiated all the same."""
-    encoder, head = CNN(), nn.Linear(10, 10)
-    optimizer, train_batches = sgd(head), random_batches(encoder, 32)
-    ready()
-    for inputs, targets in train_batches:
-        features = encoder(inputs)
-        loss = encoder.loss(head(features), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-def healthy_frozen_encoder():
-    encoder, head = CNN().requires_grad_(False), MLP(10, 2)
-    optimizer, train_batches = sgd(head), random_batches(encoder, 64)
-    ready()
-    for inputs, targets in train_batches:
-        with torch.no_grad():
-            features = encoder(inputs)
-        loss = encoder.loss(head(features), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-def adversarial(size, detached):
-    """A generator and a discriminator in turns."""
-    generator, discriminator = gan()
-    generator_optimizer, discriminator_optimizer = sgd(generator), sgd(discriminator)
-    real = torch.randn(size, 768)
-    ready()
-    while True:
-        fake = generator(torch.randn(size, 64))
-        discriminator_optimizer.zero_grad()
-        judged = discriminator(fake.detach() if detached else fake)
-        (judged.mean() - discriminator(real).mean()).backward()
-        discriminator_optimizer.step()
-
-        generator_optimizer.zero_grad()
-        (-discriminator(generator(torch.randn(size, 64))).mean()).backward()
-        generator_optimizer.step()
-
-
-def frozen_with_gradients_gan():
-    """The discriminator's pass goes back through the generator, whose gradients are thrown away."""
-    adversarial(128, detached=False)
-
-
-def healthy_gan():
-    adversarial(128, detached=True)
-
-
-def memory_creep_losses():
-    """Losses are kept for the log, and with each of them its graph."""
-    model, losses = CNN(width=16, size=16), []
-    optimizer, train_batches = sgd(model), random_batches(model, 16)
-    ready()
-    for inputs, targets in train_batches:
         loss = model.loss(model(inputs), targets)
-        losses.append(loss)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-
-
-def memory_creep_outputs():
-    """What the model said is kept, for a report that never comes."""
-    model = UNet()
-    optimizer, train_batches, predictions = sgd(model), random_batches(model, 16), []
-    ready()
-    for inputs, targets in train_batches:
-        output = model(inputs)
-        predictions.append(output.detach())
-        loss = model.loss(output, targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-def healthy_bounded_replay():
-    """Memory that grows no more once the buffer is full."""
-    model, replay = MLP(512), []
-
-    def remember(step):
-        replay.append(torch.randn(64, 512))
-        del replay[:-100]
-
-    endless(model, 64, after_step=remember)
 
 
 def healthy_honest_compute():
@@ -223,7 +136,7 @@ def healthy_honest_compute():
 
 def healthy_schedule_and_clipping():
     model = GPT()
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
     train_batches = random_batches(model, 16)
     ready()

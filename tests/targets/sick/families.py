@@ -152,14 +152,14 @@ class UNet(nn.Module):
         return F.mse_loss(output, targets)
 
 
-def gan(noise=64, width=384, depth=2):
-    """A generator and a discriminator."""
+def gan(noise=64, picture=768):
+    """A generator, and a discriminator that is smaller."""
 
-    def stack(first, last):
+    def stack(first, width, depth, last):
         hidden = [each for _ in range(depth) for each in (nn.Linear(width, width), nn.LeakyReLU(0.2))]
         return nn.Sequential(nn.Linear(first, width), nn.LeakyReLU(0.2), *hidden, nn.Linear(width, last))
 
-    return stack(noise, 768), stack(768, 1)
+    return stack(noise, 512, 3, picture), stack(picture, 128, 1, 1)
 
 
 class Policy(nn.Module):

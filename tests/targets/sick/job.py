@@ -45,6 +45,10 @@ def random_batches(model, size):
     return itertools.cycle([model.batch(size) for _ in range(4)])
 
 
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=1e-3)
+
+
 def train(model, batches, optimizer, after_step=None):
     """A plain loop; after_step(step) is called between two steps."""
     ready()

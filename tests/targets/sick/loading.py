@@ -6,7 +6,7 @@ import time
 
 import torch
 from families import CNN, GNN, GPT, MLP, Samples, UNet
-from job import ready, run, train
+from job import ready, run, sgd, train
 from torch.utils.data import DataLoader
 
 WORDS = ("that", "was", "for", "with", "his", "had", "not", "are", "but", "from", "have", "they", "which", "one", "you")
@@ -77,8 +77,8 @@ def epochs(model, train_loader, optimizer):
             optimizer.step()
 
 
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=1e-3)
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), fused=True)
 
 
 def input_bound_gnn():
@@ -94,7 +94,7 @@ def input_bound_cnn():
 def input_bound_gpt():
     model = GPT()
     loader = DataLoader(Samples(model, 512), batch_size=8, collate_fn=Tokenize(model, 60))
-    epochs(model, loader, torch.optim.AdamW(model.parameters()))
+    epochs(model, loader, adamw(model))
 
 
 def starved_workers_cnn():
@@ -112,40 +112,40 @@ def open_archive(worker):
 
 
 def worker_respawn_mlp():
-    model = MLP(512, 3)
-    data = Samples(model, 64 * 10)
-    epochs(model, DataLoader(data, batch_size=64, num_workers=2, worker_init_fn=open_archive), sgd(model))
+    model = MLP()
+    data = Samples(model, 128 * 8)
+    epochs(model, DataLoader(data, batch_size=128, num_workers=2, worker_init_fn=open_archive), sgd(model))
 
 
 def worker_respawn_gpt():
     model = GPT()
     data = Samples(model, 8 * 8)
     loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=2, worker_init_fn=open_archive)
-    epochs(model, loader, torch.optim.AdamW(model.parameters()))
+    epochs(model, loader, adamw(model))
 
 
 def healthy_workers_keep_up():
     model = CNN()
-    epochs(model, DataLoader(Stored(model, 0.0005), batch_size=16, num_workers=2), sgd(model))
+    epochs(model, DataLoader(Stored(model, 0.0003), batch_size=32, num_workers=2), sgd(model))
 
 
 def healthy_little_data_time():
     """About 5 % of a step."""
-    model = MLP(512)
-    epochs(model, DataLoader(Samples(model, 4096), batch_size=64), sgd(model))
+    model = MLP()
+    epochs(model, DataLoader(Samples(model, 19_200), batch_size=192), sgd(model))
 
 
 def healthy_persistent_workers():
-    model = MLP(512)
+    model = MLP()
     options = {"num_workers": 2, "worker_init_fn": open_archive, "persistent_workers": True}
-    epochs(model, DataLoader(Samples(model, 64 * 100), batch_size=64, **options), sgd(model))
+    epochs(model, DataLoader(Samples(model, 128 * 40), batch_size=128, **options), sgd(model))
 
 
 def healthy_batch_sizes_vary():
     """A last batch that is smaller, and batches of sizes that differ."""
     model = GPT(length=32)
     sizes = random.Random(0).choices((6, 8, 10, 12), k=64)
-    train(model, (model.batch(sizes[step % 64]) for step in range(1 << 40)), torch.optim.AdamW(model.parameters()))
+    train(model, (model.batch(sizes[step % 64]) for step in range(1 << 40)), adamw(model))
 
 
 if __name__ == "__main__":

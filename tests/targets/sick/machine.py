@@ -6,11 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import torch
 from families import CNN, GPT, MLP, UNet
-from job import helper, random_batches, ready, run, train
-
-
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=1e-3)
+from job import helper, random_batches, ready, run, sgd, train
 
 
 def endless(model, size):
@@ -37,7 +33,7 @@ def host_contention_cnn():
 
 def host_contention_mlp():
     helper("burning.py", 6, start_new_session=True)
-    endless(MLP(512), 64)
+    endless(MLP(), 128)
 
 
 class Monitor(threading.Thread):
@@ -53,8 +49,7 @@ class Monitor(threading.Thread):
             time.sleep(self.pause_s)
 
     def summarize(self):
-        for _ in range(100 if not self.pause_s else 1):
-            sum(number * number for number in range(2000))
+        sum(number * number for number in range(200_000))
 
 
 def watched(model, size, pause_s):
@@ -79,13 +74,13 @@ def gil_contention_mlp():
 
 def healthy_monitor():
     """It looks once a second."""
-    watched(MLP(512), 64, 1.0)
+    watched(MLP(), 192, 1.0)
 
 
 class Handler(BaseHTTPRequestHandler):
     """Answers with what the model says."""
 
-    model, protocol_version = None, "HTTP/1.1"
+    model = None
 
     def do_GET(self):
         answer = self.predict()
@@ -104,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def serving(clients, pause_s=0.0):
     """A server of one thread, and so many clients that pause for so long after an answer."""
-    Handler.model, Handler.protocol_version = CNN(width=32).eval(), "HTTP/1.0"
+    Handler.model = CNN(width=32).eval()
     server = HTTPServer(("127.0.0.1", 0), Handler)
     if clients:
         helper("asking.py", server.server_port, clients, pause_s)

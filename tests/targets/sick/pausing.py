@@ -7,11 +7,7 @@ from types import SimpleNamespace
 
 import torch
 from families import CNN, GPT, MLP, Poles, Policy, UNet
-from job import random_batches, ready, run, train
-
-
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=1e-3)
+from job import random_batches, ready, run, sgd, train
 
 
 def evaluate(model, batches):
@@ -90,7 +86,7 @@ def checkpoint_stall_unet():
 
 
 def checkpoint_stall_mlp():
-    saving(WithTable(MLP(512), 80), 64, 10)
+    saving(WithTable(MLP(), 50), 128, 6)
 
 
 def healthy_rare_checkpoints():
@@ -101,7 +97,7 @@ def log_histograms(model, bins=64):
     """One for each parameter, in Python."""
     for parameter in model.parameters():
         counts = [0] * bins
-        for value in parameter.detach().flatten()[:12_000].tolist():
+        for value in parameter.detach().flatten()[:60_000].tolist():
             counts[int(bins / (1 + math.exp(-value)))] += 1
 
 
@@ -125,13 +121,13 @@ def periodic_stall_gpt():
 
 def healthy_rare_logs():
     """About 2 % of the time."""
-    logging(MLP(512), 64, 25)
+    logging(MLP(), 192, 200)
 
 
 def periodic_stall_gc():
     """Many objects, through which the job sends the collector every 20 steps."""
     model = CNN()
-    index = [{"name": str(n), "parts": [n]} for n in range(1_500_000)]
+    index = [{"name": str(n), "parts": [n]} for n in range(600_000)]
 
     def collect(step):
         if step % 20 == 0:

@@ -6,14 +6,10 @@ import time
 import torch
 import torch.distributed as dist
 from families import CNN, GPT, MLP, OnDevice, Samples, UNet
-from job import random_batches, ready, run, train
+from job import random_batches, ready, run, sgd, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
-
-
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=1e-3)
 
 
 def parallel(model, **options):
