@@ -155,7 +155,7 @@ def healthy_large_cells():
 
 
 def healthy_gnn():
-    endless(GNN(width=64, nodes=400, edges=2000), 32)
+    endless(GNN(width=64, nodes=400, edges=2000), 12)
 
 
 def compiling_mlp():

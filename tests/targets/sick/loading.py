@@ -46,6 +46,14 @@ class Stored(Samples):
         time.sleep(self.seconds)
 
 
+class Shards(Stored):
+    """A whole batch in one file, so that workers have little to do."""
+
+    def __getitem__(self, index):
+        self.read_file(index)
+        return self.batch(32)
+
+
 class Tokenize:
     """A collate_fn that takes texts apart in Python."""
 
@@ -126,7 +134,7 @@ def worker_respawn_gpt():
 
 def healthy_workers_keep_up():
     model = CNN()
-    epochs(model, DataLoader(Stored(model, 0.0003), batch_size=32, num_workers=2), sgd(model))
+    epochs(model, DataLoader(Shards(model, 0.01, 1 << 20), batch_size=None, num_workers=2), sgd(model))
 
 
 def healthy_little_data_time():
@@ -136,9 +144,10 @@ def healthy_little_data_time():
 
 
 def healthy_persistent_workers():
-    model = MLP()
+    """Epochs of 200 batches, and workers that stay."""
+    model = UNet()
     options = {"num_workers": 2, "worker_init_fn": open_archive, "persistent_workers": True}
-    epochs(model, DataLoader(Samples(model, 128 * 40), batch_size=128, **options), sgd(model))
+    epochs(model, DataLoader(Shards(model, 0.005, 200), batch_size=None, **options), sgd(model))
 
 
 def healthy_batch_sizes_vary():

@@ -6,7 +6,7 @@ import math
 from types import SimpleNamespace
 
 import torch
-from families import CNN, GPT, MLP, Poles, Policy, UNet
+from families import CNN, GPT, MLP, Poles, Policy, UNet, WithTable
 from job import random_batches, ready, run, sgd, train
 
 
@@ -49,18 +49,6 @@ def validation_heavy_gpt():
 def healthy_moderate_validation():
     """About 5 % of the time."""
     validating(CNN(), 16, 100, 15)
-
-
-class WithTable(torch.nn.Module):
-    """A model with a table of so many million numbers that it does not train."""
-
-    def __init__(self, model, millions):
-        super().__init__()
-        self.model, self.batch, self.loss = model, model.batch, model.loss
-        self.register_buffer("table", torch.zeros(millions, 1_000_000))
-
-    def forward(self, x):
-        return self.model(x)
 
 
 def save_checkpoint(model, optimizer, step):

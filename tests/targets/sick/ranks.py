@@ -5,7 +5,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from families import CNN, GPT, MLP, OnDevice, Samples, UNet
+from families import CLASSES, CNN, GPT, MLP, Classifier, OnDevice, Samples, UNet, WithTable
 from job import random_batches, ready, run, sgd, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -23,9 +23,27 @@ def endless(model, size, after_step=None):
     train(model, random_batches(model, size), sgd(model), after_step)
 
 
-def communication_bound_mlp():
-    """Large gradients, little arithmetic."""
-    endless(parallel(MLP(2048, 5)), 2)
+class Recommender(Classifier):
+    """A large table, of which a batch needs a few rows; its gradient is as large as the table."""
+
+    def __init__(self, rows=300_000, width=32):
+        super().__init__()
+        self.rows, self.table, self.head = rows, nn.EmbeddingBag(rows, width), nn.Linear(width, CLASSES)
+
+    def batch(self, count):
+        return torch.randint(self.rows, (count, 20)), torch.randint(CLASSES, (count,))
+
+    def forward(self, x):
+        return self.head(self.table(x))
+
+
+def communication_bound_recommender():
+    endless(parallel(Recommender(), gradient_as_bucket_view=True), 32)
+
+
+def communication_bound_buffers():
+    """DDP sends a table that nobody changes to all ranks, before each forward pass."""
+    endless(parallel(WithTable(UNet(), 10)), 16)
 
 
 def communication_bound_gpt():
@@ -64,8 +82,8 @@ def accumulating(model, size, micro_steps, synced):
         optimizer.step()
 
 
-def no_sync_missing_mlp():
-    accumulating(parallel(MLP(1024, 6)), 4, 4, synced=True)
+def no_sync_missing_recommender():
+    accumulating(parallel(Recommender(100_000)), 32, 4, synced=True)
 
 
 def healthy_no_sync():
