@@ -5,7 +5,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from families import CLASSES, CNN, GPT, MLP, Classifier, OnDevice, Samples, UNet, WithTable
+from families import CLASSES, GPT, MLP, Classifier, OnDevice, Samples, UNet, WithTable
 from job import random_batches, ready, run, sgd, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -87,7 +87,7 @@ def no_sync_missing_recommender():
 
 
 def healthy_no_sync():
-    accumulating(parallel(CNN()), 16, 2, synced=False)
+    accumulating(parallel(OnDevice(0.015, 512, 4)), 32, 2, synced=False)
 
 
 class Uneven(Samples):
@@ -125,7 +125,7 @@ def straggler_compute():
 
 def healthy_ddp():
     """Two ranks whose communication is hidden behind the backward pass, or nearly."""
-    endless(parallel(UNet()), 16)
+    endless(parallel(OnDevice(0.024, 512, 6), bucket_cap_mb=2), 32)
 
 
 def healthy_four_ranks():
