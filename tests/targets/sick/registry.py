@@ -35,10 +35,10 @@ class Job:
         return (sys.executable, *launcher, str(HERE / self.script), self.name)
 
     def right(self, report: Mapping[str, Any]) -> bool:
-        """Whether `probe why --json` has said of it what is so."""
+        """Whether `probe why --json` says what is so, in its verdict, which may be a state, or its first finding."""
         findings = report["findings"]
         if self.codes:
-            return (findings[0]["code"] if findings else report["verdict"]["code"]) in self.codes
+            return any(told["code"] in self.codes for told in (report["verdict"], *findings[:1]))
         return all(told["severity"] not in LOUD for told in (report["verdict"], *findings))
 
 

@@ -42,8 +42,8 @@ def test_the_first_finding_about_a_sick_job_must_be_what_was_planted() -> None:
     assert not SICK.right(report())
 
 
-def test_a_state_is_a_verdict_without_findings() -> None:
-    assert Job("ranks.py", "hung", ("hung",)).right({"verdict": {"code": "hung"}, "findings": []})
+def test_a_state_is_a_verdict_with_its_cause_as_a_finding() -> None:
+    assert Job("ranks.py", "hung", ("hung",)).right({"verdict": {"code": "hung"}, "findings": [{"code": "lost-rank"}]})
 
 
 def test_hints_about_a_healthy_job_are_no_alarm() -> None:
