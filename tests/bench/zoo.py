@@ -1,0 +1,135 @@
+"""`probe why` on the zoo of tests/targets/sick: does it find what was planted, and leave healthy jobs alone?
+
+python tests/bench/zoo.py [--only NAME,…] [--rounds 3] [--seconds S]        about a minute a job and round
+
+--only takes beginnings of names: input_bound,healthy.  A line a job: ok or WRONG, job, what was expected, the first
+finding with its severity and share, the seconds until the verdict, and the machine's load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from targets.sick.registry import JOBS, Job
+
+from target import PROBE, Target
+
+WARM_S = 2.0  # the first steps import and allocate
+PATIENCE_S = 120.0  # for a verdict
+WANTED_S = 40.0  # a verdict is there by then
+RIGHT = 87 / 90  # of the sick jobs
+
+
+class Run(NamedTuple):
+    """job; right: whether `why` said what is so; took_s: until it did; said: its report, or what it printed instead."""
+
+    job: Job
+    right: bool
+    took_s: float
+    said: dict[str, Any] | str
+
+
+def main() -> int:
+    options = arguments()
+    jobs = [job for job in JOBS if job.name.startswith(options.only)]
+    runs = []
+    for _ in range(options.rounds):
+        for job in jobs:
+            runs.append(judged(job, options.seconds))
+            print("\n".join(lines(runs[-1])), flush=True)
+    return 0 if all([good(runs, "sick", RIGHT), good(runs, "healthy", 1.0)]) else 1
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=lambda words: tuple(words.split(",")), default="", help="beginnings of names")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, help="for which why watches; its own default otherwise")
+    return parser.parse_args()
+
+
+def judged(job: Job, seconds: float | None) -> Run:
+    """A job from its start to its end."""
+    watch = () if seconds is None else ("--seconds", str(seconds))
+    with tempfile.TemporaryDirectory() as folder:
+        target = Target(("env", "--chdir", folder, *job.command), Path(folder) / "output", {})
+        try:
+            target.wait_for("ready", job.ranks)
+            time.sleep(WARM_S)
+            took_s, said = asked(target.pid, watch, Path(folder))
+            alive = target.alive
+        except AssertionError as error:  # it did not start
+            took_s, said, alive = 0.0, str(error), False
+        finally:
+            target.end()
+    return Run(job, alive and isinstance(said, dict) and job.right(said), took_s, said)
+
+
+def asked(pid: int, watch: Sequence[str], folder: Path) -> tuple[float, dict[str, Any] | str]:
+    """How long `why` took, and its report; files instead of pipes, which a process that it leaves may hold open."""
+    answer, errors = folder / "answer", folder / "errors"
+    began = time.monotonic()
+    with answer.open("wb") as out, errors.open("wb") as err:
+        try:
+            command = [str(PROBE), "why", str(pid), *watch, "--json"]
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return PATIENCE_S, "no verdict"
+    took_s = time.monotonic() - began
+    try:
+        return took_s, dict(json.loads(answer.read_text()))
+    except ValueError:
+        return took_s, errors.read_text()[-500:].strip() or "nothing said"
+
+
+def lines(run: Run) -> list[str]:
+    """What is printed of a run; more of one that went wrong."""
+    expected = "/".join(run.job.codes) or "healthy"
+    word = "ok" if run.right else "WRONG"
+    first, *others = [figures(finding) for finding in findings(run)] or [verdict(run)]
+    late = f" > {WANTED_S:g}" if run.took_s > WANTED_S else ""
+    load = f"load {os.getloadavg()[0]:.1f}"
+    told = [f"{word:<6}{run.job.name:<30} {expected:<22} {first:<40} {run.took_s:5.1f} s{late}  {load}"]
+    if not run.right:
+        told += [f"{'':6}{sentence(run)}", *(f"{'':6}also {other}" for other in others)]
+    return told
+
+
+def findings(run: Run) -> list[dict[str, Any]]:
+    return run.said.get("findings", []) if isinstance(run.said, dict) else []
+
+
+def figures(finding: dict[str, Any]) -> str:
+    share = finding["share"]
+    return f"{finding['code']} {finding['severity']}" + (f" {share:.0%}" if share is not None else "")
+
+
+def verdict(run: Run) -> str:
+    return str(run.said["verdict"]["code"]) if isinstance(run.said, dict) else "no report"
+
+
+def sentence(run: Run) -> str:
+    return str(run.said["verdict"]["sentence"]) if isinstance(run.said, dict) else run.said
+
+
+def good(runs: Iterable[Run], sort: str, least: float) -> bool:
+    """Prints how many of this sort are right; whether so large a part of them is."""
+    those = [run for run in runs if bool(run.job.codes) == (sort == "sick")]
+    right, quick = sum(run.right for run in those), sum(run.took_s <= WANTED_S for run in those)
+    print(f"{sort}: {right} of {len(those)} right, {quick} of {len(those)} within {WANTED_S:g} s")
+    return right >= least * len(those)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The zoo: jobs with one planted cause each, and healthy near misses, on which `probe why` is judged.
+
+A job is a function of a script in this folder; which codes the first finding may have is said here.  Imports no torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+LAUNCHER = HERE.parent / "launcher.py"
+LOUD = ("warning", "critical")  # what nothing that is said about a healthy job may be
+
+
+@dataclass(frozen=True)
+class Job:
+    """name: its function in `script`; codes: what the first finding may be, none for a healthy job.
+
+    remedy: Python that cures it while it runs, in the frame of its training loop; "" if nothing does.
+    """
+
+    script: str
+    name: str
+    codes: tuple[str, ...] = ()
+    ranks: int = 1
+    remedy: str = ""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        launcher = (str(LAUNCHER), str(self.ranks)) if self.ranks > 1 else ()
+        return (sys.executable, *launcher, str(HERE / self.script), self.name)
+
+    def right(self, report: Mapping[str, Any]) -> bool:
+        """Whether `probe why --json` says what is so, in its verdict, which may be a state, or its first finding."""
+        findings = report["findings"]
+        if self.codes:
+            return any(told["code"] in self.codes for told in (report["verdict"], *findings[:1]))
+        return all(told["severity"] not in LOUD for told in (report["verdict"], *findings))
+
+
+def named(script: str, ranks: int = 1, **jobs: str) -> Iterator[Job]:
+    """Jobs that find their code in their name, each with its remedy."""
+    for name, remedy in jobs.items():
+        code = next((code for code in CODES if name.startswith(code.replace("-", "_"))), "")
+        yield Job(script, name, (code,) if code else (), ranks, remedy)
+
+
+CODES = (
+    "checkpoint-stall", "communication-bound", "compiling", "cpu-oversubscription", "frozen-with-gradients",
+    "gil-contention", "host-contention", "hung", "idle", "input-bound", "memory-creep", "micro-batches",
+    "no-sync-missing", "optimizer-unfused", "periodic-stall", "python-outside-model", "recompilation", "recompute",
+    "sequential-scan", "server-saturated", "small-batch", "small-buckets", "starved-workers", "step-growing",
+    "straggler", "validation-heavy", "worker-respawn",
+)  # fmt: skip
+WORKERS = "train_loader.num_workers, train_loader.prefetch_factor = 4, 2"
+PERSIST = "vars(train_loader)['persistent_workers'] = True"  # which DataLoader forbids to set
+FUSE = "for group in optimizer.param_groups: group['fused'] = True"
+
+JOBS = (
+    *named(
+        "loading.py",
+        input_bound_gnn=WORKERS, input_bound_cnn=WORKERS, input_bound_gpt=WORKERS,
+        starved_workers_cnn="train_loader.num_workers = 4", starved_workers_unet="train_loader.num_workers = 8",
+        worker_respawn_mlp=PERSIST, worker_respawn_gpt=PERSIST,
+        healthy_workers_keep_up="", healthy_little_data_time="", healthy_persistent_workers="",
+        healthy_batch_sizes_vary="",
+    ),
+    *named(
+        "pausing.py",
+        validation_heavy_cnn="config.validate_every = 1000", validation_heavy_gpt="config.validate_every = 50",
+        checkpoint_stall_unet="config.save_every = 1000", checkpoint_stall_mlp="config.save_every = 1000",
+        periodic_stall_gpt="config.log_every = 1000", periodic_stall_gc="",
+        python_outside_model_cnn="", python_outside_model_rl="poles.substeps = 20", python_outside_model_unet="",
+        healthy_moderate_validation="", healthy_rare_checkpoints="", healthy_rare_logs="", healthy_rl="",
+    ),
+    *named(
+        "computing.py",
+        small_batch_mlp="", small_batch_gnn="", sequential_scan_gru="", sequential_scan_lstm="",
+        micro_batches_gpt="config.micro_batch = 16", micro_batches_gnn="config.micro_batch = 12",
+        optimizer_unfused_mlp=FUSE, optimizer_unfused_gnn=FUSE,
+        recompilation_gpt="", step_growing_mlp="", step_growing_gpt="",
+        compiling_mlp="", healthy_few_micro_batches="", healthy_compiled="", healthy_honest_compute="",
+        healthy_schedule_and_clipping="", healthy_large_cells="", healthy_gnn="",
+    ),
+    *named(
+        "keeping.py",
+        recompute_gpt="model.checkpointing = False", memory_creep_losses="", memory_creep_outputs="",
+        frozen_with_gradients_cnn="encoder.requires_grad_(False)", frozen_with_gradients_gan="",
+        healthy_frozen_encoder="", healthy_gan="", healthy_bounded_replay="",
+    ),
+    *named(
+        "ranks.py", 2,
+        communication_bound_recommender="", communication_bound_buffers="model.broadcast_buffers = False",
+        communication_bound_gpt="", small_buckets_mlp="", no_sync_missing_recommender="",
+        straggler_data="", straggler_compute="", hung_rank_stops="", hung_extra_barrier="",
+        healthy_ddp="", healthy_no_sync="",
+    ),
+    *named("ranks.py", 4, straggler_function="", healthy_four_ranks=""),
+    *named("machine.py", 2, cpu_oversubscription_ranks="torch.set_num_threads(1)"),
+    *named(
+        "machine.py",
+        cpu_oversubscription_cnn="torch.set_num_threads(1)", host_contention_cnn="", host_contention_mlp="",
+        gil_contention_gpt="monitor.running = False", gil_contention_mlp="monitor.running = False",
+        server_saturated="", idle_server="", healthy_monitor="", healthy_server="",
+    ),
+)  # fmt: skip

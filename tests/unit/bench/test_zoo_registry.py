@@ -1,0 +1,52 @@
+"""The zoo's registry and its scripts name the same jobs, and a report is judged by what was planted."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+from targets.sick.registry import CODES, HERE, JOBS, Job
+
+SICK = Job("loading.py", "input_bound", ("input-bound",))
+HEALTHY = Job("loading.py", "healthy")
+
+
+def test_there_are_enough_of_each_sort_and_every_code_is_planted() -> None:
+    assert len({job.name for job in JOBS}) == len(JOBS)
+    assert len([job for job in JOBS if job.codes]) >= 30 and len([job for job in JOBS if not job.codes]) >= 16
+    assert {code for job in JOBS for code in job.codes} == set(CODES)
+
+
+def test_a_healthy_job_is_called_so() -> None:
+    assert [job.name for job in JOBS if bool(job.codes) == job.name.startswith("healthy_")] == []
+
+
+@pytest.mark.parametrize("script", sorted({job.script for job in JOBS}))
+def test_a_script_has_its_jobs_and_no_other(script: str) -> None:
+    tree = ast.parse((HERE / script).read_text(encoding="utf-8"))
+    beginnings = ("healthy_", *(code.replace("-", "_") for code in CODES))
+    functions = [each for each in tree.body if isinstance(each, ast.FunctionDef) and not each.args.args]
+    written = {each.name for each in functions if each.name.startswith(beginnings)}
+    assert written == {job.name for job in JOBS if job.script == script}
+
+
+def report(*codes_and_severities: tuple[str, str]) -> dict[str, Any]:
+    findings = [{"code": code, "severity": severity} for code, severity in codes_and_severities]
+    return {"verdict": findings[0] if findings else {"code": "healthy", "severity": "none"}, "findings": findings}
+
+
+def test_the_first_finding_about_a_sick_job_must_be_what_was_planted() -> None:
+    assert SICK.right(report(("input-bound", "critical"), ("small-batch", "hint")))
+    assert not SICK.right(report(("small-batch", "critical"), ("input-bound", "critical")))
+    assert not SICK.right(report())
+
+
+def test_a_state_is_a_verdict_with_its_cause_as_a_finding() -> None:
+    assert Job("ranks.py", "hung", ("hung",)).right({"verdict": {"code": "hung"}, "findings": [{"code": "lost-rank"}]})
+
+
+def test_hints_about_a_healthy_job_are_no_alarm() -> None:
+    assert HEALTHY.right(report()) and HEALTHY.right(report(("small-batch", "hint")))
+    assert not HEALTHY.right(report(("small-batch", "hint"), ("input-bound", "warning")))
+    assert not HEALTHY.right({"verdict": {"code": "hung", "severity": "critical"}, "findings": []})
