@@ -141,7 +141,7 @@ def _alike(sides: list[Steps]) -> tuple[list[Values], list[str]]:
     best = max(kinds, key=lambda kind: min(each.sum() for each in kind))
     if min(each.sum() for each in best) < LEAST_STEPS:
         return every, [f"{told}, and sampled steps take a little longer."]
-    return best, [f"{told}: only {'sampled' if best is sampled else 'other'} steps are compared."]
+    return best, [f"{told}: only {'sampled' if best is sampled else 'unsampled'} steps are compared."]
 
 
 def _samples(samples: list[Values], seconds: list[Values], counts: tuple[int, int]) -> Measure | None:
