@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .client.agent_requests import Unreached
     from .client.traces import RankTrace
     from .connection import Connection, connect
+    from .diagnose.change_report import Change
     from .diagnose.diagnosis import Cause, Diagnosis
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     from .snapshot.snapshot import Snapshot
 
 __all__ = [
-    "AgentError", "AttachError", "Attached", "Cause", "Connection", "Cost", "Coverage", "DetachError", "Diagnosis",
-    "EndpointError", "EvalError", "EvalResult", "Facts", "Fetch", "FoundError", "HungError", "Interrupted",
+    "AgentError", "AttachError", "Attached", "Cause", "Change", "Connection", "Cost", "Coverage", "DetachError",
+    "Diagnosis", "EndpointError", "EvalError", "EvalResult", "Facts", "Fetch", "FoundError", "HungError", "Interrupted",
     "NativeFrame", "Note", "OutputError", "ProbeError", "QueryError", "RankCapture", "RankHistory", "RankMemory",
     "RankProfile", "RankResult", "RankTrace", "Report", "Result", "SilentError", "Snapshot", "SnippetFailed",
     "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
@@ -68,6 +69,7 @@ _MODULES = {
     "RankProfile": "profile.launch",
     "RankTrace": "client.traces",
     **dict.fromkeys(("Cause", "Diagnosis"), "diagnose.diagnosis"),
+    "Change": "diagnose.change_report",
     "Report": "diagnose.report",
     "Snapshot": "snapshot.snapshot",
     "Stragglers": "diagnose.stragglers",

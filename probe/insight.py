@@ -15,7 +15,7 @@ from .client.handshake import whoami
 from .control import Control
 
 if TYPE_CHECKING:
-    from .diagnose.change import Change
+    from .diagnose.change_report import Change
     from .diagnose.diagnosis import Diagnosis
     from .diagnose.report import Report
     from .diagnose.stragglers import Stragglers

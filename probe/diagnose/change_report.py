@@ -6,6 +6,7 @@ Made by probe.diagnose.change.  Invariant: pure; a figure that was not measured 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,10 @@ class Change:
             *(("Note", note) for note in self.notes),
         ]
         return [f"{word:<10}{text}" for word, text in shown if text]
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields, for json.dumps."""
+        return asdict(self)
 
     def _what(self) -> str:
         first, *more = self.code.strip().splitlines() or [""]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -94,7 +93,7 @@ def test_where_there_is_no_difference_none_is_told(job: Job, connected: Connect)
     job.train(61, 17).eval("model.x = 1", "model.x").train(50, 17)
     found = change(connected(job.one), None)
     assert found.step.differs is False and "no difference beyond chance (0.9" in found.lines()[1]
-    assert json.loads(json.dumps(asdict(found)))["step"]["differs"] is False
+    assert json.loads(json.dumps(found.as_json()))["step"]["differs"] is False
 
 
 def test_a_change_of_a_loader_counts_from_the_next_epoch_on(job: Job, connected: Connect) -> None:
