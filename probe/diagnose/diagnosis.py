@@ -16,7 +16,10 @@ from .rule import Finding, Severity
 @dataclass(frozen=True)
 class Cause:
     """A finding of a rule.  sql: the query that shows it; of: codes that it may be the cause of; consequences: findings
-    that are nothing but what this one costs."""
+    that are nothing but what this one costs.
+
+    Example: `[(each.code, each.severity, each.finding.remedy) for each in job.why().findings]`
+    """
 
     code: str
     severity: Severity
