@@ -102,9 +102,9 @@ def jobs_of(found: Iterable[Process], attached: Mapping[int, Facts]) -> list[Job
     """The jobs of these processes, without workers of ranks.  attached: pid -> facts of its agent."""
     python = {process.pid: process for process in found}
     listed = [
-        Listed(each, _job(each, python.get(each.ppid), attached), attached.get(each.pid))
+        Listed(each, _job(each, python.get(each.ppid)), attached.get(each.pid))
         for each in python.values()
-        if each.pid in attached or not _is_worker(each, python.get(each.ppid))
+        if each.pid in attached or not _is_worker(each, python.get(each.ppid), attached)
     ]
     jobs = [
         job for pid, members in grouped((each.job, each) for each in listed).items() for job in _apart(pid, members)
@@ -112,27 +112,23 @@ def jobs_of(found: Iterable[Process], attached: Mapping[int, Facts]) -> list[Job
     return sorted(jobs, key=lambda job: (not job.has_torch, job.pid))
 
 
-def _job(process: Process, parent: Process | None, attached: Container[int]) -> int:
+def _job(process: Process, parent: Process | None) -> int:
     """The launcher of a rank; any other process stands for itself."""
     has_peers = (process.world_size or 1) > 1 and process.ppid > 1
     is_rank = process.rank is not None and (parent is not None or has_peers)
-    # Without a RANK, a rank and a loader's worker look alike; but who has been attached to is a rank.
-    is_spawned = process.is_spawned and parent is not None and parent.pid not in attached
-    return process.ppid if is_rank or is_spawned else process.pid
+    return process.ppid if is_rank or (process.is_spawned and parent is not None) else process.pid
 
 
-def _is_worker(process: Process, parent: Process | None) -> bool:
+def _is_worker(process: Process, parent: Process | None, attached: Container[int]) -> bool:
     """A loader's worker and the like: a fork, what multiprocessing starts for itself, what has inherited its RANK."""
     from probe.host.processes import is_worker
 
     if is_worker(process) or parent is None:
         return is_worker(process)
     inherits = process.rank is not None and (process.rank, process.launched_by) == (parent.rank, parent.launched_by)
-    return (
-        inherits
-        or process.command == parent.command
-        or ("from multiprocessing" in process.command and not process.has_torch)
-    )
+    # A spawned rank and a spawned worker look alike; but whoever has been attached to is a rank, and has no ranks.
+    helps = not process.has_torch or parent.pid in attached
+    return inherits or process.command == parent.command or ("from multiprocessing" in process.command and helps)
 
 
 def _apart(pid: int, members: Sequence[Listed]) -> list[Job]:

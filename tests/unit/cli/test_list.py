@@ -81,11 +81,12 @@ def test_two_jobs_of_one_shell_are_two_lines() -> None:
     assert [job.pid for job in jobs_of(found, {})] == [20, 21, 22, 23]
 
 
-def test_spawned_ranks_are_one_job_but_what_an_attached_process_has_spawned_is_not() -> None:
+def test_spawned_ranks_are_one_job_but_an_attached_process_has_spawned_workers() -> None:
     found = [process(10, 1, "python train.py"), process(11, 10, SPAWN), process(12, 10, SPAWN)]
     rows = to_read(jobs_of(found, {}), {}).rows
     assert rows == [(10, "2 spawned", "no", "train.py")]
-    assert [job.pid for job in jobs_of(found, {10: Facts(rank=0)})] == [10, 11, 12]
+    found.append(process(13, 10, SPAWN, torch=False))  # which it still imports
+    assert shown(jobs_of(found, {10: Facts(rank=0)})) == [(10, [0], True)]
     ranks = {11: Facts(rank=0, world_size=2), 12: Facts(rank=1, world_size=2)}
     assert shown(jobs_of(found, ranks)) == [(10, [0, 1], True)]
 
