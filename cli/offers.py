@@ -13,10 +13,10 @@ import click
 
 from probe.errors import ProbeError
 
-from .listing import Job, running
-
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from .listing import Job
 
 Offer = Callable[[click.Context, Any, str], "list[CompletionItem[Any]]"]
 
@@ -49,6 +49,8 @@ def _is_given(ctx: click.Context) -> bool:
 
 
 def _running() -> list[Job]:
+    from .listing import running
+
     with contextlib.suppress(ProbeError, OSError):
         return running()
     return []

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.shell_completion import get_completion_class
 
-from probe.cli import offers
+from probe.cli import listing
 from probe.cli.completing import SHELLS, offered, script
 from probe.cli.entry import run
 from probe.cli.listing import jobs_of
@@ -27,7 +27,7 @@ def two_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         Process(pid, 1, 0, 1, None, None, None, None, f"python {pid}.py", True, has_torch)
         for pid, has_torch in ((4242, True), (4343, True), (4444, False))
     ]
-    monkeypatch.setattr(offers, "running", lambda: jobs_of(found, {4242: Facts(pid=4242, name="exp7")}))
+    monkeypatch.setattr(listing, "running", lambda: jobs_of(found, {4242: Facts(pid=4242, name="exp7")}))
 
 
 def tab(*words: str) -> list[str]:
@@ -77,7 +77,7 @@ def test_a_machine_that_does_not_tell_its_jobs_offers_none(monkeypatch: pytest.M
     def fails() -> None:
         raise PermissionError
 
-    monkeypatch.setattr(offers, "running", fails)
+    monkeypatch.setattr(listing, "running", fails)
     assert tab("attach", "") == []
 
 
