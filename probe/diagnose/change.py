@@ -15,6 +15,7 @@ from ..errors import SilentError
 from .blocks import LEAST_STEPS, Values, means, medians, rates
 from .change_report import Change, Measure, digits
 from .changes_made import Changes, Made
+from .figures import pct
 from .rule import Tables
 
 MOST_STEPS = 1000  # on each side: near the change, so that what else changes in a job matters little
@@ -136,7 +137,7 @@ def _alike(sides: list[Steps]) -> tuple[list[Values], list[str]]:
     every = [np.ones(len(each), np.bool_) for each in sampled]
     if abs(shares[0] - shares[1]) <= _UNLIKE:
         return every, []
-    told = f"{shares[0]:.0%} of the steps before were sampled, {shares[1]:.0%} after"
+    told = f"{pct(shares[0])} of the steps before were sampled, {pct(shares[1])} after"
     kinds = [sampled, [~each for each in sampled]]
     best = max(kinds, key=lambda kind: min(each.sum() for each in kind))
     if min(each.sum() for each in best) < LEAST_STEPS:

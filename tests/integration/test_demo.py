@@ -33,7 +33,7 @@ def left(folder: Path) -> list[str]:
     return found
 
 
-def test_the_demo_shows_attach_three_queries_and_an_eval(short_folder: Path) -> None:
+def test_the_demo_shows_three_queries_an_eval_and_what_the_remedy_of_why_brings(short_folder: Path) -> None:
     with demo(short_folder) as process:
         out, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
@@ -41,7 +41,8 @@ def test_the_demo_shows_attach_three_queries_and_an_eval(short_folder: Path) -> 
     assert out.count(" query ") == 4 and "all_reduce" in out and "ranks 0-1:\nloss " in out
     steps = out.partition("step by step?")[2].partition("# Run")[0]
     assert re.search(r"^ *\d+ +[\d.e-]+ +[\d.e-]+ *$", steps, re.MULTILINE) and "NULL" not in steps
-    assert "probe attach PID" in out
+    assert re.search(r"^Verdict +Input-bound: \d+ % of each step waits for train_loader", out, re.MULTILINE)
+    assert re.search(r"\.num_workers.*\n(.*\n)+Step +[\d.]+ -> [\d.]+ ms", out) and "probe PID why" in out
     until(lambda: not left(short_folder), 5, why=lambda: left(short_folder))
 
 

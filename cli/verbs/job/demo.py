@@ -11,26 +11,32 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from probe.errors import EndpointError, UsageError
+from probe.errors import EndpointError, SilentError, UsageError
 
 from ...attaching import Wanted, attach_each, detach_all
 from ...choosing import ranks_of
 from ...evaluating import evaluate
 from ...output.formats import Output
+from ...output.parts import show_parts
 from ...output.result import ArrowResult
 from ...session import connected, say
+
+if TYPE_CHECKING:
+    from probe.connection import Connection
 
 LAUNCHER, JOB = (str(Path(__file__).parents[2] / f"demo_{name}.py") for name in ("launcher", "job"))
 RANKS = 2
 START_S = 120.0  # torch alone takes seconds to import, more on a busy machine
 END_S = 10.0
 STEPS = 20  # the demo's averages are over at least so many steps
+WATCH_S, STEPS_AFTER = 6, 150
 PR_SET_PDEATHSIG = 1  # prctl(2)
 LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be imported
 
@@ -53,9 +59,10 @@ CODE = "print('loss', round(loss.item(), 2)); learning_rate"
 
 @click.command("demo")
 def command() -> None:
-    """Try attach, query and eval on a small built-in job.
+    """Try attach, query, eval and why on a small built-in job.
 
-    It starts two processes that train a small model on the CPU, and ends them afterwards.
+    It starts two processes that train a small model on the CPU, and ends them afterwards. Their loader is slow: why
+    finds that, and the demo does what it proposes.
 
     \b
     Example:
@@ -66,7 +73,7 @@ def command() -> None:
     with job() as pid:
         show_all(str(pid))
     click.echo("\nThe demo's job has ended. On a job of your own:\n")
-    for words in ("list", "attach PID", 'PID query "SELECT …"', 'PID eval "print(model)"', "PID detach"):
+    for words in ("list", "PID why", 'PID query "SELECT …"', 'PID eval "print(model)"', "PID detach"):
         click.echo(f"  probe {words}")
 
 
@@ -83,8 +90,35 @@ def show_all(pid: str) -> None:
             Output().show(ArrowResult(connection.query(sql).table))
         click.echo(f'\n# Run Python inside the job, with its local variables\n$ probe {pid} eval "{CODE}"')
         evaluate(connection, CODE)
-        click.echo(f"$ probe {pid} detach")
+        show_why(connection, pid)
+        click.echo(f"\n$ probe {pid} detach")
         detach_all(connection)
+
+
+def show_why(connection: Connection, pid: str) -> None:
+    """Find out why the job is slow, do what is proposed, and show what that has brought."""
+    click.echo(f"\n# Why is it slow?\n$ probe {pid} why --seconds {WATCH_S}")
+    diagnosis = connection.why(WATCH_S)
+    show_parts(diagnosis.parts())
+    remedy = diagnosis.findings[0].finding.remedy if diagnosis.causes else ""
+    if f"probe {connection.endpoint} eval " not in remedy:
+        return
+    code = remedy.partition(' eval "')[2].rstrip('"')
+    click.echo(f"\n# Do what it proposes, and see what that brings\n$ {remedy}")
+    evaluate(connection, code)
+    click.echo(f"$ probe {pid} why --since-change")
+    lines: list[str] = []
+
+    def is_compared() -> bool:
+        """Once the next epoch has begun and enough steps are over."""
+        with suppress(SilentError):
+            change = connection.since_change()
+            lines[:] = change.lines()
+            return change.steps_after >= STEPS_AFTER
+        return False
+
+    wait_until(is_compared)
+    click.echo("\n".join(lines))
 
 
 def wait_until(done: Callable[[], bool]) -> bool:
