@@ -1,0 +1,93 @@
+"""A function of the job that holds the training up in some steps, as a log or a metric does every so many steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ...figures import ms, pct
+from ...outside import is_saving, outside
+from ...places import Places, Stack, function_of, places
+from ...rule import Finding, Rule
+from ...spells import Spells, spells
+from ...watched import Watched
+
+LEAST = 0.03  # of the time: below that nobody would look for it
+_MOST = 3  # findings
+_REGULAR = 0.5  # of the median step: what is shorter stalls nothing
+_IRREGULAR, _RARE = 2.0, 0.3  # where it comes at no regular distance: by chance, too, a step takes longer
+_SQL = (
+    "SELECT rank, step, duration, MEDIAN(duration) OVER (PARTITION BY rank ORDER BY step ROWS BETWEEN 25 PRECEDING AND "
+    "25 FOLLOWING) AS usual FROM python.step_trace WHERE {window} AND duration IS NOT NULL AND "
+    "COALESCE(eval_duration, 0) = 0 QUALIFY duration > 1.5 * usual ORDER BY step, rank"
+)
+
+
+def _find(watched: Watched) -> Iterator[Finding]:
+    everything = places(watched)
+    left = outside(everything).where(lambda stack: not stack.has(is_saving))
+    for _ in range(_MOST):
+        found = _dearest(watched, everything, left)
+        if found is None:
+            return
+        key, stalls = found
+        yield _finding(watched, _with(left, key), stalls, key)
+        left = _without(left, key)
+
+
+def _dearest(watched: Watched, everything: Places, left: Places) -> tuple[str, Spells] | None:
+    """The function, or the line, that costs most of those that stall some steps."""
+    seconds: Counter[str] = Counter()
+    for stack in left.stacks:
+        seconds.update(dict.fromkeys(_keys(stack), stack.seconds))
+    for key, took in seconds.most_common():
+        if took < LEAST * everything.seconds / max(1, len(watched.ranks)):
+            return None
+        stalls = spells(everything, _with(left, key))
+        if stalls is not None and _are_stalls(stalls, watched):
+            return key, stalls
+    return None
+
+
+def _keys(stack: Stack) -> set[str]:
+    """Its functions, and the lines at which they stand."""
+    return {*stack.frames, *map(function_of, stack.frames)}
+
+
+def _with(places: Places, key: str) -> Places:
+    return places.where(lambda stack: key in _keys(stack))
+
+
+def _without(places: Places, key: str) -> Places:
+    return places.where(lambda stack: key not in _keys(stack))
+
+
+def _are_stalls(stalls: Spells, watched: Watched) -> bool:
+    if not stalls.are_seen or stalls.count < 2 or stalls.share < LEAST:
+        return False
+    if stalls.every is not None:
+        return stalls.every > 1 and stalls.each_s >= _REGULAR * watched.usual_step_s
+    return stalls.count <= _RARE * watched.steps and stalls.each_s >= _IRREGULAR * watched.usual_step_s
+
+
+def _finding(watched: Watched, part: Places, stalls: Spells, key: str) -> Finding:
+    place = part.deepest()
+    function = place.function if place else function_of(key) or key
+    return Finding(
+        f"Periodic stall: {function} takes {stalls}: {pct(stalls.share)} of the time.",
+        (stalls.rank,) if len(watched.ranks) > 1 else (),
+        [f"the median step takes {ms(watched.usual_step_s)}"],
+        f"Call {function} less often, or make it cheaper.",
+        seconds=stalls.share * watched.step_s, share=stalls.share, confidence=stalls.sure(LEAST),
+        where=str(place or key),
+    )  # fmt: skip
+
+
+PERIODIC_STALL: Rule[Watched] = Rule(
+    "periodic-stall",
+    "A function of the job holds up some steps, as a rule every so many.",
+    _find,
+    needs=("python.step_trace", "python.profile"),
+    of=("python-outside-model", "communication-bound"),
+    sql=_SQL,
+)
