@@ -25,6 +25,10 @@ from .stuck.standstill import COLLECTIVE, UNKNOWN
 from .stuck.activity import IDLE
 from .stuck.standstill import STANDS
 from .data.input_bound import INPUT_BOUND
+from .loop.validation_heavy import VALIDATION_HEAVY
+from .loop.checkpoint_stall import CHECKPOINT_STALL
+from .loop.periodic_stall import PERIODIC_STALL
+from .loop.python_outside_model import PYTHON_OUTSIDE_MODEL
 from .ranks.straggler import STRAGGLER
 
 RULES: tuple[Rule[Any], ...] = tuple(each for each in list(globals().values()) if isinstance(each, Rule))
