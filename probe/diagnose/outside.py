@@ -1,7 +1,6 @@
 """What the training thread does outside of the phases of the step: no batch, no model, no pass, no optimizer.
 
-Used by rules on the training loop.  Invariant: of steps whose module calls were not recorded, calls count as the model's
-by their frames.
+Used by rules on the training loop.  Invariant: where the calls of modules were not recorded, frames tell them.
 """
 
 from __future__ import annotations

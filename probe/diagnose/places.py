@@ -92,6 +92,10 @@ class Places:
         apart = [each for each in self._found(least) if apart_from.share(each[1].is_at) < _CHANCE]
         return min(apart, key=lambda found: found[0], default=(0.0, None))[1]
 
+    def functions(self) -> list[Place]:
+        """All functions of the job's own, outermost first."""
+        return [place for _, place in sorted(self._found(0.0), key=lambda found: found[0])]
+
     def _found(self, least: float) -> list[tuple[float, Place]]:
         """The job's functions that take so much, each with its mean depth."""
         return [

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from statistics import mean, median
 
 from .figures import ms
@@ -46,7 +47,7 @@ class Spells:
     def every(self) -> int | None:
         """At which distance they come, in steps; None if at no regular one, or if that cannot be told."""
         steps = sorted(self.seconds)
-        distances = [after - before for before, after in zip(steps, steps[1:], strict=False)]
+        distances = [after - before for before, after in pairwise(steps)]
         if len(distances) < 2 or not self.are_seen:
             return None
         usual = round(median(distances))

@@ -40,7 +40,7 @@ def _validating(watched: Watched) -> float:
 
 
 def _by_function(watched: Watched) -> tuple[Place, Spells] | None:
-    """The function that validates, with all that it does, as the profile saw it in all steps; None if none stands out."""
+    """The function that validates, with all that it does in all steps, sampled or not; None if none stands out."""
     everything = places(watched)
     training = everything.where(lambda stack: stack.phase in _TRAINING)
     place = everything.where(lambda stack: stack.phase == "validation").outermost(training)

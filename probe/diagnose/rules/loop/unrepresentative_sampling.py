@@ -1,0 +1,56 @@
+"""Sampled steps that do not stand for all, so that what is known of them only is not that of the mean step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import erf, sqrt
+
+from ....errors import SilentError
+from ...figures import ms, pct
+from ...rule import Finding, Rule
+from ...watched import BLOCK, LEAST_BLOCKS, Watched, ratio
+
+_LEAST, _MOST = 0.83, 1.2  # times as long as all: within that, a share changes by less than verdicts differ
+_SQL = (
+    "SELECT sampled, step, AVG(duration) AS duration FROM python.step_trace WHERE {window} AND duration IS NOT NULL "
+    "AND COALESCE(eval_duration, 0) = 0 GROUP BY ALL ORDER BY step"
+)
+
+
+def _find(watched: Watched) -> Iterator[Finding]:
+    sampled, others = ([row for row in watched.rows(_SQL) if row["sampled"] is is_so] for is_so in (True, False))
+    if not others:
+        return
+    (sampled_s, error), (others_s, other_error) = _mean(watched, sampled), _mean(watched, others)
+    part = len(sampled) / (len(sampled) + len(others))
+    every_s = part * sampled_s + (1 - part) * others_s
+    off = max(sampled_s / every_s / _MOST, _LEAST * every_s / sampled_s)
+    if off > 1:
+        how = "longer" if sampled_s > every_s else "less long"
+        margin_s = abs(sampled_s - every_s) - every_s * (_MOST - 1 if how == "longer" else 1 - _LEAST)
+        sure = 0.5 * (1 + erf(margin_s / ((1 - part) * sqrt(error**2 + other_error**2)) / sqrt(2)))
+        yield Finding(
+            f"Sampled steps take {pct(abs(sampled_s / every_s - 1))} {how} than the mean step: shares of forward, "
+            "validation and other are less certain.",
+            why=[f"{len(sampled)} sampled steps take {ms(sampled_s)}, {len(others)} others {ms(others_s)}"],
+            remedy=f"probe {watched.endpoint} set --sample 1", severity="hint", confidence=sure,
+        )  # fmt: skip
+
+
+def _mean(watched: Watched, rows: list[dict[str, float]]) -> tuple[float, float]:
+    """The mean duration and its standard error.  Raises SilentError for too few blocks."""
+    blocks = [int(row["step"]) // BLOCK for row in rows]
+    if len(set(blocks)) < LEAST_BLOCKS:
+        message = f"Fewer than {LEAST_BLOCKS * BLOCK} steps tell what sampled steps take, or others."
+        raise SilentError(message, f"Watch for longer: probe {watched.endpoint} why --seconds 120", "few-steps")
+    return ratio(blocks, [row["duration"] for row in rows], [1.0] * len(rows))
+
+
+UNREPRESENTATIVE_SAMPLING: Rule[Watched] = Rule(
+    "unrepresentative-sampling",
+    "Sampled steps take another time than the others, so what is known of them alone is less certain.",
+    _find,
+    severity="hint",
+    needs=("python.step_trace",),
+    sql=_SQL,
+)
