@@ -13,7 +13,8 @@ from statistics import mean, median
 
 from .figures import ms
 from .places import Places
-from .watched import BLOCK, LEAST_BLOCKS, Phase, ratio
+from .ratio import ratio, sure_above
+from .watched import BLOCK, LEAST_BLOCKS
 
 _CHANCE = 0.2  # of the usual spell: what is so much shorter is the function in passing, not a spell
 _AT_ONE_DISTANCE = 0.75  # of the distances, of a function that comes at regular ones
@@ -61,8 +62,8 @@ class Spells:
         blocks = [step // size for step in self._by_step]
         if len(set(blocks)) < LEAST_BLOCKS:
             return None
-        share, error = ratio(blocks, *map(list, zip(*self._by_step.values(), strict=True)))
-        return Phase(0.0, 0.0, 0.0, share, share - 1.96 * error).sure(threshold)
+        parts, wholes = zip(*self._by_step.values(), strict=True)
+        return sure_above(*ratio(blocks, parts, wholes), threshold)
 
     def __str__(self) -> str:
         """`420 ms every 5 steps`, `420 ms in 7 of 150 steps`."""

@@ -5,7 +5,7 @@ Made by probe.diagnose.watch.  Invariant: figures are of whole steps without eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -127,25 +127,27 @@ class Watched:
 
     def _phase(self, name: str) -> Phase | None:
         known = [row for row in self._steps if row[name] is not None and (row["sampled"] or name not in _SAMPLED)]
-        blocks = [row["step"] // BLOCK for row in known]
-        if len(set(blocks)) < LEAST_BLOCKS:
+        blocks: dict[int, list[tuple[float, float]]] = {}
+        for row in known:
+            blocks.setdefault(row["step"] // BLOCK, []).append((row[name], row["duration"]))
+        if len(blocks) < LEAST_BLOCKS:
             return None
-        mean, error = ratio(blocks, [row[name] for row in known], [1.0] * len(known))
-        share, share_error = ratio(blocks, [row[name] for row in known], [row["duration"] for row in known])
-        return Phase(mean, mean - 1.96 * error, mean + 1.96 * error, share, share - 1.96 * share_error)
+        sums = np.array([np.sum(block, axis=0) for block in blocks.values()])
+        counts = np.array([len(block) for block in blocks.values()])
+        mean, whole = sums.sum(axis=0) / counts.sum()
+        # Of a ratio, by its linearization: how far each block is from what its steps should have taken.
+        error = _error(sums[:, 0] - mean * counts, counts)
+        share = mean / whole
+        share_error = _error(sums[:, 0] - share * sums[:, 1], counts) / whole
+        low, high = (float(mean + sign * 1.96 * error) for sign in (-1, 1))
+        return Phase(float(mean), low, high, float(share), float(share - 1.96 * share_error))
 
 
-def ratio(blocks: Sequence[int], parts: Sequence[float], wholes: Sequence[float]) -> tuple[float, float]:
-    """The sum of the parts by that of the wholes, and its standard error, each block counting as one value.
-
-    blocks: in which block each part is; there are at least two.
-    """
-    _, place = np.unique(blocks, return_inverse=True)
-    part, whole = np.bincount(place, parts), np.bincount(place, wholes)
-    share, count = part.sum() / whole.sum(), len(part)
-    # By linearization: how far each block is from what it should have; with few blocks more, as Student's t has it.
-    small = (1 + 1.5 / (count - 1)) * np.sqrt(count / (count - 1))
-    return float(share), float(small * np.sqrt(np.sum((part - share * whole) ** 2)) / whole.sum())
+def _error(residuals: Any, counts: Any) -> Any:
+    """The standard error of a mean over blocks; with few blocks somewhat more, as Student's t has it."""
+    blocks = len(residuals)
+    small = 1 + 1.5 / (blocks - 1)
+    return small * np.sqrt(np.sum(residuals**2) * blocks / (blocks - 1)) / counts.sum()
 
 
 def _normal(z: float) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import erf, sqrt
+from math import hypot
 
 from ....errors import SilentError
 from ...figures import ms, pct
+from ...ratio import ratio, sure_above
 from ...rule import Finding, Rule
-from ...watched import BLOCK, LEAST_BLOCKS, Watched, ratio
+from ...watched import BLOCK, LEAST_BLOCKS, Watched
 
 _LEAST, _MOST = 0.83, 1.2  # times as long as all: within that, a share changes by less than verdicts differ
 _SQL = (
@@ -28,7 +29,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
     if off > 1:
         how = "longer" if sampled_s > every_s else "less long"
         margin_s = abs(sampled_s - every_s) - every_s * (_MOST - 1 if how == "longer" else 1 - _LEAST)
-        sure = 0.5 * (1 + erf(margin_s / ((1 - part) * sqrt(error**2 + other_error**2)) / sqrt(2)))
+        sure = sure_above(margin_s, (1 - part) * hypot(error, other_error), 0.0)
         yield Finding(
             f"Sampled steps take {pct(abs(sampled_s / every_s - 1))} {how} than the mean step: shares of forward, "
             "validation and other are less certain.",
