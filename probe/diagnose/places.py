@@ -7,6 +7,7 @@ explains most of it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ _STACKS = (
     "WHERE phase IS NOT NULL) OR (thread IS NULL AND is_main)) GROUP BY ALL"
 )
 _CHANCE = 0.02  # of the time: samples at the edge of a function
+_INSIDE = re.compile(r"(\.<locals>\.<\w+>)+$")  # comprehensions, lambdas
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<")
 
 
@@ -137,11 +139,11 @@ def _is_library(row: dict[str, Any]) -> bool:
 
 
 def function_of(frame: str) -> str:
-    """`build` of `build (train.py:41)` and of `main.<locals>.build (train.py:41)`."""
+    """`build` of `build (train.py:41)`, `main.<locals>.build (train.py:41)` and of a comprehension in it."""
     return _split(frame)[0]
 
 
 def _split(frame: str) -> tuple[str, str]:
     """`build (train.py:41)` as function and place."""
     function, _, at = frame.rpartition(" (")
-    return function.rpartition("<locals>.")[2], at.removesuffix(")")
+    return _INSIDE.sub("", function).rpartition("<locals>.")[2], at.removesuffix(")")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 from ...figures import ms, pct
 from ...outside import is_saving, outside
-from ...places import Places, Stack, function_of, places
+from ...places import Places, function_of, places
 from ...rule import Finding, Rule
 from ...spells import Spells, spells
 from ...watched import Watched
@@ -31,7 +32,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
         if found is None:
             return
         key, stalls = found
-        yield _finding(watched, _with(left, key), stalls, key)
+        yield _finding(watched, stalls, _called(everything, _with(left, key), key))
         left = _without(left, key)
 
 
@@ -39,7 +40,7 @@ def _dearest(watched: Watched, everything: Places, left: Places) -> tuple[str, S
     """The function, or the line, that costs most of those that stall some steps."""
     seconds: Counter[str] = Counter()
     for stack in left.stacks:
-        seconds.update(dict.fromkeys(_keys(stack), stack.seconds))
+        seconds.update(dict.fromkeys(_keys(stack.frames), stack.seconds))
     for key, took in seconds.most_common():
         if took < LEAST * everything.seconds / max(1, len(watched.ranks)):
             return None
@@ -49,17 +50,18 @@ def _dearest(watched: Watched, everything: Places, left: Places) -> tuple[str, S
     return None
 
 
-def _keys(stack: Stack) -> set[str]:
-    """Its functions, and the lines at which they stand."""
-    return {*stack.frames, *map(function_of, stack.frames)}
+@lru_cache(10_000)
+def _keys(frames: tuple[str, ...]) -> frozenset[str]:
+    """Functions, and the lines at which they stand."""
+    return frozenset((*frames, *map(function_of, frames)))
 
 
 def _with(places: Places, key: str) -> Places:
-    return places.where(lambda stack: key in _keys(stack))
+    return places.where(lambda stack: key in _keys(stack.frames))
 
 
 def _without(places: Places, key: str) -> Places:
-    return places.where(lambda stack: key not in _keys(stack))
+    return places.where(lambda stack: key not in _keys(stack.frames))
 
 
 def _are_stalls(stalls: Spells, watched: Watched) -> bool:
@@ -70,16 +72,23 @@ def _are_stalls(stalls: Spells, watched: Watched) -> bool:
     return stalls.count <= _RARE * watched.steps and stalls.each_s >= _IRREGULAR * watched.usual_step_s
 
 
-def _finding(watched: Watched, part: Places, stalls: Spells, key: str) -> Finding:
+def _called(everything: Places, part: Places, key: str) -> tuple[str, str]:
+    """What the stall is called, and where it is: the function, or its line where the function does other things, too."""
     place = part.deepest()
-    function = place.function if place else function_of(key) or key
+    if place is None:
+        return function_of(key) or key, key
+    elsewhere = everything.within(place.is_at).seconds > 1.25 * part.seconds
+    return str(place) if elsewhere else place.function, str(place)
+
+
+def _finding(watched: Watched, stalls: Spells, called: tuple[str, str]) -> Finding:
+    name, where = called
     return Finding(
-        f"Periodic stall: {function} takes {stalls}: {pct(stalls.share)} of the time.",
+        f"Periodic stall: {name} takes {stalls}: {pct(stalls.share)} of the time.",
         (stalls.rank,) if len(watched.ranks) > 1 else (),
         [f"the median step takes {ms(watched.usual_step_s)}"],
-        f"Call {function} less often, or make it cheaper.",
-        seconds=stalls.share * watched.step_s, share=stalls.share, confidence=stalls.sure(LEAST),
-        where=str(place or key),
+        f"Call {name} less often, or make it cheaper.",
+        seconds=stalls.share * watched.step_s, share=stalls.share, confidence=stalls.sure(LEAST), where=where,
     )  # fmt: skip
 
 

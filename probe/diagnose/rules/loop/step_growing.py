@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ....errors import SilentError
 from ...figures import figure, ms, pct
-from ...places import Place, Places, places
+from ...places import EXPLAINS, Place, places
 from ...rule import Finding, Rule, Severity
 from ...watched import Watched
 
@@ -21,12 +21,18 @@ _CONTENDED_PCT = 5.0  # of the time waiting for a core: then the step's own time
 _HOUR_S, _DAY_S = 3600.0, 86400.0
 _WARM = 20  # steps in which caches fill
 _PLACE = 0.05  # of the time: a function whose share grows by less is not what grows
-_SQL = (
-    "WITH recorded AS (SELECT step, cpu_pct, core_wait_pct, step - LAG(step) OVER own AS steps, "
-    "(start_ns - LAG(start_ns) OVER own) / 1e9 AS seconds FROM host.process_trace WINDOW own AS (PARTITION BY rank "
-    f"ORDER BY start_ns)), parts AS (SELECT *, NTILE({_PARTS}) OVER (ORDER BY step) AS part FROM recorded WHERE "
-    f"steps >= 0 AND step > {_WARM}) SELECT AVG(step) AS step, COUNT(*) AS rows, SUM(seconds) / NULLIF(SUM(steps), 0) "
-    "AS step_s, SUM(cpu_pct * seconds) / NULLIF(SUM(steps), 0) / 100 AS cpu_s, AVG(core_wait_pct) AS waits FROM parts "
+_SQL = (  # place: how far the job was at that second, in steps
+    "WITH rows AS (SELECT process.rank, process.start_ns, cpu_pct, core_wait_pct, "
+    "steps.step + LEAST(1, (process.start_ns - steps.start_ns) / 1e9 / duration) AS place "
+    "FROM host.process_trace AS process ASOF JOIN python.step_trace AS steps "
+    "ON process.rank = steps.rank AND process.start_ns >= steps.start_ns), "
+    "moves AS (SELECT place, cpu_pct, core_wait_pct, place - LAG(place) OVER own AS steps, "
+    "(start_ns - LAG(start_ns) OVER own) / 1e9 AS seconds FROM rows "
+    "WINDOW own AS (PARTITION BY rank ORDER BY start_ns)), "
+    f"parts AS (SELECT *, NTILE({_PARTS}) OVER (ORDER BY place) AS part FROM moves "
+    f"WHERE steps IS NOT NULL AND place > {_WARM}) "
+    "SELECT AVG(place) AS step, COUNT(*) AS rows, SUM(seconds) / NULLIF(SUM(steps), 0) AS step_s, "
+    "SUM(cpu_pct * seconds) / NULLIF(SUM(steps), 0) / 100 AS cpu_s, AVG(core_wait_pct) AS waits FROM parts "
     "GROUP BY part ORDER BY part"
 )
 _SAMPLES = (
@@ -68,17 +74,18 @@ def _slope(steps: Any, values: Any) -> float:
 
 
 def _finding(watched: Watched, steps: Any, grown: float) -> Finding:
-    first, last = float(steps[0]), float(steps[-1])
-    step_s, slope_s = watched.step_s, grown * watched.step_s / (last - first)
-    begins, ends = step_s * (1 - grown / 2), step_s * (1 + grown / 2)
-    since = min(step_s, slope_s * (first + last) / 2)  # as if it had grown so since the first step
+    first, last, step_s, place = float(steps[0]), float(steps[-1]), watched.step_s, _what_grows(watched)
+    slope_s = grown * step_s / (last - first)
     doubles_s = step_s / slope_s * step_s
+    # What grows costs all that it takes; where that is not known, what has come since the first step.
+    share = place.share if place else min(1.0, slope_s * (first + last) / 2 / step_s)
     return Finding(
-        f"Step-growing: a step takes {figure(1e6 * slope_s)} µs longer than the one before, {ms(begins)} at step "
-        f"{first:.0f}, {ms(ends)} at step {last:.0f}.",
+        f"Step-growing: a step takes {figure(1e6 * slope_s)} µs longer than the one before, "
+        f"{ms(step_s * (1 - grown / 2))} at step {first:.0f}, {ms(step_s * (1 + grown / 2))} at step {last:.0f}.",
         why=[f"at this rate a step takes twice as long in {_ago(doubles_s)}"],
-        remedy="Look for what is kept from step to step, and gone through in each.",
-        seconds=since, share=since / step_s, severity=_severity(doubles_s), where=_where(watched),
+        remedy=f"Look for what {place.function if place else 'the job'} keeps and goes through in each step.",
+        seconds=share * step_s, share=share, severity=_severity(doubles_s),
+        where=f"{place}, {pct(place.share)} of the time and growing" if place else "",
     )  # fmt: skip
 
 
@@ -90,25 +97,17 @@ def _ago(seconds: float) -> str:
     return f"{figure(seconds)} s" if seconds < 120 else f"{figure(seconds / 60)} min"
 
 
-def _where(watched: Watched) -> str:
+def _what_grows(watched: Watched) -> Place | None:
     """The function whose share of the time grows most, from the first half of the watch to the second."""
     if watched.why_not_profiled:
-        return ""
+        return None
     everything = places(watched)
     middle = float(np.median([stack.step for stack in everything.stacks])) if everything.stacks else 0.0
     early = everything.where(lambda stack: stack.step < middle)
     late = everything.where(lambda stack: stack.step >= middle)
-    gains = [(late_share - early.share(place.is_at), place) for place, late_share in _shares(late)]
+    gains = [(late.share(place.is_at) - early.share(place.is_at), place) for place in everything.functions()]
     most = max((gain for gain, _ in gains), default=0.0)
-    if most < _PLACE:
-        return ""
-    place = next(place for gain, place in reversed(gains) if gain >= 0.8 * most)
-    return f"{place}, {pct(late.share(place.is_at))} of the time and growing"
-
-
-def _shares(found: Places) -> Sequence[tuple[Place, float]]:
-    """The job's functions, outermost first, and what part of the time each takes."""
-    return [(place, place.share) for place in found.functions()]
+    return next((place for gain, place in reversed(gains) if gain >= EXPLAINS * most), None) if most > _PLACE else None
 
 
 STEP_GROWING: Rule[Watched] = Rule(
