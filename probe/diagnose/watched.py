@@ -23,7 +23,7 @@ LEAST_BLOCKS = 4
 _SAMPLED = ("forward", "validation", "other")  # phases that are known of sampled steps only
 _STEPS = (
     "SELECT rank, step, duration, sampled, samples, {columns} FROM python.step_trace "
-    "WHERE {window} AND duration IS NOT NULL AND other_duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0"
+    "WHERE {window} AND duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0"
 )
 
 
