@@ -35,6 +35,11 @@ class Spells:
         return len(self.seconds)
 
     @property
+    def looked_at(self) -> int:
+        """In how many steps the rank was looked at; of short steps not in all."""
+        return len(self._by_step)
+
+    @property
     def each_s(self) -> float:
         """How long one takes, on the average."""
         return mean(self.seconds.values())
@@ -69,7 +74,7 @@ class Spells:
         """`420 ms every 5 steps`, `420 ms in 7 of 150 steps`."""
         if self.every is not None:
             return f"{ms(self.each_s)} {'in each step' if self.every == 1 else f'every {self.every} steps'}"
-        return f"{ms(self.each_s)} in {self.count} of {len(self._by_step)} steps"
+        return f"{ms(self.each_s)} in {self.count} of {self.looked_at} steps"
 
 
 def spells(everything: Places, found: Places) -> Spells | None:

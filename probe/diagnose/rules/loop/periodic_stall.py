@@ -16,7 +16,9 @@ from ...watched import Watched
 LEAST = 0.03  # of the time: below that nobody would look for it
 _MOST = 3  # findings
 _REGULAR = 0.5  # of the median step: what is shorter stalls nothing
-_IRREGULAR, _RARE = 2.0, 0.3  # where it comes at no regular distance: by chance, too, a step takes longer
+_IRREGULAR = 2.0  # of the median step, where it comes at no regular distance: by chance, too, a step takes longer
+_CHANCE = 0.02  # of the time in phases: what is there for more is the loop itself
+_RARE = 0.5  # of its share of the time: what is in each step is in that part of the steps that were looked at
 _SQL = (
     "SELECT rank, step, duration, MEDIAN(duration) OVER (PARTITION BY rank ORDER BY step ROWS BETWEEN 25 PRECEDING AND "
     "25 FOLLOWING) AS usual FROM python.step_trace WHERE {window} AND duration IS NOT NULL AND "
@@ -37,17 +39,23 @@ def _find(watched: Watched) -> Iterator[Finding]:
 
 
 def _dearest(watched: Watched, everything: Places, left: Places) -> tuple[str, Spells] | None:
-    """The function, or the line, that costs most of those that stall some steps."""
+    """What costs most of what stalls some steps: functions at regular distances first, then lines of a function that
+    does other things, too, then what comes at no regular distance."""
+    inside = everything.where(lambda stack: stack.phase not in ("other", None))
+    seconds, of_loop = _seconds(left), _seconds(inside)
+    least_s = LEAST * everything.seconds / max(1, len(watched.ranks))
+    dear = [key for key, took in seconds.most_common() if took >= least_s and of_loop[key] < _CHANCE * inside.seconds]
+    found = [(key, stalls) for key in dear if (stalls := spells(everything, _with(left, key))) is not None]
+    stalling = [each for each in found if _are_stalls(each[1], watched)]
+    return min(stalling, key=lambda each: (each[1].every is None, "(" in each[0]), default=None)
+
+
+def _seconds(places: Places) -> Counter[str]:
+    """By function and by line."""
     seconds: Counter[str] = Counter()
-    for stack in left.stacks:
+    for stack in places.stacks:
         seconds.update(dict.fromkeys(_keys(stack.frames), stack.seconds))
-    for key, took in seconds.most_common():
-        if took < LEAST * everything.seconds / max(1, len(watched.ranks)):
-            return None
-        stalls = spells(everything, _with(left, key))
-        if stalls is not None and _are_stalls(stalls, watched):
-            return key, stalls
-    return None
+    return seconds
 
 
 @lru_cache(10_000)
@@ -69,11 +77,13 @@ def _are_stalls(stalls: Spells, watched: Watched) -> bool:
         return False
     if stalls.every is not None:
         return stalls.every > 1 and stalls.each_s >= _REGULAR * watched.usual_step_s
-    return stalls.count <= _RARE * watched.steps and stalls.each_s >= _IRREGULAR * watched.usual_step_s
+    return (
+        stalls.count <= _RARE * stalls.share * stalls.looked_at and stalls.each_s >= _IRREGULAR * watched.usual_step_s
+    )
 
 
 def _called(everything: Places, part: Places, key: str) -> tuple[str, str]:
-    """What the stall is called, and where it is: the function, or its line where the function does other things, too."""
+    """What the stall is called, and where it is: a function, or its line if the function does other things, too."""
     place = part.deepest()
     if place is None:
         return function_of(key) or key, key

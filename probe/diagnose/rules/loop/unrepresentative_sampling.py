@@ -12,6 +12,7 @@ from ...rule import Finding, Rule
 from ...watched import BLOCK, LEAST_BLOCKS, Watched
 
 _LEAST, _MOST = 0.83, 1.2  # times as long as all: within that, a share changes by less than verdicts differ
+_SURE = 0.9
 _SQL = (
     "SELECT sampled, step, AVG(duration) AS duration FROM python.step_trace WHERE {window} AND duration IS NOT NULL "
     "AND COALESCE(eval_duration, 0) = 0 GROUP BY ALL ORDER BY step"
@@ -25,16 +26,15 @@ def _find(watched: Watched) -> Iterator[Finding]:
     (sampled_s, error), (others_s, other_error) = _mean(watched, sampled), _mean(watched, others)
     part = len(sampled) / (len(sampled) + len(others))
     every_s = part * sampled_s + (1 - part) * others_s
-    off = max(sampled_s / every_s / _MOST, _LEAST * every_s / sampled_s)
-    if off > 1:
-        how = "longer" if sampled_s > every_s else "less long"
-        margin_s = abs(sampled_s - every_s) - every_s * (_MOST - 1 if how == "longer" else 1 - _LEAST)
-        sure = sure_above(margin_s, (1 - part) * hypot(error, other_error), 0.0)
+    more = sampled_s > every_s
+    margin_s = sampled_s - _MOST * every_s if more else _LEAST * every_s - sampled_s
+    sure = sure_above(margin_s, (1 - part) * hypot(error, other_error), 0.0)
+    if sure >= _SURE:
         yield Finding(
-            f"Sampled steps take {pct(abs(sampled_s / every_s - 1))} {how} than the mean step: shares of forward, "
-            "validation and other are less certain.",
+            f"Sampled steps take {pct(abs(sampled_s / every_s - 1))} {'more' if more else 'less'} time than the mean "
+            "step: shares of forward, validation and other are less certain.",
             why=[f"{len(sampled)} sampled steps take {ms(sampled_s)}, {len(others)} others {ms(others_s)}"],
-            remedy=f"probe {watched.endpoint} set --sample 1", severity="hint", confidence=sure,
+            remedy=f"probe {watched.endpoint} set sample=1", severity="hint", confidence=sure,
         )  # fmt: skip
 
 

@@ -80,6 +80,6 @@ VALIDATION_HEAVY: Rule[Watched] = Rule(
     "Validation takes much of the time.",
     _find,
     needs=("python.step_trace", "python.torch_trace", "python.profile"),
-    of=("input-bound", "communication-bound", "python-outside-model"),
+    of=("communication-bound", "python-outside-model"),
     sql=_SQL,
 )
