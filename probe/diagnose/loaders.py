@@ -104,7 +104,7 @@ def workers_for(watched: Watched, data_s: float) -> tuple[int, float]:
     most, available = _MOST_WORKERS, cores(watched)
     if busy_s - rest_s > data_s / 2:  # batches are computed, not waited for
         most = min(most, available)
-    workers = max(1, min(math.ceil(_SPARE * data_s / rest_s), most))
+    workers = max(1, min(math.ceil(round(_SPARE * data_s / rest_s, 2)), most))
     beside = sum(1 for facts in watched.agents if facts.host == watched.agents[0].host)
     return workers, max(rest_s, data_s / workers, beside * cpu_s / available)
 
@@ -113,5 +113,5 @@ def enough_workers(watched: Watched, loader: Loader) -> tuple[int, float]:
     """How many workers keep up with the rest of the step, where those there are do not; how long a step then takes."""
     rest_s = max(watched.step_s - loader.starved_s, 1e-6)
     making_s = loader.workers * watched.step_s  # of a worker, for the batches of a step: all of them are at it
-    workers = min(math.ceil(_SPARE * making_s / rest_s), 4 * _MOST_WORKERS)
+    workers = min(math.ceil(round(_SPARE * making_s / rest_s, 2)), 4 * _MOST_WORKERS)
     return max(workers, loader.workers + 1), max(rest_s, making_s / workers)

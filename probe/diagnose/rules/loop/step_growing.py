@@ -13,9 +13,9 @@ from ...places import EXPLAINS, Place, places
 from ...rule import Finding, Rule, Severity
 from ...watched import Watched
 
-LEAST = 0.15  # of the step, over all that was recorded: a machine that becomes warm or busy changes it by less
+LEAST = 0.2  # of the step, over all that was recorded: a machine that becomes warm or busy changes it by less
 _PARTS, _LEAST_PARTS, _ROWS = 12, 8, 2  # in which the record is divided; the fewest; rows of each
-_SURE = 3.3  # standard errors of Kendall's rank correlation: once in two thousand series without a trend
+_SURE = 3.5  # standard errors of Kendall's rank correlation: once in four thousand series without a trend
 _HALF = 0.25  # of the slope, in either half of the record: a job that was slowed down at one moment does not grow
 _CONTENDED_PCT = 5.0  # of the time waiting for a core: then the step's own time on cores tells, not the clock's
 _HOUR_S, _DAY_S = 3600.0, 86400.0
