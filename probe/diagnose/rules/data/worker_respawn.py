@@ -17,12 +17,13 @@ _TIMES = 2  # that workers have started on each rank: one start says nothing abo
 def _find(watched: Watched) -> Iterator[Finding]:
     data = watched.phase("data")
     for loader in loaders(watched):
-        often = loader.workers and loader.iterators >= _TIMES
-        if often and loader.starting_s >= LEAST * watched.step_s and not _persist(watched, loader):
-            yield _finding(watched, loader, data.sure(LEAST))
+        if loader.workers and loader.iterators >= _TIMES and loader.starting_s >= LEAST * watched.step_s:
+            persist = watched.read(f"{loader.name}.persistent_workers") if loader.has_name else None
+            if persist != "True":
+                yield _finding(watched, loader, data.sure(LEAST), persist)
 
 
-def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
+def _finding(watched: Watched, loader: Loader, sure: float, persist: str | None) -> Finding:
     seconds = loader.starting_s + _ending_s(watched)
     setting = f"vars({loader.name})['persistent_workers'] = True"  # DataLoader forbids to set it in the ordinary way
     epoch = watched.steps / loader.iterators
@@ -38,14 +39,9 @@ def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
         if loader.has_name
         else "",
         seconds=seconds, share=seconds / watched.step_s, confidence=sure,
-        now=f"{loader.name}: num_workers={loader.workers}, persistent_workers=False",
+        now=f"{loader.now}{f', persistent_workers={persist}' if persist else ''}",
         saves=seconds, assumes="with workers that persist",
     )  # fmt: skip
-
-
-def _persist(watched: Watched, loader: Loader) -> bool:
-    """Whether its workers outlive an epoch, which only the loader itself knows."""
-    return loader.has_name and watched.read(f"{loader.name}.persistent_workers") == "True"
 
 
 def _ending_s(watched: Watched) -> float:
