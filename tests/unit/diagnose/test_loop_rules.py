@@ -143,7 +143,7 @@ class TestPythonOutsideTheModel:
 
     def test_where_no_module_was_called_it_cannot_look(self) -> None:
         planted = training(forward=0, other=40).profile(self.COUNT, steps=STEPS)
-        with pytest.raises(SilentError, match="No module was called"):
+        with pytest.raises(SilentError, match="No call of a module"):
             list(PYTHON_OUTSIDE_MODEL.find(planted.watched()))
 
     def test_without_a_profile_it_cannot_look(self) -> None:

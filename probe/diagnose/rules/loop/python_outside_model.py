@@ -17,9 +17,9 @@ LEAST = 0.05  # of the time: what a loop itself takes, with its log line and its
 
 def _find(watched: Watched) -> Iterator[Finding]:
     if watched.phase("forward").seconds == 0:
-        raise SilentError("No module was called: what is the model cannot be told.", code="few-steps")
+        raise SilentError("No call of a module that trains: what is outside cannot be told.", code="few-steps")
     everything = places(watched)
-    python = outside(everything).where(_is_python)
+    python = outside(everything).where(lambda stack: _is_python(stack, everything.is_own(stack.frames[-1])))
     found, place = spells(everything, python), python.deepest()
     if found is None or found.share < LEAST:
         return
@@ -34,10 +34,10 @@ def _find(watched: Watched) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _is_python(stack: Stack) -> bool:
-    """Whether the job's own code or a library runs, not torch: a tensor's operation lets go of the GIL."""
-    innermost = file_of(stack.frames[-1])
-    return not innermost.startswith("torch/") and ("/" in innermost or stack.holds_gil is not False)
+def _is_python(stack: Stack, is_own: bool) -> bool:
+    """Whether the job's own code or a library runs, not torch: where that is called from the job's own code, it lets go
+    of the GIL."""
+    return not file_of(stack.frames[-1]).startswith("torch/") and not (is_own and stack.holds_gil is False)
 
 
 PYTHON_OUTSIDE_MODEL: Rule[Watched] = Rule(
