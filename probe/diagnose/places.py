@@ -7,6 +7,7 @@ explains most of it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +17,32 @@ from .watched import Watched
 
 EXPLAINS = 0.8  # of the time: a cause that explains less is not told as the cause
 _STACKS = (
-    "SELECT stack, function, file, line, SUM(seconds) AS seconds FROM python.profile "
+    "SELECT rank, step, phase, holds_gil, stack, file, SUM(seconds) AS seconds FROM python.profile "
     "WHERE {{window}} AND stack IS NOT NULL AND {where} AND (thread IN (SELECT thread FROM python.profile "
     "WHERE phase IS NOT NULL) OR (thread IS NULL AND is_main)) GROUP BY ALL"
 )
+_CHANCE = 0.02  # of the time: samples at the edge of a function
+_INSIDE = re.compile(r"(\.<locals>\.<\w+>)+$")  # comprehensions, lambdas
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<")
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Frames, outermost first, each as `function (file:line)`, and the time for which the thread stood there."""
+    """Where the training thread of a rank stood in a step, and for how long.
+
+    frames: outermost first, each as `function (file:line)`; phase: as in python.profile; holds_gil: None if unknown.
+    """
 
     frames: tuple[str, ...]
     seconds: float
+    rank: int = 0
+    step: int = 0
+    phase: str | None = None
+    holds_gil: bool | None = None
+
+    def has(self, is_there: Callable[[str], bool]) -> bool:
+        """Whether it has such a frame."""
+        return any(map(is_there, self.frames))
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,10 @@ class Place:
     at: str
     share: float
 
+    def is_at(self, frame: str) -> bool:
+        """Whether a frame is of this function."""
+        return function_of(frame) == self.function
+
     def __str__(self) -> str:
         return f"{self.function} ({self.at})"
 
@@ -48,34 +66,53 @@ class Places:
     """The stacks of the training threads while a condition on python.profile holds."""
 
     def __init__(self, stacks: Sequence[Stack], own: frozenset[str]) -> None:
-        self._stacks, self._own = stacks, own
+        self.stacks, self._own = stacks, own
         self.seconds = sum(stack.seconds for stack in stacks)
 
     def share(self, is_there: Callable[[str], bool]) -> float:
         """Of the time, that with such a frame in the stack."""
-        found = sum(stack.seconds for stack in self._stacks if any(map(is_there, stack.frames)))
-        return found / self.seconds if self.seconds else 0.0
+        return self.within(is_there).seconds / self.seconds if self.seconds else 0.0
 
     def within(self, is_there: Callable[[str], bool]) -> Places:
         """Those with such a frame."""
-        return Places([stack for stack in self._stacks if any(map(is_there, stack.frames))], self._own)
+        return self.where(lambda stack: stack.has(is_there))
+
+    def where(self, is_so: Callable[[Stack], bool]) -> Places:
+        """Those of which this is true."""
+        return Places([stack for stack in self.stacks if is_so(stack)], self._own)
+
+    def is_own(self, frame: str) -> bool:
+        """Whether a frame is one of the job's own code."""
+        return file_of(frame) in self._own
 
     def deepest(self, least: float = EXPLAINS) -> Place | None:
         """The innermost function of the job's own that takes at least this share of the time."""
-        best: tuple[float, Place] | None = None
-        for function, (seconds, depth, lines) in self._functions().items():
-            if seconds >= least * self.seconds and (best is None or depth / seconds > best[0]):
-                at = max(lines, key=lambda line: lines[line])
-                best = depth / seconds, Place(function, at, seconds / self.seconds)
-        return None if best is None else best[1]
+        return max(self._found(least), key=lambda found: found[0], default=(0.0, None))[1]
+
+    def outermost(self, apart_from: Places, least: float = EXPLAINS) -> Place | None:
+        """The outermost function of the job's own that takes at least this share, and none of the others' time."""
+        apart = [each for each in self._found(least) if apart_from.share(each[1].is_at) < _CHANCE]
+        return min(apart, key=lambda found: found[0], default=(0.0, None))[1]
+
+    def functions(self) -> list[Place]:
+        """All functions of the job's own, outermost first."""
+        return [place for _, place in sorted(self._found(0.0), key=lambda found: found[0])]
+
+    def _found(self, least: float) -> list[tuple[float, Place]]:
+        """The job's functions that take so much, each with its mean depth."""
+        return [
+            (depth / seconds, Place(function, max(lines, key=lambda line: lines[line]), seconds / self.seconds))
+            for function, (seconds, depth, lines) in self._functions().items()
+            if seconds >= least * self.seconds
+        ]
 
     def _functions(self) -> dict[str, tuple[float, float, dict[str, float]]]:
         """Function of the job's own -> its time, depth times time, time by file and line."""
         found: dict[str, tuple[float, float, dict[str, float]]] = {}
-        for stack in self._stacks:
+        for stack in self.stacks:
             for depth, frame in {_split(frame)[0]: (depth, frame) for depth, frame in enumerate(stack.frames)}.values():
                 function, at = _split(frame)
-                if at.rpartition(":")[0] in self._own:
+                if self.is_own(frame):
                     seconds, weighted, lines = found.get(function, (0.0, 0.0, {}))
                     lines[at] = lines.get(at, 0.0) + stack.seconds
                     found[function] = seconds + stack.seconds, weighted + depth * stack.seconds, lines
@@ -88,14 +125,25 @@ def places(watched: Watched, where: str = "true") -> Places:
         raise SilentError(f"No profile: {watched.why_not_profiled}.", code="no-profile")
     rows = watched.rows(_STACKS.format(where=where))
     own = frozenset(os.path.basename(row["file"]) for row in rows if not _is_library(row))
-    return Places([Stack(tuple(row["stack"]), row["seconds"]) for row in rows], own)
+    named = ("seconds", "rank", "step", "phase", "holds_gil")
+    return Places([Stack(tuple(row["stack"]), **{name: row[name] for name in named}) for row in rows], own)
+
+
+def file_of(frame: str) -> str:
+    """`train.py` of `build (train.py:41)`, `torch/serialization.py` of a library's frame."""
+    return _split(frame)[1].rpartition(":")[0]
 
 
 def _is_library(row: dict[str, Any]) -> bool:
     return any(part in row["file"] for part in _LIBRARIES)
 
 
+def function_of(frame: str) -> str:
+    """`build` of `build (train.py:41)`, `main.<locals>.build (train.py:41)` and of a comprehension in it."""
+    return _split(frame)[0]
+
+
 def _split(frame: str) -> tuple[str, str]:
     """`build (train.py:41)` as function and place."""
     function, _, at = frame.rpartition(" (")
-    return function, at.removesuffix(")")
+    return _INSIDE.sub("", function).rpartition("<locals>.")[2], at.removesuffix(")")

@@ -23,7 +23,7 @@ LEAST_BLOCKS = 4
 _SAMPLED = ("forward", "validation", "other")  # phases that are known of sampled steps only
 _STEPS = (
     "SELECT rank, step, duration, sampled, samples, {columns} FROM python.step_trace "
-    "WHERE {window} AND duration IS NOT NULL AND other_duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0"
+    "WHERE {window} AND duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0"
 )
 
 
@@ -95,6 +95,11 @@ class Watched:
         if not self._steps:
             raise SilentError("No whole step has been seen.", f"Run: probe {self.endpoint} hang", "few-steps")
         return float(np.mean([row["duration"] for row in self._steps]))
+
+    @cached_property
+    def usual_step_s(self) -> float:
+        """The median step, which a few slow ones do not change.  Raises SilentError without steps."""
+        return float(np.median([row["duration"] for row in self._steps])) if self._steps else self.step_s
 
     @cached_property
     def samples_a_second(self) -> float | None:

@@ -17,6 +17,7 @@ _WORD = struct.Struct("<Q")
 NO_PYTHON, NOT_READ = -1, 0  # in place of a node
 MOST_FRAMES = 400
 _MOST_THREADS = 1 << 14
+_SIGN = 63  # the bit that no number of a thread has
 _OURS = "<probe>/"  # files of the agent
 _MOST_STACKS = 1 << 16  # whose nodes are remembered
 
@@ -50,7 +51,9 @@ class Sampler:
             if state not in self._threads:
                 self._threads[state] = ThreadStack(self._memory, self._at, self._codes, state, self._most_frames)
             thread = self._threads[state]
-            yield thread, thread.sample()
+            sample = thread.sample()
+            if not (thread.ident | thread.native_id) >> _SIGN:  # else it was freed while the list was walked
+                yield thread, sample
             state = thread.next
         for gone in self._threads.keys() - seen:
             del self._threads[gone]

@@ -24,7 +24,15 @@ from .stuck.waiting import LOADER, WAITING
 from .stuck.standstill import COLLECTIVE, UNKNOWN
 from .stuck.activity import IDLE
 from .stuck.standstill import STANDS
+from .loop.unrepresentative_sampling import UNREPRESENTATIVE_SAMPLING
 from .data.input_bound import INPUT_BOUND
+from .data.starved_workers import STARVED_WORKERS
+from .data.worker_respawn import WORKER_RESPAWN
+from .loop.validation_heavy import VALIDATION_HEAVY
+from .loop.checkpoint_stall import CHECKPOINT_STALL
+from .loop.periodic_stall import PERIODIC_STALL
+from .loop.python_outside_model import PYTHON_OUTSIDE_MODEL
+from .loop.step_growing import STEP_GROWING
 from .ranks.straggler import STRAGGLER
 
 RULES: tuple[Rule[Any], ...] = tuple(each for each in list(globals().values()) if isinstance(each, Rule))

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pytest
 from planted import MS, Planted
 
+from probe.diagnose.rule import Finding
 from probe.diagnose.rules.data.input_bound import INPUT_BOUND
+from probe.diagnose.rules.data.starved_workers import STARVED_WORKERS
+from probe.diagnose.rules.data.worker_respawn import WORKER_RESPAWN
+from probe.diagnose.why import judge
 
 
-def loads(planted: Planted, *, workers: int, wait_ms: float, ready: int | None = None, count: int = 200) -> Planted:
+def loads(
+    planted: Planted, *, workers: int, wait_ms: float, ready: int | None = None, count: int = 200, epoch: int = 0,
+    first_ms: float = 0.0, rank: int = 0, loader: str = "train_loader", every: int = 1,
+) -> Planted:  # fmt: skip
+    """A batch in each of these steps; an iterator every `epoch` of them, whose first batch takes longer."""
+    steps = range(1, count + 1, every)
+    starts = [step for step in steps if epoch and step % epoch == 1]
     rows = [
-        {"step": step, "loader": "train_loader", "wait_duration": wait_ms * MS, "num_workers": workers, "ready": ready,
-         "batch_size": 16, "pin_memory": False, "failed": False}
-        for step in range(1, count + 1)
+        {"step": step, "rank": rank, "loader": loader, "num_workers": workers, "batch_size": 16, "pin_memory": False,
+         "failed": False, "wait_duration": (first_ms if step in starts else wait_ms) * MS,
+         "ready": 0 if step in starts else ready}
+        for step in steps
+    ]  # fmt: skip
+    iterators = [
+        {"step": step, "rank": rank, "loader": loader, "num_workers": workers, "start_duration": 100 * MS,
+         "first_batch_duration": first_ms * MS} for step in starts
     ]  # fmt: skip
     planted.plant("python.dataloader_trace", rows)
-    return planted
+    return planted.plant("python.iterator_trace", iterators) if iterators else planted
+
+
+def one(findings: Iterable[Finding]) -> Finding:
+    (found,) = findings
+    return found
 
 
 def test_a_slow_loader_without_workers_is_found_with_its_function_and_remedy() -> None:
@@ -33,3 +56,102 @@ def test_a_slow_loader_without_workers_is_found_with_its_function_and_remedy() -
 def test_a_loader_that_takes_little_is_left_alone() -> None:
     planted = loads(Planted().steps(data=1, forward=40, backward=40), workers=0, wait_ms=1).profile()
     assert not list(INPUT_BOUND.find(planted.watched()))
+
+
+def computing(planted: Planted, *, cpu_pct: float, core_wait_pct: float = 0.0) -> Planted:
+    return planted.plant("host.process_trace", [{"step": 50, "cpu_pct": cpu_pct, "core_wait_pct": core_wait_pct}])
+
+
+def test_a_loader_that_waits_for_storage_gains_by_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    planted = loads(Planted().steps(noise=0, data=90, forward=30), workers=0, wait_ms=90).profile()
+    found = one(INPUT_BOUND.find(computing(planted, cpu_pct=25).watched()))
+    assert found.assumes == "with 4 workers" and found.saves == pytest.approx(0.09)
+
+
+def test_a_loader_that_computes_gains_no_more_than_the_cores_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    planted = loads(Planted().steps(noise=0, data=90, forward=30), workers=0, wait_ms=90).profile()
+    found = one(INPUT_BOUND.find(computing(planted, cpu_pct=100).watched()))
+    assert found.assumes == "with 2 workers" and found.saves == pytest.approx(0.06)
+
+
+def test_the_loop_that_asks_for_batches_is_not_where_they_are_made() -> None:
+    collate = ("train (train.py:9)", "default_collate (torch/utils/data/_utils/collate.py:7)")
+    planted = loads(Planted().steps(data=60, forward=40), workers=0, wait_ms=60)
+    planted.profile(("data", 6.0, collate), ("backward", 4.0, ("train (train.py:12)",)))
+    assert one(INPUT_BOUND.find(planted.watched())).where == ""
+
+
+def test_what_a_loader_of_validation_gains_is_not_estimated() -> None:
+    planted = loads(Planted().steps(data=30, forward=70), workers=0, wait_ms=600, every=20, loader="val_loader")
+    found = one(INPUT_BOUND.find(planted.profile().watched()))
+    assert found.sentence == "Input-bound: 30 % of each step waits for val_loader." and found.saves is None
+
+
+def test_workers_that_keep_up_are_a_hint_even_if_taking_batches_over_takes_long() -> None:
+    planted = loads(Planted().steps(data=15, forward=85), workers=2, wait_ms=15, ready=4).profile()
+    assert one(INPUT_BOUND.find(planted.watched())).severity == "hint"
+    assert not list(STARVED_WORKERS.find(planted.watched()))
+
+
+def test_a_rank_that_waits_alone_is_a_hint_for_the_others_wait_for_it() -> None:
+    planted = loads(Planted().steps(data=60, forward=40), workers=0, wait_ms=60)
+    planted = loads(planted.steps(ranks=(1,), data=2, forward=40, comm=58), workers=0, wait_ms=2, rank=1).profile()
+    found = one(INPUT_BOUND.find(planted.watched()))
+    assert (found.severity, found.ranks) == ("hint", (0,))
+    assert found.sentence == "Input-bound in part: rank 0: 60 % of each step waits for train_loader."
+
+
+def test_workers_that_are_too_slow_are_found_with_how_many_it_takes() -> None:
+    planted = loads(
+        Planted().steps(noise=0, data=60, forward=30, backward=30), workers=2, wait_ms=60, ready=0
+    ).profile()
+    planted.plant("host.process_trace", [{"step": 50, "host_cpu_pct": 50.0}])
+    found = one(STARVED_WORKERS.find(planted.watched()))
+    assert found.sentence == (
+        "Starved: 2 workers of train_loader make batches too slowly; 50 % of each step waits for one."
+    )
+    assert found.remedy == 'probe 4242 eval "train_loader.num_workers = 5"'
+    assert found.saves == pytest.approx(0.06, rel=0.03) and "a worker takes about 240 ms for a batch" in found.why
+    told = judge(planted.watched(), [INPUT_BOUND, STARVED_WORKERS, WORKER_RESPAWN])
+    assert [each.code for each in told.findings] == ["starved-workers"]
+
+
+def test_on_a_host_without_a_free_core_no_gain_is_promised() -> None:
+    planted = loads(Planted().steps(data=60, forward=60), workers=2, wait_ms=60, ready=0).profile()
+    planted.plant("host.process_trace", [{"step": 50, "host_cpu_pct": 99.0}])
+    found = one(STARVED_WORKERS.find(planted.watched()))
+    assert found.saves is None and "the host's cores are 99 % busy: more workers help only if they wait" in found.why
+
+
+def respawning(epoch: int) -> Planted:
+    """Two workers that keep up, and take 400 ms for each start."""
+    data_ms = 400 / epoch + 1
+    planted = Planted().steps(400, noise=0, data=data_ms, forward=40, backward=50)
+    return loads(planted, workers=2, wait_ms=1, ready=4, count=400, epoch=epoch, first_ms=301)
+
+
+def test_workers_that_start_in_each_epoch_are_found() -> None:
+    ending = (
+        "other",
+        0.04,
+        ("train (train.py:9)", "_MultiProcessingDataLoaderIter._shutdown_workers (torch/utils/data/d.py:9)"),
+    )
+    planted = respawning(8).profile(("backward", 0.96, ("train (train.py:12)",)), ending)
+    found = one(WORKER_RESPAWN.find(planted.watched()))
+    assert found.sentence == (
+        "Worker respawn: 39 % of the time goes into new workers of train_loader in each epoch of 8 batches."
+    )
+    assert found.remedy == "probe 4242 eval \"vars(train_loader)['persistent_workers'] = True\""
+    assert found.saves == pytest.approx(0.05 + 0.04 * 0.14, rel=0.03)
+    told = judge(planted.watched(), [INPUT_BOUND, STARVED_WORKERS, WORKER_RESPAWN])
+    assert [each.code for each in told.findings] == ["worker-respawn"]
+
+
+def test_workers_that_persist_are_left_alone() -> None:
+    assert not list(WORKER_RESPAWN.find(respawning(8).watched(read=lambda expression: "True")))
+
+
+def test_long_epochs_are_left_alone() -> None:
+    assert not list(WORKER_RESPAWN.find(respawning(200).watched()))

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from delivering import interpreters
 
 from probe.profile.memory import FileMemory, Memory, VmMemory, memory_of
 from probe.profile.sampler import Frame, Nodes, Sampler
+from probe.profile.thread_stack import Sample
 
 STACKS = Path(__file__).parents[2] / "targets" / "stacks.py"
 VERSIONS = dict(interpreters())
@@ -70,3 +72,15 @@ def test_nodes_share_what_stacks_have_in_common() -> None:
     words = memoryview(nodes.packed()).cast("q").tolist()
     assert words == [0, 11, 3, 5, 5, 12, 3, 6, 5, 13, 3, 7]
     assert nodes.packed() == b"" and nodes.number((one, outer)) == 6
+
+
+def test_a_thread_state_that_was_freed_while_it_was_read_is_no_thread(
+    asleep: tuple[int, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its numbers would not fit into a row, and the profile would end."""
+    freed, alive = (SimpleNamespace(ident=ident, native_id=1, sample=lambda: Sample(None)) for ident in (0xDD << 56, 7))
+    freed.next, alive.next = 1, 0
+    threads = iter((freed, alive))
+    monkeypatch.setattr("probe.profile.sampler.ThreadStack", lambda *_: next(threads))
+    sampler = Sampler(VmMemory(asleep[0]), asleep[1]["layout"])
+    assert [thread.ident for thread, _ in sampler.look()] == [7]

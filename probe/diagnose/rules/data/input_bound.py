@@ -2,69 +2,89 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Iterator
+from dataclasses import replace
 
+from ....text import title
 from ...figures import ms, pct
-from ...places import Places, places
+from ...loaders import BATCHES, Loader, loaders, workers_for
+from ...places import EXPLAINS, places
 from ...rule import Finding, Rule
-from ...watched import Watched
+from ...watched import Phase, Watched
 
 LEAST = 0.03  # of the step: below that nobody would change the loader
-_MOST_WORKERS = 8
-_SQL = (
-    "SELECT loader, COUNT(*) AS batches, MODE(num_workers) AS workers, MODE(batch_size) AS batch_size, "
-    "BOOL_OR(pin_memory) AS pinned, 1e3 * AVG(wait_duration) AS wait_ms, AVG((ready = 0)::INT) AS none_ready, "
-    "SUM(wait_duration) AS waited FROM python.dataloader_trace WHERE {window} AND NOT failed AND NOT in_eval "
-    "GROUP BY loader ORDER BY waited DESC"
+_SHARES = (
+    "SELECT rank, SUM(data_duration) / SUM(duration) AS share FROM python.step_trace WHERE {window} AND "
+    "data_duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0 GROUP BY rank ORDER BY share DESC"
 )
+_SOME = 3  # times as long as the least: only some ranks wait, and the others wait for these
+_NOT_READY = 0.5  # of the waits: below that, workers keep up, and it is taking batches over that takes the time
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
-    data = watched.phase("data")
-    loaders = watched.rows(_SQL)
-    if not loaders or data.share < LEAST:
+    data, found = watched.phase("data"), loaders(watched)
+    if not found or data.share < LEAST:
         return
-    first = loaders[0]
-    loader, workers = first["loader"], first["workers"]
+    first = found[0]
+    name = first.name if first.waited_s >= EXPLAINS * sum(each.waited_s for each in found) else _names(found)
     why = [f"data {ms(data.seconds)} ({ms(data.low)} to {ms(data.high)}) of {ms(watched.step_s)}"]
-    if first["none_ready"] is not None:
-        why += [f"no batch was ready for {pct(first['none_ready'])} of {first['batches']} requests"]
-    more, saves = _workers(watched, data.seconds) if workers == 0 else (None, None)
-    named = loader != "DataLoader" and more is not None
-    setting = f"{loader}.num_workers, {loader}.prefetch_factor = {more}, 2"
-    yield Finding(
-        f"Input-bound: {pct(data.share)} of each step waits for {loader}.",
-        why=why,
-        remedy=f'probe {watched.endpoint} eval "{setting}"' if named else "num_workers of the DataLoader" * bool(more),
-        effect="takes effect with the next epoch" if named else "",
-        seconds=data.seconds, share=data.share, confidence=data.sure(LEAST), where=_where(watched),
-        now=f"{loader}: num_workers={workers}, batch_size={first['batch_size']}, pin_memory={first['pinned']}",
-        saves=saves, assumes=f"with {more} workers" if more else "",
+    if first.none_ready is not None:
+        why += [f"no batch was ready for {pct(first.none_ready)} of the requests"]
+    finding = Finding(
+        f"Input-bound: {pct(data.share)} of each step waits for {name}.", why=why, seconds=data.seconds,
+        share=data.share, confidence=data.sure(LEAST), where=_where(watched, first), now=first.now,
     )  # fmt: skip
+    yield _with_severity(watched, _with_remedy(watched, finding, first, data), first, data)
 
 
-def _where(watched: Watched) -> str:
-    if watched.why_not_profiled:
+def _names(found: list[Loader]) -> str:
+    return " and ".join(each.name for each in found[:2])
+
+
+def _with_remedy(watched: Watched, finding: Finding, loader: Loader, data: Phase) -> Finding:
+    """Workers, where there are none; rules on workers say what to do where there are."""
+    if loader.workers:
+        return finding
+    more, step_s = workers_for(watched, loader.waited_s)
+    known = loader.steps > 0.5  # a loader of validation is waited for in few steps: what it gains cannot be told so
+    setting = f"{loader.name}.num_workers, {loader.name}.prefetch_factor = {more}, 2"
+    return replace(
+        finding,
+        remedy=f'probe {watched.endpoint} eval "{setting}"' if loader.has_name else f"num_workers={more} in DataLoader",
+        effect="takes effect with the next epoch" if loader.has_name else "",
+        saves=max(0.0, watched.step_s - step_s) if known else None,
+        assumes=f"with {more} worker{'s' * (more > 1)}" if known else "",
+    )
+
+
+def _with_severity(watched: Watched, finding: Finding, loader: Loader, data: Phase) -> Finding:
+    shares = watched.rows(_SHARES)
+    late = tuple(sorted(row["rank"] for row in shares if _SOME * row["share"] > shares[0]["share"]))
+    if len(late) < len(shares):
+        share = sum(row["share"] for row in shares if row["rank"] in late) / len(late)
+        sentence = f"Input-bound in part: {title(late)}: {pct(share)} of each step waits for {loader.name}."
+        return replace(finding, sentence=sentence, ranks=late, severity="hint")
+    not_ready = loader.starved_s + loader.starting_s
+    return replace(finding, severity="hint") if loader.workers and not_ready < _NOT_READY * data.seconds else finding
+
+
+def _where(watched: Watched, loader: Loader) -> str:
+    """The function that makes batches; that of a worker process is not in the profile."""
+    if watched.why_not_profiled or loader.workers:
         return ""
-    found: Places = places(watched, "phase = 'data'")
-    deepest = found.deepest()
-    return f"{pct(deepest.share)} of the loader's time is in {deepest}" if deepest else ""
-
-
-def _workers(watched: Watched, data_s: float) -> tuple[int, float]:
-    """How many make batches as fast as the rest of the step uses them, and what that saves."""
-    rest_s = max(watched.step_s - data_s, 1e-6)
-    cores = os.cpu_count() or 1
-    workers = max(1, min(math.ceil(1.25 * data_s / rest_s), _MOST_WORKERS, cores))
-    return workers, data_s - max(0.0, data_s / workers - rest_s)
+    everything = places(watched)
+    making = everything.where(lambda stack: stack.phase == "data")
+    place = making.deepest()
+    others = everything.where(lambda stack: stack.phase in ("forward", "backward", "optimizer"))
+    if place is None or others.share(place.is_at) > 0.5:  # the loop that asks for batches
+        return ""
+    return f"{pct(place.share)} of the loader's time is in {place}"
 
 
 INPUT_BOUND: Rule[Watched] = Rule(
     "input-bound",
     "Steps wait for batches.",
     _find,
-    needs=("python.step_trace", "python.dataloader_trace", "python.profile"),
-    sql=_SQL,
+    needs=("python.step_trace", "python.dataloader_trace", "python.iterator_trace", "python.profile"),
+    sql=BATCHES,
 )

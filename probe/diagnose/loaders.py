@@ -1,0 +1,117 @@
+"""The loaders that a job took batches from while it was watched, and what more workers would bring.
+
+Used by the rules on batches.  Invariant: a figure is per step and rank, in seconds of the training thread.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .watched import Watched
+
+BATCHES = (
+    "SELECT loader, COUNT(*) AS batches, COUNT(DISTINCT step) AS steps, MODE(num_workers) AS workers, "
+    "MODE(batch_size) AS batch_size, BOOL_OR(pin_memory) AS pinned, SUM(wait_duration) AS waited, "
+    "AVG((ready = 0)::INT) AS none_ready, COALESCE(SUM(wait_duration) FILTER (ready = 0), 0) AS starved, "
+    "COALESCE(MEDIAN(wait_duration) FILTER (ready > 0), 0) AS usual FROM python.dataloader_trace "
+    "WHERE {window} AND NOT failed AND NOT in_eval GROUP BY loader ORDER BY waited DESC"
+)
+ITERATORS = (
+    "SELECT loader, COUNT(*) AS iterators, SUM(start_duration) AS started, SUM(first_batch_duration) AS first_batch, "
+    "COUNT(first_batch_duration) AS firsts FROM python.iterator_trace WHERE {window} AND NOT in_eval GROUP BY loader"
+)
+_BUSY = (
+    "SELECT rank, AVG(cpu_pct) AS cpu, AVG(core_wait_pct) AS waits FROM host.process_trace WHERE {window} GROUP BY rank"
+)
+_MOST_WORKERS = 8
+_SPARE = 1.25  # times as many workers as would just do, because batches differ
+
+
+@dataclass(frozen=True)
+class Loader:
+    """name: as the job calls it; batches: in the mean step; steps: part of the steps that took one; none_ready: part of
+    the requests; waited_s: for its batches; starved_s: while none was ready, first ones apart; starting_s: for starts
+    of iterators and their first batches, beyond what a batch takes its workers; iterators: starts on each rank."""
+
+    name: str
+    workers: int
+    batches: float
+    steps: float
+    none_ready: float | None
+    waited_s: float
+    starved_s: float
+    starting_s: float
+    iterators: float
+    batch_size: int | None
+    pinned: bool
+
+    @property
+    def has_name(self) -> bool:
+        return self.name != "DataLoader"
+
+    @property
+    def now(self) -> str:
+        size = f", batch_size={self.batch_size}" if self.batch_size else ""
+        return f"{self.name}: num_workers={self.workers}{size}, pin_memory={self.pinned}"
+
+
+def loaders(watched: Watched) -> list[Loader]:
+    """That with the longest waits first."""
+    starts, steps = {row["loader"]: row for row in watched.rows(ITERATORS)}, watched.steps * len(watched.ranks)
+    return (
+        [_loader(watched, row, starts.get(row["loader"], {}), steps) for row in watched.rows(BATCHES)] if steps else []
+    )
+
+
+def _loader(watched: Watched, row: Mapping[str, Any], start: Mapping[str, Any], steps: int) -> Loader:
+    workers, batches, none_ready = row["workers"] or 0, row["batches"], row["none_ready"]
+    firsts, first_s = start.get("firsts") or 0, start.get("first_batch") or 0.0
+    # Where workers do not keep up, the first batch would be waited for if they had been there before, too.
+    behind = max(0.0, (none_ready or 0.0) - firsts / batches)
+    making_s = row["usual"] + behind * workers * watched.step_s * steps / batches
+    starting_s = (start.get("started") or 0.0) + max(0.0, first_s - firsts * making_s)
+    return Loader(
+        row["loader"], workers, batches / steps, row["steps"] / watched.steps, none_ready, row["waited"] / steps,
+        max(0.0, row["starved"] - first_s) / steps, starting_s / steps,
+        (start.get("iterators") or 0) / len(watched.ranks), row["batch_size"], bool(row["pinned"]),
+    )  # fmt: skip
+
+
+def cores(watched: Watched) -> int:
+    """Of the host of the job's first rank."""
+    facts = watched.agents[0] if watched.agents else None
+    if facts is not None and facts.host and facts.host != socket.gethostname():
+        told = watched.read("__import__('os').cpu_count()") or ""
+        return int(told) if told.isdecimal() else 1
+    return os.cpu_count() or 1
+
+
+def workers_for(watched: Watched, data_s: float) -> tuple[int, float]:
+    """How many workers make batches as fast as the rest of the step uses them, where the job now makes them itself for
+    data_s of a step; and how long a step then takes.
+
+    What computes does so faster on other cores only; what waits for storage needs none.
+    """
+    rest_s = max(watched.step_s - data_s, 1e-6)
+    rows = [row for row in watched.rows(_BUSY) if row["cpu"] is not None]
+    cpu_s = sum(row["cpu"] for row in rows) / len(rows) / 100 * watched.step_s if rows else 0.0
+    busy_s = cpu_s + sum(row["waits"] or 0.0 for row in rows) / max(1, len(rows)) / 100 * watched.step_s
+    most, available = _MOST_WORKERS, cores(watched)
+    if busy_s - rest_s > data_s / 2:  # batches are computed, not waited for
+        most = min(most, available)
+    workers = max(1, min(math.ceil(round(_SPARE * data_s / rest_s, 2)), most))
+    beside = sum(1 for facts in watched.agents if facts.host == watched.agents[0].host)
+    return workers, max(rest_s, data_s / workers, beside * cpu_s / available)
+
+
+def enough_workers(watched: Watched, loader: Loader) -> tuple[int, float]:
+    """How many workers keep up with the rest of the step, where those there are do not; how long a step then takes."""
+    rest_s = max(watched.step_s - loader.starved_s, 1e-6)
+    making_s = loader.workers * watched.step_s  # of a worker, for the batches of a step: all of them are at it
+    workers = min(math.ceil(round(_SPARE * making_s / rest_s, 2)), 4 * _MOST_WORKERS)
+    return max(workers, loader.workers + 1), max(rest_s, making_s / workers)

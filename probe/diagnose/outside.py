@@ -1,0 +1,39 @@
+"""What the training thread does outside of the phases of the step: no batch, no model, no pass, no optimizer.
+
+Used by rules on the training loop.  Invariant: where the calls of modules were not recorded, frames tell them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .places import Places, Stack, file_of, function_of
+
+_CALL = re.compile(r"Module\._(wrapped_)?call_impl |_wrapped_call_impl ")
+_SAVES = re.compile(r"(^|\.)_*(async_)?save(_|\b)")
+_SAVES_A_MODEL = re.compile(r"(^|\.)_*save_?(checkpoint|model|state|weights|pretrained)", re.IGNORECASE)
+_SAVERS = ("torch/serialization.py", "torch/distributed/checkpoint/", "torch/jit/_serialization.py", "safetensors/")
+_COMPILERS = ("torch/_dynamo/convert_frame.py", "torch/_inductor/")
+
+
+def outside(everything: Places) -> Places:
+    """What of it is outside of the phases; the end of a loader's workers is the loader's."""
+    return everything.where(
+        lambda stack: stack.phase in ("other", None) and not is_in_model(stack) and not stack.has(is_loading)
+    )
+
+
+def is_in_model(stack: Stack) -> bool:
+    """Whether a module is being called, or compiled."""
+    return stack.has(lambda frame: bool(_CALL.search(frame)) or file_of(frame).startswith(_COMPILERS))
+
+
+def is_loading(frame: str) -> bool:
+    """Whether it is a function of torch's loaders."""
+    return file_of(frame).startswith("torch/utils/data/")
+
+
+def is_saving(frame: str) -> bool:
+    """Whether a function writes a checkpoint."""
+    by_torch = file_of(frame).startswith(_SAVERS) and _SAVES.search(function_of(frame))
+    return bool(by_torch or _SAVES_A_MODEL.search(function_of(frame)))

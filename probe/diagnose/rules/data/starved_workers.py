@@ -1,0 +1,57 @@
+"""Workers that make batches more slowly than the training uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...figures import figure, ms, pct
+from ...loaders import BATCHES, Loader, enough_workers, loaders
+from ...rule import Finding, Rule
+from ...watched import Watched
+
+LEAST = 0.03  # of the step, as for input-bound
+_NONE_READY = 0.2  # of the requests: where nearly always one is ready, workers keep up, and a wait is an exception
+_BUSY_PCT = 90.0  # of the host's cores: further workers would find none free
+_HOST = "SELECT AVG(host_cpu_pct) AS busy FROM host.process_trace WHERE {window}"
+
+
+def _find(watched: Watched) -> Iterator[Finding]:
+    data = watched.phase("data")
+    for loader in loaders(watched)[:1]:
+        starved = loader.starved_s / watched.step_s
+        if loader.workers and starved >= LEAST and (loader.none_ready or 0.0) >= _NONE_READY:
+            yield _finding(watched, loader, data.sure(LEAST))
+
+
+def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
+    waits_s = max(loader.starved_s, loader.waited_s - loader.starting_s)
+    enough, step_s = enough_workers(watched, loader)
+    (host,) = watched.rows(_HOST)
+    busy = (host["busy"] or 0.0) > _BUSY_PCT
+    few = f"{loader.workers} worker{'s' * (loader.workers > 1)}"
+    return Finding(
+        f"Starved: {few} of {loader.name} make{'s' * (loader.workers == 1)} batches too slowly; "
+        f"{pct(waits_s / watched.step_s)} of each step waits for one.",
+        why=[
+            f"no batch was ready for {pct(loader.none_ready or 0.0)} of the requests",
+            f"a worker takes about {ms(loader.workers * watched.step_s / loader.batches)} for a batch",
+            *([f"the host's cores are {figure(host['busy'])} % busy: more workers help only if they wait"] * busy),
+        ],
+        remedy=f'probe {watched.endpoint} eval "{loader.name}.num_workers = {enough}"'
+        if loader.has_name
+        else f"num_workers={enough} in DataLoader",
+        effect="takes effect with the next epoch" if loader.has_name else "",
+        seconds=waits_s, share=waits_s / watched.step_s, confidence=sure,
+        where=f"in the worker processes of {loader.name}, whose functions are not in the profile", now=loader.now,
+        saves=None if busy else max(0.0, watched.step_s - step_s), assumes="" if busy else f"with {enough} workers",
+    )  # fmt: skip
+
+
+STARVED_WORKERS: Rule[Watched] = Rule(
+    "starved-workers",
+    "The loader's workers make batches more slowly than the training uses them.",
+    _find,
+    needs=("python.step_trace", "python.dataloader_trace", "python.iterator_trace", "host.process_trace"),
+    of=("input-bound",),
+    sql=BATCHES,
+)

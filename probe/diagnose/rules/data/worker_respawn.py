@@ -1,0 +1,64 @@
+"""Epochs that are short beside the time for which their workers start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...figures import ms, pct
+from ...loaders import ITERATORS, Loader, loaders
+from ...places import places
+from ...rule import Finding, Rule
+from ...watched import Watched
+
+LEAST = 0.03  # of the step, as for input-bound
+_TIMES = 2  # that workers have started on each rank: one start says nothing about how often they do
+
+
+def _find(watched: Watched) -> Iterator[Finding]:
+    data = watched.phase("data")
+    for loader in loaders(watched):
+        if loader.workers and loader.iterators >= _TIMES and loader.starting_s >= LEAST * watched.step_s:
+            persist = watched.read(f"{loader.name}.persistent_workers") if loader.has_name else None
+            if persist != "True":
+                yield _finding(watched, loader, data.sure(LEAST), persist)
+
+
+def _finding(watched: Watched, loader: Loader, sure: float, persist: str | None) -> Finding:
+    seconds = loader.starting_s + _ending_s(watched)
+    setting = f"vars({loader.name})['persistent_workers'] = True"  # DataLoader forbids to set it in the ordinary way
+    epoch = watched.steps / loader.iterators
+    return Finding(
+        f"Worker respawn: {pct(seconds / watched.step_s)} of the time goes into new workers of {loader.name} in each "
+        f"epoch of {epoch * loader.batches:.0f} batches.",
+        why=[
+            f"{loader.workers} workers started {loader.iterators:.0f} times in {watched.steps} steps, and held the "
+            f"training up for {ms(seconds * epoch)} each time",
+        ],
+        remedy=f'probe {watched.endpoint} eval "{setting}"' if loader.has_name else "persistent_workers=True",
+        effect="takes effect with the next epoch; in the code: DataLoader(…, persistent_workers=True)"
+        if loader.has_name
+        else "",
+        seconds=seconds, share=seconds / watched.step_s, confidence=sure,
+        now=f"{loader.now}{f', persistent_workers={persist}' if persist else ''}",
+        saves=seconds, assumes="with workers that persist",
+    )  # fmt: skip
+
+
+def _ending_s(watched: Watched) -> float:
+    """For how long, in the mean step, the training waits for workers to end; it is in no phase."""
+    if watched.why_not_profiled:
+        return 0.0
+    ending = places(watched).where(lambda stack: stack.phase in ("other", None))
+    whole = places(watched).seconds
+    ended = ending.within(lambda frame: "_shutdown_workers (torch/utils/data/" in frame).seconds
+    return ended / whole * watched.step_s if whole else 0.0
+
+
+WORKER_RESPAWN: Rule[Watched] = Rule(
+    "worker-respawn",
+    "Each epoch starts the loader's workers anew.",
+    _find,
+    needs=("python.step_trace", "python.dataloader_trace", "python.iterator_trace", "python.profile"),
+    of=("input-bound",),
+    sql=ITERATORS,
+)

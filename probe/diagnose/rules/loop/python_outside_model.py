@@ -1,0 +1,50 @@
+"""Python that the training runs between the phases of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....errors import SilentError
+from ...figures import ms, pct
+from ...outside import outside
+from ...places import Stack, file_of, places
+from ...rule import Finding, Rule
+from ...spells import spells
+from ...watched import Watched
+
+LEAST = 0.05  # of the time: what a loop itself takes, with its log line and its loss
+
+
+def _find(watched: Watched) -> Iterator[Finding]:
+    if watched.phase("forward").seconds == 0:
+        raise SilentError("No call of a module that trains: what is outside cannot be told.", code="few-steps")
+    everything = places(watched)
+    python = outside(everything).where(lambda stack: _is_python(stack, everything.is_own(stack.frames[-1])))
+    found, place = spells(everything, python), python.deepest()
+    if found is None or found.share < LEAST:
+        return
+    if place is None:
+        raise SilentError("No function stands out in the profile.", code="no-profile")
+    yield Finding(
+        f"Python outside the model: {pct(found.share)} of each step, {pct(place.share)} of that in {place.function}.",
+        (found.rank,) if len(watched.ranks) > 1 else (),
+        [f"{ms(found.share * watched.step_s)} of {ms(watched.step_s)} a step in neither model, loader nor optimizer"],
+        f"Do less in {place.function}, with tensors instead of Python, or not in each step.",
+        seconds=found.share * watched.step_s, share=found.share, confidence=found.sure(LEAST), where=str(place),
+    )  # fmt: skip
+
+
+def _is_python(stack: Stack, is_own: bool) -> bool:
+    """Whether the job's own code or a library runs, not torch: where that is called from the job's own code, it lets go
+    of the GIL."""
+    return not file_of(stack.frames[-1]).startswith("torch/") and not (is_own and stack.holds_gil is False)
+
+
+PYTHON_OUTSIDE_MODEL: Rule[Watched] = Rule(
+    "python-outside-model",
+    "Python outside of model, loader and optimizer takes much of the step.",
+    _find,
+    needs=("python.step_trace", "python.profile"),
+    sql="SELECT function, file, line, SUM(seconds) AS seconds FROM python.profile WHERE {window} AND phase = 'other' "
+    "GROUP BY ALL ORDER BY seconds DESC",
+)
