@@ -6,7 +6,7 @@ Made by probe.diagnose.watch.  Invariant: figures are of whole steps without eva
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -42,6 +42,10 @@ class Phase:
         """How sure it is that the share exceeds this, 0 to 1."""
         error = (self.share - self.share_low) / 1.96
         return _normal((self.share - threshold) / error) if error > 0 else float(self.share > threshold)
+
+    def scaled(self, factor: float) -> Phase:
+        """So much of it."""
+        return Phase(*(factor * value for value in (self.seconds, self.low, self.high, self.share, self.share_low)))
 
 
 class Watched:
@@ -120,12 +124,15 @@ class Watched:
     def part(self, name: str, rows: Iterable[Mapping[str, Any]], *, sampled: bool = True) -> Phase:
         """What is no phase, as one: rows tell its `seconds` by rank and step, and steps without a row have none of it.
 
-        sampled: only sampled steps tell it.  Raises SilentError if these are too few.
+        sampled: only sampled steps tell it; what recording adds to these is taken off in proportion.  Raises
+        SilentError if they are too few.
         """
         told = {(row["rank"], row["step"]): row["seconds"] for row in rows}
         steps = [row for row in self._steps if row["sampled"] or not sampled]
         made = _over_blocks((row["step"], told.get((row["rank"], row["step"]), 0.0), row["duration"]) for row in steps)
-        return self._known(name, made)
+        phase = self._known(name, made)
+        factor = phase.share * self.step_s / phase.seconds if phase.seconds else 1.0
+        return replace(phase, seconds=factor * phase.seconds, low=factor * phase.low, high=factor * phase.high)
 
     def _phase(self, name: str) -> Phase | None:
         known = [row for row in self._steps if row[name] is not None and (row["sampled"] or name not in _SAMPLED)]
