@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ..errors import SilentError
 from .live_values import ALL_OPTIMIZERS, OPTIMIZERS, value
 from .watched import Watched
 
@@ -48,7 +49,7 @@ def is_within(module: str, other: str) -> bool:
 
 
 def owners(watched: Watched, roots: Iterable[str], matter: Callable[[Sequence[Owners]], bool]) -> list[Owners]:
-    """Of these models; [] if it cannot be told, as with optimizers that own copies of the parameters.
+    """Of these models; [] if the optimizers own copies of their parameters.  Raises SilentError if it cannot be read.
 
     matter: whether what is unowned there would matter; then all objects of the job are looked through, for 0.1 s.
     """
@@ -60,7 +61,9 @@ def owners(watched: Watched, roots: Iterable[str], matter: Callable[[Sequence[Ow
 
 
 def _read(watched: Watched, models: str, optimizers: str) -> list[Owners]:
-    told = value(watched, _OWNERS.replace("MODELS", models).replace("OPTIMIZERS", optimizers)) or []
+    told = value(watched, _OWNERS.replace("MODELS", models).replace("OPTIMIZERS", optimizers)) if models else None
+    if told is None:
+        raise SilentError("What the optimizers train could not be read.", code="few-steps")
     return [Owners(root, _unwrapped(unowned), _unwrapped(owned)) for root, unowned, owned in told]
 
 

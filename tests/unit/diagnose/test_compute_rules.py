@@ -170,17 +170,24 @@ def updating(kind: str = "AdamW") -> Planted:
 
 
 def test_an_optimizer_that_updates_one_by_one_is_found_with_what_fusing_saves() -> None:
-    (told,) = found(OPTIMIZER_UNFUSED, updating(), answers([("optimizer", "AdamW", 600, [(False, None)], "cpu")]))
+    (told,) = found(OPTIMIZER_UNFUSED, updating(), answers([(1, "optimizer", "AdamW", 600, [(False, None)], "cpu")]))
     assert told.sentence.startswith("Unfused optimizer: optimizer (AdamW) updates 600 parameters one after the other")
     assert told.remedy == "probe 4242 eval \"for group in optimizer.param_groups: group['fused'] = True\""
     assert told.saves == told.seconds == pytest.approx(0.85 * 0.04, rel=0.02)
 
 
 @pytest.mark.parametrize(
-    "settings", [("AdamW", 600, [(None, True)], "cpu"), ("AdamW", 600, [(None, None)], "cuda"), ("SGD", 9, [()], "cpu")]
+    "settings",
+    [("AdamW", 600, [(None, True)], "cpu"), ("AdamW", 600, [(None, None)], "cuda"), ("SGD", 9, [(None, None)], "cpu")],
 )
 def test_optimizers_that_are_fused_or_plain_are_left_alone(settings: tuple[Any, ...]) -> None:
-    assert not found(OPTIMIZER_UNFUSED, updating(settings[0]), answers([("optimizer", *settings)]))
+    assert not found(OPTIMIZER_UNFUSED, updating(settings[0]), answers([(1, "optimizer", *settings)]))
+
+
+def test_of_several_optimizers_those_that_are_fused_save_nothing() -> None:
+    every = [(1, "a", "AdamW", 300, [(False, None)], "cpu"), (2, "b", "AdamW", 300, [(None, True)], "cpu")]
+    (told,) = found(OPTIMIZER_UNFUSED, updating(), answers([*every, every[0]]))
+    assert told.where == "a" and told.saves == pytest.approx(0.5 * 0.85 * 0.04, rel=0.02)
 
 
 def test_an_optimizer_that_cannot_be_read_is_said_to_be() -> None:

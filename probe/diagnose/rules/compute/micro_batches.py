@@ -45,6 +45,6 @@ MICRO_BATCHES: Rule[Watched] = Rule(
     "Gradients are accumulated over batches that are too small.",
     _find,
     needs=("python.step_trace", "python.torch_trace", "host.gpu_trace"),
-    of=("small-batch", "sequential-scan"),
+    of=("small-batch",),
     sql=_SQL,
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ....errors import SilentError
 from ...figures import ms, number, pct
 from ...live_values import OPTIMIZERS, value
 from ...rule import Finding, Rule
-from ...watched import Watched
+from ...watched import Phase, Watched
 
 LEAST = 0.03  # of the step
 # Of its time that is left once it is fused: measured on one core, with 8 to 900 tensors of 16 to 1.6 million numbers.
@@ -20,48 +20,69 @@ _SQL = (
     "WHERE {window} AND stage = 'step' GROUP BY rank, module ORDER BY ms DESC"
 )
 _SETTINGS = (
-    f"[(n, type(o).__name__, sum(len(g['params']) for g in o.param_groups), "
-    "[(g.get('foreach'), g.get('fused')) for g in o.param_groups], str(o.param_groups[0]['params'][0].device.type)) "
-    f"for n, o in {OPTIMIZERS} if 'fused' in o.param_groups[0]]"
+    "[(id(o), n, type(o).__name__, sum(len(g['params']) for g in o.param_groups), "
+    "[(g.get('foreach'), g.get('fused')) for g in o.param_groups], "
+    f"next((p.device.type for g in o.param_groups for p in g['params']), '')) for n, o in {OPTIMIZERS}]"
 )
+
+
+class _Optimizer(NamedTuple):
+    """parameters: how many tensors; groups: (foreach, fused) of each."""
+
+    id: int
+    name: str
+    kind: str
+    parameters: int
+    groups: Sequence[tuple[bool | None, bool | None]]
+    device: str
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether it updates one after the other, which is what torch does by default on the CPU."""
+        by_default = self.device == "cpu"
+        return all(not fused and (foreach is False or (not foreach and by_default)) for foreach, fused in self.groups)
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
     phase = watched.phase("optimizer")
-    kinds = {row["optimizer"] for row in watched.rows(_SQL)}
-    if phase.share < LEAST or not kinds & {*_LEFT}:
+    if phase.share < LEAST or not {row["optimizer"] for row in watched.rows(_SQL)} & {*_LEFT}:
         return
-    for name, kind, count, groups, device in _settings(watched):
-        share = phase.share * (1 - _LEFT.get(kind, 1.0))
-        if share < LEAST or not all(_is_loop(group, device) for group in groups):
-            continue
-        seconds = phase.seconds * share / phase.share
-        foreach, fused = groups[0]
-        switch = "fused" if device == "cpu" else "foreach"  # on CUDA its state would have to move for `fused`
-        yield Finding(
-            f"Unfused optimizer: {name} ({kind}) updates {number(count)} parameters one after the other, for "
-            f"{pct(phase.share)} of the step.",
-            why=[f"optimizer {ms(phase.seconds)} ({ms(phase.low)} to {ms(phase.high)}) of {ms(watched.step_s)}"],
-            remedy=f"probe {watched.endpoint} eval \"for group in {name}.param_groups: group['{switch}'] = True\"",
-            effect=f"takes effect with the next step; in the code: {kind}(…, fused=True)",
-            seconds=seconds, share=share, confidence=phase.sure(LEAST), now=f"{name}: foreach={foreach}, fused={fused}",
-            saves=seconds if device == "cpu" else None, assumes="with one fused operation" if device == "cpu" else "",
-        )  # fmt: skip
-        return  # how the time is split between several is not known
+    every = _optimizers(watched)
+    loops = [each for each in every if each.kind in _LEFT and each.is_loop]
+    # What they take is split by their parameters: that is how often each runs its loop.
+    gain = sum(each.parameters * (1 - _LEFT[each.kind]) for each in loops) / sum(each.parameters for each in every)
+    part = phase.scaled(gain)
+    if part.share >= LEAST:
+        yield _finding(watched, loops, part)
 
 
-def _settings(watched: Watched) -> list[Any]:
-    """Name, class, number of parameters, (foreach, fused) of each group, and device of each, the largest first."""
+def _finding(watched: Watched, loops: Sequence[_Optimizer], part: Phase) -> Finding:
+    phase, first = watched.phase("optimizer"), loops[0]
+    names = " and ".join(each.name for each in loops)
+    groups = f"{names}.param_groups" if len(loops) == 1 else f"[{', '.join(f'*{o.name}.param_groups' for o in loops)}]"
+    is_cpu = first.device == "cpu"
+    switch = "fused" if is_cpu else "foreach"  # on CUDA the state of the steps so far would have to move for `fused`
+    foreach, fused = first.groups[0]
+    count = number(sum(each.parameters for each in loops))
+    return Finding(
+        f"Unfused optimizer: {names} ({first.kind}) updates {count} parameters one after the other, for "
+        f"{pct(phase.share)} of the step.",
+        why=[f"optimizer {ms(phase.seconds)} ({ms(phase.low)} to {ms(phase.high)}) of {ms(watched.step_s)}"],
+        remedy=f"probe {watched.endpoint} eval \"for group in {groups}: group['{switch}'] = True\"",
+        effect=f"takes effect with the next step; in the code: {first.kind}(…, fused=True)",
+        seconds=part.seconds, share=part.share, confidence=part.sure(LEAST), where=names,
+        now=f"{first.name}: foreach={foreach}, fused={fused}",
+        saves=part.seconds if is_cpu else None, assumes="with one fused operation" if is_cpu else "",
+    )  # fmt: skip
+
+
+def _optimizers(watched: Watched) -> list[_Optimizer]:
+    """Each once, the largest first."""
     found = value(watched, _SETTINGS)
-    if found is None:
+    if not found:
         raise SilentError("The settings of the optimizer could not be read.", code="few-steps")
-    return sorted(found, key=lambda each: -each[2])
-
-
-def _is_loop(group: tuple[bool | None, bool | None], device: str) -> bool:
-    """Whether it updates them one by one, which is what torch does by default on the CPU."""
-    foreach, fused = group
-    return not fused and (foreach is False or (not foreach and device == "cpu"))
+    once = {each.id: each for each in (_Optimizer(*told) for told in found)}
+    return sorted(once.values(), key=lambda each: -each.parameters)
 
 
 OPTIMIZER_UNFUSED: Rule[Watched] = Rule(
