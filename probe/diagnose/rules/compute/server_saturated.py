@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from ....errors import SilentError
-from ...figures import number, pct
-from ...live_values import value
+from ....host.accept_queue import waiting_connections
+from ...figures import ms, number, pct
 from ...rule import Finding, Rule
 from ...watched import Watched
 
 _BUSY = 0.85  # from which on, with requests that come at random, some six wait at a time
 _CRITICAL = 0.95  # and from here on some twenty
+_QUEUE = 0.5  # connections: fewer are those of one client, which asks again when it is answered
 _IS_SERVER = 0.5  # of the time within a server's code
 _LEAST_S = 3.0  # of a profile
 _IDLE = (
@@ -29,12 +32,8 @@ _STACKS = (
     "SELECT stack, SUM(seconds) AS seconds FROM python.profile WHERE {window} AND stack IS NOT NULL "
     "AND phase IN ('forward', 'validation') GROUP BY stack"
 )
-# How many connections the kernel holds that no accept() has taken yet, for each socket on which the process listens.
-_BACKLOG = (
-    "[int(f[4].split(':')[1], 16) for f in map(str.split, open('/proc/self/net/tcp')) if f[3] == '0A' and "
-    "any(__import__('os').path.realpath(d).endswith(f'socket:[{f[9]}]') "
-    "for d in __import__('glob').glob('/proc/self/fd/*'))]"
-)
+_LOOKS, _PAUSE_S = 10, 0.02  # at connections that wait
+_AGENTS = "SELECT pid, host FROM probe.agents WHERE state = 'answers'"
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
@@ -49,22 +48,40 @@ def _find(watched: Watched) -> Iterator[Finding]:
     if busy < _BUSY:
         return
     waiting = _waiting(watched)
+    is_alone = waiting is not None and waiting < _QUEUE
     yield Finding(
-        f"Saturated server: it is busy for {pct(busy)} of the time{', and requests wait' if waiting else ''}.",
+        f"Saturated server: it is busy for {pct(busy)} of the time{', and requests wait' * bool(waiting)}.",
         why=[
             f"the model runs for {pct(model)} of the time, the rest of each request takes {pct(busy - model)}",
-            *([f"{number(waiting)} connections wait to be accepted"] if waiting else []),
+            *([_queue(waiting, watched.step_s)] if waiting else []),
         ],
         remedy="several requests in one call of the model, or more processes that serve",
         seconds=busy * watched.step_s, share=busy, where=_server(watched),
-        severity="hint" if waiting == 0 else "critical" if busy >= _CRITICAL else "warning",
+        severity="hint" if is_alone else "critical" if busy >= _CRITICAL else "warning",
     )  # fmt: skip
 
 
-def _waiting(watched: Watched) -> int | None:
-    """Connections that wait; None if that cannot be told: they may wait elsewhere."""
-    backlog = value(watched, _BACKLOG)
-    return sum(backlog) if backlog else None
+def _queue(waiting: float, step_s: float) -> str:
+    return (
+        f"{number(waiting)} connections wait to be accepted, for some {ms(waiting * step_s)}; each takes {ms(step_s)}"
+    )
+
+
+def _waiting(watched: Watched) -> float | None:
+    """Connections that are not accepted yet, on average; None if that is not known, or says nothing.
+
+    A server with an event loop accepts them at once, and lets them wait inside.
+    """
+    has_loop = any("asyncio/" in frame for row in watched.rows(_STACKS) for frame in row["stack"])
+    here = [row["pid"] for row in watched.rows(_AGENTS) if row["host"] == socket.gethostname()]
+    if has_loop or len(here) != 1:
+        return None
+    seen = list[int | None]()
+    for _ in range(_LOOKS):
+        seen.append(waiting_connections(here[0]))
+        time.sleep(_PAUSE_S)
+    known = [each for each in seen if each is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _server(watched: Watched) -> str:
