@@ -20,3 +20,8 @@ def figure(value: float) -> str:
     """Some three significant digits, without an exponent."""
     digits = 2 if abs(value) < 1 else 1 if abs(value) < 10 else 0
     return f"{value:,.{digits}f}"
+
+
+def number(value: float) -> str:
+    """How many: `24`, `1.5`, `1,240`."""
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"

@@ -5,8 +5,8 @@ Made by probe.diagnose.watch.  Invariant: figures are of whole steps without eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -42,6 +42,10 @@ class Phase:
         """How sure it is that the share exceeds this, 0 to 1."""
         error = (self.share - self.share_low) / 1.96
         return _normal((self.share - threshold) / error) if error > 0 else float(self.share > threshold)
+
+    def scaled(self, factor: float) -> Phase:
+        """So much of it."""
+        return Phase(*(factor * value for value in (self.seconds, self.low, self.high, self.share, self.share_low)))
 
 
 class Watched:
@@ -116,31 +120,52 @@ class Watched:
 
     def phase(self, name: str) -> Phase:
         """Raises SilentError if it is not known of enough steps."""
-        if name not in self.phases:
-            message = f"Fewer than {LEAST_BLOCKS * BLOCK} steps tell how long {name} takes."
-            raise SilentError(message, f"Watch for longer: probe {self.endpoint} why --seconds 120", "few-steps")
-        return self.phases[name]
+        return self._known(name, self.phases.get(name))
 
     @cached_property
     def _steps(self) -> list[dict[str, Any]]:
         return self.rows(_STEPS.replace("{columns}", ", ".join(f"{name}_duration AS {name}" for name in PHASES)))
 
+    def part(self, name: str, rows: Iterable[Mapping[str, Any]], *, sampled: bool = True) -> Phase:
+        """What is no phase, as one: rows tell its `seconds` by rank and step, and steps without a row have none of it.
+
+        sampled: only sampled steps tell it; what recording adds to these is taken off in proportion.  Raises
+        SilentError if they are too few.
+        """
+        told = {(row["rank"], row["step"]): row["seconds"] for row in rows}
+        steps = [row for row in self._steps if row["sampled"] or not sampled]
+        made = _over_blocks((row["step"], told.get((row["rank"], row["step"]), 0.0), row["duration"]) for row in steps)
+        phase = self._known(name, made)
+        factor = phase.share * self.step_s / phase.seconds if phase.seconds else 1.0
+        return replace(phase, seconds=factor * phase.seconds, low=factor * phase.low, high=factor * phase.high)
+
     def _phase(self, name: str) -> Phase | None:
         known = [row for row in self._steps if row[name] is not None and (row["sampled"] or name not in _SAMPLED)]
-        blocks: dict[int, list[tuple[float, float]]] = {}
-        for row in known:
-            blocks.setdefault(row["step"] // BLOCK, []).append((row[name], row["duration"]))
-        if len(blocks) < LEAST_BLOCKS:
-            return None
-        sums = np.array([np.sum(block, axis=0) for block in blocks.values()])
-        counts = np.array([len(block) for block in blocks.values()])
-        mean, whole = sums.sum(axis=0) / counts.sum()
-        # Of a ratio, by its linearization: how far each block is from what its steps should have taken.
-        error = _error(sums[:, 0] - mean * counts, counts)
-        share = mean / whole
-        share_error = _error(sums[:, 0] - share * sums[:, 1], counts) / whole
-        low, high = (float(mean + sign * 1.96 * error) for sign in (-1, 1))
-        return Phase(float(mean), low, high, float(share), float(share - 1.96 * share_error))
+        return _over_blocks((row["step"], row[name], row["duration"]) for row in known)
+
+    def _known(self, name: str, phase: Phase | None) -> Phase:
+        if phase is None:
+            message = f"Fewer than {LEAST_BLOCKS * BLOCK} steps tell how long {name} takes."
+            raise SilentError(message, f"Watch for longer: probe {self.endpoint} why --seconds 120", "few-steps")
+        return phase
+
+
+def _over_blocks(steps: Iterable[tuple[int, float, float]]) -> Phase | None:
+    """Of (step, seconds of the phase, seconds of the step); None with too few blocks of steps."""
+    blocks: dict[int, list[tuple[float, float]]] = {}
+    for step, seconds, duration in steps:
+        blocks.setdefault(step // BLOCK, []).append((seconds, duration))
+    if len(blocks) < LEAST_BLOCKS:
+        return None
+    sums = np.array([np.sum(block, axis=0) for block in blocks.values()])
+    counts = np.array([len(block) for block in blocks.values()])
+    mean, whole = sums.sum(axis=0) / counts.sum()
+    # Of a ratio, by its linearization: how far each block is from what its steps should have taken.
+    error = _error(sums[:, 0] - mean * counts, counts)
+    share = mean / whole
+    share_error = _error(sums[:, 0] - share * sums[:, 1], counts) / whole
+    low, high = (float(mean + sign * 1.96 * error) for sign in (-1, 1))
+    return Phase(float(mean), low, high, float(share), float(share - 1.96 * share_error))
 
 
 def _error(residuals: Any, counts: Any) -> Any:

@@ -33,6 +33,16 @@ from .loop.checkpoint_stall import CHECKPOINT_STALL
 from .loop.periodic_stall import PERIODIC_STALL
 from .loop.python_outside_model import PYTHON_OUTSIDE_MODEL
 from .loop.step_growing import STEP_GROWING
+from .compute.sequential_scan import SEQUENTIAL_SCAN
+from .compute.micro_batches import MICRO_BATCHES
+from .compute.small_batch import SMALL_BATCH
+from .compute.recompute import RECOMPUTE
+from .compute.optimizer_unfused import OPTIMIZER_UNFUSED
+from .compute.recompilation import RECOMPILATION
+from .compute.frozen_with_gradients import FROZEN_WITH_GRADIENTS
+from .compute.no_mixed_precision import NO_MIXED_PRECISION
+from .compute.compute_bound import COMPUTE_BOUND
+from .compute.server_saturated import SERVER_SATURATED
 from .ranks.straggler import STRAGGLER
 
 RULES: tuple[Rule[Any], ...] = tuple(each for each in list(globals().values()) if isinstance(each, Rule))

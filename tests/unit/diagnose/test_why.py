@@ -11,7 +11,7 @@ from planted import Planted
 from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.watched import Watched
 from probe.diagnose.why import judge
-from probe.errors import UsageError
+from probe.errors import SilentError, UsageError
 
 
 def rule(code: str, *findings: Finding, of: tuple[str, ...] = (), severity: Any = "warning") -> Rule[Watched]:
@@ -73,3 +73,12 @@ def test_shares_have_an_interval_that_holds_the_truth() -> None:
     planted, windows = Planted().steps(4800, noise=0.3, data=30, forward=70), range(1, 4800, 120)
     phases = [planted.watched(first, first + 119).phase("data") for first in windows]
     assert sum(phase.low <= 0.03 <= phase.high for phase in phases) >= 0.87 * len(windows)
+
+
+def test_a_part_of_the_step_is_measured_over_all_sampled_steps() -> None:
+    watched = Planted().steps(200, noise=0.0, forward=60, backward=40).watched()
+    half = [{"rank": 0, "step": step, "seconds": 0.05} for step in range(1, 201, 2)]
+    part = watched.part("half", half)
+    assert part.seconds == pytest.approx(0.025) and part.share == pytest.approx(0.25) and part.sure(0.2) > 0.99
+    with pytest.raises(SilentError, match="Fewer than 40 steps tell how long half takes"):
+        Planted().steps(20, forward=60).watched().part("half", half)

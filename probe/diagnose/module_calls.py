@@ -1,0 +1,121 @@
+"""What training spends in the calls of modules: how often each is called, how long one call takes, and its share.
+
+Called by rules on what the model computes.  Invariant: times are of the host's clock and of sampled steps, they exclude
+the modules inside, and calls that train nothing are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import SilentError
+from .places import EXPLAINS
+from .watched import Phase, Watched
+
+TINY_S = 100e-6  # starting a few operators and noting them for autograd takes so long, whatever they compute
+_LEAST_CALLS = 30  # a step; what so few calls cost more than they should, nobody would notice
+_ROWS = "python.torch_trace WHERE {window} AND NOT in_eval AND training AND grad AND stage IN ('forward', 'backward')"
+CALLS = f"""
+WITH calls AS (SELECT *, stage = 'forward' AND NOT recompute AS first FROM {_ROWS}),
+     inner_calls AS (SELECT root, parent AS module, COUNT(*) AS n FROM calls WHERE first GROUP BY ALL)
+SELECT root, module, ANY_VALUE(module_type) AS module_type, MIN(depth) AS depth, ANY_VALUE(parent) AS parent,
+       COUNT(*) FILTER (first) / (SELECT COUNT(DISTINCT (rank, step)) FROM calls) AS calls_a_step,
+       MEDIAN(host_duration) FILTER (first) AS median_s, COALESCE(ANY_VALUE(n), 0) / COUNT(*) FILTER (first) AS inside,
+       SUM(host_duration) AS seconds, BOOL_OR(device LIKE 'cuda%') AS on_cuda
+FROM calls LEFT JOIN inner_calls USING (root, module) WHERE module IS NOT NULL GROUP BY root, module
+HAVING calls_a_step > 0 ORDER BY seconds DESC
+""".strip().replace("\n", " ")
+_BY_STEP = f"SELECT rank, step, SUM(host_duration) AS seconds FROM {_ROWS} GROUP BY rank, step"
+_BATCH = "SELECT AVG(samples) AS samples FROM python.step_trace WHERE {window}"
+_BUSY = "SELECT AVG(gpu_util_pct) AS busy FROM host.gpu_trace WHERE {window}"
+_BUSY_PCT = 80  # from which on a device has no time left that a host could fill
+
+
+@dataclass(frozen=True)
+class ModuleCalls:
+    """One module.  calls_a_step: forward passes of it, on each rank; median_s: of one, without modules inside; inside:
+    calls of other modules in it; seconds: all of its own, forward and backward; parent: the module that calls it."""
+
+    root: str
+    module: str
+    module_type: str
+    depth: int
+    parent: str | None
+    calls_a_step: float
+    median_s: float
+    inside: float
+    seconds: float
+    on_cuda: bool
+
+    @property
+    def usual_s(self) -> float:
+        """Of a step, in forward passes, were all calls like the median: what a busy machine adds is not in it."""
+        return self.median_s * self.calls_a_step
+
+    @property
+    def call_s(self) -> float:
+        """Of one forward call; a module around others makes their calls, too."""
+        return self.median_s / (1 + self.inside)
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether starting a call takes most of it."""
+        return self.call_s < TINY_S
+
+
+class Calls:
+    """The modules that train.  Raises SilentError if there are none."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+        self.modules = [ModuleCalls(**row) for row in watched.rows(CALLS)]
+        if not self.modules:
+            raise SilentError("No module was called to train it.", code="few-steps")
+
+    def part(self, modules: Iterable[ModuleCalls]) -> Phase:
+        """What these take of the step."""
+        share = sum(each.seconds for each in modules) / sum(each.seconds for each in self.modules)
+        return self._watched.part("a module", self._watched.rows(_BY_STEP)).scaled(share)
+
+    @property
+    def tiny(self) -> list[ModuleCalls]:
+        """The modules whose calls do next to nothing, if they are what the model is made of; else none."""
+        tiny = [each for each in self.modules if each.is_tiny]
+        usual = sum(each.usual_s for each in self.modules)
+        are_many = sum(each.calls_a_step for each in tiny) >= _LEAST_CALLS
+        are_most = sum(each.usual_s for each in tiny) >= EXPLAINS * usual
+        return tiny if are_many and are_most and not self.is_on_busy_device() else []
+
+    def is_on_busy_device(self) -> bool:
+        """Whether they run on one that has no time left, or may have none: then the host's clock says little."""
+        return self._is_on_cuda and (self._busy_pct is None or self._busy_pct >= _BUSY_PCT)
+
+    def is_on_device_with_room(self) -> bool:
+        """Whether they run on one that has time left, or may have some."""
+        return self._is_on_cuda and (self._busy_pct is None or self._busy_pct < _BUSY_PCT)
+
+    @property
+    def _is_on_cuda(self) -> bool:
+        return any(each.on_cuda for each in self.modules)
+
+    @property
+    def _busy_pct(self) -> float | None:
+        (row,) = self._watched.rows(_BUSY)
+        return None if row["busy"] is None else float(row["busy"])
+
+
+def samples_a_step(watched: Watched) -> float | None:
+    """Of one rank; None where no tensor was seen."""
+    (row,) = watched.rows(_BATCH)
+    return None if row["samples"] is None else float(row["samples"])
+
+
+def listed(modules: Iterable[ModuleCalls], most: int = 3) -> str:
+    """The types of these modules, those first that take longest: `Linear, ReLU, Messages`."""
+    seconds: dict[str, float] = {}
+    for each in modules:
+        seconds[each.module_type] = seconds.get(each.module_type, 0.0) + each.seconds
+    names: list[Any] = sorted(seconds, key=lambda name: -seconds[name])
+    return ", ".join(names[:most]) + ", …" * (len(names) > most)

@@ -1,0 +1,72 @@
+"""Which modules the optimizers of a job train, read from the job.
+
+Called by rules.  Invariant: a module counts as unowned only if every optimizer in the process was looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..errors import SilentError
+from .live_values import ALL_OPTIMIZERS, OPTIMIZERS, value
+from .watched import Watched
+
+# Of each model: the modules of which no optimizer owns a parameter although some are differentiated, and those with
+# parameters of their own that an optimizer owns.
+_OWNERS = (
+    "(lambda owned: [(root, [n for n, m in model.named_modules() if any(p.requires_grad for p in m.parameters()) and "
+    "not any(id(p) in owned for p in m.parameters())], [n for n, m in model.named_modules() "
+    "if any(id(p) in owned for p in m.parameters(False))]) for root, model in [MODELS]])"
+    "({id(p) for _, o in OPTIMIZERS for g in o.param_groups for p in g['params']})"
+)
+_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+_READABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[\d+\])*")  # a variable, its attribute or item
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Of one model.  unowned: modules of which nothing is trained, owned: modules of whose own parameters something is;
+    by their names in the tables, but '' is the model."""
+
+    root: str
+    unowned: Sequence[str]
+    owned: Sequence[str]
+
+    @property
+    def outermost(self) -> list[str]:
+        """The unowned modules that are in no other one."""
+        return [each for each in self.unowned if sum(is_within(each, other) for other in self.unowned) == 1]
+
+    def is_unowned(self, module: str) -> bool:
+        """Whether nothing of it is trained; of a module without parameters, nothing of what it is in."""
+        return any(is_within(module, each) for each in self.unowned)
+
+
+def is_within(module: str, other: str) -> bool:
+    return not other or module == other or module.startswith(f"{other}.")
+
+
+def owners(watched: Watched, roots: Iterable[str], matter: Callable[[Sequence[Owners]], bool]) -> list[Owners]:
+    """Of these models; [] if the optimizers own copies of their parameters.  Raises SilentError if it cannot be read.
+
+    matter: whether what is unowned there would matter; then all objects of the job are looked through, for 0.1 s.
+    """
+    models = ", ".join(f"({root!r}, {root})" for root in roots if _READABLE.fullmatch(root))
+    found = _read(watched, models, OPTIMIZERS)
+    if not any(each.owned for each in found) or matter(found):
+        found = _read(watched, models, ALL_OPTIMIZERS)
+    return found if any(each.owned for each in found) else []
+
+
+def _read(watched: Watched, models: str, optimizers: str) -> list[Owners]:
+    told = value(watched, _OWNERS.replace("MODELS", models).replace("OPTIMIZERS", optimizers)) if models else None
+    if told is None:
+        raise SilentError("What the optimizers train could not be read.", code="few-steps")
+    return [Owners(root, _unwrapped(unowned), _unwrapped(owned)) for root, unowned, owned in told]
+
+
+def _unwrapped(names: Iterable[str]) -> list[str]:
+    """As the tables have them."""
+    return list(dict.fromkeys(".".join(part for part in name.split(".") if part not in _WRAPPERS) for name in names))

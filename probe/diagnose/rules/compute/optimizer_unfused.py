@@ -1,0 +1,94 @@
+"""Optimizers that update one parameter after the other, each in many small operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ....errors import SilentError
+from ...figures import ms, number, pct
+from ...live_values import OPTIMIZERS, value
+from ...rule import Finding, Rule
+from ...watched import Phase, Watched
+
+LEAST = 0.03  # of the step
+# Of its time that is left once it is fused: measured on one core, with 8 to 900 tensors of 16 to 1.6 million numbers.
+# Of plain SGD, nearly all is, for it does one operation a tensor anyway.
+_LEFT = {"Adam": 0.15, "AdamW": 0.15, "Adagrad": 0.25}
+_SQL = (
+    "SELECT rank, module AS optimizer, COUNT(*) AS steps, 1e3 * AVG(host_duration) AS ms FROM python.torch_trace "
+    "WHERE {window} AND stage = 'step' GROUP BY rank, module ORDER BY ms DESC"
+)
+_SETTINGS = (
+    "[(id(o), n, type(o).__name__, sum(len(g['params']) for g in o.param_groups), "
+    "[(g.get('foreach'), g.get('fused')) for g in o.param_groups], "
+    f"next((p.device.type for g in o.param_groups for p in g['params']), '')) for n, o in {OPTIMIZERS}]"
+)
+
+
+class _Optimizer(NamedTuple):
+    """parameters: how many tensors; groups: (foreach, fused) of each."""
+
+    id: int
+    name: str
+    kind: str
+    parameters: int
+    groups: Sequence[tuple[bool | None, bool | None]]
+    device: str
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether it updates one after the other, which is what torch does by default on the CPU."""
+        by_default = self.device == "cpu"
+        return all(not fused and (foreach is False or (not foreach and by_default)) for foreach, fused in self.groups)
+
+
+def _find(watched: Watched) -> Iterator[Finding]:
+    phase = watched.phase("optimizer")
+    if phase.share < LEAST or not {row["optimizer"] for row in watched.rows(_SQL)} & {*_LEFT}:
+        return
+    every = _optimizers(watched)
+    loops = [each for each in every if each.kind in _LEFT and each.is_loop]
+    # What they take is split by their parameters: that is how often each runs its loop.
+    gain = sum(each.parameters * (1 - _LEFT[each.kind]) for each in loops) / sum(each.parameters for each in every)
+    part = phase.scaled(gain)
+    if part.share >= LEAST:
+        yield _finding(watched, loops, part)
+
+
+def _finding(watched: Watched, loops: Sequence[_Optimizer], part: Phase) -> Finding:
+    phase, first = watched.phase("optimizer"), loops[0]
+    names = " and ".join(each.name for each in loops)
+    groups = f"{names}.param_groups" if len(loops) == 1 else f"[{', '.join(f'*{o.name}.param_groups' for o in loops)}]"
+    is_cpu = first.device == "cpu"
+    switch = "fused" if is_cpu else "foreach"  # on CUDA the state of the steps so far would have to move for `fused`
+    foreach, fused = first.groups[0]
+    count = number(sum(each.parameters for each in loops))
+    return Finding(
+        f"Unfused optimizer: {names} ({first.kind}) updates {count} parameters one after the other, for "
+        f"{pct(phase.share)} of the step.",
+        why=[f"optimizer {ms(phase.seconds)} ({ms(phase.low)} to {ms(phase.high)}) of {ms(watched.step_s)}"],
+        remedy=f"probe {watched.endpoint} eval \"for group in {groups}: group['{switch}'] = True\"",
+        effect=f"takes effect with the next step; in the code: {first.kind}(…, fused=True)",
+        seconds=part.seconds, share=part.share, confidence=part.sure(LEAST), where=names,
+        now=f"{first.name}: foreach={foreach}, fused={fused}",
+        saves=part.seconds if is_cpu else None, assumes="with one fused operation" if is_cpu else "",
+    )  # fmt: skip
+
+
+def _optimizers(watched: Watched) -> list[_Optimizer]:
+    """Each once, the largest first."""
+    found = value(watched, _SETTINGS)
+    if not found:
+        raise SilentError("The settings of the optimizer could not be read.", code="few-steps")
+    once = {each.id: each for each in (_Optimizer(*told) for told in found)}
+    return sorted(once.values(), key=lambda each: -each.parameters)
+
+
+OPTIMIZER_UNFUSED: Rule[Watched] = Rule(
+    "optimizer-unfused",
+    "The optimizer updates one parameter after the other.",
+    _find,
+    needs=("python.step_trace", "python.torch_trace"),
+    sql=_SQL,
+)

@@ -1,0 +1,107 @@
+"""Servers that have no time left: requests wait for those before them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ....errors import SilentError
+from ....host.accept_queue import waiting_connections
+from ...figures import ms, number, pct
+from ...rule import Finding, Rule
+from ...watched import Watched
+
+_BUSY = 0.85  # from which on, with requests that come at random, some six wait at a time
+_CRITICAL = 0.95  # and from here on some twenty
+_QUEUE = 0.5  # connections: fewer are those of one client, which asks again when it is answered
+_IS_SERVER = 0.5  # of the time within a server's code
+_LEAST_S = 3.0  # of a profile
+_IDLE = (
+    r"(selectors|queue|threading)\.py:|accept \(socket\.py|multiprocessing/connection\.py|asyncio/runners\.py|uvloop/"
+)
+_SERVERS = r"(socketserver|http/server)\.py|asyncio/|(uvicorn|starlette|flask|werkzeug|gunicorn|tornado|aiohttp|grpc)/"
+_SQL = (
+    "SELECT SUM(seconds) AS seconds, COALESCE(SUM(seconds) FILTER (phase IN ('forward', 'validation')), 0) AS model_s, "
+    f"COALESCE(SUM(seconds) FILTER (regexp_matches(stack[-1], '{_IDLE}')), 0) AS idle_s, "
+    f"COALESCE(SUM(seconds) FILTER (regexp_matches(array_to_string(stack, ' '), '{_SERVERS}')), 0) AS serving_s "
+    "FROM python.profile WHERE {window} AND stack IS NOT NULL AND phase IS NOT NULL"
+)
+_STACKS = (
+    "SELECT stack, SUM(seconds) AS seconds FROM python.profile WHERE {window} AND stack IS NOT NULL "
+    "AND phase IN ('forward', 'validation') GROUP BY stack"
+)
+_LOOKS, _PAUSE_S = 10, 0.02  # at connections that wait
+_AGENTS = "SELECT pid, host FROM probe.agents WHERE state = 'answers'"
+
+
+def _find(watched: Watched) -> Iterator[Finding]:
+    if not any(facts.step_ends == "call" for facts in watched.agents):
+        return  # it trains
+    if watched.why_not_profiled:
+        raise SilentError(f"No profile: {watched.why_not_profiled}.", code="no-profile")
+    (row,) = watched.rows(_SQL)
+    if (row["seconds"] or 0) < _LEAST_S or row["serving_s"] < _IS_SERVER * row["seconds"]:
+        return
+    busy, model = 1 - row["idle_s"] / row["seconds"], row["model_s"] / row["seconds"]
+    if busy < _BUSY:
+        return
+    waiting = _waiting(watched)
+    is_alone = waiting is not None and waiting < _QUEUE
+    yield Finding(
+        f"Saturated server: it is busy for {pct(busy)} of the time{', and requests wait' * bool(waiting)}.",
+        why=[
+            f"the model runs for {pct(model)} of the time, the rest of each request takes {pct(busy - model)}",
+            *([_queue(waiting, watched.step_s)] if waiting else []),
+        ],
+        remedy="several requests in one call of the model, or more processes that serve",
+        seconds=busy * watched.step_s, share=busy, where=_server(watched),
+        severity="hint" if is_alone else "critical" if busy >= _CRITICAL else "warning",
+    )  # fmt: skip
+
+
+def _queue(waiting: float, step_s: float) -> str:
+    return (
+        f"{number(waiting)} connections wait to be accepted, for some {ms(waiting * step_s)}; each takes {ms(step_s)}"
+    )
+
+
+def _waiting(watched: Watched) -> float | None:
+    """Connections that are not accepted yet, on average; None if that is not known, or says nothing.
+
+    A server with an event loop accepts them at once, and lets them wait inside.
+    """
+    has_loop = any("asyncio/" in frame for row in watched.rows(_STACKS) for frame in row["stack"])
+    here = [row["pid"] for row in watched.rows(_AGENTS) if row["host"] == socket.gethostname()]
+    if has_loop or len(here) != 1:
+        return None
+    seen = list[int | None]()
+    for _ in range(_LOOKS):
+        seen.append(waiting_connections(here[0]))
+        time.sleep(_PAUSE_S)
+    known = [each for each in seen if each is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _server(watched: Watched) -> str:
+    """Where the model is called."""
+    seconds: dict[str, float] = {}
+    for row in watched.rows(_STACKS):
+        if caller := _caller(row["stack"]):
+            seconds[caller] = seconds.get(caller, 0.0) + row["seconds"]
+    return f"the model is called in {max(seconds, key=lambda each: seconds[each])}" if seconds else ""
+
+
+def _caller(stack: list[Any]) -> str:
+    first = next((place for place, frame in enumerate(stack) if "torch/nn/modules/module.py" in frame), 0)
+    return stack[first - 1] if first else ""
+
+
+SERVER_SATURATED: Rule[Watched] = Rule(
+    "server-saturated",
+    "A server has no time left, and requests wait.",
+    _find,
+    needs=("python.step_trace", "python.profile"),
+    sql=_SQL,
+)

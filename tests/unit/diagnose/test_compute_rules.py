@@ -1,0 +1,328 @@
+"""Rules on what the model computes, on planted rows."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from planted import MS, Planted
+
+from probe.diagnose.rule import Finding, Rule
+from probe.diagnose.rules.compute import server_saturated
+from probe.diagnose.rules.compute.compute_bound import COMPUTE_BOUND
+from probe.diagnose.rules.compute.frozen_with_gradients import FROZEN_WITH_GRADIENTS
+from probe.diagnose.rules.compute.micro_batches import MICRO_BATCHES
+from probe.diagnose.rules.compute.no_mixed_precision import NO_MIXED_PRECISION
+from probe.diagnose.rules.compute.optimizer_unfused import OPTIMIZER_UNFUSED
+from probe.diagnose.rules.compute.recompilation import RECOMPILATION
+from probe.diagnose.rules.compute.recompute import RECOMPUTE
+from probe.diagnose.rules.compute.sequential_scan import SEQUENTIAL_SCAN
+from probe.diagnose.rules.compute.server_saturated import SERVER_SATURATED
+from probe.diagnose.rules.compute.small_batch import SMALL_BATCH
+from probe.diagnose.watched import Watched
+from probe.diagnose.why import judge
+from probe.errors import SilentError, UsageError
+from probe.host.facts import Facts
+
+STEPS = 100
+SAMPLED = [step for step in range(1, STEPS + 1) if step // 10 % 2 == 0]
+
+
+@dataclass(frozen=True)
+class Module:
+    """What is planted of one: its calls in a pass, and what each takes, forward and backward, without others inside."""
+
+    name: str
+    calls: int
+    forward_ms: float
+    backward_ms: float
+    parent: str | None = "Net"
+    root: str = "model"
+    kind: str = "Linear"
+    device: str = "cpu"
+
+    def rows(self, step: int, micro_step: int) -> Iterator[dict[str, Any]]:
+        of = {"step": step, "micro_step": micro_step, "root": self.root, "module": self.name, "module_type": self.kind,
+              "parent": self.parent, "depth": int(self.parent is not None), "recompute": False, "device": self.device,
+              "training": True, "grad": True}  # fmt: skip
+        for _ in range(self.calls):
+            yield {**of, "stage": "forward", "host_duration": self.forward_ms * MS, "start_ns": 1}
+            yield {**of, "stage": "backward", "host_duration": self.backward_ms * MS, "start_ns": 2}
+
+
+def net(root: str = "model", around_ms: float = 0.05) -> Module:
+    return Module("Net", 1, around_ms, around_ms, parent=None, root=root, kind="Net")
+
+
+def job(*modules: Module, passes: int = 1, **more: float) -> Planted:
+    """Steps whose forward and backward are these modules, and other phases in ms."""
+    forward, backward = (
+        passes * sum(each.calls * ms for each, ms in ((each, getattr(each, name)) for each in modules))
+        for name in ("forward_ms", "backward_ms")
+    )
+    planted = Planted().steps(STEPS, noise=0.01, forward=forward, backward=backward, **more)
+    rows = (row for step in SAMPLED for micro in range(passes) for each in modules for row in each.rows(step, micro))
+    return planted.plant("python.torch_trace", rows)
+
+
+def found(rule: Rule[Watched], planted: Planted, read: Callable[[str], str | None] = lambda _: None) -> list[Finding]:
+    return list(rule.find(planted.watched(last=STEPS, read=read)))
+
+
+def answers(value: object) -> Callable[[str], str | None]:
+    return lambda expression: repr(value)
+
+
+LAYERS = [net(around_ms=0.3), Module("layers.0", 50, 0.02, 0.04)]
+HONEST = [net(around_ms=0.3), Module("conv", 4, 5, 9, kind="Conv2d"), Module("act", 40, 0.03, 0.03, kind="ReLU")]
+CELL = [net(around_ms=2), Module("cell", 100, 0.06, 0.1, kind="GRUCell")]
+
+
+def test_a_model_of_tiny_calls_is_found_with_their_number_and_time() -> None:
+    (told,) = found(SMALL_BATCH, job(*LAYERS, other=0.4))
+    assert told.sentence == "Small batch: 90 % of each step goes to 51 module calls that do next to nothing."
+    assert told.seconds == pytest.approx(3.6e-3, rel=0.02) and told.where == "Linear, Net"
+    assert "in calls of 0.02 ms forward" in told.why[0] and told.now == "32 samples a step"
+
+
+@pytest.mark.parametrize("modules", [HONEST, [net(), Module("block", 50, 2, 4)], [net(), Module("a", 5, 0.02, 0.04)]])
+def test_models_of_large_calls_or_few_are_no_small_batch(modules: list[Module]) -> None:
+    assert not found(SMALL_BATCH, job(*modules))
+
+
+def test_tiny_calls_on_a_device_that_is_busy_or_unknown_only_start_its_work() -> None:
+    planted = job(*(Module(each.name, each.calls, each.forward_ms, each.backward_ms, each.parent, device="cuda:0")
+                    for each in LAYERS))  # fmt: skip
+    assert not found(SMALL_BATCH, planted)
+    planted.plant("host.gpu_trace", [{"step": step, "gpu_util_pct": 30.0} for step in SAMPLED])
+    assert found(SMALL_BATCH, planted)
+    planted.plant("host.gpu_trace", [{"step": step, "gpu_util_pct": 100.0} for step in SAMPLED for _ in range(9)])
+    assert not found(SMALL_BATCH, planted)
+
+
+def test_a_cell_that_runs_along_a_sequence_is_found_and_explains_the_small_calls() -> None:
+    planted = job(*CELL, optimizer=2).profile(("forward", 5.0, ("main (train.py:9)", "Net.forward (net.py:30)")))
+    diagnosis = judge(planted.watched(last=STEPS), [SMALL_BATCH, SEQUENTIAL_SCAN])
+    (cause,) = diagnosis.findings
+    assert cause.code == "sequential-scan" and [each.code for each in cause.consequences] == ["small-batch"]
+    assert cause.finding.sentence.startswith(
+        "Sequential scan: cell runs 100 times in each pass, one call after the other"
+    )
+    assert cause.finding.share == pytest.approx(20 / 22, rel=0.02) and "(nn.GRU)" in cause.finding.remedy
+    assert cause.finding.where == "the loop is in Net.forward (net.py:30)"
+
+
+def test_cells_that_are_large_or_few_and_models_called_often_are_no_scan() -> None:
+    assert not found(SEQUENTIAL_SCAN, job(net(), Module("cell", 100, 4, 8)))
+    assert not found(SEQUENTIAL_SCAN, job(net(), Module("cell", 8, 0.06, 0.1)))
+    assert not found(SEQUENTIAL_SCAN, job(net(), Module("cell", 8, 0.06, 0.1), passes=20))
+
+
+def test_tiny_micro_batches_are_found_and_explain_the_small_calls() -> None:
+    diagnosis = judge(job(*LAYERS, passes=8).watched(last=STEPS), [SMALL_BATCH, MICRO_BATCHES])
+    (cause,) = diagnosis.findings
+    assert cause.code == "micro-batches" and [each.code for each in cause.consequences] == ["small-batch"]
+    assert cause.finding.now == "8 micro-batches of 4 samples a step"
+
+
+@pytest.mark.parametrize(("modules", "passes"), [(HONEST, 8), (LAYERS, 2)])
+def test_micro_batches_that_are_large_or_two_are_left_alone(modules: list[Module], passes: int) -> None:
+    assert not found(MICRO_BATCHES, job(*modules, passes=passes))
+
+
+def test_arithmetic_is_a_hint_unless_it_is_starting_calls() -> None:
+    (told,) = found(COMPUTE_BOUND, job(*HONEST, optimizer=5))
+    assert told.severity == "hint" and told.where.endswith("of that in 1 Conv2d")
+    assert told.sentence.startswith("Compute-bound: 92 % of each step is forward and backward of model")
+    assert not found(COMPUTE_BOUND, job(*LAYERS)) and not found(COMPUTE_BOUND, job(*HONEST, data=60))
+
+
+def recomputing(used_pct: float) -> Planted:
+    planted = job(*HONEST)
+    again = {"root": "model", "module": "conv", "stage": "forward", "recompute": True, "host_duration": 10 * MS}
+    planted.plant("python.torch_trace", [{**again, "step": step} for step in SAMPLED])
+    return planted.plant("host.process_trace", [{"step": 5, "host_memory_used_pct": used_pct}])
+
+
+def test_checkpointing_without_need_is_found_and_switched_off() -> None:
+    def read(expression: str) -> str | None:
+        return "[('', 'checkpointing')]" if "named_modules" in expression else None
+
+    (told,) = found(RECOMPUTE, recomputing(20), read)
+    assert told.sentence == "Recompute: 17 % of each step runs forward passes again, and 80 % of the memory is free."
+    assert told.remedy == 'probe 4242 eval "model.checkpointing = False"'
+    assert told.saves == told.seconds == pytest.approx(0.01, rel=0.02)
+
+
+def test_checkpointing_is_left_alone_where_memory_is_short() -> None:
+    assert not found(RECOMPUTE, recomputing(70))
+    assert not found(
+        RECOMPUTE, recomputing(20), lambda expression: "['7000', '10000']" if "cgroup" in expression else None
+    )
+
+
+def updating(kind: str = "AdamW") -> Planted:
+    planted = job(*HONEST, optimizer=40)
+    return planted.plant("python.torch_trace", [
+        {"step": step, "module": kind, "stage": "step", "host_duration": 40 * MS} for step in SAMPLED
+    ])  # fmt: skip
+
+
+def test_an_optimizer_that_updates_one_by_one_is_found_with_what_fusing_saves() -> None:
+    (told,) = found(OPTIMIZER_UNFUSED, updating(), answers([(1, "optimizer", "AdamW", 600, [(False, None)], "cpu")]))
+    assert told.sentence.startswith("Unfused optimizer: optimizer (AdamW) updates 600 parameters one after the other")
+    assert told.remedy == "probe 4242 eval \"for group in optimizer.param_groups: group['fused'] = True\""
+    assert told.saves == told.seconds == pytest.approx(0.85 * 0.04, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [("AdamW", 600, [(None, True)], "cpu"), ("AdamW", 600, [(None, None)], "cuda"), ("SGD", 9, [(None, None)], "cpu")],
+)
+def test_optimizers_that_are_fused_or_plain_are_left_alone(settings: tuple[Any, ...]) -> None:
+    assert not found(OPTIMIZER_UNFUSED, updating(settings[0]), answers([(1, "optimizer", *settings)]))
+
+
+def test_of_several_optimizers_those_that_are_fused_save_nothing() -> None:
+    every = [(1, "a", "AdamW", 300, [(False, None)], "cpu"), (2, "b", "AdamW", 300, [(None, True)], "cpu")]
+    (told,) = found(OPTIMIZER_UNFUSED, updating(), answers([*every, every[0]]))
+    assert told.where == "a" and told.saves == pytest.approx(0.5 * 0.85 * 0.04, rel=0.02)
+
+
+def test_an_optimizer_that_cannot_be_read_is_said_to_be() -> None:
+    with pytest.raises(SilentError, match="could not be read"):
+        found(OPTIMIZER_UNFUSED, updating())
+
+
+def compilations(steps: Iterable[int]) -> Planted:
+    planted = Planted().steps(STEPS, noise=0.0, forward=100)
+    of = {"function": "forward", "file": "/x/net.py", "line": 7, "recompile": True, "duration": 1.0,
+          "reason": "0/1: tensor 'x' size mismatch at index 1. expected 8, actual 9"}  # fmt: skip
+    return planted.plant("python.compile_trace", [{**of, "step": step, "start_ns": step} for step in steps])
+
+
+def test_a_function_that_is_compiled_again_and_again_is_found_with_its_guard() -> None:
+    (told,) = found(RECOMPILATION, compilations(range(5, 100, 20)))
+    assert told.sentence == "Recompilation: forward was compiled again 5 times in 100 steps, 50 % of the time."
+    assert told.where == "forward (net.py:7)" and "size mismatch" in told.why[1] and "dynamic=True" in told.remedy
+
+
+@pytest.mark.parametrize("steps", [(1, 2, 60), (1, 2, 3, 4, 5)], ids=["few", "over"])
+def test_compilations_that_come_to_an_end_are_left_alone(steps: tuple[int, ...]) -> None:
+    assert not found(RECOMPILATION, compilations(steps))
+
+
+def with_head(around: Iterable[Module]) -> Planted:
+    """An encoder, and then its head."""
+    planted = job(*around, net("head"))
+    planted.database.execute("UPDATE python.torch_trace SET start_ns = 9 WHERE root = 'head' AND stage = 'forward'")
+    return planted
+
+
+def test_gradients_of_what_no_optimizer_owns_are_found() -> None:
+    owners = [("model", ["", "conv", "act"], []), ("head", [], [""])]
+    (told,) = found(FROZEN_WITH_GRADIENTS, with_head(HONEST), answers(owners))
+    assert told.sentence.endswith("computes gradients of model, which no optimizer updates.")
+    assert told.seconds == pytest.approx((0.3 + 36 + 1.2) * MS, rel=0.02)
+    assert told.remedy == 'probe 4242 eval "model.requires_grad_(False)"'
+
+
+def test_gradients_that_pass_through_to_what_is_trained_count_half() -> None:
+    planted = with_head(HONEST)
+    planted.database.execute("UPDATE python.torch_trace SET start_ns = 0 WHERE module = 'act' AND stage = 'forward'")
+    (told,) = found(FROZEN_WITH_GRADIENTS, planted, answers([("model", ["conv"], ["act"]), ("head", [], [""])]))
+    assert told.where == "model.conv" and told.seconds == pytest.approx(18 * MS, rel=0.02)
+
+
+@pytest.mark.parametrize("owners", [[("model", [], ["", "conv"])], [("model", ["", "conv", "act"], [])]])
+def test_models_that_are_trained_or_whose_optimizer_owns_copies_are_left_alone(owners: list[Any]) -> None:
+    assert not found(FROZEN_WITH_GRADIENTS, with_head(HONEST), answers(owners))
+
+
+def adversarial(detached: bool) -> Planted:
+    """In each step the discriminator is updated, and then the generator, which ends the step."""
+    planted = Planted().steps(STEPS, noise=0.0, backward=50, forward=50)
+    through = [
+        (2, ["discriminator"] if detached else ["discriminator", "generator"]),
+        (6, ["discriminator", "generator"]),
+    ]
+    rows = [
+        {"step": step, "seq": seq, "stage": "backward", "root": root, "module": "Net", "depth": 0,
+         "host_duration": 10 * MS, "start_ns": seq + place}
+        for step in SAMPLED for seq, roots in through for place, root in enumerate(roots)
+    ]  # fmt: skip
+    rows += [{"step": step, "stage": "step", "module": "SGD", "start_ns": at} for step in SAMPLED for at in (4, 8)]
+    return planted.plant("python.torch_trace", rows)
+
+
+def owned_by(generator: int, discriminator: int) -> Callable[[str], str | None]:
+    def read(expression: str) -> str | None:
+        own = [("generator", [], [""]), ("discriminator", [], [""])]
+        return repr(own if "named_modules" in expression else [([generator], 7), ([discriminator], 7)])
+
+    return read
+
+
+def test_a_pass_that_goes_back_through_the_other_model_is_found() -> None:
+    (told,) = found(FROZEN_WITH_GRADIENTS, adversarial(detached=False), owned_by(0, 1))
+    assert "computes gradients of generator in passes for discriminator" in told.sentence
+    assert told.seconds == pytest.approx(10 * MS, rel=0.02) and ".detach()" in told.remedy
+
+
+def test_models_that_are_detached_or_share_an_optimizer_are_left_alone() -> None:
+    assert not found(FROZEN_WITH_GRADIENTS, adversarial(detached=True), owned_by(0, 1))
+    assert not found(FROZEN_WITH_GRADIENTS, adversarial(detached=False), owned_by(0, 0))
+
+
+CALL = "Module._call_impl (torch/nn/modules/module.py:7)"
+
+
+def serving(idle_s: float, step_ends: str = "call") -> Planted:
+    planted = Planted(agents=[Facts(rank=0, step_ends=step_ends)]).steps(STEPS, validation=16, other=4, noise=0)
+    planted.plant("probe.agents", [{"pid": 4242, "host": socket.gethostname(), "state": "answers"}])
+    loop = ("main (serve.py:9)", "BaseServer.serve_forever (socketserver.py:238)")
+    return planted.profile(
+        ("validation", 8.0, (*loop, "Handler.predict (serve.py:5)", CALL)),
+        ("other", idle_s, (*loop, "_PollLikeSelector.select (selectors.py:415)")),
+        ("other", 2.0, (*loop, "_SocketWriter.write (socketserver.py:834)")),
+    )
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """How many connections wait in front of the process."""
+    return lambda waiting: monkeypatch.setattr(server_saturated, "waiting_connections", lambda pid: waiting)
+
+
+def test_a_server_without_time_left_is_found_with_its_function_and_queue(queue: Callable[[int], None]) -> None:
+    queue(6)
+    (told,) = found(SERVER_SATURATED, serving(0.1))
+    assert told.sentence == "Saturated server: it is busy for 99 % of the time, and requests wait."
+    assert told.severity == "critical" and told.where == "the model is called in Handler.predict (serve.py:5)"
+    assert told.why[1] == "6 connections wait to be accepted, for some 120 ms; each takes 20 ms"
+
+
+def test_a_server_that_one_client_asks_again_and_again_is_a_hint(queue: Callable[[int], None]) -> None:
+    queue(0)
+    (told,) = found(SERVER_SATURATED, serving(0.1))
+    assert told.severity == "hint" and "requests wait" not in told.sentence
+
+
+def test_a_server_with_time_left_and_a_job_that_trains_are_left_alone() -> None:
+    assert not found(SERVER_SATURATED, serving(6.0))
+    assert not found(SERVER_SATURATED, serving(0.1, step_ends=""))
+
+
+def test_full_precision_is_a_hint_on_busy_devices_only() -> None:
+    with pytest.raises(UsageError, match="No module runs on a CUDA device"):
+        found(NO_MIXED_PRECISION, job(*HONEST))
+    planted = job(Module("Net", 1, 40, 60, None, device="cuda:0"))
+    read = answers([["torch.float32"], "highest", 9])
+    assert not found(NO_MIXED_PRECISION, planted, read)  # whether it is busy is not known
+    planted.plant("host.gpu_trace", [{"step": 5, "gpu_util_pct": 98.0}])
+    (told,) = found(NO_MIXED_PRECISION, planted, read)
+    assert told.severity == "hint" and "set_float32_matmul_precision" in told.remedy
+    assert not found(NO_MIXED_PRECISION, planted, answers([["torch.bfloat16"], "highest", 9]))
