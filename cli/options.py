@@ -156,6 +156,17 @@ def one_endpoint(options: Sequence[str], words: Sequence[str] = ()) -> str | Non
     return given.pop() if given else None
 
 
+def endpoint_and_word(options: Sequence[str], words: Sequence[str], what: str) -> tuple[str | None, str]:
+    """The endpoint (or None) and the one other word (or ""): a first word is the endpoint if it is a number, or if
+    another follows and there is no -t.  Raises UsageError."""
+    rest = list(words)
+    is_named = not options and rest and (len(rest) == 2 or rest[0].isdigit())
+    endpoint = one_endpoint(options, [rest.pop(0)] if is_named else [])
+    if len(rest) > 1:
+        raise UsageError(f"More than one {what}: {' '.join(rest)}.", "Give one.")
+    return endpoint, "".join(rest)
+
+
 def pid_of(word: str) -> int:
     """The pid that a word gives.  Raises UsageError."""
     if not word.strip().isdigit() or not int(word):

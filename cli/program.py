@@ -10,7 +10,7 @@ from probe.version import __version__
 
 SECTIONS = {  # of the help -> the room of its verbs, and these
     "Attach and detach": ("job", ("attach", "demo", "detach", "doctor", "key", "list", "run", "serve")),
-    "Ask and change": ("data", ("eval", "export", "names", "query", "set", "sql", "tables")),
+    "Ask and change": ("data", ("ask", "eval", "export", "names", "query", "set", "sql", "tables")),
     "Find out why": (
         "insight",
         ("capture", "flame", "hang", "memory", "profile", "stack", "stragglers", "trace", "why"),

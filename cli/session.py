@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +31,11 @@ _signals = SimpleNamespace(pressed=False, pausing=False)  # of the connection in
 def say(text: str) -> None:
     """Print on stderr, where everything that is not data goes."""
     print(text, file=sys.stderr)
+
+
+def wrapped(text: str) -> str:
+    """The text wrapped to the width of the terminal."""
+    return textwrap.fill(text, min(shutil.get_terminal_size().columns, 120))
 
 
 def connect(endpoint: str | None, timeout: float) -> Connection:

@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -25,6 +25,7 @@ from . import table
 from .result import Tabular
 
 BINARY = ("parquet", "arrow")
+MOST_ROWS = 40  # of a table on a terminal: few, since the first query is often SELECT *
 Function = Callable[..., Any]
 SUFFIXES = {".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet",
             ".arrow": "arrow", ".feather": "arrow", ".txt": "table"}  # fmt: skip
@@ -40,6 +41,18 @@ def output_options(function: Function) -> Function:
         return function(output=Output(format, None if out == "-" else out), **options)
 
     return format_options("by -o's suffix, else table")(with_output)
+
+
+def limited_output_options(function: Function) -> Function:
+    """output_options of a verb whose result may be long: a terminal shows its first MOST_ROWS rows, or --all."""
+
+    @click.option("--all", "all_rows", is_flag=True, help=f"Show all rows; a terminal shows the first {MOST_ROWS}.")
+    @output_options
+    @functools.wraps(function)
+    def with_limit(output: Output, all_rows: bool, **options: Any) -> Any:
+        return function(output=output if all_rows else replace(output, most_rows=MOST_ROWS), **options)
+
+    return with_limit
 
 
 def format_options(default: str = "table", binary: bool = True) -> Callable[[Function], Function]:
@@ -73,11 +86,14 @@ def json_option(help: str) -> Callable[[Function], Function]:
 class Output:
     """Where a result goes, and how.  format: of --format, or None; file: of -o, or None for stdout.
 
+    most_rows: that a terminal shows of a table; None for all.
+
     Raises UsageError for an output that cannot be written, before a verb does any work.
     """
 
     format: str | None = None
     file: str | None = None
+    most_rows: int | None = None
 
     @property
     def is_default(self) -> bool:
@@ -124,13 +140,19 @@ class Output:
     def paper(self) -> Paper:
         if self.file is not None or not sys.stdout.isatty():
             return Paper(self.file is not None)
-        return Paper(False, shutil.get_terminal_size().columns, sys.stdout.encoding)
+        most_rows = self.most_rows if self.kind == "table" else None
+        return Paper(False, shutil.get_terminal_size().columns, sys.stdout.encoding, most_rows)
 
     def tell_rows(self, count: int) -> None:
         if self.file is not None:
             print(f"{rows(count)} written to {self.file}", file=sys.stderr)
         elif self.kind == "table":
-            print(f"({rows(count)})", file=sys.stderr)
+            print(f"({rows(count)}{self.left_out(count)})", file=sys.stderr)
+
+    def left_out(self, count: int, show_all: str = "--all") -> str:
+        """What to add to the number of rows if not all are shown.  show_all: what shows them."""
+        most = self.paper().most_rows
+        return "" if most is None or count <= most else f"; the first {most} are shown, {show_all} shows all"
 
 
 def rows(count: int) -> str:
@@ -138,15 +160,19 @@ def rows(count: int) -> str:
 
 
 class Paper(NamedTuple):
-    """What is written on.  width: of a terminal, None for no limit.  encoding: UTF-8 unless it is a terminal."""
+    """What is written on.  width: of a terminal, None for no limit.  encoding: UTF-8 unless it is a terminal.
+
+    most_rows: of a table, None for no limit.  The process that answers for a server gets this as a list.
+    """
 
     is_file: bool = False
     width: int | None = None
     encoding: str = "utf-8"
+    most_rows: int | None = None
 
 
 def _write_table(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
-    lines = table.render(result, paper.width)
+    lines = table.render(result if paper.most_rows is None else result.first(paper.most_rows), paper.width)
     sink.writelines(f"{line}\n".encode(paper.encoding, "backslashreplace") for line in lines)
 
 

@@ -6,14 +6,13 @@ wrong is raised, and leaves the shell as it was.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from probe.errors import ProbeError, UsageError
 
-from ..output.formats import Output, rows
+from ..output.formats import MOST_ROWS, Output, rows
 from ..output.result import ArrowResult
 from ..session import connect, ctrl_c_cancels, say
 from . import statements
@@ -44,7 +43,7 @@ class Shell:
 
     def __init__(self, endpoint: str | None, timeout: float, format: str, open_steps: bool, at_terminal: bool) -> None:
         self.format, self.open_steps, self.at_terminal = format, open_steps, at_terminal
-        self.most_rows: int | None = 40  # few, since the first query is often SELECT *
+        self.most_rows: int | None = MOST_ROWS
         self.last = ""
         self.waited = self.lost = self.ended = False
         self._timeout = timeout
@@ -94,14 +93,10 @@ class Shell:
 
     def show(self, answer: Answer) -> None:
         """Write the rows, on a terminal the first most_rows of a table, then the notes and a summary."""
-        more, shown = "", answer.result
-        if self.format == "table" and sys.stdout.isatty() and self.most_rows is not None:
-            shown = shown.first(self.most_rows)
-        if shown.count < answer.result.count:
-            more = f"; the first {shown.count} are shown, .rows all shows all"
-        if shown.names:
-            Output(self.format).write(shown)
-        for line in (*answer.notes, answer.summary(more)):
+        output = Output(self.format, most_rows=self.most_rows)
+        if answer.result.names:
+            output.write(answer.result)
+        for line in (*answer.notes, answer.summary(output.left_out(answer.result.count, ".rows all"))):
             say(line)
 
 
