@@ -107,10 +107,10 @@ class Answering:
             failure = error
         try:
             if failure is None:
+                paper = Paper(*request["paper"])
                 before, after = told(result, request["explain"])
                 self._send(wire.RESULT, before=before, after=after, count=result.num_rows)
                 with io.BufferedWriter(written, _PIECE_BYTES) as sink:
-                    paper = Paper(*request["paper"])
                     WRITERS[request["format"]](ArrowResult(result.table), cast(BinaryIO, sink), paper)
         except ProbeError as error:
             failure = error

@@ -17,6 +17,7 @@ from probe.settings import NO_SERVER
 
 from .argv import options_first
 from .offers import Offer, endpoints, processes
+from .output.colours import AUTO, CHOICES, choose
 
 KEY = "probe.key"  # in the context's meta: the file given by --key
 
@@ -77,6 +78,14 @@ class TextCommand(Verb):
             for name in (*param.opts, *param.secondary_opts)
         }
         return super().parse_args(ctx, options_first(args, options))
+
+
+def color_option(**shown: Any) -> click.Option:
+    """--color, of every verb: it chooses before the verb does anything."""
+    return click.Option(
+        ["--color"], type=click.Choice(CHOICES), default=AUTO, metavar="|".join(CHOICES), expose_value=False,
+        callback=lambda context, parameter, value: choose(value), **shown,
+    )  # fmt: skip
 
 
 def timeout_option(default: float, help: str = "Seconds to wait for a silent rank.") -> Decorator:

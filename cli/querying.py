@@ -5,7 +5,7 @@ from __future__ import annotations
 from .asking import answered_by_server
 from .output.formats import Output
 from .output.result import ArrowResult, told
-from .session import connected, say
+from .session import connected, say, say_note
 from .shell.statements import check
 
 MOST_BYTES = 1e9  # that are fetched, unless the user allows more
@@ -24,7 +24,7 @@ def query(
         result = connection.query(sql, open_steps=open_steps, min_ranks=min_ranks, max_fetch=max_fetch)
     before, after = told(result, explain)
     for line in before:
-        say(line)
+        say_note(line)
     output.show(ArrowResult(result.table))
     for line in after:
         say(line)

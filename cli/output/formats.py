@@ -22,6 +22,8 @@ import click
 from probe.errors import UsageError
 
 from . import table
+from .colours import has_colours
+from .printable import buffer_with_colours
 from .result import Tabular
 
 BINARY = ("parquet", "arrow")
@@ -133,15 +135,19 @@ class Output:
         """Raises UsageError if it cannot be opened."""
         sys.stdout.flush()
         try:
-            return nullcontext(sys.stdout.buffer) if self.file is None else open(self.file, "wb")
+            if self.file is not None:
+                return open(self.file, "wb")
+            return nullcontext(buffer_with_colours(sys.stdout) if self.paper().coloured else sys.stdout.buffer)
         except OSError as error:
             raise UsageError(f"Cannot write {self.file}: {error.strerror}.", "Give another: -o FILE") from error
 
     def paper(self) -> Paper:
+        is_table = self.kind == "table"
         if self.file is not None or not sys.stdout.isatty():
-            return Paper(self.file is not None)
-        most_rows = self.most_rows if self.kind == "table" else None
-        return Paper(False, shutil.get_terminal_size().columns, sys.stdout.encoding, most_rows)
+            return Paper(self.file is not None, coloured=is_table and self.file is None and has_colours(sys.stdout))
+        most_rows = self.most_rows if is_table else None
+        width = shutil.get_terminal_size().columns
+        return Paper(False, width, sys.stdout.encoding, most_rows, is_table and has_colours(sys.stdout))
 
     def tell_rows(self, count: int) -> None:
         if self.file is not None:
@@ -162,17 +168,19 @@ def rows(count: int) -> str:
 class Paper(NamedTuple):
     """What is written on.  width: of a terminal, None for no limit.  encoding: UTF-8 unless it is a terminal.
 
-    most_rows: of a table, None for no limit.  The process that answers for a server gets this as a list.
+    most_rows: of a table, None for no limit; coloured: it may be.  The process that answers for a server gets a list.
     """
 
     is_file: bool = False
     width: int | None = None
     encoding: str = "utf-8"
     most_rows: int | None = None
+    coloured: bool = False
 
 
 def _write_table(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
-    lines = table.render(result if paper.most_rows is None else result.first(paper.most_rows), paper.width)
+    shown = result if paper.most_rows is None else result.first(paper.most_rows)
+    lines = table.render(shown, paper.width, paper.coloured)
     sink.writelines(f"{line}\n".encode(paper.encoding, "backslashreplace") for line in lines)
 
 

@@ -1,7 +1,9 @@
 """The table format: columns as wide as their data, numbers to the right, NULL shown as NULL.
 
-In a terminal, long text cells are cut until a row fits, and a row that still does not fit is shown one column a line;
-elsewhere nothing is cut.  Invariant: pure; the width is an argument and is never asked for here.
+In a terminal, numbers have four significant digits instead of six, long text cells are cut until a row fits, and a row
+that still does not fit is shown one column a line; elsewhere nothing is cut.  A value is never converted to another
+unit: of an expression nobody knows the unit, and what is compared in one row, or in WHERE, must have one.  Invariant:
+pure; the width is an argument and is never asked for here.
 """
 
 from __future__ import annotations
@@ -13,19 +15,31 @@ from decimal import Decimal
 from textwrap import wrap
 from typing import Any
 
+import click
+
+from .colours import HEADER, NULL
 from .printable import printable
 from .result import Tabular
 
 GAP = "  "
+DIGITS, DIGITS_TO_READ = 6, 4  # of a number, elsewhere and on a terminal
 
 
-def render(result: Tabular, width: int | None = None) -> Iterator[str]:
+class _Null(str):
+    """The text of a NULL, which is not a text that says so."""
+
+
+_NULL = _Null("NULL")
+
+
+def render(result: Tabular, width: int | None = None, coloured: bool = False) -> Iterator[str]:
     """The lines of the table.  width: of the terminal, None for no limit."""
+    digits = DIGITS if width is None else DIGITS_TO_READ
     header = [plain(name) for name in result.names]
     widths = [text_width(name) for name in header]
     rows: list[tuple[str, ...]] = []
     for batch in result.batches():
-        columns = [[cell(value) for value in column] for column in batch[: len(batch) - result.wrap_last]]
+        columns = [[cell(value, digits) for value in column] for column in batch[: len(batch) - result.wrap_last]]
         for column in batch[len(columns) :]:  # one paragraph a line, or all on one line if the width is unlimited
             columns.append([("\n" if width else " ").join(map(plain, str(text).split("\n"))) for text in column])
         widths = [max([width, *map(text_width, texts)]) for width, texts in zip(widths, columns, strict=True)]
@@ -34,40 +48,41 @@ def render(result: Tabular, width: int | None = None) -> Iterator[str]:
         gaps = len(GAP) * (len(widths) - 1)
         widths = _fit(widths, result, width - gaps)
         if sum(widths) + gaps > width:
-            yield from _vertical(header, rows, width)
+            yield from _vertical(header, rows, width, coloured)
             return
-    yield _line(header, widths, result.numeric)
+    first = _line(header, widths, result.numeric)
+    yield click.style(first, **HEADER) if coloured else first
     yield GAP.join("-" * column for column in widths)
     for row in rows:
         for line in _wrapped(row, widths) if result.wrap_last else [row]:
-            yield _line(line, widths, result.numeric)
+            yield _line(line, widths, result.numeric, coloured)
 
 
-def cell(value: Any) -> str:
-    """One value as text of one line."""
+def cell(value: Any, digits: int = DIGITS) -> str:
+    """One value as text of one line.  digits: the significant ones of a number."""
     if value is None:
-        return "NULL"
+        return _NULL
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (float, Decimal)):
-        return _number(value)
+        return _number(value, digits)
     if isinstance(value, (bytes, bytearray)):
         return value.hex()
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(cell, value))}]"
+        return f"[{', '.join(cell(item, digits) for item in value)}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{plain(str(key))}: {cell(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{plain(str(key))}: {cell(item, digits)}" for key, item in value.items()) + "}"
     return plain(str(value))
 
 
-def _number(value: Any) -> str:
-    """A float or Decimal: six significant digits, every digit before the point, and none that is made up."""
+def _number(value: Any, digits: int) -> str:
+    """A float or Decimal: its significant digits, every digit before the point, and none that is made up."""
     size = float(abs(value))
     if not math.isfinite(value) or (size >= 1e15 and isinstance(value, Decimal)):
         return str(value)
     if value == int(value) and size < 1e15:
         return f"{int(value)}.0" if isinstance(value, float) else str(value)
-    return f"{value:.1f}" if 1e5 <= size < 1e15 else f"{float(value):.6g}"
+    return f"{value:.0f}" if 10**digits <= size < 1e15 else f"{float(value):.{digits}g}"
 
 
 def plain(text: str) -> str:
@@ -88,13 +103,14 @@ def _char_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def _vertical(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+def _vertical(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, coloured: bool) -> Iterator[str]:
     """Each row as a block of lines, one for each column."""
     names = max(map(text_width, header))
     for number, row in enumerate(rows, 1):
         yield f"-- row {number} ".ljust(min(width, 2 * names), "-")
         for name, text in zip(header, row, strict=True):
-            yield cut(f"{name}{' ' * (names - text_width(name))}{GAP}{text}".replace("\n", " "), width)
+            line = cut(f"{name}{' ' * (names - text_width(name))}{GAP}{text}".replace("\n", " "), width)
+            yield f"{click.style(line[: len(name)], **HEADER)}{line[len(name) :]}" if coloured else line
 
 
 def _fit(widths: Sequence[int], result: Tabular, width: int) -> list[int]:
@@ -128,10 +144,12 @@ def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[Sequence[str]]:
     return [[*row[:-1], parts[0]], *([*blank, part] for part in parts[1:])]
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool], coloured: bool = False) -> str:
     padded = []
     for text, width, is_number in zip(cells, widths, numeric, strict=True):
         shown = text if is_number else cut(text, width)
         space = " " * (width - text_width(shown))
+        if coloured and isinstance(text, _Null):
+            shown = click.style(shown, **NULL)
         padded.append(space + shown if is_number else shown + space)
     return GAP.join(padded).rstrip()

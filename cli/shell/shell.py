@@ -7,18 +7,19 @@ wrong is raised, and leaves the shell as it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from probe.errors import ProbeError, UsageError
 
 from ..output.formats import MOST_ROWS, Output, rows
 from ..output.result import ArrowResult
-from ..session import connect, ctrl_c_cancels, say
+from ..session import connect, ctrl_c_cancels, say, say_note
 from . import statements
 
 if TYPE_CHECKING:
     from probe.connection import Connection
+    from probe.query.result import Note
 
 
 class Answer(NamedTuple):
@@ -26,7 +27,7 @@ class Answer(NamedTuple):
 
     result: ArrowResult
     seconds: float
-    notes: list[str]
+    notes: Sequence[Note]
 
     def summary(self, more: str = "") -> str:
         counted = rows(self.result.count) if self.result.names else "no result"
@@ -47,6 +48,7 @@ class Shell:
         self.last = ""
         self.waited = self.lost = self.ended = False
         self._timeout = timeout
+        self._knows_unsampled = False
         self.connection: Connection = connect(endpoint, timeout)
 
     def close(self) -> None:
@@ -68,7 +70,7 @@ class Shell:
 
     def _use(self, fresh: Connection) -> None:
         self.connection.close()
-        self.connection, self.lost = fresh, False
+        self.connection, self.lost, self._knows_unsampled = fresh, False, False
 
     @property
     def title(self) -> str:
@@ -89,15 +91,24 @@ class Shell:
             result = self.connection.query(sql, open_steps=self.open_steps)
         seconds = time.monotonic() - begun
         self.waited = seconds >= self._timeout
-        return Answer(ArrowResult(result.table), seconds, [note.text for note in result.notes])
+        return Answer(ArrowResult(result.table), seconds, result.notes)
 
     def show(self, answer: Answer) -> None:
         """Write the rows, on a terminal the first most_rows of a table, then the notes and a summary."""
         output = Output(self.format, most_rows=self.most_rows)
         if answer.result.names:
             output.write(answer.result)
-        for line in (*answer.notes, answer.summary(output.left_out(answer.result.count, ".rows all"))):
-            say(line)
+        self._say_notes(answer.notes)
+        say(answer.summary(output.left_out(answer.result.count, ".rows all")))
+
+    def _say_notes(self, notes: Sequence[Note]) -> None:
+        """That there are steps without rows is true of most statements, and said once of a job."""
+        from probe.query.result import UNSAMPLED
+
+        for note in notes:
+            if note.code != UNSAMPLED or not self._knows_unsampled:
+                say_note(note.text)
+        self._knows_unsampled |= any(note.code == UNSAMPLED for note in notes)
 
 
 def what_next(shell: Shell) -> Iterator[str]:

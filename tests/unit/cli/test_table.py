@@ -41,7 +41,8 @@ def test_null_and_booleans_are_words() -> None:
         (0.00123456789, "0.00123457"),
         (1.23456789e-7, "1.23457e-07"),
         (-12.5, "-12.5"),
-        (123456.789, "123456.8"),
+        (123456.789, "123457"),
+        (1234567.5, "1234568"),
         (98765432109.0, "98765432109.0"),
         (1e300, "1e+300"),
         (float("nan"), "nan"),
@@ -53,6 +54,15 @@ def test_null_and_booleans_are_words() -> None:
 )
 def test_numbers_have_six_significant_digits_and_none_made_up(value: Any, shown: str) -> None:
     assert cell(value) == shown
+
+
+def test_a_terminal_gets_four_significant_digits_and_no_other_unit() -> None:
+    values = [0.00638859, 33.0, 165.159, 1234.56, 987654.3, 0.1 + 0.2]
+    shown = lines(["duration"], *([value] for value in values), width=80)
+    assert list(map(str.strip, shown)) == [
+        "duration", "--------", "0.006389", "33.0", "165.2", "1235", "987654", "0.3",
+    ]  # fmt: skip
+    assert lines(["n"], [[0.00638859]], width=80)[2] == "[0.006389]"
 
 
 @pytest.mark.parametrize(
