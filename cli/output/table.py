@@ -1,8 +1,8 @@
 """The table format: columns as wide as their data, numbers to the right, NULL shown as NULL.
 
-In a terminal, numbers have four significant digits instead of six, long text cells are cut until a row fits, and a row
-that still does not fit is shown one column a line; elsewhere nothing is cut.  A value is never converted to another
-unit: of an expression nobody knows the unit, and what is compared in one row, or in WHERE, must have one.  Invariant:
+In a terminal, numbers have three or four significant digits instead of six, long text cells are cut until a row fits,
+and a row that still does not fit is shown one column a line; elsewhere nothing is cut.  No value is converted to
+another unit: nobody knows that of an expression, and what stands in one row, or in WHERE, is compared.  Invariant:
 pure; the width is an argument and is never asked for here.
 """
 
@@ -22,7 +22,7 @@ from .printable import printable
 from .result import Tabular
 
 GAP = "  "
-DIGITS, DIGITS_TO_READ = 6, 4  # of a number, elsewhere and on a terminal
+_LEAST, _MOST = 1e-6, 1e15  # of the largest number of a column whose numbers all have as many decimals
 
 
 class _Null(str):
@@ -34,12 +34,11 @@ _NULL = _Null("NULL")
 
 def render(result: Tabular, width: int | None = None, coloured: bool = False) -> Iterator[str]:
     """The lines of the table.  width: of the terminal, None for no limit."""
-    digits = DIGITS if width is None else DIGITS_TO_READ
     header = [plain(name) for name in result.names]
     widths = [text_width(name) for name in header]
     rows: list[tuple[str, ...]] = []
     for batch in result.batches():
-        columns = [[cell(value, digits) for value in column] for column in batch[: len(batch) - result.wrap_last]]
+        columns = [_texts(column, width is not None) for column in batch[: len(batch) - result.wrap_last]]
         for column in batch[len(columns) :]:  # one paragraph a line, or all on one line if the width is unlimited
             columns.append([("\n" if width else " ").join(map(plain, str(text).split("\n"))) for text in column])
         widths = [max([width, *map(text_width, texts)]) for width, texts in zip(widths, columns, strict=True)]
@@ -58,31 +57,50 @@ def render(result: Tabular, width: int | None = None, coloured: bool = False) ->
             yield _line(line, widths, result.numeric, coloured)
 
 
-def cell(value: Any, digits: int = DIGITS) -> str:
-    """One value as text of one line.  digits: the significant ones of a number."""
+def _texts(values: Sequence[Any], to_read: bool) -> list[str]:
+    """A column.  To be read, its numbers have as many decimals as the largest needs for four significant digits."""
+    floats = [float(value) for value in values if isinstance(value, (float, Decimal)) and math.isfinite(value)]
+    largest = max(map(abs, floats), default=0.0)
+    if not to_read or not _LEAST <= largest < _MOST or all(value == int(value) for value in floats):
+        return [cell(value) for value in values]
+    decimals = max(0, 3 - math.floor(math.log10(largest)))
+    return [_to_read(value, decimals) if isinstance(value, (float, Decimal)) else cell(value) for value in values]
+
+
+def _to_read(value: Any, decimals: int) -> str:
+    """With so many decimals; a number that would have fewer than three digits then has three of its own."""
+    if not math.isfinite(value):
+        return cell(value)
+    if not value or abs(value) * 10**decimals >= 100:
+        return f"{value:.{decimals}f}"
+    return f"{float(value):#.3g}".rstrip(".")
+
+
+def cell(value: Any) -> str:
+    """One value as text of one line."""
     if value is None:
         return _NULL
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (float, Decimal)):
-        return _number(value, digits)
+        return _number(value)
     if isinstance(value, (bytes, bytearray)):
         return value.hex()
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(cell(item, digits) for item in value)}]"
+        return f"[{', '.join(map(cell, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{plain(str(key))}: {cell(item, digits)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{plain(str(key))}: {cell(item)}" for key, item in value.items()) + "}"
     return plain(str(value))
 
 
-def _number(value: Any, digits: int) -> str:
-    """A float or Decimal: its significant digits, every digit before the point, and none that is made up."""
+def _number(value: Any) -> str:
+    """A float or Decimal: six significant digits, every digit before the point, and none that is made up."""
     size = float(abs(value))
     if not math.isfinite(value) or (size >= 1e15 and isinstance(value, Decimal)):
         return str(value)
     if value == int(value) and size < 1e15:
         return f"{int(value)}.0" if isinstance(value, float) else str(value)
-    return f"{value:.0f}" if 10**digits <= size < 1e15 else f"{float(value):.{digits}g}"
+    return f"{value:.1f}" if 1e5 <= size < 1e15 else f"{float(value):.6g}"
 
 
 def plain(text: str) -> str:

@@ -70,7 +70,7 @@ def test_text_of_others_stays_printable_beside_a_colour() -> None:
 
 
 def test_headers_and_nulls_are_coloured_and_nothing_moves() -> None:
-    result = Records(("module", "n"), [("NULL", None), (None, 7), ("\x1b[2J", 1.5)])
+    result = Records(("module", "n"), [("NULL", None), (None, 7), ("\x1b[2J", 1234)])
     plain, coloured = list(render(result, 80)), list(render(result, 80, coloured=True))
     assert coloured[0] == f"{BOLD}module      n{PLAIN}"
     assert coloured[2] == f"NULL     {DIM}NULL{PLAIN}" and coloured[3] == f"{DIM}NULL{PLAIN}        7"
