@@ -128,7 +128,11 @@ def _vertical(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, 
         yield f"-- row {number} ".ljust(min(width, 2 * names), "-")
         for name, text in zip(header, row, strict=True):
             line = cut(f"{name}{' ' * (names - text_width(name))}{GAP}{text}".replace("\n", " "), width)
-            yield f"{click.style(line[: len(name)], **HEADER)}{line[len(name) :]}" if coloured else line
+            if coloured:
+                value = line[len(name) :]
+                line = click.style(line[: len(name)], **HEADER)
+                line += click.style(value, **NULL) if isinstance(text, _Null) else value
+            yield line
 
 
 def _fit(widths: Sequence[int], result: Tabular, width: int) -> list[int]:

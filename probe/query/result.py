@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SilentError
+from ..protocol import NO_GROUP
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
 from ..snapshot.timeline import CALL
@@ -198,12 +199,14 @@ def notes_of(snapshot: Snapshot, coverage: Coverage, scanned: Iterable[Table], e
 
 
 def _taps_off(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
+    """A job without a process group has no collectives, and lacks none: that is told of tables of nothing else."""
     names = dict.fromkeys(tap for table in tables for tap in table.filled_by)
+    fill_alone = {table.filled_by[0] for table in tables if len(table.filled_by) == 1}
     off: dict[tuple[str, str], list[int]] = {}
     for rank in snapshot.ranks:
         for name in names:
             state = rank.facts.taps.get(name, "on")
-            if state != "on":
+            if state != "on" and (state != NO_GROUP or name in fill_alone):
                 off.setdefault((name, state), []).append(rank.rank)
     return [
         Note(TAP_OFF, f"rank {some(ranks)}: {name} is {state}", tuple(ranks)) for (name, state), ranks in off.items()

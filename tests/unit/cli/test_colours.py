@@ -78,9 +78,10 @@ def test_headers_and_nulls_are_coloured_and_nothing_moves() -> None:
 
 
 def test_rows_that_are_shown_one_column_a_line_have_coloured_names() -> None:
-    assert list(render(Records(("text", "n"), [("x" * 30, 1)]), 20, coloured=True))[1:] == [
+    assert list(render(Records(("text", "n", "m"), [("x" * 30, 1, None)]), 20, coloured=True))[1:] == [
         f"{BOLD}text{PLAIN}  {'x' * 13}…",
         f"{BOLD}n{PLAIN}     1",
+        f"{BOLD}m{PLAIN}{DIM}     NULL{PLAIN}",
     ]
 
 

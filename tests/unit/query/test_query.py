@@ -339,6 +339,12 @@ def test_a_tap_that_is_off_is_told_with_the_result(agent: Make, connected: Conne
     ]
 
 
+def test_a_job_without_a_process_group_lacks_no_collectives(agent: Make, connected: Connect) -> None:
+    connection = connected(agent(taps={"collectives": wire.NO_GROUP}))
+    assert notes(connection, "SELECT * FROM python.torch_trace") == []
+    assert notes(connection, "SELECT * FROM python.nccl_trace") == [f"rank 0: collectives is {wire.NO_GROUP}"]
+
+
 def test_detach_says_what_stays(agent: Make, connected: Connect) -> None:
     assert connected(agent(3)).detach() == ["rank 3: a callback"]
 
