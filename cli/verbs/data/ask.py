@@ -39,11 +39,15 @@ def command(words: Sequence[str], only_sql: bool, endpoints: Sequence[str], time
     if not name:
         if only_sql:
             raise UsageError("No question was given.", "For example: probe ask loader --sql")
-        return output.write(listed())
+        output.write(listed())
+        if output.is_default:
+            say(f"Ask one of a job: probe {endpoint or 'PID'} ask loader")
+        return
     question = read(name)
     if only_sql:
-        return click.echo(question.sql)
+        with output.opened() as sink:
+            sink.write(f"{question.sql}\n".encode())
+        return
     query(endpoint, question.sql, output, timeout=timeout)
     if output.is_default:
         say(f"\n{wrapped(question.title)}\n{wrapped(question.text)}")
-    return None
