@@ -25,8 +25,8 @@ from probe.serve.confinement import confine, memory_share
 from probe.serve.handover import ANSWERS, IPC, config
 from probe.settings import NO_SERVER
 
-from .output.formats import WRITERS, Paper
 from .output.result import ArrowResult, told
+from .output.writers import WRITERS, Paper
 
 if TYPE_CHECKING:
     from probe.query.result import Result

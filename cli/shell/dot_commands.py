@@ -14,8 +14,9 @@ from probe.errors import UsageError
 from probe.text import nearest
 
 from ..options import SECONDS
-from ..output.formats import BINARY, WRITERS, Output
+from ..output.formats import Output
 from ..output.result import Records
+from ..output.writers import BINARY, WRITERS
 from ..program import program
 from ..questions import NAMES, listed, read
 from ..session import say, wrapped

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from probe.cli.output.formats import WRITERS, Output, Paper
+from probe.cli.output.formats import Output
 from probe.cli.output.result import ArrowResult, Records, Tabular, interval, unique
+from probe.cli.output.writers import WRITERS, Paper
 from probe.errors import UsageError
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)
