@@ -74,9 +74,11 @@ lint: $(INSTALLED)
 demo: $(INSTALLED)
 	@$(BIN)/probe demo
 
-# Writes docs/reference/ from the declarations in the code; a test fails if the two differ.
+# Writes docs/reference/ from the declarations in the code, and the cookbook from the questions of `probe ask`; tests
+# fail if they differ.
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/cookbook.py
 
 # About 35 minutes; BENCH=--quick only checks that it works.  The measured jobs have an environment of their own, which
 # includes the tools that probe is compared with.

@@ -25,8 +25,8 @@ from probe.serve.confinement import confine, memory_share
 from probe.serve.handover import ANSWERS, IPC, config
 from probe.settings import NO_SERVER
 
-from .output.formats import WRITERS, Paper
 from .output.result import ArrowResult, told
+from .output.writers import WRITERS, Paper
 
 if TYPE_CHECKING:
     from probe.query.result import Result
@@ -107,10 +107,10 @@ class Answering:
             failure = error
         try:
             if failure is None:
+                paper = Paper(*request["paper"])
                 before, after = told(result, request["explain"])
                 self._send(wire.RESULT, before=before, after=after, count=result.num_rows)
                 with io.BufferedWriter(written, _PIECE_BYTES) as sink:
-                    paper = Paper(*request["paper"])
                     WRITERS[request["format"]](ArrowResult(result.table), cast(BinaryIO, sink), paper)
         except ProbeError as error:
             failure = error

@@ -20,12 +20,16 @@ TARGET = re.compile(r"-t(?:\s*=?\s*(?=\d|\S+:)|\s+)(\S+)\s*")
 
 
 def arrange(argv: Sequence[str], verbs: Collection[str]) -> list[str]:
-    """argv with its verb first; an endpoint that stood before the verb follows it as `-t ENDPOINT`."""
-    rest, endpoints = list(argv), list[str]()
+    """argv with its verb first; what stood before it follows: an endpoint as `-t ENDPOINT`, and --color."""
+    rest, endpoints, colors = list(argv), list[str](), list[str]()
     while rest:
         word = rest.pop(0)
         if word in verbs:
-            return [word, *(part for endpoint in endpoints for part in ("-t", endpoint)), *rest]
+            return [word, *colors, *(part for endpoint in endpoints for part in ("-t", endpoint)), *rest]
+        if word == "--color" or word.startswith("--color="):
+            colors += [word, *rest[:1]] if word == "--color" else [word]
+            del rest[: word == "--color"]
+            continue
         if word in ("-h", "--help", "--version"):
             return [word]
         endpoints.append(_endpoint(word, rest, verbs, endpoints))

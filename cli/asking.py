@@ -23,7 +23,7 @@ from probe.host.processes import namespace
 from probe.settings import may_serve
 
 from .output.formats import Output
-from .session import cancelled_by_signals, say, say_guessed
+from .session import cancelled_by_signals, say, say_guessed, say_note
 
 _CONNECT_S = 1.0  # to the server
 _WANTED_S = 1.0  # how often the server is told that somebody waits
@@ -141,8 +141,10 @@ class _Asking:
     def _tell(self, lines: Sequence[str]) -> None:
         if self._is_guessed:
             say_guessed(self._endpoint)
-        for line in (*self._skipped, *lines):
+        for line in self._skipped:
             say(line)
+        for line in lines:
+            say_note(line)
 
 
 def _is_withdrawn(answer: Header) -> bool:

@@ -19,6 +19,7 @@ import click
 from probe.errors import Interrupted, OutputError, ProbeError, UsageError
 
 from .argv import arrange
+from .output.colours import ERROR, tell
 from .output.printable import Printable
 from .program import COMPLETING, VERBS, program
 
@@ -85,11 +86,11 @@ def report(error: BaseException) -> int:
     known = _known(error)
     if known is None:
         text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-        print(f"probe: [bug] {text}. This is a bug in probe. PROBE_DEBUG=1 shows where.", file=sys.stderr)
+        tell(sys.stderr, "probe: [bug]", ERROR, f" {text}. This is a bug in probe. PROBE_DEBUG=1 shows where.")
         return BUG_STATUS
     separator = "\n" if "\n" in known.message else " "  # a hint never continues DuckDB's caret line
     text = separator.join(part for part in (known.message.rstrip(), known.hint) if part)
-    print(f"probe: [{known.code}] {text}", file=sys.stderr)
+    tell(sys.stderr, f"probe: [{known.code}]", ERROR, f" {text}")
     return known.exit_status
 
 

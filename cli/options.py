@@ -17,6 +17,7 @@ from probe.settings import NO_SERVER
 
 from .argv import options_first
 from .offers import Offer, endpoints, processes
+from .output.colours import AUTO, CHOICES, choose
 
 KEY = "probe.key"  # in the context's meta: the file given by --key
 
@@ -77,6 +78,14 @@ class TextCommand(Verb):
             for name in (*param.opts, *param.secondary_opts)
         }
         return super().parse_args(ctx, options_first(args, options))
+
+
+def color_option(**shown: Any) -> click.Option:
+    """--color, of every verb: it chooses before the verb does anything."""
+    return click.Option(
+        ["--color"], type=click.Choice(CHOICES), default=AUTO, metavar="|".join(CHOICES), expose_value=False,
+        callback=lambda context, parameter, value: choose(value), **shown,
+    )  # fmt: skip
 
 
 def timeout_option(default: float, help: str = "Seconds to wait for a silent rank.") -> Decorator:
@@ -154,6 +163,17 @@ def one_endpoint(options: Sequence[str], words: Sequence[str] = ()) -> str | Non
     if "" in given:
         raise UsageError("The endpoint is empty.", "Is $ENDPOINT set? Run: probe list")
     return given.pop() if given else None
+
+
+def endpoint_and_word(options: Sequence[str], words: Sequence[str], what: str) -> tuple[str | None, str]:
+    """The endpoint (or None) and the one other word (or ""): a first word is the endpoint if it is a number, or if
+    another follows and there is no -t.  Raises UsageError."""
+    rest = list(words)
+    is_named = not options and rest and (len(rest) == 2 or rest[0].isdigit())
+    endpoint = one_endpoint(options, [rest.pop(0)] if is_named else [])
+    if len(rest) > 1:
+        raise UsageError(f"More than one {what}: {' '.join(rest)}.", "Give one.")
+    return endpoint, "".join(rest)
 
 
 def pid_of(word: str) -> int:

@@ -8,9 +8,11 @@ import click
 
 from probe.version import __version__
 
+from .options import color_option
+
 SECTIONS = {  # of the help -> the room of its verbs, and these
     "Attach and detach": ("job", ("attach", "demo", "detach", "doctor", "key", "list", "run", "serve")),
-    "Ask and change": ("data", ("eval", "export", "names", "query", "set", "sql", "tables")),
+    "Ask and change": ("data", ("ask", "eval", "export", "names", "query", "set", "sql", "tables")),
     "Find out why": (
         "insight",
         ("capture", "flame", "hang", "memory", "profile", "stack", "stragglers", "trace", "why"),
@@ -18,6 +20,7 @@ SECTIONS = {  # of the help -> the room of its verbs, and these
     "Learn to use it": ("about", ("completion", "help")),
 }
 COMPLETING = "_PROBE_COMPLETE"  # in the environment while Tab is pressed: `bash_complete`
+_COLOR = color_option(hidden=True)  # of the verbs: the help of the program tells of it
 VERBS = {verb: room for room, verbs in SECTIONS.values() for verb in verbs}
 
 
@@ -30,6 +33,8 @@ class Verbs(click.Group):
             return None
         module = importlib.import_module(f"probe.cli.verbs.{VERBS[cmd_name]}.{cmd_name}")
         command: click.Command = module.command
+        if _COLOR not in command.params:
+            command.params.append(_COLOR)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -42,6 +47,7 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, options_metavar="[ENDPOINT]", subcommand_metavar="VERB ...",
+             params=[color_option(help="Default: on a terminal, unless NO_COLOR is set.")],
              context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})  # fmt: skip
 @click.version_option(__version__, message="probe %(version)s")
 def program() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ import probe
 from probe.errors import Interrupted, ProbeError
 
 from .options import KEY
+from .output.colours import NOTE, tell
 from .signals import on_signals
 
 if TYPE_CHECKING:
@@ -29,6 +32,16 @@ _signals = SimpleNamespace(pressed=False, pausing=False)  # of the connection in
 def say(text: str) -> None:
     """Print on stderr, where everything that is not data goes."""
     print(text, file=sys.stderr)
+
+
+def say_note(text: str) -> None:
+    """Likewise, what should be known about the data."""
+    tell(sys.stderr, text, NOTE)
+
+
+def wrapped(text: str) -> str:
+    """The text wrapped to the width of the terminal."""
+    return textwrap.fill(text, min(shutil.get_terminal_size().columns, 120))
 
 
 def connect(endpoint: str | None, timeout: float) -> Connection:
@@ -52,7 +65,7 @@ def connected(endpoint: str | None, timeout: float = 10.0) -> Iterator[Connectio
             yield connection
         finally:
             for note in connection.notes:
-                say(note)
+                say_note(note)
 
 
 def say_guessed(endpoint: str) -> None:

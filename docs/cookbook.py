@@ -1,63 +1,50 @@
-"""The recipes of docs/cookbook.md.  Tests read them; running this file runs them on a job and updates their output.
+"""Writes docs/cookbook.md from the questions of `probe ask` (cli/questions/): `make docs`.
 
-    python docs/cookbook.py ENDPOINT
+    python docs/cookbook.py            keeps the output of each question that the page has
+    python docs/cookbook.py ENDPOINT   asks all of them of a job and shows its answers
 
-Invariant: a run changes only the output blocks of the page.
+Invariant: what stands before the first question is the page's own.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from textwrap import fill
 
 import probe
 from probe.cli.output.result import ArrowResult
 from probe.cli.output.table import render
+from probe.cli.questions import NAMES, Question, read
 
 PAGE = Path(__file__).with_suffix(".md")
-_RECIPE = re.compile(
-    r"(?P<title>.+)\n\n(?P<text>.+?)\n\n```sql\n(?P<sql>.+?)\n```\n(?:\n```text\n(?P<output>.*?)\n```\n)?\n*", re.DOTALL
-)
+_OUTPUT = re.compile(r"\n## ((?:(?!\n## ).)+?)\n.*?\n```text\n(.*?)\n```\n", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """One question: its title, how to read the answer, the SQL, and what a run printed."""
-
-    title: str
-    text: str
-    sql: str
-    output: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.title}\n\n{self.text}\n\n```sql\n{self.sql}\n```\n\n```text\n{self.output}\n```\n"
+def outputs() -> dict[str, str]:
+    """What a run printed, by the question's title."""
+    return dict(_OUTPUT.findall(PAGE.read_text(encoding="utf-8")))
 
 
-def read() -> tuple[str, list[Recipe]]:
-    """The text before the first recipe, and the recipes.  Raises ValueError for an incomplete recipe."""
-    intro, *parts = PAGE.read_text(encoding="utf-8").split("\n## ")
-    recipes = []
-    for part in parts:
-        match = _RECIPE.fullmatch(part)
-        if match is None:
-            raise ValueError(f"not a recipe: {part[:60]!r}")
-        recipes.append(Recipe(**{name: text or "" for name, text in match.groupdict().items()}))
-    return intro, recipes
-
-
-def main(endpoint: str) -> None:
-    intro, recipes = read()
+def answers(endpoint: str) -> dict[str, str]:
     with probe.connect(endpoint) as job:
-        answered = [replace(recipe, output=printed(job.query(recipe.sql).table)) for recipe in recipes]
-    PAGE.write_text("\n## ".join([intro, *map(str, answered)]), encoding="utf-8")
+        tables = {each.title: job.query(each.sql).table for each in map(read, NAMES)}
+    return {title: "\n".join(render(ArrowResult(table))) for title, table in tables.items()}
 
 
-def printed(table: Any) -> str:
-    return "\n".join(render(ArrowResult(table)))
+def page(shown: Mapping[str, str]) -> str:
+    """The whole page with these outputs, by title."""
+    intro = PAGE.read_text(encoding="utf-8").split("\n## ")[0]
+    return "\n## ".join([intro, *(_part(each, shown[each.title]) for each in map(read, NAMES))])
+
+
+def _part(question: Question, output: str) -> str:
+    text = fill(question.text, 120, break_on_hyphens=False, break_long_words=False)
+    asked = f"    probe 4242 ask {question.name}"
+    return f"{question.title}\n\n{asked}\n\n{text}\n\n```sql\n{question.sql}\n```\n\n```text\n{output}\n```\n"
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    PAGE.write_text(page(answers(sys.argv[1]) if sys.argv[1:] else outputs()), encoding="utf-8")

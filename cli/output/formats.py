@@ -1,30 +1,27 @@
-"""The formats of --format, and where they are written: stdout or -o FILE."""
+"""Where a result is written, and in which format: --format, -o FILE or stdout."""
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
-import json
-import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from decimal import Decimal
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import click
 
 from probe.errors import UsageError
 
-from . import table
+from .colours import has_colours
+from .printable import buffer_with_colours
 from .result import Tabular
+from .writers import BINARY, WRITERS, Paper
 
-BINARY = ("parquet", "arrow")
+MOST_ROWS = 40  # of a table on a terminal: few, since the first query is often SELECT *
 Function = Callable[..., Any]
 SUFFIXES = {".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet",
             ".arrow": "arrow", ".feather": "arrow", ".txt": "table"}  # fmt: skip
@@ -40,6 +37,18 @@ def output_options(function: Function) -> Function:
         return function(output=Output(format, None if out == "-" else out), **options)
 
     return format_options("by -o's suffix, else table")(with_output)
+
+
+def limited_output_options(function: Function) -> Function:
+    """output_options of a verb whose result may be long: a terminal shows its first MOST_ROWS rows, or --all."""
+
+    @click.option("--all", "all_rows", is_flag=True, help=f"Show all rows; a terminal shows the first {MOST_ROWS}.")
+    @output_options
+    @functools.wraps(function)
+    def with_limit(output: Output, all_rows: bool, **options: Any) -> Any:
+        return function(output=output if all_rows else replace(output, most_rows=MOST_ROWS), **options)
+
+    return with_limit
 
 
 def format_options(default: str = "table", binary: bool = True) -> Callable[[Function], Function]:
@@ -73,11 +82,14 @@ def json_option(help: str) -> Callable[[Function], Function]:
 class Output:
     """Where a result goes, and how.  format: of --format, or None; file: of -o, or None for stdout.
 
+    most_rows: that a terminal shows of a table; None for all.
+
     Raises UsageError for an output that cannot be written, before a verb does any work.
     """
 
     format: str | None = None
     file: str | None = None
+    most_rows: int | None = None
 
     @property
     def is_default(self) -> bool:
@@ -117,111 +129,31 @@ class Output:
         """Raises UsageError if it cannot be opened."""
         sys.stdout.flush()
         try:
-            return nullcontext(sys.stdout.buffer) if self.file is None else open(self.file, "wb")
+            if self.file is not None:
+                return open(self.file, "wb")
+            return nullcontext(buffer_with_colours(sys.stdout) if self.paper().coloured else sys.stdout.buffer)
         except OSError as error:
             raise UsageError(f"Cannot write {self.file}: {error.strerror}.", "Give another: -o FILE") from error
 
     def paper(self) -> Paper:
+        is_table = self.kind == "table"
         if self.file is not None or not sys.stdout.isatty():
-            return Paper(self.file is not None)
-        return Paper(False, shutil.get_terminal_size().columns, sys.stdout.encoding)
+            return Paper(self.file is not None, coloured=is_table and self.file is None and has_colours(sys.stdout))
+        most_rows = self.most_rows if is_table else None
+        width = shutil.get_terminal_size().columns
+        return Paper(False, width, sys.stdout.encoding, most_rows, is_table and has_colours(sys.stdout))
 
     def tell_rows(self, count: int) -> None:
         if self.file is not None:
             print(f"{rows(count)} written to {self.file}", file=sys.stderr)
         elif self.kind == "table":
-            print(f"({rows(count)})", file=sys.stderr)
+            print(f"({rows(count)}{self.left_out(count)})", file=sys.stderr)
+
+    def left_out(self, count: int, show_all: str = "--all") -> str:
+        """What to add to the number of rows if not all are shown.  show_all: what shows them."""
+        most = self.paper().most_rows
+        return "" if most is None or count <= most else f"; the first {most} are shown, {show_all} shows all"
 
 
 def rows(count: int) -> str:
     return f"{count} row{'s' * (count != 1)}"
-
-
-class Paper(NamedTuple):
-    """What is written on.  width: of a terminal, None for no limit.  encoding: UTF-8 unless it is a terminal."""
-
-    is_file: bool = False
-    width: int | None = None
-    encoding: str = "utf-8"
-
-
-def _write_table(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
-    lines = table.render(result, paper.width)
-    sink.writelines(f"{line}\n".encode(paper.encoding, "backslashreplace") for line in lines)
-
-
-def _write_csv(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
-    """RFC 4180 with \\n; NULL is an empty field, a list or struct its JSON."""
-    text = io.TextIOWrapper(sink, encoding="utf-8", newline="", write_through=True)
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(result.names)
-    for batch in result.batches():
-        writer.writerows(zip(*([_field(value) for value in column] for column in batch), strict=True))
-    text.detach()
-
-
-def _write_json(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
-    separator = "["
-    for line in _objects(result):
-        sink.write(f"{separator}{line}".encode())
-        separator = ",\n "
-    sink.write(b"]\n" if separator != "[" else b"[]\n")
-
-
-def _write_ndjson(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
-    sink.writelines(f"{line}\n".encode() for line in _objects(result))
-
-
-def _write_parquet(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    try:
-        parquet.write_table(result.arrow(), sink)
-    except pa.ArrowNotImplementedError as error:
-        reason = str(error).rstrip(".")
-        raise UsageError(f"Parquet cannot hold this: {reason}.", "Cast the column to VARCHAR, or use arrow.") from error
-
-
-def _write_arrow(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
-    """The IPC stream format, which works in a pipe; in a file the IPC file format: .arrow and .feather mean that."""
-    import pyarrow as pa
-
-    with (pa.ipc.new_file if paper.is_file else pa.ipc.new_stream)(sink, result.arrow().schema) as writer:
-        writer.write_table(result.arrow())
-
-
-WRITERS: dict[str, Callable[[Tabular, BinaryIO, Paper], None]] = {
-    "table": _write_table, "csv": _write_csv, "json": _write_json, "ndjson": _write_ndjson,
-    "parquet": _write_parquet, "arrow": _write_arrow,
-}  # fmt: skip
-
-
-def _objects(result: Tabular) -> Iterator[str]:
-    for batch in result.batches():
-        for row in zip(*batch, strict=True):
-            values = {name: _jsonable(value) for name, value in zip(result.names, row, strict=True)}
-            yield json.dumps(values, ensure_ascii=False)
-
-
-def _field(value: Any) -> Any:
-    if isinstance(value, (list, tuple, dict)):
-        return json.dumps(_jsonable(value), ensure_ascii=False)
-    if value is None or (isinstance(value, (str, int, float)) and not isinstance(value, bool)):
-        return value
-    return table.cell(value) if not isinstance(value, Decimal) else str(value)
-
-
-def _jsonable(value: Any) -> Any:
-    """The value as JSON can hold it: NaN and the infinities, which JSON lacks, are null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, (str, int)):
-        return value
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    return value.isoformat() if hasattr(value, "isoformat") else table.cell(value)

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
-import click
+from .colours import HEADER, tell
 
 _PROSE = ("Verdict", "Why", "Cost", "Evidence", "Where", "Now", "Also", "Looked")  # commands and stacks stay whole
 
@@ -21,4 +21,5 @@ def show_parts(parts: Mapping[str, Sequence[str]]) -> None:
         for place, line in enumerate(lines):
             pieces = textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) if wraps else [line]
             for number, piece in enumerate(pieces):
-                click.echo(f"{'' if place or number else name:<{indent}}{'  ' if number else ''}{piece}")
+                heading = f"{'' if place or number else name:<{indent}}"
+                tell(sys.stdout, heading, HEADER, f"{'  ' if number else ''}{piece}")

@@ -38,24 +38,27 @@ class Printable:
 
     @property
     def buffer(self) -> BinaryIO:
-        return cast(BinaryIO, _Bytes(self)) if self.unescaped.isatty() else self.unescaped.buffer
+        return cast(BinaryIO, _Bytes(self, self.write)) if self.unescaped.isatty() else self.unescaped.buffer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unescaped, name)
 
 
 class _Bytes(io.RawIOBase):
-    """UTF-8, in pieces of any size."""
+    """UTF-8 in pieces of any size, written to a stream as text: whole lines at a time if `by_line`."""
 
-    def __init__(self, stream: Printable) -> None:
-        self._stream = stream
+    def __init__(self, stream: Any, write: Callable[[str], object], by_line: bool = False) -> None:
+        self._stream, self._write, self._by_line, self._held = stream, write, by_line, ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self._stream.write(self._decoder.decode(bytes(data)))
+        text = self._held + self._decoder.decode(bytes(data))
+        end = text.rfind("\n") + 1 if self._by_line else len(text)
+        self._held = text[end:]
+        self._write(text[:end])
         return len(data)
 
     def flush(self) -> None:
@@ -67,8 +70,13 @@ def unescaped(stream: Any) -> TextIO:
     return cast(TextIO, getattr(stream, "unescaped", stream))
 
 
+def buffer_with_colours(stream: Any) -> BinaryIO:
+    """The stream's buffer, for lines of ours with colours in them."""
+    return cast(BinaryIO, _Bytes(stream, writer_of_output(stream), by_line=True))
+
+
 def writer_of_output(stream: Any) -> Callable[[str], object]:
-    """Writes what a snippet has printed: to a terminal with its colours, elsewhere as it is."""
+    """Writes what a snippet has printed, or lines of ours: to a terminal with colours, elsewhere as it is."""
     below, on_terminal = unescaped(stream), stream.isatty()
 
     def write(text: str) -> None:

@@ -7,7 +7,7 @@ so that only queries and binary formats pay for the import.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -48,6 +48,9 @@ class Records:
     def batches(self) -> Iterator[list[list[Any]]]:
         """Some rows at a time, as one list of Python values per column; times are ISO 8601 texts."""
         yield [[row[place] for row in self.rows] for place in range(len(self.names))]
+
+    def first(self, rows: int) -> Records:
+        return replace(self, rows=self.rows[:rows])
 
     def arrow(self) -> pa.Table:
         import pyarrow as pa

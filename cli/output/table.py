@@ -1,7 +1,9 @@
 """The table format: columns as wide as their data, numbers to the right, NULL shown as NULL.
 
-In a terminal, long text cells are cut until a row fits, and a row that still does not fit is shown one column a line;
-elsewhere nothing is cut.  Invariant: pure; the width is an argument and is never asked for here.
+In a terminal, numbers have three or four significant digits instead of six, long text cells are cut until a row fits,
+and a row that still does not fit is shown one column a line; elsewhere nothing is cut.  No value is converted to
+another unit: nobody knows that of an expression, and what stands in one row, or in WHERE, is compared.  Invariant:
+pure; the width is an argument and is never asked for here.
 """
 
 from __future__ import annotations
@@ -13,19 +15,30 @@ from decimal import Decimal
 from textwrap import wrap
 from typing import Any
 
+import click
+
+from .colours import HEADER, NULL
 from .printable import printable
 from .result import Tabular
 
 GAP = "  "
+_LEAST, _MOST = 1e-6, 1e15  # of the largest number of a column whose numbers all have as many decimals
 
 
-def render(result: Tabular, width: int | None = None) -> Iterator[str]:
+class _Null(str):
+    """The text of a NULL, which is not a text that says so."""
+
+
+_NULL = _Null("NULL")
+
+
+def render(result: Tabular, width: int | None = None, coloured: bool = False) -> Iterator[str]:
     """The lines of the table.  width: of the terminal, None for no limit."""
     header = [plain(name) for name in result.names]
     widths = [text_width(name) for name in header]
     rows: list[tuple[str, ...]] = []
     for batch in result.batches():
-        columns = [[cell(value) for value in column] for column in batch[: len(batch) - result.wrap_last]]
+        columns = [_texts(column, width is not None) for column in batch[: len(batch) - result.wrap_last]]
         for column in batch[len(columns) :]:  # one paragraph a line, or all on one line if the width is unlimited
             columns.append([("\n" if width else " ").join(map(plain, str(text).split("\n"))) for text in column])
         widths = [max([width, *map(text_width, texts)]) for width, texts in zip(widths, columns, strict=True)]
@@ -34,19 +47,39 @@ def render(result: Tabular, width: int | None = None) -> Iterator[str]:
         gaps = len(GAP) * (len(widths) - 1)
         widths = _fit(widths, result, width - gaps)
         if sum(widths) + gaps > width:
-            yield from _vertical(header, rows, width)
+            yield from _vertical(header, rows, width, coloured)
             return
-    yield _line(header, widths, result.numeric)
+    first = _line(header, widths, result.numeric)
+    yield click.style(first, **HEADER) if coloured else first
     yield GAP.join("-" * column for column in widths)
     for row in rows:
         for line in _wrapped(row, widths) if result.wrap_last else [row]:
-            yield _line(line, widths, result.numeric)
+            yield _line(line, widths, result.numeric, coloured)
+
+
+def _texts(values: Sequence[Any], to_read: bool) -> list[str]:
+    """A column.  To be read, its numbers have as many decimals as the largest needs for four significant digits."""
+    floats = [float(value) for value in values if isinstance(value, (float, Decimal)) and math.isfinite(value)]
+    largest = max(map(abs, floats), default=0.0)
+    if not to_read or not _LEAST <= largest < _MOST or all(value == int(value) for value in floats):
+        return [cell(value) for value in values]
+    decimals = max(0, 3 - math.floor(math.log10(largest)))
+    return [_to_read(value, decimals) if isinstance(value, (float, Decimal)) else cell(value) for value in values]
+
+
+def _to_read(value: Any, decimals: int) -> str:
+    """With so many decimals; a number that would have fewer than three digits then has three of its own."""
+    if not math.isfinite(value):
+        return cell(value)
+    if not value or abs(value) * 10**decimals >= 100:
+        return f"{value:.{decimals}f}"
+    return f"{float(value):#.3g}".rstrip(".")
 
 
 def cell(value: Any) -> str:
     """One value as text of one line."""
     if value is None:
-        return "NULL"
+        return _NULL
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (float, Decimal)):
@@ -88,13 +121,18 @@ def _char_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def _vertical(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+def _vertical(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, coloured: bool) -> Iterator[str]:
     """Each row as a block of lines, one for each column."""
     names = max(map(text_width, header))
     for number, row in enumerate(rows, 1):
         yield f"-- row {number} ".ljust(min(width, 2 * names), "-")
         for name, text in zip(header, row, strict=True):
-            yield cut(f"{name}{' ' * (names - text_width(name))}{GAP}{text}".replace("\n", " "), width)
+            line = cut(f"{name}{' ' * (names - text_width(name))}{GAP}{text}".replace("\n", " "), width)
+            if coloured:
+                value = line[len(name) :]
+                line = click.style(line[: len(name)], **HEADER)
+                line += click.style(value, **NULL) if isinstance(text, _Null) else value
+            yield line
 
 
 def _fit(widths: Sequence[int], result: Tabular, width: int) -> list[int]:
@@ -128,10 +166,12 @@ def _wrapped(row: Sequence[str], widths: Sequence[int]) -> list[Sequence[str]]:
     return [[*row[:-1], parts[0]], *([*blank, part] for part in parts[1:])]
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool], coloured: bool = False) -> str:
     padded = []
     for text, width, is_number in zip(cells, widths, numeric, strict=True):
         shown = text if is_number else cut(text, width)
         space = " " * (width - text_width(shown))
+        if coloured and isinstance(text, _Null):
+            shown = click.style(shown, **NULL)
         padded.append(space + shown if is_number else shown + space)
     return GAP.join(padded).rstrip()

@@ -14,10 +14,12 @@ from probe.errors import UsageError
 from probe.text import nearest
 
 from ..options import SECONDS
-from ..output.formats import BINARY, WRITERS, Output
+from ..output.formats import Output
 from ..output.result import Records
+from ..output.writers import BINARY, WRITERS
 from ..program import program
-from ..session import say
+from ..questions import NAMES, listed, read
+from ..session import say, wrapped
 from .completion import Candidate
 from .shell import Shell
 from .statements import split
@@ -88,6 +90,16 @@ def _verb(name: str, *words: str) -> None:
         program.invoke(context)
 
 
+def _ask(shell: Shell, rest: str) -> None:
+    if not rest:
+        Output(shell.format).write(listed())
+        return
+    question = read(rest)
+    shell.last = question.sql
+    shell.show(shell.ask(question.sql))
+    say(f"\n{wrapped(question.text)}")
+
+
 def _watch(shell: Shell, rest: str) -> None:
     seconds, _, sql = rest.partition(" ")
     try:
@@ -143,6 +155,7 @@ def _one_of(word: str, known: tuple[str, ...]) -> str:
 COMMANDS = {
     ".tables": Command(".tables", "List the tables.", lambda shell, rest: _verb("tables", "--format", shell.format)),
     ".schema": Command(".schema [TABLE]", "Show the columns of a table, or of all.", _schema),
+    ".ask": Command(".ask [QUESTION]", "Ask a question that has a name, or list them.", _ask, tuple(NAMES)),
     ".watch": Command(".watch SECONDS [SQL]", "Repeat a statement until a key is pressed.", _watch),
     ".open": Command(".open [on|off]", "Show the step that is still running, or not.", _open, ("on", "off")),
     ".format": Command(f".format [{'|'.join(FORMATS)}]", "Set the format of results.", _format, FORMATS),

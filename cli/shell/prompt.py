@@ -24,7 +24,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 from prompt_toolkit.lexers import Lexer
-from prompt_toolkit.output import create_output
+from prompt_toolkit.output import ColorDepth, create_output
 from prompt_toolkit.styles import Style
 
 from probe.errors import Interrupted, SilentError
@@ -32,6 +32,7 @@ from probe.settings import state_folder
 from probe.tables import TABLES
 
 from ..entry import report
+from ..output.colours import has_colours
 from ..output.printable import unescaped
 from ..session import say
 from ..signals import on_signals
@@ -57,6 +58,8 @@ def interact(shell: Shell) -> None:
     def is_incomplete() -> bool:  # whether Enter begins another line of the input instead of ending it
         return not is_command(text := session.default_buffer.text) and not is_complete(text)
 
+    # Results may be redirected: the prompt stays on the terminal.
+    terminal = sys.stdout if sys.stdout.isatty() else sys.stderr
     session: PromptSession[str] = PromptSession(
         multiline=Condition(is_incomplete),
         prompt_continuation=lambda width, line, wrapped: f"{'' if wrapped else '->':>{width - 1}} ",
@@ -64,10 +67,10 @@ def interact(shell: Shell) -> None:
         completer=SqlCompleter(),
         lexer=SqlLexer(),
         style=_STYLE,
+        color_depth=None if has_colours(terminal) else ColorDepth.MONOCHROME,
         key_bindings=_keys(),
         enable_suspend=True,
-        # Results may be redirected: the prompt stays on the terminal.
-        output=create_output(stdout=unescaped(sys.stdout if sys.stdout.isatty() else sys.stderr)),
+        output=create_output(stdout=unescaped(terminal)),
     )
     say(f"{shell.title}. Statements end with `;`. .help shows commands, Ctrl-D leaves.")
     with _left_by_sigterm(shell, session):

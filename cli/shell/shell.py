@@ -6,20 +6,20 @@ wrong is raised, and leaves the shell as it was.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from probe.errors import ProbeError, UsageError
 
-from ..output.formats import Output, rows
+from ..output.formats import MOST_ROWS, Output, rows
 from ..output.result import ArrowResult
-from ..session import connect, ctrl_c_cancels, say
+from ..session import connect, ctrl_c_cancels, say, say_note
 from . import statements
 
 if TYPE_CHECKING:
     from probe.connection import Connection
+    from probe.query.result import Note
 
 
 class Answer(NamedTuple):
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
     result: ArrowResult
     seconds: float
-    notes: list[str]
+    notes: Sequence[Note]
 
     def summary(self, more: str = "") -> str:
         counted = rows(self.result.count) if self.result.names else "no result"
@@ -44,10 +44,11 @@ class Shell:
 
     def __init__(self, endpoint: str | None, timeout: float, format: str, open_steps: bool, at_terminal: bool) -> None:
         self.format, self.open_steps, self.at_terminal = format, open_steps, at_terminal
-        self.most_rows: int | None = 40  # few, since the first query is often SELECT *
+        self.most_rows: int | None = MOST_ROWS
         self.last = ""
         self.waited = self.lost = self.ended = False
         self._timeout = timeout
+        self._knows_unsampled = False
         self.connection: Connection = connect(endpoint, timeout)
 
     def close(self) -> None:
@@ -69,7 +70,7 @@ class Shell:
 
     def _use(self, fresh: Connection) -> None:
         self.connection.close()
-        self.connection, self.lost = fresh, False
+        self.connection, self.lost, self._knows_unsampled = fresh, False, False
 
     @property
     def title(self) -> str:
@@ -90,19 +91,24 @@ class Shell:
             result = self.connection.query(sql, open_steps=self.open_steps)
         seconds = time.monotonic() - begun
         self.waited = seconds >= self._timeout
-        return Answer(ArrowResult(result.table), seconds, [note.text for note in result.notes])
+        return Answer(ArrowResult(result.table), seconds, result.notes)
 
     def show(self, answer: Answer) -> None:
         """Write the rows, on a terminal the first most_rows of a table, then the notes and a summary."""
-        more, shown = "", answer.result
-        if self.format == "table" and sys.stdout.isatty() and self.most_rows is not None:
-            shown = shown.first(self.most_rows)
-        if shown.count < answer.result.count:
-            more = f"; the first {shown.count} are shown, .rows all shows all"
-        if shown.names:
-            Output(self.format).write(shown)
-        for line in (*answer.notes, answer.summary(more)):
-            say(line)
+        output = Output(self.format, most_rows=self.most_rows)
+        if answer.result.names:
+            output.write(answer.result)
+        self._say_notes(answer.notes)
+        say(answer.summary(output.left_out(answer.result.count, ".rows all")))
+
+    def _say_notes(self, notes: Sequence[Note]) -> None:
+        """That there are steps without rows is true of most statements, and said once of a job."""
+        from probe.query.result import UNSAMPLED
+
+        for note in notes:
+            if note.code != UNSAMPLED or not self._knows_unsampled:
+                say_note(note.text)
+        self._knows_unsampled |= any(note.code == UNSAMPLED for note in notes)
 
 
 def what_next(shell: Shell) -> Iterator[str]:

@@ -53,7 +53,7 @@ def frame(answer: Answer, title: str, columns: int, lines: int) -> list[str]:
     body = list(table.render(answer.result.first(lines), columns)) if answer.result.names else []
     if len(body) > room:
         body = [*body[: room - 1], "…"]
-    return [table.cut(line, columns) for line in (title, "", *body, *answer.notes)][:lines]
+    return [table.cut(line, columns) for line in (title, "", *body, *map(str, answer.notes))][:lines]
 
 
 def _draw(answer: Answer, title: str) -> list[str]:

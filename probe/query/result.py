@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SilentError
+from ..protocol import NO_GROUP
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
 from ..snapshot.timeline import CALL
@@ -198,12 +199,14 @@ def notes_of(snapshot: Snapshot, coverage: Coverage, scanned: Iterable[Table], e
 
 
 def _taps_off(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
+    """A job without a process group has no collectives, and lacks none: that is told of tables of nothing else."""
     names = dict.fromkeys(tap for table in tables for tap in table.filled_by)
+    fill_alone = {table.filled_by[0] for table in tables if len(table.filled_by) == 1}
     off: dict[tuple[str, str], list[int]] = {}
     for rank in snapshot.ranks:
         for name in names:
             state = rank.facts.taps.get(name, "on")
-            if state != "on":
+            if state != "on" and (state != NO_GROUP or name in fill_alone):
                 off.setdefault((name, state), []).append(rank.rank)
     return [
         Note(TAP_OFF, f"rank {some(ranks)}: {name} is {state}", tuple(ranks)) for (name, state), ranks in off.items()
@@ -225,28 +228,24 @@ def _odd(rank: Rank) -> str:
     sampled, every, error = rank.timeline.mean_ns
     if not abs(sampled - every) > max(_LITTLE * every, _CHANCE * error):
         return ""
-    more = "more" if sampled > every else "less"
-    share = abs(sampled / every - 1)
-    return f"; sampled steps took {share:.0%} {more} time than all on average, so they do not stand for all"
+    return f", and took {abs(sampled / every - 1):.0%} {'more' if sampled > every else 'less'} time than the average"
 
 
 def _unsampled(snapshot: Snapshot, tables: Iterable[Table], endpoint: str) -> list[Note]:
-    """Names the rank that lacks most steps, and the one that lacks least if the two differ."""
+    """One short line.  Names the rank that lacks most steps, and the one that lacks least if the two differ."""
     if not any(MARKS in table.streams for table in tables):
         return []
     missing = {rank: rank.timeline.unsampled[0] for rank in snapshot.ranks}
     most = max(missing, key=missing.__getitem__, default=None)
     if most is None or not missing[most]:
         return []
-    settings = most.facts.sampling
-    text = f"{missing[most]} of {most.timeline.unsampled[1]} steps were not sampled"
+    steps = most.timeline.unsampled[1]
+    text = f"{steps - missing[most]} of {steps} steps were sampled"
     least = min(missing, key=missing.__getitem__)
     if missing[least] != missing[most]:
-        text += f" on rank {most.rank}, {missing[least]} on rank {least.rank}: sums by rank do not cover the same steps"
-    if settings is None or settings.sample == 1:
-        text += " (they were before sample=1)"
-    else:
-        text += f" (sample={settings.sample}, now 10 of every {10 * settings.every} steps): "
-        text += f"probe {endpoint} set sample=1 records all"
+        text += f" on rank {most.rank}, {least.timeline.unsampled[1] - missing[least]} on rank {least.rank}"
     text += _odd(most)
+    settings = most.facts.sampling
+    if settings is not None and settings.sample != 1:
+        text += f"; for all: probe {endpoint} set sample=1"
     return [Note(UNSAMPLED, text, tuple(rank.rank for rank, count in missing.items() if count))]

@@ -1,21 +1,18 @@
-"""Every recipe of the cookbook and every table's example, run on a real job of two ranks; and whether what they say of
+"""Every question of `probe ask` and every table's example, run on a real job of two ranks; and whether what they say of
 it is so."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from until import until
 
 import probe as library
+from probe.cli.questions import NAMES, read
 from probe.connection import Connection
 from probe.tables import TABLES
 from probe.tables.declaration import Table
@@ -24,22 +21,9 @@ from target import Probe, Start, Target
 pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(240)  # the first of them waits for the job to have been recorded
 
-DOCS = Path(__file__).parents[2] / "docs"
 STEPS = 50  # that all ranks have sampled
 NEEDS_A_DEVICE = ("host.gpu_trace", "python.allocation_trace", "python.kernel_trace")
 TESTED_ELSEWHERE = {"python.compile_trace", "python.iterator_trace"}  # this job compiles nothing, and runs one epoch
-
-
-def module(name: str) -> ModuleType:
-    """docs/<name>.py, which is no part of a package."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    made = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
-RECIPES = {recipe.title: recipe for recipe in module("cookbook").read()[1]}
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +52,10 @@ def rows(connection: Connection, sql: str) -> list[dict[str, Any]]:
     return connection.query(sql).to_pylist()
 
 
-def test_the_cookbook_has_twenty_eight_recipes_with_output() -> None:
-    page = (DOCS / "cookbook.md").read_text(encoding="utf-8")
-    assert len(RECIPES) == page.count("\n## ") == page.count("```sql") == 28
-    assert all(each.output and title.endswith("?") for title, each in RECIPES.items())
-
-
-@pytest.mark.parametrize("title", RECIPES)
-def test_a_recipe_returns_the_columns_that_are_shown(title: str, recorded: Connection) -> None:
-    result = recorded.query(RECIPES[title].sql)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_question_has_an_answer(name: str, recorded: Connection) -> None:
+    result = recorded.query(read(name).sql)
     assert result.num_rows > 0 and not result.coverage.silent
-    assert RECIPES[title].output.splitlines()[0].split() == result.column_names
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -88,18 +65,17 @@ def test_the_example_of_a_table_returns_rows(table: Table, recorded: Connection)
     assert recorded.query(f"SELECT * FROM {table.name} LIMIT 0").column_names == [each.name for each in table.columns]
 
 
-def recipe(beginning: str) -> str:
-    """The SQL of the one whose title begins so, all of its rows."""
-    (found,) = [each.sql for title, each in RECIPES.items() if title.startswith(beginning)]
-    return found.replace("\nLIMIT 10", "")
+def all_rows(name: str) -> str:
+    """The SQL of this question, without its limit."""
+    return read(name).sql.replace("\nLIMIT 10", "")
 
 
-def answer(recorded: Connection, beginning: str) -> list[dict[str, Any]]:
-    return rows(recorded, recipe(beginning))
+def answer(recorded: Connection, name: str) -> list[dict[str, Any]]:
+    return rows(recorded, all_rows(name))
 
 
 def test_the_shares_of_a_step_add_up_to_all_of_it(recorded: Connection) -> None:
-    for row in answer(recorded, "What fraction of a step"):
+    for row in answer(recorded, "phases"):
         assert sum(value for name, value in row.items() if name.endswith("_pct")) == pytest.approx(100)
 
 
@@ -110,41 +86,41 @@ def test_times_of_modules_add_up_to_the_phases_of_the_steps(recorded: Connection
     (known,) = rows(recorded, f"SELECT AVG({phases}) * 1e3 AS ms FROM python.step_trace WHERE {some}")
     steps = "(SELECT rank, step, comm_duration, sampled FROM python.step_trace)"
     table = f"(SELECT t.* FROM python.torch_trace t JOIN {steps} s USING (rank, step) WHERE {some})"
-    found = rows(recorded, recipe("Which module is slow").replace("python.torch_trace", table))
+    found = rows(recorded, all_rows("modules").replace("python.torch_trace", table))
     assert sum(row["pct"] for row in found) == pytest.approx(100)
     assert sum(row["ms_a_step"] for row in found) == pytest.approx(known["ms"], rel=1e-3)
 
 
 def test_the_block_with_the_most_work_is_the_slowest(recorded: Connection) -> None:
-    first, *others = answer(recorded, "How much longer is backward")
+    first, *others = answer(recorded, "backward")
     assert first["module"] == "h.2" and {"h.0", "h.1", "h.3", "wte", "lm_head"} <= {row["module"] for row in others}
-    blocks = {row["module"]: row for row in answer(recorded, "Is a block slow itself")}
+    blocks = {row["module"]: row for row in answer(recorded, "self-time")}
     assert blocks["h.2.mlp.0"]["self_pct"] == 100 > 50 > blocks["h.2"]["self_pct"]
 
 
 def test_the_rank_without_a_loader_worker_waits_longest_for_data(recorded: Connection) -> None:
-    late, other = answer(recorded, "Which rank is late")
+    late, other = answer(recorded, "late-rank")
     assert (late["rank"], other["rank"]) == (1, 0) and late["late_ms"] > 0 > other["late_ms"]
     assert late["data_ms"] > other["data_ms"] and late["waits_ms"] < other["waits_ms"]
-    first, second = answer(recorded, "Does the loader run dry")
+    first, second = answer(recorded, "loader")
     assert (first["rank"], first["num_workers"], first["none_ready_pct"]) == (1, 0, None)
     assert first["loader"] == second["loader"] == "train_loader"
     assert (second["rank"], second["num_workers"]) == (0, 1) and 0 <= second["none_ready_pct"] <= 100
 
 
 def test_gradients_are_waited_for_in_the_last_micro_step(recorded: Connection) -> None:
-    found = answer(recorded, "What does each micro step")
+    found = answer(recorded, "micro-steps")
     assert [(row["rank"], row["micro_step"]) for row in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert found[0]["comm_ms"] < found[1]["comm_ms"]
 
 
 def test_each_optimizer_steps_once_a_step(recorded: Connection) -> None:
-    found = answer(recorded, "How long does each optimizer")
+    found = answer(recorded, "optimizers")
     assert {(row["optimizer"], row["calls_a_step"]) for row in found} == {("AdamW", 1), ("SGD", 1)}
 
 
 def test_rows_of_two_ranks_match_one_row_of_probe_collectives(recorded: Connection) -> None:
-    found = answer(recorded, "What did one collective")
+    found = answer(recorded, "arrivals")
     known = {(row["step"], row["group_seq"]): row for row in rows(recorded, "SELECT * FROM probe.collectives")}
     assert len(found) == 8
     for row in found:
@@ -154,12 +130,12 @@ def test_rows_of_two_ranks_match_one_row_of_probe_collectives(recorded: Connecti
 
 
 def test_memory_grows_by_as_much_as_the_job_keeps(recorded: Connection) -> None:
-    for row in answer(recorded, "Does memory grow"):
+    for row in answer(recorded, "leak"):
         assert row["mb_per_1000_steps"] > 200  # it keeps 250
 
 
 def test_a_step_is_joined_with_the_sample_after_it(recorded: Connection) -> None:
-    steps, rest = recipe("Are slow steps slow").split("\nSELECT s.rank")
+    steps, rest = all_rows("machine").split("\nSELECT s.rank")
     join = rest[rest.index("FROM steps s") : rest.index("\nGROUP BY")]
     between = "SELECT * FROM host.process_trace q WHERE q.rank = s.rank AND q.time >= s.time AND q.time < p.time"
     (found,) = rows(
@@ -180,7 +156,7 @@ def attached_apart(job: Target, probe: Probe) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_every_recipe_and_example_holds_for_one_rank_and_for_ranks_attached_apart(
+def test_every_question_and_example_holds_for_one_rank_and_for_ranks_attached_apart(
     start: Start, probe: Probe, ranks: int
 ) -> None:
     """With sample=auto."""
@@ -188,7 +164,7 @@ def test_every_recipe_and_example_holds_for_one_rank_and_for_ranks_attached_apar
     attached_apart(job, probe)
     with library.connect(str(job.pid)) as connection:
         wait_for(connection, "SELECT COUNT(DISTINCT step) >= 15 AS enough FROM python.torch_trace")
-        for sql in [*(each.sql for each in RECIPES.values()), *(each.example for each in TABLES)]:
+        for sql in [*(read(name).sql for name in NAMES), *(each.example for each in TABLES)]:
             told = [value for row in rows(connection, sql) for value in row.values() if type(value) is float]
             assert all(map(math.isfinite, told)), sql
         if ranks == 2:
@@ -197,7 +173,7 @@ def test_every_recipe_and_example_holds_for_one_rank_and_for_ranks_attached_apar
 
             def is_told() -> bool:
                 """A busy machine may hold up the other rank in the first few steps that both have."""
-                late, other = answer(connection, "Which rank is late")
+                late, other = answer(connection, "late-rank")
                 return (late["rank"], other["rank"]) == (1, 0) and late["late_ms"] > 0 > other["late_ms"]
 
-            until(is_told, why=lambda: answer(connection, "Which rank is late"))
+            until(is_told, why=lambda: answer(connection, "late-rank"))

@@ -69,8 +69,7 @@ def test_sampled_blocks_are_complete_and_others_empty(target: Target, probe: Pro
     assert sorted(blocks) == [block for block in range(begun, begun + 60) if is_chosen(block, 8)]
     # a root and its three modules forward and back, and the optimizer
     assert {(row["steps"], row["rows"]) for row in blocks.values()} == {(10, 90)}
-    assert "were not sampled (sample=8, now 10 of every 80 steps)" in done.stderr
-    assert f"probe {target.pid} set sample=1" in done.stderr
+    assert re.search(rf"\d+ of \d+ steps were sampled.*; for all: probe {target.pid} set sample=1\n", done.stderr)
 
 
 @pytest.mark.parametrize(("budget", "timed"), [("100%", True), ("0.01%", False)])

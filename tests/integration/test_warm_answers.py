@@ -98,16 +98,30 @@ def test_a_file_is_the_same_too(job: Target, probe: Probe, tmp_path: Path, suffi
     assert files[0].read_bytes() == files[1].read_bytes() and f"rows written to {files[0]}" in warm.stderr
 
 
-def test_a_terminal_gets_a_table_of_its_width(job: Target, tmp_path: Path) -> None:
+def test_a_terminal_gets_a_table_of_its_width_with_colours(job: Target, tmp_path: Path) -> None:
     seen = []
     for more in ((), ("--no-server",)):
         terminal = Terminal(
             job.pid, "query", *more, ROWS.replace("module", "repeat(module, 40) AS module"), state=tmp_path
         )
         assert terminal.wait() == 0
-        seen.append(re.sub(r"of \d+ steps", "of N steps", terminal.text))  # the job goes on meanwhile
+        seen.append(re.sub(r"\d+ of \d+ steps", "N of M steps", terminal.raw))  # the job goes on meanwhile
+        text = terminal.text
         terminal.end()
-    assert seen[0] == seen[1] and "…" in seen[0] and max(map(len, seen[0].split("\n"))) <= 80
+    assert seen[0] == seen[1] and "\x1b[1mstep " in seen[0]
+    assert "…" in text and max(map(len, text.split("\n"))) <= 80
+
+
+@pytest.mark.parametrize("more", [(), ("--no-server",)], ids=["warm", "own"])
+def test_a_terminal_gets_the_first_forty_rows_or_all(job: Target, tmp_path: Path, more: tuple[str, ...]) -> None:
+    for shown, last, told in (
+        ([], 39, r"\(50 rows; the first 40 are shown, --all shows all\)"),
+        (["--all"], 49, r"\(50 rows\)"),
+    ):
+        terminal = Terminal(job.pid, "query", *more, *shown, "FROM range(50)", state=tmp_path)
+        assert terminal.wait() == 0
+        assert re.search(rf"\n   {last}\n{told}\n", terminal.text)
+        terminal.end()
 
 
 def test_many_rows_arrive_whole(job: Target, probe: Probe) -> None:

@@ -9,7 +9,7 @@ from probe.text import title
 from ...options import Verb, endpoint_argument, size, step_range, timeout_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
-from ...session import connected, say
+from ...session import connected, say, say_note
 
 
 @click.command("export", cls=Verb)
@@ -46,7 +46,7 @@ def command(
     with connected(endpoint, timeout) as connection:
         done = export(connection, file, steps, max_fetch)
     for note in done.notes:
-        say(note)
+        say_note(note)
     rows = [(each.kind, each.rows, each.slices, each.values, each.left_out) for each in done.kinds if each.rows]
     output.show(Records(("track", "rows", "slices", "values", "left_out"), rows))
     written = f"{done.bytes / 1e6:.1f} MB" if done.bytes >= 100_000 else f"{done.bytes / 1e3:.1f} kB"

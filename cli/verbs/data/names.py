@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from probe.errors import UsageError
-
-from ...options import Verb, endpoint_option, one_endpoint
+from ...options import Verb, endpoint_and_word, endpoint_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
 from ...session import connected
@@ -34,11 +32,7 @@ def command(words: Sequence[str], rank: int, frame: str, now: bool, endpoints: S
       probe 4242 names "*loader*"
       probe 4242 names --frame Trainer._inner_training_loop
     """
-    patterns = list(words)
-    named = not endpoints and len(patterns) > 0 and (len(patterns) == 2 or patterns[0].isdigit())
-    at = one_endpoint(endpoints, [patterns.pop(0)] if named else [])
-    if len(patterns) > 1:
-        raise UsageError(f"More than one pattern: {' '.join(patterns)}.", 'For example: probe 4242 names "*loader*"')
-    with connected(at) as connection:
-        found = connection.names("".join(patterns), rank=rank, frame=frame, now=now)
+    endpoint, pattern = endpoint_and_word(endpoints, words, "pattern")
+    with connected(endpoint) as connection:
+        found = connection.names(pattern, rank=rank, frame=frame, now=now)
     output.show(Records(COLUMNS, [tuple(each[column] for column in COLUMNS) for each in found]))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
-from ...asking import answered_by_server
 from ...options import (
     TextCommand,
     endpoint_and_text,
@@ -17,10 +15,8 @@ from ...options import (
     text_argument,
     timeout_option,
 )
-from ...output.formats import Output, output_options
-from ...output.result import ArrowResult, told
-from ...session import connected, say
-from ...shell.statements import check
+from ...output.formats import Output, limited_output_options
+from ...querying import query
 
 
 @click.command("query", cls=TextCommand)
@@ -33,7 +29,7 @@ from ...shell.statements import check
               help="Refuse to fetch more than this: 500MB, 4GB.")  # fmt: skip
 @click.option("--explain-fetch", "explain", is_flag=True, help="Show what each rank sent, and how long each part took.")
 @no_server_option
-@output_options
+@limited_output_options
 def command(
     words: Sequence[str], endpoints: Sequence[str], file: str | None, open_steps: bool, timeout: float,
     min_ranks: int, max_fetch: float, explain: bool, output: Output,
@@ -53,15 +49,5 @@ def command(
       probe 4242 query --timeout 3 --min-ranks 500 "SELECT * FROM probe.agents"
     """
     endpoint, sql = endpoint_and_text(endpoints, words, file, "SQL")
-    options: dict[str, Any] = {"open_steps": open_steps, "min_ranks": min_ranks, "max_fetch": max_fetch}
-    if answered_by_server(endpoint, {"sql": sql, "timeout": timeout, "explain": explain, **options}, output):
-        return
-    check(sql)
-    with connected(endpoint, timeout) as connection:
-        result = connection.query(sql, **options)
-    before, after = told(result, explain)
-    for line in before:
-        say(line)
-    output.show(ArrowResult(result.table))
-    for line in after:
-        say(line)
+    query(endpoint, sql, output, timeout=timeout, explain=explain, open_steps=open_steps, min_ranks=min_ranks,
+          max_fetch=max_fetch)  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from ...offers import tables
 from ...options import Verb, process_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
-from ...session import say
+from ...session import say, wrapped
 
 if TYPE_CHECKING:
     from probe.schema import Column
@@ -99,11 +98,6 @@ def formatted(sql: str) -> str:
     lines = [re.sub("(?<!,) ", "\xa0", clause) for clause in clauses]  # textwrap does not break at these
     indent = " " * len("SELECT ")
     return "\n".join(textwrap.fill(line, 76, subsequent_indent=indent) for line in lines).replace("\xa0", " ")
-
-
-def wrapped(text: str) -> str:
-    """The text wrapped to the width of the terminal."""
-    return textwrap.fill(text, min(shutil.get_terminal_size().columns, 120))
 
 
 def find(name: str, known: dict[str, Table]) -> Table:

@@ -11,7 +11,7 @@ from probe.errors import UsageError
 
 from ...options import Verb, endpoint_argument, step_range
 from ...output.formats import Output
-from ...session import connected, say
+from ...session import connected, say, say_note
 
 if TYPE_CHECKING:
     from probe.export.profile_rows import ProfileRows
@@ -62,7 +62,7 @@ def command(
 
         taken = queried(query, name, steps, all_threads)
     for note in results[0].notes:
-        say(note.text)
+        say_note(note.text)
     text = text_of(out, taken, name, before, against or "")
     with output.opened() as sink:
         sink.write(text.encode())

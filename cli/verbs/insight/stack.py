@@ -13,7 +13,7 @@ from probe.text import grouped, title
 from ...options import Verb, endpoint_argument, timeout_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
-from ...session import connected, say
+from ...session import connected, say, say_note
 
 if TYPE_CHECKING:
     from probe.client.agent_requests import Unreached
@@ -67,7 +67,7 @@ def command(endpoint: str | None, native: bool, timeout: float, output: Output) 
         ]
         output.show(Records(COLUMNS, rows))
     for note in notes:
-        say(note)
+        say_note(note)
     for silent in unreached:
         say(f"{silent.why.rstrip('.')}{_how_else(silent, silent.rank in stacks)}")
     if lacking := [each for each in unreached if each.rank not in stacks]:

@@ -28,6 +28,8 @@ QUERY = {"-t": True, "--endpoint": True, "-f": True, "--file": True, "--format":
         (["query", "query"], ["query", "query"]),
         (["exp7", "list"], ["list", "-t", "exp7"]),
         (["-t exp7", "query", "SELECT 1"], ["query", "-t", "exp7", "SELECT 1"]),
+        (["--color", "never", "4242", "list"], ["list", "--color", "never", "-t", "4242"]),
+        (["4242", "--color=never", "list"], ["list", "--color=never", "-t", "4242"]),
         (["4242,tcp://node1:1", "list"], ["list", "-t", "4242,tcp://node1:1"]),
         (["somewhere", "query", "SELECT 1"], ["query", "-t", "somewhere", "SELECT 1"]),
     ],

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from probe.cli.output.formats import WRITERS, Output, Paper
+from probe.cli.output.formats import Output
 from probe.cli.output.result import ArrowResult, Records, Tabular, interval, unique
+from probe.cli.output.writers import WRITERS, Paper
 from probe.errors import UsageError
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)
@@ -125,6 +126,28 @@ def test_the_suffix_of_the_file_chooses_the_format(tmp_path: Path, capsys: pytes
 def test_the_row_count_goes_to_stderr(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     Output().show(Records(("a",), [(1,), (2,)]))
     assert capfdbinary.readouterr() == (b"a\n-\n1\n2\n", b"(2 rows)\n")
+
+
+@pytest.mark.parametrize("result", [Records(("n",), [(n,) for n in range(9)]), ArrowResult(pa.table({"n": range(9)}))])
+def test_a_terminal_shows_the_first_rows_and_says_so(
+    result: Tabular, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    Output(most_rows=3).show(result)
+    assert capfd.readouterr() == ("n\n-\n0\n1\n2\n", "(9 rows; the first 3 are shown, --all shows all)\n")
+    Output(most_rows=9).show(result)
+    assert capfd.readouterr().err == "(9 rows)\n"
+    Output("csv", most_rows=3).show(result)
+    assert capfd.readouterr() == ("n\n" + "".join(f"{n}\n" for n in range(9)), "")
+
+
+def test_a_pipe_and_a_file_get_all_rows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result, file = Records(("n",), [(n,) for n in range(9)]), tmp_path / "rows"
+    Output(most_rows=3).show(result)
+    assert capfd.readouterr() == ("n\n-\n" + "".join(f"{n}\n" for n in range(9)), "(9 rows)\n")
+    Output(file=str(file), most_rows=3).show(result)
+    assert len(file.read_text().splitlines()) == 11
 
 
 def test_a_binary_format_is_refused_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.cli.output.printable import Printable, printable, writer_of_output
+from probe.cli.output.printable import Printable, buffer_with_colours, printable, writer_of_output
 
 TAKES_OVER = "\x1b]0;mine\x07\x9b2J"
 
@@ -73,6 +73,16 @@ def test_a_snippets_colours_reach_a_terminal_and_all_it_prints_a_file(terminal: 
     below = io.StringIO()
     writer_of_output(Printable(below))(text)
     assert below.getvalue() == text
+
+
+def test_our_colours_reach_a_terminal_in_whatever_pieces_they_come(terminal: tuple[TextIO, int]) -> None:
+    stream, master = terminal
+    sink = buffer_with_colours(Printable(stream))
+    data = "\x1b[1mGröße\x1b[0m\n\x1b[2J\n".encode()
+    for place in range(len(data)):
+        sink.write(data[place : place + 1])
+    wanted = "\x1b[1mGröße\x1b[0m\n\\x1b[2J\n"
+    assert shown(master, wanted) == wanted
 
 
 def test_it_stands_in_for_a_stream() -> None:

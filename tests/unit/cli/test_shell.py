@@ -11,6 +11,7 @@ import pytest
 import probe
 from probe.cli.entry import run
 from probe.cli.output.result import ArrowResult
+from probe.cli.questions import read
 from probe.cli.shell.dot_commands import COMMANDS, FORMATS, offered
 from probe.cli.shell.dot_commands import run as run_line
 from probe.cli.shell.shell import Answer, Shell, what_next
@@ -30,6 +31,7 @@ class FakeConnection:
     def __init__(self, endpoint: str = "4242") -> None:
         self.endpoint, self.agents = endpoint, [Facts(rank=0, pid=4242, attached_ns=5)]
         self.notes: list[str] = []
+        self.told = (Note("tap-off", "rank 0: backward is off"),)
         self.asked: list[tuple[str, bool]] = []
         self.closed = False
 
@@ -38,7 +40,7 @@ class FakeConnection:
         if "wrong" in sql:
             raise QueryError("It is wrong.")
         table = pa.table({"n": range(len(self.asked))} if "nothing" not in sql else {})
-        return Result(table, Coverage((0,), (), (), 0.1), (Note("tap-off", "rank 0: backward is off"),), NO_COST)
+        return Result(table, Coverage((0,), (), (), 0.1), self.told, NO_COST)
 
     def restore_servers(self) -> None: ...
 
@@ -82,6 +84,28 @@ def test_statements_run_one_after_the_other_on_one_connection(
     assert [line.split(",")[0] for line in err.splitlines()[1::2]] == ["(1 row", "(2 rows", "(3 rows"]
 
 
+def test_that_steps_have_no_rows_is_said_once_of_a_job(
+    shell: Shell, made: list[FakeConnection], capfd: Captured
+) -> None:
+    made[0].told += (Note("unsampled", "5 of 9 steps were sampled"),)
+    run_line(shell, "SELECT 1; SELECT 2;")
+    run_line(shell, "SELECT 3;")
+    err = capfd.readouterr().err
+    assert (err.count("5 of 9 steps"), err.count("backward is off")) == (1, 3)
+    run_line(shell, ".connect 4300")
+    made[1].told = made[0].told
+    run_line(shell, "SELECT 4;")
+    assert capfd.readouterr().err.count("5 of 9 steps") == 1
+
+
+def test_a_question_is_asked_by_its_name(shell: Shell, made: list[FakeConnection], capfd: Captured) -> None:
+    run_line(shell, ".ask loader")
+    assert made[0].asked == [(read("loader").sql, False)] and shell.last == read("loader").sql
+    assert "`none_ready_pct` is how often" in capfd.readouterr().err
+    run_line(shell, ".ask")
+    assert "\nloader,Does the loader run dry?\n" in capfd.readouterr().out
+
+
 def test_a_failing_statement_ends_the_line(shell: Shell, made: list[FakeConnection]) -> None:
     with pytest.raises(QueryError):
         run_line(shell, "SELECT 1; SELECT wrong; SELECT 3;")
@@ -120,6 +144,7 @@ def test_settings_apply_to_later_statements(shell: Shell, made: list[FakeConnect
         (".open maybe", "'maybe' is not one of on, off."),
         (".format parquet", "'parquet' is not one of table, csv, json, ndjson."),
         (".rows few", "'few' is not a number of rows."),
+        (".ask loadr", "No question named loadr. Did you mean loader?"),
         (".watch", "'' is not a number of seconds."),
         (".watch nan SELECT 1", "'nan' is not a number of seconds."),
         (".watch 1", "There is no statement to repeat yet."),
@@ -139,6 +164,7 @@ def test_each_wrong_command_has_its_error(shell: Shell, line: str, said: str) ->
         (".sc", [".schema"]),
         (".format ", list(FORMATS)),
         (".open of", ["off"]),
+        (".ask le", ["leak"]),
         (".schema torch", ["python.torch_trace"]),
         (".schema host.g", ["host.gpu_trace"]),
         (".help ", []),
@@ -208,7 +234,7 @@ def test_a_lost_shell_reconnects_before_the_next_statement(shell: Shell, made: l
 
 
 def answer(columns: dict[str, Any], *notes: str) -> Answer:
-    return Answer(ArrowResult(pa.table(columns)), 0.02, list(notes))
+    return Answer(ArrowResult(pa.table(columns)), 0.02, [Note("tap-off", note) for note in notes])
 
 
 def test_a_watched_result_fits_the_screen() -> None:

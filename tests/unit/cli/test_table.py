@@ -56,6 +56,23 @@ def test_numbers_have_six_significant_digits_and_none_made_up(value: Any, shown:
 
 
 @pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([0.00638859, 0.0006279321, 0.00006763], ["0.006389", "0.000628", "6.76e-05"]),
+        ([0.0006279321, 0.00006763, None], ["0.0006279", "0.0000676", "NULL"]),
+        ([165.159, 2.00124, 0.0, -33.0], ["165.2", "2.00", "0.0", "-33.0"]),
+        ([41.9467, 2.00124, 7.5], ["41.95", "2.00", "7.50"]),
+        ([987654.3, 0.3, float("nan")], ["987654", "0.300", "nan"]),
+        ([810.0, 3.0], ["810.0", "3.0"]),
+        ([1.5e-9, 2e-12], ["1.5e-09", "2e-12"]),
+        ([Decimal("1.50"), 12345678], ["1.500", "12345678"]),
+    ],
+)
+def test_numbers_in_a_terminal_have_three_or_four_digits_and_no_other_unit(values: Any, shown: list[str]) -> None:
+    assert [line.strip() for line in lines(["duration"], *([value] for value in values), width=80)[2:]] == shown
+
+
+@pytest.mark.parametrize(
     ("value", "shown"),
     [
         ("two\nlines", "two\\nlines"),

@@ -28,7 +28,8 @@ def in_a_terminal(*words: str, columns: int = 80) -> str:
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", 0) as terminal:
         command = [str(PROBE), *words]
-        process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env={**os.environ, "COLUMNS": str(columns)})
+        env = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"}
+        process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env)
         os.close(theirs)
         shown = b""
         with suppress(OSError):  # how a terminal says that its last writer has gone

@@ -20,6 +20,7 @@ from probe.attach import Attached
 from probe.cli.attaching import Wanted, attach_each, line
 from probe.cli.choosing import is_launcher
 from probe.cli.entry import run
+from probe.cli.questions import read
 from probe.cli.verbs.data.eval import parse_ranks
 from probe.client.agent_requests import Unreached
 from probe.diagnose.report import Report
@@ -185,6 +186,28 @@ def test_sql_comes_from_a_file_or_stdin_too(make_job: MakeJob, tmp_path: Any, mo
     monkeypatch.setattr("sys.stdin", SimpleNamespace(read=lambda: "SELECT 3"))
     assert run(["4242", "query", "-"]) == 0
     assert job.asked["sql"] == "SELECT 3"
+
+
+def test_a_question_is_asked_by_its_name_and_explained(make_job: MakeJob, capfd: Captured) -> None:
+    job = make_job()
+    for words in (["4242", "ask", "loader"], ["ask", "4242", "loader"], ["ask", "loader", "-t", "4242"]):
+        assert run(words) == 0
+        assert (job.asked["endpoint"], job.asked["sql"]) == ("4242", read("loader").sql)
+    out, err = capfd.readouterr()
+    assert out.count("h.0") == 3 and err.count("\nDoes the loader run dry?\n`none_ready_pct` is") == 3
+    assert run(["4242", "ask", "loader", "--format", "csv"]) == 0
+    assert capfd.readouterr() == ("module,seconds\nh.0,0.25\n", "")
+
+
+def test_questions_are_listed_and_their_sql_is_shown_without_a_job(capfd: Captured) -> None:
+    for words in (["ask"], ["4242", "ask"]):
+        assert run(words) == 0
+        assert "\nloader       Does the loader run dry?\n" in capfd.readouterr().out
+    assert run(["ask", "loader", "--sql"]) == 0
+    assert capfd.readouterr() == (f"{read('loader').sql}\n", "")
+    assert run(["ask", "--sql"]) == 2 and run(["ask", "loader", "late-rank", "-t", "1"]) == 2
+    assert run(["ask", "loadr"]) == 2
+    assert capfd.readouterr().err.endswith("[usage] No question named loadr. Did you mean loader?\n")
 
 
 @pytest.mark.parametrize("chosen", [["--format", "json"], ["--json"], ["--json", "--format", "json"]])

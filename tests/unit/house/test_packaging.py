@@ -17,13 +17,14 @@ BUILD = "import setuptools.build_meta as build, sys; print(getattr(build, 'build
 
 
 def sources() -> set[str]:
-    """The path that each of our modules, the marker of a typed package and what a page is made of have in the wheel."""
+    """The path in the wheel of each of our modules, and of what they read."""
     folders = {"probe": "probe", "agent": "probe/agent", "cli": "probe/cli"}
-    return {"probe/py.typed", "probe/export/flame.html", "probe/export/flame.js"} | {
+    return {
         f"{place}/{path.relative_to(ROOT / folder)}"
         for folder, place in folders.items()
-        for path in (ROOT / folder).rglob("*.py")
-        if not any(parent.is_symlink() for parent in path.parents)
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in (".py", ".typed", ".sql", ".html", ".js")
+        and not any(parent.is_symlink() for parent in path.parents)
     }
 
 

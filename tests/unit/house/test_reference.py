@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from probe.cli.questions import NAMES, read
 from probe.tables import TABLES
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -16,7 +17,12 @@ PAGES = ("commands.md", "errors.md", "python.md", "tables.md", *(f"tables/{table
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    return script("generate")
+
+
+def script(name: str) -> ModuleType:
+    """docs/<name>.py, which is no part of a package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -32,3 +38,10 @@ def test_the_page_matches_the_declarations(name: str, generate: ModuleType) -> N
 def test_every_reference_page_is_generated(generate: ModuleType) -> None:
     written = {str(path.relative_to(DOCS / "reference")) for path in (DOCS / "reference").rglob("*.md")}
     assert written == set(generate.pages()) == set(PAGES)
+
+
+def test_the_cookbook_matches_the_questions_and_has_an_answer_to_each() -> None:
+    cookbook = script("cookbook")
+    outputs = cookbook.outputs()
+    assert (DOCS / "cookbook.md").read_text(encoding="utf-8") == cookbook.page(outputs), "run `make docs`"
+    assert list(outputs) == [read(name).title for name in NAMES] and all(outputs.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from pathlib import Path
 from types import ModuleType
 
 import click
@@ -15,7 +16,7 @@ from probe.agent import samplers, taps
 from probe.agent.samplers.registry import SAMPLERS
 from probe.agent.taps.registry import TAPS as AGENT_TAPS
 from probe.agent.taps.tap import Tap
-from probe.cli import verbs
+from probe.cli import questions, verbs
 from probe.cli.program import VERBS, program
 from probe.client.endpoints import FORMS
 from probe.tables import TABLES
@@ -39,6 +40,11 @@ def test_every_table_in_the_folder_is_registered() -> None:
 def test_every_verb_in_the_folder_is_registered() -> None:
     commands = [each.__name__ for each in modules(verbs) if isinstance(getattr(each, "command", None), click.Command)]
     assert sorted(VERBS) == sorted(name.rpartition(".")[2] for name in commands)
+
+
+def test_every_question_in_the_folders_is_registered() -> None:
+    found = [(file.parent.name, file.stem) for file in Path(questions.__path__[0]).rglob("*.sql")]
+    assert sorted(found) == sorted((subject, name) for name, subject in questions.NAMES.items())
 
 
 def test_the_help_lists_every_form_of_endpoint() -> None:

@@ -86,8 +86,7 @@ def test_a_step_that_was_not_sampled_has_no_rows_and_that_is_said(agent: Make, c
     sql = "SELECT step, list(stage ORDER BY stage) stages FROM python.torch_trace GROUP BY 1 ORDER BY 1"
     assert rows(connection, sql) == [{"step": s, "stages": ["backward", "forward", "step"]} for s in (1, 5, 6)]
     (note,) = notes(connection, sql)
-    assert note.startswith("3 of 6 steps were not sampled (sample=auto")
-    assert note.endswith(f"probe {connection.endpoint} set sample=1 records all")
+    assert note == f"3 of 6 steps were sampled; for all: probe {connection.endpoint} set sample=1"
     operations = "SELECT count(*) n FROM python.nccl_trace"
     assert rows(connection, operations) == [{"n": 0}] and notes(connection, operations) == []
 
@@ -98,9 +97,7 @@ def test_steps_from_before_all_were_sampled_are_said_to_be(agent: Make, connecte
     one.boundary(time.monotonic_ns(), flags=0)
     one.facts["sampling"] |= {"sample": 1, "every": 1}
     connection = connected(one)
-    assert notes(connection, "SELECT count(*) FROM python.torch_trace") == [
-        "1 of 3 steps were not sampled (they were before sample=1)"
-    ]
+    assert notes(connection, "SELECT count(*) FROM python.torch_trace") == ["2 of 3 steps were sampled"]
 
 
 def test_ranks_that_sampled_different_steps_are_told_apart(agent: Make, connected: Connect) -> None:
@@ -111,7 +108,7 @@ def test_ranks_that_sampled_different_steps_are_told_apart(agent: Make, connecte
             one.boundary(time.monotonic_ns(), flags=flags)
     connection = connected(*made)
     assert notes(connection, "SELECT count(*) FROM python.torch_trace")[0].startswith(
-        "2 of 4 steps were not sampled on rank 1, 1 on rank 0: sums by rank do not cover the same steps (sample=auto"
+        "2 of 4 steps were sampled on rank 1, 3 on rank 0; for all: "
     )
 
 
@@ -340,6 +337,12 @@ def test_a_tap_that_is_off_is_told_with_the_result(agent: Make, connected: Conne
     assert notes(connection, "SELECT * FROM python.torch_trace") == [
         "rank 0: forward is off: torch is not imported here"
     ]
+
+
+def test_a_job_without_a_process_group_lacks_no_collectives(agent: Make, connected: Connect) -> None:
+    connection = connected(agent(taps={"collectives": wire.NO_GROUP}))
+    assert notes(connection, "SELECT * FROM python.torch_trace") == []
+    assert notes(connection, "SELECT * FROM python.nccl_trace") == [f"rank 0: collectives is {wire.NO_GROUP}"]
 
 
 def test_detach_says_what_stays(agent: Make, connected: Connect) -> None:
