@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
@@ -12,11 +13,11 @@ import pyarrow as pa
 
 from probe.diagnose.watched import Watched
 from probe.host.facts import Facts
-from probe.query.result import Result
+from probe.query.result import Coverage, Result
 from probe.tables import TABLES
 
 MS = 1e-3
-_BEGUN_NS = 10**15
+_BEGUN_NS, _BEGUN = 10**15, datetime(2026, 1, 1)
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Planted:
 
     def query(self, sql: str) -> Result:
         table = self.database.sql(sql).to_arrow_table()
-        return Result(table, None, (), None)  # type: ignore[arg-type]  # rules ask for rows only
+        return Result(table, Coverage((), (), (), 0.0), (), None)  # type: ignore[arg-type]  # no rule asks what it cost
 
     def plant(self, table: str, rows: Iterable[Mapping[str, Any]]) -> Planted:
         """Add rows; what they leave out is NULL, but rank is 0 and in_eval false."""
@@ -71,22 +72,23 @@ class Planted:
                     told["forward_duration"] = told["validation_duration"] = None  # type: ignore[assignment]
                 rows.append(
                     {"rank": rank, "step": step, "duration": duration, "sampled": sampled, "eval_duration": 0.0,
-                     "samples": samples if sampled else None, "start_ns": begun[rank], **told},
+                     "samples": samples if sampled else None, "start_ns": begun[rank], **told,
+                     "time": _BEGUN + timedelta(microseconds=(begun[rank] - _BEGUN_NS) // 1000)},
                 )  # fmt: skip
                 begun[rank] += int(duration * 1e9)
         return self.plant("python.step_trace", rows)
 
-    def profile(self, *stacks: tuple[str, float, Sequence[str]], step: int = 10, thread: int = 1) -> Planted:
+    def profile(self, *stacks: tuple[str, float, Sequence[str]], step: int = 10, **of: Any) -> Planted:
         """Samples: (phase, seconds, frames from the outermost, each as `function (file:line)`); the innermost frame of
-        a file without a folder is the job's own."""
+        a file without a folder is the job's own.  They are of the training thread, unless `of` has other columns."""
         for phase, seconds, frames in stacks:
             own = next((frame for frame in reversed(frames) if "/" not in frame), frames[-1])
             function, _, at = own.removesuffix(")").partition(" (")
             file, _, line = at.rpartition(":")
             file = file if "/" not in file else f"/x/site-packages/{file}"
             self.plant("python.profile", [
-                {"step": step, "phase": phase, "thread": thread, "is_main": True, "function": function, "file": file,
-                 "line": int(line), "stack": list(frames), "seconds": seconds},
+                {"step": step, "phase": phase, "thread": 1, "is_main": True, "function": function, "file": file,
+                 "line": int(line), "stack": list(frames), "seconds": seconds, **of},
             ])  # fmt: skip
         return self
 
