@@ -26,6 +26,9 @@ from .stuck.activity import IDLE
 from .stuck.standstill import STANDS
 from .data.input_bound import INPUT_BOUND
 from .ranks.straggler import STRAGGLER
+from .ranks.communication_bound import COMMUNICATION_BOUND
+from .ranks.no_sync_missing import NO_SYNC_MISSING
+from .ranks.small_buckets import SMALL_BUCKETS
 
 RULES: tuple[Rule[Any], ...] = tuple(each for each in list(globals().values()) if isinstance(each, Rule))
 ON_EVIDENCE: tuple[Rule[Evidence], ...] = tuple(rule for rule in RULES if not rule.needs)
