@@ -40,8 +40,7 @@ class Phase:
 
     def sure(self, threshold: float) -> float:
         """How sure it is that the share exceeds this, 0 to 1."""
-        error = (self.share - self.share_low) / 1.96
-        return _normal((self.share - threshold) / error) if error > 0 else float(self.share > threshold)
+        return likely(self.share - threshold, (self.share - self.share_low) / 1.96)
 
 
 class Watched:
@@ -75,6 +74,10 @@ class Watched:
         if sql not in self._results:
             self._results[sql] = self._tables.query(sql)
         return self._results[sql]
+
+    def now(self, sql: str) -> list[dict[str, Any]]:
+        """Rows that are asked for anew each time: of a table that shows the moment."""
+        return self._tables.query(sql.replace("{window}", self.window)).to_pylist()
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         return self.query(sql).to_pylist()
@@ -145,7 +148,8 @@ def _error(residuals: Any, counts: Any) -> Any:
     return small * np.sqrt(np.sum(residuals**2) * blocks / (blocks - 1)) / counts.sum()
 
 
-def _normal(z: float) -> float:
+def likely(excess: float, error: float) -> float:
+    """How likely an excess with this standard error is one, 0 to 1."""
     from math import erf, sqrt
 
-    return 0.5 * (1 + erf(z / sqrt(2)))
+    return 0.5 * (1 + erf(excess / error / sqrt(2))) if error > 0 else float(excess > 0)
