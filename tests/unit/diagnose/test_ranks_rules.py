@@ -26,7 +26,7 @@ def job(ranks: int = 2, **phases: float) -> Planted:
 
 def sends(
     planted: Planted, *, a_step: int, mb: float, ms: float, wait_ms: float = 0.0, micro_steps: int = 1,
-    source: str = "ddp", backend: str = "gloo", unlike: float = 0.0,
+    source: str = "ddp", backend: str = "gloo", unlike: float = 0.0, kind: str = "all_reduce",
 ) -> Planted:  # fmt: skip
     """Each step so many all_reduces in each of the first `micro_steps` of its backward passes, of which each takes so
     long after the last of two ranks has arrived, and one rank waits for the other before; unlike: how much larger those
@@ -37,11 +37,11 @@ def sends(
             micro = place // a_step
             size = int(MB * mb * (1 + unlike * micro))
             at = step * STEP_NS + micro * STEP_NS // 8 + 2000 + place
-            whole.append({"step": step, "operation_type": "all_reduce", "group_size": 2, "bytes": size,
+            whole.append({"step": step, "operation_type": kind, "group_size": 2, "bytes": size,
                           "duration_ms": ms, "wait_ms": [0.0, wait_ms]})  # fmt: skip
             seen += [
                 {"rank": rank, "step": step, "seq": place, "start_ns": at, "source": source, "backend": backend,
-                 "operation_type": "all_reduce", "bytes": size, "duration_ms": ms + rank * wait_ms, "group_size": 2,
+                 "operation_type": kind, "bytes": size, "duration_ms": ms + rank * wait_ms, "group_size": 2,
                  "state": "done"}
                 for rank in (0, 1)
             ]  # fmt: skip
@@ -77,6 +77,14 @@ def test_what_ranks_wait_for_each_other_is_not_communication() -> None:
 def test_communication_that_is_hidden_is_left_alone() -> None:
     planted = passes(sends(job(forward=40, backward=58, comm=1.5), a_step=4, mb=25, ms=12, wait_ms=1), 1)
     assert codes(planted) == []
+
+
+def test_buffers_that_ddp_sends_before_each_pass_can_be_kept_while_it_runs() -> None:
+    planted = sends(job(forward=50, comm=50), a_step=1, mb=1, ms=5)
+    sends(planted, a_step=9, mb=1, ms=5, kind="broadcast")
+    (found,) = COMMUNICATION_BOUND.find(planted.watched(read=lambda expression: "['model']"))
+    assert found.remedy == 'probe 4242 eval "model.broadcast_buffers = False"'
+    assert found.saves == pytest.approx(0.045, rel=0.02)
 
 
 def test_on_a_device_communication_counts_that_nothing_can_hide() -> None:

@@ -21,7 +21,8 @@ _LOOK_S, _LOOKS_S = 2.0, 6.0  # between two looks at who holds what, and at most
 _EXPLAINS = 0.5  # of the growth of tensors: whose holder has grown by so much
 _SQL = (
     "SELECT rank, device, step, COALESCE(allocated_mb, rss_mb - shared_mb) AS mb FROM python.memory_trace "
-    "WHERE step > 0 AND NOT in_eval ORDER BY rank, device, start_ns"
+    "WHERE step > 0 AND NOT in_eval QUALIFY ROW_NUMBER() OVER (PARTITION BY rank, device ORDER BY start_ns) % "
+    "GREATEST(1, COUNT(*) OVER (PARTITION BY rank, device) // 300) = 0 ORDER BY rank, device, start_ns"
 )
 _HELD = (
     "SELECT kind, regexp_replace(holder, '\\[[0-9]+\\]', '[*]', 'g') AS holder, SUM(bytes) / 1048576 AS mb FROM "

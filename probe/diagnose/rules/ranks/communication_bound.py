@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ....errors import SilentError
@@ -15,6 +17,10 @@ from .no_sync_missing import unneeded
 
 LEAST = 0.03  # of the step: below that nobody would change what is sent
 _FEW = 8  # operations a step: with fewer, it is the bytes that cost, not their number
+_BUFFERS = ("ddp", "broadcast")
+_DDP = (
+    "[name for name, value in {**globals(), **locals()}.items() if type(value).__name__ == 'DistributedDataParallel']"
+)
 _REMEDIES = {
     "ddp": "fewer bytes (ddp_comm_hooks.default_hooks.bf16_compress_hook), or more samples between optimizer steps",
     "user": "one operation for all tensors, or DistributedDataParallel, which sends during the backward pass",
@@ -29,11 +35,24 @@ def _find(watched: Watched) -> Iterator[Finding]:
         return
     first = watched.rows(OPERATIONS)[0]
     sent = f"{first['operation_type']} of {figure(first['mb'])} MB a step ({first['backend']})"
-    yield Finding(
+    found = Finding(
         f"Communication-bound: {pct(share)} of each step goes into collectives that all ranks have reached.",
         why=_why(watched, costs), where=_where(watched, first), remedy=_remedy(first),
-        now=f"{figure(first['a_step'])} {sent}",
-        seconds=seconds, share=share, confidence=costs.blocked.sure(LEAST),
+        now=f"{figure(first['a_step'])} {sent}", seconds=seconds, share=share, confidence=costs.blocked.sure(LEAST),
+    )  # fmt: skip
+    yield _of_buffers(watched, found, first) if (first["source"], first["operation_type"]) == _BUFFERS else found
+
+
+def _of_buffers(watched: Watched, found: Finding, first: dict[str, Any]) -> Finding:
+    """DDP need not send the first rank's buffers to the others before each forward pass."""
+    names = re.findall(r"'(\w+)'", watched.read(_DDP) or "")
+    whole = sum(row["ms"] or 0.0 for row in watched.rows(OPERATIONS))
+    live = f'probe {watched.endpoint} eval "{names[0]}.broadcast_buffers = False"' if names else ""
+    return replace(
+        found,
+        remedy=live or "DistributedDataParallel(…, broadcast_buffers=False)",
+        effect="takes effect with the next step; each rank then has buffers (BatchNorm's statistics) of its own",
+        saves=(found.seconds or 0.0) * (first["ms"] or 0.0) / whole if whole else None, assumes="without them",
     )  # fmt: skip
 
 
