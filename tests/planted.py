@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -78,19 +79,23 @@ class Planted:
                 begun[rank] += int(duration * 1e9)
         return self.plant("python.step_trace", rows)
 
-    def profile(self, *stacks: tuple[str, float, Sequence[str]], step: int = 10, **of: Any) -> Planted:
-        """Samples: (phase, seconds, frames from the outermost, each as `function (file:line)`); the innermost frame of
-        a file without a folder is the job's own.  They are of the training thread, unless `of` has other columns."""
-        for phase, seconds, frames in stacks:
+    def profile(
+        self, *stacks: tuple[str | None, float, Sequence[str]], steps: Iterable[int] = (10,), **of: Any
+    ) -> Planted:  # fmt: skip
+        """Samples of each of these steps: (phase, seconds, frames from the outermost, each as `function (file:line)`);
+        the innermost frame of a file without a folder is the job's own.  They are of the training thread, unless `of`
+        has other columns."""
+        rows = []
+        for step, (phase, seconds, frames) in itertools.product(steps, stacks):
             own = next((frame for frame in reversed(frames) if "/" not in frame), frames[-1])
             function, _, at = own.removesuffix(")").partition(" (")
             file, _, line = at.rpartition(":")
             file = file if "/" not in file else f"/x/site-packages/{file}"
-            self.plant("python.profile", [
+            rows.append(
                 {"step": step, "phase": phase, "thread": 1, "is_main": True, "function": function, "file": file,
                  "line": int(line), "stack": list(frames), "seconds": seconds, **of},
-            ])  # fmt: skip
-        return self
+            )  # fmt: skip
+        return self.plant("python.profile", rows) if rows else self
 
     def watched(self, first: int = 1, last: int = 10**6, **options: Any) -> Watched:
         return Watched(self, first, last, 25.0, **options)

@@ -17,7 +17,8 @@ from ..host.agent_memory import here
 from ..host.processes import trees
 from ..host.processor_use import cores_used, program_of
 from ..text import grouped
-from .watched import Watched, likely
+from .likelihood import likely
+from .watched import Watched
 
 LEAST_SECONDS = 8  # fewer samples do not show what is usual
 CORES = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from ..errors import SilentError
@@ -70,23 +69,13 @@ class Places:
                 best = depth / seconds, Place(function, at, seconds / self.seconds)
         return None if best is None else best[1]
 
-    def more_than(self, others: Sequence[Places], least: float) -> Place | None:
-        """The innermost function of the job's own that takes more time here than in these others (the median of them),
-        by at least this share of all time, and by most of the largest such excess."""
-        there = [other.seconds_in() for other in others]
-        found = self._functions()
-        excess = {name: each[0] - median(other.get(name, 0.0) for other in there) for name, each in found.items()}
-        worth = max(least * self.seconds, EXPLAINS * max(excess.values(), default=0.0))
-        late = {name: found[name] for name, more in excess.items() if more >= worth > 0}
-        function = max(late, key=lambda name: late[name][1] / late[name][0], default=None)
-        if function is None:
-            return None
-        lines = late[function][2]
-        return Place(function, max(lines, key=lambda line: lines[line]), excess[function] / self.seconds)
-
-    def seconds_in(self) -> dict[str, float]:
-        """Function of the job's own -> time with it in the stack."""
-        return {function: seconds for function, (seconds, _, _) in self._functions().items()}
+    def functions(self) -> list[Place]:
+        """All functions of the job's own, outermost first."""
+        found = self._functions().items()
+        return [
+            Place(function, max(lines, key=lambda line: lines[line]), seconds / self.seconds)
+            for function, (seconds, depth, lines) in sorted(found, key=lambda each: each[1][1] / each[1][0])
+        ]
 
     def _functions(self) -> dict[str, tuple[float, float, dict[str, float]]]:
         """Function of the job's own -> its time, depth times time, time by file and line."""

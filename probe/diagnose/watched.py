@@ -40,7 +40,8 @@ class Phase:
 
     def sure(self, threshold: float) -> float:
         """How sure it is that the share exceeds this, 0 to 1."""
-        return likely(self.share - threshold, (self.share - self.share_low) / 1.96)
+        error = (self.share - self.share_low) / 1.96
+        return _normal((self.share - threshold) / error) if error > 0 else float(self.share > threshold)
 
 
 class Watched:
@@ -148,8 +149,7 @@ def _error(residuals: Any, counts: Any) -> Any:
     return small * np.sqrt(np.sum(residuals**2) * blocks / (blocks - 1)) / counts.sum()
 
 
-def likely(excess: float, error: float) -> float:
-    """How likely an excess with this standard error is one, 0 to 1."""
+def _normal(z: float) -> float:
     from math import erf, sqrt
 
-    return 0.5 * (1 + erf(excess / error / sqrt(2))) if error > 0 else float(excess > 0)
+    return 0.5 * (1 + erf(z / sqrt(2)))

@@ -63,6 +63,7 @@ def test_the_limit_of_a_container_counts() -> None:
     ("seen", "threads"),
     [
         ({"core_wait_pct": 50, "cpu_pct": 390, "host_cpu_pct": 99}, 4),  # as many threads as cores
+        ({"core_wait_pct": 50, "cpu_pct": 390, "host_cpu_pct": 99}, 1),  # more ranks than cores, perhaps: no threads
         ({"core_wait_pct": 10, "cpu_pct": 700, "host_cpu_pct": 99}, 16),  # that hardly wait
         ({"core_wait_pct": 60, "cpu_pct": 40, "host_cpu_pct": 99}, 16),  # that have nothing to do: others' work
     ],

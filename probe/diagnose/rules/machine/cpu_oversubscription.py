@@ -20,7 +20,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
         known = cores(watched)
         if known is None:
             raise SilentError("The job does not say how many threads it computes with.", code="unseen")
-        if known.threads * len(host.ranks) > known.usable:
+        if known.threads > 1 and known.threads * len(host.ranks) > known.usable:
             yield _finding(watched, host, known)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from ....errors import SilentError
 from ...figures import figure, pct
+from ...likelihood import likely
 from ...rule import Finding, Rule
-from ...watched import Watched, likely
+from ...watched import Watched
 
 LEAST = 0.15  # of the time: what a job with a kernel or two too few loses anyhow
 _LEAST_SECONDS = 8  # samples

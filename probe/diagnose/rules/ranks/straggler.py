@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 
 from ....errors import SilentError
-from ...places import places
+from ...places import EXPLAINS, Place, Places, places
 from ...rule import Finding, Rule
 from ...straggler_statistics import TOLERATED
 from ...stragglers import STEPS, Straggler, stragglers
@@ -34,8 +35,19 @@ def _function(watched: Watched, ranks: Sequence[int], rank: int) -> str:
         own, *rest = (places(watched, f"rank = {each}") for each in (rank, *others))
     except SilentError:
         return ""
-    place = own.more_than(rest, TOLERATED)
+    place = _more_often(own, rest)
     return "" if place is None else str(place)
+
+
+def _more_often(own: Places, others: Sequence[Places]) -> Place | None:
+    """The innermost function that takes a larger share of the time here than of the others' (the median of them), by
+    most of the largest such difference."""
+    there = [{place.function: place.share for place in other.functions()} for other in others]
+    more = {
+        place: place.share - median(shares.get(place.function, 0.0) for shares in there) for place in own.functions()
+    }
+    worth = max(TOLERATED, EXPLAINS * max(more.values(), default=0.0))
+    return next((place for place in reversed(more) if more[place] >= worth), None)
 
 
 def _remedy(straggler: Straggler, place: str) -> str:
