@@ -236,6 +236,7 @@ class SilentError(ProbeError):
         "no-profile": "No profile has been taken of what was asked for.",
         "no-change": "No eval since the attach has changed anything.",
         "not-in-effect": "The change has not taken effect yet: its loader has not begun another epoch.",
+        "unseen": "What the request needs is not recorded for this job, or cannot be seen from here.",
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 import duckdb
@@ -13,11 +14,11 @@ import pyarrow as pa
 
 from probe.diagnose.watched import Watched
 from probe.host.facts import Facts
-from probe.query.result import Result
+from probe.query.result import Coverage, Result
 from probe.tables import TABLES
 
 MS = 1e-3
-_BEGUN_NS = 10**15
+_BEGUN_NS, _BEGUN = 10**15, datetime(2026, 1, 1)
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Planted:
 
     def query(self, sql: str) -> Result:
         table = self.database.sql(sql).to_arrow_table()
-        return Result(table, None, (), None)  # type: ignore[arg-type]  # rules ask for rows only
+        return Result(table, Coverage((), (), (), 0.0), (), None)  # type: ignore[arg-type]  # no rule asks what it cost
 
     def plant(self, table: str, rows: Iterable[Mapping[str, Any]]) -> Planted:
         """Add rows; what they leave out is NULL, but rank is 0 and in_eval false."""
@@ -72,7 +73,8 @@ class Planted:
                     told["forward_duration"] = told["validation_duration"] = None  # type: ignore[assignment]
                 rows.append(
                     {"rank": rank, "step": step, "duration": duration, "sampled": sampled, "eval_duration": 0.0,
-                     "samples": samples if sampled else None, "start_ns": begun[rank], **told},
+                     "samples": samples if sampled else None, "start_ns": begun[rank], **told,
+                     "time": _BEGUN + timedelta(microseconds=(begun[rank] - _BEGUN_NS) // 1000)},
                 )  # fmt: skip
                 begun[rank] += int(duration * 1e9)
         return self.plant("python.step_trace", rows)

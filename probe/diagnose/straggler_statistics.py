@@ -6,7 +6,7 @@ pure; no rank is called late if chance could explain it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import erfc, sqrt
 from typing import Any
@@ -49,6 +49,12 @@ def lateness(ranks: Sequence[int], own: Seconds, step_s: float) -> list[Lateness
 def excess(seconds: Seconds) -> Seconds:
     """Each rank's value minus the median of the others."""
     return np.stack([one - np.median(np.delete(seconds, place, 0), axis=0) for place, one in enumerate(seconds)])
+
+
+def above_others(values: Mapping[int, float], rank: int) -> float:
+    """A rank's value minus the median of the others; 0 if there is nothing to compare."""
+    others = [value for other, value in values.items() if other != rank]
+    return values.get(rank, 0.0) - float(np.median(others)) if others else 0.0
 
 
 def by_chance(values: Seconds) -> float:

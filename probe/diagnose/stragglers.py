@@ -7,19 +7,18 @@ Invariant: all figures are of the same steps, those that every rank has recorded
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..errors import SilentError, UsageError
+from .late_function import by_looks
 from .rule import Finding, Tables
-from .straggler_statistics import Lateness, Seconds, excess, lateness
+from .straggler_statistics import Lateness, Seconds, above_others, excess, lateness
 
 STEPS = 100  # looked at unless the caller says otherwise
 LEAST_STEPS = 8
@@ -44,8 +43,7 @@ _ON_DEVICE = (
 _WORTH = 0.2  # of a rank's lateness: smaller parts are left out
 _CORE_PCT, _CORE_TIMES = 10.0, 2  # a rank waits for a core: so many points more, and so many times as long
 _STILL_S, _STILL_STEPS = 5.0, 20  # without a step for so long and so many steps: the job may hang
-_LIBRARIES = ("/site-packages/", "/dist-packages/", f"/lib/python{sys.version_info.major}.")
-_LOOKS, _PAUSE_S = 20, 0.03  # at stacks, to name the function where a rank spends more time than the others
+Function = Callable[[Tables, Sequence[int], int], str]  # where the last of these ranks spends more time; '' if unknown
 
 
 @dataclass(frozen=True)
@@ -89,16 +87,16 @@ class Stragglers:
         ]  # fmt: skip
 
 
-def stragglers(connection: Tables, steps: int) -> Stragglers:
+def stragglers(connection: Tables, steps: int, function: Function = by_looks) -> Stragglers:
     """Raises UsageError if there is one rank only, SilentError if too little is known."""
-    return _Look(connection, steps).report()
+    return _Look(connection, steps, function).report()
 
 
 class _Look:
     """One look at a job's last steps."""
 
-    def __init__(self, connection: Tables, steps: int) -> None:
-        self._connection = connection
+    def __init__(self, connection: Tables, steps: int, function: Function) -> None:
+        self._connection, self._function = connection, function
         result = connection.query(
             "SELECT rank, step, sampled, duration, comm_duration AS comm, data_duration AS data, forward_duration AS "
             "forward, backward_duration AS backward, validation_duration AS validation, optimizer_duration AS "
@@ -209,7 +207,8 @@ class _Look:
     def _inside(self, phase: str, rank: int, more: float, steps: Any) -> str:
         """The module, loader or function that makes up most of a phase's excess, if one does."""
         if phase == "other":
-            return self._function(rank)
+            where = self._function(self._connection, self.ranks, rank)
+            return f", mostly in {where}" if where else ""
         if phase not in _PARTS:
             return ""
         word, columns, where = _PARTS[phase]
@@ -240,23 +239,6 @@ class _Look:
         most = max(by_part, key=lambda each: by_part[each])
         return [(more, f"{_ms(more)} longer on its device, {_ms(by_part[most])} of it in {most}")]
 
-    def _function(self, rank: int) -> str:
-        """The job's own function where the rank is more often than the others, by some looks at all stacks."""
-        seen: dict[str, Counter[int]] = {}
-        for _ in range(_LOOKS):
-            for stack_of, where in self._stand().items():
-                seen.setdefault(where, Counter())[stack_of] += 1
-            time.sleep(_PAUSE_S)
-        more = {where: _more({each: counts[each] for each in self.ranks}, rank) for where, counts in seen.items()}
-        where = max(more, key=lambda each: more[each], default="")
-        return f", mostly in {where}" if where and more[where] > _WORTH * _LOOKS else ""
-
-    def _stand(self) -> dict[int, str]:
-        """The innermost function of the job's own on the main thread of each rank."""
-        rows = self._rows("SELECT rank, function, file, line FROM python.stack WHERE is_main ORDER BY rank, depth DESC")
-        own = (row for row in rows if not _is_library(row["file"]))
-        return {row["rank"] or 0: f"{row['function']} ({os.path.basename(row['file'])}:{row['line']})" for row in own}
-
     def _host(self, rank: int) -> list[str]:
         """Of the time in which a rank had work for a core, the share in which it got none."""
         sql = "SELECT rank, 100 * SUM(core_wait_pct) / SUM(core_wait_pct + cpu_pct) AS pct FROM host.process_trace"
@@ -264,23 +246,13 @@ class _Look:
         waits = {row["rank"]: row["pct"] for row in rows}
         if rank not in waits or len(waits) < 2:
             return []
-        usual = waits[rank] - _more(waits, rank)
+        usual = waits[rank] - above_others(waits, rank)
         if waits[rank] < max(usual + _CORE_PCT, usual * _CORE_TIMES):
             return []
         return [
             f"{waits[rank]:.0f} % of the time in which it has work waiting for a core that other work occupies "
             f"(others: {usual:.0f} %)"
         ]
-
-
-def _is_library(file: str) -> bool:
-    return any(part in file for part in _LIBRARIES) or file.startswith("<")
-
-
-def _more(values: Mapping[int, float], rank: int) -> float:
-    """A rank's value minus the median of the others; 0 if there is nothing to compare."""
-    others = [value for other, value in values.items() if other != rank]
-    return values.get(rank, 0.0) - float(np.median(others)) if others else 0.0
 
 
 def _ms(seconds: float) -> str:

@@ -80,6 +80,10 @@ class Watched:
             self._results[sql] = self._tables.query(sql)
         return self._results[sql]
 
+    def now(self, sql: str) -> list[dict[str, Any]]:
+        """Rows that are asked for anew each time: of a table that shows the moment."""
+        return self._tables.query(sql.replace("{window}", self.window)).to_pylist()
+
     def rows(self, sql: str) -> list[dict[str, Any]]:
         return self.query(sql).to_pylist()
 

@@ -44,6 +44,17 @@ from .compute.no_mixed_precision import NO_MIXED_PRECISION
 from .compute.compute_bound import COMPUTE_BOUND
 from .compute.server_saturated import SERVER_SATURATED
 from .ranks.straggler import STRAGGLER
+from .ranks.communication_bound import COMMUNICATION_BOUND
+from .ranks.no_sync_missing import NO_SYNC_MISSING
+from .ranks.small_buckets import SMALL_BUCKETS
+from .machine.cpu_oversubscription import CPU_OVERSUBSCRIPTION
+from .machine.host_contention import HOST_CONTENTION
+from .machine.gil_contention import GIL_CONTENTION
+from .machine.memory_creep import MEMORY_CREEP
+from .machine.memory_near_limit import MEMORY_NEAR_LIMIT
+from .machine.memory_bound import MEMORY_BOUND
+from .machine.gpu_idle import GPU_IDLE
+from .machine.gpu_throttled import GPU_THROTTLED
 
 RULES: tuple[Rule[Any], ...] = tuple(each for each in list(globals().values()) if isinstance(each, Rule))
 ON_EVIDENCE: tuple[Rule[Evidence], ...] = tuple(rule for rule in RULES if not rule.needs)

@@ -1,0 +1,62 @@
+"""How much memory a host or a device has left.
+
+Called by the rules on memory.  Invariant: what is unknown is None.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from .watched import Watched
+
+MB = 1 << 20
+_READ = (
+    "(__import__('os').sysconf('SC_PHYS_PAGES') * __import__('os').sysconf('SC_PAGE_SIZE'), [file.read_text() for name "
+    "in ('memory.max', 'memory.current') for file in __import__('pathlib').Path('/sys/fs/cgroup').glob(name)])"
+)
+HOST = (
+    "SELECT host, MIN(rank) AS rank, ARG_MAX(host_memory_used_pct, start_ns) AS used_pct, MAX(host_memory_used_pct) AS "
+    "most_pct FROM host.process_trace WHERE {window} GROUP BY host ORDER BY rank"
+)
+DEVICES = (
+    "SELECT rank, device, ARG_MAX(memory_total_mb, start_ns) AS total_mb, ARG_MAX(memory_used_mb, start_ns) AS used_mb "
+    "FROM host.gpu_trace WHERE {window} GROUP BY ALL"
+)
+
+
+@dataclass(frozen=True)
+class Left:
+    """mb: until the limit; limit_mb: in all; what: has the limit, in words."""
+
+    mb: float
+    limit_mb: float
+    what: str
+
+
+def left(watched: Watched, rank: int, device: str) -> Left | None:
+    """Of the host of a rank, if device is `cpu`, or of the container of the first one; else of the device."""
+    return _of_host(watched) if device == "cpu" else _of_device(watched, rank, device)
+
+
+def _of_device(watched: Watched, rank: int, device: str) -> Left | None:
+    for row in watched.rows(DEVICES):
+        if (row["rank"], row["device"]) == (rank, device) and row["total_mb"] and row["used_mb"] is not None:
+            return Left(row["total_mb"] - row["used_mb"], row["total_mb"], device)
+    return None
+
+
+def _of_host(watched: Watched) -> Left | None:
+    """The nearer limit: of the first rank's host, or of its container."""
+    hosts = watched.rows(HOST)
+    try:
+        total, texts = ast.literal_eval(watched.read(_READ) or "")
+    except (SyntaxError, ValueError, TypeError):
+        return None
+    limits = []
+    if hosts and hosts[0]["used_pct"] is not None:
+        limits.append(Left(total * (1 - hosts[0]["used_pct"] / 100) / MB, total / MB, hosts[0]["host"]))
+    if len(texts) == 2 and texts[0].strip() != "max":
+        most, used = (int(text) / MB for text in texts)
+        limits.append(Left(most - used, most, "its container"))
+    return min(limits, key=lambda each: each.mb, default=None)

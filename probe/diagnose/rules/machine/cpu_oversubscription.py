@@ -1,0 +1,53 @@
+"""Ranks that compute with more threads than they have cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....errors import SilentError
+from ...figures import figure, pct
+from ...hosts import CORES, Cores, Host, cores, hosts
+from ...rule import Finding, Rule
+from ...watched import Watched
+
+LEAST = 0.2  # of the time: with as many threads as cores, the watching itself and short daemons cost less
+
+
+def _find(watched: Watched) -> Iterator[Finding]:
+    for host in hosts(watched):
+        if host.waits < LEAST or not host.threads_compete:
+            continue
+        known = cores(watched)
+        if known is None:
+            raise SilentError("The job does not say how many threads it computes with.", code="unseen")
+        if known.threads > 1 and known.threads * len(host.ranks) > known.usable:
+            yield _finding(watched, host, known)
+
+
+def _finding(watched: Watched, host: Host, known: Cores) -> Finding:
+    count, usable = len(host.ranks), f"{figure(known.usable)}" if known.usable % 1 else f"{known.usable:.0f}"
+    threads = f"{known.threads} threads" if count == 1 else f"{count} ranks with {known.threads} threads each"
+    free = known.total - max(0.0, host.busy * known.total - host.cores)  # of what others use
+    wanted = max(1, int(round(min(known.usable, free)) // count))
+    return Finding(
+        f"CPU oversubscription: {threads} share {usable} cores, and the training waits {pct(host.waits)} of the time "
+        "for one.",
+        host.ranks,
+        why=[
+            f"{figure(host.switches_s)} context switches a second; the ranks use {figure(host.cores)} cores, all that "
+            f"runs on {host.name} {figure(host.busy * known.total)}",
+        ],
+        seconds=host.waits * watched.step_s, share=host.waits, confidence=host.sure(LEAST),
+        now=f"torch.get_num_threads()={known.threads}", effect="takes effect with the next step",
+        remedy=f'probe {watched.endpoint} eval "import torch; torch.set_num_threads({wanted})"',
+    )  # fmt: skip
+
+
+CPU_OVERSUBSCRIPTION: Rule[Watched] = Rule(
+    "cpu-oversubscription",
+    "The ranks of a host compute with more threads than they have cores.",
+    _find,
+    needs=("host.process_trace", "python.step_trace"),
+    of=("communication-bound", "straggler", "gpu-idle"),
+    sql=CORES,
+)

@@ -1,0 +1,250 @@
+"""Rules on the host, the GIL, memory and devices, on planted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from planted import Planted
+
+from probe.diagnose.growth import growth
+from probe.diagnose.rule import Finding, Rule
+from probe.diagnose.rules.machine.cpu_oversubscription import CPU_OVERSUBSCRIPTION
+from probe.diagnose.rules.machine.gil_contention import GIL_CONTENTION
+from probe.diagnose.rules.machine.gpu_idle import GPU_IDLE
+from probe.diagnose.rules.machine.gpu_throttled import GPU_THROTTLED
+from probe.diagnose.rules.machine.host_contention import HOST_CONTENTION
+from probe.diagnose.rules.machine.memory_bound import MEMORY_BOUND
+from probe.diagnose.rules.machine.memory_creep import MEMORY_CREEP
+from probe.diagnose.rules.machine.memory_near_limit import MEMORY_NEAR_LIMIT
+from probe.errors import ProbeError
+
+SECOND_NS = 10**9
+
+
+def seconds(planted: Planted, count: int = 20, ranks: Sequence[int] = (0,), **columns: float) -> Planted:
+    """A row of host.process_trace for each second and rank, of steps of 100 ms."""
+    usual = {"core_wait_pct": 0.0, "cpu_pct": 100.0, "host_cpu_pct": 30.0, "context_switches_s": 50.0,
+             "gil_wait_us": 5.0, "host_memory_used_pct": 40.0}  # fmt: skip
+    rows = [
+        {"host": "a", "rank": rank, "step": 10 * second, "start_ns": second * SECOND_NS, **usual, **columns}
+        for second in range(1, count + 1) for rank in ranks
+    ]  # fmt: skip
+    return planted.plant("host.process_trace", rows)
+
+
+def machine(total: int = 8, threads: int = 8, allowed: int | None = None, quota: str = "max 100000\n") -> Any:
+    return {"read": lambda expression: repr((total, allowed or total, threads, [quota]))}
+
+
+def found(rule: Rule[Any], planted: Planted, **options: Any) -> list[Finding]:
+    return list(rule.find(planted.watched(**options)))
+
+
+def test_ranks_with_more_threads_than_cores_are_told_how_many_to_use() -> None:
+    planted = seconds(Planted().steps(forward=50, backward=50, ranks=(0, 1)), ranks=(0, 1), core_wait_pct=50,
+                      cpu_pct=390, host_cpu_pct=99)  # fmt: skip
+    (told,) = found(CPU_OVERSUBSCRIPTION, planted, **machine())
+    assert told.sentence.startswith("CPU oversubscription: 2 ranks with 8 threads each share 8 cores, and the training")
+    assert told.sentence.endswith(" waits 50 % of the time for one.")
+    assert told.remedy == 'probe 4242 eval "import torch; torch.set_num_threads(4)"' and told.ranks == (0, 1)
+    assert told.seconds == pytest.approx(0.05, rel=0.01) and (told.confidence or 0) > 0.99
+
+
+def test_the_limit_of_a_container_counts() -> None:
+    planted = seconds(Planted().steps(forward=100), core_wait_pct=60, cpu_pct=200, host_cpu_pct=10)
+    (told,) = found(CPU_OVERSUBSCRIPTION, planted, **machine(64, 64, quota="200000 100000\n"))
+    assert "64 threads share 2 cores" in told.sentence and "set_num_threads(2)" in told.remedy
+
+
+@pytest.mark.parametrize(
+    ("seen", "threads"),
+    [
+        ({"core_wait_pct": 50, "cpu_pct": 390, "host_cpu_pct": 99}, 4),  # as many threads as cores
+        ({"core_wait_pct": 50, "cpu_pct": 390, "host_cpu_pct": 99}, 1),  # more ranks than cores, perhaps: no threads
+        ({"core_wait_pct": 10, "cpu_pct": 700, "host_cpu_pct": 99}, 16),  # that hardly wait
+        ({"core_wait_pct": 60, "cpu_pct": 40, "host_cpu_pct": 99}, 16),  # that have nothing to do: others' work
+    ],
+)
+def test_threads_that_do_not_compete_are_left_alone(seen: dict[str, float], threads: int) -> None:
+    planted = seconds(Planted().steps(forward=100, ranks=(0, 1)), ranks=(0, 1), **seen)
+    assert not found(CPU_OVERSUBSCRIPTION, planted, **machine(threads=threads))
+
+
+def test_a_job_that_cannot_be_asked_for_its_threads_is_not_judged() -> None:
+    planted = seconds(Planted().steps(forward=100), core_wait_pct=60, cpu_pct=700, host_cpu_pct=99)
+    with pytest.raises(ProbeError, match="does not say how many threads"):
+        found(CPU_OVERSUBSCRIPTION, planted)
+
+
+def test_other_processes_that_use_the_cores_are_found() -> None:
+    planted = seconds(Planted().steps(forward=100), core_wait_pct=60, cpu_pct=40, host_cpu_pct=100)
+    (told,) = found(HOST_CONTENTION, planted, **machine(4))
+    assert told.sentence == "Host contention: 54 % of each step waits for cores of a that other processes use."
+    assert told.why[0] == "4.0 of 4 cores are busy, 0.40 with this job"
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"core_wait_pct": 10, "cpu_pct": 90, "host_cpu_pct": 90},  # a little
+        {"core_wait_pct": 60, "cpu_pct": 390, "host_cpu_pct": 100},  # the job's own work
+        {"core_wait_pct": 60, "cpu_pct": 200, "host_cpu_pct": 50},  # a limit of its own
+    ],
+)
+def test_a_host_that_others_hardly_use_is_left_alone(seen: dict[str, float]) -> None:
+    assert not found(HOST_CONTENTION, seconds(Planted().steps(forward=100), **seen), **machine(4))
+
+
+def test_workers_elsewhere_may_be_what_uses_the_cores() -> None:
+    planted = seconds(Planted().steps(forward=100), core_wait_pct=60, cpu_pct=40, host_cpu_pct=100)
+    planted.plant("python.dataloader_trace", [{"step": 5, "loader": "train", "num_workers": 4}])
+    with pytest.raises(ProbeError, match="can be seen there only"):
+        found(HOST_CONTENTION, planted, **machine(4))
+
+
+def holds(planted: Planted, share: float, phase: str = "forward", thread: int | None = 2) -> Planted:
+    """Another thread holds the GIL for this share of a hundred samples."""
+    main, monitor = [], []
+    for number in range(100):
+        at, held = {"start_ns": number, "step": 10, "seconds": 0.1}, number < 100 * share
+        main.append({**at, "thread": thread and 1, "is_main": True, "phase": phase, "holds_gil": not held})
+        monitor.append({**at, "thread": thread, "is_main": False, "holds_gil": held, "thread_name": "monitor",
+                        "function": "look", "file": "/x/train.py", "line": 7})  # fmt: skip
+    planted.plant("python.profile", main).plant("python.profile", monitor)
+    return planted
+
+
+@pytest.mark.parametrize("thread", [2, None], ids=["native ids", "Python 3.10"])
+def test_a_thread_that_holds_the_gil_is_named(thread: int | None) -> None:
+    planted = holds(seconds(Planted().steps(forward=100), gil_wait_us=6000), 0.4, thread=thread)
+    (told,) = found(GIL_CONTENTION, planted)
+    assert told.sentence == "GIL contention: 40 % of each step waits for the GIL, which thread monitor holds."
+    assert told.where == "look (train.py:7)" and told.seconds == pytest.approx(0.04, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("share", "phase", "wait_us"), [(0.02, "forward", 6000), (0.4, "data", 6000), (0.4, "forward", 10)]
+)
+def test_a_thread_that_does_not_keep_the_training_waiting_is_left_alone(
+    share: float, phase: str, wait_us: float
+) -> None:
+    planted = seconds(Planted().steps(forward=100), gil_wait_us=wait_us)
+    assert not found(GIL_CONTENTION, holds(planted, share, phase))
+
+
+def uses(planted: Planted, mb: Any, **columns: Any) -> Planted:
+    rows = [
+        {"step": 10 * (second + 1), "start_ns": second * SECOND_NS, "device": "cpu", "rss_mb": value, "shared_mb": 5.0,
+         **columns}
+        for second, value in enumerate(mb)
+    ]  # fmt: skip
+    return planted.plant("python.memory_trace", rows)
+
+
+def noise(count: int) -> Any:
+    return 3 * np.random.default_rng(1).standard_normal(count)
+
+
+def memory(total_mb: int, limit: str = "max\n") -> Any:
+    texts = [limit, "0\n"]
+    return {"read": lambda expression: repr((total_mb << 20, texts)) if "SC_PHYS" in expression else None}
+
+
+@pytest.mark.parametrize(("total_mb", "severity"), [(3 * 6000, "critical"), (20 * 6000, "warning"), (10**9, "hint")])
+def test_memory_that_grows_is_found_and_the_time_that_is_left_decides(total_mb: int, severity: str) -> None:
+    planted = seconds(Planted().steps(forward=100), count=60)
+    uses(planted, 300 + 5.0 * np.arange(60) + noise(60))
+    (told,) = found(MEMORY_CREEP, planted, **memory(total_mb))
+    assert told.sentence.startswith("Memory creep: rank 0 takes 0.50 MB more of the host's memory in each step; a is")
+    assert told.severity == severity
+
+
+def test_the_limit_of_a_container_is_told() -> None:
+    planted = uses(seconds(Planted().steps(forward=100), count=60), 300 + 5.0 * np.arange(60))
+    (told,) = found(MEMORY_CREEP, planted, **memory(10**9, f"{1200 << 20}\n"))
+    assert told.sentence.endswith("; its container is full in 4.0 min.") and told.severity == "critical"
+
+
+FILLS = np.minimum(np.arange(60) * 20.0, 400)
+LEVELS_OFF = 400 * (1 - np.exp(-np.arange(60) / 12))
+
+
+@pytest.mark.parametrize("mb", [noise(60), FILLS + noise(60), LEVELS_OFF + noise(60), np.arange(60) / 10])
+def test_memory_that_is_steady_or_levels_off_is_left_alone(mb: Any) -> None:
+    assert not found(MEMORY_CREEP, uses(Planted().steps(forward=100), 300 + mb), **memory(3 * 6000))
+
+
+def test_a_warm_up_does_not_hide_what_grows_after_it() -> None:
+    grown = growth(np.arange(200), np.minimum(np.arange(200) * 10, 900) + np.arange(200) * 0.5)
+    assert grown is not None and grown.a_step == pytest.approx(0.5) and grown.first >= 99
+
+
+def device(planted: Planted, count: int = 20, **columns: Any) -> Planted:
+    usual = {"device": "cuda:0", "uuid": "u", "name": "H", "gpu_util_pct": 95.0, "memory_total_mb": 80000.0,
+             "memory_used_mb": 60000.0, "power_w": 300.0, "power_limit_w": 700.0, "sm_clock_mhz": 1980.0,
+             "temperature_celsius": 60.0, "throttle_reasons": []}  # fmt: skip
+    rows = [
+        {"step": 10 * second, "start_ns": second * SECOND_NS, **usual}
+        | {name: value(second) if callable(value) else value for name, value in columns.items()}
+        for second in range(1, count + 1)
+    ]  # fmt: skip
+    return planted.plant("host.gpu_trace", rows)
+
+
+def test_a_device_that_idles_is_found() -> None:
+    (told,) = found(GPU_IDLE, device(Planted().steps(data=80, forward=20), gpu_util_pct=14.0))
+    assert told.sentence == "Idle: no kernel runs on cuda:0 of rank 0 for 86 % of the time."
+    assert told.seconds == pytest.approx(0.086, rel=0.01)
+    assert not found(GPU_IDLE, device(Planted().steps(forward=100)))
+
+
+def test_a_device_that_is_too_hot_is_found_with_what_its_clock_lacks() -> None:
+    hot = {"throttle_reasons": lambda second: ["sw_thermal_slowdown"] if second > 5 else [],
+           "sm_clock_mhz": lambda second: 990.0 if second > 5 else 1980.0}  # fmt: skip
+    (told,) = found(GPU_THROTTLED, device(Planted().steps(forward=100), **hot))
+    assert told.share == pytest.approx(0.375) and told.severity == "warning" and "cooling" in told.remedy
+
+
+def test_a_busy_device_at_its_power_limit_is_a_hint_and_one_that_idles_is_none() -> None:
+    (told,) = found(GPU_THROTTLED, device(Planted().steps(forward=100), throttle_reasons=["sw_power_cap"]))
+    assert told.severity == "hint"
+    assert not found(GPU_THROTTLED, device(Planted().steps(forward=100), throttle_reasons=["gpu_idle"]))
+
+
+def test_memory_near_its_limit_is_found_by_what_tensors_needed() -> None:
+    planted = uses(device(Planted().steps(forward=100)), [None] * 20, device="cuda:0", peak_mb=79000.0)
+    (told,) = found(MEMORY_NEAR_LIMIT, seconds(planted))
+    assert told.severity == "hint" and "99 % of cuda:0" in told.sentence
+    (told,) = found(MEMORY_NEAR_LIMIT, seconds(Planted().steps(forward=100), host_memory_used_pct=97))
+    assert told.severity == "warning" and "97 % of the memory of a" in told.sentence
+
+
+def test_memory_that_torch_only_keeps_is_not_near_the_limit() -> None:
+    planted = uses(device(Planted().steps(forward=100), memory_used_mb=79900.0), [None] * 20, device="cuda:0",
+                   peak_mb=50000.0)  # fmt: skip
+    assert not found(MEMORY_NEAR_LIMIT, seconds(planted))
+
+
+def modules(bound: str) -> Planted:
+    rows = [
+        {"step": step, "module": f"layers.{layer}", "stage": "forward", "device_duration": 0.02, "bound": bound if layer
+         else "compute", "memory_gbps": 2000.0, "peak_share": 0.7}
+        for step in (5, 6) for layer in range(4)
+    ]  # fmt: skip
+    return Planted().steps(forward=100).plant("python.module_cost", rows)
+
+
+def test_modules_that_wait_for_memory_are_told() -> None:
+    (told,) = found(MEMORY_BOUND, modules("memory"))
+    assert told.sentence == "Memory-bound: modules that take 75 % of the device's time wait for its memory."
+    assert told.seconds == pytest.approx(0.06) and "2,000 GB/s, 70 % of the peak" in told.why[0]
+    assert not found(MEMORY_BOUND, modules("compute"))
+
+
+@pytest.mark.parametrize("rule", [GPU_IDLE, GPU_THROTTLED, MEMORY_BOUND, MEMORY_CREEP, HOST_CONTENTION])
+def test_without_samples_a_rule_says_that_it_could_not_look(rule: Rule[Any]) -> None:
+    with pytest.raises(ProbeError):
+        found(rule, Planted().steps(forward=100))

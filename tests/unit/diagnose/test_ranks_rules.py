@@ -1,0 +1,156 @@
+"""Rules on several ranks, on planted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from planted import MS, Planted
+
+from probe.diagnose.rules.ranks.communication_bound import COMMUNICATION_BOUND
+from probe.diagnose.rules.ranks.no_sync_missing import NO_SYNC_MISSING
+from probe.diagnose.rules.ranks.small_buckets import SMALL_BUCKETS
+from probe.diagnose.rules.ranks.straggler import STRAGGLER
+from probe.diagnose.why import judge
+from probe.errors import UsageError
+from probe.host.facts import Facts
+
+MB, STEP_NS, COUNT = 1 << 20, 100_000_000, 120
+RULES = (COMMUNICATION_BOUND, NO_SYNC_MISSING, SMALL_BUCKETS)
+
+
+def job(ranks: int = 2, **phases: float) -> Planted:
+    planted = Planted(agents=[Facts(rank=rank, world_size=ranks) for rank in range(ranks)])
+    return planted.steps(COUNT, ranks=range(ranks), **phases)
+
+
+def sends(
+    planted: Planted, *, a_step: int, mb: float, ms: float, wait_ms: float = 0.0, micro_steps: int = 1,
+    source: str = "ddp", backend: str = "gloo", unlike: float = 0.0, kind: str = "all_reduce",
+) -> Planted:  # fmt: skip
+    """Each step so many all_reduces in each of the first `micro_steps` of its backward passes, of which each takes so
+    long after the last of two ranks has arrived, and one rank waits for the other before; unlike: how much larger those
+    of the second pass are."""
+    seen, whole = [], []
+    for step in range(1, COUNT + 1):
+        for place in range(micro_steps * a_step):
+            micro = place // a_step
+            size = int(MB * mb * (1 + unlike * micro))
+            at = step * STEP_NS + micro * STEP_NS // 8 + 2000 + place
+            whole.append({"step": step, "operation_type": kind, "group_size": 2, "bytes": size,
+                          "duration_ms": ms, "wait_ms": [0.0, wait_ms]})  # fmt: skip
+            seen += [
+                {"rank": rank, "step": step, "seq": place, "start_ns": at, "source": source, "backend": backend,
+                 "operation_type": kind, "bytes": size, "duration_ms": ms + rank * wait_ms, "group_size": 2,
+                 "state": "done"}
+                for rank in (0, 1)
+            ]  # fmt: skip
+    return planted.plant("python.nccl_trace", seen).plant("probe.collectives", whole)
+
+
+def passes(planted: Planted, micro_steps: int) -> Planted:
+    rows = [
+        {"rank": rank, "step": step, "stage": "backward", "micro_step": micro,
+         "start_ns": step * STEP_NS + micro * STEP_NS // 8}
+        for step in range(1, COUNT + 1) for rank in (0, 1) for micro in range(micro_steps)
+    ]  # fmt: skip
+    return planted.plant("python.torch_trace", rows)
+
+
+def codes(planted: Planted) -> list[str]:
+    return [each.code for each in judge(planted.watched(), RULES).findings]
+
+
+def test_large_operations_are_what_a_step_waits_for() -> None:
+    planted = passes(sends(job(forward=20, backward=30, comm=50), a_step=2, mb=30, ms=25, wait_ms=0), 1)
+    (found,) = COMMUNICATION_BOUND.find(planted.watched())
+    assert found.sentence == "Communication-bound: 50 % of each step goes into collectives that all ranks have reached."
+    assert found.seconds == pytest.approx(0.05, rel=0.02) and found.now == "2.0 all_reduce of 30 MB a step (gloo)"
+    assert codes(planted) == ["communication-bound"]
+
+
+def test_what_ranks_wait_for_each_other_is_not_communication() -> None:
+    planted = passes(sends(job(forward=40, backward=40, comm=20), a_step=1, mb=1, ms=1, wait_ms=40), 1)
+    assert not list(COMMUNICATION_BOUND.find(planted.watched()))
+
+
+def test_communication_that_is_hidden_is_left_alone() -> None:
+    planted = passes(sends(job(forward=40, backward=58, comm=1.5), a_step=4, mb=25, ms=12, wait_ms=1), 1)
+    assert codes(planted) == []
+
+
+def test_buffers_that_ddp_sends_before_each_pass_can_be_kept_while_it_runs() -> None:
+    planted = sends(job(forward=50, comm=50), a_step=1, mb=1, ms=5)
+    sends(planted, a_step=9, mb=1, ms=5, kind="broadcast")
+    (found,) = COMMUNICATION_BOUND.find(planted.watched(read=lambda expression: "['model']"))
+    assert found.remedy == 'probe 4242 eval "model.broadcast_buffers = False"'
+    assert found.saves == pytest.approx(0.045, rel=0.02)
+
+
+def test_on_a_device_communication_counts_that_nothing_can_hide() -> None:
+    planted = sends(job(forward=4, backward=4, optimizer=2, other=90), a_step=1, mb=100, ms=80, backend="nccl")
+    computed = [
+        {"rank": rank, "step": step, "stage": "backward", "micro_step": 0, "device": "cuda:0",
+         "start_ns": step * STEP_NS, "duration": 30 * MS}
+        for rank in (0, 1) for step in range(1, COUNT)
+    ]  # fmt: skip
+    (found,) = COMMUNICATION_BOUND.find(planted.plant("python.torch_trace", computed).watched())
+    assert found.seconds == pytest.approx(0.05, rel=0.02)
+
+
+def test_many_small_operations_of_ddp_are_the_cause() -> None:
+    planted = passes(sends(job(forward=20, backward=30, comm=50), a_step=50, mb=0.02, ms=1), 1)
+    told = judge(planted.watched(), RULES)
+    assert told.code == "small-buckets" and [each.code for each in told.findings[0].consequences] == [
+        "communication-bound"
+    ]
+    assert told.sentence == "Small buckets: DDP sends 50 gradients of 0.02 MB a step, which takes 50 % of it."
+
+
+@pytest.mark.parametrize(
+    "kind", [{"a_step": 2, "mb": 0.3}, {"a_step": 12, "mb": 25.0}, {"a_step": 50, "mb": 0.02, "source": "user"}]
+)
+def test_buckets_of_a_small_model_or_of_the_usual_size_are_left_alone(kind: dict[str, float]) -> None:
+    planted = passes(sends(job(forward=20, backward=30, comm=50), ms=1, **kind), 1)  # type: ignore[arg-type]
+    assert codes(planted) == ["communication-bound"]
+
+
+def test_gradients_that_are_averaged_in_each_backward_pass_are_the_cause() -> None:
+    planted = passes(sends(job(forward=20, backward=40, comm=40), a_step=2, mb=10, ms=5, micro_steps=4), 4)
+    told = judge(planted.watched(), RULES)
+    assert [each.code for each in told.findings] == ["no-sync-missing"]
+    assert told.sentence == "Missing no_sync: DDP averages the gradients 4 times a step, which takes 30 % of it."
+    saves = told.findings[0].finding.saves
+    assert saves == pytest.approx(0.03, rel=0.02)
+
+
+@pytest.mark.parametrize(("micro_steps", "unlike"), [(1, 0.0), (2, 0.5)], ids=["no_sync", "two models"])
+def test_gradients_that_are_averaged_once_are_left_alone(micro_steps: int, unlike: float) -> None:
+    planted = sends(
+        job(forward=20, backward=40, comm=40), a_step=2, mb=10, ms=5, micro_steps=micro_steps, unlike=unlike
+    )
+    assert codes(passes(planted, 2)) == ["communication-bound"]
+
+
+@pytest.mark.parametrize("rule", [*RULES, STRAGGLER], ids=lambda rule: rule.code)
+def test_with_one_rank_there_is_nothing_to_compare(rule: object) -> None:
+    watched = job(1, forward=50, comm=50).watched()
+    with pytest.raises(UsageError, match="Only one rank"):
+        list(rule.find(watched))  # type: ignore[attr-defined]
+
+
+def test_a_late_rank_is_found_with_its_function_and_the_others_wait_is_its_consequence() -> None:
+    planted = Planted(agents=[Facts(rank=rank, world_size=2) for rank in (0, 1)])
+    for rank, (other, comm) in enumerate(((10, 40), (50, 0))):
+        planted.steps(COUNT, ranks=[rank], forward=20, backward=20, other=other, comm=comm)
+    main = "main (train.py:9)"
+    stacks: Sequence[tuple[str, float, tuple[str, ...]]]
+    for rank, stacks in enumerate((
+        [("forward", 5.0, (main,)), ("comm", 4.0, (main,))],
+        [("forward", 5.0, (main,)), ("other", 4.0, (main, "write (train.py:5)"))],
+    )):  # fmt: skip
+        planted.profile(*stacks, rank=rank)
+    (found,) = STRAGGLER.find(planted.watched())
+    assert found.ranks == (1,) and found.where == "write (train.py:5)"
+    assert found.sentence.startswith("Straggler: rank 1 is late by 40.")
+    assert found.remedy == "what rank 1 does in write (train.py:5): on all ranks alike, or beside the training"
