@@ -106,14 +106,6 @@ class Places:
             if seconds >= least * self.seconds
         ]
 
-    def functions(self) -> list[Place]:
-        """All functions of the job's own, outermost first."""
-        found = self._functions().items()
-        return [
-            Place(function, max(lines, key=lambda line: lines[line]), seconds / self.seconds)
-            for function, (seconds, depth, lines) in sorted(found, key=lambda each: each[1][1] / each[1][0])
-        ]
-
     def _functions(self) -> dict[str, tuple[float, float, dict[str, float]]]:
         """Function of the job's own -> its time, depth times time, time by file and line."""
         found: dict[str, tuple[float, float, dict[str, float]]] = {}

@@ -175,7 +175,7 @@ def test_steps_that_cost_more_to_record_are_not_compared_with_others(job: Job, c
     job.train(50, 17).train(50, 17, flags=0).eval("model.x = 1", "model.x").train(50, 17, flags=0)
     found = change(connected(job.one), None)
     assert (found.steps_before, found.steps_after) == (50, 49)
-    assert found.notes == ["49% of the steps before were sampled, 0% after: only unsampled steps are compared."]
+    assert found.notes == ["49 % of the steps before were sampled, 0.0 % after: only unsampled steps are compared."]
     assert {each.name for each in found.phases if each.differs is None} == {"forward", "validation", "other"}
     assert "; known of too few steps: forward (0 of 40)" in found.lines()[3]
 
