@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 from planted import MS, Planted
 
+from probe.diagnose.loaders import loaders
 from probe.diagnose.rule import Finding
 from probe.diagnose.rules.data.input_bound import INPUT_BOUND
 from probe.diagnose.rules.data.starved_workers import STARVED_WORKERS
@@ -155,3 +156,24 @@ def test_workers_that_persist_are_left_alone() -> None:
 
 def test_long_epochs_are_left_alone() -> None:
     assert not list(WORKER_RESPAWN.find(respawning(200).watched()))
+
+
+def test_a_single_start_says_nothing_about_how_often_workers_start() -> None:
+    planted = Planted().steps(100, noise=0, data=31, forward=40)
+    loads(planted, workers=2, wait_ms=1, ready=4, count=100, epoch=100, first_ms=3000)
+    assert not list(WORKER_RESPAWN.find(planted.watched()))
+
+
+def test_first_batches_of_workers_that_are_too_slow_are_waited_for_as_others_are() -> None:
+    planted = loads(
+        Planted().steps(noise=0, data=70, forward=60), workers=2, wait_ms=60, ready=0, epoch=20, first_ms=160
+    )
+    (starved,) = loaders(planted.watched())
+    assert starved.starting_s == pytest.approx(100 * MS / 20) and starved.iterators == 10
+
+
+def test_workers_that_fail_to_keep_up_once_in_a_while_are_not_too_few() -> None:
+    planted = loads(Planted().steps(noise=0, data=40, forward=60), workers=2, wait_ms=1, ready=4)
+    loads(planted, workers=2, wait_ms=600, ready=0, every=20)
+    assert one(INPUT_BOUND.find(planted.profile().watched())).severity is None
+    assert not list(STARVED_WORKERS.find(planted.watched()))

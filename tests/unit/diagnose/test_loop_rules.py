@@ -118,6 +118,9 @@ class TestPeriodicStalls:
         )
         assert not list(PERIODIC_STALL.find(planted.watched()))
 
+    def test_a_function_of_each_step_is_left_alone(self) -> None:
+        assert not list(PERIODIC_STALL.find(training(other=500).profile(LOG, steps=STEPS).watched()))
+
     def test_a_log_that_costs_little_is_left_alone(self) -> None:
         assert not list(PERIODIC_STALL.find(training([100, 200], 200).profile(LOG, steps=[100]).watched()))
 

@@ -16,7 +16,6 @@ from ...watched import Watched
 LEAST = 0.2  # of the step, over all that was recorded: a machine that becomes warm or busy changes it by less
 _PARTS, _LEAST_PARTS, _ROWS = 12, 8, 2  # in which the record is divided; the fewest; rows of each
 _SURE = 3.5  # standard errors of Kendall's rank correlation: once in four thousand series without a trend
-_HALF = 0.25  # of the slope, in either half of the record: a job that was slowed down at one moment does not grow
 _CONTENDED_PCT = 5.0  # of the time waiting for a core: then the step's own time on cores tells, not the clock's
 _HOUR_S, _DAY_S = 3600.0, 86400.0
 _WARM = 20  # steps in which caches fill
@@ -61,10 +60,7 @@ def _growth(steps: Any, values: Any) -> float:
     count, slope = len(values), _slope(steps, values)
     order = np.sign(values[None, :] - values[:, None])[np.triu_indices(count, 1)].sum()
     sure = order >= _SURE * np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    halves = [_slope(steps[half], values[half]) for half in (slice(count // 2), slice(count // 2, count))]
-    if not sure or min(halves) < _HALF * slope:
-        return 0.0
-    return float(slope * (steps[-1] - steps[0]) / values.mean())
+    return float(slope * (steps[-1] - steps[0]) / values.mean()) if sure else 0.0
 
 
 def _slope(steps: Any, values: Any) -> float:
