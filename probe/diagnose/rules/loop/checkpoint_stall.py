@@ -48,7 +48,7 @@ CHECKPOINT_STALL: Rule[Watched] = Rule(
     "The training waits while checkpoints are written.",
     _find,
     needs=("python.step_trace", "python.profile", "host.process_trace"),
-    of=("python-outside-model", "communication-bound"),
+    of=("python-outside-model", "communication-bound", "straggler"),
     sql="SELECT rank, step, SUM(seconds) AS saving FROM python.profile WHERE {window} AND "
     "ARRAY_TO_STRING(stack, ' ') LIKE '%save (torch/serialization.py%' GROUP BY ALL ORDER BY ALL",
 )

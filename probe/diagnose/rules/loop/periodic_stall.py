@@ -107,6 +107,6 @@ PERIODIC_STALL: Rule[Watched] = Rule(
     "A function of the job holds up some steps, as a rule every so many.",
     _find,
     needs=("python.step_trace", "python.profile"),
-    of=("python-outside-model", "communication-bound"),
+    of=("python-outside-model", "communication-bound", "straggler"),
     sql=_SQL,
 )
