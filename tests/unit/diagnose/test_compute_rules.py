@@ -249,10 +249,11 @@ def adversarial(detached: bool) -> Planted:
         (2, ["discriminator"] if detached else ["discriminator", "generator"]),
         (6, ["discriminator", "generator"]),
     ]
+    of = {"module": "Net", "depth": 0, "recompute": False, "training": True, "grad": True, "host_duration": 10 * MS}
     rows = [
-        {"step": step, "seq": seq, "stage": "backward", "root": root, "module": "Net", "depth": 0,
-         "host_duration": 10 * MS, "start_ns": seq + place}
+        {**of, "step": step, "seq": seq, "stage": stage, "root": root, "start_ns": seq + place}
         for step in SAMPLED for seq, roots in through for place, root in enumerate(roots)
+        for stage in ("forward", "backward")
     ]  # fmt: skip
     rows += [{"step": step, "stage": "step", "module": "SGD", "start_ns": at} for step in SAMPLED for at in (4, 8)]
     return planted.plant("python.torch_trace", rows)
