@@ -303,7 +303,7 @@ def test_a_server_without_time_left_is_found_with_its_function_and_queue(queue: 
     (told,) = found(SERVER_SATURATED, serving(0.1))
     assert told.sentence == "Saturated server: it is busy for 99 % of the time, and requests wait."
     assert told.severity == "critical" and told.where == "the model is called in Handler.predict (serve.py:5)"
-    assert told.why[1] == "6 connections wait to be accepted, for some 120 ms; each takes 20 ms"
+    assert told.why[1] == "6 connections to be accepted, some 120 ms in a queue; to serve one takes 20 ms"
 
 
 def test_a_server_that_one_client_asks_again_and_again_is_a_hint(queue: Callable[[int], None]) -> None:

@@ -23,7 +23,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
     if part.share < LEAST:
         return
     batch = samples_a_step(watched)
-    each = f" of {number(batch / passes)} samples" if batch else ""
+    each = f" of {number(batch / passes, 'sample')}" if batch else ""
     yield Finding(
         f"Micro-batches: {pct(part.share)} of each step goes to starting the calls of {number(passes)} micro-batches.",
         why=[
