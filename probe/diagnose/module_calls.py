@@ -33,7 +33,8 @@ BY_STEP = """
 SELECT rank, step, SUM(host_duration) FILTER (training AND grad) AS trained_s,
        SUM(host_duration) FILTER (recompute) AS recomputed_s, ANY_VALUE(root) FILTER (recompute) AS recomputed,
        SUM(host_duration) FILTER (stage = 'backward' AND root IS NOT NULL) AS backward_s,
-       COUNT(DISTINCT micro_step) FILTER (stage = 'backward') AS passes, BOOL_OR(device LIKE 'cuda%') AS on_cuda
+       COALESCE(1 + MAX(micro_step) FILTER (stage = 'backward') - MIN(micro_step), 0) AS passes,
+       BOOL_OR(device LIKE 'cuda%') AS on_cuda
 FROM python.torch_trace WHERE {window} AND NOT in_eval AND stage IN ('forward', 'backward') GROUP BY rank, step
 """.strip().replace("\n", " ")
 _BATCH = "SELECT AVG(samples) AS samples FROM python.step_trace WHERE {window}"
@@ -81,7 +82,7 @@ class Calls:
         self._watched = watched
         self.modules = [ModuleCalls(**row) for row in watched.rows(CALLS)]
         if not self.modules:
-            raise SilentError("No module was called to train it.", code="few-steps")
+            raise SilentError("No module was called to train it.", code="unseen")
 
     def part(self, modules: Iterable[ModuleCalls]) -> Phase:
         """What these take of the step."""

@@ -63,7 +63,7 @@ def owners(watched: Watched, roots: Iterable[str], matter: Callable[[Sequence[Ow
 def _read(watched: Watched, models: str, optimizers: str) -> list[Owners]:
     told = value(watched, _OWNERS.replace("MODELS", models).replace("OPTIMIZERS", optimizers)) if models else None
     if told is None:
-        raise SilentError("What the optimizers train could not be read.", code="few-steps")
+        raise SilentError("What the optimizers train could not be read.", code="unseen")
     return [Owners(root, _unwrapped(unowned), _unwrapped(owned)) for root, unowned, owned in told]
 
 

@@ -80,7 +80,7 @@ def _optimizers(watched: Watched) -> list[_Optimizer]:
     """Each once, the largest first."""
     found = value(watched, _SETTINGS)
     if not found:
-        raise SilentError("The settings of the optimizer could not be read.", code="few-steps")
+        raise SilentError("The settings of the optimizer could not be read.", code="unseen")
     once = {each.id: each for each in (_Optimizer(*told) for told in found)}
     return sorted(once.values(), key=lambda each: -each.parameters)
 
