@@ -180,7 +180,12 @@ def test_an_optimizer_that_updates_one_by_one_is_found_with_what_fusing_saves() 
 
 @pytest.mark.parametrize(
     "settings",
-    [("AdamW", 600, [(None, True)], "cpu"), ("AdamW", 600, [(None, None)], "cuda"), ("SGD", 9, [(None, None)], "cpu")],
+    [
+        ("AdamW", 600, [(None, True)], "cpu"),
+        ("AdamW", 600, [(None, "unknown")], "cpu"),
+        ("AdamW", 600, [(None, None)], "cuda"),
+        ("SGD", 9, [(None, None)], "cpu"),
+    ],
 )
 def test_optimizers_that_are_fused_or_plain_are_left_alone(settings: tuple[Any, ...]) -> None:
     assert not found(OPTIMIZER_UNFUSED, updating(settings[0]), answers([(1, "optimizer", *settings)]))
