@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ....errors import UsageError
 from ...figures import pct
-from ...live_values import value
+from ...live_values import is_readable, value
 from ...module_calls import BY_STEP, Calls
 from ...rule import Finding, Rule
 from ...watched import Watched
@@ -26,7 +26,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
     if calls.is_on_device_with_room():
         return
     root = calls.modules[0].root
-    told = value(watched, _PRECISION.replace("ROOT", root)) if root.isidentifier() else None
+    told = value(watched, _PRECISION.replace("ROOT", root)) if is_readable(root) else None
     if not told or told[0] != ["torch.float32"] or told[1] != "highest" or told[2] < _TF32_FROM:
         return
     share = calls.part(calls.modules).share

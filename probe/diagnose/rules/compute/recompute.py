@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import ms, pct
-from ...live_values import value
+from ...live_values import is_readable, value
 from ...module_calls import BY_STEP, of_steps
 from ...rule import Finding, Rule
 from ...watched import Watched
@@ -55,7 +55,7 @@ def _memory(watched: Watched, on_cuda: bool) -> tuple[str, float | None]:
 
 def _switch(watched: Watched, root: str | None) -> str:
     """The statement that switches checkpointing off, if the model has an attribute for it; else ''."""
-    if not root or not root.isidentifier():
+    if not root or not is_readable(root):
         return ""
     if value(watched, f"hasattr({root}, 'gradient_checkpointing_disable')"):
         return f"{root}.gradient_checkpointing_disable()"
