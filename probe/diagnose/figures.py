@@ -22,6 +22,7 @@ def figure(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def number(value: float) -> str:
-    """How many: `24`, `1.5`, `1,240`."""
-    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+def number(value: float, noun: str = "") -> str:
+    """How many, and of what: `24`, `1.5 samples`, `1 sample`, `1,240 calls`."""
+    shown = f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+    return f"{shown} {noun}{'s' * (shown != '1')}" if noun else shown

@@ -6,6 +6,7 @@ Called by rules.  Invariant: an expression changes nothing, and what cannot be r
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 from .watched import Watched
@@ -20,6 +21,14 @@ OPTIMIZERS = f"[(n, v) for n, v in {_NAMES} if issubclass(type(v), __import__('t
 ALL_OPTIMIZERS = (
     "[('', v) for v in __import__('gc').get_objects() if issubclass(type(v), __import__('torch').optim.Optimizer)]"
 )
+
+
+_READABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[\d+\])*")  # a variable, its attribute or item
+
+
+def is_readable(root: str) -> bool:
+    """Whether the name of a model is an expression: a class name with a number after it is none."""
+    return _READABLE.fullmatch(root) is not None
 
 
 def value(watched: Watched, expression: str) -> Any:

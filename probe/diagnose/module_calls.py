@@ -23,11 +23,20 @@ WITH calls AS (SELECT *, stage = 'forward' AND NOT recompute AS first FROM {_ROW
 SELECT root, module, ANY_VALUE(module_type) AS module_type, MIN(depth) AS depth, ANY_VALUE(parent) AS parent,
        COUNT(*) FILTER (first) / (SELECT COUNT(DISTINCT (rank, step)) FROM calls) AS calls_a_step,
        MEDIAN(host_duration) FILTER (first) AS median_s, COALESCE(ANY_VALUE(n), 0) / COUNT(*) FILTER (first) AS inside,
-       SUM(host_duration) AS seconds, BOOL_OR(device LIKE 'cuda%') AS on_cuda
+       SUM(host_duration) AS seconds, COALESCE(SUM(host_duration) FILTER (stage = 'backward'), 0) AS backward_s,
+       BOOL_OR(device LIKE 'cuda%') AS on_cuda
 FROM calls LEFT JOIN inner_calls USING (root, module) WHERE module IS NOT NULL GROUP BY root, module
 HAVING calls_a_step > 0 ORDER BY seconds DESC
 """.strip().replace("\n", " ")
-_BY_STEP = f"SELECT rank, step, SUM(host_duration) AS seconds FROM {_ROWS} GROUP BY rank, step"
+# One query for all that rules ask of single steps: each look at the rows of all calls takes a while.
+BY_STEP = """
+SELECT rank, step, SUM(host_duration) FILTER (training AND grad) AS trained_s,
+       SUM(host_duration) FILTER (recompute) AS recomputed_s, ANY_VALUE(root) FILTER (recompute) AS recomputed,
+       SUM(host_duration) FILTER (stage = 'backward' AND root IS NOT NULL) AS backward_s,
+       COALESCE(1 + MAX(micro_step) FILTER (stage = 'backward') - MIN(micro_step), 0) AS passes,
+       BOOL_OR(device LIKE 'cuda%') AS on_cuda
+FROM python.torch_trace WHERE {window} AND NOT in_eval AND stage IN ('forward', 'backward') GROUP BY rank, step
+""".strip().replace("\n", " ")
 _BATCH = "SELECT AVG(samples) AS samples FROM python.step_trace WHERE {window}"
 _BUSY = "SELECT AVG(gpu_util_pct) AS busy FROM host.gpu_trace WHERE {window}"
 _BUSY_PCT = 80  # from which on a device has no time left that a host could fill
@@ -47,6 +56,7 @@ class ModuleCalls:
     median_s: float
     inside: float
     seconds: float
+    backward_s: float
     on_cuda: bool
 
     @property
@@ -72,12 +82,12 @@ class Calls:
         self._watched = watched
         self.modules = [ModuleCalls(**row) for row in watched.rows(CALLS)]
         if not self.modules:
-            raise SilentError("No module was called to train it.", code="few-steps")
+            raise SilentError("No module was called to train it.", code="unseen")
 
     def part(self, modules: Iterable[ModuleCalls]) -> Phase:
         """What these take of the step."""
         share = sum(each.seconds for each in modules) / sum(each.seconds for each in self.modules)
-        return self._watched.part("a module", self._watched.rows(_BY_STEP)).scaled(share)
+        return of_steps(self._watched, "trained_s", "a module").scaled(share)
 
     @property
     def tiny(self) -> list[ModuleCalls]:
@@ -104,6 +114,11 @@ class Calls:
     def _busy_pct(self) -> float | None:
         (row,) = self._watched.rows(_BUSY)
         return None if row["busy"] is None else float(row["busy"])
+
+
+def of_steps(watched: Watched, column: str, name: str) -> Phase:
+    """A column of BY_STEP as a part of the step."""
+    return watched.part(name, ({**row, "seconds": row[column] or 0.0} for row in watched.rows(BY_STEP)))
 
 
 def samples_a_step(watched: Watched) -> float | None:

@@ -5,12 +5,11 @@ Called by rules.  Invariant: a module counts as unowned only if every optimizer 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import SilentError
-from .live_values import ALL_OPTIMIZERS, OPTIMIZERS, value
+from .live_values import ALL_OPTIMIZERS, OPTIMIZERS, is_readable, value
 from .watched import Watched
 
 # Of each model: the modules of which no optimizer owns a parameter although some are differentiated, and those with
@@ -22,7 +21,6 @@ _OWNERS = (
     "({id(p) for _, o in OPTIMIZERS for g in o.param_groups for p in g['params']})"
 )
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-_READABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[\d+\])*")  # a variable, its attribute or item
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def owners(watched: Watched, roots: Iterable[str], matter: Callable[[Sequence[Ow
 
     matter: whether what is unowned there would matter; then all objects of the job are looked through, for 0.1 s.
     """
-    models = ", ".join(f"({root!r}, {root})" for root in roots if _READABLE.fullmatch(root))
+    models = ", ".join(f"({root!r}, {root})" for root in roots if is_readable(root))
     found = _read(watched, models, OPTIMIZERS)
     if not any(each.owned for each in found) or matter(found):
         found = _read(watched, models, ALL_OPTIMIZERS)
@@ -63,7 +61,7 @@ def owners(watched: Watched, roots: Iterable[str], matter: Callable[[Sequence[Ow
 def _read(watched: Watched, models: str, optimizers: str) -> list[Owners]:
     told = value(watched, _OWNERS.replace("MODELS", models).replace("OPTIMIZERS", optimizers)) if models else None
     if told is None:
-        raise SilentError("What the optimizers train could not be read.", code="few-steps")
+        raise SilentError("What the optimizers train could not be read.", code="unseen")
     return [Owners(root, _unwrapped(unowned), _unwrapped(owned)) for root, unowned, owned in told]
 
 

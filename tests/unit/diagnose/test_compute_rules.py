@@ -180,7 +180,12 @@ def test_an_optimizer_that_updates_one_by_one_is_found_with_what_fusing_saves() 
 
 @pytest.mark.parametrize(
     "settings",
-    [("AdamW", 600, [(None, True)], "cpu"), ("AdamW", 600, [(None, None)], "cuda"), ("SGD", 9, [(None, None)], "cpu")],
+    [
+        ("AdamW", 600, [(None, True)], "cpu"),
+        ("AdamW", 600, [(None, "unknown")], "cpu"),
+        ("AdamW", 600, [(None, None)], "cuda"),
+        ("SGD", 9, [(None, None)], "cpu"),
+    ],
 )
 def test_optimizers_that_are_fused_or_plain_are_left_alone(settings: tuple[Any, ...]) -> None:
     assert not found(OPTIMIZER_UNFUSED, updating(settings[0]), answers([(1, "optimizer", *settings)]))
@@ -249,10 +254,11 @@ def adversarial(detached: bool) -> Planted:
         (2, ["discriminator"] if detached else ["discriminator", "generator"]),
         (6, ["discriminator", "generator"]),
     ]
+    of = {"module": "Net", "depth": 0, "recompute": False, "training": True, "grad": True, "host_duration": 10 * MS}
     rows = [
-        {"step": step, "seq": seq, "stage": "backward", "root": root, "module": "Net", "depth": 0,
-         "host_duration": 10 * MS, "start_ns": seq + place}
+        {**of, "step": step, "seq": seq, "stage": stage, "root": root, "start_ns": seq + place}
         for step in SAMPLED for seq, roots in through for place, root in enumerate(roots)
+        for stage in ("forward", "backward")
     ]  # fmt: skip
     rows += [{"step": step, "stage": "step", "module": "SGD", "start_ns": at} for step in SAMPLED for at in (4, 8)]
     return planted.plant("python.torch_trace", rows)
@@ -302,7 +308,7 @@ def test_a_server_without_time_left_is_found_with_its_function_and_queue(queue: 
     (told,) = found(SERVER_SATURATED, serving(0.1))
     assert told.sentence == "Saturated server: it is busy for 99 % of the time, and requests wait."
     assert told.severity == "critical" and told.where == "the model is called in Handler.predict (serve.py:5)"
-    assert told.why[1] == "6 connections wait to be accepted, for some 120 ms; each takes 20 ms"
+    assert told.why[1] == "6 connections to be accepted, some 120 ms in a queue; to serve one takes 20 ms"
 
 
 def test_a_server_that_one_client_asks_again_and_again_is_a_hint(queue: Callable[[int], None]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_agent import FakeAgent
+from planted import Planted
 
 from probe.connection import Connection
 from probe.diagnose import rules
@@ -35,6 +36,13 @@ def test_a_rule_says_in_a_sentence_what_it_finds_and_names_tables_that_exist(rul
     assert not isinstance(rule.find, Sql) or set(re.findall(r"\b(?:python|probe|host)\.\w+", rule.find.sql)) == {
         *rule.needs
     }
+
+
+def test_users_can_run_the_sql_of_every_rule() -> None:
+    planted = Planted()
+    for rule in RULES:
+        if sql := rule.query("step > 7"):
+            planted.query(sql)
 
 
 def test_the_how_to_page_lists_the_code_of_every_rule_on_evidence() -> None:

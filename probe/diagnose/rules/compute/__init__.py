@@ -1,4 +1,5 @@
 """Rules on what the model and its optimizer do: too small, too often, twice, in vain.
 
-They may import watched, places and rule.  Invariant: what could not be timed counts as unknown, not as nothing.
+They may import watched, places, module_calls, live_values, ownership and rule.  Invariant: what could not be timed
+counts as unknown, not as nothing.
 """

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ...discarded_gradients import discarded
 from ...figures import ms, pct
+from ...module_calls import CALLS, Calls, ModuleCalls, of_steps
 from ...ownership import Owners, owners
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
 
 LEAST = 0.03  # of the step
 _WEIGHTS = 0.5  # of a backward pass: it computes gradients of weights and of inputs, and the latter are needed
-_SQL = (
-    "SELECT root, CASE MIN(depth) WHEN 0 THEN '' ELSE module END AS module, SUM(host_duration) AS seconds "
-    "FROM python.torch_trace WHERE {window} AND stage = 'backward' AND root IS NOT NULL AND NOT in_eval "
-    "GROUP BY root, module ORDER BY seconds DESC"
-)
-_BY_STEP = (
-    "SELECT rank, step, SUM(host_duration) AS seconds FROM python.torch_trace "
-    "WHERE {window} AND stage = 'backward' AND root IS NOT NULL AND NOT in_eval GROUP BY rank, step"
-)
 _ORDER = (
     "SELECT root, CASE depth WHEN 0 THEN '' ELSE module END AS module FROM python.torch_trace WHERE {window} AND grad "
     "AND stage = 'forward' AND (rank, step) = (SELECT MIN((rank, step)) FROM python.torch_trace WHERE {window} "
@@ -30,28 +21,30 @@ _ORDER = (
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
-    rows = watched.rows(_SQL)
-    if not rows:
+    modules = [each for each in Calls(watched).modules if each.backward_s]
+    backward = of_steps(watched, "backward_s", "backward")
+    if not modules or backward.share < LEAST:
         return
-    backward = watched.part("backward", watched.rows(_BY_STEP))
 
     def part(each: Owners) -> Phase:
-        return backward.scaled(_seconds(rows, each) / sum(row["seconds"] for row in rows))
+        return backward.scaled(_seconds(modules, each) / sum(module.backward_s for module in modules))
 
-    def matter(found: Sequence[Owners]) -> bool:
-        return any(part(each).share >= LEAST for each in found)
-
-    if backward.share >= LEAST:
-        found = owners(watched, dict.fromkeys(row["root"] for row in rows), matter)
-        for each in found:
-            if part(each).share >= LEAST:
-                yield _unowned(watched, each, part(each).scaled(1.0 if _come_first(watched, each, found) else _WEIGHTS))
+    roots = list(dict.fromkeys(module.root for module in modules))
+    found = owners(watched, roots, lambda told: any(part(each).share >= LEAST for each in told))
+    for each in found:
+        if part(each).share >= LEAST:
+            yield _unowned(watched, each, part(each).scaled(1.0 if _come_first(watched, each, found) else _WEIGHTS))
+    if len(roots) > 1:
         yield from discarded(watched, backward, LEAST)
 
 
-def _seconds(rows: Sequence[dict[str, Any]], each: Owners) -> float:
+def _seconds(modules: Sequence[ModuleCalls], each: Owners) -> float:
     """What backward takes in modules of which nothing is trained."""
-    return sum((row["seconds"] for row in rows if row["root"] == each.root and each.is_unowned(row["module"])), 0.0)
+    return sum(
+        module.backward_s
+        for module in modules
+        if module.root == each.root and each.is_unowned(module.module if module.depth else "")
+    )
 
 
 def _unowned(watched: Watched, each: Owners, part: Phase) -> Finding:
@@ -88,5 +81,5 @@ FROZEN_WITH_GRADIENTS: Rule[Watched] = Rule(
     _find,
     needs=("python.step_trace", "python.torch_trace"),
     of=("compute-bound",),
-    sql=_SQL,
+    sql=CALLS,
 )

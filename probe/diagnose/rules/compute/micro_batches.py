@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
 from ...figures import ms, number, pct
-from ...module_calls import Calls, samples_a_step
+from ...module_calls import BY_STEP, Calls, samples_a_step
 from ...rule import Finding, Rule
 from ...watched import Watched
 
 LEAST = 0.03  # of the step
 _MANY = 4  # backward passes in a step; two or three are as often those of several losses
-_SQL = (
-    "SELECT MEDIAN(passes) AS passes FROM (SELECT rank, step, COUNT(DISTINCT micro_step) AS passes "
-    "FROM python.torch_trace WHERE {window} AND NOT in_eval AND stage = 'backward' GROUP BY rank, step)"
-)
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
     calls = Calls(watched)
-    (row,) = watched.rows(_SQL)
-    passes, tiny = row["passes"] or 0, calls.tiny
+    passes, tiny = median(row["passes"] for row in watched.rows(BY_STEP)), calls.tiny
     if passes < _MANY or not tiny:
         return
     part = calls.part(tiny)
     if part.share < LEAST:
         return
     batch = samples_a_step(watched)
-    each = f" of {number(batch / passes)} samples" if batch else ""
+    each = f" of {number(batch / passes, 'sample')}" if batch else ""
     yield Finding(
         f"Micro-batches: {pct(part.share)} of each step goes to starting the calls of {number(passes)} micro-batches.",
         why=[
@@ -46,5 +42,5 @@ MICRO_BATCHES: Rule[Watched] = Rule(
     _find,
     needs=("python.step_trace", "python.torch_trace", "host.gpu_trace"),
     of=("small-batch",),
-    sql=_SQL,
+    sql=BY_STEP,
 )

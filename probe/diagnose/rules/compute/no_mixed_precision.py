@@ -6,16 +6,12 @@ from collections.abc import Iterator
 
 from ....errors import UsageError
 from ...figures import pct
-from ...live_values import value
-from ...module_calls import Calls
+from ...live_values import is_readable, value
+from ...module_calls import BY_STEP, Calls
 from ...rule import Finding, Rule
 from ...watched import Watched
 
 LEAST = 0.5  # of the step in forward and backward: below that something else comes first
-_SQL = (
-    "SELECT device, module_type, SUM(duration) AS seconds FROM python.torch_trace WHERE {window} AND NOT in_eval "
-    "AND device LIKE 'cuda%' AND stage IN ('forward', 'backward') GROUP BY ALL ORDER BY seconds DESC"
-)
 _PRECISION = (
     "[sorted({str(p.dtype) for p in ROOT.parameters()}), __import__('torch').get_float32_matmul_precision(), "
     "__import__('torch').cuda.get_device_capability()[0]]"
@@ -24,13 +20,13 @@ _TF32_FROM = 8  # major compute capability: Ampere
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
-    if not watched.rows(_SQL):
+    if not any(row["on_cuda"] for row in watched.rows(BY_STEP)):
         raise UsageError("No module runs on a CUDA device.")
     calls = Calls(watched)
     if calls.is_on_device_with_room():
         return
     root = calls.modules[0].root
-    told = value(watched, _PRECISION.replace("ROOT", root)) if root.isidentifier() else None
+    told = value(watched, _PRECISION.replace("ROOT", root)) if is_readable(root) else None
     if not told or told[0] != ["torch.float32"] or told[1] != "highest" or told[2] < _TF32_FROM:
         return
     share = calls.part(calls.modules).share
@@ -52,5 +48,5 @@ NO_MIXED_PRECISION: Rule[Watched] = Rule(
     _find,
     "hint",
     needs=("python.step_trace", "python.torch_trace", "host.gpu_trace"),
-    sql=_SQL,
+    sql=BY_STEP,
 )

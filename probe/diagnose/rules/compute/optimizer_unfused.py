@@ -13,27 +13,29 @@ from ...watched import Phase, Watched
 
 LEAST = 0.03  # of the step
 # Of its time that is left once it is fused: measured on one core, with 8 to 900 tensors of 16 to 1.6 million numbers.
-# Of plain SGD, nearly all is, for it does one operation a tensor anyway.
-_LEFT = {"Adam": 0.15, "AdamW": 0.15, "Adagrad": 0.25}
+# Of plain SGD, nearly all is, for it does one operation a tensor anyway; Adagrad takes sparse gradients, which fused
+# ones refuse.
+_LEFT = {"Adam": 0.15, "AdamW": 0.15}
 _SQL = (
     "SELECT rank, module AS optimizer, COUNT(*) AS steps, 1e3 * AVG(host_duration) AS ms FROM python.torch_trace "
     "WHERE {window} AND stage = 'step' GROUP BY rank, module ORDER BY ms DESC"
 )
 _SETTINGS = (
-    "[(id(o), n, type(o).__name__, sum(len(g['params']) for g in o.param_groups), "
-    "[(g.get('foreach'), g.get('fused')) for g in o.param_groups], "
+    "[(id(o), n, type(getattr(o, 'optimizer', o)).__name__, sum(len(g['params']) for g in o.param_groups), "
+    "[(g.get('foreach'), g.get('fused', 'unknown')) for g in o.param_groups], "
     f"next((p.device.type for g in o.param_groups for p in g['params']), '')) for n, o in {OPTIMIZERS}]"
 )
 
 
 class _Optimizer(NamedTuple):
-    """parameters: how many tensors; groups: (foreach, fused) of each."""
+    """kind: its class, of what it wraps if it does; parameters: how many tensors; groups: (foreach, fused) of each, and
+    `unknown` where it cannot be fused."""
 
     id: int
     name: str
     kind: str
     parameters: int
-    groups: Sequence[tuple[bool | None, bool | None]]
+    groups: Sequence[tuple[bool | None, bool | str | None]]
     device: str
 
     @property
@@ -80,7 +82,7 @@ def _optimizers(watched: Watched) -> list[_Optimizer]:
     """Each once, the largest first."""
     found = value(watched, _SETTINGS)
     if not found:
-        raise SilentError("The settings of the optimizer could not be read.", code="few-steps")
+        raise SilentError("The settings of the optimizer could not be read.", code="unseen")
     once = {each.id: each for each in (_Optimizer(*told) for told in found)}
     return sorted(once.values(), key=lambda each: -each.parameters)
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import ms, pct
-from ...live_values import value
+from ...live_values import is_readable, value
+from ...module_calls import BY_STEP, of_steps
 from ...rule import Finding, Rule
 from ...watched import Watched
 
 LEAST = 0.03  # of the step
 _AMPLE = 0.5  # of the memory in use: what checkpointing saves may well be as much as all that is held
-_SQL = (
-    "SELECT rank, step, ANY_VALUE(root) AS root, SUM(host_duration) AS seconds FROM python.torch_trace "
-    "WHERE {window} AND recompute AND NOT in_eval GROUP BY rank, step"
-)
 _USED = (
     "SELECT (SELECT MAX(host_memory_used_pct) FROM host.process_trace WHERE {window}) AS host_pct, "
-    "(SELECT MAX(100 * memory_used_mb / memory_total_mb) FROM host.gpu_trace WHERE {window}) AS device_pct, "
-    "(SELECT BOOL_OR(device LIKE 'cuda%') FROM python.torch_trace WHERE {window}) AS on_cuda"
+    "(SELECT MAX(100 * memory_used_mb / memory_total_mb) FROM host.gpu_trace WHERE {window}) AS device_pct"
 )
 _LIMIT = "[open(f'/sys/fs/cgroup/memory.{name}').read().strip() for name in ('current', 'max')]"
 _SWITCHES = (
@@ -28,30 +24,30 @@ _SWITCHES = (
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
-    rows = watched.rows(_SQL)
+    rows = [row for row in watched.rows(BY_STEP) if row["recomputed_s"]]
     if not rows:
         return
-    part = watched.part("recomputing", rows)
-    whose, used = _memory(watched)
+    part, root = of_steps(watched, "recomputed_s", "recomputing"), rows[0]["recomputed"]
+    whose, used = _memory(watched, on_cuda=any(row["on_cuda"] for row in rows))
     if part.share < LEAST or used is None or used > _AMPLE:
         return
-    switch = _switch(watched, rows[0]["root"])
+    switch = _switch(watched, root)
     yield Finding(
         f"Recompute: {pct(part.share)} of each step runs forward passes again, and {pct(1 - used)} of {whose} is free.",
         why=[f"recomputed {ms(part.seconds)} ({ms(part.low)} to {ms(part.high)}) of {ms(watched.step_s)}"],
         remedy=f'probe {watched.endpoint} eval "{switch}"' if switch else "no activation checkpointing here",
         effect="takes effect with the next step" if switch else "",
         seconds=part.seconds, share=part.share, confidence=part.sure(LEAST),
-        where=rows[0]["root"] or "", saves=part.seconds, assumes="without checkpointing",
+        where=root or "", saves=part.seconds, assumes="without checkpointing",
     )  # fmt: skip
 
 
-def _memory(watched: Watched) -> tuple[str, float | None]:
+def _memory(watched: Watched, on_cuda: bool) -> tuple[str, float | None]:
     """Which memory the activations are in, and how much of it is used at most; None if that is not known."""
     (row,) = watched.rows(_USED)
-    whose, pct_used = ("the device's memory", "device_pct") if row["on_cuda"] else ("the memory", "host_pct")
+    whose, pct_used = ("the device's memory", "device_pct") if on_cuda else ("the memory", "host_pct")
     used = None if row[pct_used] is None else row[pct_used] / 100
-    limit = None if row["on_cuda"] or used is None or used > _AMPLE else value(watched, _LIMIT)
+    limit = None if on_cuda or used is None or used > _AMPLE else value(watched, _LIMIT)
     if limit and limit[1].isdigit():
         used = max(used or 0.0, int(limit[0]) / int(limit[1]))
     return whose, used
@@ -59,7 +55,7 @@ def _memory(watched: Watched) -> tuple[str, float | None]:
 
 def _switch(watched: Watched, root: str | None) -> str:
     """The statement that switches checkpointing off, if the model has an attribute for it; else ''."""
-    if not root or not root.isidentifier():
+    if not root or not is_readable(root):
         return ""
     if value(watched, f"hasattr({root}, 'gradient_checkpointing_disable')"):
         return f"{root}.gradient_checkpointing_disable()"
@@ -79,5 +75,5 @@ RECOMPUTE: Rule[Watched] = Rule(
     _find,
     needs=("python.step_trace", "python.torch_trace", "host.process_trace", "host.gpu_trace"),
     of=("compute-bound",),
-    sql=_SQL,
+    sql=BY_STEP,
 )

@@ -62,9 +62,8 @@ def _find(watched: Watched) -> Iterator[Finding]:
 
 
 def _queue(waiting: float, step_s: float) -> str:
-    return (
-        f"{number(waiting)} connections wait to be accepted, for some {ms(waiting * step_s)}; each takes {ms(step_s)}"
-    )
+    wait, each = ms(waiting * step_s), ms(step_s)
+    return f"{number(waiting, 'connection')} to be accepted, some {wait} in a queue; to serve one takes {each}"
 
 
 def _waiting(watched: Watched) -> float | None:

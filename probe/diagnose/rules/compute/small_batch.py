@@ -31,7 +31,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
         ],
         remedy="a larger batch, or torch.compile(model), which makes fewer calls of them",
         seconds=part.seconds, share=part.share, confidence=part.sure(LEAST), where=listed(tiny),
-        now=f"{number(batch)} samples a step" if batch else "",
+        now=f"{number(batch, 'sample')} a step" if batch else "",
     )  # fmt: skip
 
 
