@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from planted import MS, Planted
 
@@ -144,12 +142,9 @@ def test_a_late_rank_is_found_with_its_function_and_the_others_wait_is_its_conse
     for rank, (other, comm) in enumerate(((10, 40), (50, 0))):
         planted.steps(COUNT, ranks=[rank], forward=20, backward=20, other=other, comm=comm)
     main = "main (train.py:9)"
-    stacks: Sequence[tuple[str, float, tuple[str, ...]]]
-    for rank, stacks in enumerate((
-        [("forward", 5.0, (main,)), ("comm", 4.0, (main,))],
-        [("forward", 5.0, (main,)), ("other", 4.0, (main, "write (train.py:5)"))],
-    )):  # fmt: skip
-        planted.profile(*stacks, rank=rank)
+    forward = ("forward", 5.0, (main, "step (train.py:7)", "forward (train.py:3)"))
+    planted.profile(forward, ("comm", 4.0, (main,)), rank=0)
+    planted.profile(forward, ("other", 4.0, (main, "write (train.py:5)")), rank=1)
     (found,) = STRAGGLER.find(planted.watched())
     assert found.ranks == (1,) and found.where == "write (train.py:5)"
     assert found.sentence.startswith("Straggler: rank 1 is late by 40.")

@@ -43,7 +43,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
 def unneeded(watched: Watched) -> float:
     """The share of DDP's operations, 0 to 1, that only repeats what a step needs once."""
     (row,) = watched.rows(_SQL)
-    if not row["synced"] or row["kinds"] > 1 or row["synced"] < row["micro_steps"]:
+    if not row["synced"] or row["kinds"] > 1:
         return 0.0
     return 1 - 1 / float(row["synced"])
 
