@@ -74,7 +74,7 @@ JOBS = (
         validation_heavy_cnn="config.validate_every = 1000", validation_heavy_gpt="config.validate_every = 50",
         checkpoint_stall_unet="config.save_every = 1000", checkpoint_stall_mlp="config.save_every = 1000",
         periodic_stall_gpt="config.log_every = 1000", periodic_stall_gc="",
-        python_outside_model_cnn="", python_outside_model_rl="poles.substeps = 20", python_outside_model_unet="",
+        python_outside_model_cnn="", python_outside_model_rl="", python_outside_model_unet="",
         healthy_moderate_validation="", healthy_rare_checkpoints="", healthy_rare_logs="", healthy_rl="",
     ),
     *named(
