@@ -6,7 +6,7 @@ A job is a function of a script in this folder; which codes the first finding ma
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,16 @@ class Job:
         if self.codes:
             return any(told["code"] in self.codes for told in (report["verdict"], *findings[:1]))
         return all(told["severity"] not in LOUD for told in (report["verdict"], *findings))
+
+
+def without(report: Mapping[str, Any], codes: Collection[str]) -> dict[str, Any]:
+    """The report as if these codes had not been found."""
+    findings = [finding for finding in report["findings"] if finding["code"] not in codes]
+    verdict = report["verdict"]
+    if verdict["code"] in codes:
+        loud = [finding for finding in findings if finding["severity"] in LOUD]
+        verdict = loud[0] if loud else {"code": "healthy", "severity": "none", "sentence": "Nothing else is loud."}
+    return {**report, "verdict": verdict, "findings": findings}
 
 
 def named(script: str, ranks: int = 1, **jobs: str) -> Iterator[Job]:
