@@ -139,8 +139,8 @@ def healthy_workers_keep_up():
 
 def healthy_little_data_time():
     """About 5 % of a step."""
-    model = MLP()
-    epochs(model, DataLoader(Samples(model, 19_200), batch_size=192), sgd(model))
+    model = MLP(1024)
+    epochs(model, DataLoader(Samples(model, 9_600), batch_size=96), sgd(model))
 
 
 def healthy_persistent_workers():

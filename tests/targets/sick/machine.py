@@ -65,11 +65,11 @@ def watched(model, size, pause_s):
 
 
 def gil_contention_gpt():
-    watched(GPT(length=16), 2, 0.0)
+    watched(GPT(depth=6, length=32), 4, 0.0)
 
 
 def gil_contention_mlp():
-    watched(MLP(64, 12), 64, 0.0)
+    watched(MLP(192, 24), 128, 0.0)
 
 
 def healthy_monitor():

@@ -26,7 +26,7 @@ def endless(model, size, after_step=None):
 class Recommender(Classifier):
     """A large table, of which a batch needs a few rows; its gradient is as large as the table."""
 
-    def __init__(self, rows=300_000, width=32):
+    def __init__(self, rows=230_000, width=32):
         super().__init__()
         self.rows, self.table, self.head = rows, nn.EmbeddingBag(rows, width), nn.Linear(width, CLASSES)
 
@@ -43,7 +43,7 @@ def communication_bound_recommender():
 
 def communication_bound_buffers():
     """DDP sends a table that nobody changes to all ranks, before each forward pass."""
-    endless(parallel(WithTable(UNet(), 10)), 16)
+    endless(parallel(WithTable(UNet(), 25)), 8)
 
 
 def communication_bound_gpt():

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 import pytest
-from targets.sick.registry import CODES, HERE, JOBS, Job
+from targets.sick.registry import CODES, HERE, JOBS, Job, without
 
 SICK = Job("loading.py", "input_bound", ("input-bound",))
 HEALTHY = Job("loading.py", "healthy")
@@ -50,3 +50,10 @@ def test_hints_about_a_healthy_job_are_no_alarm() -> None:
     assert HEALTHY.right(report()) and HEALTHY.right(report(("small-batch", "hint")))
     assert not HEALTHY.right(report(("small-batch", "hint"), ("input-bound", "warning")))
     assert not HEALTHY.right({"verdict": {"code": "hung", "severity": "critical"}, "findings": []})
+
+
+def test_what_is_true_of_the_whole_machine_can_be_left_out() -> None:
+    busy = report(("host-contention", "critical"), ("input-bound", "critical"), ("small-batch", "hint"))
+    assert not SICK.right(busy) and SICK.right(without(busy, {"host-contention"}))
+    assert HEALTHY.right(without(report(("host-contention", "critical")), {"host-contention"}))
+    assert not HEALTHY.right(without(busy, {"host-contention"}))
