@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from planted import MS, Planted
 
 from probe.diagnose.rule import Finding, Rule
-from probe.diagnose.rules.compute import server_saturated
 from probe.diagnose.rules.compute.compute_bound import COMPUTE_BOUND
 from probe.diagnose.rules.compute.frozen_with_gradients import FROZEN_WITH_GRADIENTS
 from probe.diagnose.rules.compute.micro_batches import MICRO_BATCHES
@@ -20,12 +18,10 @@ from probe.diagnose.rules.compute.optimizer_unfused import OPTIMIZER_UNFUSED
 from probe.diagnose.rules.compute.recompilation import RECOMPILATION
 from probe.diagnose.rules.compute.recompute import RECOMPUTE
 from probe.diagnose.rules.compute.sequential_scan import SEQUENTIAL_SCAN
-from probe.diagnose.rules.compute.server_saturated import SERVER_SATURATED
 from probe.diagnose.rules.compute.small_batch import SMALL_BATCH
 from probe.diagnose.watched import Watched
 from probe.diagnose.why import judge
 from probe.errors import SilentError, UsageError
-from probe.host.facts import Facts
 
 STEPS = 100
 SAMPLED = [step for step in range(1, STEPS + 1) if step // 10 % 2 == 0]
@@ -281,45 +277,6 @@ def test_a_pass_that_goes_back_through_the_other_model_is_found() -> None:
 def test_models_that_are_detached_or_share_an_optimizer_are_left_alone() -> None:
     assert not found(FROZEN_WITH_GRADIENTS, adversarial(detached=True), owned_by(0, 1))
     assert not found(FROZEN_WITH_GRADIENTS, adversarial(detached=False), owned_by(0, 0))
-
-
-CALL = "Module._call_impl (torch/nn/modules/module.py:7)"
-
-
-def serving(idle_s: float, step_ends: str = "call") -> Planted:
-    planted = Planted(agents=[Facts(rank=0, step_ends=step_ends)]).steps(STEPS, validation=16, other=4, noise=0)
-    planted.plant("probe.agents", [{"pid": 4242, "host": socket.gethostname(), "state": "answers"}])
-    loop = ("main (serve.py:9)", "BaseServer.serve_forever (socketserver.py:238)")
-    return planted.profile(
-        ("validation", 8.0, (*loop, "Handler.predict (serve.py:5)", CALL)),
-        ("other", idle_s, (*loop, "_PollLikeSelector.select (selectors.py:415)")),
-        ("other", 2.0, (*loop, "_SocketWriter.write (socketserver.py:834)")),
-    )
-
-
-@pytest.fixture
-def queue(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """How many connections wait in front of the process."""
-    return lambda waiting: monkeypatch.setattr(server_saturated, "waiting_connections", lambda pid: waiting)
-
-
-def test_a_server_without_time_left_is_found_with_its_function_and_queue(queue: Callable[[int], None]) -> None:
-    queue(6)
-    (told,) = found(SERVER_SATURATED, serving(0.1))
-    assert told.sentence == "Saturated server: it is busy for 99 % of the time, and requests wait."
-    assert told.severity == "critical" and told.where == "the model is called in Handler.predict (serve.py:5)"
-    assert told.why[1] == "6 connections to be accepted, some 120 ms in a queue; to serve one takes 20 ms"
-
-
-def test_a_server_that_one_client_asks_again_and_again_is_a_hint(queue: Callable[[int], None]) -> None:
-    queue(0)
-    (told,) = found(SERVER_SATURATED, serving(0.1))
-    assert told.severity == "hint" and "requests wait" not in told.sentence
-
-
-def test_a_server_with_time_left_and_a_job_that_trains_are_left_alone() -> None:
-    assert not found(SERVER_SATURATED, serving(6.0))
-    assert not found(SERVER_SATURATED, serving(0.1, step_ends=""))
 
 
 def test_full_precision_is_a_hint_on_busy_devices_only() -> None:
