@@ -206,6 +206,7 @@ def seconds(step_s: Callable[[int], float], cpu_s: Callable[[int], float], waits
 
 class TestSteps:
     noise = np.random.default_rng(1).normal(1, 0.05, 5000)
+    rough = 1 + 0.3 * np.sin(np.arange(5000) / 20)
 
     def grows(self, step: int) -> float:
         return float((0.05 + 0.0001 * step) * self.noise[step])
@@ -217,12 +218,23 @@ class TestSteps:
         planted = seconds(self.grows, self.grows)
         for step in range(0, 500, 20):
             planted.profile(
-                BACKWARD, ("other", 0.0002 * step, ("train (train.py:9)", "remember (train.py:12)")), steps=[step]
+                BACKWARD, ("other", 0.0001 * step, ("train (train.py:9)", "remember (train.py:12)")), steps=[step]
             )
         found = one(STEP_GROWING.find(planted.watched()))
         per_step = float(found.sentence.split(" takes ")[1].split(" ")[0])
         assert found.severity == "critical" and per_step == pytest.approx(100, rel=0.15)
-        assert found.where.startswith("remember (train.py:12), 5")
+        assert found.where.startswith("remember (train.py:12), ")
+
+    def test_a_function_that_takes_more_and_more_of_the_step_shows_through_what_the_machine_does(self) -> None:
+        planted = seconds(
+            lambda step: self.grows(step) * 3, lambda step: self.grows(step) * self.rough[step], waits=60.0
+        )
+        for step in range(0, 200, 5):
+            planted.profile(
+                BACKWARD, ("other", 0.0001 * step, ("train (train.py:9)", "remember (train.py:12)")), steps=[step]
+            )
+        assert one(STEP_GROWING.find(planted.watched())).where.startswith("remember (train.py:12), ")
+        assert not list(STEP_GROWING.find(planted.watched(why_not_profiled="it was refused")))
 
     def test_a_machine_that_becomes_busy_does_not_make_them_grow(self) -> None:
         assert not list(STEP_GROWING.find(seconds(self.grows, self.steady, waits=40.0).watched()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from ...watched import Watched
 
 LEAST = 0.2  # of the step, over all that was recorded: a machine that becomes warm or busy changes it by less
 _PARTS, _LEAST_PARTS, _ROWS = 12, 8, 2  # in which the record is divided; the fewest; rows of each
+_SLICES = 20  # of the profile, with some hundred samples each
 _SURE = 3.5  # standard errors of Kendall's rank correlation: once in four thousand series without a trend
 _CONTENDED_PCT = 5.0  # of the time waiting for a core: then the step's own time on cores tells, not the clock's
 _HOUR_S, _DAY_S = 3600.0, 86400.0
 _WARM = 20  # steps in which caches fill
-_PLACE = 0.05  # of the time: a function whose share grows by less is not what grows
+_PLACE = 0.1  # of the time: a function that takes less is not what grows
 _SQL = (  # place: how far the job was at that second, in steps
     "WITH rows AS (SELECT process.rank, process.start_ns, cpu_pct, core_wait_pct, "
     "steps.step + LEAST(1, (process.start_ns - steps.start_ns) / 1e9 / duration) AS place "
@@ -49,28 +50,56 @@ def _find(watched: Watched) -> Iterator[Finding]:
         )  # fmt: skip
     contended = max(part["waits"] or 0.0 for part in parts) > _CONTENDED_PCT
     steps = np.array([part["step"] for part in parts])
-    series = [np.array([part[name] for part in parts]) for name in (("cpu_s",) if contended else ("step_s", "cpu_s"))]
-    grown = min(_growth(steps, each) for each in series)
+    trends = [
+        _trend(steps, np.array([part[name] for part in parts]))
+        for name in (("cpu_s",) if contended else ("step_s", "cpu_s"))
+    ]
+    place, by_function = _what_grows(watched)
+    grown = min(trend.grown for trend in trends)
+    if not all(trend.is_sure for trend in trends):  # the machine may hide it, but not what a function takes of the step
+        grown = by_function if grown >= LEAST / 2 else 0.0
     if grown >= LEAST and grown > 2 * (watched.rows(_SAMPLES)[0]["grown"] or 0.0):
-        yield _finding(watched, steps, grown)
+        yield _finding(watched, steps, grown, place)
 
 
-def _growth(steps: Any, values: Any) -> float:
-    """By which part of its mean a series grows over these steps; 0 where it is not sure that it does, all the time."""
-    count, slope = len(values), _slope(steps, values)
-    order = np.sign(values[None, :] - values[:, None])[np.triu_indices(count, 1)].sum()
-    sure = order >= _SURE * np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    return float(slope * (steps[-1] - steps[0]) / values.mean()) if sure else 0.0
+class _Trend(NamedTuple):
+    """grown: by which part of its mean a series grows over its steps; is_sure: all the time, and not by chance."""
+
+    grown: float
+    is_sure: bool
 
 
-def _slope(steps: Any, values: Any) -> float:
-    """The median of the slopes between any two of them, which a few outliers do not change."""
-    before, after = np.triu_indices(len(values), 1)
-    return float(np.median((values[after] - values[before]) / (steps[after] - steps[before])))
+def _trend(steps: Any, values: Any) -> _Trend:
+    """By the median of the slopes between any two of them, which a few outliers do not change."""
+    count, (before, after) = len(values), np.triu_indices(len(values), 1)
+    differences = values[after] - values[before]
+    slope = np.median(differences / (steps[after] - steps[before]))
+    is_sure = np.sign(differences).sum() >= _SURE * np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    return _Trend(float(slope * (steps[-1] - steps[0]) / values.mean()), bool(is_sure))
 
 
-def _finding(watched: Watched, steps: Any, grown: float) -> Finding:
-    first, last, step_s, place = float(steps[0]), float(steps[-1]), watched.step_s, _what_grows(watched)
+def _what_grows(watched: Watched) -> tuple[Place | None, float]:
+    """The function whose time grows beside that of the others, whatever the machine does to all of them, and by which
+    part of the step."""
+    everything = places(watched) if not watched.why_not_profiled else None
+    if everything is None or not everything.stacks:
+        return None, 0.0
+    steps, seconds = (np.array([getattr(stack, name) for stack in everything.stacks]) for name in ("step", "seconds"))
+    edges = np.unique(np.quantile(steps, np.linspace(0, 1, _SLICES + 1)[1:-1]))
+    part = np.searchsorted(edges, steps, side="right")
+    found: list[tuple[float, Place]] = []
+    for place in everything.functions() if len(edges) >= _LEAST_PARTS else ():
+        inside = np.array([stack.has(place.is_at) for stack in everything.stacks])
+        its, others = (np.bincount(part, seconds * mask, len(edges) + 1) for mask in (inside, ~inside))
+        if place.share >= _PLACE and others.min() > 0:
+            trend = _trend(np.bincount(part, steps) / np.bincount(part), its / others)
+            found += [(trend.grown * place.share, place)] * trend.is_sure
+    most = max((grown for grown, _ in found), default=0.0)
+    return next(((place, grown) for grown, place in reversed(found) if grown >= EXPLAINS * most), (None, 0.0))
+
+
+def _finding(watched: Watched, steps: Any, grown: float, place: Place | None) -> Finding:
+    first, last, step_s = float(steps[0]), float(steps[-1]), watched.step_s
     slope_s = grown * step_s / (last - first)
     doubles_s = step_s / slope_s * step_s
     # What grows costs all that it takes; where that is not known, what has come since the first step.
@@ -91,19 +120,6 @@ def _severity(doubles_s: float) -> Severity:
 
 def _ago(seconds: float) -> str:
     return f"{figure(seconds)} s" if seconds < 120 else f"{figure(seconds / 60)} min"
-
-
-def _what_grows(watched: Watched) -> Place | None:
-    """The function whose share of the time grows most, from the first half of the watch to the second."""
-    if watched.why_not_profiled:
-        return None
-    everything = places(watched)
-    middle = float(np.median([stack.step for stack in everything.stacks])) if everything.stacks else 0.0
-    early = everything.where(lambda stack: stack.step < middle)
-    late = everything.where(lambda stack: stack.step >= middle)
-    gains = [(late.share(place.is_at) - early.share(place.is_at), place) for place in everything.functions()]
-    most = max((gain for gain, _ in gains), default=0.0)
-    return next((place for gain, place in reversed(gains) if gain >= EXPLAINS * most), None) if most > _PLACE else None
 
 
 STEP_GROWING: Rule[Watched] = Rule(
