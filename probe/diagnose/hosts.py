@@ -17,7 +17,7 @@ from ..host.agent_memory import here
 from ..host.processes import trees
 from ..host.processor_use import cores_used, program_of
 from ..text import grouped
-from .likelihood import likely
+from .ratio import sure_above
 from .watched import Watched
 
 LEAST_SECONDS = 8  # fewer samples do not show what is usual
@@ -62,7 +62,7 @@ class Host:
     pids: tuple[int, ...]
 
     def sure(self, threshold: float) -> float:
-        return likely(self.waits - threshold, self.error)
+        return sure_above(self.waits, self.error, threshold)
 
     @property
     def threads_compete(self) -> bool:

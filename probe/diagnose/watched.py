@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import SilentError
 from ..host.facts import Facts
 from ..query.result import Result
+from .ratio import sure_above
 from .rule import Tables
 
 PHASES = ("data", "forward", "backward", "validation", "optimizer", "comm", "other")
@@ -40,8 +41,7 @@ class Phase:
 
     def sure(self, threshold: float) -> float:
         """How sure it is that the share exceeds this, 0 to 1."""
-        error = (self.share - self.share_low) / 1.96
-        return _normal((self.share - threshold) / error) if error > 0 else float(self.share > threshold)
+        return sure_above(self.share, (self.share - self.share_low) / 1.96, threshold)
 
     def scaled(self, factor: float) -> Phase:
         """So much of it."""
@@ -177,9 +177,3 @@ def _error(residuals: Any, counts: Any) -> Any:
     blocks = len(residuals)
     small = 1 + 1.5 / (blocks - 1)
     return small * np.sqrt(np.sum(residuals**2) * blocks / (blocks - 1)) / counts.sum()
-
-
-def _normal(z: float) -> float:
-    from math import erf, sqrt
-
-    return 0.5 * (1 + erf(z / sqrt(2)))

@@ -11,6 +11,7 @@ from planted import Planted
 
 from probe.diagnose.growth import growth
 from probe.diagnose.rule import Finding, Rule
+from probe.diagnose.rules.data.input_bound import INPUT_BOUND
 from probe.diagnose.rules.machine.cpu_oversubscription import CPU_OVERSUBSCRIPTION
 from probe.diagnose.rules.machine.gil_contention import GIL_CONTENTION
 from probe.diagnose.rules.machine.gpu_idle import GPU_IDLE
@@ -19,6 +20,7 @@ from probe.diagnose.rules.machine.host_contention import HOST_CONTENTION
 from probe.diagnose.rules.machine.memory_bound import MEMORY_BOUND
 from probe.diagnose.rules.machine.memory_creep import MEMORY_CREEP
 from probe.diagnose.rules.machine.memory_near_limit import MEMORY_NEAR_LIMIT
+from probe.diagnose.why import judge
 from probe.errors import ProbeError
 
 SECOND_NS = 10**9
@@ -199,6 +201,14 @@ def test_a_device_that_idles_is_found() -> None:
     assert told.sentence == "Idle: no kernel runs on cuda:0 of rank 0 for 86 % of the time."
     assert told.seconds == pytest.approx(0.086, rel=0.01)
     assert not found(GPU_IDLE, device(Planted().steps(forward=100)))
+
+
+def test_a_device_that_idles_since_the_loader_is_slow_is_told_under_that() -> None:
+    planted = device(Planted().steps(data=80, forward=20), gpu_util_pct=14.0)
+    waits = [{"step": step, "loader": "train", "wait_duration": 0.08, "num_workers": 0, "failed": False}
+             for step in range(1, 201)]  # fmt: skip
+    told = judge(planted.plant("python.dataloader_trace", waits).watched(), (GPU_IDLE, INPUT_BOUND))
+    assert told.code == "input-bound" and [each.code for each in told.findings[0].consequences] == ["gpu-idle"]
 
 
 def test_a_device_that_is_too_hot_is_found_with_what_its_clock_lacks() -> None:

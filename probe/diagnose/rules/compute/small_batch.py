@@ -40,5 +40,6 @@ SMALL_BATCH: Rule[Watched] = Rule(
     "Starting the calls of modules takes most of their time.",
     _find,
     needs=("python.step_trace", "python.torch_trace", "host.gpu_trace"),
+    of=("gpu-idle",),
     sql=CALLS,
 )

@@ -86,5 +86,6 @@ INPUT_BOUND: Rule[Watched] = Rule(
     "Steps wait for batches.",
     _find,
     needs=("python.step_trace", "python.dataloader_trace", "python.iterator_trace", "python.profile"),
+    of=("gpu-idle",),
     sql=BATCHES,
 )

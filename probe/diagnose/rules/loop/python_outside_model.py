@@ -45,6 +45,7 @@ PYTHON_OUTSIDE_MODEL: Rule[Watched] = Rule(
     "Python outside of model, loader and optimizer takes much of the step.",
     _find,
     needs=("python.step_trace", "python.profile"),
+    of=("gpu-idle",),
     sql="SELECT function, file, line, SUM(seconds) AS seconds FROM python.profile WHERE {window} AND phase = 'other' "
     "GROUP BY ALL ORDER BY seconds DESC",
 )

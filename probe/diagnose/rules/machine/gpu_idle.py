@@ -7,7 +7,7 @@ from typing import Any
 
 from ....errors import SilentError
 from ...figures import figure, pct
-from ...likelihood import likely
+from ...ratio import sure_above
 from ...rule import Finding, Rule
 from ...watched import Watched
 
@@ -39,7 +39,7 @@ def _finding(watched: Watched, idle: list[dict[str, Any]], count: int) -> Findin
         f"Idle: no kernel runs on {which} for {pct(share)} of the time.",
         tuple(sorted(row["rank"] for row in idle)),
         why=[_power(row) for row in idle[:1] if row["power_w"] and row["power_limit_w"]],
-        seconds=share * watched.step_s, share=share, confidence=likely(share - LEAST, error),
+        seconds=share * watched.step_s, share=share, confidence=sure_above(share, error, LEAST),
         remedy="what the host does meanwhile: see the other findings, and the phases in python.step_trace",
     )  # fmt: skip
 
