@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, Protocol
 
 from ..errors import Interrupted, ProbeError
@@ -22,7 +21,7 @@ MOST_S = 300.0  # that a watch takes by itself, where steps are long
 _STEPS = 40  # at least
 _WANTED = 120  # sampled steps
 _FIRST = 3  # steps after the attach, in which torch's caches and ours fill
-_READ_S = 10.0  # to wait for a value of the job
+_READ_S = 5.0  # to wait for a value of the job
 _SEEN = "SELECT COALESCE(MAX(step), 0) AS last, MEDIAN(duration) AS step_s, COUNT(*) AS steps FROM python.step_trace"
 
 
@@ -55,7 +54,7 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Watched:
     with progress(seconds):
         why_not = _profile(job, seconds)
     first = last + 1 + (_FIRST if steps < _FIRST else 0)
-    read = partial(_read, job)
+    read = _Reader(job)
     return Watched(job, first, _seen(job)[0], seconds, why_not_profiled=why_not, read=read)
 
 
@@ -92,12 +91,24 @@ def _profile(job: Job, seconds: float) -> str:
     return why_not
 
 
-def _read(job: Job, expression: str) -> str | None:
-    """What an expression is in the job on its first rank, as Python shows it; None if it cannot be told."""
-    try:
-        (result,) = job.eval(expression, ranks=[job.agents[0].rank or 0], timeout=_READ_S, write=False)
-    except Interrupted:
-        raise
-    except (ProbeError, IndexError):
-        return None
-    return result.echo if result.ok else None
+class _Reader:
+    """What an expression is in the job on its first rank, as Python shows it; None if it cannot be told.
+
+    A job in which no boundary comes, such as a server, is asked once.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._answers = job, True
+
+    def __call__(self, expression: str) -> str | None:
+        if not self._answers:
+            return None
+        try:
+            rank = self._job.agents[0].rank or 0
+            (result,) = self._job.eval(expression, ranks=[rank], timeout=_READ_S, write=False)
+        except Interrupted:
+            raise
+        except (ProbeError, IndexError):
+            self._answers = False
+            return None
+        return result.echo if result.ok else None
