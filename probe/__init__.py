@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from .client.agent_requests import Unreached
     from .client.traces import RankTrace
     from .connection import Connection, connect
-    from .diagnose.change_report import Change
+    from .diagnose.change.report import Change
     from .diagnose.diagnosis import Cause, Diagnosis
-    from .diagnose.report import Report
-    from .diagnose.stragglers import Stragglers
+    from .diagnose.hang.report import Report
+    from .diagnose.lateness.stragglers import Stragglers
     from .errors import (
         AgentError,
         AttachError,

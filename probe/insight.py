@@ -15,10 +15,10 @@ from .client.handshake import whoami
 from .control import Control
 
 if TYPE_CHECKING:
-    from .diagnose.change_report import Change
+    from .diagnose.change.report import Change
     from .diagnose.diagnosis import Diagnosis
-    from .diagnose.report import Report
-    from .diagnose.stragglers import Stragglers
+    from .diagnose.hang.report import Report
+    from .diagnose.lateness.stragglers import Stragglers
     from .diagnose.watch import Progress
     from .host.facts import Facts
     from .host.native_frames import NativeFrame
@@ -71,8 +71,8 @@ class Insight(Control):
         Example: `print(job.hang().verdict)`
         """
         self._begin("hang")
-        from .diagnose.looks import gather
-        from .diagnose.native import require_pystack, with_native
+        from .diagnose.hang.looks import gather
+        from .diagnose.hang.native import require_pystack, with_native
         from .diagnose.second_witness import judged
 
         if native:
@@ -91,8 +91,8 @@ class Insight(Control):
         Example: `{rank: frames[0].function for rank, frames in job.native_stacks().items()}`
         """
         self._begin("native stacks", control=True)
-        from .diagnose.looks import gather
-        from .diagnose.native import natives_of, require_pystack, why_not
+        from .diagnose.hang.looks import gather
+        from .diagnose.hang.native import natives_of, require_pystack, why_not
 
         require_pystack()
         evidence = gather(self._client, self.endpoint, min(self.timeout, 1.0), look_s)
@@ -108,7 +108,7 @@ class Insight(Control):
         Example: `[each.late.rank for each in job.stragglers(30).late]`
         """
         self._begin()
-        from .diagnose.stragglers import stragglers
+        from .diagnose.lateness.stragglers import stragglers
 
         return stragglers(self, steps)
 
@@ -135,6 +135,6 @@ class Insight(Control):
         Example: `print(*job.since_change().lines(), sep="\\n")`
         """
         self._begin()
-        from .diagnose.change import change
+        from .diagnose.change.change import change
 
         return change(self, at_step)

@@ -17,9 +17,10 @@ Add a diagnosis rule
                needs=("python.dataloader_trace",), of=("input-bound",),
            )
 
-       Otherwise `find` is a generator: of `Watched` (watched.py: the steps watched, their phases, any query; places.py
-       tells where the thread stood), or, in a rule for `hang` that needs no tables, of the `Evidence`.  It yields a
-       `Finding` for each fault, and nothing where it lacks data; rules/data/input_bound.py is one.
+       Otherwise `find` is a generator: of `Watched` (watched.py: the steps watched, their phases, any query; measures/
+       has what several rules measure, such as where the thread stood), or, in a rule for `hang` that needs no tables,
+       of the `Evidence`.  It yields a `Finding` for each fault, and nothing where it lacks data;
+       rules/data/input_bound.py is one.
     2. Import it in `rules/__init__.py`.  That registers it; for a rule on evidence the place decides, the surest first.
     3. Run it: `probe 4242 why`.  Test it on planted rows (tests/planted.py), on a job with that fault and on a healthy
        one that comes close to it (tests/targets/sick).  Add the code to the table in docs/how-to/why.md, of a rule on

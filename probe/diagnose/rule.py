@@ -1,6 +1,6 @@
 """The seam of all diagnoses: a rule has a code, says what it needs and finds, and gives findings with a remedy.
 
-Every file of probe.diagnose.rules declares rules; hang.py applies those on evidence, why.py those on tables.
+Every file of probe.diagnose.rules declares rules; verdict.py applies those on evidence, why.py those on tables.
 Invariant: a rule changes nothing in the job, and finds nothing where it lacks data.
 """
 

@@ -11,9 +11,9 @@ from itertools import islice
 
 from ..host.nccl_ras import Communicator, RasRank, communicators
 from ..text import title
-from .evidence import Evidence
-from .hang import judge
-from .report import Report
+from .hang.evidence import Evidence
+from .hang.report import Report
+from .verdict import judge
 
 _LINES = 6  # that a report has room for
 _IN_PROGRESS = 7  # ncclInProgress: no error

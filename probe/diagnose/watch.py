@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ..errors import Interrupted, ProbeError
 from ..streams import EVERY
-from .report import Report
+from .hang.report import Report
 from .rule import Tables
 from .watched import BLOCK, Watched
 

@@ -12,8 +12,8 @@ from contextlib import nullcontext
 
 from ..errors import Interrupted, ProbeError
 from .diagnosis import Cause, Diagnosis
-from .places import EXPLAINS
-from .report import Report
+from .hang.report import Report
+from .measures.places import EXPLAINS
 from .rule import Finding, Rule, Severity
 from .rules import ON_TABLES
 from .watch import Job, Progress, watch

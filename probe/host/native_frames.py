@@ -1,6 +1,6 @@
 """The C and C++ frames of a process's threads, as pystack reads them: it stops the process for that.
 
-Called by probe.diagnose.native for ranks that stand still.  pystack is run in a process of its own, for it may crash on
+Called by probe.diagnose.hang for ranks that stand still.  pystack is run in a process of its own, for it may crash on
 a process whose memory it does not understand.  Invariant: the process goes on afterwards, whatever ended pystack.
 """
 

@@ -1,6 +1,6 @@
 """torch's Flight Recorders of all ranks: what is in flight, which ranks have not arrived, and where ranks disagree.
 
-Called by probe.diagnose.evidence with what the agents sent.  The recorder also knows what was issued before the attach.
+Called by probe.diagnose.hang with what the agents sent.  The recorder also knows what was issued before the attach.
 Invariant: pure; a rank that reported nothing is never called missing.
 """
 

@@ -12,7 +12,7 @@ from hangs import PAUSE_S, QUIET_S, Job, hanging, started, told
 from until import until
 
 import probe as probe_api
-from probe.diagnose.looks import gather
+from probe.diagnose.hang.looks import gather
 from target import Probe, Start
 
 pytestmark = pytest.mark.alone  # it looks at the clock

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..evidence import Evidence
+from ..hang.evidence import Evidence
 from ..rule import Rule
 from ..watched import Watched
 from .stuck.lost_ranks import ENDED, GONE

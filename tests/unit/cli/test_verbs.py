@@ -23,7 +23,7 @@ from probe.cli.entry import run
 from probe.cli.questions import read
 from probe.cli.verbs.data.eval import parse_ranks
 from probe.client.agent_requests import Unreached
-from probe.diagnose.report import Report
+from probe.diagnose.hang.report import Report
 from probe.errors import AttachError, EvalError, Interrupted, QueryError
 from probe.evals.snippet import RankResult
 from probe.host.facts import Facts

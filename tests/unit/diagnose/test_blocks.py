@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probe.diagnose.blocks import LEAST_STEPS, means, medians, rates
+from probe.diagnose.change.blocks import LEAST_STEPS, means, medians, rates
 
 PAIRS = 40
 

@@ -11,8 +11,8 @@ import pytest
 from fake_agent import MODEL, FakeAgent
 
 from probe.connection import Connection
-from probe.diagnose.change import change
-from probe.diagnose.effects import effects, loaders_of
+from probe.diagnose.change.change import change
+from probe.diagnose.change.effects import effects, loaders_of
 from probe.errors import SilentError
 from probe.streams import ENGINE, EVAL, ITERATOR, LOG_EVAL, LOG_EVAL_DONE, OPTIMIZER, SAMPLED
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from planted import MS, Planted
 
-from probe.diagnose.loaders import loaders
+from probe.diagnose.measures.loaders import loaders
 from probe.diagnose.rule import Finding
 from probe.diagnose.rules.data.input_bound import INPUT_BOUND
 from probe.diagnose.rules.data.starved_workers import STARVED_WORKERS

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.diagnose.evidence import Evidence, RankEvidence
-from probe.diagnose.hang import judge
-from probe.diagnose.report import does, plural
-from probe.diagnose.snippet_time import SnippetTime
+from probe.diagnose.hang.evidence import Evidence, RankEvidence
+from probe.diagnose.hang.report import does, plural
+from probe.diagnose.hang.snippet_time import SnippetTime
+from probe.diagnose.verdict import judge
 from probe.snapshot.flight_recorder import Entry, Pending
 from probe.snapshot.stacks import Frame, Thread
 

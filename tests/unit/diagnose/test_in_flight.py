@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from listed_source import listed
 
-from probe.diagnose.in_flight import pairs_of
+from probe.diagnose.hang.in_flight import pairs_of
 from probe.host.facts import Facts
 from probe.snapshot.log import Log
 from probe.snapshot.source import Rank

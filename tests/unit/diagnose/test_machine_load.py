@@ -9,8 +9,8 @@ import pytest
 from listed_source import listed
 
 from probe.derive.partition import Partition
-from probe.diagnose import looks
-from probe.diagnose.looks import machines_told
+from probe.diagnose.hang import looks
+from probe.diagnose.hang.looks import machines_told
 from probe.host.facts import Facts
 from probe.snapshot.log import Log
 from probe.snapshot.source import Rank

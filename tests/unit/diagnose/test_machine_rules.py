@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from planted import Planted
 
-from probe.diagnose.growth import growth
+from probe.diagnose.measures.growth import growth
 from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.rules.data.input_bound import INPUT_BOUND
 from probe.diagnose.rules.machine.cpu_oversubscription import CPU_OVERSUBSCRIPTION

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from probe.diagnose.processor_time import Used, used, work
+from probe.diagnose.hang.processor_time import Used, used, work
 
 NAPS = {
     "works": "end = time.thread_time() + 0.004\n while time.thread_time() < end: pass",

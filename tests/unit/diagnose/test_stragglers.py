@@ -13,7 +13,7 @@ from fake_agent import LINEAR, MODEL, FakeAgent, stand
 
 from probe import protocol as wire
 from probe.connection import Connection
-from probe.diagnose.straggler_statistics import by_chance, excess, lateness
+from probe.diagnose.lateness.statistics import by_chance, excess, lateness
 from probe.errors import SilentError, UsageError
 from probe.snapshot.stacks import Frame
 from probe.streams import CORE_WAIT_NS, CPU_NS, ENGINE, EVAL, LOG_GROUP, OPTIMIZER, SAMPLED

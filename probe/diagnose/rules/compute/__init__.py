@@ -1,5 +1,5 @@
 """Rules on what the model and its optimizer do: too small, too often, twice, in vain.
 
-They may import watched, places, module_calls, live_values, ownership and rule.  Invariant: what could not be timed
+They may import measures, watched and rule.  Invariant: what could not be timed
 counts as unknown, not as nothing.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import pct
-from ...module_calls import CALLS, Calls, ModuleCalls
+from ...measures.module_calls import CALLS, Calls, ModuleCalls
 from ...rule import Finding, Rule
 from ...watched import Watched
 

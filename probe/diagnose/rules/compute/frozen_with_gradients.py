@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...discarded_gradients import discarded
 from ...figures import ms, pct
-from ...module_calls import CALLS, Calls, ModuleCalls, of_steps
-from ...ownership import Owners, owners
+from ...measures.discarded_gradients import discarded
+from ...measures.module_calls import CALLS, Calls, ModuleCalls, of_steps
+from ...measures.ownership import Owners, owners
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
 

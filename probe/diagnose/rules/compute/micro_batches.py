@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ...figures import ms, number, pct
-from ...module_calls import BY_STEP, Calls, samples_a_step
+from ...measures.module_calls import BY_STEP, Calls, samples_a_step
 from ...rule import Finding, Rule
 from ...watched import Watched
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ....errors import UsageError
 from ...figures import pct
-from ...live_values import is_readable, value
-from ...module_calls import BY_STEP, Calls
+from ...measures.live_values import is_readable, value
+from ...measures.module_calls import BY_STEP, Calls
 from ...rule import Finding, Rule
 from ...watched import Watched
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ....errors import SilentError
 from ...figures import ms, number, pct
-from ...live_values import OPTIMIZERS, value
+from ...measures.live_values import OPTIMIZERS, value
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
 

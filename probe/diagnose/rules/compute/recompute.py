@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import ms, pct
-from ...live_values import is_readable, value
-from ...module_calls import BY_STEP, of_steps
+from ...measures.live_values import is_readable, value
+from ...measures.module_calls import BY_STEP, of_steps
 from ...rule import Finding, Rule
 from ...watched import Watched
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import ms, number, pct
-from ...module_calls import CALLS, Calls, ModuleCalls
-from ...places import places
+from ...measures.module_calls import CALLS, Calls, ModuleCalls
+from ...measures.places import places
 from ...rule import Finding, Rule
 from ...watched import Watched
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import ms, number, pct
-from ...module_calls import CALLS, Calls, listed, samples_a_step
+from ...measures.module_calls import CALLS, Calls, listed, samples_a_step
 from ...rule import Finding, Rule
 from ...watched import Watched
 

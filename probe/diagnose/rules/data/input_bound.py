@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ....text import title
 from ...figures import ms, pct
-from ...loaders import BATCHES, Loader, loaders, workers_for
-from ...places import EXPLAINS, places
+from ...measures.loaders import BATCHES, Loader, loaders, workers_for
+from ...measures.places import EXPLAINS, places
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import figure, ms, pct
-from ...loaders import BATCHES, Loader, enough_workers, loaders
+from ...measures.loaders import BATCHES, Loader, enough_workers, loaders
 from ...rule import Finding, Rule
 from ...watched import Watched
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import ms, pct
-from ...loaders import ITERATORS, Loader, loaders
-from ...places import places
+from ...measures.loaders import ITERATORS, Loader, loaders
+from ...measures.places import places
 from ...rule import Finding, Rule
 from ...watched import Watched
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import figure, pct
-from ...outside import is_saving, outside
-from ...places import places
+from ...measures.outside import is_saving, outside
+from ...measures.places import places
+from ...measures.spells import Spells, spells
 from ...rule import Finding, Rule
-from ...spells import Spells, spells
 from ...watched import Watched
 
 LEAST = 0.03  # of the time: below that nobody would save less often

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from ...figures import ms, pct
-from ...outside import is_saving, outside
-from ...places import Places, function_of, places
+from ...measures.outside import is_saving, outside
+from ...measures.places import Places, function_of, places
+from ...measures.spells import Spells, spells
 from ...rule import Finding, Rule
-from ...spells import Spells, spells
 from ...watched import Watched
 
 LEAST = 0.03  # of the time: below that nobody would look for it

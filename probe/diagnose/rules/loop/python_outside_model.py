@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ....errors import SilentError
 from ...figures import ms, pct
-from ...outside import outside
-from ...places import Stack, file_of, places
+from ...measures.outside import outside
+from ...measures.places import Stack, file_of, places
+from ...measures.spells import spells
 from ...rule import Finding, Rule
-from ...spells import spells
 from ...watched import Watched
 
 LEAST = 0.05  # of the time: what a loop itself takes, with its log line and its loss

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....errors import SilentError
 from ...figures import figure, ms, pct
-from ...places import EXPLAINS, Place, places
+from ...measures.places import EXPLAINS, Place, places
 from ...rule import Finding, Rule, Severity
 from ...watched import Watched
 

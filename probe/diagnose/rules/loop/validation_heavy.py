@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import figure, ms, pct
-from ...places import EXPLAINS, Place, places
+from ...measures.places import EXPLAINS, Place, places
+from ...measures.spells import Spells, spells
 from ...rule import Finding, Rule
-from ...spells import Spells, spells
 from ...watched import Watched
 
 LEAST = 0.08  # of the time: moderate validation takes some 5 %

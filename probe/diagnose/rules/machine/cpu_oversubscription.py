@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ....errors import SilentError
 from ...figures import figure, pct
-from ...hosts import CORES, Cores, Host, cores, hosts
+from ...measures.hosts import CORES, Cores, Host, cores, hosts
 from ...rule import Finding, Rule
 from ...watched import Watched
 

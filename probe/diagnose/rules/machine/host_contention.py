@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ....errors import SilentError
 from ...figures import figure, pct
-from ...hosts import CORES, Host, cores, hosts, others
+from ...measures.hosts import CORES, Host, cores, hosts, others
 from ...rule import Finding, Rule
 from ...watched import Watched
 

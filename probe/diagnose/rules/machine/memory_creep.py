@@ -9,8 +9,8 @@ from typing import Any
 from ....errors import SilentError
 from ....text import grouped
 from ...figures import figure
-from ...growth import LEAST, Growth, growth
-from ...memory_left import Left, left
+from ...measures.growth import LEAST, Growth, growth
+from ...measures.memory_left import Left, left
 from ...rule import Finding, Rule, Severity
 from ...watched import Watched
 

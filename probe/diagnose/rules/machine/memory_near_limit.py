@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import figure, pct
-from ...memory_left import DEVICES, HOST
+from ...measures.memory_left import DEVICES, HOST
 from ...rule import Finding, Rule
 from ...watched import Watched
 

@@ -1,4 +1,4 @@
 """Rules on several ranks: late ones, and collectives that cost too much.
 
-They may import watched, places, stragglers and rule.  Invariant: with one rank they are skipped, not silent.
+They may import measures, lateness, watched and rule.  Invariant: with one rank they are skipped, not silent.
 """

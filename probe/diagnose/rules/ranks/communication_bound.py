@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from ....errors import SilentError
-from ...communication import OPERATIONS, TAKES, Communication, communication
 from ...figures import figure, ms, pct
-from ...places import places
+from ...measures.communication import OPERATIONS, TAKES, Communication, communication
+from ...measures.places import places
 from ...rule import Finding, Rule
 from ...watched import Watched
 from .no_sync_missing import unneeded

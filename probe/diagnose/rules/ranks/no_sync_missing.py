@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...communication import communication, require_ranks
 from ...figures import figure, pct
+from ...measures.communication import communication, require_ranks
 from ...rule import Finding, Rule
 from ...watched import Watched
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ...communication import MB, communication, require_ranks
 from ...figures import figure, pct
+from ...measures.communication import MB, communication, require_ranks
 from ...rule import Finding, Rule
 from ...watched import Watched
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from statistics import median
 
 from ....errors import SilentError
-from ...places import EXPLAINS, Place, Places, places
+from ...lateness.statistics import TOLERATED
+from ...lateness.stragglers import STEPS, Straggler, stragglers
+from ...measures.places import EXPLAINS, Place, Places, places
 from ...rule import Finding, Rule
-from ...straggler_statistics import TOLERATED
-from ...stragglers import STEPS, Straggler, stragglers
 from ...watched import Watched
 
 _OTHERS = 3  # ranks to compare a late one with: each takes a query of the profile

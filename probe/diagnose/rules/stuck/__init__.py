@@ -1,4 +1,4 @@
 """Rules on the evidence of two looks: jobs that are stuck, or seem to be.
 
-They may import evidence, report and rule.  Invariant: each is pure and needs no tables.
+They may import hang and rule.  Invariant: each is pure and needs no tables.
 """

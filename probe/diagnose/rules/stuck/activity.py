@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...evidence import Evidence
-from ...report import seconds, together
+from ...hang.evidence import Evidence
+from ...hang.report import seconds, together
 from ...rule import Finding, Rule
 
 UNKNOWN_QUIET_S = 5.0  # where the usual time is not known

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....text import title
-from ...evidence import Evidence
-from ...report import called
+from ...hang.evidence import Evidence
+from ...hang.report import called
 from ...rule import Finding, Rule
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from ....snapshot.flight_recorder import Pending
 from ....text import title
-from ...evidence import Evidence
-from ...report import called
+from ...hang.evidence import Evidence
+from ...hang.report import called
 from ...rule import Finding, Rule
 
 

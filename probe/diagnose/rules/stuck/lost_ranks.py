@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....text import title
-from ...evidence import Evidence
-from ...report import said
+from ...hang.evidence import Evidence
+from ...hang.report import said
 from ...rule import Finding, Rule
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....text import grouped, title
-from ...evidence import Evidence
-from ...report import seconds, together
+from ...hang.evidence import Evidence
+from ...hang.report import seconds, together
 from ...rule import Finding, Rule
 
 

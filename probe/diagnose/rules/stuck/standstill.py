@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...evidence import Evidence, RankEvidence
-from ...report import called, together
+from ...hang.evidence import Evidence, RankEvidence
+from ...hang.report import called, together
 from ...rule import Finding, Rule
 from .activity import UNKNOWN_QUIET_S
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..errors import SilentError
+from ...errors import SilentError
+from ..watched import Watched
 from .live_values import ALL_OPTIMIZERS, OPTIMIZERS, is_readable, value
-from .watched import Watched
 
 # Of each model: the modules of which no optimizer owns a parameter although some are differentiated, and those with
 # parameters of their own that an optimizer owns.

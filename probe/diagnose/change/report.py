@@ -1,6 +1,6 @@
 """What a change brought, as data and in lines.
 
-Made by probe.diagnose.change.  Invariant: pure; a figure that was not measured is None.
+Made by change.py.  Invariant: pure; a figure that was not measured is None.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .watched import Watched
+from ..watched import Watched
 
 BATCHES = (
     "SELECT loader, COUNT(*) AS batches, COUNT(DISTINCT step) AS steps, MODE(num_workers) AS workers, "

@@ -1,6 +1,6 @@
 """What two looks at every rank of a job show, and what follows from them: who waits, who is late, how long it is quiet.
 
-probe.diagnose.looks collects it, probe.diagnose.rules judge it.  Invariant: pure; what is unknown is None or empty.
+looks.py collects it, probe.diagnose.rules judge it.  Invariant: pure; what is unknown is None or empty.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
-from ..snapshot.flight_recorder import Entry, Pending, pending
-from ..snapshot.stacks import Thread, short, training_thread
+from ...snapshot.flight_recorder import Entry, Pending, pending
+from ...snapshot.stacks import Thread, short, training_thread
 from .snippet_time import SnippetTime
 
 BUSY = 0.25  # share of a core from which a thread counts as computing

@@ -1,6 +1,6 @@
 """Which ranks are late, by how much, and how sure that is.
 
-Called by probe.diagnose.stragglers.  Lateness is a rank's own work per step minus the median of the others.  Invariant:
+Called by stragglers.py.  Lateness is a rank's own work per step minus the median of the others.  Invariant:
 pure; no rank is called late if chance could explain it.
 """
 

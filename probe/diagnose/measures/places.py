@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import SilentError
-from .watched import Watched
+from ...errors import SilentError
+from ..watched import Watched
 
 EXPLAINS = 0.8  # of the time: a cause that explains less is not told as the cause
 _STACKS = (

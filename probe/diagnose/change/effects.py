@@ -1,6 +1,6 @@
 """What a snippet that ran in the job has changed, by its code and by what the agent saw.
 
-Called by probe.diagnose.change.  The agent records what a snippet rebound or assigned to outside loops; calls that set
+Called by change.py.  The agent records what a snippet rebound or assigned to outside loops; calls that set
 something are known by their names, as torch writes them.  Invariant: pure; code is parsed and never run.
 """
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SilentError, UsageError
+from ...errors import SilentError, UsageError
+from ..rule import Finding, Tables
 from .late_function import by_looks
-from .rule import Finding, Tables
-from .straggler_statistics import Lateness, Seconds, above_others, excess, lateness
+from .statistics import Lateness, Seconds, above_others, excess, lateness
 
 STEPS = 100  # looked at unless the caller says otherwise
 LEAST_STEPS = 8

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import SilentError
+from ...errors import SilentError
+from ..watched import Phase, Watched
 from .places import EXPLAINS
-from .watched import Phase, Watched
 
 TINY_S = 100e-6  # starting a few operators and noting them for autograd takes so long, whatever they compute
 _LEAST_CALLS = 30  # a step; what so few calls cost more than they should, nobody would notice

@@ -9,7 +9,7 @@ import ast
 import re
 from typing import Any
 
-from .watched import Watched
+from ..watched import Watched
 
 # Every name of the training loop's frame, and every attribute of the objects that keep the rest in a trainer.
 _NAMES = (

@@ -1,6 +1,6 @@
 """When snippets ran in the job: time in which it did not move, and which says nothing about its usual pace.
 
-Collected by probe.diagnose.looks.  Invariant: pure; times are the wall clock's.
+Collected by looks.py.  Invariant: pure; times are the wall clock's.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from ..snapshot.snapshot import Snapshot
-from ..snapshot.source import RankLeft
+from ...snapshot.snapshot import Snapshot
+from ...snapshot.source import RankLeft
 
 Interval = tuple[int, int]  # begin and end, in ns
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import SilentError
+from ...errors import SilentError
+from ..figures import pct
+from ..rule import Tables
 from .blocks import LEAST_STEPS, Values, means, medians, rates
-from .change_report import Change, Measure, digits
 from .changes_made import Changes, Made
-from .figures import pct
-from .rule import Tables
+from .report import Change, Measure, digits
 
 MOST_STEPS = 1000  # on each side: near the change, so that what else changes in a job matters little
 _SETTLES = 2.0  # times the median

@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from .rule import Tables
-from .straggler_statistics import above_others
+from ..rule import Tables
+from .statistics import above_others
 
 _LOOKS, _PAUSE_S = 20, 0.03
 _WORTH = 0.2  # of the looks

@@ -1,6 +1,6 @@
 """Two looks at every rank, a second apart, and one at their machines: the evidence on a job that may be stuck.
 
-Called by Connection.hang; probe.diagnose.hang judges what it gives.  Invariant: a rank that does not answer costs one
+Called by Insight.hang; probe.diagnose.verdict judges what it gives.  Invariant: a rank that does not answer costs one
 time-out, and what it does instead is read from outside; nothing here changes the job.
 """
 
@@ -12,26 +12,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .. import protocol as wire
-from ..arrays.arrow import table_of
-from ..attach.gil_holder import describe_gil_holder
-from ..client.client import AgentLink, Client, Header
-from ..client.handshake import go_around_servers
-from ..derive.partition import Partition
-from ..errors import SilentError
-from ..host.processes import has_ended, is_stopped, process, ranks_below, read_stat, trees
-from ..snapshot.flight_recorder import Entry, Pending, entries_of
-from ..snapshot.live_stacks import live_stacks
-from ..snapshot.memory_source import MemorySource
-from ..snapshot.snapshot import Snapshot
-from ..snapshot.source import Rank, RankLeft
-from ..snapshot.stacks import Frame, Thread, training_thread
-from ..snapshot.wire_source import WireSource
-from ..streams import SAMPLES
-from ..tables.declaration import Table
-from ..tables.host.gpu_trace import TABLE as GPU
-from ..tables.host.process_trace import TABLE as PROCESS
-from ..text import grouped, title
+from ... import protocol as wire
+from ...arrays.arrow import table_of
+from ...attach.gil_holder import describe_gil_holder
+from ...client.client import AgentLink, Client, Header
+from ...client.handshake import go_around_servers
+from ...derive.partition import Partition
+from ...errors import SilentError
+from ...host.processes import has_ended, is_stopped, process, ranks_below, read_stat, trees
+from ...snapshot.flight_recorder import Entry, Pending, entries_of
+from ...snapshot.live_stacks import live_stacks
+from ...snapshot.memory_source import MemorySource
+from ...snapshot.snapshot import Snapshot
+from ...snapshot.source import Rank, RankLeft
+from ...snapshot.stacks import Frame, Thread, training_thread
+from ...snapshot.wire_source import WireSource
+from ...streams import SAMPLES
+from ...tables.declaration import Table
+from ...tables.host.gpu_trace import TABLE as GPU
+from ...tables.host.process_trace import TABLE as PROCESS
+from ...text import grouped, title
 from .evidence import Evidence, RankEvidence
 from .in_flight import issued_of, pairs_of
 from .processor_time import TICKS, Used, used, work

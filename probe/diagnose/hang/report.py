@@ -1,6 +1,6 @@
 """The report on a job that may be stuck, and its words: what ranks do, what is in flight, where stacks are.
 
-Used by probe.diagnose.hang and the rules on evidence.  Invariant: pure.
+Used by probe.diagnose.verdict and the rules on evidence.  Invariant: pure.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..snapshot.flight_recorder import Pending
-from ..snapshot.stacks import Frame, folded, short
-from ..text import grouped, span, title
+from ...snapshot.flight_recorder import Pending
+from ...snapshot.stacks import Frame, folded, short
+from ...text import grouped, span, title
 from .evidence import Evidence, RankEvidence
 
 _PLURAL = {"is": "are", "has": "have", "does": "do", "waits": "wait", "it": "they", "its": "their"}

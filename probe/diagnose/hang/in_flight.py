@@ -1,6 +1,6 @@
 """What ranks have issued, by their rows since the attach: collectives, and operations between two ranks.
 
-Called by probe.diagnose.looks, for what torch's Flight Recorders lack: before torch 2.8 gloo has none,
+Called by looks.py, for what torch's Flight Recorders lack: before torch 2.8 gloo has none,
 TORCH_FR_BUFFER_SIZE=0 turns them off, and gloo's never has operations between two ranks.  Invariant: a rank is said to
 have issued nothing only of steps whose operations it has all recorded, and one whose own half of an operation is in
 flight counts as arrived.
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..derive.operation_types import operation_type
-from ..derive.operations import PAIRWISE, operations_of
-from ..snapshot.flight_recorder import Entry, Pending
-from ..snapshot.snapshot import Snapshot
-from ..snapshot.source import Rank, RankLeft
-from ..streams import COLLECTIVES, QUEUED
+from ...derive.operation_types import operation_type
+from ...derive.operations import PAIRWISE, operations_of
+from ...snapshot.flight_recorder import Entry, Pending
+from ...snapshot.snapshot import Snapshot
+from ...snapshot.source import Rank, RankLeft
+from ...streams import COLLECTIVES, QUEUED
 
 _LATEST = 256  # operations of a group; one that hangs is among them
 

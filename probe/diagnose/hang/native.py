@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..errors import UsageError
-from ..host.native_frames import NativeFrame, can_read_native_frames, native_frames
-from ..text import grouped
+from ...errors import UsageError
+from ...host.native_frames import NativeFrame, can_read_native_frames, native_frames
+from ...text import grouped
 from .evidence import Evidence, RankEvidence
 from .report import Report, said
 

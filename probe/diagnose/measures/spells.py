@@ -11,10 +11,10 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import mean, median
 
-from .figures import ms
+from ..figures import ms
+from ..ratio import ratio, sure_above
+from ..watched import BLOCK, LEAST_BLOCKS
 from .places import Places
-from .ratio import ratio, sure_above
-from .watched import BLOCK, LEAST_BLOCKS
 
 _CHANCE = 0.2  # of the usual spell: what is so much shorter is the function in passing, not a spell
 _AT_ONE_DISTANCE = 0.75  # of the distances, of a function that comes at regular ones

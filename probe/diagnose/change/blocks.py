@@ -1,6 +1,6 @@
 """Whether two stretches of steps differ, and by how much: 95 % intervals by a bootstrap over blocks of steps.
 
-Called by probe.diagnose.change.  Steps resemble those before them, so blocks are drawn and not steps; the more alike
+Called by change.py.  Steps resemble those before them, so blocks are drawn and not steps; the more alike
 steps are, the longer the blocks.  Three things would make an interval too narrow, and each is corrected: draws vary
 around the mean of the sample; what a block shares with its neighbours is lost; a few blocks say little of how much
 they vary (Student's t).  Invariant: pure, and the same numbers give the same answer.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import SilentError, UsageError
-from .watched import Phase, Watched
+from ...errors import SilentError, UsageError
+from ..watched import Phase, Watched
 
 MB = 1 << 20
 TAKES = (

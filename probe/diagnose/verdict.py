@@ -6,8 +6,8 @@ when it has been quiet for much longer than usual.
 
 from __future__ import annotations
 
-from .evidence import Evidence
-from .report import Report, left_alone_lines, rank_lines, stack_lines, wait_lines
+from .hang.evidence import Evidence
+from .hang.report import Report, left_alone_lines, rank_lines, stack_lines, wait_lines
 from .rules import ON_EVIDENCE
 
 _LOOKS = 4  # ranks to look at from outside

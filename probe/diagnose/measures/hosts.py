@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from ..errors import SilentError
-from ..host.agent_memory import here
-from ..host.processes import trees
-from ..host.processor_use import cores_used, program_of
-from ..text import grouped
-from .ratio import sure_above
-from .watched import Watched
+from ...errors import SilentError
+from ...host.agent_memory import here
+from ...host.processes import trees
+from ...host.processor_use import cores_used, program_of
+from ...text import grouped
+from ..ratio import sure_above
+from ..watched import Watched
 
 LEAST_SECONDS = 8  # fewer samples do not show what is usual
 CORES = (

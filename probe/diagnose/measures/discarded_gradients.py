@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .figures import ms, pct
+from ..figures import ms, pct
+from ..rule import Finding
+from ..watched import Phase, Watched
 from .live_values import OPTIMIZERS, value
-from .rule import Finding
-from .watched import Phase, Watched
 
 _MOSTLY = 0.8  # of the passes
 _MORE = 1.5  # times as many updates: less may be how the parameters were initialized

@@ -1,6 +1,6 @@
 """Which evals changed something in the job, and from which step on that was in effect.
 
-Called by probe.diagnose.change, on probe.evals; `probe set` leaves no row there, it changes only what is recorded.
+Called by change.py, on probe.evals; `probe set` leaves no row there, it changes only what is recorded.
 What an eval assigned to a loader is in effect from the loader's next iterator on, which is the next epoch.  Invariant:
 a change that was not in effect yet when the next one was made is one change with it.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..rule import Tables
 from .effects import effects, loaders_of
-from .rule import Tables
 
 _AT_ONCE = 10  # steps by which ranks differ that run a snippet beside the training: it is the same change
 Row = dict[str, Any]

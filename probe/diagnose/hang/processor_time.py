@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from ..host.process_status import thread_ids, thread_status
-from ..host.processes import read_stat
-from ..snapshot.stacks import Thread
+from ...host.process_status import thread_ids, thread_status
+from ...host.processes import read_stat
+from ...snapshot.stacks import Thread
 
 TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from .watched import Watched
+from ..watched import Watched
 
 MB = 1 << 20
 _READ = (
