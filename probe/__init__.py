@@ -69,10 +69,10 @@ _MODULES = {
     "RankProfile": "profile.launch",
     "RankTrace": "client.traces",
     **dict.fromkeys(("Cause", "Diagnosis"), "diagnose.diagnosis"),
-    "Change": "diagnose.change_report",
-    "Report": "diagnose.report",
+    "Change": "diagnose.change.report",
+    "Report": "diagnose.hang.report",
     "Snapshot": "snapshot.snapshot",
-    "Stragglers": "diagnose.stragglers",
+    "Stragglers": "diagnose.lateness.stragglers",
     "Unreached": "client.agent_requests",
 }
 
