@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: before the imports, which take seconds
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
@@ -17,16 +18,11 @@ import torch.distributed as dist  # noqa: E402
 
 def run(jobs):
     """The job that the first argument names, with one thread for its arithmetic."""
-    end_with_parent()
     torch.set_num_threads(1)
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
     torch.manual_seed(int(os.environ.get("RANK", 0)))
     jobs[sys.argv[1]]()
-
-
-def end_with_parent():
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
 
 
 def ready():
