@@ -23,7 +23,7 @@ VALID = {
     "taken as the next one",
     "budget_pct": "a number above 0 and at most 100: the overhead that sample=auto may cause, in percent of a step",
     "backward": "on or off",
-    "for_steps": "how many steps sample=N holds for, after which it is as before",
+    "for_steps": "how many steps sample=N holds for (without it, sample=1), after which it is as before",
     "step": "the name of a variable of the job that counts its steps, such as i or trainer.global_step; "
     "nothing: look for one",
 }
@@ -40,8 +40,8 @@ def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         if not _is_valid(name, value):
             raise _invalid(name, name, value)
     sample = settings.get("sample")
-    if "for_steps" in settings and type(sample) is not int:
-        raise UsageError("for needs sample=N.", "For example: sample=1 for=200")
+    if "for_steps" in settings and sample == "auto":
+        raise UsageError("for is of sample=N, not of sample=auto.", "For example: sample=1 for=200")
     return {**settings, "sample": 1 << (sample - 1).bit_length()} if type(sample) is int else dict(settings)
 
 

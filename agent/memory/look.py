@@ -38,6 +38,11 @@ class Look:
         self._referrers: Referrers | None = None
         self._walked = 0
 
+    @property
+    def is_listing(self) -> bool:
+        """Whether the next piece lists all tensors anew; later ones only look for their holders."""
+        return self._referrers is None
+
     def piece(self, frame: FrameType | None) -> bool:
         """frame: the driving loop's, at a boundary; None where the job goes on meanwhile: then neither gradients nor
         graphs are read, because a backward pass may be changing them."""

@@ -44,6 +44,7 @@ class Tensors:
         self._look: Look | None = None  # that has begun
         self._held_ns: list[int] = []  # how long each of its pieces took
         self._malloc: int | None = None
+        self._count = 0  # boundaries since the attach, when it listed the tensors
         self._taken: dict[str, Any] | None = None  # what a look has found, until it is told
         self._failed = ""
         self._before = b""  # the last look, packed
@@ -87,6 +88,8 @@ class Tensors:
         try:
             if self._look is None:
                 self._look, self._held_ns, self._malloc = Look(), [], malloc_bytes()
+            if self._look.is_listing:
+                self._count = self._steps.count
             done = self._look.piece(frame) or (frame is None and self._look.piece(frame))
             self._held_ns.append(time.perf_counter_ns() - begun)
             if done:
@@ -100,7 +103,7 @@ class Tensors:
             self._server.tick_soon()
 
     def _end_with(self, look: Look, at_boundary: bool) -> None:
-        where = {"at_boundary": at_boundary, "count": self._steps.count}
+        where = {"at_boundary": at_boundary, "count": self._count}
         self._taken = {**look.told(), **where, "malloc": self._malloc, "held_ns": self._held_ns}
 
     def _tell(self) -> None:

@@ -17,6 +17,8 @@ from until import until
 
 from target import Probe, Start, Target, until_ticked
 
+pytestmark = pytest.mark.long
+
 LIMIT, HIGHER = 64, 1024  # of open files
 ROUNDS = int(os.environ.get("SHORTAGES", "3"))
 NO_ROOM = "has no room for a connection: Too many open files. Raise the job's limit: prlimit --nofile=4096"
@@ -39,8 +41,6 @@ threading.Thread(target=take, daemon=True).start()
 """
 GIVE_BACK = """
 import os
-
-pytestmark = pytest.mark.long
 
 for descriptor in os.taken:
     os.close(descriptor)
