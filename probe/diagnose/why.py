@@ -49,7 +49,7 @@ def judge(watched: Watched, rules: Iterable[Rule[Watched]] = ON_TABLES) -> Diagn
         except Interrupted:
             raise
         except ProbeError as error:
-            skipped[rule.code] = str(error).rstrip(".")
+            skipped[rule.code] = error.message.rstrip(".")
         else:
             checked.append(rule.code)
             found += [_cause(rule, finding, watched) for finding in findings]

@@ -14,7 +14,7 @@ import click
 from probe.errors import EndpointError, FoundError, UsageError
 from probe.text import nearest
 
-from ...attaching import Wanted, attach_each, detach_all, say_line
+from ...attaching import Wanted, attach_each, say_line
 from ...choosing import ranks_of
 from ...options import SECONDS, Verb, endpoint_argument
 from ...output.formats import json_option
@@ -72,7 +72,8 @@ def command(
             diagnosis = connection.why(seconds, progress=_progress)
         finally:
             if leave and attached:
-                detach_all(connection)
+                for what_stays in connection.detach():
+                    say(what_stays)
     if as_json:
         click.echo(json.dumps(diagnosis.as_json()))
     else:

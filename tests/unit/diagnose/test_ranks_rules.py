@@ -67,6 +67,12 @@ def test_large_operations_are_what_a_step_waits_for() -> None:
     assert codes(planted) == ["communication-bound"]
 
 
+def test_communication_that_costs_what_is_usual_is_a_hint() -> None:
+    planted = passes(sends(job(forward=35, backward=50, comm=15), a_step=1, mb=30, ms=15, wait_ms=0), 1)
+    (found,) = judge(planted.watched(), [COMMUNICATION_BOUND]).findings
+    assert found.severity == "hint" and found.finding.share == pytest.approx(0.15, rel=0.02)
+
+
 def test_what_ranks_wait_for_each_other_is_not_communication() -> None:
     planted = passes(sends(job(forward=40, backward=40, comm=20), a_step=1, mb=1, ms=1, wait_ms=40), 1)
     assert not list(COMMUNICATION_BOUND.find(planted.watched()))

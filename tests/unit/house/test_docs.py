@@ -45,7 +45,7 @@ def test_every_link_leads_to_a_file(path: Path) -> None:
 
 
 def test_the_readme_shows_the_headline_commands() -> None:
-    assert {"attach", "query", "eval", "detach"} <= {arrange(words, VERBS)[0] for words in commands(PROSE[0])}
+    assert {"why", "query", "eval", "detach"} <= {arrange(words, VERBS)[0] for words in commands(PROSE[0])}
 
 
 @pytest.mark.parametrize("path", [OVERVIEW, *INTERNALS], ids=lambda path: path.name)

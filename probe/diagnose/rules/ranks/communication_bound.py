@@ -16,6 +16,7 @@ from ...watched import Watched
 from .no_sync_missing import unneeded
 
 LEAST = 0.03  # of the step: below that nobody would change what is sent
+_USUAL = 0.2  # of the step: with several ranks, less is no fault
 _FEW = 8  # operations a step: with fewer, it is the bytes that cost, not their number
 _BUFFERS = ("ddp", "broadcast")
 _DDP = (
@@ -39,6 +40,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
         f"Communication-bound: {pct(share)} of each step goes into collectives that all ranks have reached.",
         why=_why(watched, costs), where=_where(watched, first), remedy=_remedy(first),
         now=f"{figure(first['a_step'])} {sent}", seconds=seconds, share=share, confidence=costs.blocked.sure(LEAST),
+        severity="hint" if share < _USUAL else None,
     )  # fmt: skip
     yield _of_buffers(watched, found, first) if (first["source"], first["operation_type"]) == _BUFFERS else found
 

@@ -1,0 +1,45 @@
+"""`probe why` on real jobs: the verdict, what it leaves behind, and jobs that do not step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from until import until
+
+from target import TARGETS, Probe, Start
+
+pytest.importorskip("torch")
+
+SICK = TARGETS / "sick"
+SAMPLING = "SELECT steps_of, steps FROM probe.overhead WHERE steps_of = 'sampled'"
+
+
+def test_a_slow_loader_is_the_verdict_and_nothing_stays(start: Start, probe: Probe) -> None:
+    job = start(SICK / "loading.py", "input_bound_gnn")
+    told = probe(job.pid, "why", "--seconds", 8, "--json", "--leave", timeout=120)
+    found = json.loads(told.stdout)
+    assert found["verdict"]["code"] == "input-bound" and found["verdict"]["severity"] == "critical", found
+    (first, *_) = found["findings"]
+    assert 0.4 < first["share"] < 1 and first["seconds_per_step"] == pytest.approx(
+        first["share"] * found["step_s"], rel=0.2
+    )
+    assert first["try"].startswith(f'probe {job.pid} eval "') and "num_workers" in first["try"] and first["where"]
+    assert found["steps"] >= 20 and len(found["checked"]) >= 15 and found["seconds"] == 8
+    assert not [
+        name for name in Path(f"/proc/{job.pid}/task").iterdir() if (name / "comm").read_text() == "probe-agent\n"
+    ]
+    until(lambda: "not-attached" in probe(job.pid, "query", "SELECT 1", status=None).stderr)
+
+
+def test_a_server_without_requests_is_idle_and_fail_on_a_warning_passes(start: Start, probe: Probe) -> None:
+    job = start(SICK / "machine.py", "idle_server")
+    told = probe(job.pid, "why", "--json", "--fail-on", "warning", timeout=120)
+    assert json.loads(told.stdout)["verdict"]["code"] == "idle"
+
+
+def test_options_that_make_no_sense_are_refused(probe: Probe) -> None:
+    assert "--since-change" in probe(1, "why", "--at", 5, status=2).stderr
+    assert "input-bound" in probe("why", "--sql", "input-bond", status=2).stderr
+    assert "FROM python.dataloader_trace" in probe("why", "--sql", "input-bound").stdout
