@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from terminal import Terminal
 from until import until
 
 from target import TARGETS, Probe, Start
@@ -16,8 +18,12 @@ SICK = TARGETS / "sick"
 SAMPLING = "SELECT steps_of, steps FROM probe.overhead WHERE steps_of = 'sampled'"
 
 
-def test_a_slow_loader_is_the_verdict_and_nothing_stays(start: Start, probe: Probe) -> None:
+def test_a_slow_loader_is_the_verdict_and_nothing_stays(start: Start, probe: Probe, tmp_path: Path) -> None:
     job = start(SICK / "loading.py", "input_bound_gnn")
+    terminal = Terminal(job.pid, "why", "--seconds", 1, "--leave", state=tmp_path)
+    terminal.wait_for("Verdict")
+    assert re.search("Watching ━+─* 1 of 1 s", terminal.text) and "\\r" not in terminal.text
+    terminal.end()
     told = probe(job.pid, "why", "--seconds", 8, "--json", "--leave", timeout=120)
     found = json.loads(told.stdout)
     assert found["verdict"]["code"] == "input-bound" and found["verdict"]["severity"] == "critical", found

@@ -19,6 +19,7 @@ from ...choosing import ranks_of
 from ...options import SECONDS, Verb, endpoint_argument
 from ...output.formats import json_option
 from ...output.parts import show_parts
+from ...output.printable import unescaped
 from ...session import connected, say
 
 if TYPE_CHECKING:
@@ -136,13 +137,14 @@ def _progress(seconds: float) -> Iterator[None]:
     finally:
         over.set()
         drawing.join()
-        sys.stderr.write("\r\033[K")
+        unescaped(sys.stderr).write("\r\033[K")
 
 
 def _draw(seconds: float, over: threading.Event) -> None:
+    terminal = unescaped(sys.stderr)
     for tenth in range(int(seconds * 10) + 1):
         done = min(_BAR, int(_BAR * tenth / (10 * seconds)))
-        sys.stderr.write(f"\rWatching {'━' * done}{'─' * (_BAR - done)} {tenth / 10:.0f} of {seconds:.0f} s ")
-        sys.stderr.flush()
+        terminal.write(f"\rWatching {'━' * done}{'─' * (_BAR - done)} {tenth / 10:.0f} of {seconds:.0f} s ")
+        terminal.flush()
         if over.wait(0.1):
             return
