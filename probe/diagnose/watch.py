@@ -84,7 +84,7 @@ def _profile(job: Job, seconds: float) -> str:
     except Interrupted:
         raise
     except ProbeError as error:
-        why_not = str(error).rstrip(".")
+        why_not = error.message.rstrip(".")
     while (left := end - time.monotonic()) > 0:
         job.query("SELECT 1")  # ends with Interrupted when it is cancelled
         time.sleep(min(left, 0.5))

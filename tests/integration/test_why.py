@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 from terminal import Terminal
 from until import until
 
-from target import TARGETS, Probe, Start
+from target import PROBE, TARGETS, Probe, Start
 
 pytest.importorskip("torch")
 
@@ -33,6 +35,11 @@ def test_a_slow_loader_is_the_verdict_and_nothing_stays(start: Start, probe: Pro
     )
     assert first["try"].startswith(f'probe {job.pid} eval "') and "num_workers" in first["try"] and first["where"]
     assert found["steps"] >= 20 and len(found["checked"]) >= 15 and found["seconds"] == 8
+    asked = subprocess.Popen([PROBE, str(job.pid), "why", "--leave"], stderr=subprocess.PIPE, text=True)
+    assert asked.stderr is not None and any("Watching" in line for line in asked.stderr)
+    asked.send_signal(signal.SIGINT)
+    asked.communicate(timeout=60)
+    assert asked.returncode == 130
     assert not [
         name for name in Path(f"/proc/{job.pid}/task").iterdir() if (name / "comm").read_text() == "probe-agent\n"
     ]

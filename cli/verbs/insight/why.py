@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probe.errors import EndpointError, FoundError, UsageError
+from probe.errors import EndpointError, FoundError, SilentError, UsageError
 from probe.text import nearest
 
 from ...attaching import Wanted, attach_each, say_line
@@ -73,8 +73,7 @@ def command(
             diagnosis = connection.why(seconds, progress=_progress)
         finally:
             if leave and attached:
-                for what_stays in connection.detach():
-                    say(what_stays)
+                _leave(connection)
     if as_json:
         click.echo(json.dumps(diagnosis.as_json()))
     else:
@@ -96,6 +95,16 @@ def _attach(endpoint: str | None) -> bool:
             raise
     attach_each(ranks_of([int(endpoint)]), Wanted(tell=say_line))
     return True
+
+
+def _leave(connection: Connection) -> None:
+    """Detach, also after a Ctrl-C.  Raises SilentError if a rank was not reached."""
+    connection.is_unwanted = lambda: False
+    for what_stays in connection.detach():
+        say(what_stays)
+    if connection.unreached:
+        reasons = "; ".join(each.why for each in connection.unreached)
+        raise SilentError(f"Still attached: {reasons}.", "Run detach again later.")
 
 
 def _sql(code: str) -> str:
