@@ -6,7 +6,7 @@ Called by probe.diagnose.why.  Invariant: what it switches on ends by itself, al
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from .rule import Tables
 from .watched import BLOCK, Watched
 
 SECONDS = 25.0
+FIRST_LOOK_S = 10.0  # after which a dominant cause is plain, where steps are short
 MOST_S = 300.0  # that a watch takes by itself, where steps are long
 _STEPS = 40  # at least
 _WANTED = 120  # sampled steps
@@ -42,20 +43,28 @@ class Job(Tables, Protocol):
 Progress = Callable[[float], AbstractContextManager[object]]
 
 
-def watch(job: Job, seconds: float | None, progress: Progress) -> Watched:
-    """Watch the job for so long, by default for 25 s, or longer where its steps are; what to judge.
+def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watched]:
+    """Watch the job for so long, by default for 25 s, or longer where its steps are; what to judge: by default after a
+    first look, too, if that has steps enough, and who finds a cause there need not go on.
 
     progress: entered for the time of the watch, with its seconds.  Raises SilentError, Interrupted.
     """
     last, step_s, steps = _seen(job)
-    seconds = min(MOST_S, max(SECONDS, _STEPS * (step_s or 0.0))) if seconds is None else seconds
+    whole = min(MOST_S, max(SECONDS, _STEPS * (step_s or 0.0))) if seconds is None else seconds
     if step_s:
-        _sample(job, int(seconds / step_s))
-    with progress(seconds):
-        why_not = _profile(job, seconds)
-    first = last + 1 + (_FIRST if steps < _FIRST else 0)
-    read = _Reader(job)
-    return Watched(job, first, _seen(job)[0], seconds, why_not_profiled=why_not, read=read)
+        _sample(job, int(whole / step_s))
+    first, begun = last + 1 + (_FIRST if steps < _FIRST else 0), time.monotonic()
+
+    def watched() -> Watched:
+        took_s = time.monotonic() - begun
+        return Watched(job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=_Reader(job))
+
+    with progress(whole):
+        if seconds is None and step_s and 2 * _STEPS * step_s <= FIRST_LOOK_S:
+            why_not = _profile(job, FIRST_LOOK_S)
+            yield watched()
+        why_not = _profile(job, begun + whole - time.monotonic())
+    yield watched()
 
 
 def _seen(job: Job) -> tuple[int, float | None, int]:

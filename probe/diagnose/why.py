@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 from ..errors import Interrupted, ProbeError
 from .diagnosis import Cause, Diagnosis
@@ -21,6 +21,7 @@ from .watched import Watched
 
 WARNING, CRITICAL = 0.1, 0.3  # of the step
 _SURE = 0.9
+_PLAIN, _BEYOND_DOUBT = 0.5, 0.99
 _SEVERITIES: Sequence[Severity] = ("none", "hint", "warning", "critical")
 _STATES = ("compiling", "idle", "ended", "unknown")  # verdicts of two looks that need no longer one,
 _MAY_PASS, _PASSES_S = ("compiling", "unknown"), 6.0  # unless they are over in a moment: the job has just started
@@ -34,10 +35,18 @@ def why(job: Job, seconds: float | None = None, progress: Progress = _NOTHING) -
         report = job.hang()
     if report.hung or report.code in _STATES:
         return _of_state(job, report)
-    watched = watch(job, seconds, progress)
-    if not watched.steps:
-        return _of_state(job, job.hang())
-    return judge(watched)
+    with closing(watch(job, seconds, progress)) as looks:
+        for watched in looks:
+            diagnosis = judge(watched)
+            if _is_plain(diagnosis):
+                break
+    return diagnosis if diagnosis.steps else _of_state(job, job.hang())
+
+
+def _is_plain(diagnosis: Diagnosis) -> bool:
+    """Whether one cause takes more than all others together, beyond doubt."""
+    first = diagnosis.causes[0].finding if diagnosis.causes else None
+    return first is not None and (first.share or 0.0) >= _PLAIN and (first.confidence or 0.0) >= _BEYOND_DOUBT
 
 
 def judge(watched: Watched, rules: Iterable[Rule[Watched]] = ON_TABLES) -> Diagnosis:

@@ -1,0 +1,117 @@
+"""How long `probe why` watches: until a cause is plain, else for its time, and what it has sampled meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from planted import MS, Planted
+
+from probe.diagnose import watch
+from probe.diagnose.hang.report import Report
+from probe.diagnose.why import why
+
+
+class Clock:
+    """Time passes when it is slept for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Watchable(Planted):
+    """A job whose steps are over as time passes: so many ms of each phase."""
+
+    def __init__(self, clock: Clock, **phases: float) -> None:
+        super().__init__()
+        self._clock, self._phases, self._last = clock, phases, 0
+        self.unreached: list[Any] = []
+        self.settings: list[dict[str, Any]] = []
+        self.profiled: list[float] = []
+        self._step_for(10.0)
+
+    def _step_for(self, seconds: float) -> None:
+        count = int(seconds * 1000 / sum(self._phases.values()))
+        steps = range(self._last + 1, self._last + count + 1)
+        self.steps(count, first=steps.start, seed=steps.start, **self._phases)
+        batch = {"loader": "train_loader", "num_workers": 0, "failed": False, "ready": 0}
+        wait = {"wait_duration": self._phases["data"] * MS}
+        self.plant("python.dataloader_trace", [{"step": step, **batch, **wait} for step in steps])
+        self._last += count
+
+    def hang(self, look_s: float = 1.0) -> Report:
+        return Report("healthy", "It steps.", False)
+
+    def profile(self, seconds: float) -> None:
+        self.profiled.append(seconds)
+        self._clock.sleep(seconds)
+        self._step_for(seconds)
+
+    def set(self, **settings: Any) -> None:
+        self.settings.append(settings)
+
+    def eval(self, code: str, **_: Any) -> list[Any]:
+        return []
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(watch, "time", clock)
+    return clock
+
+
+def test_half_of_the_step_is_plain_after_the_first_look(clock: Clock) -> None:
+    job = Watchable(clock, data=60, forward=20, backward=20)
+    told = why(job)
+    assert told.code == "input-bound" and job.profiled == [10.0] and told.seconds == 10
+
+
+def test_what_is_not_plain_is_watched_to_the_end(clock: Clock) -> None:
+    job = Watchable(clock, data=40, forward=30, backward=30)
+    told = why(job)
+    assert told.code == "input-bound" and job.profiled == [10.0, 15.0] and told.seconds == 25
+    assert told.steps == pytest.approx(250, abs=5)  # of both looks
+
+
+def test_a_first_look_needs_steps(clock: Clock) -> None:
+    job = Watchable(clock, data=90, forward=30, backward=30)
+    assert why(job).code == "input-bound" and job.profiled == [25.0]
+
+
+def test_long_steps_are_watched_for_longer(clock: Clock) -> None:
+    job = Watchable(clock, data=900, forward=300, backward=300)
+    assert why(job).steps == pytest.approx(40, abs=3) and job.profiled == [pytest.approx(60, rel=0.02)]
+
+
+def test_who_says_for_how_long_has_it_watched_for_so_long(clock: Clock) -> None:
+    job = Watchable(clock, data=60, forward=20, backward=20)
+    assert why(job, 12.0).seconds == 12 and job.profiled == [12.0]
+
+
+def test_the_progress_is_of_the_whole_watch_and_ends_with_it(clock: Clock) -> None:
+    bars: list[str] = []
+
+    @contextmanager
+    def progress(seconds: float) -> Iterator[None]:
+        bars.append(f"of {seconds:.0f} s")
+        yield
+        bars.append(f"over after {clock.now:.0f} s")
+
+    why(Watchable(clock, data=40, forward=30, backward=30), None, progress)
+    assert bars == ["of 25 s", "over after 25 s"]
+
+
+def test_its_steps_are_sampled_for_as_long_as_it_may_watch(clock: Clock) -> None:
+    job = Watchable(clock, data=60, forward=20, backward=20)
+    why(job)
+    ((sample, for_steps),) = (each.values() for each in job.settings)
+    assert sample == 2 and for_steps == pytest.approx(270, abs=5)
