@@ -6,9 +6,11 @@ Invariant: no call outlives its time-out, and its result, `notes` or `unreached`
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from . import protocol as wire
 from .client import agent_requests
@@ -31,6 +33,14 @@ if TYPE_CHECKING:
     from .snapshot.wire_source import WireSource
 
 MAX_FETCH = 1e9  # bytes
+_open: WeakSet[Connection] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """DuckDB prints a page of leaks if its connections outlive the interpreter."""
+    for each in [*_open]:
+        each.close()
 
 
 class Connection(Insight):
@@ -53,6 +63,7 @@ class Connection(Insight):
         self.database: Database | None = None
         self._alignment = Alignment(self._client, timeout)
         self.is_unwanted: Callable[[], bool] = lambda: False
+        _open.add(self)
         try:
             self._recorded: list[Source] = at.recorded()
             open_links(self._client, at.addresses, timeout)
