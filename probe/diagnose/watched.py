@@ -168,8 +168,13 @@ def _over_blocks(steps: Iterable[tuple[int, float, float]]) -> Phase | None:
     error = _error(sums[:, 0] - mean * counts, counts)
     share = mean / whole
     share_error = _error(sums[:, 0] - share * sums[:, 1], counts) / whole
-    low, high = (float(mean + sign * 1.96 * error) for sign in (-1, 1))
-    return Phase(float(mean), low, high, float(share), float(share - 1.96 * share_error))
+    return Phase(
+        float(mean),
+        max(0.0, float(mean - 1.96 * error)),
+        float(mean + 1.96 * error),
+        float(share),
+        float(share - 1.96 * share_error),
+    )
 
 
 def _error(residuals: Any, counts: Any) -> Any:
