@@ -5,12 +5,15 @@ Made by probe.diagnose.why.  Invariant: pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .figures import figure, ms
 from .rule import Finding, Severity
+
+_MOST_REASONS = 3  # that a line has room for
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Diagnosis:
             parts |= self._about(shown)
         others = [each for each in self.findings if each is not shown]
         parts["Also"] = [_brief(each) for each in others]
-        parts["Looked"] = [self._looked()] if self.checked else []
+        parts["Looked"] = [self._looked()] if self.checked or self.skipped else []
         return {heading: lines for heading, lines in parts.items() if lines}
 
     def _about(self, cause: Cause) -> dict[str, list[str]]:
@@ -139,9 +142,17 @@ class Diagnosis:
         return f"{line}, {gain} {found.assumes or 'without it'}."
 
     def _looked(self) -> str:
-        reasons = sorted(set(self.skipped.values()))
-        could_not = f", {len(self.skipped)} could not: {'; '.join(reasons)}" if reasons else ""
-        return f"{len(self.checked)} rules at {self.steps} steps in {self.seconds:.0f} s{could_not}."
+        looked = f"{len(self.checked)} rules at {self.steps} steps in {self.seconds:.0f} s"
+        reasons = Counter(_clause(reason) for reason in self.skipped.values()).most_common()
+        told = [f"{reason} ({count})" if count > 1 else reason for reason, count in reasons[:_MOST_REASONS]]
+        more = ["others: see --json"] if reasons[_MOST_REASONS:] else []
+        return f"{looked}, {len(self.skipped)} could not: {'; '.join(told + more)}." if reasons else f"{looked}."
+
+
+def _clause(reason: str) -> str:
+    """A reason in few words: `fewer than 40 steps`, `only one rank`."""
+    words = reason.partition(":")[0].partition(" tell ")[0]
+    return words[:1].lower() + words[1:]
 
 
 def _brief(cause: Cause) -> str:

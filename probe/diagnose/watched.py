@@ -21,6 +21,7 @@ from .rule import Tables
 PHASES = ("data", "forward", "backward", "validation", "optimizer", "comm", "other")
 BLOCK = 10  # steps that are sampled together, and whose mean counts as one value
 LEAST_BLOCKS = 4
+LEAST_STEPS = LEAST_BLOCKS * BLOCK  # fewer tell of no phase how long it takes
 _SAMPLED = ("forward", "validation", "other")  # phases that are known of sampled steps only
 _STEPS = (
     "SELECT rank, step, duration, sampled, samples, {columns} FROM python.step_trace "
@@ -149,7 +150,7 @@ class Watched:
 
     def _known(self, name: str, phase: Phase | None) -> Phase:
         if phase is None:
-            message = f"Fewer than {LEAST_BLOCKS * BLOCK} steps tell how long {name} takes."
+            message = f"Fewer than {LEAST_STEPS} steps tell how long {name} takes."
             raise SilentError(message, f"Watch for longer: probe {self.endpoint} why --seconds 120", "few-steps")
         return phase
 

@@ -1,7 +1,7 @@
 """Why a job is slow, stuck or well: what the rules find in it, ordered by cost, and the verdict.
 
 Called by Connection.why.  Invariant: no cause is told that explains less than 80 % of what it claims to; a consequence
-is told under its cause; a job in which nothing was found is called healthy only if it was seen to step.
+is told under its cause; a job in which nothing was found is called healthy only if it was seen to step often enough.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
+from math import ceil
 
 from ..errors import Interrupted, ProbeError
 from .diagnosis import Cause, Diagnosis
+from .figures import ms
 from .hang.report import Report
 from .measures.places import EXPLAINS
 from .rule import Finding, Rule, Severity
 from .rules import ON_TABLES
 from .watch import Job, Progress, watch
-from .watched import Watched
+from .watched import LEAST_STEPS, Watched
 
 WARNING, CRITICAL = 0.1, 0.3  # of the step
 _SURE = 0.9
@@ -62,10 +65,21 @@ def judge(watched: Watched, rules: Iterable[Rule[Watched]] = ON_TABLES) -> Diagn
         else:
             checked.append(rule.code)
             found += [_cause(rule, finding, watched) for finding in findings]
-    return Diagnosis(
+    told = Diagnosis(
         watched.endpoint, ranked(found), tuple(checked), skipped, watched.steps, watched.step_s, watched.seconds,
         watched.samples_a_second,
     )  # fmt: skip
+    return told if told.causes or watched.steps >= LEAST_STEPS else _of_few_steps(told)
+
+
+def _of_few_steps(told: Diagnosis) -> Diagnosis:
+    """Nothing was found in a job of which too little was seen to call it healthy."""
+    looked = f"{len(told.skipped)} of {len(told.skipped) + len(told.checked)} rules could not look"
+    sentence = f"Unknown: {looked} at {told.steps} steps of {ms(told.step_s or 0.0)}, {LEAST_STEPS} are needed."
+    wanted_s = 2 * LEAST_STEPS * (told.step_s or 0.0)
+    remedy = f"probe {told.endpoint} why --seconds {max(10, ceil(wanted_s / 10) * 10)}"
+    cause = Cause("unknown", "none", Finding(sentence, remedy=remedy))
+    return replace(told, state="unknown", findings=[cause, *told.findings])
 
 
 def ranked(found: Iterable[Cause]) -> list[Cause]:

@@ -57,7 +57,9 @@ def test_a_rule_that_cannot_look_is_named_with_its_reason(watched: Watched) -> N
 
     told = judge(watched, [Rule("ranks", "Finds.", cannot, needs=("python.step_trace",)), rule("quiet")])
     assert told.skipped == {"ranks": "Only one rank"} and told.checked == ("quiet",)
-    assert told.parts()["Looked"][0].endswith("1 could not: Only one rank.")
+    assert told.parts()["Looked"][0].endswith("1 could not: only one rank.")
+    many = judge(watched, [Rule(str(number), "Finds.", cannot, needs=("python.step_trace",)) for number in range(3)])
+    assert many.parts()["Looked"][0].endswith("3 could not: only one rank (3).")
 
 
 def test_the_gain_is_told_in_samples_a_second_and_its_sql_can_be_run(watched: Watched) -> None:
@@ -82,3 +84,17 @@ def test_a_part_of_the_step_is_measured_over_all_sampled_steps() -> None:
     assert part.seconds == pytest.approx(0.025) and part.share == pytest.approx(0.25) and part.sure(0.2) > 0.99
     with pytest.raises(SilentError, match="Fewer than 40 steps tell how long half takes"):
         Planted().steps(20, forward=60).watched().part("half", half)
+
+
+def test_few_steps_without_a_finding_are_not_called_healthy() -> None:
+    def needs_forward(watched: Watched) -> Iterator[Finding]:
+        watched.phase("forward")
+        yield from ()
+
+    few = Planted().steps(15, noise=0.0, forward=60, backward=40).watched()
+    told = judge(few, [rule("tiny", costs(3)), Rule("forward", "Finds.", needs_forward, needs=("python.step_trace",))])
+    assert (told.code, told.severity) == ("unknown", "none")
+    assert told.sentence == "Unknown: 1 of 2 rules could not look at 15 steps of 100 ms, 40 are needed."
+    assert told.parts()["Looked"] == ["1 rules at 15 steps in 25 s, 1 could not: fewer than 40 steps."]
+    assert told.parts()["Try"] == ["probe 4242 why --seconds 10"]
+    assert judge(few, [rule("large", costs(40))]).code == "large"
