@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -251,6 +252,16 @@ class TestSteps:
 
     def test_steps_that_do_not_grow_are_left_alone(self) -> None:
         assert not list(STEP_GROWING.find(seconds(self.steady, self.steady).watched()))
+
+    def test_ranks_that_stood_for_a_while_are_no_error(self) -> None:
+        planted = seconds(self.steady, self.steady)
+        stood = {"step": 600, "cpu_pct": 1.0, "core_wait_pct": 0.0}
+        planted.plant("host.process_trace", [{**stood, "start_ns": (30 + at) * 10**9} for at in range(10)])
+        for table in ("python.step_trace", "host.process_trace"):
+            planted.database.execute(f"INSERT INTO {table} SELECT * REPLACE (1 AS rank) FROM {table}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert not list(STEP_GROWING.find(planted.watched()))
 
     def test_a_short_record_does_not_tell(self) -> None:
         with pytest.raises(SilentError, match="too short"):

@@ -72,8 +72,9 @@ class _Trend(NamedTuple):
 def _trend(steps: Any, values: Any) -> _Trend:
     """By the median of the slopes between any two of them, which a few outliers do not change."""
     count, (before, after) = len(values), np.triu_indices(len(values), 1)
-    differences = values[after] - values[before]
-    slope = np.median(differences / (steps[after] - steps[before]))
+    differences, apart = values[after] - values[before], steps[after] - steps[before]
+    moved = apart > 0  # else the job stood
+    slope = np.median(differences[moved] / apart[moved]) if moved.any() else 0.0
     is_sure = np.sign(differences).sum() >= _SURE * np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     return _Trend(float(slope * (steps[-1] - steps[0]) / values.mean()), bool(is_sure))
 
