@@ -26,7 +26,8 @@ ITERATORS = (
     "COUNT(first_batch_duration) AS firsts FROM python.iterator_trace WHERE {window} AND NOT in_eval GROUP BY loader"
 )
 _BUSY = (
-    "SELECT rank, AVG(cpu_pct) AS cpu, AVG(core_wait_pct) AS waits FROM host.process_trace WHERE {window} GROUP BY rank"
+    "SELECT rank, AVG(cpu_pct) AS cpu, COALESCE(AVG(core_wait_pct), 0) AS waits, COALESCE(AVG(host_cpu_pct), 0) AS host "
+    "FROM host.process_trace WHERE {window} AND cpu_pct IS NOT NULL GROUP BY rank"
 )
 _MOST_WORKERS = 8
 _SPARE = 1.25  # times as many workers as would just do, because batches differ
@@ -91,27 +92,40 @@ def cores(watched: Watched) -> int:
     return os.cpu_count() or 1
 
 
-def workers_for(watched: Watched, data_s: float) -> tuple[int, float]:
-    """How many workers make batches as fast as the rest of the step uses them, where the job now makes them itself for
-    data_s of a step; and how long a step then takes.
+def workers_for(watched: Watched, loader: Loader) -> tuple[int, float]:
+    """How many workers make batches as fast as the rest of the step uses them, where the job now makes them itself; and
+    how long a step then takes.
 
-    What computes does so faster on other cores only; what waits for storage needs none.
+    What computes does so faster on other cores only, as far as nobody else uses them; what waits for storage needs none.
     """
+    data_s, total = loader.waited_s, cores(watched)
     rest_s = max(watched.step_s - data_s, 1e-6)
-    rows = [row for row in watched.rows(_BUSY) if row["cpu"] is not None]
-    cpu_s = sum(row["cpu"] for row in rows) / len(rows) / 100 * watched.step_s if rows else 0.0
-    busy_s = cpu_s + sum(row["waits"] or 0.0 for row in rows) / max(1, len(rows)) / 100 * watched.step_s
-    most, available = _MOST_WORKERS, cores(watched)
-    if busy_s - rest_s > data_s / 2:  # batches are computed, not waited for
-        most = min(most, available)
+    cpu, waits, host = _busy(watched)
+    cpu_s = cpu * watched.step_s
+    is_computed = cpu_s + waits * watched.step_s - rest_s > data_s / 2  # else it is waited for
+    most = min(_MOST_WORKERS, total) if is_computed else _MOST_WORKERS
     workers = max(1, min(math.ceil(round(_SPARE * data_s / rest_s, 2)), most))
     beside = sum(1 for facts in watched.agents if facts.host == watched.agents[0].host)
-    return workers, max(rest_s, data_s / workers, beside * cpu_s / available)
+    free = max(1.0, total - max(0.0, host * total - beside * cpu))  # of what others use
+    first_s = data_s / loader.batches * loader.iterators / watched.steps  # new workers have none ready at first
+    return workers, max(rest_s + first_s, data_s / workers, beside * cpu_s / free)
+
+
+def _busy(watched: Watched) -> tuple[float, float, float]:
+    """Cores that a rank uses on the average, the part of the time that it waits for one, and that of its host's cores
+    that are busy; 0 where nothing is known."""
+    rows = watched.rows(_BUSY)
+    cpu, waits, host = (sum(row[name] for row in rows) / max(1, len(rows)) / 100 for name in ("cpu", "waits", "host"))
+    return cpu, waits, host
 
 
 def enough_workers(watched: Watched, loader: Loader) -> tuple[int, float]:
-    """How many workers keep up with the rest of the step, where those there are do not; how long a step then takes."""
+    """How many workers keep up with the rest of the step, where those there are do not; how long a step then takes.
+
+    At least so long as the host's cores, which do all of it now, need if none of them is ever idle.
+    """
     rest_s = max(watched.step_s - loader.starved_s, 1e-6)
     making_s = loader.workers * watched.step_s  # of a worker, for the batches of a step: all of them are at it
     workers = min(math.ceil(round(_SPARE * making_s / rest_s, 2)), 4 * _MOST_WORKERS)
-    return max(workers, loader.workers + 1), max(rest_s, making_s / workers)
+    workers, (_, _, host) = max(workers, loader.workers + 1), _busy(watched)
+    return workers, max(rest_s, making_s / workers, host * watched.step_s)

@@ -59,8 +59,8 @@ def test_a_loader_that_takes_little_is_left_alone() -> None:
     assert not list(INPUT_BOUND.find(planted.watched()))
 
 
-def computing(planted: Planted, *, cpu_pct: float, core_wait_pct: float = 0.0) -> Planted:
-    return planted.plant("host.process_trace", [{"step": 50, "cpu_pct": cpu_pct, "core_wait_pct": core_wait_pct}])
+def computing(planted: Planted, *, cpu_pct: float, host_cpu_pct: float | None = None) -> Planted:
+    return planted.plant("host.process_trace", [{"step": 50, "cpu_pct": cpu_pct, "host_cpu_pct": host_cpu_pct}])
 
 
 def test_a_loader_that_waits_for_storage_gains_by_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +75,19 @@ def test_a_loader_that_computes_gains_no_more_than_the_cores_allow(monkeypatch: 
     planted = loads(Planted().steps(noise=0, data=90, forward=30), workers=0, wait_ms=90).profile()
     found = one(INPUT_BOUND.find(computing(planted, cpu_pct=100).watched()))
     assert found.assumes == "with 2 workers" and found.saves == pytest.approx(0.06)
+
+
+def test_cores_that_others_use_make_no_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    planted = loads(Planted().steps(noise=0, data=90, forward=30), workers=0, wait_ms=90).profile()
+    found = one(INPUT_BOUND.find(computing(planted, cpu_pct=100, host_cpu_pct=75).watched()))
+    assert found.assumes == "with 2 workers" and found.saves == pytest.approx(0.04)
+
+
+def test_the_first_batch_of_a_short_epoch_is_waited_for_with_workers_too() -> None:
+    planted = loads(Planted().steps(noise=0, data=80, forward=40), workers=0, wait_ms=80, epoch=8, first_ms=80)
+    found = one(INPUT_BOUND.find(computing(planted.profile(), cpu_pct=30).watched()))
+    assert found.assumes == "with 3 workers" and found.saves == pytest.approx(0.07)
 
 
 def test_the_loop_that_asks_for_batches_is_not_where_they_are_made() -> None:
@@ -117,6 +130,12 @@ def test_workers_that_are_too_slow_are_found_with_how_many_it_takes() -> None:
     assert found.saves == pytest.approx(0.06, rel=0.03) and "a worker takes about 240 ms for a batch" in found.why
     told = judge(planted.watched(), [INPUT_BOUND, STARVED_WORKERS, WORKER_RESPAWN])
     assert [each.code for each in told.findings] == ["starved-workers"]
+
+
+def test_workers_gain_no_more_than_the_cores_of_the_host_allow() -> None:
+    planted = loads(Planted().steps(noise=0, data=60, forward=60), workers=2, wait_ms=60, ready=0).profile()
+    computing(planted, cpu_pct=50, host_cpu_pct=80)
+    assert one(STARVED_WORKERS.find(planted.watched())).saves == pytest.approx(0.2 * 0.12)
 
 
 def test_on_a_host_without_a_free_core_no_gain_is_promised() -> None:

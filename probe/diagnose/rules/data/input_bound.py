@@ -45,7 +45,7 @@ def _with_remedy(watched: Watched, finding: Finding, loader: Loader, data: Phase
     """Workers, where there are none; rules on workers say what to do where there are."""
     if loader.workers:
         return finding
-    more, step_s = workers_for(watched, loader.waited_s)
+    more, step_s = workers_for(watched, loader)
     known = loader.steps > 0.5  # a loader of validation is waited for in few steps: what it gains cannot be told so
     setting = f"{loader.name}.num_workers, {loader.name}.prefetch_factor = {more}, 2"
     return replace(
