@@ -15,11 +15,12 @@ from ...errors import SilentError
 from ..figures import pct
 from ..rule import Tables
 from .blocks import LEAST_STEPS, Values, means, medians, rates
-from .changes_made import Changes, Made
+from .changes_made import Changes, Made, epochs
 from .report import Change, Measure, digits
 
 MOST_STEPS = 1000  # on each side: near the change, so that what else changes in a job matters little
 _SETTLES = 2.0  # times the median
+_SHORT_EPOCH = 200  # steps; what the start of a longer one takes is little beside its steps
 _UNLIKE = 0.1  # difference in the share of sampled steps, which cost a little more
 PHASES = "data", "forward", "backward", "validation", "optimizer", "comm", "other"
 Steps = dict[str, Values]  # columns, in the order of steps; NaN where the value is not known of every rank
@@ -51,7 +52,10 @@ def change(tables: Tables, at_step: int | None) -> Change:
         raise SilentError(text + "has not begun.", again, "not-in-effect")
     window = _window(tables, changes, made, made.effect)
     before, after = _whole(*(_steps(tables, *each) for each in window))
-    return _compared(made, window, before, after, again)
+    notes: list[str] = []
+    if made.loaders and len(after["step"]):
+        after, notes = _whole_epochs(tables, made.loaders, made.effect, window[1][0], after, again)
+    return _compared(made, window, before, after, again, notes)
 
 
 def _window(tables: Tables, changes: Changes, made: Made, effect: int) -> Window:
@@ -70,6 +74,23 @@ def _queue(tables: Tables, loaders: Sequence[str], effect: int) -> int:
     return max((row["queue"] or 0 for row in rows if row["loader"] in loaders), default=0)
 
 
+def _whole_epochs(
+    tables: Tables, loaders: Sequence[str], effect: int, start: int, after: Steps, again: str
+) -> tuple[Steps, list[str]]:
+    """(of the steps from `start` on as many as so many whole epochs have, notes): at the start of each, the training
+    waits for the first batch.  Raises SilentError until a short epoch is over."""
+    rows = epochs(tables, loaders)
+    starts, last = [row["step"] for row in rows if row["rank"] == rows[0]["rank"]], after["step"][-1]
+    over = [each + start - effect for each in starts if effect < each <= last + 1 - (start - effect)]
+    if over:
+        return {name: values[after["step"] < over[-1]] for name, values in after.items()}, []
+    epoch = effect - max((each for each in starts if each < effect), default=effect)
+    if 0 < epoch <= _SHORT_EPOCH:
+        text = f"No epoch has ended since the change took effect at step {effect:,}; the one before had {epoch} steps."
+        raise SilentError(text, again, "few-steps")
+    return after, ["No epoch has ended since the change: what the start of one takes is not in it."]
+
+
 def _steps(tables: Tables, first: int, last: int) -> Steps:
     """Those from first to last that have ended and that no eval held."""
     table = tables.query(
@@ -86,7 +107,7 @@ def _whole(*sides: Steps) -> list[Steps]:
     return [{name: values[side["ranks"] == ranks] for name, values in side.items()} for side in sides]
 
 
-def _compared(made: Made, window: Window, before: Steps, after: Steps, again: str) -> Change:
+def _compared(made: Made, window: Window, before: Steps, after: Steps, again: str, more: list[str]) -> Change:
     (first, _), (start, _) = window
     effect = made.last if made.effect is None else made.effect
     settling = [_settling(side["duration"]) for side in (before, after)]
@@ -103,7 +124,7 @@ def _compared(made: Made, window: Window, before: Steps, after: Steps, again: st
         Measure.of("median step", "s", counts, medians(*seconds)),
         _samples([_filled(side["samples"])[mine] for side, mine in zip(sides, chosen, strict=True)], seconds, counts),
         [_phase(phase, *(side[phase] for side in sides)) for phase in PHASES],
-        notes,
+        [*notes, *more],
     )  # fmt: skip
 
 

@@ -91,8 +91,13 @@ class Changes:
     def _began(self, rows: Iterable[Row], loaders: Iterable[str]) -> int | None:
         """The step in which the last of the ranks made its first iterator of such a loader after the change."""
         since = {row["rank"]: row["start_ns"] for row in rows}
-        names = ", ".join("'" + name.replace("'", "''") + "'" for name in loaders)
-        sql = f"SELECT rank, step, start_ns FROM python.iterator_trace WHERE loader IN ({names}) ORDER BY start_ns DESC"
-        began = {row["rank"]: row["step"] for row in self._tables.query(sql)
+        began = {row["rank"]: row["step"] for row in reversed(epochs(self._tables, loaders))
                  if row["start_ns"] > since.get(row["rank"], row["start_ns"])}  # fmt: skip
         return max(began.values()) if began.keys() == since.keys() else None
+
+
+def epochs(tables: Tables, loaders: Iterable[str]) -> list[Row]:
+    """The starts of all epochs of these: rank, step, start_ns; in order."""
+    names = ", ".join("'" + name.replace("'", "''") + "'" for name in loaders)
+    sql = f"SELECT rank, step, start_ns FROM python.iterator_trace WHERE loader IN ({names}) AND NOT in_eval"
+    return list(tables.query(f"{sql} ORDER BY start_ns"))

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 # torch.set_num_threads(4), setattr(…), model.requires_grad_(False), gc.disable(), model.gradient_checkpointing_enable()
 _SETS = re.compile(r"set(_|attr$)|(en|dis)able|freeze|.*[a-z0-9]_$|.*_(en|dis)able(_|$)")
-_OF_LOADERS = re.compile(r"\.(num_workers|prefetch_factor|pin_memory|persistent_workers|collate_fn)$")
+# persistent_workers of a made loader is set in its __dict__ only: vars(loader)['persistent_workers']
+_OF_LOADERS = re.compile(r"(\.|\[')(num_workers|prefetch_factor|pin_memory|persistent_workers|collate_fn)('\])?$")
+_NAMED = r"(^|[. ]|vars\(|setattr\()NAME($|[.\[,]|\)\[)"
 _OF_DATASETS = re.compile(r"(^|[._])dataset\b")
 
 
@@ -44,7 +46,7 @@ def loaders_of(changes: Iterable[str], workers: dict[str, int]) -> list[str]:
     """
     found: list[str] = []
     for change in changes:
-        named = [name for name in workers if re.search(rf"(^|[. ]){re.escape(name)}($|[.\[])", change)]
+        named = [name for name in workers if re.search(_NAMED.replace("NAME", re.escape(name)), change)]
         if _OF_DATASETS.search(change):
             found += [name for name in named or workers if workers[name]]
         elif named or _OF_LOADERS.search(change):

@@ -26,8 +26,8 @@ ITERATORS = (
     "COUNT(first_batch_duration) AS firsts FROM python.iterator_trace WHERE {window} AND NOT in_eval GROUP BY loader"
 )
 _BUSY = (
-    "SELECT rank, AVG(cpu_pct) AS cpu, COALESCE(AVG(core_wait_pct), 0) AS waits, COALESCE(AVG(host_cpu_pct), 0) AS host "
-    "FROM host.process_trace WHERE {window} AND cpu_pct IS NOT NULL GROUP BY rank"
+    "SELECT rank, AVG(cpu_pct) AS cpu, COALESCE(AVG(core_wait_pct), 0) AS waits, COALESCE(AVG(host_cpu_pct), 0) AS "
+    "host FROM host.process_trace WHERE {window} AND cpu_pct IS NOT NULL GROUP BY rank"
 )
 _MOST_WORKERS = 8
 _SPARE = 1.25  # times as many workers as would just do, because batches differ
@@ -96,7 +96,7 @@ def workers_for(watched: Watched, loader: Loader) -> tuple[int, float]:
     """How many workers make batches as fast as the rest of the step uses them, where the job now makes them itself; and
     how long a step then takes.
 
-    What computes does so faster on other cores only, as far as nobody else uses them; what waits for storage needs none.
+    What computes does so faster on other cores only, those that nobody else uses; what waits for storage needs none.
     """
     data_s, total = loader.waited_s, cores(watched)
     rest_s = max(watched.step_s - data_s, 1e-6)

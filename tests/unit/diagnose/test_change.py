@@ -102,7 +102,7 @@ def test_a_change_of_a_loader_counts_from_the_next_epoch_on(job: Job, connected:
     with pytest.raises(SilentError, match="takes effect with the next epoch of loader, which has not begun") as raised:
         change(connection, None)
     assert raised.value.code == "not-in-effect"
-    job.epoch().train(60, 7)
+    job.epoch().train(60, 7).epoch().train(6, 7)
     found = change(connection, None)
     # step 91 began the epoch; then the workers' queue: 2 workers with 2 batches each
     assert (found.at_step, found.effect_step, found.from_step, found.steps_before) == (61, 91, 96, 60)
@@ -110,9 +110,35 @@ def test_a_change_of_a_loader_counts_from_the_next_epoch_on(job: Job, connected:
     assert found.lines()[0].endswith("loader.num_workers = 4   (in effect from step 91, the next epoch)")
 
 
+def test_whole_epochs_are_compared_for_their_starts_take_long(job: Job, connected: Connect) -> None:
+    for _ in range(5):
+        job.epoch().train(1, 57).train(19, 17)
+    job.eval("loader.num_workers = 4", "loader.num_workers")
+    job.epoch().train(1, 57).train(15, 7)
+    connection = connected(job.one)
+    with pytest.raises(
+        SilentError, match=r"No epoch has ended since .* at step 100; the one before had 20 steps"
+    ) as raised:
+        change(connection, None)
+    assert raised.value.code == "few-steps"
+    job.train(4, 7).epoch().train(1, 57).train(19, 7).epoch().train(1, 57).train(17, 7)
+    found = change(connection, None)
+    # of 54 steps, and not of those of the third epoch that came after as many as new workers make in advance
+    assert (found.from_step, found.steps_after) == (105, 40)
+    assert found.step.after == pytest.approx(0.0125, rel=0.01)
+
+
+def test_where_no_long_epoch_has_ended_it_is_said(job: Job, connected: Connect) -> None:
+    job.epoch().train(300, 17).eval("loader.num_workers = 4", "loader.num_workers").epoch().train(60, 7)
+    found = change(connected(job.one), None)
+    assert found.steps_after == 55
+    assert found.notes == ["No epoch has ended since the change: what the start of one takes is not in it."]
+
+
 def test_changes_that_take_effect_together_are_one(job: Job, connected: Connect) -> None:
     job.train(5, 17).epoch().train(56, 17).eval("loader.num_workers = 4", "loader.num_workers").train(20, 17)
-    job.eval("loader.prefetch_factor = 2", "loader.prefetch_factor").train(5, 17).epoch().train(60, 7)
+    job.eval("loader.prefetch_factor = 2", "loader.prefetch_factor").train(5, 17).epoch().train(60, 7).epoch()
+    job.train(5, 7)
     found = change(connected(job.one), None)
     assert found.code == "loader.num_workers = 4; loader.prefetch_factor = 2"
     assert (found.at_step, found.effect_step, found.steps_before) == (81, 86, 60)
@@ -210,6 +236,10 @@ def test_what_a_snippet_changed_is_told_from_what_it_read(code: str, changed: li
         ("val_loader.dataset.fast", []),  # has no workers, so it is changed at once
         ("train_loader.dataset.fast", ["train_loader"]),
         ("dataset.fast", ["train_loader"]),
+        ("vars(train_loader)['persistent_workers']", ["train_loader"]),
+        ("setattr(train_loader, 'num_workers', 4)", ["train_loader"]),
+        ("vars(config)['persistent_workers']", ["train_loader", "val_loader"]),
+        ("show(train_loader)", []),
         ("optimizer.lr", []),
         ("other_train_loader.x", []),
     ],
