@@ -5,9 +5,9 @@ python tests/bench/remedies.py [--only NAME,…] [--rounds 1] [--long 60] [--rea
 A job is attached to and measured for --long seconds; `why` is asked, read for --read seconds, and its Try run by a
 shell word for word, or, where that is no command, the remedy of the registry (marked *).  `why --since-change` is asked
 until it answers, and the job measured for --long seconds again: what the two long stretches say is true.  A line a job:
-the milliseconds of a step that the remedy should save (~ what the finding costs, where nothing is estimated) and saves;
-after / before by --since-change and in truth.  The estimate is to be within 20 % of what is saved in 10 of 12 jobs, and
-the interval to hold the truth in 11 of 12.
+the milliseconds of a step that the remedy should save (~ what the finding costs, where nothing is estimated) and saves,
+of a step as `why` and as the long stretch saw it; after / before by --since-change, and in truth.  The estimate is to
+be within 20 % of what is saved in 10 of 12 jobs, and the interval to hold the truth in 11 of 12.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ class Failed(Exception):
 
 class Run(NamedTuple):
     """Seconds a step.  code: of the finding; saves: by its estimate, costs: by the finding; is_printed: whether the
-    remedy was; before, after: of the long stretches; change: what --since-change said."""
+    remedy was; watched: by why, before, after: of the long stretches; change: what --since-change said."""
 
     job: Job
     code: str
     saves: float | None
     costs: float | None
     is_printed: bool
+    watched: float
     before: float
     after: float
     change: Change
@@ -78,7 +79,7 @@ def main() -> int:
     options = arguments()
     jobs = [job for job in JOBS if job.remedy and job.name.startswith(options.only)]
     runs: list[Run] = []
-    print(f"{'job':<29} {'finding':<22} {'saves ms':>15}  {'after / before':<32} true")
+    print(f"{'job':<29} {'finding':<22} {'saves ms, of a step of':>27}  {'after / before':<32} true")
     for job in jobs * options.rounds:
         try:
             runs.append(cured(job, options.long, options.read))
@@ -122,7 +123,7 @@ def cured(job: Job, long_s: float, read_s: float) -> Run:
             is_printed = apply(pid, finding, job)
             change = changed(pid)
             return Run(job, finding["code"], saved(report, finding), finding["seconds_per_step"], is_printed,
-                       before, mean_step(pid, long_s), change)  # fmt: skip
+                       report["step_s"], before, mean_step(pid, long_s), change)  # fmt: skip
         finally:
             target.end()
 
@@ -190,16 +191,22 @@ def told(pid: str, *words: str) -> str:
 
 
 def line(run: Run) -> str:
-    expected = (run.costs or 0.0) if run.saves is None else run.saves
-    saves = f"{'~' * (run.saves is None)}{1e3 * expected:.1f} / {1e3 * run.gain:.1f}"
+    expected, of = run.saves, ""
+    if expected is None:
+        expected, of = run.costs or 0.0, "~"
+    of += f"{ms(expected)} / {ms(run.gain)} of {ms(run.watched)} / {ms(run.before)}"
     step = run.change.step
     ratio = f"{step.ratio:.3f} ({step.ratio_low:.3f} to {step.ratio_high:.3f})"
     near = {True: "near", False: "FAR", None: ""}[run.is_near]
     steps = f"{step.steps_before} + {step.steps_after} steps"
     return (
-        f"{run.job.name:<29} {run.code + '*' * (not run.is_printed):<22} {saves:>15} {near:<4} {ratio} {steps:<17} "
+        f"{run.job.name:<29} {run.code + '*' * (not run.is_printed):<22} {of:>27} {near:<4} {ratio} {steps:<17} "
         f"{run.after / run.before:.3f} {'held' if run.is_held else 'NOT HELD'}"
     )
+
+
+def ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f}"
 
 
 if __name__ == "__main__":
