@@ -106,9 +106,10 @@ def workers_for(watched: Watched, loader: Loader) -> tuple[int, float]:
     most = min(_MOST_WORKERS, total) if is_computed else _MOST_WORKERS
     workers = max(1, min(math.ceil(round(_SPARE * data_s / rest_s, 2)), most))
     beside = sum(1 for facts in watched.agents if facts.host == watched.agents[0].host)
-    free = max(1.0, total - max(0.0, host * total - beside * cpu))  # of what others use
+    free = max(1e-6, total - max(0.0, host * total - beside * cpu))  # of what others use
     first_s = data_s / loader.batches * loader.iterators / watched.steps  # new workers have none ready at first
-    return workers, max(rest_s + first_s, data_s / workers, beside * cpu_s / free)
+    computes_s = beside * cpu_s / free if is_computed else 0.0
+    return workers, max(rest_s + first_s, data_s / workers, computes_s)
 
 
 def _busy(watched: Watched) -> tuple[float, float, float]:

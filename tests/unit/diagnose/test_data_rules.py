@@ -59,8 +59,8 @@ def test_a_loader_that_takes_little_is_left_alone() -> None:
     assert not list(INPUT_BOUND.find(planted.watched()))
 
 
-def computing(planted: Planted, *, cpu_pct: float, host_cpu_pct: float | None = None) -> Planted:
-    return planted.plant("host.process_trace", [{"step": 50, "cpu_pct": cpu_pct, "host_cpu_pct": host_cpu_pct}])
+def computing(planted: Planted, **columns: float) -> Planted:
+    return planted.plant("host.process_trace", [{"step": 50, **columns}])
 
 
 def test_a_loader_that_waits_for_storage_gains_by_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,11 +77,21 @@ def test_a_loader_that_computes_gains_no_more_than_the_cores_allow(monkeypatch: 
     assert found.assumes == "with 2 workers" and found.saves == pytest.approx(0.06)
 
 
-def test_cores_that_others_use_make_no_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cpu_pct", "waits_pct", "host_pct", "saves"), [(100, 0, 75, 0.04), (50, 50, 100, 0.0)])
+def test_cores_that_others_use_make_no_batches(
+    monkeypatch: pytest.MonkeyPatch, cpu_pct: float, waits_pct: float, host_pct: float, saves: float
+) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     planted = loads(Planted().steps(noise=0, data=90, forward=30), workers=0, wait_ms=90).profile()
-    found = one(INPUT_BOUND.find(computing(planted, cpu_pct=100, host_cpu_pct=75).watched()))
-    assert found.assumes == "with 2 workers" and found.saves == pytest.approx(0.04)
+    computing(planted, cpu_pct=cpu_pct, core_wait_pct=waits_pct, host_cpu_pct=host_pct)
+    found = one(INPUT_BOUND.find(planted.watched()))
+    assert found.assumes == "with 2 workers" and found.saves == pytest.approx(saves, abs=1e-9)
+
+
+def test_a_busy_host_does_not_keep_workers_from_waiting_for_storage() -> None:
+    planted = loads(Planted().steps(noise=0, data=90, forward=30), workers=0, wait_ms=90).profile()
+    found = one(INPUT_BOUND.find(computing(planted, cpu_pct=25, host_cpu_pct=100).watched()))
+    assert found.assumes == "with 4 workers" and found.saves == pytest.approx(0.09)
 
 
 def test_the_first_batch_of_a_short_epoch_is_waited_for_with_workers_too() -> None:
