@@ -81,7 +81,8 @@ JOBS = (
     ),
     *named(
         "pausing.py",
-        validation_heavy_cnn="config.validate_every = 1_000_000", validation_heavy_gpt="config.validate_every = 1_000_000",
+        validation_heavy_cnn="config.validate_every = 1_000_000",
+        validation_heavy_gpt="config.validate_every = 1_000_000",
         checkpoint_stall_unet="config.save_every = 1_000_000", checkpoint_stall_mlp="config.save_every = 1_000_000",
         periodic_stall_gpt="config.log_every = 1_000_000", periodic_stall_gc="",
         python_outside_model_cnn="", python_outside_model_rl="", python_outside_model_unet="",
