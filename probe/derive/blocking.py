@@ -183,10 +183,16 @@ def _times(part: Partition, operations: Rows) -> tuple[Ints, Ints, Ints]:
 
 def _of_ddp(part: Partition, operations: Rows) -> Bools:
     """DDP's own operations, if the host waits for them: on a device it is a stream that waits."""
-    sources = np.array([id for id, text in part.log.strings.items() if text == _DDP], np.int64)
-    result: Bools = np.isin(operations["source"], sources)  # for an empty list it would import numpy.ma
-    return result & ~np.isin(operations["group"], _on_devices(part.log))
+    sources = [id for id, text in part.log.strings.items() if text == _DDP]
+    result: Bools = _is_in(operations["source"], sources) & ~_is_in(operations["group"], _on_devices(part.log))
+    return result
 
 
-def _on_devices(log: Log) -> Ints:
-    return np.array([id for id, group in log.groups.items() if group.get("backend") not in _HOST], np.int64)
+def _is_in(values: Ints, wanted: list[int]) -> Bools:
+    """np.isin would import numpy.ma for a list that is empty."""
+    result: Bools = np.isin(values, np.array(wanted, np.int64))
+    return result
+
+
+def _on_devices(log: Log) -> list[int]:
+    return [id for id, group in log.groups.items() if group.get("backend") not in _HOST]

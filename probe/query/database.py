@@ -194,14 +194,12 @@ class Database:
         if found := _UNKNOWN_TABLE.search(text):
             short = {table.short_name: name for name, table in self._tables.items()}
             meant = nearest(found[1].rpartition(".")[2].strip('"!'), short, short.__getitem__)
-            hint = f"{meant} Tables: {', '.join(sorted(self._tables))}.".lstrip()
-            return QueryError(text, hint, "unknown-table")
+            return QueryError(text, meant or f"Tables: {', '.join(sorted(self._tables))}.", "unknown-table")
         if found := _UNKNOWN_COLUMN.search(text):
             asked = [table for table in self._tables.values() if statement.names(table)] or self._tables.values()
             columns = dict.fromkeys(column.name for table in asked for column in table.columns)
             meant, names = nearest(found[1] or found[2], columns), ", ".join(table.name for table in asked)
-            hint = f"{meant} Columns of {names}: {', '.join(columns)}.".lstrip()
-            return QueryError(text, hint, "unknown-column")
+            return QueryError(text, meant or f"Columns of {names}: {', '.join(columns)}.", "unknown-column")
         return QueryError(text)
 
 
