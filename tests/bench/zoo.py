@@ -63,6 +63,8 @@ def arguments() -> argparse.Namespace:
 
 def judged(job: Job, seconds: float | None, ignored: set[str]) -> Run:
     """A job from its start to its end."""
+    if not job.can_run:
+        return Run(job, False, 0.0, f"not run: needs make {job.needs}")
     watch = () if seconds is None else ("--seconds", str(seconds))
     with tempfile.TemporaryDirectory() as folder:
         target = Target(("env", "--chdir", folder, *job.command), Path(folder) / "output", {})
@@ -98,6 +100,8 @@ def asked(pid: int, watch: Sequence[str], folder: Path) -> tuple[float, dict[str
 
 def lines(run: Run) -> list[str]:
     """What is printed of a run; more of one that went wrong."""
+    if not run.job.can_run:
+        return [f"{'-':<6}{run.job.name:<30} {run.said}"]
     expected = "/".join(run.job.codes) or "healthy"
     word = "ok" if run.right else "WRONG"
     first, *others = [figures(finding) for finding in findings(run)] or [verdict(run)]

@@ -234,6 +234,19 @@ class Samples(Dataset):
         return inputs[0], targets[0]
 
 
+class Batches(Dataset):
+    """The same few batches again and again, for loaders with batch_size=None."""
+
+    def __init__(self, model, size, count=1 << 20):
+        self.few, self.count = [model.batch(size) for _ in range(4)], count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return self.few[index % len(self.few)]
+
+
 class WithTable(nn.Module):
     """A model with a table of so many million numbers that it does not train."""
 

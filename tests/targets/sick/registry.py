@@ -5,6 +5,7 @@ A job is a function of a script in this folder; which codes the first finding ma
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LAUNCHER = HERE.parent / "launcher.py"
+FRAMEWORKS = HERE.parents[2] / os.environ.get("FRAMEWORKS", ".venv_frameworks")  # as in the Makefile
+# By the target of the Makefile that makes its environment, "" for that of this process.
+PYTHONS = {"": Path(sys.executable), "frameworks": FRAMEWORKS / "bin" / "python"}
 LOUD = ("warning", "critical")  # what nothing that is said about a healthy job may be
 
 
@@ -21,6 +25,7 @@ class Job:
     """name: its function in `script`; codes: what the first finding may be, none for a healthy job.
 
     remedy: Python that cures it while it runs, in the frame of its training loop; "" if nothing does.
+    needs: which of PYTHONS runs it.
     """
 
     script: str
@@ -28,11 +33,17 @@ class Job:
     codes: tuple[str, ...] = ()
     ranks: int = 1
     remedy: str = ""
+    needs: str = ""
+
+    @property
+    def can_run(self) -> bool:
+        """Whether what it needs is there."""
+        return PYTHONS[self.needs].exists()
 
     @property
     def command(self) -> tuple[str, ...]:
         launcher = (str(LAUNCHER), str(self.ranks)) if self.ranks > 1 else ()
-        return (sys.executable, *launcher, str(HERE / self.script), self.name)
+        return (str(PYTHONS[self.needs]), *launcher, str(HERE / self.script), self.name)
 
     def right(self, report: Mapping[str, Any]) -> bool:
         """Whether `probe why --json` says what is so, in its verdict, which may be a state, or its first finding."""
@@ -52,11 +63,11 @@ def without(report: Mapping[str, Any], codes: Collection[str]) -> dict[str, Any]
     return {**report, "verdict": verdict, "findings": findings}
 
 
-def named(script: str, ranks: int = 1, **jobs: str) -> Iterator[Job]:
+def named(script: str, ranks: int = 1, needs: str = "", **jobs: str) -> Iterator[Job]:
     """Jobs that find their code in their name, each with its remedy."""
     for name, remedy in jobs.items():
         code = next((code for code in CODES if name.startswith(code.replace("-", "_"))), "")
-        yield Job(script, name, (code,) if code else (), ranks, remedy)
+        yield Job(script, name, (code,) if code else (), ranks, remedy, needs)
 
 
 CODES = (
@@ -117,5 +128,27 @@ JOBS = (
         cpu_oversubscription_cnn="torch.set_num_threads(1)", host_contention_cnn="", host_contention_mlp="",
         gil_contention_gpt="monitor.running = False", gil_contention_mlp="monitor.running = False",
         server_saturated="", idle_server="", healthy_monitor="", healthy_server="",
+    ),
+    *named(
+        "by_transformers.py", needs="frameworks",
+        input_bound_transformers="", validation_heavy_transformers="", checkpoint_stall_transformers="",
+        periodic_stall_transformers="", python_outside_model_transformers="",
+        healthy_transformers_evaluates="", healthy_transformers_saves="", healthy_transformers_accumulates="",
+    ),
+    *named(
+        "by_lightning.py", needs="frameworks",
+        input_bound_lightning="", validation_heavy_lightning="", checkpoint_stall_lightning="",
+        memory_creep_lightning="", small_batch_lightning="", frozen_with_gradients_lightning="",
+        healthy_lightning_validates="", healthy_lightning_saves="", healthy_lightning_gan="",
+        healthy_lightning_workers="",
+    ),
+    *named(
+        "by_accelerate.py", needs="frameworks",
+        micro_batches_accelerate="", starved_workers_accelerate="", healthy_accelerate="",
+        healthy_accelerate_workers="",
+    ),
+    *named(
+        "by_accelerate.py", 2, needs="frameworks",
+        straggler_accelerate="", no_sync_missing_accelerate="", healthy_accelerate_no_sync="",
     ),
 )  # fmt: skip

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from targets.sick.registry import CODES, HERE, JOBS, Job, without
+
+ZOO = HERE.parents[1] / "bench" / "zoo.py"
 
 SICK = Job("loading.py", "input_bound", ("input-bound",))
 HEALTHY = Job("loading.py", "healthy")
@@ -57,3 +63,12 @@ def test_what_is_true_of_the_whole_machine_can_be_left_out() -> None:
     assert not SICK.right(busy) and SICK.right(without(busy, {"host-contention"}))
     assert HEALTHY.right(without(report(("host-contention", "critical")), {"host-contention"}))
     assert not HEALTHY.right(without(busy, {"host-contention"}))
+
+
+def test_a_job_is_not_run_and_not_right_where_what_it_needs_was_not_made(tmp_path: Path) -> None:
+    job = next(job for job in JOBS if job.needs == "frameworks")
+    command, made = [sys.executable, ZOO, "--only", job.name, "--rounds", "1"], {"FRAMEWORKS": str(tmp_path)}
+    told = subprocess.run(command, env=os.environ | made, capture_output=True, text=True)
+    line, sick, _ = told.stdout.splitlines()
+    assert line.split(maxsplit=2) == ["-", job.name, "not run: needs make frameworks"]
+    assert sick.startswith("sick: 0 of 1 right") and told.returncode == 1
