@@ -11,7 +11,9 @@ from .places import Places, Stack, file_of, function_of
 
 _CALL = re.compile(r"Module\._(wrapped_)?call_impl |_wrapped_call_impl ")
 _SAVES = re.compile(r"(^|\.)_*(async_)?save(_|\b)")
-_SAVES_A_MODEL = re.compile(r"(^|\.)_*save_?(checkpoint|model|state|weights|pretrained)", re.IGNORECASE)
+_SAVES_A_MODEL = re.compile(
+    r"(^|\.)_*save(_?(checkpoint|model|state|weights|pretrained)|_\w+_checkpoint)", re.IGNORECASE
+)
 _SAVERS = ("torch/serialization.py", "torch/distributed/checkpoint/", "torch/jit/_serialization.py", "safetensors/")
 _COMPILERS = ("torch/_dynamo/convert_frame.py", "torch/_inductor/")
 
