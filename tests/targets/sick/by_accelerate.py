@@ -4,7 +4,7 @@ import time
 
 import torch.distributed as dist
 from accelerate import Accelerator
-from families import CNN, GPT, Batches, OnDevice
+from families import CNN, GPT, OnDevice, Samples
 from job import ready, run, sgd
 from loading import Shards, Stored
 from ranks import Recommender
@@ -12,13 +12,13 @@ from torch.utils.data import DataLoader
 
 
 def batches(model, size):
-    return DataLoader(Batches(model, size), batch_size=None)
+    return DataLoader(Samples(model, 1 << 20), batch_size=size)
 
 
-def train(model, loader, micro_steps=1, after_step=None):
+def train(model, train_loader, micro_steps=1, after_step=None):
     """accelerate says when gradients are complete: then it steps the optimizer, and only then ranks exchange them."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micro_steps)
-    prepared, optimizer, train_loader = accelerator.prepare(model, sgd(model), loader)
+    prepared, optimizer, train_loader = accelerator.prepare(model, sgd(model), train_loader)
     ready()
     while True:
         for inputs, targets in train_loader:

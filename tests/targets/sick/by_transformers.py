@@ -44,10 +44,9 @@ def fit(model=None, callback=None, collate=None, texts=None, held_out=0, size=8,
     chosen = TrainingArguments(
         ".", use_cpu=True, report_to=[], disable_tqdm=True, per_device_train_batch_size=size, **usual | arguments
     )
-    Trainer(
-        model or gpt2(), chosen, collate, texts or Texts(), Texts(8 * held_out) if held_out else None,
-        callbacks=[callback or Callback()],
-    ).train()  # fmt: skip
+    data = texts or Texts(), Texts(8 * held_out) if held_out else None
+    trainer = Trainer(model or gpt2(), chosen, collate, *data, callbacks=[callback or Callback()])
+    trainer.train()
 
 
 class Tokenized(Tokenize):
