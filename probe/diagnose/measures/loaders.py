@@ -30,6 +30,7 @@ _BUSY = (
     "host FROM host.process_trace WHERE {window} AND cpu_pct IS NOT NULL GROUP BY rank"
 )
 _MOST_WORKERS = 8
+_HOLDERS = ("", "trainer.", "trainer.callback_handler.")  # of a loader, or the trainer of Lightning, or Hugging Face
 _SPARE = 1.25  # times as many workers as would just do, because batches differ
 
 
@@ -50,10 +51,6 @@ class Loader:
     iterators: float
     batch_size: int | None
     pinned: bool
-
-    @property
-    def has_name(self) -> bool:
-        return self.name != "DataLoader"
 
     @property
     def now(self) -> str:
@@ -81,6 +78,18 @@ def _loader(watched: Watched, row: Mapping[str, Any], start: Mapping[str, Any], 
         max(0.0, row["starved"] - first_s) / steps, starting_s / steps,
         (start.get("iterators") or 0) / len(watched.ranks), row["batch_size"], bool(row["pinned"]),
     )  # fmt: skip
+
+
+def expression(watched: Watched, loader: Loader) -> str | None:
+    """What the loader is in the job: its variable, or where the job's trainer has it; None if that cannot be read.
+
+    Of accelerate's, the loader inside: what is set of the one around it changes nothing.
+    """
+    for path in [f"{holder}{loader.name}" for holder in _HOLDERS if loader.name != "DataLoader"]:
+        is_wrapper = watched.read(f"'base_dataloader' in getattr({path}, '__dict__', ())")
+        if is_wrapper is not None:
+            return f"{path}.base_dataloader" if is_wrapper == "True" else path
+    return None
 
 
 def cores(watched: Watched) -> int:

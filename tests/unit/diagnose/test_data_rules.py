@@ -36,6 +36,11 @@ def loads(
     return planted.plant("python.iterator_trace", iterators) if iterators else planted
 
 
+def is_there(expression: str) -> str:
+    """Reads the job: each loader is in the variable that has its name, and nothing is wrapped or set."""
+    return "False"
+
+
 def one(findings: Iterable[Finding]) -> Finding:
     (found,) = findings
     return found
@@ -45,13 +50,36 @@ def test_a_slow_loader_without_workers_is_found_with_its_function_and_remedy() -
     stack = ("main (train.py:9)", "__next__ (torch/utils/data/dataloader.py:7)", "build_graph (train.py:41)")
     planted = loads(Planted().steps(data=60, forward=8, backward=10, other=2), workers=0, wait_ms=60)
     planted.profile(("data", 9.0, stack), ("data", 1.0, stack[:2]), ("forward", 9.0, stack[:1]))
-    (found,) = INPUT_BOUND.find(planted.watched())
+    (found,) = INPUT_BOUND.find(planted.watched(read=is_there))
     assert found.sentence == "Input-bound: 75 % of each step waits for train_loader."
     assert found.where == "90 % of the loader's time is in build_graph (train.py:41)"
     assert found.now == "train_loader: num_workers=0, batch_size=16, pin_memory=False"
     assert found.remedy.startswith('probe 4242 eval "train_loader.num_workers, ')
     assert found.seconds is not None and abs(found.seconds - 0.06) < 0.002
     assert found.confidence is not None and found.confidence > 0.99
+
+
+@pytest.mark.parametrize(
+    ("path", "is_wrapper", "live"),
+    [
+        ("train_loader", "True", "train_loader.base_dataloader"),  # accelerate's
+        ("trainer.train_loader", "False", "trainer.train_loader"),
+        ("trainer.callback_handler.train_loader", "True", "trainer.callback_handler.train_loader.base_dataloader"),
+    ],
+)
+def test_a_loader_is_set_where_the_job_or_its_trainer_has_it(path: str, is_wrapper: str, live: str) -> None:
+    def read(expression: str) -> str | None:
+        return is_wrapper if f"({path}, " in expression else None
+
+    planted = loads(Planted().steps(data=60, forward=8), workers=0, wait_ms=60).profile()
+    remedy = one(INPUT_BOUND.find(planted.watched(read=read))).remedy
+    assert remedy.startswith(f'probe 4242 eval "{live}.num_workers, {live}.prefetch_factor = ')
+
+
+def test_a_loader_that_an_eval_does_not_reach_is_set_in_the_code() -> None:
+    planted = loads(Planted().steps(data=60, forward=8), workers=0, wait_ms=60).profile()
+    found = one(INPUT_BOUND.find(planted.watched()))
+    assert "num_workers" in found.remedy and "eval" not in found.remedy and not found.effect
 
 
 def test_a_loader_that_takes_little_is_left_alone() -> None:
@@ -132,7 +160,7 @@ def test_workers_that_are_too_slow_are_found_with_how_many_it_takes() -> None:
         Planted().steps(noise=0, data=60, forward=30, backward=30), workers=2, wait_ms=60, ready=0
     ).profile()
     planted.plant("host.process_trace", [{"step": 50, "host_cpu_pct": 50.0}])
-    found = one(STARVED_WORKERS.find(planted.watched()))
+    found = one(STARVED_WORKERS.find(planted.watched(read=is_there)))
     assert found.sentence == (
         "Starved: 2 workers of train_loader make batches too slowly; 50 % of each step waits for one."
     )
@@ -169,7 +197,7 @@ def test_workers_that_start_in_each_epoch_are_found() -> None:
         ("train (train.py:9)", "_MultiProcessingDataLoaderIter._shutdown_workers (torch/utils/data/d.py:9)"),
     )
     planted = respawning(8).profile(("backward", 0.96, ("train (train.py:12)",)), ending)
-    found = one(WORKER_RESPAWN.find(planted.watched()))
+    found = one(WORKER_RESPAWN.find(planted.watched(read=is_there)))
     assert found.sentence == (
         "Worker respawn: 39 % of the time goes into new workers of train_loader in each epoch of 8 batches."
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ....text import title
 from ...figures import ms, pct
-from ...measures.loaders import BATCHES, Loader, loaders, workers_for
+from ...measures.loaders import BATCHES, Loader, expression, loaders, workers_for
 from ...measures.places import EXPLAINS, places
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
@@ -47,11 +47,12 @@ def _with_remedy(watched: Watched, finding: Finding, loader: Loader, data: Phase
         return finding
     more, step_s = workers_for(watched, loader)
     known = loader.steps > 0.5  # a loader of validation is waited for in few steps: what it gains cannot be told so
-    setting = f"{loader.name}.num_workers, {loader.name}.prefetch_factor = {more}, 2"
+    live = expression(watched, loader)
+    setting = f"{live}.num_workers, {live}.prefetch_factor = {more}, 2"
     return replace(
         finding,
-        remedy=f'probe {watched.endpoint} eval "{setting}"' if loader.has_name else f"num_workers={more} in DataLoader",
-        effect="takes effect with the next epoch" if loader.has_name else "",
+        remedy=f'probe {watched.endpoint} eval "{setting}"' if live else f"num_workers={more} in DataLoader",
+        effect="takes effect with the next epoch" if live else "",
         saves=max(0.0, watched.step_s - step_s) if known else None,
         assumes=f"with {more} worker{'s' * (more > 1)}" if known else "",
     )

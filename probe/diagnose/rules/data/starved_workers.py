@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import figure, ms, pct
-from ...measures.loaders import BATCHES, Loader, enough_workers, loaders
+from ...measures.loaders import BATCHES, Loader, enough_workers, expression, loaders
 from ...rule import Finding, Rule
 from ...watched import Watched
 
@@ -28,6 +28,7 @@ def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
     enough, step_s = enough_workers(watched, loader)
     (host,) = watched.rows(_HOST)
     busy = (host["busy"] or 0.0) > _BUSY_PCT
+    live = expression(watched, loader)
     few = f"{loader.workers} worker{'s' * (loader.workers > 1)}"
     return Finding(
         f"Starved: {few} of {loader.name} make{'s' * (loader.workers == 1)} batches too slowly; "
@@ -37,10 +38,10 @@ def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
             f"a worker takes about {ms(loader.workers * watched.step_s / loader.batches)} for a batch",
             *([f"the host's cores are {figure(host['busy'])} % busy: more workers help only if they wait"] * busy),
         ],
-        remedy=f'probe {watched.endpoint} eval "{loader.name}.num_workers = {enough}"'
-        if loader.has_name
+        remedy=f'probe {watched.endpoint} eval "{live}.num_workers = {enough}"'
+        if live
         else f"num_workers={enough} in DataLoader",
-        effect="takes effect with the next epoch" if loader.has_name else "",
+        effect="takes effect with the next epoch" if live else "",
         seconds=waits_s, share=waits_s / watched.step_s, confidence=sure,
         where=f"in the worker processes of {loader.name}, whose functions are not in the profile", now=loader.now,
         saves=None if busy else max(0.0, watched.step_s - step_s), assumes="" if busy else f"with {enough} workers",

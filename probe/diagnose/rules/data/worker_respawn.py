@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import ms, pct
-from ...measures.loaders import ITERATORS, Loader, loaders
+from ...measures.loaders import ITERATORS, Loader, expression, loaders
 from ...measures.places import places
 from ...rule import Finding, Rule
 from ...watched import Watched
@@ -18,14 +18,15 @@ def _find(watched: Watched) -> Iterator[Finding]:
     data = watched.phase("data")
     for loader in loaders(watched):
         if loader.workers and loader.iterators >= _TIMES and loader.starting_s >= LEAST * watched.step_s:
-            persist = watched.read(f"{loader.name}.persistent_workers") if loader.has_name else None
+            live = expression(watched, loader)
+            persist = watched.read(f"{live}.persistent_workers") if live else None
             if persist != "True":
-                yield _finding(watched, loader, data.sure(LEAST), persist)
+                yield _finding(watched, loader, data.sure(LEAST), live, persist)
 
 
-def _finding(watched: Watched, loader: Loader, sure: float, persist: str | None) -> Finding:
+def _finding(watched: Watched, loader: Loader, sure: float, live: str | None, persist: str | None) -> Finding:
     seconds = loader.starting_s + _ending_s(watched)
-    setting = f"vars({loader.name})['persistent_workers'] = True"  # DataLoader forbids to set it in the ordinary way
+    setting = f"vars({live})['persistent_workers'] = True"  # DataLoader forbids to set it in the ordinary way
     epoch = watched.steps / loader.iterators
     return Finding(
         f"Worker respawn: {pct(seconds / watched.step_s)} of the time goes into new workers of {loader.name} in each "
@@ -34,9 +35,9 @@ def _finding(watched: Watched, loader: Loader, sure: float, persist: str | None)
             f"{loader.workers} workers started {loader.iterators:.0f} times in {watched.steps} steps, and held the "
             f"training up for {ms(seconds * epoch)} each time",
         ],
-        remedy=f'probe {watched.endpoint} eval "{setting}"' if loader.has_name else "persistent_workers=True",
+        remedy=f'probe {watched.endpoint} eval "{setting}"' if live else "persistent_workers=True",
         effect="takes effect with the next epoch; in the code: DataLoader(…, persistent_workers=True)"
-        if loader.has_name
+        if live
         else "",
         seconds=seconds, share=seconds / watched.step_s, confidence=sure,
         now=f"{loader.now}{f', persistent_workers={persist}' if persist else ''}",
