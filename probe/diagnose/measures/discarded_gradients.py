@@ -16,11 +16,13 @@ from .live_values import OPTIMIZERS, value
 
 _MOSTLY = 0.8  # of the passes
 _MORE = 1.5  # times as many updates: less may be how the parameters were initialized
+# Models are what nothing else calls: roots, or parts of a module that nobody calls, such as a LightningModule.
 # Passes are told apart by what follows: the step of the optimizer that ends the job's step, or another one before it.
 _PASSES = """
-WITH passes AS (SELECT rank, step, seq, root, SUM(host_duration) AS seconds, MIN(start_ns) AS start_ns
-                FROM python.torch_trace WHERE {window} AND stage = 'backward' AND root IS NOT NULL AND NOT in_eval
-                GROUP BY ALL),
+WITH passes AS (SELECT rank, step, seq, root || CASE WHEN module = module_type THEN '' ELSE '.' || module END AS root,
+                       SUM(total_host_duration) AS seconds, MIN(start_ns) AS start_ns
+                FROM python.torch_trace
+                WHERE {window} AND stage = 'backward' AND depth = 0 AND root IS NOT NULL AND NOT in_eval GROUP BY ALL),
      updates AS (SELECT rank, step, start_ns AS updated_ns FROM python.torch_trace WHERE {window} AND stage = 'step'),
      told AS (SELECT rank, step, seq, root, ANY_VALUE(seconds) AS seconds, start_ns, COUNT(updated_ns) AS later
               FROM passes LEFT JOIN updates USING (rank, step) WHERE updated_ns > start_ns GROUP BY ALL),

@@ -60,6 +60,11 @@ class ModuleCalls:
     on_cuda: bool
 
     @property
+    def is_root(self) -> bool:
+        """Whether it is the model itself, not what is called in a module that nobody calls."""
+        return self.depth == 0 and self.module == self.module_type
+
+    @property
     def usual_s(self) -> float:
         """Of a step, in forward passes, were all calls like the median: what a busy machine adds is not in it."""
         return self.median_s * self.calls_a_step

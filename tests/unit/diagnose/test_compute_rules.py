@@ -243,17 +243,20 @@ def test_models_that_are_trained_or_whose_optimizer_owns_copies_are_left_alone(o
     assert not found(FROZEN_WITH_GRADIENTS, with_head(HONEST), answers(owners))
 
 
-def adversarial(detached: bool) -> Planted:
-    """In each step the discriminator is updated, and then the generator, which ends the step."""
+def adversarial(detached: bool, inside: str = "") -> Planted:
+    """In each step the discriminator is updated, and then the generator, which ends the step.  inside: the module that
+    nobody calls and that has both."""
     planted = Planted().steps(STEPS, noise=0.0, backward=50, forward=50)
     through = [
         (2, ["discriminator"] if detached else ["discriminator", "generator"]),
         (6, ["discriminator", "generator"]),
     ]
-    of = {"module": "Net", "depth": 0, "recompute": False, "training": True, "grad": True, "host_duration": 10 * MS}
+    of = {"module_type": "Net", "depth": 0, "recompute": False, "training": True, "grad": True,
+          "host_duration": 10 * MS, "total_host_duration": 10 * MS}  # fmt: skip
     rows = [
-        {**of, "step": step, "seq": seq, "stage": stage, "root": root, "start_ns": seq + place}
-        for step in SAMPLED for seq, roots in through for place, root in enumerate(roots)
+        {**of, "step": step, "seq": seq, "stage": stage, "root": inside or model, "module": model if inside else "Net",
+         "start_ns": seq + place}
+        for step in SAMPLED for seq, models in through for place, model in enumerate(models)
         for stage in ("forward", "backward")
     ]  # fmt: skip
     rows += [{"step": step, "stage": "step", "module": "SGD", "start_ns": at} for step in SAMPLED for at in (4, 8)]
@@ -262,7 +265,7 @@ def adversarial(detached: bool) -> Planted:
 
 def owned_by(generator: int, discriminator: int) -> Callable[[str], str | None]:
     def read(expression: str) -> str | None:
-        own = [("generator", [], [""]), ("discriminator", [], [""])]
+        own = [("generator", [], [""]), ("discriminator", [], [""]), ("module", [], ["generator", "discriminator"])]
         return repr(own if "named_modules" in expression else [([generator], 7), ([discriminator], 7)])
 
     return read
@@ -272,6 +275,13 @@ def test_a_pass_that_goes_back_through_the_other_model_is_found() -> None:
     (told,) = found(FROZEN_WITH_GRADIENTS, adversarial(detached=False), owned_by(0, 1))
     assert "computes gradients of generator in passes for discriminator" in told.sentence
     assert told.seconds == pytest.approx(10 * MS, rel=0.02) and ".detach()" in told.remedy
+
+
+def test_a_pass_that_goes_back_through_the_other_model_of_a_module_is_found() -> None:
+    planted = adversarial(detached=False, inside="module")
+    (told,) = found(FROZEN_WITH_GRADIENTS, planted, owned_by(0, 1))
+    assert "computes gradients of module.generator in passes for module.discriminator" in told.sentence
+    assert not found(FROZEN_WITH_GRADIENTS, adversarial(detached=True, inside="module"), owned_by(0, 1))
 
 
 def test_models_that_are_detached_or_share_an_optimizer_are_left_alone() -> None:

@@ -14,7 +14,8 @@ from ...watched import Phase, Watched
 LEAST = 0.03  # of the step
 _WEIGHTS = 0.5  # of a backward pass: it computes gradients of weights and of inputs, and the latter are needed
 _ORDER = (
-    "SELECT root, CASE depth WHEN 0 THEN '' ELSE module END AS module FROM python.torch_trace WHERE {window} AND grad "
+    "SELECT root, CASE WHEN depth = 0 AND module = module_type THEN '' ELSE module END AS module "
+    "FROM python.torch_trace WHERE {window} AND grad "
     "AND stage = 'forward' AND (rank, step) = (SELECT MIN((rank, step)) FROM python.torch_trace WHERE {window} "
     "AND stage = 'backward') GROUP BY ALL ORDER BY MIN(start_ns)"
 )
@@ -34,7 +35,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
     for each in found:
         if part(each).share >= LEAST:
             yield _unowned(watched, each, part(each).scaled(1.0 if _come_first(watched, each, found) else _WEIGHTS))
-    if len(roots) > 1:
+    if sum(module.depth == 0 for module in modules) > 1:
         yield from discarded(watched, backward, LEAST)
 
 
@@ -43,7 +44,7 @@ def _seconds(modules: Sequence[ModuleCalls], each: Owners) -> float:
     return sum(
         module.backward_s
         for module in modules
-        if module.root == each.root and each.is_unowned(module.module if module.depth else "")
+        if module.root == each.root and each.is_unowned("" if module.is_root else module.module)
     )
 
 
