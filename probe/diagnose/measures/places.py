@@ -58,6 +58,10 @@ class Place:
         """Whether a frame is of this function."""
         return function_of(frame) == self.function
 
+    def is_line(self, frame: str) -> bool:
+        """Whether a frame stands at the line of this function."""
+        return _split(frame) == (self.function, self.at)
+
     def __str__(self) -> str:
         return f"{self.function} ({self.at})"
 
@@ -87,32 +91,42 @@ class Places:
 
     def deepest(self, least: float = EXPLAINS) -> Place | None:
         """The innermost function of the job's own that takes at least this share of the time."""
-        return max(self._found(least), key=lambda found: found[0], default=(0.0, None))[1]
+        return max(self._found(least, self.is_own), key=lambda found: found[0], default=(0.0, None))[1]
 
     def outermost(self, apart_from: Places, least: float = EXPLAINS) -> Place | None:
-        """The outermost function of the job's own that takes at least this share, and none of the others' time."""
-        apart = [each for each in self._found(least) if apart_from.share(each[1].is_at) < _CHANCE]
-        return min(apart, key=lambda found: found[0], default=(0.0, None))[1]
+        """The outermost function of the job's own that takes at least this share, and none of the others' time; one of
+        a library if that does it all, as a trainer does, and rather one that users know."""
+        for is_of in (self.is_own, _is_public, lambda frame: True):
+            apart = [each for each in self._found(least, is_of) if apart_from.share(each[1].is_at) < _CHANCE]
+            if apart:
+                return min(apart, key=lambda found: found[0])[1]
+        return None
+
+    def innermost(self, apart_from: Places) -> Place | None:
+        """The deepest function of the job's own, or that of a trainer if all else is called by the same line of it."""
+        place = self.deepest()
+        is_loop = place is not None and apart_from.share(place.is_line) >= EXPLAINS
+        return (is_loop and self.outermost(apart_from)) or place
 
     def functions(self) -> list[Place]:
         """All functions of the job's own, outermost first."""
-        return [place for _, place in sorted(self._found(0.0), key=lambda found: found[0])]
+        return [place for _, place in sorted(self._found(0.0, self.is_own), key=lambda found: found[0])]
 
-    def _found(self, least: float) -> list[tuple[float, Place]]:
-        """The job's functions that take so much, each with its mean depth."""
+    def _found(self, least: float, is_of: Callable[[str], bool]) -> list[tuple[float, Place]]:
+        """Functions that take so much, each with its mean depth."""
         return [
             (depth / seconds, Place(function, max(lines, key=lambda line: lines[line]), seconds / self.seconds))
-            for function, (seconds, depth, lines) in self._functions().items()
+            for function, (seconds, depth, lines) in self._functions(is_of).items()
             if seconds >= least * self.seconds
         ]
 
-    def _functions(self) -> dict[str, tuple[float, float, dict[str, float]]]:
-        """Function of the job's own -> its time, depth times time, time by file and line."""
+    def _functions(self, is_of: Callable[[str], bool]) -> dict[str, tuple[float, float, dict[str, float]]]:
+        """Function -> its time, depth times time, time by file and line."""
         found: dict[str, tuple[float, float, dict[str, float]]] = {}
         for stack in self.stacks:
             for depth, frame in {_split(frame)[0]: (depth, frame) for depth, frame in enumerate(stack.frames)}.values():
                 function, at = _split(frame)
-                if self.is_own(frame):
+                if is_of(frame):
                     seconds, weighted, lines = found.get(function, (0.0, 0.0, {}))
                     lines[at] = lines.get(at, 0.0) + stack.seconds
                     found[function] = seconds + stack.seconds, weighted + depth * stack.seconds, lines
@@ -132,6 +146,10 @@ def places(watched: Watched, where: str = "true") -> Places:
 def file_of(frame: str) -> str:
     """`train.py` of `build (train.py:41)`, `torch/serialization.py` of a library's frame."""
     return _split(frame)[1].rpartition(":")[0]
+
+
+def _is_public(frame: str) -> bool:
+    return not function_of(frame).rpartition(".")[2].startswith("_")
 
 
 def _is_library(row: dict[str, Any]) -> bool:

@@ -38,7 +38,7 @@ def micro_batches_accelerate():
 def healthy_accelerate():
     """Two micro-batches a step, of a size that keeps the arithmetic busy."""
     model = GPT()
-    train(model, batches(model, 16), 2)
+    train(model, batches(model, 10), 2)
 
 
 def starved_workers_accelerate():

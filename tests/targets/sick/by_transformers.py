@@ -89,10 +89,10 @@ def healthy_transformers_saves():
 
 
 class Histograms(Callback):
-    """Each ten steps, one for each parameter, in Python."""
+    """Each four steps, one for each parameter, in Python."""
 
     def on_step_end(self, args, state, control, model=None, **_):
-        if state.global_step % 10 == 0:
+        if state.global_step % 4 == 0:
             log_histograms(model)
 
 
@@ -110,7 +110,7 @@ class Confusions(Callback):
 
     def count_confusions(self, step):
         counts = [[0] * 10 for _ in range(10)]
-        for _ in range(60):
+        for _ in range(120):
             for row in self.scores:
                 counts[row.index(max(row))][step % 10] += 1
 

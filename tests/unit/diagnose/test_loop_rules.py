@@ -59,15 +59,6 @@ class TestCheckpoints:
         every = range(5, 201, 5)
         assert not list(PERIODIC_STALL.find(training(every, 400).profile(SAVE, steps=every).watched()))
 
-    def test_a_trainer_that_removes_the_last_one_is_still_saving(self) -> None:
-        every = range(5, 201, 5)
-        callback = ("train (train.py:8)", "ModelCheckpoint._save_topk_checkpoint (lightning/callbacks/checkpoint.py:9)")
-        save = ("other", 0.3, (*callback, "Trainer.save_checkpoint (lightning/trainer.py:3)"))
-        remove = ("other", 0.1, (*callback, "ModelCheckpoint._remove_checkpoint (lightning/callbacks/checkpoint.py:7)"))
-        watched = training(every, 400).profile(save, remove, steps=every).watched()
-        assert one(CHECKPOINT_STALL.find(watched)).sentence.endswith("400 ms every 5 steps.")
-        assert not list(PERIODIC_STALL.find(watched))
-
     def test_rare_ones_are_left_alone(self) -> None:
         assert not list(CHECKPOINT_STALL.find(training([50, 150], 200).profile(SAVE, steps=[50]).watched()))
 

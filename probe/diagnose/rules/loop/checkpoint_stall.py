@@ -18,9 +18,10 @@ _WRITTEN = "SELECT MAX(write_mb_s) AS mb_s FROM host.process_trace WHERE {window
 def _find(watched: Watched) -> Iterator[Finding]:
     everything = places(watched)
     saving = outside(everything).within(is_saving)
-    saves, place = spells(everything, saving), saving.deepest()
+    saves = spells(everything, saving)
     if saves is None or saves.share < LEAST:
         return
+    place = saving.innermost(everything.where(lambda stack: not stack.has(is_saving)))
     if saves.count < 2:  # how often it comes is not known
         yield Finding(
             f"A checkpoint took {figure(saves.each_s)} s; no second one was seen in {watched.seconds:.0f} s.",

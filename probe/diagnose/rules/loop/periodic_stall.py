@@ -84,7 +84,7 @@ def _are_stalls(stalls: Spells, watched: Watched) -> bool:
 
 def _called(everything: Places, part: Places, key: str) -> tuple[str, str]:
     """What the stall is called, and where it is: a function, or its line if the function does other things, too."""
-    place = part.deepest()
+    place = part.innermost(_without(everything, key))
     if place is None:
         return function_of(key) or key, key
     elsewhere = everything.within(place.is_at).seconds > 1.25 * part.seconds
