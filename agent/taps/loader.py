@@ -91,16 +91,19 @@ class Loaders:
 
     def _name(self, serial: int, iterator: Any, sampler: Any) -> None:
         def is_loader(value: Any) -> bool:  # a function that called itself would be a cycle
-            if any(each.__name__ == _WRAPPER for each in type(value).__mro__):
-                value = dict(attributes(value)).get("base_dataloader")
             if self._type not in type(value).__mro__:
                 return False
             held = value.__dict__
             return held.get("batch_sampler") is sampler or held.get("sampler") is sampler
 
+        def is_wrapper(value: Any) -> bool:  # looked for first: the loader that was wrapped may have the same sampler
+            is_one = any(each.__name__ == _WRAPPER for each in type(value).__mro__)
+            return is_one and is_loader(dict(attributes(value)).get("base_dataloader"))
+
         try:
             frame = sys._getframe(_TO_THE_JOB)
-            name = trainer_name(frame, is_loader) or variable_name(frame, is_loader, lambda value: value is iterator)
+            tests = is_wrapper, is_loader, lambda value: value is iterator
+            name = trainer_name(frame, is_loader) or variable_name(frame, *tests)
         except Exception as error:  # a strange variable is no reason to lose the batches
             if raised_by_handler(error):
                 raise

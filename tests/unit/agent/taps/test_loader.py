@@ -386,18 +386,19 @@ class DataLoaderAdapter:
     """As accelerate wraps a loader."""
 
     def __init__(self, loader: Any) -> None:
-        self.base_dataloader = loader
+        self.base_dataloader = DataLoader(DATA, batch_sampler=loader.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.base_dataloader
 
 
 def test_a_loader_in_a_wrapper_of_accelerates_has_the_wrappers_name(tap: Tap) -> None:
-    def train(train_loader: Any) -> None:
+    def train(loader: Any) -> None:
+        train_loader = DataLoaderAdapter(loader)
         for _ in train_loader:
             pass
 
-    train(DataLoaderAdapter(DataLoader(DATA, batch_size=8)))
+    train(DataLoader(DATA, batch_size=8))
     assert tap.names == ["train_loader"] * 5
 
 
