@@ -56,7 +56,7 @@ def straggler_accelerate():
 
     def write_summary():
         if dist.get_rank() == 1:
-            time.sleep(0.03)
+            time.sleep(0.06)
 
     model = OnDevice(0.015)
     train(model, batches(model, 8), after_step=write_summary)
