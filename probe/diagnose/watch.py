@@ -114,7 +114,7 @@ class _Reader:
             return None
         try:
             rank = self._job.agents[0].rank or 0
-            (result,) = self._job.eval(expression, ranks=[rank], timeout=_READ_S, write=False)
+            result = self._job.eval(expression, ranks=[rank], timeout=_READ_S, write=False)[0]
         except Interrupted:
             raise
         except (ProbeError, IndexError):
