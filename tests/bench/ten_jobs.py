@@ -1,0 +1,98 @@
+"""The ten jobs on which `what_peers_say.py` compares tools, and what counts as an answer; both chosen before any ran.
+
+Ten codes of the zoo, over GNN, U-Net, GPT, RL, MLP, CNN, a recommender and a model that sleeps as on a device.  A job's
+words are looked for, whatever their case, in what a tool printed, the same for all tools:
+
+- named: it says the cause.  shown: it shows time or memory where the cause is, and who reads it must conclude.
+- places: where the cause was planted, a function, a rank or what holds it; none if it is the whole model.
+- remedy: what would cure it; "" if nothing that a tool can print does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Planted(NamedTuple):
+    """name: the job's in the zoo; cause: what was planted, for people; the rest: patterns."""
+
+    name: str
+    cause: str
+    named: str
+    shown: str
+    places: tuple[str, ...]
+    remedy: str
+
+
+class Heard(NamedTuple):
+    """cause: `named`, `shown` or `no`; places: those that were told; remedy: whether one was."""
+
+    cause: str
+    places: tuple[str, ...]
+    remedy: bool
+
+
+TEN = (
+    Planted(
+        "input_bound_gnn", "graphs are built in Python, in the trainer",
+        r"input.bound|waits for (its )?(data|train_loader)", r"input wait|_next_data|dataloader",
+        ("build_graph",), r"workers",
+    ),
+    Planted(
+        "starved_workers_unet", "two workers for storage that wants more",
+        r"starved|input.bound|too few workers|waits for (its )?(data|train_loader)", r"input wait|_try_get_data|read_file",
+        ("read_file",), r"workers",
+    ),
+    Planted(
+        "validation_heavy_gpt", "four batches are evaluated after each step",
+        r"validation.heavy|\d ?% .*validat|(validat|evaluat)\w+ takes", r"\bevaluate\b|residual.heavy",
+        ("evaluate",), r"validate_every|less often|fewer batches",
+    ),
+    Planted(
+        "python_outside_model_rl", "poles on carts are simulated in Python between two passes",
+        r"python.outside|outside (of )?(the )?model", r"residual.heavy|\bsimulate\b",
+        ("simulate",), r"vectori|numba|tensors|out of (the )?loop|in a worker",
+    ),
+    Planted(
+        "small_batch_mlp", "250 layers for two samples: each call costs more than its arithmetic",
+        r"small.batch|launch.bound|overhead.bound|batch (is )?too small", r"_call_impl",
+        (), r"(larger|bigger|raise|increase)\b[^.\n]*batch|batch_size|torch\.compile",
+    ),
+    Planted(
+        "optimizer_unfused_mlp", "AdamW goes through 900 small parameters one by one",
+        r"unfused|not fused|optimizer.{0,40}(bound|heavy)", r"_single_tensor_adam|optimizer +[\d.]+ ms|optim",
+        ("AdamW",), r"fused *=|foreach *=|fused=true",
+    ),
+    Planted(
+        "memory_creep_losses", "losses of held-out samples are kept, each with its graph",
+        r"memory.creep|memory.rising|leak|memory (grows|creeps)|grows by", r"rss|cpu memory",
+        ("held_out_losses",), r"detach|\.item\(\)|float\(",
+    ),
+    Planted(
+        "no_sync_missing_recommender", "DDP averages gradients in each of four micro-batches",
+        r"no.sync", r"communicat|all.?reduce|collective|reducer",
+        ("accumulating",), r"no_sync",
+    ),
+    Planted(
+        "straggler_data", "one rank's samples take eight times as long to decode",
+        r"straggler|rank 1 (is|comes) (late|slow)", r"\bdecode\b",
+        ("rank 1|R1", "decode"), r"balance|workers|shard|slow rank",
+    ),
+    Planted(
+        "hung_rank_stops", "one rank waits for a licence, the other one for its gradients",
+        r"\bhung\b|\bstuck\b|deadlock|waits? for rank", r"wait_for_license",
+        ("rank 1|R1", "wait_for_license"), "",
+    ),
+)  # fmt: skip
+
+
+def heard(job: Planted, said: str) -> Heard:
+    """What of a planted cause is in what a tool printed."""
+    cause = next((word for word in ("named", "shown") if found(getattr(job, word), said)), "no")
+    places = tuple(place.partition("|")[0] for place in job.places if found(rf"\b({place})\b", said))
+    return Heard(cause, places, bool(job.remedy) and found(job.remedy, said))
+
+
+def found(pattern: str, said: str) -> bool:
+    return re.search(pattern, said, re.IGNORECASE) is not None
