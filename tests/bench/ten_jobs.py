@@ -41,7 +41,8 @@ TEN = (
     ),
     Planted(
         "starved_workers_unet", "two workers for storage that wants more",
-        r"starved|input.bound|too few workers|waits for (its )?(data|train_loader)", r"input wait|_try_get_data|read_file",
+        r"starved|input.bound|too few workers|waits for (its )?(data|train_loader)",
+        r"input wait|_try_get_data|read_file",
         ("read_file",), r"workers",
     ),
     Planted(
@@ -61,12 +62,13 @@ TEN = (
     ),
     Planted(
         "optimizer_unfused_mlp", "AdamW goes through 900 small parameters one by one",
-        r"unfused|not fused|optimizer.{0,40}(bound|heavy)", r"_single_tensor_adam|optimizer +[\d.]+ ms|optim",
+        r"unfused|not fused|optimizer.{0,40}(bound|heavy)",
+        r"_single_tensor_adam|optimizer +[\d.]+ ms|optim|AdamW +│ post",
         ("AdamW",), r"fused *=|foreach *=|fused=true",
     ),
     Planted(
         "memory_creep_losses", "losses of held-out samples are kept, each with its graph",
-        r"memory.creep|memory.rising|leak|memory (grows|creeps)|grows by", r"rss|cpu memory",
+        r"memory.creep|memory.rising|leak|memory (grows|creeps)|grows by", r"memory.{0,40}(rising|grew|growth|trend)",
         ("held_out_losses",), r"detach|\.item\(\)|float\(",
     ),
     Planted(
@@ -88,7 +90,8 @@ TEN = (
 
 
 def heard(job: Planted, said: str) -> Heard:
-    """What of a planted cause is in what a tool printed."""
+    """What of a planted cause is in what a tool printed, without the job's own name, which tells it."""
+    said = said.replace(job.name, "JOB")
     cause = next((word for word in ("named", "shown") if found(getattr(job, word), said)), "no")
     places = tuple(place.partition("|")[0] for place in job.places if found(rf"\b({place})\b", said))
     return Heard(cause, places, bool(job.remedy) and found(job.remedy, said))
