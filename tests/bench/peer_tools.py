@@ -28,7 +28,7 @@ from target import PROBE, Target
 
 WARM_S = 2.0  # the first steps import and allocate
 WATCH_S = 25.0  # as long as `probe why` watches
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 PEERS = ("traceml-ai", "py-spy", "probing==0.2.4")
 EDITS = Path(__file__).parent / "traceml.patch"
 PREPARED = {"PROBING": "2", "PROBING_TORCH_PROFILING": "on"}  # 2: in the ranks too
@@ -55,12 +55,14 @@ ASKED_OF_PROBING = (
 
 class Answer(NamedTuple):
     """said: what it printed, or what of it a person reads; took_s: from asking to that, with every restart of the job
-    that it takes; needed: `nothing`, or what had to be done to the job first; raw: what `said` was made of."""
+    that it takes; needed: `nothing`, or what had to be done to the job first; raw: what `said` was made of; load: the
+    machine's, when the job was started."""
 
     said: str
     took_s: float
     needed: str
     raw: str = ""
+    load: float = 0.0
 
 
 class Bench(NamedTuple):

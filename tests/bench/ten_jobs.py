@@ -97,5 +97,16 @@ def heard(job: Planted, said: str) -> Heard:
     return Heard(cause, places, bool(job.remedy) and found(job.remedy, said))
 
 
+def quoted(job: Planted, said: str) -> str:
+    """The verdict of a tool that has one; else the first line that names the cause, or the place, or shows it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    verdicts = [line for line in lines if line.startswith(("Verdict", "Why:"))]
+    if verdicts:
+        return " ".join(verdicts[:2])
+    wanted = (job.named, *reversed(job.places), job.shown)
+    told = [line for pattern in wanted for line in lines if found(rf"\b({pattern})", line.replace(job.name, "JOB"))]
+    return told[0] if told else ""
+
+
 def found(pattern: str, said: str) -> bool:
     return re.search(pattern, said, re.IGNORECASE) is not None
