@@ -149,7 +149,7 @@ def traceml(job: Job, bench: Bench) -> Answer:
     words = ("env", "--chdir", str(bench.folder), *command, "--args", job.name)
     target = Target(words, bench.folder / "output", {})
     try:
-        target.wait_for("ready", job.ranks)
+        target.wait_for("\nready ", job.ranks)  # its own "Aggregator ready" is another
         time.sleep(WATCH_S)
         os.kill(target.pid, signal.SIGINT)
         target.process.wait(PATIENCE_S)

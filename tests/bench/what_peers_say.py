@@ -91,7 +91,7 @@ def quotes(answers: Answers) -> str:
 def quote(line: str) -> str:
     """In backquotes, and without folders."""
     short = re.sub(r"/[\w./+-]*/(?=[\w.]+)", "", " ".join(line.replace("`", "'").split()))
-    return f"`{short[:200]}`" if short else "nothing of it"
+    return f"`{short[:220]}`" if short else "nothing of it"
 
 
 def answered(planted: Planted, tool: str, python: Path, folder: Path) -> Answer:

@@ -8,7 +8,7 @@ import pytest
 from flames import flame
 from peer_tools import card, edited
 from targets.sick.registry import JOBS
-from ten_jobs import TEN, Heard, Planted, heard
+from ten_jobs import TEN, Heard, Planted, heard, quoted
 
 JOB = Planted("input_bound", "slow data", r"input.bound", r"dataloader", ("build_graph", "rank 1|R1"), r"workers")
 
@@ -24,11 +24,18 @@ def test_ten_jobs_of_the_zoo_have_ten_codes() -> None:
         ("Verdict: INPUT-BOUND\nNext: more workers", Heard("named", (), True)),
         ("70% fetch (dataloader.py:3)\n70% build_graph (train.py:9)", Heard("shown", ("build_graph",), False)),
         ("R1/N0 waited", Heard("no", ("rank 1",), False)),
+        ("Verdict   Host contention\nAlso      Input-bound: 9 %", Heard("also", (), False)),
         ("100% input_bound (train.py:1)", Heard("no", (), False)),
     ],
 )
 def test_what_is_heard_is_what_was_said_but_not_the_jobs_name(said: str, expected: Heard) -> None:
     assert heard(JOB, said) == expected
+
+
+def test_the_verdict_is_quoted_and_beside_it_what_names_the_cause_if_it_does_not() -> None:
+    assert quoted(JOB, "Verdict: INPUT-BOUND\nWhy: 64%\nmore: input-bound") == "Verdict: INPUT-BOUND Why: 64%"
+    assert quoted(JOB, "Verdict: BALANCED\nAlso input-bound") == "Verdict: BALANCED … Also input-bound"
+    assert quoted(JOB, "main\n  9% build_graph (train.py)\ndataloader") == "9% build_graph (train.py)"
 
 
 def test_a_flame_is_read_process_by_process_and_without_what_is_narrow() -> None:
