@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from flames import flame
 from targets.sick.registry import HERE, Job
+from until import until
 
-from target import PROBE, Target
+from target import PROBE, START_S, Target
 
 WARM_S = 2.0  # the first steps import and allocate
 WATCH_S = 25.0  # as long as `probe why` watches
@@ -149,7 +150,7 @@ def traceml(job: Job, bench: Bench) -> Answer:
     words = ("env", "--chdir", str(bench.folder), *command, "--args", job.name)
     target = Target(words, bench.folder / "output", {})
     try:
-        target.wait_for("\nready ", job.ranks)  # its own "Aggregator ready" is another
+        until(lambda: len(ranks(target)) >= job.ranks, START_S, why=lambda: target.output)
         time.sleep(WATCH_S)
         os.kill(target.pid, signal.SIGINT)
         target.process.wait(PATIENCE_S)

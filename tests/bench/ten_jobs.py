@@ -3,11 +3,12 @@
 Ten codes of the zoo, over GNN, U-Net, GPT, RL, MLP, CNN, a recommender and a model that sleeps as on a device.  A job's
 words are looked for, whatever their case, in what a tool printed, the same for all tools:
 
-- named: it says the cause.  shown: it shows time or memory where the cause is, and who reads it must conclude.  Four of
-  the patterns were changed afterwards: they took a function's name or the question itself for an answer, or missed how
-  torch calls the planted optimizer.
+- named: it says the cause.  shown: it shows time or memory where the cause is, and who reads it must conclude.
 - places: where the cause was planted, a function, a rank or what holds it; none if it is the whole model.
 - remedy: what would cure it; "" if nothing that a tool can print does.
+
+Some of the patterns were changed once answers were there: they took a function's name, a heading or the question itself
+for an answer, or missed one: how torch calls that optimizer, `waiting` beside `waits`, the input of a late rank.
 """
 
 from __future__ import annotations
@@ -81,13 +82,13 @@ TEN = (
     ),
     Planted(
         "straggler_data", "one rank's samples take eight times as long to decode",
-        r"straggler|rank 1 (is|comes) (late|slow)", r"\bdecode\b",
-        ("rank 1|R1", "decode"), r"balance|workers|shard|slow rank",
+        r"straggler|rank 1 (is|comes) (late|slow)", r"\bdecode\b|input.bound",
+        ("rank 1|R1/N0 waited", "decode"), r"balance|shard|slow rank|num_workers.*=",
     ),
     Planted(
         "hung_rank_stops", "one rank waits for a licence, the other one for its gradients",
-        r"\bhung\b|\bstuck\b|deadlock|waits? for rank", r"wait_for_license",
-        ("rank 1|R1", "wait_for_license"), "",
+        r"\bhung\b|\bstuck\b|deadlock|wait(s|ing) for rank", r"wait_for_license",
+        ("rank 1|R1/N0 waited", "wait_for_license"), "",
     ),
 )  # fmt: skip
 

@@ -90,7 +90,7 @@ def quotes(answers: Answers) -> str:
 
 def quote(line: str) -> str:
     """In backquotes, and without folders."""
-    short = re.sub(r"/[\w./+-]*/(?=[\w.]+)", "", " ".join(line.replace("`", "'").split()))
+    short = re.sub(r"(?<!\w)/[\w./+-]*/(?=[\w.]+)", "", " ".join(line.replace("`", "'").split()))
     return f"`{short[:220]}`" if short else "nothing of it"
 
 
