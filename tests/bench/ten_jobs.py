@@ -68,7 +68,7 @@ TEN = (
         "optimizer_unfused_mlp", "AdamW goes through 900 small parameters one by one",
         r"unfused|not fused|optimizer.{0,40}(bound|heavy)",
         r"_single_tensor_adam|optimizer +[\d.]+ ms|optim|AdamW +│ post",
-        ("AdamW|Adam",), r"fused *=|foreach *=|fused=true",
+        ("AdamW|Adam",), r"(fused|foreach)('\])? *=",
     ),
     Planted(
         "memory_creep_losses", "losses of held-out samples are kept, each with its graph",
@@ -86,7 +86,7 @@ TEN = (
         ("rank 1|R1/N0 waited", "decode"), r"balance|shard|slow rank|num_workers.*=",
     ),
     Planted(
-        "hung_rank_stops", "one rank waits for a licence, the other one for its gradients",
+        "hung_rank_stops", "one rank waits for a license, the other one for its gradients",
         r"\bhung\b|\bstuck\b|deadlock|wait(s|ing) for rank", r"wait_for_license",
         ("rank 1|R1/N0 waited", "wait_for_license"), "",
     ),
