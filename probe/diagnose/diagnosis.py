@@ -13,7 +13,7 @@ from typing import Any
 from .figures import figure, ms
 from .rule import Finding, Severity
 
-_MOST_REASONS = 3  # that a line has room for
+_MOST_REASONS, _SHORT = 3, 80  # reasons, and characters of a place, that a line has room for
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,9 @@ def _clause(reason: str) -> str:
 
 
 def _brief(cause: Cause) -> str:
-    """A line for a finding that is not the verdict: its sentence, and its remedy if that is a command."""
-    remedy = f"  {cause.finding.remedy}" if cause.finding.remedy.startswith("probe ") else ""
-    return f"{cause.finding.sentence}{remedy}"
+    """A line for a finding that is not the verdict: its sentence, its place if that is short, and its remedy if that is
+    a command."""
+    found = cause.finding
+    where = f" Where: {found.where}." if found.where and len(found.where) <= _SHORT else ""
+    remedy = f"  {found.remedy}" if found.remedy.startswith("probe ") else ""
+    return f"{found.sentence}{where}{remedy}"

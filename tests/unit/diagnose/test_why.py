@@ -51,6 +51,15 @@ def test_a_cause_that_explains_too_little_does_not(watched: Watched) -> None:
     assert [each.code for each in told.findings] == ["general", "cause"]
 
 
+def test_what_is_not_the_verdict_is_told_with_its_place(watched: Watched) -> None:
+    there = costs(20, where="in read (train.py:9)", remedy="probe 4242 eval 'x'")
+    told = judge(watched, [rule("general", costs(40)), rule("other", there), rule("far", costs(10, where="x" * 100))])
+    assert told.parts()["Also"] == [
+        "It costs 20 ms. Where: in read (train.py:9).  probe 4242 eval 'x'",
+        "It costs 10 ms.",
+    ]
+
+
 def test_a_rule_that_cannot_look_is_named_with_its_reason(watched: Watched) -> None:
     def cannot(watched: Watched) -> Iterator[Finding]:
         raise UsageError("Only one rank.", code="one-rank")
