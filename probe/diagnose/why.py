@@ -47,9 +47,14 @@ def why(job: Job, seconds: float | None = None, progress: Progress = _NOTHING) -
 
 
 def _is_plain(diagnosis: Diagnosis) -> bool:
-    """Whether one cause takes more than all others together, beyond doubt."""
-    first = diagnosis.causes[0].finding if diagnosis.causes else None
-    return first is not None and (first.share or 0.0) >= _PLAIN and (first.confidence or 0.0) >= _BEYOND_DOUBT
+    """Whether one cause takes more than all others together, beyond doubt, and no rule that more time would let look
+    may tell what is behind it."""
+    if not diagnosis.causes:
+        return False
+    first = diagnosis.causes[0]
+    doubted = any(rule.code in diagnosis.skipped and first.code in rule.of for rule in ON_TABLES)
+    found = first.finding
+    return not doubted and (found.share or 0.0) >= _PLAIN and (found.confidence or 0.0) >= _BEYOND_DOUBT
 
 
 def judge(watched: Watched, rules: Iterable[Rule[Watched]] = ON_TABLES) -> Diagnosis:

@@ -65,8 +65,21 @@ def average_gradients(model):
         parameter.grad /= dist.get_world_size()
 
 
-def small_buckets_mlp():
-    endless(parallel(MLP(64, 200), bucket_cap_mb=0.001), 32)
+class Chain(MLP):
+    """As an MLP, but one module: calls of many small ones would be another cause."""
+
+    def __init__(self, width, depth):
+        super().__init__(width, 0)
+        self.weights = nn.ParameterList(torch.randn(width, width) / width**0.5 for _ in range(depth))
+
+    def forward(self, x):
+        for weight in self.weights:
+            x = torch.relu(x @ weight)
+        return self.head(x)
+
+
+def small_buckets_chain():
+    endless(parallel(Chain(64, 400), bucket_cap_mb=0.001), 32)
 
 
 def accumulating(model, size, micro_steps, synced):

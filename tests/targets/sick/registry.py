@@ -117,7 +117,7 @@ JOBS = (
     *named(
         "ranks.py", 2,
         communication_bound_recommender="", communication_bound_buffers="model.broadcast_buffers = False",
-        communication_bound_gpt="", small_buckets_mlp="", no_sync_missing_recommender="",
+        communication_bound_gpt="", small_buckets_chain="", no_sync_missing_recommender="",
         straggler_data="", straggler_compute="", hung_rank_stops="", hung_extra_barrier="",
         healthy_ddp="", healthy_no_sync="",
     ),

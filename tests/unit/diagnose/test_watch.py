@@ -13,6 +13,9 @@ from probe.diagnose import watch
 from probe.diagnose.hang.report import Report
 from probe.diagnose.why import why
 
+LOOP = ("train (train.py:9)", "remember (train.py:12)")
+MODEL = ("train (train.py:9)", "Module._call_impl (torch/nn/modules/module.py:1)", "Model.forward (train.py:3)")
+
 
 class Clock:
     """Time passes when it is slept for."""
@@ -45,6 +48,8 @@ class Watchable(Planted):
         batch = {"loader": "train_loader", "num_workers": 0, "failed": False, "ready": 0}
         wait = {"wait_duration": self._phases["data"] * MS}
         self.plant("python.dataloader_trace", [{"step": step, **batch, **wait} for step in steps])
+        if outside := self._phases.get("other"):
+            super().profile(("other", outside * MS, LOOP), ("forward", 20 * MS, MODEL), steps=steps)
         self._last += count
 
     def hang(self, look_s: float = 1.0) -> Report:
@@ -80,6 +85,11 @@ def test_what_is_not_plain_is_watched_to_the_end(clock: Clock) -> None:
     told = why(job)
     assert told.code == "input-bound" and job.profiled == [10.0, 15.0] and told.seconds == 25
     assert told.steps == pytest.approx(250, abs=5)  # of both looks
+
+
+def test_what_may_have_a_cause_that_shows_only_later_is_not_plain(clock: Clock) -> None:
+    job = Watchable(clock, data=0, other=60, forward=20, backward=20)
+    assert why(job).code == "python-outside-model" and job.profiled == [10.0, 15.0]
 
 
 def test_a_first_look_needs_steps(clock: Clock) -> None:

@@ -128,6 +128,6 @@ STEP_GROWING: Rule[Watched] = Rule(
     "Each step takes longer than the one before.",
     _find,
     needs=("host.process_trace", "python.step_trace", "python.profile"),
-    of=("python-outside-model", "compute-bound", "input-bound"),
+    of=("python-outside-model", "compute-bound"),
     sql=_SQL,
 )
