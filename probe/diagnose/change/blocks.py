@@ -1,15 +1,15 @@
 """Whether two stretches of steps differ, and by how much: 95 % intervals by a bootstrap over blocks of steps.
 
-Called by change.py.  Steps resemble those before them, so blocks are drawn and not steps; the more alike
-steps are, the longer the blocks.  Three things would make an interval too narrow, and each is corrected: draws vary
-around the mean of the sample; what a block shares with its neighbours is lost; a few blocks say little of how much
-they vary (Student's t).  Invariant: pure, and the same numbers give the same answer.
+Called by change.py; estimates() by compare/, which joins runs.  Steps resemble those before them, so blocks are drawn
+and not steps; the more alike steps are, the longer the blocks.  Three things would make an interval too narrow, and
+each is corrected: draws vary around the mean of the sample; what a block shares with its neighbours is lost; a few
+blocks say little of how much they vary (Student's t).  Invariant: pure, and the same numbers give the same answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, log10, sqrt
 from typing import Any
 
@@ -70,6 +70,43 @@ def rates(before: Side, after: Side) -> Comparison:
     )
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, or a rate, of one run.  variance: of it, as far as the steps of this run show that; blocks: of steps."""
+
+    mean: float
+    variance: float
+    blocks: float
+
+
+def estimates(runs: Sequence[Values]) -> list[Estimate]:
+    """Of the mean of each run of LEAST_STEPS or more; how alike steps are, all runs tell together.
+
+    The variance is that of all blocks, what endless draws of a bootstrap would have.  Cost: 1 ms for 1,000 steps.
+    """
+    alike = _correlations(runs)
+    return [_estimate(run, *_memory(alike, len(run))) for run in runs]
+
+
+def rate_estimates(runs: Sequence[Side]) -> list[Estimate]:
+    """Of the rate of each run, by its linearization."""
+    rates = [float(amounts.sum() / seconds.sum()) for seconds, amounts in runs]
+    off = [(amounts - rate * seconds) / seconds.mean() for rate, (seconds, amounts) in zip(rates, runs, strict=True)]
+    return [replace(each, mean=rate) for each, rate in zip(estimates(off), rates, strict=True)]
+
+
+def _estimate(run: Values, length: int, shared: float) -> Estimate:
+    blocks = len(run) / length
+    until = np.concatenate(([0.0], np.cumsum(np.concatenate((run, run[: length - 1])))))
+    variance = ((until[length:] - until[:-length]) / length).var() / blocks
+    return Estimate(float(run.mean()), float(variance * _stretch(blocks, shared) ** 2), blocks)
+
+
+def _stretch(blocks: float, shared: float) -> float:
+    """By this, blocks that are drawn vary too little."""
+    return sqrt(blocks / (blocks - 1) / (1 - shared))
+
+
 class _Draws:
     """Draws of blocks from one side's steps, each as long as the side; blocks go round from its end to its start."""
 
@@ -77,7 +114,7 @@ class _Draws:
         self.steps, count = steps, len(steps)
         self.length, shared = _memory(correlations, count)
         self.blocks = count / self.length
-        self.stretch = sqrt(self.blocks / (self.blocks - 1) / (1 - shared))  # by this they vary too little
+        self.stretch = _stretch(self.blocks, shared)
         self._starts = chance.integers(0, count, (_DRAWS, ceil(self.blocks)))
         self._last = count - self.length * (ceil(self.blocks) - 1)  # steps of the last block
 
@@ -96,7 +133,7 @@ class _Draws:
 
 
 def _compared(before: Side, after: Side, statistic: Statistic) -> Comparison:
-    chance, alike = np.random.default_rng(0), _correlations(before[0], after[0])
+    chance, alike = np.random.default_rng(0), _correlations([before[0], after[0]])
     sides = [_Draws(steps, alike, chance) for steps, _ in (before, after)]
     (old, old_drawn), (new, new_drawn) = (
         statistic(draws, of) for draws, (_, of) in zip(sides, (before, after), strict=True)
@@ -129,17 +166,17 @@ def _student(freedom: float) -> float:
     return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
-def _correlations(before: Values, after: Values) -> Values:
-    """How alike steps are by their distance from 0 on, up to a third of the shorter side; of both sides together, as
+def _correlations(sides: Sequence[Values]) -> Values:
+    """How alike steps are by their distance from 0 on, up to a third of the shortest side; of all sides together, as
     one side of 100 steps tells too little."""
-    lags = min(len(before), len(after)) // 3
+    lags = min(map(len, sides)) // 3
     total = np.zeros(lags)
-    for side in (before, after):
+    for side in sides:
         centred = side - side.mean()
         if (variance := float(centred @ centred)) > 0:
             power = np.abs(np.fft.rfft(centred, 2 * len(side))) ** 2
             total += np.fft.irfft(power)[:lags] / variance * len(side)
-    return total / (len(before) + len(after))
+    return total / sum(map(len, sides))
 
 
 def _memory(correlations: Values, count: int) -> tuple[int, float]:

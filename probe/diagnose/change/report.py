@@ -17,9 +17,9 @@ _CODE = 60  # characters of a snippet in a line
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure before and after, in `unit` (s a step, or 1/s); steps: of how many; the ends of 95 % intervals of the
-    difference, after - before, and the ratio, after / before; differs: whether chance hardly explains the difference.
-    None where too few steps are known."""
+    """One figure before and after, in `unit` (s a step, 1/s or MB); steps: of how many; the ends of intervals of the
+    difference, after - before, and the ratio, after / before, and their level; differs: whether chance hardly explains
+    the difference.  None where too few steps are known."""
 
     name: str
     unit: str
@@ -34,6 +34,7 @@ class Measure:
     ratio_low: float | None = None
     ratio_high: float | None = None
     differs: bool | None = None
+    level: float = 0.95
 
     @classmethod
     def of(cls, name: str, unit: str, steps: tuple[int, int], compared: Comparison) -> Measure:
