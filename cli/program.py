@@ -15,7 +15,7 @@ SECTIONS = {  # of the help -> the room of its verbs, and these
     "Ask and change": ("data", ("ask", "eval", "export", "names", "query", "set", "sql", "tables")),
     "Find out why": (
         "insight",
-        ("capture", "flame", "hang", "memory", "profile", "stack", "stragglers", "trace", "why"),
+        ("capture", "compare", "flame", "hang", "memory", "profile", "stack", "stragglers", "trace", "why"),
     ),
     "Learn to use it": ("about", ("completion", "help")),
 }

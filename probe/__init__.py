@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from .capture.capture import RankCapture
     from .client.agent_requests import Unreached
     from .client.traces import RankTrace
+    from .comparing import compare
     from .connection import Connection, connect
     from .diagnose.change.report import Change
+    from .diagnose.compare.report import Compared
     from .diagnose.diagnosis import Cause, Diagnosis
     from .diagnose.hang.report import Report
     from .diagnose.lateness.stragglers import Stragglers
@@ -50,11 +52,12 @@ if TYPE_CHECKING:
     from .snapshot.snapshot import Snapshot
 
 __all__ = [
-    "AgentError", "AttachError", "Attached", "Cause", "Change", "Connection", "Cost", "Coverage", "DetachError",
-    "Diagnosis", "EndpointError", "EvalError", "EvalResult", "Facts", "Fetch", "FoundError", "HungError", "Interrupted",
-    "NativeFrame", "Note", "OutputError", "ProbeError", "QueryError", "RankCapture", "RankHistory", "RankMemory",
-    "RankProfile", "RankResult", "RankTrace", "Report", "Result", "SilentError", "Snapshot", "SnippetFailed",
-    "Stragglers", "Unreached", "UsageError", "__version__", "connect", "start",
+    "AgentError", "AttachError", "Attached", "Cause", "Change", "Compared", "Connection", "Cost", "Coverage",
+    "DetachError", "Diagnosis", "EndpointError", "EvalError", "EvalResult", "Facts", "Fetch", "FoundError",
+    "HungError", "Interrupted", "NativeFrame", "Note", "OutputError", "ProbeError", "QueryError", "RankCapture",
+    "RankHistory", "RankMemory", "RankProfile", "RankResult", "RankTrace", "Report", "Result", "SilentError",
+    "Snapshot", "SnippetFailed", "Stragglers", "Unreached", "UsageError", "__version__", "compare", "connect",
+    "start",
 ]  # fmt: skip
 _MODULES = {
     **dict.fromkeys(("Connection", "connect"), "connection"),
@@ -70,6 +73,8 @@ _MODULES = {
     "RankTrace": "client.traces",
     **dict.fromkeys(("Cause", "Diagnosis"), "diagnose.diagnosis"),
     "Change": "diagnose.change.report",
+    "Compared": "diagnose.compare.report",
+    "compare": "comparing",
     "Report": "diagnose.hang.report",
     "Snapshot": "snapshot.snapshot",
     "Stragglers": "diagnose.lateness.stragglers",

@@ -255,10 +255,13 @@ class HungError(ProbeError):
 
 
 class FoundError(ProbeError):
-    """why --fail-on found something as severe as that."""
+    """why --fail-on found something as severe as that, or compare --fail-if a change beyond the limit."""
 
     exit_status = 11
-    codes: ClassVar = {"found": "why --fail-on: a finding is as severe as that, or more."}
+    codes: ClassVar = {
+        "found": "why --fail-on: a finding is as severe as that, or more.",
+        "changed": "compare --fail-if: a change is beyond the limit.",
+    }
 
 
 class Interrupted(ProbeError):

@@ -45,7 +45,10 @@ class Planted:
         """Add rows; what they leave out is NULL, but rank is 0 and in_eval false."""
         known = {column.name for each in TABLES if each.name == table for column in each.columns}
         usual = {name: value for name, value in {"rank": 0, "in_eval": False}.items() if name in known}
-        planted = pa.Table.from_pylist([{**usual, **row} for row in rows])  # noqa: F841  # DuckDB finds it by its name
+        return self.insert(table, pa.Table.from_pylist([{**usual, **row} for row in rows]))
+
+    def insert(self, table: str, planted: pa.Table) -> Planted:
+        """Add rows as they are; DuckDB finds them by their name."""
         self.database.execute(f"INSERT INTO {table} BY NAME SELECT * FROM planted")
         return self
 

@@ -1,11 +1,12 @@
-"""`compare` on pairs of real short jobs: no difference where there is none, and planted ones found.
+"""`compare` on pairs of runs: no difference where there is none, and planted ones found, with the right sign.
 
-    python tests/bench/compared.py record DIR [--pairs 40] [--steps 400] [--sleep-ms 20] [--beside 2]
+    python tests/bench/compared.py simulate [--pairs 200] [--steps 400] [--runs-a-side 1] [--runs-differ 0.7]
+    python tests/bench/compared.py record DIR [--pairs 40] [--steps 400] [--sleep-ms 20] [--beside 2]   an hour
     python tests/bench/compared.py judge DIR [--runs-a-side 1]
 
-record writes the tables of each run into a folder of its own, DIR/PERCENT-NUMBER; judge compares these.  So many jobs run
-beside each other, as real-time processes (chrt), which need the right to be that; what else the host does shows in
-the figures all the same.  An hour for 40 pairs.
+record starts short jobs and writes the tables of each into a folder of its own, DIR/PERCENT-NUMBER; judge compares
+these.  The jobs are real-time processes (chrt), which needs the right to be that: they get a core at once, as a rank on
+a host of its own does; what else the host does shows in the figures all the same.
 """
 
 from __future__ import annotations
@@ -15,26 +16,30 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 from planted import Planted
 from pyarrow import parquet
+from simulated_runs import Kind, run
 
 from probe.diagnose.compare.compare import compare
 from probe.diagnose.compare.report import Compared
 from probe.diagnose.compare.run import Run
-
+from probe.diagnose.rule import Rule
+from probe.diagnose.rules import ON_TABLES
+from probe.diagnose.watched import Watched
 from target import PROBE, Target
 
 JOB = Path(__file__).parent / "compared_job.py"
 PLANTED = (0, 2, 5, 10)  # percent
 REALTIME = ("chrt", "--rr", "1")
+Pair = tuple[list[Run], list[Run]]
 TABLES = (
     "python.step_trace", "python.torch_trace", "python.nccl_trace", "python.memory_trace", "python.dataloader_trace",
     "python.iterator_trace", "host.process_trace", "probe.agents",
@@ -43,18 +48,24 @@ TABLES = (
 
 def main() -> int:
     options = arguments()
-    return record(options) if options.what == "record" else judge(options.folder, options.runs_a_side)
+    if options.what == "record":
+        return record(options)
+    runs = options.runs_a_side
+    if options.what == "simulate":
+        return judge(lambda percent: simulated(percent, options), ())
+    return judge(lambda percent: recorded(options.folder, percent, runs), ON_TABLES)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record", "judge"))
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("what", choices=("simulate", "record", "judge"))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"))
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--sleep-ms", type=float, default=20.0, help="in which a step waits as for a device")
     parser.add_argument("--beside", type=int, default=2, help="jobs at a time")
     parser.add_argument("--runs-a-side", type=int, default=1)
+    parser.add_argument("--runs-differ", type=float, default=0.7, help="percent by which simulated ones do")
     return parser.parse_args()
 
 
@@ -85,7 +96,9 @@ def kept(percent: int, sleep_ms: float, steps: int, folder: Path) -> None:
         target.wait_for("ready")
         subprocess.run([PROBE, "attach", "--no-server", str(target.pid)], check=True, capture_output=True)
         with probe.connect(str(target.pid)) as job:
-            while job.query("SELECT COALESCE(MAX(step), 0) AS last FROM python.step_trace").to_pylist()[0]["last"] < steps:
+            while (
+                job.query("SELECT COALESCE(MAX(step), 0) AS last FROM python.step_trace").to_pylist()[0]["last"] < steps
+            ):
                 time.sleep(1)
             found = {name: job.query(f"SELECT * FROM {name}").table for name in TABLES}
     finally:
@@ -96,20 +109,25 @@ def kept(percent: int, sleep_ms: float, steps: int, folder: Path) -> None:
     print(folder.name, f"load {os.getloadavg()[0]:.1f}", flush=True)
 
 
-def judge(folder: Path, runs_a_side: int) -> int:
+def judge(pairs: Callable[[int], Iterable[Pair]], rules: Sequence[Rule[Watched]]) -> int:
     """A line a kind: how many pairs were told to differ, with which sign, and how many intervals hold the truth."""
     print(f"{'planted':>8}{'pairs':>7}{'any':>6}{'step':>6}{'wrong':>7}{'holds':>7}  half-width")
-    right = []
-    for kind in PLANTED:
-        told = [compare(*pair) for pair in pairs(folder, kind, runs_a_side)]
-        right.append(line(kind, told))
+    right = [line(kind, [compare(*pair, rules=rules) for pair in pairs(kind)]) for kind in PLANTED]
     return 0 if all(right) else 1
 
 
-def pairs(folder: Path, kind: int, runs: int) -> Iterator[tuple[list[Run], list[Run]]]:
+def simulated(percent: int, options: argparse.Namespace) -> Iterator[Pair]:
+    usual = Kind(options.steps, runs_differ=options.runs_differ / 100)
+    slower, runs = replace(usual, slower=percent / 100), options.runs_a_side
+    for pair in range(options.pairs):
+        seeds = [2 * runs * (1000 * percent + pair) + number for number in range(2 * runs)]
+        yield [run(usual, seed) for seed in seeds[:runs]], [run(slower, seed) for seed in seeds[runs:]]
+
+
+def recorded(folder: Path, percent: int, runs: int) -> Iterator[Pair]:
     """Each of so many runs a side, none of them in two pairs of a kind."""
-    before, after = runs_of(folder, 0), runs_of(folder, kind)
-    if kind == 0:
+    before, after = runs_of(folder, 0), runs_of(folder, percent)
+    if percent == 0:
         before, after = before[::2], before[1::2]
     for at in range(0, min(len(before), len(after)) - runs + 1, runs):
         yield [opened(each) for each in before[at : at + runs]], [opened(each) for each in after[at : at + runs]]

@@ -14,6 +14,8 @@ import numpy as np
 from ..change.steps import alike
 from ..diagnosis import Cause
 from ..figures import pct
+from ..rule import Rule
+from ..rules import ON_TABLES
 from ..watched import Watched
 from ..why import judge
 from .contrasts import Contrasts, Sides
@@ -27,9 +29,12 @@ _BUSY = 0.05  # of the time, waiting for a core: worth a note
 _NO_PROFILE = "recorded steps are compared"
 
 
-def compare(before: Sequence[Run], after: Sequence[Run], runs_differ: float = RUNS_DIFFER) -> Compared:
+def compare(
+    before: Sequence[Run], after: Sequence[Run], runs_differ: float = RUNS_DIFFER,
+    rules: Sequence[Rule[Watched]] = ON_TABLES,
+) -> Compared:  # fmt: skip
     """runs_differ: by how much runs of one job are assumed to differ, a standard deviation, where fewer than three runs
-    a side do not show it; not used if all runs are stretches of the same one.
+    a side do not show it; not used if all runs are stretches of the same one.  rules: those asked of each run.
 
     Raises SilentError (few-steps), QueryError, Interrupted.  Cost: some 40 queries a run, most of them of the rules.
     """
@@ -43,8 +48,8 @@ def compare(before: Sequence[Run], after: Sequence[Run], runs_differ: float = RU
     is_measured = is_one or min(len(before), len(after)) >= LEAST_RUNS
     return Compared(
         _side(sides[0]), _side(sides[1]), made.step(chosen), made.samples(chosen), told["phases"], told["modules"],
-        told["collectives"], told["memory"], made.only(0), made.only(1), _findings(sides), settings_that_differ(*sides),
-        None if is_measured else runs_differ, [*notes, *_notes(sides)],
+        told["collectives"], told["memory"], made.only(0), made.only(1), _findings(sides, rules),
+        settings_that_differ(*sides), None if is_measured else runs_differ, [*notes, *_notes(sides)],
     )  # fmt: skip
 
 
@@ -66,9 +71,9 @@ def _notes(sides: Sides) -> Iterator[str]:
         yield "The world sizes differ: times are means over the ranks, samples per second those of all ranks."
 
 
-def _findings(sides: Sides) -> list[Found]:
+def _findings(sides: Sides, rules: Sequence[Rule[Watched]]) -> list[Found]:
     """Above a hint in most runs of a side; of the other side, also hints."""
-    found = [[{each.code: each for each in judge(_watched(run)).findings} for run in runs] for runs in sides]
+    found = [[{each.code: each for each in judge(_watched(run), rules).findings} for run in runs] for runs in sides]
     codes = [
         {code for run in runs for code in run if sum(code in each for each in runs) * 2 > len(runs)} for runs in found
     ]

@@ -17,7 +17,8 @@ import numpy as np
 from ..change.blocks import Estimate
 from ..change.report import Measure
 
-LEVEL = 0.95
+LEVEL = 0.95  # of the step time's interval
+_FALSE = 0.01  # share of the parts that are told though chance explains them: few, beside one step time
 LEAST_RUNS = 3  # on a side, to measure how much they differ
 _ROUNDING = 1e-9  # of a value, which sums of floats leave even where nothing varies
 _MOST_FREEDOM = 1e6  # as good as endless
@@ -100,12 +101,12 @@ def side(runs: Sequence[Estimate], spreads: Sequence[float]) -> Side:
 def believed(chances: Sequence[float]) -> float:
     """The level of intervals with which those that exclude no difference may be believed together.
 
-    At most 5 % of those told are chance: Benjamini and Hochberg (1995), whose intervals are as much wider (Benjamini
+    At most 1 % of those told are chance: Benjamini and Hochberg (1995), whose intervals are as much wider (Benjamini
     and Yekutieli 2005).  chances: p of every comparison made.
     """
-    q, count = 1 - LEVEL, len(chances)
-    told = max((place for place, p in enumerate(sorted(chances), 1) if p <= q * place / count), default=1)
-    return 1 - q * told / max(count, 1)
+    count = len(chances)
+    told = max((place for place, p in enumerate(sorted(chances), 1) if p <= _FALSE * place / count), default=1)
+    return 1 - _FALSE * told / max(count, 1)
 
 
 def _welch(parts: Sequence[tuple[float, float]]) -> float:

@@ -1,0 +1,98 @@
+"""From two texts to two sides of runs: `4242@100..400`, the folder of a recording, or one of several jobs, each a run.
+
+Called by probe.compare and the command.  Invariant: each endpoint is connected to once, and every connection is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .connection import Connection, connect
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from .diagnose.compare.report import Compared
+    from .diagnose.compare.run import Run
+
+_STEPS = re.compile(r"(.+)@(\d{1,18})\.\.(\d{1,18})", re.DOTALL)
+_JOB = "job="  # how the folders of recorded jobs begin
+_SETTINGS = ("command", "name")  # of a manifest
+
+
+def compare(before: str, after: str, *, runs_differ: float = 0.01) -> Compared:
+    """What differs between two sides: throughput, phases, modules, collectives, memory, findings and settings.
+
+    A side is an endpoint, with `@100..400` for some of its steps; the folder of a recording; or one that holds several
+    jobs, each of which is a run.  runs_differ: by how much runs of one job are assumed to differ, as a share of the
+    step, where fewer than three runs a side do not show it.  Raises UsageError, EndpointError, SilentError, QueryError.
+    Cost: some 40 queries a run.
+
+    Example: `print(probe.compare("runs/job=before", "runs/job=after").sentence)`
+    """
+    from .diagnose.compare.compare import compare as compare_runs
+
+    with Opening(connect) as opening:
+        return compare_runs(*opening.sides(before, after), runs_differ)
+
+
+class Opening(ExitStack):
+    """The runs of both sides, connected to until it is left.  connected: how to connect to an endpoint."""
+
+    def __init__(self, connected: Callable[[str], Connection]) -> None:
+        super().__init__()
+        self._connected, self._connections = connected, dict[str, Connection]()
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        """End what runs with Interrupted; for a handler of signals.  Raises nothing."""
+        self._is_cancelled = True
+        for connection in self._connections.values():
+            connection.cancel()
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about the last calls."""
+        return list(dict.fromkeys(note for each in self._connections.values() for note in each.notes))
+
+    def sides(self, before: str, after: str) -> tuple[list[Run], list[Run]]:
+        """Raises UsageError, EndpointError, SilentError."""
+        if before.strip() == after.strip():
+            hint = f"Compare two stretches: probe compare {before}@100..400 {after}@500..800"
+            raise UsageError(f"A and B are the same: {before}.", hint)
+        return self._runs(before.strip()), self._runs(after.strip())
+
+    def _runs(self, text: str) -> list[Run]:
+        from .diagnose.compare.run import Run
+
+        match = _STEPS.fullmatch(text)
+        endpoint, steps = (match[1], (int(match[2]), int(match[3]))) if match else (text, None)
+        if steps and steps[0] > steps[1]:
+            raise UsageError(f"{text} names no steps.", "A range is from the first step to the last: @100..400")
+        return [Run(self._connect(each), steps, _manifest(each)) for each in _jobs(endpoint)]
+
+    def _connect(self, endpoint: str) -> Connection:
+        if endpoint not in self._connections:
+            made = self.enter_context(self._connected(endpoint))
+            made.is_unwanted = lambda: self._is_cancelled
+            self._connections[endpoint] = made
+        return self._connections[endpoint]
+
+
+def _jobs(endpoint: str) -> list[str]:
+    """Each job of a folder of recordings; an endpoint of another kind stands for itself."""
+    jobs = sorted(Path(endpoint).glob(f"{_JOB}*/")) if Path(endpoint).is_dir() else []
+    return [str(job) for job in jobs] or [endpoint]
+
+
+def _manifest(endpoint: str) -> dict[str, str]:
+    """What a recording says of its job; {} of any other endpoint."""
+    try:
+        said = json.loads((Path(endpoint) / "job.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {name: str(said[name]) for name in _SETTINGS if isinstance(said, dict) and said.get(name)}
