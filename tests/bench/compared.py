@@ -38,7 +38,6 @@ from target import PROBE, Target
 
 JOB = Path(__file__).parent / "compared_job.py"
 PLANTED = (0, 2, 5, 10)  # percent
-REALTIME = ("chrt", "--rr", "1")
 Pair = tuple[list[Run], list[Run]]
 TABLES = (
     "python.step_trace", "python.torch_trace", "python.nccl_trace", "python.memory_trace", "python.dataloader_trace",
@@ -91,9 +90,10 @@ def kept(percent: int, sleep_ms: float, steps: int, folder: Path) -> None:
 
     output = folder.with_suffix(".txt")
     output.parent.mkdir(parents=True, exist_ok=True)
-    target = Target((*REALTIME, sys.executable, str(JOB), str(percent), str(sleep_ms)), output, {})
+    target = Target((sys.executable, str(JOB), str(percent), str(sleep_ms)), output, {})
     try:
         target.wait_for("ready")
+        subprocess.run(["chrt", "--all-tasks", "--rr", "--pid", "1", str(target.pid)], check=True)
         subprocess.run([PROBE, "attach", "--no-server", str(target.pid)], check=True, capture_output=True)
         with probe.connect(str(target.pid)) as job:
             while (

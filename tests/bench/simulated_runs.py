@@ -68,7 +68,8 @@ def _steps(kind: Kind, chance: np.random.Generator, parts: dict[tuple[str, str],
     return pa.table({
         "rank": np.zeros(kind.steps, np.int32), "step": np.arange(1, kind.steps + 1), "duration": duration,
         "sampled": sampled, "eval_duration": np.zeros(kind.steps), "rss_mb": memory,
-        "samples": pa.array([32] * kind.steps, mask=~sampled), "validation_duration": pa.array(np.zeros(kind.steps), mask=~sampled), **columns,
+        "samples": pa.array([32] * kind.steps, mask=~sampled),
+        "validation_duration": pa.array(np.zeros(kind.steps), mask=~sampled), **columns,
     })  # fmt: skip
 
 
