@@ -34,6 +34,7 @@ from probe.diagnose.compare.run import Run
 from probe.diagnose.rule import Rule
 from probe.diagnose.rules import ON_TABLES
 from probe.diagnose.watched import Watched
+from probe.errors import ProbeError
 from target import PROBE, Target
 
 JOB = Path(__file__).parent / "compared_job.py"
@@ -77,7 +78,10 @@ def record(options: argparse.Namespace) -> int:
     def one(run: tuple[int, int]) -> None:
         folder = options.folder / "{}-{}".format(*run)
         if not folder.exists():
-            kept(run[0], options.sleep_ms, options.steps, folder)
+            try:
+                kept(run[0], options.sleep_ms, options.steps, folder)
+            except (AssertionError, subprocess.CalledProcessError, ProbeError) as error:  # the next call tries again
+                print(f"{folder.name} failed: {error}", flush=True)
 
     with ThreadPoolExecutor(options.beside) as beside:
         list(beside.map(one, wanted))
