@@ -12,21 +12,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..change.steps import alike
-from ..diagnosis import Cause
 from ..figures import pct
 from ..rule import Rule
 from ..rules import ON_TABLES
 from ..watched import Watched
-from ..why import judge
 from .contrasts import Contrasts, Sides
-from .report import Compared, ComparedSide, Found
+from .findings import findings
+from .report import Compared, ComparedSide
 from .run import KINDS, Run, Seen
 from .settings import settings_that_differ
 from .statistics import LEAST_RUNS, Contrast, believed
 
 RUNS_DIFFER = 0.01  # of a step: runs of one job on an idle host do by about as much
 _BUSY = 0.05  # of the time, waiting for a core: worth a note
-_NO_PROFILE = "recorded steps are compared"
 
 
 def compare(
@@ -48,7 +46,7 @@ def compare(
     is_measured = is_one or min(len(before), len(after)) >= LEAST_RUNS
     return Compared(
         _side(sides[0]), _side(sides[1]), made.step(chosen), made.samples(chosen), told["phases"], told["modules"],
-        told["collectives"], told["memory"], made.only(0), made.only(1), _findings(sides, rules),
+        told["collectives"], told["memory"], made.only(0), made.only(1), findings(sides, rules),
         settings_that_differ(*sides), None if is_measured else runs_differ, [*notes, *_notes(sides)],
     )  # fmt: skip
 
@@ -69,28 +67,3 @@ def _notes(sides: Sides) -> Iterator[str]:
         )
     if len({run.ranks for runs in sides for run in runs}) > 1:
         yield "The world sizes differ: times are means over the ranks, samples per second those of all ranks."
-
-
-def _findings(sides: Sides, rules: Sequence[Rule[Watched]]) -> list[Found]:
-    """Above a hint in most runs of a side; of the other side, also hints."""
-    found = [[{each.code: each for each in judge(_watched(run), rules).findings} for run in runs] for runs in sides]
-    codes = [
-        {code for run in runs for code in run if sum(code in each for each in runs) * 2 > len(runs)} for runs in found
-    ]
-    dear = {each.code for runs in found for run in runs for each in run.values() if each.severity != "hint"}
-    made = []
-    for code in sorted((codes[0] | codes[1]) & dear):
-        on = tuple(name for name, has in zip(("A", "B"), codes, strict=True) if code in has)
-        shares = [_share([run[code] for run in runs if code in run]) for runs in found]
-        sentence = next(run[code].finding.sentence for runs in found for run in runs if code in run)
-        made.append(Found(code, on, shares[0], shares[1], sentence))
-    return made
-
-
-def _watched(seen: Seen) -> Watched:
-    return Watched(seen.run.tables, seen.first, seen.last, why_not_profiled=_NO_PROFILE)
-
-
-def _share(causes: Sequence[Cause]) -> float | None:
-    known = [each.finding.share for each in causes if each.finding.share is not None]
-    return float(np.mean(known)) if known else None
