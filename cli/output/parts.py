@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from .colours import HEADER, tell
 
-_PROSE = ("Verdict", "Why", "Cost", "Evidence", "Where", "Now", "Also", "Looked")  # commands and stacks stay whole
+# Commands and stacks stay whole.
+_PROSE = ("Verdict", "Why", "Cost", "Evidence", "Where", "Now", "Also", "Looked", "Same", "Findings", "Note")
 
 
 def show_parts(parts: Mapping[str, Sequence[str]]) -> None:
