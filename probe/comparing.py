@@ -61,10 +61,12 @@ class Opening(ExitStack):
 
     def sides(self, before: str, after: str) -> tuple[list[Run], list[Run]]:
         """Raises UsageError, EndpointError, SilentError."""
-        if before.strip() == after.strip():
-            hint = f"Compare two stretches: probe compare {before}@100..400 {after}@500..800"
-            raise UsageError(f"A and B are the same: {before}.", hint)
-        return self._runs(before.strip()), self._runs(after.strip())
+        sides = self._runs(before.strip()), self._runs(after.strip())
+        shared = next((old.tables.endpoint for old in sides[0] for new in sides[1] if _overlap(old, new)), None)
+        if shared is not None:
+            hint = f"Compare two stretches: probe compare {shared}@100..400 {shared}@500..800"
+            raise UsageError(f"A and B share steps of {shared}.", hint)
+        return sides
 
     def _runs(self, text: str) -> list[Run]:
         from .diagnose.compare.run import Run
@@ -81,6 +83,13 @@ class Opening(ExitStack):
             made.is_unwanted = lambda: self._is_cancelled
             self._connections[endpoint] = made
         return self._connections[endpoint]
+
+
+def _overlap(old: Run, new: Run) -> bool:
+    """Whether a step counts on both sides."""
+    if old.tables is not new.tables or old.steps is None or new.steps is None:
+        return old.tables is new.tables
+    return old.steps[0] <= new.steps[1] and new.steps[0] <= old.steps[1]
 
 
 def _jobs(endpoint: str) -> list[str]:

@@ -58,7 +58,13 @@ def test_each_job_in_a_folder_of_recordings_is_a_run(connections: Connections, t
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "why"), [("4242", "4242 ", "A and B are the same"), ("4242", "4242@9..5", "names no steps")]
+    ("before", "after", "why"),
+    [
+        ("4242", "4242 ", "A and B share steps of 4242"),
+        ("4242@1..99", "4242@99..200", "share steps"),
+        ("4242", "4242@1..9", "share steps"),
+        ("4242", "4242@9..5", "names no steps"),
+    ],
 )
 def test_what_names_no_two_sides_is_refused(connections: Connections, before: str, after: str, why: str) -> None:
     with Opening(connections) as opening, pytest.raises(UsageError, match=why):  # type: ignore[arg-type]
