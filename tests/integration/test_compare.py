@@ -20,7 +20,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 slower = pathlib.Path(sys.argv[1])
 print("ready", flush=True)
 while True:
-    time.sleep(0.04 if slower.exists() else 0.01)
+    time.sleep(0.15 if slower.exists() else 0.005)  # by more than a busy machine explains
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
 """
@@ -40,13 +40,13 @@ def test_stretches_of_a_job_that_became_slower(start: Start, probe: Probe, tmp_p
     until(last)
     change = last()
     slower.touch()
-    until(lambda: last() >= change + 80)
-    stretches = f"{job.pid}@1..{change - 1}", f"{job.pid}@{change + 10}..{change + 79}"
+    until(lambda: last() >= change + 60)
+    stretches = f"{job.pid}@1..{change - 1}", f"{job.pid}@{change + 10}..{change + 59}"
     told = probe("compare", *stretches, "--json", "--fail-if", "step_time > 20%", status=11)
     assert "[changed] Beyond the limit: step_time > 20%." in told.stderr
     found = json.loads(told.stdout)
     assert "step_time" in found["differs"] and found["step"]["ratio_low"] > 1.2 and found["assumed"] is None
-    assert found["samples"]["after"] < found["samples"]["before"] and found["after"]["steps"] >= 60
+    assert found["samples"]["after"] < found["samples"]["before"] and found["after"]["steps"] >= 40
     shown = probe(stretches[0], "compare", stretches[1], "--fail-if", "step_time < -5%").stdout
     assert re.match(r"Verdict +B is slower: its step takes ", shown) and re.search(rf"^A +{job.pid}@1", shown, re.M)
     assert "few-steps" in probe("compare", f"{job.pid}@1..9", stretches[1], status=8).stderr
