@@ -70,6 +70,12 @@ def test_where_there_is_no_difference_none_is_told() -> None:
     assert found.sentence.startswith("No difference in step time beyond chance: ") and "Differs" not in found.parts()
 
 
+def test_what_is_certain_and_below_a_hundredth_of_the_step_is_not_told() -> None:
+    calm = Kind(runs_differ=0.0, noise=0.001)
+    found = compare([shared(calm, 1)], [shared(replace(calm, slower=0.005), 2)], runs_differ=0.0, rules=())
+    assert found.step.ratio_low and found.step.ratio_low > 1.003 and not found.differing
+
+
 @pytest.mark.slow
 def test_nor_is_one_in_many_pairs() -> None:
     found = [told(USUAL, USUAL, seed) for seed in range(1, 9)]

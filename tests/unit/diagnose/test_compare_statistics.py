@@ -36,7 +36,7 @@ def test_a_difference_is_told_exactly_where_its_intervals_exclude_none(
         assert found.differs == excluded
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=60))
+@given(st.lists(st.floats(0, 1) | st.floats(0, 0.01), min_size=1, max_size=60))
 def test_those_believed_are_those_of_benjamini_and_hochberg(chances: list[float]) -> None:
     level, count = believed(chances), len(chances)
     by_rank = [place for place, p in enumerate(sorted(chances), 1) if p <= 0.01 * place / count]
