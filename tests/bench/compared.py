@@ -151,7 +151,7 @@ def line(kind: int, told: Sequence[Compared]) -> bool:
     truth = 1 + kind / 100
     steps = [each.step for each in told]
     any_, found = sum(bool(each.differing) for each in told), sum(bool(step.differs) for step in steps)
-    wrong = sum(bool(step.differs) and (step.ratio or 1) < 1 for step in steps)
+    wrong = sum(bool(step.differs) and (step.ratio or 1) < 1 for step in steps) if kind else 0
     holds = sum((step.ratio_low or 0) <= truth <= (step.ratio_high or 9) for step in steps)
     wide = float(np.median([((step.ratio_high or 0) - (step.ratio_low or 0)) / 2 for step in steps])) if steps else 0.0
     print(f"{kind:>6} %{len(told):>7}{any_:>6}{found:>6}{wrong:>7}{holds:>7}  {wide:.1%}", flush=True)

@@ -105,7 +105,7 @@ class Compared:
         parts = {
             "Verdict": [self.sentence],
             "Samples": [] if self.samples is None else [_change(self.samples)],
-            "Differs": [f"{each.name}: {_change(each)}" for each in self.details if each.differs][:_SHOWN],
+            "Differs": [f"{each.name}: {_cost(each)}" for each in self.details if each.differs][:_SHOWN],
             "Same": list(_same(self.details)),
             "Findings": [_finding(each) for each in self.findings],
             "Settings": [f"{each.name}: {each.before or '?'} -> {each.after or '?'}" for each in self.settings],
@@ -127,16 +127,26 @@ class Compared:
 
 def _change(measure: Measure) -> str:
     """`12.0 -> 12.6 ms (+5.1 %, +3.2 % to +7.0 %)`."""
+    if measure.ratio is None or measure.ratio_low is None or measure.ratio_high is None:
+        return _cost(measure)
+    ratio, low, high = (_percent(each) for each in (measure.ratio, measure.ratio_low, measure.ratio_high))
+    return f"{_values(measure)} ({ratio}, {low} to {high})"
+
+
+def _cost(measure: Measure) -> str:
+    """`4.10 -> 4.71 ms (+0.610, +0.402 to +0.818)`."""
+    if measure.difference is None or measure.difference_low is None or measure.difference_high is None:
+        return _values(measure)
+    times, _ = _TITLE[measure.unit]
+    each = (measure.difference, measure.difference_low, measure.difference_high)
+    difference, low, high = (f"{'+' * (value > 0)}{digits(times * value)}" for value in each)
+    return f"{_values(measure)} ({difference}, {low} to {high})"
+
+
+def _values(measure: Measure) -> str:
     times, unit = _TITLE[measure.unit]
-    values = " -> ".join("?" if each is None else digits(times * each) for each in (measure.before, measure.after))
-    if measure.ratio is not None and measure.ratio_low is not None and measure.ratio_high is not None:
-        ends = [_percent(each) for each in (measure.ratio, measure.ratio_low, measure.ratio_high)]
-    elif measure.difference is not None and measure.difference_low is not None and measure.difference_high is not None:
-        each = (measure.difference, measure.difference_low, measure.difference_high)
-        ends = [f"{'+' * (value > 0)}{digits(times * value)}" for value in each]
-    else:
-        return f"{values} {unit}"
-    return f"{values} {unit} ({ends[0]}, {ends[1]} to {ends[2]})"
+    values = ("?" if each is None else digits(times * each) for each in (measure.before, measure.after))
+    return f"{' -> '.join(values)} {unit}"
 
 
 def _percent(ratio: float) -> str:
