@@ -68,6 +68,7 @@ def program() -> None:
       ipc://PATH        an agent's socket
       tcp://HOST:PORT   an agent on another host
       job://HOST:PORT   one agent on another host, for all ranks of its job
+      DIR               the folder of a recording
 
     It may stand before the verb, after it, or as -t ENDPOINT. If exactly one job is attached on this machine, it may
     be left out.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -209,4 +210,7 @@ def connect(endpoint: str | None = None, *, timeout: float = 10.0, key: str | No
 
     Example: `with probe.connect("4242") as job: print(job.agents)`
     """
-    return Connection(resolve(endpoint), timeout, key)
+    at = resolve(endpoint)
+    kinds = {each.connection for each in at.addresses} - {""}
+    made: Connection = resolve_name(kinds.pop())(at, timeout, key) if kinds else Connection(at, timeout, key)
+    return made

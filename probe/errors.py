@@ -125,6 +125,7 @@ class UsageError(ProbeError):
         "key-file": "The key file cannot be created, read or used.",
         "needs-key": "Listening for other hosts needs a key, and none was given.",
         "one-rank": "The job has only one rank, and the request compares several.",
+        "recording": "The endpoint is a recording, and the request needs a living job, or one job.",
         "needs-package": "The request needs a package that is not installed.",
         "not-idle": "Peaks can only be measured on an idle machine.",
     }
@@ -168,6 +169,7 @@ class QueryError(ProbeError):
         "query": "DuckDB rejected the SQL.",
         "unknown-table": "The SQL names a table that does not exist.",
         "unknown-column": "The SQL names a column that the table does not have.",
+        "not-recorded": "The table shows a living job, and recordings do not have it.",
         "max-fetch": "The query would fetch more than --max-fetch allows.",
     }
 

@@ -44,7 +44,7 @@ def require_agents(links: Sequence[AgentLink], endpoint: str, what: str, control
     """
     if not links:
         hint = f'It can be queried: probe {endpoint} query "SELECT …"'
-        raise UsageError(f"{endpoint} is a recording, without agents: no {what}.", hint)
+        raise UsageError(f"{endpoint} is a recording, without agents: no {what}.", hint, "recording")
     barred = next((link for link in links if link.role != wire.CONTROL), None)
     if control and barred is not None:
         hint = "That takes the whole key, as probe key create made it."

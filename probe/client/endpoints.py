@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -20,13 +21,15 @@ from ..host.processes import descendants
 
 _NAME = re.compile(r"(?!-)[^\s:/,]+")  # looks like no other form, and no option
 SERVER = "/server"  # how the path of a server's socket ends
+_JOB = "job="  # how folders of recorded jobs begin
 _PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 
 class Address(NamedTuple):
     """Where one agent listens, or a server with all its agents.  pid: as this machine sees it, 0 if only the agent
     knows; facts: known beforehand; whole_job: it is to name all the others of its job; source: "" for an agent; for
-    recorded ranks the `module:class` of the Source, imported when it is needed and made with the url."""
+    recorded ranks the `module:class` of the Source, imported when it is needed and made with the url; connection: where
+    there are no agents, the `module:class` of what is to be a Connection, made likewise."""
 
     url: str
     pid: int = 0
@@ -34,6 +37,7 @@ class Address(NamedTuple):
     whole_job: bool = False
     shown: str = ""  # as it was written, where url is not
     source: str = ""
+    connection: str = ""
 
 
 class Resolved(NamedTuple):
@@ -103,6 +107,17 @@ def _of_pid(pid: int, skipped: list[str]) -> list[Address]:
     if not below:
         raise _absent(pid)
     return _one_job(below, f"Below pid {pid}")
+
+
+def _recording(folder: str) -> list[Address] | None:
+    """A folder that holds recordings, or is one of a job; None for anything else."""
+    path = os.path.abspath(folder)
+    with suppress(OSError):
+        if any(name.startswith(_JOB) for name in (os.path.basename(path), *os.listdir(path))):
+            return [Address(path, shown=folder, connection="probe.record.recording:Recording")]
+    if "/" in folder and os.path.isdir(path):
+        raise EndpointError(f"{folder} holds no recording.", "A recording is a folder with job=NAME in it.")
+    return None
 
 
 def _named(name: str, skipped: list[str]) -> list[Address]:
@@ -202,6 +217,7 @@ _FORMS = [
         r"\d+",
         lambda pid, skipped: _of_pid(int(pid[0]), skipped) if _is_pid(pid[0]) else None,
     ),
+    Form("the folder of a recording", r".+", lambda folder, _: _recording(folder[0])),
     Form("a name", r".+", lambda name, skipped: _named(name[0], skipped) if is_name(name[0]) else None),
     Form("ipc://PATH", r"ipc://.+", lambda url, _: [Address(url[0])]),
     Form("tcp://HOST:PORT", r"tcp://(.+)", lambda place, _: _at_port(place[1])),

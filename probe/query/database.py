@@ -5,10 +5,9 @@ Called by probe.connection.  Invariant: one query sees one snapshot.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,17 +21,13 @@ from ..errors import Interrupted, QueryError
 from ..snapshot.scans import FetchAccount
 from ..snapshot.snapshot import Snapshot
 from ..tables.declaration import Table
-from ..text import nearest
+from .catalogue import comments, explained
 from .derived_cache import DerivedCaches
 from .duckdb_session import PATH, DuckDBSession, interruptibly
 from .result import Cost, Coverage, Result, notes_of
 from .statement import Statement
 from .subquery_folding import MaxStep, fold
 from .table_scan import TableScan
-
-_PROPOSED = re.compile(r'\nDid you mean "[^\n]*')  # by DuckDB, among all that it has: JSON for DOUBEL
-_UNKNOWN_TABLE = re.compile(r"Table with name (\S+) does not exist")
-_UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:not )?found|does not have a column named "([^"]+)"')
 
 
 class _LazyDataset(ds.InMemoryDataset):  # type: ignore[misc]
@@ -158,7 +153,7 @@ class Database:
                 raise query.failure from None
             if isinstance(error, duckdb.InterruptException):
                 raise Interrupted("Interrupted.") from None
-            raise self._explained(error, statement) from None
+            raise explained(error, statement, self._tables.values()) from None
 
     def _execute(self, statement: Statement, query: _Query) -> Any:
         if statement.is_empty:
@@ -166,7 +161,7 @@ class Database:
         if self._is_confined and not statement.is_about_tables_alone:
             raise QueryError("This is not a single SELECT from the tables.", "Ask over a connection of your own.")
         if statement.reads_comments:
-            self._connection.execute("; ".join(_comments(self._tables.values())))
+            self._connection.execute("; ".join(comments(self._tables.values())))
         folded = fold(statement, self._max_step(statement, query.snapshot)) if query.pruned else statement.sql
         if query.failure is not None:  # inside a subquery
             raise query.failure
@@ -181,38 +176,3 @@ class Database:
 
     def close(self) -> None:
         self._session.close()
-
-    def _explained(self, error: duckdb.Error, statement: Statement) -> QueryError:
-        """DuckDB's own message about the user's text, and the tables or columns that do exist."""
-        if isinstance(error, (duckdb.BinderException, duckdb.CatalogException)):
-            # sql() leaves out the place in the text, and may have had the folded text; execute() would copy results
-            try:
-                self._connection.execute(statement.sql)
-            except duckdb.Error as same:
-                error = same
-        text = _PROPOSED.sub("", str(error)).replace("\n\n", "\n")
-        if found := _UNKNOWN_TABLE.search(text):
-            short = {table.short_name: name for name, table in self._tables.items()}
-            meant = nearest(found[1].rpartition(".")[2].strip('"!'), short, short.__getitem__)
-            return QueryError(text, meant or f"Tables: {', '.join(sorted(self._tables))}.", "unknown-table")
-        if found := _UNKNOWN_COLUMN.search(text):
-            asked = [table for table in self._tables.values() if statement.names(table)] or self._tables.values()
-            columns = dict.fromkeys(column.name for table in asked for column in table.columns)
-            meant, names = nearest(found[1] or found[2], columns), ", ".join(table.name for table in asked)
-            return QueryError(text, meant or f"Columns of {names}: {', '.join(columns)}.", "unknown-column")
-        return QueryError(text)
-
-
-def _comments(tables: Iterable[Table]) -> Iterator[str]:
-    """Statements that write the declarations into DuckDB's catalogue.  Two hundred comments take 60 ms, more than most
-    queries, so this is done only for statements that read comments."""
-    for table in tables:
-        yield f"COMMENT ON VIEW {table.name} IS {_quoted(table.doc)}"
-        for column in table.columns:
-            unit = [f"Unit: {column.unit}."] if column.unit else []
-            text = " ".join([column.doc, *unit, *column.remarks])
-            yield f'COMMENT ON COLUMN {table.name}."{column.name}" IS {_quoted(text)}'
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LITTLE, _CHANCE = 0.05, 3  # of a mean step; standard errors
 SILENT, TAP_OFF, NO_STEPS, UNSAMPLED = "silent", "tap-off", "no-steps", "unsampled"  # codes of notes
+SKIPPED = "skipped-file"
 _LINE = "{:>4}  {:<12}{:>12}{:>10}{:>9}"
 _MAX_LINES = 40  # the ranks that sent most are shown
 
@@ -32,7 +33,7 @@ class Note:
     """Something to know about a result.  text: a line for a person; ranks: those it is about.
 
     code: silent (ranks did not answer), tap-off (something is not recorded), no-steps (no whole step since the attach
-    yet) or unsampled (steps without rows).
+    yet), unsampled (steps without rows) or skipped-file (a file of a recording cannot be read).
 
     Example: `if any(note.code == "tap-off" for note in job.query(sql).notes): ...`
     """

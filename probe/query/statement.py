@@ -41,6 +41,10 @@ class Statement:
         """Whether it may read this table."""
         return table.short_name in self._words
 
+    def says(self, word: str) -> bool:
+        """Whether this word, in lower case, is somewhere in it."""
+        return word in self._words
+
     @property
     def reads_catalogue(self) -> bool:
         """Whether it may be about every table that there is."""

@@ -8,7 +8,7 @@ from .declaration import Table
 
 _FILES = {
     "host": ("gpu_trace", "process_trace"),
-    "probe": ("agents", "collectives", "columns", "drops", "evals", "overhead", "tables"),
+    "probe": ("agents", "collectives", "columns", "drops", "evals", "events", "overhead", "tables"),
     "python": (
         "allocation_trace", "call_trace", "compile_trace", "dataloader_trace", "iterator_trace", "kernel_trace",
         "memory_trace", "module_cost", "nccl_trace", "op_trace", "phase_trace", "profile", "stack", "step_trace",

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..derive.partition import Partition
 from ..schema import COMMON, Column, Columns
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
 from ..streams import COLLECTIVES, DEVICE, LOADS, MARKS, SPANS
+
+Final = Literal["step", "done", "deposit", "moment", "never"]
+STEP: Final = "step"
+DONE: Final = "done"
+DEPOSIT: Final = "deposit"
+MOMENT: Final = "moment"
+NEVER: Final = "never"
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,10 @@ class Table:
     in_batches: derive() asks part.owner() where rows of different ranks could mix, and part.require_agreement() for
     what it keeps only once, so ranks with few rows are derived together (probe.query.rank_batch).
     question: what the example answers.
+    final: when a recording may take a row, for it does not change any more: STEP (its step is over on all ranks), DONE
+    (at its end, by start_ns and duration), DEPOSIT (once all is there that is deposited together in the first stream);
+    MOMENT: the table shows a state, the latest of which is kept; NEVER: looking costs the job something, so it is not
+    recorded.
     """
 
     name: str
@@ -77,6 +88,7 @@ class Table:
     taps: tuple[str, ...] = ()
     by_step: bool = False
     in_batches: bool = False
+    final: Final = STEP
 
     @property
     def schema(self) -> str:

@@ -87,16 +87,16 @@ class Stragglers:
         ]  # fmt: skip
 
 
-def stragglers(connection: Tables, steps: int, function: Function = by_looks) -> Stragglers:
-    """Raises UsageError if there is one rank only, SilentError if too little is known."""
-    return _Look(connection, steps, function).report()
+def stragglers(connection: Tables, steps: int, function: Function = by_looks, is_live: bool = True) -> Stragglers:
+    """is_live: the job may still run.  Raises UsageError if there is only one rank, SilentError if little is known."""
+    return _Look(connection, steps, function, is_live).report()
 
 
 class _Look:
     """One look at a job's last steps."""
 
-    def __init__(self, connection: Tables, steps: int, function: Function) -> None:
-        self._connection, self._function = connection, function
+    def __init__(self, connection: Tables, steps: int, function: Function, is_live: bool) -> None:
+        self._connection, self._function, self._is_live = connection, function, is_live
         result = connection.query(
             "SELECT rank, step, sampled, duration, comm_duration AS comm, data_duration AS data, forward_duration AS "
             "forward, backward_duration AS backward, validation_duration AS validation, optimizer_duration AS "
@@ -144,7 +144,7 @@ class _Look:
             Straggler(late, last.get(late.rank), self._spends(late) if late.is_late else [])
             for late in lateness(self.ranks, own, step_s)
         ]
-        self._connection.notes = self._notes + self._still(step_s)
+        self._connection.notes = self._notes + (self._still(step_s) if self._is_live else [])
         return Stragglers(ranks, len(self.steps), step_s)
 
     def _still(self, step_s: float) -> list[str]:

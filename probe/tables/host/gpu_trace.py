@@ -14,7 +14,7 @@ from ...derive.partition import Partition
 from ...derive.samples import Samples, Values, common
 from ...schema import COMMON, Column, Columns
 from ...streams import SAMPLES
-from ..declaration import Table
+from ..declaration import DONE, Table
 
 _MB = 1 << 20
 
@@ -137,6 +137,7 @@ TABLE = Table(
     ),
     streams=(SAMPLES,),
     derive=derive,
+    final=DONE,
     taps=("gpu",),
     question="How busy is each device, and how full is its memory?",
     example="SELECT host, device, AVG(gpu_util_pct) AS util, MAX(memory_used_mb) AS used, MAX(power_w) AS power FROM "

@@ -7,7 +7,7 @@ from ...derive.partition import Partition
 from ...derive.samples import Samples, common
 from ...schema import COMMON, Column, Columns
 from ...streams import SAMPLES
-from ..declaration import Table
+from ..declaration import DONE, Table
 
 _MB = 1 << 20
 
@@ -70,6 +70,7 @@ TABLE = Table(
     ),
     streams=(SAMPLES,),
     derive=derive,
+    final=DONE,
     taps=("process",),
     question="Does the process wait for a core, for the GIL, or for memory?",
     example="SELECT rank, AVG(cpu_pct) AS cpu_pct, AVG(core_wait_pct) AS core_wait_pct, AVG(gil_wait_us) AS "

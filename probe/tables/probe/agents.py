@@ -12,7 +12,7 @@ from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank, RankLeft
 from ...snapshot.timeline import CALL
 from ...version import is_tested
-from ..declaration import IDENTITY, TAPS, Table, identity
+from ..declaration import IDENTITY, MOMENT, TAPS, Table, identity
 
 _FACTS = ("step_source", "world_size", "version", "python", "torch", "endpoint", "tcp")  # columns of the same names
 
@@ -100,6 +100,7 @@ TABLE = Table(
                "Nowhere."),
     ),
     derive_job=derive,
+    final=MOMENT,
     question="Which ranks answer, at which step are they, and where does the step's number come from?",
     example="SELECT rank, pid, state, step, step_source, torch FROM probe.agents ORDER BY rank",
 )  # fmt: skip

@@ -10,7 +10,7 @@ from ...arrays.arrow import columns_of
 from ...schema import Column, Columns
 from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank, RankLeft
-from ..declaration import IDENTITY, Table, identity
+from ..declaration import IDENTITY, MOMENT, Table, identity
 
 
 def derive(job: Snapshot) -> Columns:
@@ -62,6 +62,7 @@ TABLE = Table(
         Column("retention_mb", "DOUBLE", "MB", "The most the stream keeps (2^20 bytes).", "size of the ring"),
     ),
     derive_job=derive,
+    final=MOMENT,
     question="How far back do the rows of each stream reach, and how many are gone?",
     example="SELECT rank, stream, kept, dropped, oldest_time FROM probe.drops ORDER BY rank, dropped DESC, stream",
 )  # fmt: skip

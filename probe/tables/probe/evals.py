@@ -8,7 +8,7 @@ import pyarrow as pa
 from ...arrays.arrow import columns_of, nullable
 from ...derive.partition import Partition
 from ...schema import Column, Columns
-from ..declaration import IDENTITY, Table
+from ..declaration import DONE, IDENTITY, Table
 
 _NOT_RUN = "It has not run yet, or is still running."
 _ASKED = (
@@ -64,6 +64,7 @@ TABLE = Table(
         *_ENDED,
     ),
     derive=derive,
+    final=DONE,
     question="Who ran what in the job, and did it work?",
     example='SELECT time, rank, "by", code, ok, error FROM probe.evals ORDER BY time, rank',
 )  # fmt: skip

@@ -15,7 +15,7 @@ from ...schema import Column, Columns
 from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank
 from ...streams import BARE, EXTRA, SAMPLED, STEPS
-from ..declaration import IDENTITY, Table, identity
+from ..declaration import IDENTITY, MOMENT, Table, identity
 
 ENOUGH = 30  # steps of a kind below which a median says nothing
 _KINDS = (("sampled", SAMPLED), ("unsampled", 0), ("bare", BARE))
@@ -85,6 +85,7 @@ TABLE = Table(
         Column("budget_pct", "DOUBLE", "%", "The most that sampling may cost with sample=auto.", "agent"),
     ),
     derive_job=derive,
+    final=MOMENT,
     streams=(),
     question="How much longer does a recorded step take than one that is not?",
     example="SELECT rank, steps_of, steps, median_duration, over_bare FROM probe.overhead ORDER BY ALL",

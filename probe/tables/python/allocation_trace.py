@@ -12,7 +12,7 @@ from ...arrays.arrow import columns_of
 from ...schema import COMMON, Column, Columns
 from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank
-from ..declaration import Table, identity
+from ..declaration import MOMENT, Table, identity
 
 
 def derive(job: Snapshot) -> Columns:
@@ -64,6 +64,7 @@ TABLE = Table(
                f"{_NO_STACK}."),
     ),
     derive_job=derive,
+    final=MOMENT,
     question="Which lines allocate the memory that stays?",
     example="SELECT function, file, line, COUNT(*) AS allocations, SUM(bytes) AS bytes FROM python.allocation_trace "
     "WHERE action = 'alloc' AND duration IS NULL GROUP BY ALL ORDER BY bytes DESC LIMIT 20",

@@ -6,7 +6,7 @@ from ...arrays.arrow import coded, nullable
 from ...derive.partition import Partition
 from ...schema import COMMON, Column, Columns
 from ...streams import CALLS, FAILED
-from ..declaration import Table
+from ..declaration import DONE, Table
 
 
 def derive(part: Partition) -> Columns:
@@ -48,6 +48,7 @@ TABLE = Table(
     ),
     streams=(CALLS,),
     derive=derive,
+    final=DONE,
     question="How long do requests take, and how long do they wait before?",
     example="SELECT function, COUNT(*) AS calls, quantile_cont(duration, [0.5, 0.9, 0.99]) AS service_s, "
     "quantile_cont(queued, [0.5, 0.9, 0.99]) AS waiting_s FROM python.call_trace GROUP BY ALL",

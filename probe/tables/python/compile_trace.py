@@ -8,7 +8,7 @@ import pyarrow as pa
 from ...arrays.arrow import columns_of, nullable
 from ...derive.partition import Partition
 from ...schema import COMMON, Column, Columns
-from ..declaration import Table
+from ..declaration import DONE, Table
 
 _OLD = "Torch does not say it."
 _OWN = (
@@ -50,6 +50,7 @@ TABLE = Table(
         *_OWN,
     ),
     derive=derive,
+    final=DONE,
     taps=("compile",),
     question="What was compiled again and again, and why?",
     example="SELECT rank, function, COUNT(*) AS times, ROUND(SUM(duration), 3) AS seconds, MAX(reason) AS for_instance "

@@ -11,7 +11,7 @@ from ...derive.operators import Operators
 from ...derive.partition import Partition
 from ...schema import COMMON, Column, Columns
 from ...streams import KERNELS, MARKS, OPERATORS, SPANS
-from ..declaration import Table
+from ..declaration import DEPOSIT, Table
 
 
 def derive(part: Partition) -> Columns:
@@ -66,6 +66,7 @@ TABLE = Table(
     ),
     streams=(KERNELS, OPERATORS),
     derive=derive,
+    final=DEPOSIT,
     question="Which kernels does the device's time go into?",
     example="SELECT kernel, COUNT(*) AS calls, SUM(duration) AS device_s FROM python.kernel_trace GROUP BY 1 "
     "ORDER BY device_s DESC LIMIT 10",

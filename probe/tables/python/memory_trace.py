@@ -10,7 +10,7 @@ from ...derive.partition import Partition
 from ...derive.samples import Samples, common
 from ...schema import COMMON, Column, Columns
 from ...streams import SAMPLES
-from ..declaration import Table
+from ..declaration import DONE, Table
 
 _MB = 1 << 20
 _OF_HOST = {"rss_mb": streams.HOST_RSS, "shared_mb": streams.HOST_SHARED, "pss_mb": streams.HOST_PSS,
@@ -67,6 +67,7 @@ TABLE = Table(
     ),
     streams=(SAMPLES,),
     derive=derive,
+    final=DONE,
     taps=("memory",),
     question="Does the memory of a rank grow?",
     example="SELECT rank, device, MIN(rss_mb) AS least, MAX(rss_mb) AS most, MAX(allocated_mb) AS allocated_mb "

@@ -11,7 +11,7 @@ from ...derive.roofline import BOUNDS, STAGES, Floats, Roofline
 from ...host.peaks import peaks
 from ...schema import COMMON, Column, Columns
 from ...streams import KERNELS, MARKS, OPERATORS, SPANS
-from ..declaration import Table
+from ..declaration import DEPOSIT, Table
 
 
 def derive(part: Partition) -> Columns:
@@ -94,6 +94,7 @@ TABLE = Table(
     ),
     streams=(OPERATORS,),
     derive=derive,
+    final=DEPOSIT,
     question="Which modules are bound by arithmetic, and which by memory?",
     example="SELECT module, stage, SUM(COALESCE(device_duration, duration)) AS seconds, MODE(bound) AS bound, "
     "AVG(peak_share) AS peak_share FROM python.module_cost GROUP BY ALL ORDER BY seconds DESC LIMIT 10",

@@ -13,7 +13,7 @@ from ...derive.operators import Operators
 from ...derive.partition import Partition
 from ...schema import COMMON, Column, Columns
 from ...streams import ANNOTATION, BACKWARD, KERNELS, MARKS, OPERATORS, SPANS
-from ..declaration import Table
+from ..declaration import DEPOSIT, Table
 
 
 def derive(part: Partition) -> Columns:
@@ -97,6 +97,7 @@ TABLE = Table(
     ),
     streams=(OPERATORS,),
     derive=derive,
+    final=DEPOSIT,
     question="Which operators does the time go into?",
     example="SELECT operator, COUNT(*) AS calls, SUM(duration) AS self_s FROM python.op_trace WHERE NOT annotation "
     "GROUP BY 1 ORDER BY self_s DESC LIMIT 10",

@@ -8,7 +8,7 @@ from ...arrays.arrow import columns_of
 from ...schema import Column, Columns
 from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank
-from ..declaration import IDENTITY, Table, identity
+from ..declaration import IDENTITY, NEVER, Table, identity
 
 if TYPE_CHECKING:
     from ...snapshot.stacks import Thread
@@ -54,6 +54,7 @@ TABLE = Table(
         Column("line", "INTEGER", "", "The line that it is executing.", "frame"),
     ),
     derive_job=derive,
+    final=NEVER,
     question="Where does the main thread of each rank stand?",
     example="SELECT rank, function, file, line FROM python.stack WHERE is_main AND depth < 3 ORDER BY rank, depth",
 )  # fmt: skip

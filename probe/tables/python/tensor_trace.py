@@ -8,7 +8,7 @@ from ... import protocol as wire
 from ...arrays.arrow import columns_of
 from ...schema import Column, Columns
 from ...snapshot.snapshot import Snapshot
-from ..declaration import IDENTITY, Table, identity
+from ..declaration import IDENTITY, NEVER, Table, identity
 
 if TYPE_CHECKING:
     from ...memory.holders import Tensor
@@ -59,6 +59,7 @@ TABLE = Table(
         Column("storage", "VARCHAR", "", "Address of the memory.", "torch"),
     ),
     derive_job=derive,
+    final=NEVER,
     question="Which holders have the most memory?",
     example="SELECT rank, kind, holder, ROUND(SUM(bytes) / 1e6, 1) AS mb FROM python.tensor_trace GROUP BY ALL "
     "ORDER BY mb DESC LIMIT 20",

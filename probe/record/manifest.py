@@ -1,0 +1,57 @@
+"""job.json: what a job was, beside its tables: command line, versions, ranks, settings.
+
+Written by the recorder whenever the ranks change, read by Recording.  Invariant: it is whole or not there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..host.facts import Facts, SamplingSettings
+from .stored import FORMAT, sync
+
+NAME = "job.json"
+_OF_RANK = (
+    "rank", "host", "pid", "world_size", "python", "torch", "torch_cuda", "name", "anchor", "step_ends", "step_source",
+    "step_base", "taps", "sampling", "attached_wall_ns",
+)  # fmt: skip
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """{} where there is none that can be read."""
+    with suppress(OSError, ValueError):
+        said = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        return said if isinstance(said, dict) else {}
+    return {}
+
+
+def write(folder: Path, said: Mapping[str, Any]) -> None:
+    """Ranks of other hosts stay in it.  Raises OSError."""
+    ranks = {**read(folder).get("ranks", {}), **said["ranks"]}
+    part = folder / f".{NAME}.{os.getpid()}.part"
+    text = json.dumps({"format": FORMAT, **said, "ranks": ranks}, indent=1, ensure_ascii=False)
+    part.write_text(text, encoding="utf-8")
+    sync(part)
+    os.rename(part, folder / NAME)
+
+
+def of_rank(facts: Facts) -> dict[str, Any]:
+    """What is kept of a rank's facts."""
+    said = {name: getattr(facts, name) for name in _OF_RANK}
+    return {**said, "taps": dict(facts.taps), "sampling": facts.sampling and facts.sampling._asdict()}
+
+
+def facts(said: Mapping[str, Any]) -> list[Facts]:
+    """Of the ranks in a manifest, by rank."""
+    found = []
+    for record in said.get("ranks", {}).values():
+        known = {name: value for name, value in record.items() if name in _OF_RANK and value is not None}
+        if "sampling" in known:
+            known["sampling"] = SamplingSettings(**known["sampling"])
+        found.append(Facts(**known))
+    return sorted(found, key=lambda each: each.rank or 0)

@@ -1,0 +1,120 @@
+"""A folder of recordings as an endpoint: what a Connection answers about a job, of one that is recorded.
+
+Made by probe.connect for a folder that holds `job=…`.  Invariant: what needs a living job is refused, with a code.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import protocol as wire
+from ..client.endpoints import Resolved
+from ..connection import MAX_FETCH, Connection
+from ..errors import UsageError
+from ..host.facts import Facts
+from ..query.result import SKIPPED, Cost, Coverage, Note, Result
+from . import manifest
+from .archive import Archive
+from .views import Views
+
+if TYPE_CHECKING:
+    from ..diagnose.diagnosis import Diagnosis
+    from ..diagnose.lateness.stragglers import Stragglers
+    from ..diagnose.watch import Progress
+    from ..snapshot.snapshot import Snapshot
+
+_STEPS = 2000  # that why() judges
+
+
+class Recording(Connection):
+    """The jobs in one folder, or one of them.  It answers query, stragglers, why and since_change.
+
+    Example: `with probe.connect("runs/job=exp7") as job: print(job.query("SELECT MAX(step) FROM python.step_trace"))`
+    """
+
+    def __init__(self, at: Resolved, timeout: float = 10.0, key: str | None = None, role: str = wire.CONTROL) -> None:
+        if len(at.addresses) > 1:
+            raise UsageError(f"A recording is an endpoint by itself: {at.endpoint}.", "Give one folder.", "recording")
+        super().__init__(at._replace(addresses=[]), timeout, key, role)
+        self.archive = Archive(Path(at.addresses[0].url))
+        self._views: Views | None = None
+
+    @property
+    def agents(self) -> list[Facts]:
+        """The facts of all recorded ranks, as they were last."""
+        found = [facts for job in self.archive.jobs for facts in manifest.facts(manifest.read(job))]
+        return found or [Facts(rank=rank) for rank in self.archive.ranks]
+
+    def query(
+        self, sql: str, *, open_steps: bool = False, min_ranks: int = 1, max_fetch: float | None = MAX_FETCH
+    ) -> Result:
+        """The result of this SQL over all files that count now; there are no open steps, and nothing is fetched.
+
+        Raises QueryError, and SilentError if fewer ranks are recorded.  Cost: that of DuckDB over Parquet files.
+        """
+        self._begin()
+        begun = time.monotonic()
+        self._views = self._views or Views(self.archive)
+        table = self._views.run(sql, lambda: self._client.interrupted or self.is_unwanted())
+        seconds = time.monotonic() - begun
+        coverage = Coverage(tuple(self.archive.ranks), (), (), seconds)
+        if min_ranks > 1:
+            coverage.require(min_ranks, self.endpoint)
+        notes = tuple(Note(SKIPPED, line) for line in self._views.skipped)
+        return Result(table, coverage, notes, Cost((), 0.0, {}, seconds))
+
+    def confine_queries(self, memory_bytes: int) -> None:
+        raise self._refused("confined queries")
+
+    def _snapshot(self, open_steps: bool, max_fetch: float | None) -> Snapshot:
+        raise self._refused("raw rows")
+
+    def _refused(self, what: str) -> UsageError:
+        return UsageError(f"{self.endpoint} is a recording, without agents: no {what}.", "", "recording")
+
+    def stragglers(self, steps: int = 100) -> Stragglers:
+        """As of a living job, without what its stacks show at this moment."""
+        self._begin()
+        from ..diagnose.lateness.stragglers import stragglers
+
+        self._require_one_job()
+        return stragglers(self, steps, lambda *_: "", is_live=False)
+
+    def why(self, seconds: float | None = None, *, progress: Progress | None = None) -> Diagnosis:
+        """Why the job was slow or well: the rules on tables over its last steps, or those of its last seconds.
+
+        Raises SilentError without steps.  Cost: some queries.
+        """
+        self._begin()
+        from ..diagnose.watched import Watched
+        from ..diagnose.why import judge
+
+        self._require_one_job()
+        first, last, lasted = self._window(seconds)
+        return judge(Watched(self, first, last, lasted, why_not_profiled=self._why_not_profiled(first, last)))
+
+    def _window(self, seconds: float | None) -> tuple[int, int, float]:
+        """The first and the last step to judge, and how long they took."""
+        since = f"time > (SELECT MAX(time) FROM python.step_trace) - to_seconds({seconds})"
+        latest = f"step > (SELECT MAX(step) FROM python.step_trace) - {_STEPS}"
+        told = "SELECT MIN(step) AS first, MAX(step) AS last, epoch(MAX(time) - MIN(time)) AS seconds"
+        (row,) = self.query(f"{told} FROM python.step_trace WHERE {since if seconds else latest}")
+        return row["first"] or 0, row["last"] or 0, row["seconds"] or 0.0
+
+    def _why_not_profiled(self, first: int, last: int) -> str:
+        (row,) = self.query(f"SELECT COUNT(*) AS rows FROM python.profile WHERE step BETWEEN {first} AND {last}")
+        return "" if row["rows"] else "no profile was taken while these steps were recorded"
+
+    def _require_one_job(self) -> None:
+        if len(jobs := self.archive.jobs) != 1:
+            names = ", ".join(job.name for job in jobs) or "no job"
+            raise UsageError(f"{self.endpoint} holds {names}.", f"Give one: {self.endpoint}/job=NAME", "recording")
+
+    def close(self) -> None:
+        """Close it.  Raises nothing."""
+        super().close()
+        if (views := getattr(self, "_views", None)) is not None:
+            views.close()
+            self._views = None

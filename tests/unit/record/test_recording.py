@@ -1,0 +1,132 @@
+"""A folder of recordings as an endpoint: which rows count, what is told of other files, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from recorded import folder_of, plant, plant_manifest
+
+import probe
+from probe.record.stored import About
+from probe.tables import TABLES
+from target import Probe
+
+STEPS = "python.step_trace"
+
+
+def rows(folder: Path, sql: str) -> list[dict[str, Any]]:
+    with probe.connect(str(folder)) as recording:
+        return recording.query(sql).to_pylist()
+
+
+def test_rows_of_all_files_and_ranks_are_one_table(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        plant(tmp_path, STEPS, [{"step": 1, "duration": 0.5}, {"step": 2, "duration": 0.5}], rank)
+    plant(tmp_path, STEPS, [{"step": 3, "duration": 2.0}], 1)
+    sql = "SELECT rank, MAX(step) AS last, SUM(duration) AS s FROM step_trace GROUP BY 1 ORDER BY 1"
+    assert rows(tmp_path, sql) == [
+        {"rank": 0, "last": 2, "s": 1.0}, {"rank": 1, "last": 3, "s": 3.0},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_a_table_without_rows_has_its_declared_columns(tmp_path: Path, table: Any) -> None:
+    plant_manifest(tmp_path)
+    if table.final == "never":
+        return
+    described = rows(tmp_path, f"DESCRIBE SELECT * FROM {table.name}")
+    assert [(each["column_name"], each["column_type"]) for each in described] == [
+        (column.name, column.type) for column in table.columns
+    ]
+
+
+@pytest.mark.parametrize("table", [each for each in TABLES if not each.derive_catalogue], ids=lambda table: table.name)
+def test_a_table_with_rows_has_its_declared_types_too(tmp_path: Path, table: Any) -> None:
+    has_rank = any(column.name == "rank" for column in table.columns)
+    plant(tmp_path, table.name, [{"device": "3"} if "device" in {c.name for c in table.columns} else {}],
+          0 if has_rank else None)  # fmt: skip
+    if table.final == "never":
+        return
+    described = rows(tmp_path, f"DESCRIBE SELECT * FROM {table.name}")
+    assert [(each["column_name"], each["column_type"]) for each in described] == [
+        (column.name, column.type) for column in table.columns
+    ]
+
+
+def test_several_jobs_have_a_column_job_and_one_has_it_where_it_is_asked_for(tmp_path: Path) -> None:
+    plant(tmp_path, STEPS, [{"step": 1}], job="a")
+    assert "job" not in rows(tmp_path, f"SELECT * FROM {STEPS}")[0]
+    assert rows(tmp_path, f"SELECT job, step FROM {STEPS}") == [{"job": "a", "step": 1}]
+    plant(tmp_path, STEPS, [{"step": 5}], job="b")
+    assert [(row["job"], row["step"]) for row in rows(tmp_path, f"SELECT * FROM {STEPS} ORDER BY job")] == [
+        ("a", 1),
+        ("b", 5),
+    ]
+    assert [row["step"] for row in rows(tmp_path / "job=b", f"SELECT * FROM {STEPS}")] == [5]
+
+
+def test_what_another_file_replaces_does_not_count(tmp_path: Path) -> None:
+    first = plant(tmp_path, STEPS, [{"step": 1}])
+    second = plant(tmp_path, STEPS, [{"step": 2}])
+    plant(tmp_path, STEPS, [{"step": 1}, {"step": 2}], about=About(replaces=(first.name, second.name)), kind="m1")
+    assert rows(tmp_path, f"SELECT step FROM {STEPS} ORDER BY 1") == [{"step": 1}, {"step": 2}]
+    second.unlink()
+    assert len(rows(tmp_path, f"SELECT step FROM {STEPS}")) == 2
+
+
+def test_truncated_and_foreign_files_are_named_and_skipped(tmp_path: Path) -> None:
+    whole = plant(tmp_path, STEPS, [{"step": 1}])
+    folder = folder_of(tmp_path, STEPS)
+    (folder / "cut.parquet").write_bytes(whole.read_bytes()[:-20])
+    (folder / "empty.parquet").touch()
+    pq.write_table(pa.table({"step": [7]}), folder / "foreign.parquet")
+    (folder / ".rows-x.parquet.part").write_bytes(b"PAR1")
+    with probe.connect(str(tmp_path)) as recording:
+        result = recording.query(f"SELECT step FROM {STEPS}")
+    assert result.to_pylist() == [{"step": 1}]
+    assert [(note.code, note.text.partition(" is skipped: ")[2]) for note in result.notes] == [
+        ("skipped-file", "it is cut off or no Parquet."), ("skipped-file", "it is cut off or no Parquet."),
+        ("skipped-file", "no recorder has written it."),
+    ]  # fmt: skip
+
+
+def test_what_is_written_meanwhile_is_in_the_next_answer(tmp_path: Path) -> None:
+    plant(tmp_path, STEPS, [{"step": 1}])
+    with probe.connect(str(tmp_path)) as recording:
+        assert len(recording.query(f"SELECT * FROM {STEPS}")) == 1
+        plant(tmp_path, STEPS, [{"step": 2}])
+        assert len(recording.query(f"SELECT * FROM {STEPS}")) == 2
+
+
+def test_plain_readers_see_the_same_rows(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        plant(tmp_path, STEPS, [{"step": 4, "duration": 0.25}], rank)
+    plant(tmp_path, "probe.collectives", [{"step": 4, "arrived": [0, 1]}], None)
+    pattern = f"{tmp_path}/job=*/table={STEPS}/*/*.parquet"
+    assert duckdb.sql(f"SELECT job, rank, step, duration FROM '{pattern}' ORDER BY rank").fetchall() == [
+        ("exp7", 0, 4, 0.25), ("exp7", 1, 4, 0.25)]  # fmt: skip
+    whole = ds.dataset(tmp_path / "job=exp7" / f"table={STEPS}", partitioning="hive").to_table(["rank", "step"])
+    assert whole.sort_by("rank").to_pylist() == [{"rank": 0, "step": 4}, {"rank": 1, "step": 4}]
+    every = f"SELECT rank, step FROM '{tmp_path}/*/*/*/*.parquet' WHERE rank IS NULL"
+    assert duckdb.sql(every).fetchall() == [(None, 4)]
+
+
+def test_the_command_reads_a_recording_and_refuses_what_needs_a_job(tmp_path: Path, probe: Probe) -> None:
+    plant(tmp_path, STEPS, [{"step": 1}, {"step": 2}])
+    plant_manifest(tmp_path, 1)
+    done = probe(tmp_path, "query", "--format", "csv", f"SELECT COUNT(*) AS n FROM {STEPS}")
+    assert done.stdout == "n\n2\n"
+    assert "2" in probe(tmp_path, "sql", input=f"SELECT MAX(step) FROM {STEPS};").stdout
+    for words in (("eval", "1"), ("hang",), ("set", "sample=1"), ("detach",), ("stack",), ("profile",), ("memory",)):
+        refused = probe(tmp_path, *words, status=2)
+        assert refused.stderr.startswith("probe: [recording]") and refused.stderr.count("\n") == 1, refused.stderr
+    refused = probe(tmp_path, "query", "SELECT * FROM python.stack", status=5)
+    assert refused.stderr.startswith("probe: [not-recorded]")
+    (tmp_path / "none").mkdir()
+    assert "holds no recording" in probe(tmp_path / "none", "query", "SELECT 1", status=3).stderr
