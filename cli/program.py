@@ -11,7 +11,7 @@ from probe.version import __version__
 from .options import color_option
 
 SECTIONS = {  # of the help -> the room of its verbs, and these
-    "Attach and detach": ("job", ("attach", "demo", "detach", "doctor", "key", "list", "run", "serve")),
+    "Attach and detach": ("job", ("attach", "demo", "detach", "doctor", "key", "list", "record", "run", "serve")),
     "Ask and change": ("data", ("ask", "eval", "export", "names", "query", "set", "sql", "tables")),
     "Find out why": (
         "insight",

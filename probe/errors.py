@@ -126,6 +126,7 @@ class UsageError(ProbeError):
         "needs-key": "Listening for other hosts needs a key, and none was given.",
         "one-rank": "The job has only one rank, and the request compares several.",
         "recording": "The endpoint is a recording, and the request needs a living job, or one job.",
+        "recorded-already": "Another recorder on this host writes into the folder.",
         "needs-package": "The request needs a package that is not installed.",
         "not-idle": "Peaks can only be measured on an idle machine.",
     }

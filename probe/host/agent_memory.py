@@ -66,6 +66,12 @@ def facts(pid: int, skipped: list[str] | None = None) -> Facts | None:
     return found if found.start_ticks == start_ticks(pid) else None
 
 
+def facts_at(path: str) -> Facts | None:
+    """What an agent has said about itself in this header, whether it lives or not; None if it cannot be read."""
+    said = _header(path)
+    return None if said is None or wrong_facts(said) else Facts.parse(said)
+
+
 def _not_its_own(pid: int, path: str) -> str:
     """What speaks against that this memory was made by this process or by root; "" for nothing.
 

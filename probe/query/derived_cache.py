@@ -6,6 +6,7 @@ that belongs to their steps, or names have changed, the cache is dropped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +23,7 @@ from .lazy_columns import LazyColumns
 _STEPS_BACK = 2  # before the newest step: some of their rows may still come
 WORTH_CACHING = 1 << 15  # rows; fewer are derived anew each time
 ROWS_A_PIECE = 1 << 16  # they are dropped together when the agent's memory has lost the oldest of them
+_NOWHERE = int(np.iinfo(np.int64).min)
 _MAX_ROWS = 1 << 22  # of a rank's table; what they are derived from is held too
 
 
@@ -94,8 +96,11 @@ class DerivedCaches:
 
     def put(self, rank: Rank, table: Table, piece: LazyColumns, cache: DerivedCache | None) -> None:
         """Cache what is final of these rows; cache: what holds the rows before them.  Raises RankLeft."""
+        upto = first_open(rank, table.streams)
         new = DerivedCache(
-            _names(rank), _first_open(rank, table), {stream: rank.recorded(stream) for stream in table.streams}
+            _names(rank),
+            upto if rank.timeline.incomplete else _NOWHERE,
+            {stream: rank.recorded(stream) for stream in table.streams},
         )
         self.by_log.setdefault(rank.log, {})[table.name] = Pending(new, piece, cache)
 
@@ -104,13 +109,13 @@ def _names(rank: Rank) -> tuple[Any, ...]:
     return rank.facts.step_base, rank.facts.step_source, rank.log.renamed
 
 
-def _first_open(rank: Rank, table: Table) -> int:
-    """The first step that rows may still be added to."""
+def first_open(rank: Rank, streams: Sequence[str]) -> int:
+    """The first step that rows of these streams may still be added to.  Raises RankLeft."""
     completed = rank.snapshot.completed
-    if completed is None or not rank.timeline.incomplete:
-        return np.iinfo(np.int64).min
+    if completed is None:
+        return _NOWHERE
     last = min(completed + 1, rank.timeline.unfinished)
-    if DEVICE in table.streams and len(timed := rank.rows(DEVICE)):
+    if DEVICE in streams and len(timed := rank.rows(DEVICE)):
         last = min(last, int(rank.timeline.counted(timed["host_ns"][-1:])[0]))
     return int(last) - _STEPS_BACK
 

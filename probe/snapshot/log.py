@@ -88,11 +88,16 @@ def _read(kind: int, text: str) -> dict[str, Any] | None:
 
 def stored_log(pid: int) -> Log | None:
     """The log of the agent in this process; None without an agent."""
+    return log_at(descriptors(pid).get("log", ""))
+
+
+def log_at(path: str) -> Log | None:
+    """The log in this memfd; None if it is gone."""
     log = Log()
     try:
-        with open(descriptors(pid)["log"], "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0) as file:
             (committed,) = _COMMITTED.unpack(os.pread(file.fileno(), 8, 0))
             log.feed(read_range(file.fileno(), log.end, committed))
-    except (OSError, KeyError):
+    except OSError:
         return None
     return log

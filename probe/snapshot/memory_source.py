@@ -24,7 +24,7 @@ from ..host.agent_memory import descriptors, filled, read_range
 from ..host.facts import Facts
 from ..streams import CHUNK_ROWS, STEPS
 from .live_stacks import read_stacks
-from .log import stored_log
+from .log import Log, stored_log
 from .source import Rank, Source
 from .stacks import Thread
 
@@ -41,7 +41,7 @@ class MemorySource(Source):
 
     def ranks(self) -> Sequence[Rank]:
         """Empty if the process has no agent or is just ending."""
-        facts = agent_memory.facts(self._pid)
+        facts = self.said()
         self._tables.clear()
         if facts is None:
             return []
@@ -49,7 +49,7 @@ class MemorySource(Source):
             steps = self._table(STEPS, facts)
         except OSError:
             return []
-        if (log := stored_log(self._pid)) is None:
+        if (log := self.log()) is None:
             return []
         # the readings in the header may be old: the target may stand still, the clocks do not
         facts = facts._replace(monotonic_ns=time.monotonic_ns(), wall_ns=time.time_ns())
@@ -59,6 +59,17 @@ class MemorySource(Source):
         if self._known is not None:
             facts = facts._replace(step_base=self._known.step_base, step_source=self._known.step_source)
         return [Rank(self._pid, facts, {}, log)]
+
+    def said(self) -> Facts | None:
+        """What the agent says of itself."""
+        return agent_memory.facts(self._pid)
+
+    def paths(self) -> Mapping[str, str]:
+        """Where the memory of each stream is."""
+        return descriptors(self._pid)
+
+    def log(self) -> Log | None:
+        return stored_log(self._pid)
 
     def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> Mapping[Rank, Ints]:
         """All rows as they lay there when the stream was first asked for."""
@@ -75,7 +86,7 @@ class MemorySource(Source):
 
     def _table(self, stream: str, facts: Facts) -> Ints:
         if stream not in self._tables:
-            path, slots = descriptors(self._pid).get(stream), len(facts.slots(stream))
+            path, slots = self.paths().get(stream), len(facts.slots(stream))
             self._tables[stream] = np.zeros((0, slots), np.int64) if path is None else _rows(path, slots)
         return self._tables[stream]
 

@@ -24,7 +24,7 @@ from .memory_source import RingReader
 from .rows import RowCache, complete
 from .source import Rank, Tables
 
-_CACHE_BYTES = 1 << 30  # of rows that are kept for the next query
+CACHE_BYTES = 1 << 30  # of rows that are kept for the next query
 _CHANGING = {COLLECTIVES}  # the end of an operation is written later, in place
 
 
@@ -107,10 +107,10 @@ class FetchAccount:
 
 
 class Scans:
-    """account: of what is fetched."""
+    """account: of what is fetched; cache_bytes: of rows that are kept for the next query."""
 
-    def __init__(self, client: Client, timeout: float, account: FetchAccount) -> None:
-        self._client, self._timeout, self._account = client, timeout, account
+    def __init__(self, client: Client, timeout: float, account: FetchAccount, cache_bytes: int = CACHE_BYTES) -> None:
+        self._client, self._timeout, self._account, self._cache_bytes = client, timeout, account, cache_bytes
         self._caches: dict[tuple[AgentLink, str], RowCache] = {}
         self._rings: dict[AgentLink, RingReader | None] = {}
         # the first agent of a process; only simulations have several in one
@@ -173,10 +173,10 @@ class Scans:
     def _shrink(self, newest: Iterable[RowCache]) -> None:
         """Keep no more than there is room for: what has come last goes."""
         size = sum(each.bytes for each in self._caches.values())
-        for cache in newest if size > _CACHE_BYTES else ():
+        for cache in newest if size > self._cache_bytes else ():
             size -= cache.bytes
             cache.begin(1, False)
-            if size <= _CACHE_BYTES:
+            if size <= self._cache_bytes:
                 return
 
     def _run(self, scans: Sequence[Scan]) -> list[Scan]:

@@ -14,22 +14,25 @@ from ..errors import ProbeError, SilentError
 from .live_stacks import live_stacks
 from .log import Log
 from .memory_source import MemorySource
-from .scans import AgentRank, FetchAccount, Scans
+from .scans import CACHE_BYTES, AgentRank, FetchAccount, Scans
 from .source import Rank, SilentRank, Source, Tables
 from .stacks import Thread
 
 
 class WireSource(Source):
-    """newest: read so many of the newest rows of each stream at most.  account: of what was fetched.
+    """newest: read so many of the newest rows of each stream at most; cache_bytes: of rows that are kept for the next
+    snapshot.  account: of what was fetched.
 
     Keeps logs: only their new parts travel.
     """
 
-    def __init__(self, client: Client, timeout: float, newest: int | None = None) -> None:
+    def __init__(
+        self, client: Client, timeout: float, newest: int | None = None, cache_bytes: int = CACHE_BYTES
+    ) -> None:
         self._client, self._timeout, self._newest = client, timeout, newest
         self.account = FetchAccount()
         self._logs: dict[AgentLink, tuple[str | None, Log]] = {}  # with the agent's id
-        self._scans = Scans(client, timeout, self.account)
+        self._scans = Scans(client, timeout, self.account, cache_bytes)
 
     def ranks(self) -> list[Rank | SilentRank]:
         calls = self._client.ask(wire.SNAPSHOT, time.monotonic() + self._timeout)

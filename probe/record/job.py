@@ -1,0 +1,92 @@
+"""The agents that a recorder reads: those of an endpoint on this host, and the memory of those that have ended.
+
+Held by probe.record.recorder.  Invariant: once an agent was seen, its last rows can be read, whatever becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ..client.client import Client
+from ..client.endpoints import Resolved
+from ..client.handshake import open_links
+from ..errors import ProbeError, UsageError
+from ..host import agent_memory
+from ..host.facts import Facts
+from ..host.processes import process
+from ..snapshot.align import Alignment
+from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Source
+from ..snapshot.wire_source import WireSource
+from .sources import Begin, HeldMemory, Windowed
+
+
+class RecordedJob:
+    """Raises EndpointError, SilentError, and UsageError for agents on other hosts.  Close it."""
+
+    def __init__(self, at: Resolved, timeout: float = 5.0, key: str | None = None) -> None:
+        self.endpoint = at.endpoint
+        self._client = Client(key)
+        self._held: dict[str, HeldMemory] = {}
+        try:
+            open_links(self._client, at.addresses, timeout)
+            self._require_here()
+            self._alignment = Alignment(self._client, timeout)
+            self._alignment.align()
+            self._wire = WireSource(self._client, timeout, cache_bytes=0)
+            self._hold()
+        except BaseException:
+            self.close()
+            raise
+        about = process(self._client.links[0].pid)
+        self.command = about.command if about is not None else ""
+
+    def _require_here(self) -> None:
+        elsewhere = next((link for link in self._client.links if not link.here), None)
+        if elsewhere is not None or not self._client.links:
+            where = elsewhere.host if elsewhere is not None else self.endpoint
+            raise UsageError(f"A host records its own ranks; {where} is not this one.", "Run probe record there.")
+
+    @property
+    def agents(self) -> set[tuple[int, str | None]]:
+        """The process and the agent of each rank."""
+        return {(link.pid, link.facts.id) for link in self._client.links}
+
+    @property
+    def facts(self) -> list[Facts]:
+        return [link.facts._replace(pid=link.pid) for link in self._client.links]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no agent is left."""
+        return not any(map(self._lives, self._held.values()))
+
+    def _lives(self, held: HeldMemory) -> bool:
+        facts = agent_memory.facts(held.process)
+        return facts is not None and facts.id == held.id
+
+    def _hold(self) -> None:
+        for link in self._client.links:
+            facts = link.facts
+            if facts.id and facts.id not in self._held:
+                self._held[facts.id] = HeldMemory(link.pid, facts)
+        for held in filter(self._lives, self._held.values()):
+            held.hold()
+
+    def snapshot(self, begin: Begin = lambda rank, stream: None) -> Snapshot:
+        """All ranks at this moment, those that have ended too, with the rows since a moment of each.
+
+        Raises SilentError if none can be read.
+        """
+        self._hold()
+        with suppress(ProbeError):  # ranks end, or do not answer: what their memory shows is recorded all the same
+            self._alignment.update()
+        ended = [held for held in self._held.values() if not self._lives(held)]
+        sources: Sequence[Source] = ended if len(ended) == len(self._held) else [self._wire, *ended]
+        return Snapshot([Windowed(source, begin) for source in sources])
+
+    def close(self) -> None:
+        self._client.close()
+        while self._held:
+            self._held.popitem()[1].close()

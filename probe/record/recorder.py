@@ -1,0 +1,256 @@
+"""The recorder: flushes the tables of a job into a folder every few seconds until the job ends or it is told to stop.
+
+Run by `probe record`, by `run` and `attach` with --record, and beside the job.  Invariant: whatever the disk does, the
+job notices nothing, and recording goes on once it can.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..client.endpoints import Resolved, resolve
+from ..errors import EndpointError, ProbeError, SilentError, UsageError
+from ..host.facts import Facts
+from ..snapshot.source import Rank
+from ..tables import TABLES
+from ..version import __version__
+from . import manifest
+from .archive import JOB, Archive
+from .flush import Flushes
+from .job import RecordedJob
+from .retention import Keep, retain
+from .stored import ROWS, Names, stored_schema
+
+FLUSH_S = 8.0  # with two more until rows are final, ten seconds are the most that a kill can cost
+_MOMENTS_S = 60.0
+_CLOCK_S = 1.0  # by which the wall clock may move against the other one
+_NAME = re.compile(r"[\w.+-]{1,100}")
+(_EVENTS,) = (table for table in TABLES if table.name == "probe.events")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to record where.  folder: gets `job=NAME`; name: of the job, "" for its own or one made of its command and
+    start; flush_s: between two flushes; follow: wait for agents that come later."""
+
+    folder: Path
+    name: str = ""
+    keep: Keep = field(default_factory=Keep)
+    flush_s: float = FLUSH_S
+    follow: bool = False
+
+
+class Recorder:
+    """run() until the job ends or `stop` holds; tell: gets a line about what happens.
+
+    find: the agents as of now; raises EndpointError without any.  Raises UsageError if another recorder has the folder.
+    """
+
+    def __init__(
+        self, find: Callable[[], Resolved], order: Order, tell: Callable[[str], object] = lambda line: None,
+        key: str | None = None,
+    ) -> None:  # fmt: skip
+        self._find, self._order, self._tell, self._key = find, order, tell, key
+        self._names, self._events = Names(), list[dict[str, Any]]()
+        self._job = RecordedJob(find(), key=key)
+        self.folder = order.folder / f"{JOB}{job_name(order.name, self._job)}"
+        self._flushes = Flushes(self.folder, self._names, self._lost)
+        self._paused_s: float | None = None
+        self._clock_s = time.time() - time.monotonic()
+        self._moments_s = -_MOMENTS_S
+        self._lock = -1
+        try:
+            self._prepare()
+        except OSError as error:
+            self.close()
+            raise UsageError(f"Cannot record into {order.folder}: {error.strerror}.", "Give another one.") from None
+        except BaseException:
+            self.close()
+            raise
+        self._note("begun", f"Recording of {len(self._job.facts)} ranks begins.")
+
+    def run(self, stop: Callable[[float], bool]) -> None:
+        """stop(seconds): waits for so long; whether to stop."""
+        try:
+            self.flush()
+            while not stop(self._order.flush_s):
+                self._take_new_agents()
+                if self._job.has_ended and not self._order.follow:
+                    break
+                self.flush()
+            self.flush(is_last=self._job.has_ended, stops=True)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._job.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # ---- the agents
+
+    def _others(self) -> Resolved | None:
+        """The agents, if they are not those that are recorded; None as long as there are none."""
+        try:
+            found = self._find()
+        except EndpointError:
+            return None
+        return None if {(each.pid, each.facts.id) for each in found.addresses} <= self._job.agents else found
+
+    def _take_new_agents(self) -> None:
+        found = self._others()
+        if found is None:
+            return
+        try:
+            job = RecordedJob(found, key=self._key)
+        except ProbeError:  # they are just coming, or going
+            return
+        self.flush(is_last=True)
+        self._job.close()
+        self._job, self._moments_s = job, -_MOMENTS_S
+
+    # ---- a flush
+
+    def flush(self, is_last: bool = False, stops: bool = False) -> None:
+        """Write what is final, or note that it cannot be written."""
+        self._look_at_clock()
+        try:
+            self._prepare()
+            self._write(is_last, stops)
+        except SilentError:  # nobody can be read at this moment
+            return
+        except OSError as error:
+            self._flushes.forget()
+            self._pause(error)
+            return
+        self._resume()
+
+    def _write(self, is_last: bool, stops: bool) -> None:
+        """Raises OSError, SilentError."""
+        job = self._job.snapshot(self._flushes.begin)
+        self._flushes.flush(job, is_last, stops)
+        self._flushes.deposits(self._job.snapshot, job, is_last)
+        if is_last or stops or time.monotonic() >= self._moments_s + _MOMENTS_S:
+            self._flushes.moments(self._job.snapshot())
+            self._moments_s = time.monotonic()
+        if stops and not any(each["event"] == "ended" for each in self._events):
+            self._note("ended", "The job has ended." if is_last else "Recording was stopped.")
+        self._write_events()
+        self._flushes.merge()
+        retain(Archive(self._order.folder), self._order.keep)
+
+    def _prepare(self) -> None:
+        """The folder, the lock and the manifest, where they are missing.  Raises OSError, UsageError."""
+        if self._lock >= 0 and (self.folder / manifest.NAME).exists() and not self._is_new():
+            return
+        for folder in (self._order.folder, self.folder):
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+        self._take_lock()
+        manifest.write(self.folder, self._manifest())
+        self._described = self._job.agents
+
+    def _is_new(self) -> bool:
+        return self._described != self._job.agents
+
+    def _take_lock(self) -> None:
+        path = self.folder / f".recorder-{socket.gethostname()}"
+        if self._lock >= 0 and path.exists():
+            return
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            message = f"Another recorder on this host writes {self.folder}."
+            raise UsageError(message, "Stop it, or give another folder.", "recorded-already") from None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._flushes.forget()
+        self._lock = lock
+
+    def _manifest(self) -> dict[str, Any]:
+        facts = self._job.facts
+        began = min((each.attached_wall_ns for each in facts if each.attached_wall_ns), default=time.time_ns())
+        return {
+            "job": self.folder.name.removeprefix(JOB), "command": self._job.command, "probe": __version__,
+            "world_size": max((each.world_size or 1 for each in facts), default=1),
+            "attached": datetime.fromtimestamp(began / 1e9, timezone.utc).isoformat(),
+            "ranks": {str(each.rank or 0): manifest.of_rank(each) for each in facts},
+        }  # fmt: skip
+
+    # ---- events
+
+    def _look_at_clock(self) -> None:
+        now = time.time() - time.monotonic()
+        if abs(now - self._clock_s) > _CLOCK_S:
+            self._note("clock", f"The wall clock was set by {now - self._clock_s:+.1f} s.")
+        self._clock_s = now
+
+    def _pause(self, error: OSError) -> None:
+        if self._paused_s is None:
+            self._paused_s = time.monotonic()
+            self._note("paused", f"Nothing can be written: {error.strerror or error}.")
+
+    def _resume(self) -> None:
+        if self._paused_s is not None:
+            self._note("resumed", f"Recording goes on after {time.monotonic() - self._paused_s:.0f} s.")
+            self._paused_s = None
+
+    def _lost(self, rank: Rank, stream: str, rows: int) -> None:
+        text = f"Rank {rank.rank}: {rows} rows of {stream} were overwritten before they were read."
+        self._note("lost", text, rank=rank.rank, lost_stream=stream, lost_rows=rows)
+
+    def _note(self, event: str, text: str, **more: Any) -> None:
+        self._tell(text)
+        now = datetime.now(timezone.utc).replace(tzinfo=None)
+        self._events.append({"host": socket.gethostname(), "time": now, "event": event, "text": text, **more})
+
+    def _write_events(self) -> None:
+        """Raises OSError; they are kept until it works."""
+        schema = stored_schema(_EVENTS)
+        for rank in {each.get("rank") for each in self._events}:
+            own = [each for each in self._events if each.get("rank") == rank]
+            rows = [{name: each.get(name) for name in schema.names} for each in own]
+            self._flushes.written(_EVENTS, rank).add(ROWS, "", [pa.Table.from_pylist(rows, schema)])
+            self._events = [each for each in self._events if each not in own]
+
+
+def job_name(name: str, job: RecordedJob) -> str:
+    """As the user calls it, else as its agents do, else by its command and when it was attached.  Raises UsageError."""
+    facts = min(job.facts, key=lambda each: each.rank or 0)
+    if name and not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} cannot name a recorded job.", "Use letters, digits, dots and dashes: --name exp7")
+    given = name or facts.name
+    return given if _NAME.fullmatch(given) else f"{_program(job.command)}-{_stamp(facts)}"
+
+
+def _program(command: str) -> str:
+    """`train` for `python -u train.py --lr 1`."""
+    words = (os.path.basename(word) for word in command.split() if not word.startswith("-"))
+    script = next((word.removesuffix(".py") for word in words if word.endswith(".py")), "job")
+    return re.sub(r"[^\w.+-]", "-", script)[:50]
+
+
+def _stamp(facts: Facts) -> str:
+    began = facts.attached_wall_ns / 1e9 if facts.attached_wall_ns else time.time()
+    return datetime.fromtimestamp(began, timezone.utc).strftime("%Y%m%dT%H%M%S")
+
+
+def agents_of(endpoint: str | None) -> Callable[[], Resolved]:
+    """What Recorder calls to find the agents of an endpoint, which is guessed only once."""
+    known = resolve(endpoint).endpoint
+    return lambda: resolve(known)

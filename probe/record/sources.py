@@ -1,0 +1,89 @@
+"""Where a recorder's rows come from: sources as if their rings began at some moment, and memory that outlives a rank.
+
+Made by probe.record.job.  Invariant: what a window leaves out looks to tables like rows that a ring has overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from ..arrays.integers import Ints
+from ..host import agent_memory
+from ..host.facts import Facts
+from ..snapshot.log import Log, log_at
+from ..snapshot.memory_source import MemorySource
+from ..snapshot.rows import Rows
+from ..snapshot.source import Rank, SilentRank, Source, Tables
+from ..snapshot.stacks import Thread
+from ..streams import WRITTEN
+
+Begin = Callable[[Rank, str], "int | None"]  # of a rank and stream: the moment, None for all rows
+
+
+class Windowed(Source):
+    """The ranks of a source with the rows since about a moment of each."""
+
+    def __init__(self, source: Source, begin: Begin) -> None:
+        self._source, self._begin = source, begin
+
+    def ranks(self) -> Sequence[Rank | SilentRank]:
+        return [self._windowed(one) for one in self._source.ranks()]
+
+    def _windowed(self, one: Rank | SilentRank) -> Rank | SilentRank:
+        if isinstance(one, Rank) or one.instead is None:
+            return one
+        return replace(one, instead=Windowed(one.instead, self._begin))
+
+    def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> Tables:
+        moments = {rank: self._begin(rank, stream) for rank in since_ns}
+        found = self._source.rows(stream, moments)
+        return {rank: _cut(rank, stream, table, moments[rank]) for rank, table in found.items()}
+
+    def oldest(self, stream: str, ranks: Sequence[Rank]) -> Tables:
+        return self._source.oldest(stream, ranks)
+
+    def ask(self, kind: str, ranks: Sequence[Rank]) -> Mapping[Rank, object]:
+        return self._source.ask(kind, ranks)
+
+    def stacks(self, ranks: Sequence[Rank]) -> Mapping[Rank, list[Thread]]:
+        return {}
+
+
+def _cut(rank: Rank, stream: str, table: Ints, moment: int | None) -> Ints:
+    return table if moment is None else Rows(rank.slots(stream), table).since(WRITTEN[stream], moment).table
+
+
+class HeldMemory(MemorySource):
+    """The memory of one agent, kept open: it can be read when the process has ended.  Close it.
+
+    known: its facts, whose numbers of steps the connection has settled.
+    """
+
+    def __init__(self, pid: int, known: Facts) -> None:
+        super().__init__(pid, known)
+        self.id, self.process = known.id, pid
+        self._files: dict[str, int] = {}
+        self.hold()
+
+    def hold(self) -> None:
+        """Also what the agent has made since."""
+        for name, path in agent_memory.descriptors(self.process).items():
+            if name not in self._files:
+                with suppress(OSError):  # it ends just now
+                    self._files[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def said(self) -> Facts | None:
+        return agent_memory.facts_at(self.paths().get("header", ""))
+
+    def paths(self) -> Mapping[str, str]:
+        return {name: f"/proc/self/fd/{number}" for name, number in self._files.items()}
+
+    def log(self) -> Log | None:
+        return log_at(self.paths().get("log", ""))
+
+    def close(self) -> None:
+        while self._files:
+            os.close(self._files.popitem()[1])
