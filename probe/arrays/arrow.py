@@ -95,8 +95,12 @@ def schema_of(columns: Sequence[Column]) -> Any:
 
 def table_of(columns: Sequence[Column], values: Columns) -> Any:
     """An Arrow table of just these columns; a value that is a function is called here and only here."""
-    arrays = [_array(values[column.name], ARROW_TYPES[column.type]) for column in columns]
-    return pa.Table.from_arrays(arrays, schema=schema_of(columns))
+    return pa.Table.from_arrays([array_of(column, values) for column in columns], schema=schema_of(columns))
+
+
+def array_of(column: Column, values: Columns) -> Any:
+    """One column, a pyarrow array or chunked array."""
+    return _array(values[column.name], ARROW_TYPES[column.type])
 
 
 def columns_of(columns: Sequence[Column], records: Sequence[Mapping[str, Any]]) -> Columns:

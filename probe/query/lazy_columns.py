@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..arrays.arrow import ARROW_TYPES, choice, made, repeated, table_of
+from ..arrays.arrow import ARROW_TYPES, array_of, choice, made, repeated
 from ..arrays.integers import Bools, Ints
 from ..derive.partition import Layout, Partition
 from ..schema import Column, Columns
@@ -34,7 +34,7 @@ class LazyColumns:
         """Rows whose columns can be made one by one."""
 
         def make(columns: Sequence[Column]) -> Chunks:
-            return {column.name: list(table_of([column], values).column(0).chunks) for column in columns}
+            return {column.name: _chunks(array_of(column, values)) for column in columns}
 
         return cls(make, lambda: values["step"])
 
@@ -69,6 +69,10 @@ class LazyColumns:
             return {column.name: [self.joined(column).take(pa.array(chosen))] for column in columns}
 
         return LazyColumns(make, lambda: self.steps[chosen])
+
+
+def _chunks(array: Any) -> list[Any]:
+    return list(array.chunks) if isinstance(array, pa.ChunkedArray) else [array]
 
 
 def derived(part: Partition, derive: Derive) -> LazyColumns:

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..arrays.arrow import table_of
+from ..arrays.integers import Bools, Ints
 from ..derive.partition import Partition
 from ..query.derived_cache import first_open
+from ..query.lazy_columns import LazyColumns
 from ..snapshot.rows import Rows
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank, RankLeft
@@ -261,23 +263,23 @@ class _Chosen:
 
     def final(self) -> Iterator[Any]:
         """In tables with rows."""
-        for rows, moment in self._pieces():
+        for piece, known, moment in self._pieces():
             if not self._last:
-                self.until = max(self._since, min(self.until, fresh.held_back(rows, moment, self._rank)))
-            chosen = (moment >= self._since) & ((moment < self.until) | self._last)
-            if chosen.any():
-                yield fresh.stored(self._table, rows, chosen)
+                self.until = max(self._since, min(self.until, fresh.held_back(known, moment, self._rank)))
+            yield from self._of(piece, (moment >= self._since) & ((moment < self.until) | self._last))
 
     def open(self) -> Iterator[Any]:
-        for rows, moment in self._pieces():
-            chosen = moment >= max(self.until, self._since)
-            if chosen.any():
-                yield fresh.stored(self._table, rows, chosen)
+        for piece, _, moment in self._pieces():
+            yield from self._of(piece, moment >= max(self.until, self._since))
 
-    def _pieces(self) -> Iterator[tuple[Any, Any]]:
+    def _pieces(self) -> Iterator[tuple[LazyColumns, Any, Ints]]:
         for piece in fresh.pieces(self._table, Partition.of(self._rank)):
-            rows = fresh.whole(self._table, piece)
-            yield rows, fresh.moments(self._table, rows)
+            known = fresh.deciding(self._table, piece)
+            yield piece, known, fresh.moments(self._table, known)
+
+    def _of(self, piece: LazyColumns, chosen: Bools) -> Iterator[Any]:
+        if chosen.any():
+            yield fresh.stored(self._table, fresh.whole(self._table, piece), chosen)
 
 
 def _agent(rank: Rank) -> str:

@@ -6,7 +6,7 @@ it is derived from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..derive.partition import Partition
 from ..query.derived_cache import first_open
 from ..query.lazy_columns import LazyColumns, derived
 from ..query.step_blocks import blocks_of
+from ..schema import Column
 from ..snapshot.source import Rank
 from ..tables.declaration import DONE, Table
 from .stored import stored_schema
@@ -25,6 +26,7 @@ from .stored import stored_schema
 FAR = int(np.iinfo(np.int64).max)
 SETTLE_NS = 2_000_000_000  # after its end, until a row is there for certain
 _HELD_NS = 600_000_000_000  # the most that an operation in flight holds back what follows it
+_DECIDING = ("start_ns", "duration", "state", "time")
 _IN_FLIGHT, _STATE, _BEGAN = "in_flight", "state", ("time", "first_time")
 
 
@@ -37,8 +39,17 @@ def pieces(table: Table, part: Partition) -> list[LazyColumns]:
 
 def whole(table: Table, piece: LazyColumns) -> Any:
     """As an Arrow table with the declared columns."""
-    piece.have(table.columns)
-    return pa.table({column.name: piece.joined(column) for column in table.columns})
+    return _columns(piece, table.columns)
+
+
+def deciding(table: Table, piece: LazyColumns) -> Any:
+    """Just the columns that decide which rows are final."""
+    return _columns(piece, [column for column in table.columns if column.name in _DECIDING])
+
+
+def _columns(piece: LazyColumns, columns: Sequence[Column]) -> Any:
+    piece.have(columns)
+    return pa.table({column.name: piece.joined(column) for column in columns})
 
 
 def until(table: Table, rank: Rank) -> int:

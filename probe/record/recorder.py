@@ -34,7 +34,7 @@ from .retention import Keep, retain
 from .stored import ROWS, Names, stored_schema
 
 FLUSH_S = 8.0  # with two more until rows are final, ten seconds are the most that a kill can cost
-_MOMENTS_S = 60.0
+_MOMENTS_S = 300.0
 _CLOCK_S = 1.0  # by which the wall clock may move against the other one
 _NAME = re.compile(r"[\w.+-]{1,100}")
 (_EVENTS,) = (table for table in TABLES if table.name == "probe.events")

@@ -5,14 +5,19 @@ Held by probe.record.recorder.  Invariant: it says what the files in the folder 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from ..tables.declaration import Table
-from .folder import TOGETHER, listing, merge, remove, tidy
+from .folder import LEVELS, TOGETHER, listing, merge, remove, tidy
 from .stored import OPEN, ROWS, STATE, About, Names, stored_schema, write
+
+_MOST_KEPT = 1 << 17  # rows of a flush, until they are merged
 
 
 class Written:
@@ -26,7 +31,8 @@ class Written:
         self._unsettled = {
             agent: each.name for each in files if each.kind in (OPEN, STATE) for agent in each.about.upto
         }
-        self._flushed = sum(each.kind == ROWS for each in files)
+        self._recent = dict[str, list[Any]]()  # by file: rows of this process, which become one file unread
+        self._merged = 0  # since the last look at the folder
 
     def upto(self, agent: str) -> int | None:
         """The watermark; None if nothing has been written of this agent."""
@@ -47,17 +53,39 @@ class Written:
         before = self._unsettled.get(agent)
         about = About({agent: self._about.upto.get(agent, 0)}, {agent: self.seen(agent)}, (before,) if before else ())
         name = self._names.next(kind)
+        kept = list[Any]()
+        self._write(name, _keeping(tables, kept), about)
+        if kind != ROWS:
+            self._unsettled[agent] = name
+            return
+        self._unsettled.pop(agent, None)
+        if sum(map(len, kept)) <= _MOST_KEPT:  # what the rings held at the beginning stays a file
+            self._recent[name] = kept
+
+    def _write(self, name: str, tables: Iterable[Any], about: About) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write(self.folder / name, stored_schema(self._table), tables, about)
-        if kind == ROWS:
-            self._unsettled.pop(agent, None)
-            self._flushed += 1
-        else:
-            self._unsettled[agent] = name
         remove(self.folder, about.replaces)
 
     def merge(self) -> None:
         """Where there are enough files.  Raises OSError."""
-        if self._flushed >= TOGETHER[0]:
+        if len(self._recent) >= TOGETHER[0]:
+            tables = [each for of_file in self._recent.values() for each in of_file]
+            self._write(self._names.next(LEVELS[1]), [pa.concat_tables(tables)], self._about_all())
+            self._recent.clear()
+            self._merged += 1
+        if self._merged >= TOGETHER[1]:
+            self._merged = 0
             while merge(self.folder, self._names.next):
-                self._flushed = 0
+                pass
+
+    def _about_all(self) -> About:
+        return replace(self._about, replaces=tuple(self._recent))
+
+
+def _keeping(tables: Iterable[Any], kept: list[Any]) -> Iterator[Any]:
+    """The tables, which are also kept, as long as they are few."""
+    for each in tables:
+        if sum(map(len, kept)) <= _MOST_KEPT:
+            kept.append(each)
+        yield each
