@@ -48,18 +48,6 @@ def size(ctx: click.Context, param: click.Parameter, value: str) -> float:
     return float(match[1]) * 1000.0 ** " kmgt".index(match[2].lower() or " ")
 
 
-def _size_or_none(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    return None if value is None else size(ctx, param, value)
-
-
-def keep_options(function: Function) -> Function:
-    """--keep and --keep-days of verbs that record, as the arguments `keep` (bytes) and `keep_days`."""
-    days = click.option("--keep-days", type=click.FloatRange(min=0, min_open=True), metavar="N",
-                        help="Remove rows that are older.")(function)  # fmt: skip
-    return click.option("--keep", callback=_size_or_none, metavar="SIZE",
-                        help="Remove the oldest rows beyond this: 10GB.")(days)  # fmt: skip
-
-
 def step_range(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
     """Callback of an option: the first and the last step of `100..200`."""
     if value is None:

@@ -6,7 +6,7 @@ where there are none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,16 +91,16 @@ class Flushes:
         for each in self._written.values():
             each.merge()
 
-    def flush(self, job: Snapshot, is_last: bool, stops: bool) -> None:
-        """is_last: the job has ended, so everything is final; stops: nobody will come back for what is not final yet.
+    def flush(self, job: Snapshot, ended: Collection[str], stops: bool) -> None:
+        """ended: agents of which everything is final; stops: nobody may come back for what is not final yet.
 
         Raises OSError; what was written until then stays.
         """
         reached = dict[Rank, int]()
         for rank in list(job.ranks):
             with suppress(RankLeft):
-                reached[rank] = self._of_rank(rank, is_last, stops)
-        steps = [self._of_job(table, job, is_last, stops) for table in _OF_JOB]
+                reached[rank] = self._of_rank(rank, _agent(rank) in ended, stops)
+        steps = [self._of_job(table, job, ended, stops) for table in _OF_JOB]
         for rank, moment in reached.items():
             with suppress(RankLeft):
                 self._look_ahead(rank, min([moment, *(fresh.begin_of(rank, step) for step in steps)]))
@@ -182,12 +182,14 @@ class Flushes:
 
     # ---- tables of the job, and those that show a moment
 
-    def _of_job(self, table: Table, job: Snapshot, is_last: bool, stops: bool) -> int:
+    def _of_job(self, table: Table, job: Snapshot, ended: Collection[str], stops: bool) -> int:
         """Before which step it needs no rows any more."""
         assert table.derive_job is not None
         if not job.ranks or not any(rank.recorded(stream) for rank in job.ranks for stream in table.streams):
             return FAR
-        agent, written = _agent(job.ranks[0]), self.written(table, None)
+        agents, written = [_agent(rank) for rank in job.ranks], self.written(table, None)
+        is_last = set(agents) <= set(ended)
+        agent = next((each for each in agents if written.upto(each) is not None), agents[0])  # others may join
         since = written.upto(agent)
         since = -FAR if since is None else since
         until = FAR if is_last else min(first_open(rank, table.streams) for rank in job.ranks)
@@ -217,7 +219,7 @@ class Flushes:
                     everything = np.ones(len(of_rank), np.bool_)
                     written.add(STATE, agents[number], [fresh.stored(table, of_rank, everything)])
 
-    def deposits(self, whole: Callable[[], Snapshot], job: Snapshot, is_last: bool) -> None:
+    def deposits(self, whole: Callable[[], Snapshot], job: Snapshot, ended: Collection[str]) -> None:
         """Write what has been deposited, once it rests.  whole: takes a snapshot with all rows.  Raises OSError."""
         due = dict[str, list[tuple[Table, int]]]()
         for rank in job.ranks:
@@ -225,7 +227,7 @@ class Flushes:
             for table in _DEPOSITED:
                 stream = table.streams[0]
                 last, before = rank.recorded(stream), kept.deposited.get(stream, 0)
-                rests = last and (is_last or last == before)
+                rests = last and (_agent(rank) in ended or last == before)
                 since = self.written(table, rank.rank).upto(_agent(rank)) or 0 if rests else last
                 if last > since:
                     due.setdefault(_agent(rank), []).append((table, since))

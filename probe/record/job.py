@@ -5,16 +5,16 @@ Held by probe.record.recorder.  Invariant: once an agent was seen, its last rows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from contextlib import suppress
 
 from ..client.client import Client
 from ..client.endpoints import Resolved
 from ..client.handshake import open_links
-from ..errors import ProbeError, UsageError
+from ..errors import ProbeError, SilentError, UsageError
 from ..host import agent_memory
 from ..host.facts import Facts
-from ..host.processes import process
+from ..host.processes import has_ended, process
 from ..snapshot.align import Alignment
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Source
@@ -35,7 +35,8 @@ class RecordedJob:
             self._alignment = Alignment(self._client, timeout)
             self._alignment.align()
             self._wire = WireSource(self._client, timeout, cache_bytes=0)
-            self._hold()
+            for link in self._client.links:
+                self._held[str(link.facts.id)] = HeldMemory(link.pid, link.facts)
         except BaseException:
             self.close()
             raise
@@ -58,35 +59,48 @@ class RecordedJob:
         return [link.facts._replace(pid=link.pid) for link in self._client.links]
 
     @property
+    def ended(self) -> set[str]:
+        """The agents that are gone, whose memory is still held."""
+        return {id for id, held in self._held.items() if not _lives(held)}
+
+    @property
     def has_ended(self) -> bool:
         """Whether no agent is left."""
-        return not any(map(self._lives, self._held.values()))
+        return self.ended == set(self._held)
 
-    def _lives(self, held: HeldMemory) -> bool:
-        facts = agent_memory.facts(held.process)
-        return facts is not None and facts.id == held.id
+    @property
+    def is_over(self) -> bool:
+        """Whether each process has ended: quicker to tell than has_ended."""
+        return all(has_ended(held.process) for held in self._held.values())
 
-    def _hold(self) -> None:
-        for link in self._client.links:
-            facts = link.facts
-            if facts.id and facts.id not in self._held:
-                self._held[facts.id] = HeldMemory(link.pid, facts)
-        for held in filter(self._lives, self._held.values()):
-            held.hold()
+    def drop(self, agents: Collection[str]) -> None:
+        """Nothing of these is wanted any more."""
+        for id in agents:
+            self._held.pop(id).close()
 
     def snapshot(self, begin: Begin = lambda rank, stream: None) -> Snapshot:
         """All ranks at this moment, those that have ended too, with the rows since a moment of each.
 
         Raises SilentError if none can be read.
         """
-        self._hold()
+        if not self._held:
+            raise SilentError("No rank is left.", code="gone")
+        ended = self.ended
+        for id in self._held.keys() - ended:
+            self._held[id].hold()
         with suppress(ProbeError):  # ranks end, or do not answer: what their memory shows is recorded all the same
             self._alignment.update()
-        ended = [held for held in self._held.values() if not self._lives(held)]
-        sources: Sequence[Source] = ended if len(ended) == len(self._held) else [self._wire, *ended]
+        sources: list[Source] = [self._held[id] for id in ended]
+        if len(ended) < len(self._held):
+            sources.append(self._wire)
         return Snapshot([Windowed(source, begin) for source in sources])
 
     def close(self) -> None:
         self._client.close()
         while self._held:
             self._held.popitem()[1].close()
+
+
+def _lives(held: HeldMemory) -> bool:
+    facts = agent_memory.facts(held.process)
+    return facts is not None and facts.id == held.id

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -23,8 +23,10 @@ import pyarrow as pa
 from ..client.endpoints import Resolved, resolve
 from ..errors import EndpointError, ProbeError, SilentError, UsageError
 from ..host.facts import Facts
+from ..host.processes import has_ended
 from ..snapshot.source import Rank
 from ..tables import TABLES
+from ..text import title
 from ..version import __version__
 from . import manifest
 from .archive import JOB, Archive
@@ -35,6 +37,7 @@ from .stored import ROWS, Names, stored_schema
 
 FLUSH_S = 8.0  # with two more until rows are final, ten seconds are the most that a kill can cost
 _MOMENTS_S = 300.0
+_LOOK_S = 1.0  # at whether the processes live
 _CLOCK_S = 1.0  # by which the wall clock may move against the other one
 _NAME = re.compile(r"[\w.+-]{1,100}")
 (_EVENTS,) = (table for table in TABLES if table.name == "probe.events")
@@ -43,13 +46,13 @@ _NAME = re.compile(r"[\w.+-]{1,100}")
 @dataclass(frozen=True)
 class Order:
     """What to record where.  folder: gets `job=NAME`; name: of the job, "" for its own or one made of its command and
-    start; flush_s: between two flushes; follow: wait for agents that come later."""
+    start; flush_s: between two flushes; follow: a process as long as which agents may come, 0 for none."""
 
     folder: Path
     name: str = ""
     keep: Keep = field(default_factory=Keep)
     flush_s: float = FLUSH_S
-    follow: bool = False
+    follow: int = 0
 
 
 class Recorder:
@@ -69,7 +72,7 @@ class Recorder:
         self._flushes = Flushes(self.folder, self._names, self._lost)
         self._paused_s: float | None = None
         self._clock_s = time.time() - time.monotonic()
-        self._moments_s = -_MOMENTS_S
+        self._moments_s, self._ended = -_MOMENTS_S, set[str]()
         self._lock = -1
         try:
             self._prepare()
@@ -79,20 +82,30 @@ class Recorder:
         except BaseException:
             self.close()
             raise
-        self._note("begun", f"Recording of {len(self._job.facts)} ranks begins.")
+        self._note("begun", f"Recording of {title(sorted(each.rank or 0 for each in self._job.facts))} begins.")
 
     def run(self, stop: Callable[[float], bool]) -> None:
         """stop(seconds): waits for so long; whether to stop."""
         try:
             self.flush()
-            while not stop(self._order.flush_s):
+            while not self._is_stopped(stop):
                 self._take_new_agents()
-                if self._job.has_ended and not self._order.follow:
+                if self._job.has_ended and (not self._order.follow or has_ended(self._order.follow)):
                     break
                 self.flush()
-            self.flush(is_last=self._job.has_ended, stops=True)
+            self.flush(stops=True)
         finally:
             self.close()
+
+    def _is_stopped(self, stop: Callable[[float], bool]) -> bool:
+        """Wait until the next flush is due, or the job is over."""
+        due = time.monotonic() + self._order.flush_s
+        while (left := due - time.monotonic()) > 0:
+            if stop(min(left, _LOOK_S)):
+                return True
+            if self._job.is_over:
+                return False
+        return False
 
     def close(self) -> None:
         self._job.close()
@@ -118,39 +131,49 @@ class Recorder:
             job = RecordedJob(found, key=self._key)
         except ProbeError:  # they are just coming, or going
             return
-        self.flush(is_last=True)
+        self.flush(changes=True)
         self._job.close()
-        self._job, self._moments_s = job, -_MOMENTS_S
+        self._job, self._ended, self._moments_s = job, set(), -_MOMENTS_S
 
     # ---- a flush
 
-    def flush(self, is_last: bool = False, stops: bool = False) -> None:
-        """Write what is final, or note that it cannot be written."""
+    def flush(self, stops: bool = False, changes: bool = False) -> None:
+        """Write what is final, or note that it cannot be written.  changes: other agents will be recorded from now."""
         self._look_at_clock()
+        ended = self._job.ended
+        # of one that ends alone only at the second look: what it was in the midst of can be seen by then
+        final = ended if stops or changes or self._job.has_ended else ended & self._ended
+        self._ended = ended - final
         try:
             self._prepare()
-            self._write(is_last, stops)
-        except SilentError:  # nobody can be read at this moment
-            return
+            self._write(final, stops)
         except OSError as error:
             self._flushes.forget()
+            self._ended = ended
             self._pause(error)
             return
+        self._job.drop(final)
         self._resume()
 
-    def _write(self, is_last: bool, stops: bool) -> None:
-        """Raises OSError, SilentError."""
-        job = self._job.snapshot(self._flushes.begin)
-        self._flushes.flush(job, is_last, stops)
-        self._flushes.deposits(self._job.snapshot, job, is_last)
-        if is_last or stops or time.monotonic() >= self._moments_s + _MOMENTS_S:
-            self._flushes.moments(self._job.snapshot())
-            self._moments_s = time.monotonic()
+    def _write(self, final: Collection[str], stops: bool) -> None:
+        """Raises OSError."""
+        with suppress(SilentError):  # nobody can be read at this moment
+            self._write_tables(final, stops)
         if stops and not any(each["event"] == "ended" for each in self._events):
-            self._note("ended", "The job has ended." if is_last else "Recording was stopped.")
+            self._note("ended", "The job has ended." if self._job.has_ended else "Recording was stopped.")
         self._write_events()
         self._flushes.merge()
         retain(Archive(self._order.folder), self._order.keep)
+
+    def _write_tables(self, final: Collection[str], stops: bool) -> None:
+        """Raises OSError, SilentError."""
+        job = self._job.snapshot(self._flushes.begin)
+        self._flushes.flush(job, final, stops)
+        self._flushes.deposits(self._job.snapshot, job, final)
+        if final or stops or time.monotonic() >= self._moments_s + _MOMENTS_S:
+            self._flushes.moments(self._job.snapshot())
+            manifest.write(self.folder, self._manifest())
+            self._moments_s = time.monotonic()
 
     def _prepare(self) -> None:
         """The folder, the lock and the manifest, where they are missing.  Raises OSError, UsageError."""

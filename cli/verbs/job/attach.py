@@ -16,6 +16,7 @@ from ...options import pid_of, process_option, timeout_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
 from ...program import VERBS
+from ...recording import Recorded, keep_options, record_option, telling
 
 
 @click.command("attach")
@@ -32,10 +33,13 @@ from ...program import VERBS
 @click.option(
     "--key", type=click.Path(), metavar="FILE", help="Only holders of this key may query. Default: $PROBE_KEY."
 )
+@record_option
+@keep_options
 @output_options
 def command(
     words: Sequence[str], endpoints: Sequence[str], timeout: float, follow: bool, every_job: bool, name: str | None,
-    place: str | None, key: str | None, no_server: bool, no_devices: bool, output: Output,
+    place: str | None, key: str | None, no_server: bool, no_devices: bool,
+    recorded: str | None, keep: float | None, keep_days: float | None, output: Output,
 ) -> None:  # fmt: skip
     """Attach to a running job: all ranks under each PID.
 
@@ -52,6 +56,7 @@ def command(
       probe attach --follow 4242         also after restarts
       probe attach --all 4000            every job below a shell
       probe attach --name exp7 4242      then: probe exp7 query "SELECT …"
+      probe attach --record runs 4242    then, at any time: probe runs query "SELECT …"
       probe attach --listen 0.0.0.0:29600 --key job.key 4242
     """
     pids = [pid_of(word) for word in dict.fromkeys((*endpoints, *words))]
@@ -71,11 +76,15 @@ def command(
     if follow:
         for pid in pids if not every_job else ():
             check_is_one_job(pid)
-        attach_as_they_come(pids, wanted)
-    elif output.is_default:
+        followed = Recorded(recorded, keep, keep_days) if recorded else None
+        attach_as_they_come(pids, replace(wanted, tell=telling(pids[0], followed, wanted.tell)))
+        return
+    if output.is_default:
         attach_each(ranks_of(pids, every_job), wanted)
     else:
         _attach_as_rows(ranks_of(pids, every_job), wanted, output)
+    if recorded:
+        Recorded(recorded, keep, keep_days).start(",".join(map(str, pids)), wanted.name)
 
 
 def _attach_as_rows(ranks: Mapping[int, int | None], wanted: Wanted, output: Output) -> None:

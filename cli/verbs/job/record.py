@@ -11,7 +11,8 @@ import click
 
 from probe.errors import UsageError
 
-from ...options import KEY, Verb, endpoint_option, keep_options, one_endpoint
+from ...options import KEY, Verb, endpoint_option, one_endpoint
+from ...recording import Recorded, keep_options
 from ...session import say
 from ...signals import on_signals
 
@@ -22,11 +23,12 @@ from ...signals import on_signals
 @click.option(
     "--name", metavar="NAME", default="", help="Name of the job in DIR. Default: its own, or one made of its command."
 )
+@click.option("--detach", is_flag=True, help="Leave a process beside the job that does it until the job ends.")
 @keep_options
 @click.pass_context
 def command(
-    context: click.Context, words: Sequence[str], endpoints: Sequence[str], name: str, keep: float | None,
-    keep_days: float | None,
+    context: click.Context, words: Sequence[str], endpoints: Sequence[str], name: str, detach: bool,
+    keep: float | None, keep_days: float | None,
 ) -> None:  # fmt: skip
     """Record all tables of a job into DIR, as Parquet files.
 
@@ -38,12 +40,18 @@ def command(
     Example:
       probe 4242 record runs
       probe 4242 record runs --name exp7 --keep 10GB --keep-days 7
+      probe 4242 record runs --detach
       probe runs query "SELECT rank, AVG(duration) FROM python.step_trace GROUP BY 1"
     """
+    endpoint, folder = _endpoint_and_folder(endpoints, words)
+    if detach:
+        from probe.client.endpoints import resolve
+
+        Recorded(folder, keep, keep_days).start(resolve(endpoint).endpoint, name, key=context.meta.get(KEY))
+        return
     from probe.record.recorder import Order, Recorder, agents_of
     from probe.record.retention import Keep
 
-    endpoint, folder = _endpoint_and_folder(endpoints, words)
     stop = Event()
     order = Order(Path(folder), name, Keep(keep, keep_days))
     recorder = Recorder(agents_of(endpoint), order, say, context.meta.get(KEY))

@@ -12,7 +12,8 @@ import click
 
 from probe.errors import ProbeError, UsageError
 
-from ...attaching import Wanted, attach_as_they_come, say_line
+from ...attaching import Wanted, attach_as_they_come
+from ...recording import Recorded, keep_options, record_option, telling
 
 SI_KERNEL = 0x80  # asm-generic/siginfo.h: the terminal sent it, to the command's process group as well as to us
 PASSED_ON = {
@@ -21,8 +22,10 @@ PASSED_ON = {
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@record_option
+@keep_options
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-def command(words: Sequence[str]) -> int:
+def command(words: Sequence[str], recorded: str | None, keep: float | None, keep_days: float | None) -> int:
     """Start a command and attach to each of its ranks as it appears.
 
     The command's environment is left unchanged. Signals are passed on to it, and its exit status is passed back.
@@ -30,6 +33,7 @@ def command(words: Sequence[str]) -> int:
     \b
     Example:
       probe run -- torchrun --nproc-per-node 8 train.py
+      probe run --record runs -- python train.py
     """
     if not words:
         raise UsageError("No command given.", "For example: probe run -- torchrun --nproc-per-node 2 train.py")
@@ -40,17 +44,17 @@ def command(words: Sequence[str]) -> int:
             child = subprocess.Popen(words, preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before))
         except OSError as error:
             raise UsageError(f"Cannot start {words[0]}: {error.strerror}.") from error
-        return watch(child)
+        return watch(child, Recorded(recorded, keep, keep_days) if recorded else None)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def watch(child: subprocess.Popen[bytes]) -> int:
-    """Pass signals on until the child ends, while a thread attaches to its ranks.
+def watch(child: subprocess.Popen[bytes], recorded: Recorded | None = None) -> int:
+    """Pass signals on until the child ends, while a thread attaches to its ranks, and has them recorded.
 
     Returns the child's exit status as a shell reports it.
     """
-    Thread(target=attach_to_ranks, args=(child.pid,), daemon=True).start()
+    Thread(target=attach_to_ranks, args=(child.pid, recorded), daemon=True).start()
     while child.poll() is None:
         caught = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, 1.0)
         if caught and caught.si_signo != signal.SIGCHLD and caught.si_code != SI_KERNEL:
@@ -58,7 +62,7 @@ def watch(child: subprocess.Popen[bytes]) -> int:
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
-def attach_to_ranks(pid: int) -> None:
+def attach_to_ranks(pid: int, recorded: Recorded | None) -> None:
     """Until the process ends; attaching and failing to are reported on stderr and do not concern the command."""
     with suppress(ProbeError):
-        attach_as_they_come([pid], Wanted(tell=say_line), needs_torch=True)
+        attach_as_they_come([pid], Wanted(tell=telling(pid, recorded)), needs_torch=True)

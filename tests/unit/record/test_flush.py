@@ -164,10 +164,10 @@ def test_every_row_is_in_the_files_once(history: History, flushes: list[tuple[in
         for part, is_killed in sorted(flushes):
             if is_killed:
                 recorder = Flushes(folder, Names(), lambda *what: lost.append(what))
-            recorder.flush(_seen(history, recorder, BEGAN + length * part // 40), is_last=False, stops=is_killed)
+            recorder.flush(_seen(history, recorder, BEGAN + length * part // 40), (), stops=is_killed)
             recorder.merge()
         end = history.until + after_ms * MS
-        recorder.flush(_seen(history, recorder, end), is_last=True, stops=True)
+        recorder.flush(_seen(history, recorder, end), ("agent-0", "agent-1"), stops=True)
         assert recorded(Path(name)) == expected(history.at(end)) and lost == []
 
 
@@ -180,7 +180,7 @@ def test_a_row_is_taken_once_it_is_final_and_no_window_begins_before_it_must(tmp
     recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
     for second in range(8, 60, 8):
         job = _seen(history, recorder, BEGAN + second * 1000 * MS)
-        recorder.flush(job, is_last=False, stops=False)
+        recorder.flush(job, (), stops=False)
     (rank, _) = _seen(history, recorder, BEGAN + 56_000 * MS).ranks
     assert len(rank.rows(SPANS)) < 2 * 130 and len(rank.rows(STEPS)) < 200
     steps = {row["step"] for each in Archive(tmp_path).files("python.step_trace")[0]
