@@ -157,6 +157,7 @@ class Recorder:
 
     def _write(self, final: Collection[str], stops: bool) -> None:
         """Raises OSError."""
+        self._write_events()
         with suppress(SilentError):  # nobody can be read at this moment
             self._write_tables(final, stops)
         if stops and not any(each["event"] == "ended" for each in self._events):
@@ -226,7 +227,8 @@ class Recorder:
     def _pause(self, error: OSError) -> None:
         if self._paused_s is None:
             self._paused_s = time.monotonic()
-            self._note("paused", f"Nothing can be written: {error.strerror or error}.")
+            why = os.strerror(error.errno) if error.errno else str(error)  # pyarrow has texts of its own
+            self._note("paused", f"Nothing can be written: {why}.")
 
     def _resume(self) -> None:
         if self._paused_s is not None:

@@ -1,0 +1,128 @@
+"""`probe record` on real jobs: what is in the files after kills, on a full disk, and when the job has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from recorder import begun
+from until import until
+
+from target import Probe, Start, Target
+
+pytest.importorskip("torch")
+
+STEPS = "SELECT COUNT(*) AS n, COUNT(DISTINCT step) AS steps, MIN(step) AS first, MAX(step) AS last FROM step_trace"
+
+
+@pytest.fixture
+def job(start: Start, probe: Probe) -> Target:
+    job = start("loop.py", "--sleep", "0.005")
+    probe("attach", job.pid)
+    return job
+
+
+def steps(probe: Probe, folder: Path) -> dict[str, int]:
+    """None of the steps twice, none between two of them missing; how many there are, and which is the last."""
+    (row,) = json.loads(probe(folder, "query", "--json", STEPS).stdout)
+    assert row["n"] == row["steps"] and (not row["n"] or row["n"] == row["last"] - row["first"] + 1), row
+    return dict(row)
+
+
+def files(folder: Path) -> set[Path]:
+    """Of rows of steps."""
+    return set(folder.glob("job=*/table=python.step_trace/*/*.parquet"))
+
+
+def end(recorder: subprocess.Popen[str], number: signal.Signals) -> None:
+    recorder.send_signal(number)
+    recorder.communicate(timeout=60)
+
+
+def test_kills_of_recorder_and_job_lose_nothing_and_double_nothing(job: Target, probe: Probe, tmp_path: Path) -> None:
+    folder, last = tmp_path / "runs", 0
+    for _ in range(2):
+        recorder, before = begun(job.pid, folder), files(folder)
+        until(lambda: files(folder) - before, 60)  # noqa: B023  # called at once
+        end(recorder, signal.SIGKILL)
+        last = max(last, steps(probe, folder)["last"])
+    recorder = begun(job.pid, folder)
+    second = probe(job.pid, "record", folder, "--name", "exp7", status=2)
+    assert second.stderr.startswith("probe: [recorded-already]")
+    until(lambda: steps(probe, folder)["last"] > last, 60)
+    live = json.loads(probe(job.pid, "query", "--json", STEPS).stdout)[0]["last"]
+    os.kill(job.pid, signal.SIGKILL)
+    recorder.communicate(timeout=60)
+    assert steps(probe, folder)["last"] >= live
+    assert not list(folder.rglob(".*.part"))
+    events = probe(folder, "query", "--format", "csv", "SELECT event FROM probe.events ORDER BY time").stdout.split()
+    assert events == ["event", "begun", "begun", "begun", "ended"]
+    manifest = json.loads((folder / "job=exp7" / "job.json").read_text())
+    assert "loop.py" in manifest["command"] and manifest["ranks"]["0"]["torch"]
+
+
+def test_a_recorder_that_was_stopped_goes_on_and_the_open_rows_are_replaced(
+    job: Target, probe: Probe, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        recorder = begun(job.pid, tmp_path)
+        end(recorder, signal.SIGINT)
+        assert recorder.returncode == 0 and steps(probe, tmp_path)["n"] > 0
+    opened = [path.parent for path in tmp_path.rglob("open-*.parquet")]
+    assert opened and len(opened) == len(set(opened))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_recording_pauses_on_a_full_disk_or_without_its_folder_and_goes_on(
+    job: Target, probe: Probe, small_disk: Path
+) -> None:
+    folder = small_disk / "runs"
+    recorder = begun(job.pid, folder)
+    try:
+        until(lambda: files(folder), 60)
+        filler = small_disk / "filler"
+        with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(b"x" * (1 << 16))
+                file.flush()
+        assert recorder.stderr is not None
+        assert any("Nothing can be written: No space left on device" in line for line in recorder.stderr)
+        filler.unlink()
+        assert any("Recording goes on" in line for line in recorder.stderr)
+        assert steps(probe, folder)["n"] > 0 and not list(folder.rglob(".*.part"))
+        shutil.rmtree(folder)
+        until(lambda: files(folder), 60)
+    finally:
+        end(recorder, signal.SIGINT)
+    assert steps(probe, folder)["n"] > 0
+    assert job.alive
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_run_records_beside_the_job_until_it_ends(probe: Probe, tmp_path: Path) -> None:
+    script = tmp_path / "short.py"
+    script.write_text(
+        "import time, torch\nmodel = torch.nn.Linear(4, 4)\nsgd = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "end = time.monotonic() + 6\nwhile time.monotonic() < end:\n"
+        "    model(torch.randn(2, 4)).sum().backward(); sgd.step(); time.sleep(0.01)\n"
+    )
+    probe("run", "--record", tmp_path / "runs", "--", sys.executable, script, timeout=120)
+    until(lambda: "ended" in probe(tmp_path / "runs", "query", "SELECT event FROM probe.events").stdout, 60)
+    assert steps(probe, tmp_path / "runs")["n"] > 50
+    assert probe(tmp_path / "runs", "why").stdout.startswith("Verdict")
