@@ -167,8 +167,8 @@ class Flushes:
         kept.rows = None if begin == -FAR else begin - _BEFORE_NS
         begin = fresh.begin_of(rank, step - _STEPS_BEFORE)
         kept.steps = kept.steps if begin == -FAR else begin - _BEFORE_NS
-        for stream in rank.facts.streams:
-            if stream in WRITTEN and rank.has_rows(stream):
+        for stream in WRITTEN:
+            if rank.has_rows(stream):
                 rows = rank.rows(stream)
                 place = int(np.searchsorted(rows[WRITTEN[stream]], settled if stream in _AT_ONCE else reached))
                 kept.seen[stream] = int(rows["seq"][place - 1]) if place else kept.seen.get(stream, 0)

@@ -90,7 +90,11 @@ class Recorder:
             self.flush()
             while not self._is_stopped(stop):
                 self._take_new_agents()
-                if self._job.has_ended and (not self._order.follow or has_ended(self._order.follow)):
+                if (
+                    self._job.look()
+                    and self._job.has_ended
+                    and (not self._order.follow or has_ended(self._order.follow))
+                ):
                     break
                 self.flush()
             self.flush(stops=True)
@@ -140,7 +144,7 @@ class Recorder:
     def flush(self, stops: bool = False, changes: bool = False) -> None:
         """Write what is final, or note that it cannot be written.  changes: other agents will be recorded from now."""
         self._look_at_clock()
-        ended = self._job.ended
+        ended = self._job.look()
         # of one that ends alone only at the second look: what it was in the midst of can be seen by then
         final = ended if stops or changes or self._job.has_ended else ended & self._ended
         self._ended = ended - final

@@ -69,11 +69,19 @@ class HeldMemory(MemorySource):
         self.hold()
 
     def hold(self) -> None:
-        """Also what the agent has made since."""
-        for name, path in agent_memory.descriptors(self.process).items():
+        """Also what the agent has made since; nothing of another agent that has come in its place."""
+        paths = agent_memory.descriptors(self.process)
+        if self._files and not self._is_same(paths.get("header", "")):
+            return
+        for name, path in paths.items():
             if name not in self._files:
                 with suppress(OSError):  # it ends just now
                     self._files[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _is_same(self, header: str) -> bool:
+        with suppress(OSError):
+            return os.path.samestat(os.stat(header), os.fstat(self._files["header"]))
+        return False
 
     def said(self) -> Facts | None:
         return agent_memory.facts_at(self.paths().get("header", ""))

@@ -106,3 +106,19 @@ def test_a_row_is_taken_once_it_is_final_and_no_window_begins_before_it_must(tmp
              for row in pq.ParquetFile(each.path).read(["step"]).to_pylist()}  # fmt: skip
     assert steps == set(range(1, max(steps) + 1)) and 530 <= max(steps) <= 540
     assert NO_RANK in str(next(Archive(tmp_path).folders("probe.collectives")))
+
+
+def test_rows_that_a_ring_has_overwritten_before_they_were_read_are_told_once(tmp_path: Path) -> None:
+    history, lost = History([100] * 400, [200] * 400), list[tuple[int, str, int]]()
+    recorder = Flushes(tmp_path / "job=x", Names(), lambda rank, stream, rows: lost.append((rank.rank, stream, rows)))
+    for second, gap in ((10, 0), (20, 0), (30, 30_000), (38, 30_000)):
+        source = history.source(BEGAN + second * 1000 * MS)
+        for rank, tables in source.tables.items():
+            spans = [row for row in tables[SPANS] if not gap or row[0] > BEGAN + 22_000 * MS]
+            tables[SPANS] = spans = [[*row[:-1], row[-1] + gap] for row in spans]
+            rank.last_seq = {SPANS: spans[-1][-1]}
+        recorder.flush(Snapshot([Windowed(source, recorder.begin)]), (), stops=False)
+    ring = 16384
+    assert {(rank, stream) for rank, stream, _ in lost} == {(0, SPANS), (1, SPANS)} and len(lost) == 2
+    (_, _, rows) = lost[0]
+    assert 30_000 - ring < rows <= 30_000 + 600 - ring
