@@ -91,8 +91,9 @@ class Flushes:
         for each in self._written.values():
             each.merge()
 
-    def flush(self, job: Snapshot, ended: Collection[str], stops: bool) -> None:
-        """ended: agents of which everything is final; stops: nobody may come back for what is not final yet.
+    def flush(self, job: Snapshot, ended: Collection[str], stops: bool, agents: Collection[str] = ()) -> None:
+        """ended: agents of which everything is final; stops: nobody may come back for what is not final yet; agents:
+        that should be in it; what is of all ranks waits for those that could not be read.
 
         Raises OSError; what was written until then stays.
         """
@@ -100,6 +101,8 @@ class Flushes:
         for rank in list(job.ranks):
             with suppress(RankLeft):
                 reached[rank] = self._of_rank(rank, _agent(rank) in ended, stops)
+        if not stops and not set(agents) <= {_agent(rank) for rank in job.ranks}:
+            return
         steps = [self._of_job(table, job, ended, stops) for table in _OF_JOB]
         for rank, moment in reached.items():
             with suppress(RankLeft):

@@ -17,7 +17,6 @@ from ..host.facts import Facts
 from ..host.processes import has_ended, process
 from ..snapshot.align import Alignment
 from ..snapshot.snapshot import Snapshot
-from ..snapshot.source import Source
 from ..snapshot.wire_source import WireSource
 from .sources import Begin, HeldMemory, Windowed
 
@@ -67,6 +66,11 @@ class RecordedJob:
         return self.ended
 
     @property
+    def ids(self) -> set[str]:
+        """Of the agents that are to be read."""
+        return set(self._held)
+
+    @property
     def has_ended(self) -> bool:
         """Whether no agent is left, as of the last look."""
         return self.ended == set(self._held)
@@ -92,10 +96,12 @@ class RecordedJob:
         ended = self.ended
         with suppress(ProbeError):  # ranks end, or do not answer: what their memory shows is recorded all the same
             self._alignment.update()
-        sources: list[Source] = [self._held[id] for id in ended]
-        if len(ended) < len(self._held):
-            sources.append(self._wire)
-        return Snapshot([Windowed(source, begin) for source in sources])
+        for link in self._client.links:
+            if link.facts.id in self._held:
+                self._held[str(link.facts.id)].know(link.facts)
+        sources = [Windowed(self._held[id], begin) for id in ended]
+        living = {held.process: held for id, held in self._held.items() if id not in ended}
+        return Snapshot([*sources, *([Windowed(self._wire, begin, living)] if living else [])])
 
     def close(self) -> None:
         self._client.close()

@@ -168,16 +168,16 @@ class Recorder:
             self._note("ended", "The job has ended." if self._job.has_ended else "Recording was stopped.")
         self._write_events()
         self._flushes.merge()
-        retain(Archive(self._order.folder), self._order.keep)
 
     def _write_tables(self, final: Collection[str], stops: bool) -> None:
         """Raises OSError, SilentError."""
         job = self._job.snapshot(self._flushes.begin)
-        self._flushes.flush(job, final, stops)
+        self._flushes.flush(job, final, stops, self._job.ids)
         self._flushes.deposits(self._job.snapshot, job, final)
         if final or stops or time.monotonic() >= self._moments_s + _MOMENTS_S:
             self._flushes.moments(self._job.snapshot())
             manifest.write(self.folder, self._manifest())
+            retain(Archive(self._order.folder), self._order.keep)
             self._moments_s = time.monotonic()
 
     def _prepare(self) -> None:

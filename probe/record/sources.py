@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 
 from ..arrays.integers import Ints
 from ..host import agent_memory
@@ -24,18 +25,20 @@ Begin = Callable[[Rank, str], "int | None"]  # of a rank and stream: the moment,
 
 
 class Windowed(Source):
-    """The ranks of a source with the rows since about a moment of each."""
+    """The ranks of a source with the rows since about a moment of each.
 
-    def __init__(self, source: Source, begin: Begin) -> None:
-        self._source, self._begin = source, begin
+    held: by process, what is read of a rank that does not answer: /proc shows nothing more of one that is just ending.
+    """
+
+    def __init__(self, source: Source, begin: Begin, held: Mapping[int, Source] = MappingProxyType({})) -> None:
+        self._source, self._begin, self._held = source, begin, held
 
     def ranks(self) -> Sequence[Rank | SilentRank]:
         return [self._windowed(one) for one in self._source.ranks()]
 
     def _windowed(self, one: Rank | SilentRank) -> Rank | SilentRank:
-        if isinstance(one, Rank) or one.instead is None:
-            return one
-        return replace(one, instead=Windowed(one.instead, self._begin))
+        instead = None if isinstance(one, Rank) else self._held.get(one.pid)
+        return one if isinstance(one, Rank) or instead is None else replace(one, instead=Windowed(instead, self._begin))
 
     def rows(self, stream: str, since_ns: Mapping[Rank, int | None]) -> Tables:
         moments = {rank: self._begin(rank, stream) for rank in since_ns}
@@ -82,6 +85,10 @@ class HeldMemory(MemorySource):
         with suppress(OSError):
             return os.path.samestat(os.stat(header), os.fstat(self._files["header"]))
         return False
+
+    def know(self, facts: Facts) -> None:
+        """These number its steps by now."""
+        self._known = facts
 
     def said(self) -> Facts | None:
         return agent_memory.facts_at(self.paths().get("header", ""))

@@ -14,15 +14,18 @@ import pyarrow.parquet as pq
 from history import BEGAN, MEMORY, MS, History
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from listed_source import ListedSource
 
 from probe.arrays.arrow import table_of
 from probe.derive.partition import Partition
+from probe.errors import SilentError
 from probe.record import fresh
 from probe.record.archive import Archive
 from probe.record.flush import Flushes
 from probe.record.sources import Windowed
 from probe.record.stored import NO_RANK, Names
 from probe.snapshot.snapshot import Snapshot
+from probe.snapshot.source import Rank, SilentRank
 from probe.streams import SPANS, STEPS
 from probe.tables import TABLES
 from probe.tables.declaration import DONE, STEP, Table
@@ -122,3 +125,35 @@ def test_rows_that_a_ring_has_overwritten_before_they_were_read_are_told_once(tm
     assert {(rank, stream) for rank, stream, _ in lost} == {(0, SPANS), (1, SPANS)} and len(lost) == 2
     (_, _, rows) = lost[0]
     assert 30_000 - ring < rows <= 30_000 + 600 - ring
+
+
+class Ending(ListedSource):
+    """Its ranks are just ending: they do not answer, and nothing of theirs can be found any more."""
+
+    def ranks(self) -> Sequence[Rank | SilentRank]:
+        error = SilentError("It ends.")
+        return [SilentRank(rank.rank, rank.pid, error, ListedSource({rank: {}})) for rank in self.tables]
+
+
+def test_a_rank_that_ends_during_a_flush_is_read_from_the_memory_that_is_held(tmp_path: Path) -> None:
+    history = History([100] * 100, [200] * 100)
+    recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
+    recorder.flush(_seen(history, recorder, BEGAN + 4000 * MS), (), stops=False)
+    now = history.source(BEGAN + 8000 * MS)
+    held = {rank.pid: ListedSource({rank: tables}) for rank, tables in now.tables.items()}
+    recorder.flush(Snapshot([Windowed(Ending(now.tables), recorder.begin, held)]), (), stops=False)
+    end = history.until + 50 * MS
+    recorder.flush(_seen(history, recorder, end), ("agent-0", "agent-1"), stops=True)
+    assert recorded(tmp_path) == expected(history.at(end))
+
+
+def test_what_is_of_all_ranks_waits_for_one_that_could_not_be_read(tmp_path: Path) -> None:
+    history = History([100] * 100, [200] * 100)
+    recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
+    one = {rank: tables for rank, tables in history.source(BEGAN + 8000 * MS).tables.items() if rank.rank == 0}
+    job = Snapshot([Windowed(ListedSource(one), recorder.begin)])
+    recorder.flush(job, (), stops=False, agents=("agent-0", "agent-1"))
+    assert not Archive(tmp_path).files("probe.collectives")[0] and Archive(tmp_path).files("python.step_trace")[0]
+    end = history.until + 50 * MS
+    recorder.flush(_seen(history, recorder, end), ("agent-0", "agent-1"), stops=True)
+    assert recorded(tmp_path) == expected(history.at(end))
