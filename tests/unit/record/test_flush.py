@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from history import BEGAN, MEMORY, MS, History
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -76,6 +77,7 @@ def histories(draw: st.DrawFn) -> History:
     return History(steps, ends)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(histories(), st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=12), st.integers(1, 20_000))
 def test_every_row_is_in_the_files_once(history: History, flushes: list[tuple[int, bool]], after_ms: int) -> None:
