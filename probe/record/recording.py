@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .. import protocol as wire
 from ..client.endpoints import Resolved
 from ..connection import MAX_FETCH, Connection
-from ..errors import UsageError
+from ..errors import SilentError, UsageError
 from ..host.facts import Facts
 from ..query.result import SKIPPED, Cost, Coverage, Note, Result
 from . import manifest
@@ -85,15 +85,19 @@ class Recording(Connection):
     def why(self, seconds: float | None = None, *, progress: Progress | None = None) -> Diagnosis:
         """Why the job was slow or well: the rules on tables over its last steps, or those of its last seconds.
 
-        Raises SilentError without steps.  Cost: some queries.
+        Raises SilentError with too few steps.  Cost: some queries.
         """
         self._begin()
-        from ..diagnose.watched import Watched
+        from ..diagnose.watched import LEAST_STEPS, Watched
         from ..diagnose.why import judge
 
         self._require_one_job()
         first, last, lasted = self._window(seconds)
-        return judge(Watched(self, first, last, lasted, why_not_profiled=self._why_not_profiled(first, last)))
+        told = judge(Watched(self, first, last, lasted, why_not_profiled=self._why_not_profiled(first, last)))
+        if told.code == "unknown":
+            few = f"{told.steps} steps are too few to judge; {LEAST_STEPS} are needed."
+            raise SilentError(few, "Record the job for longer.", "few-steps")
+        return told
 
     def _window(self, seconds: float | None) -> tuple[int, int, float]:
         """The first and the last step to judge, and how long they took."""

@@ -13,6 +13,7 @@ import pytest
 from recorded import folder_of, plant, plant_manifest
 
 import probe
+from probe.errors import SilentError
 from probe.record.stored import About
 from probe.tables import TABLES
 from target import Probe
@@ -130,3 +131,9 @@ def test_the_command_reads_a_recording_and_refuses_what_needs_a_job(tmp_path: Pa
     assert refused.stderr.startswith("probe: [not-recorded]")
     (tmp_path / "none").mkdir()
     assert "holds no recording" in probe(tmp_path / "none", "query", "SELECT 1", status=3).stderr
+
+
+def test_why_does_not_judge_a_few_steps(tmp_path: Path) -> None:
+    plant(tmp_path, STEPS, [{"step": step, "duration": 0.5, "start_ns": step * 10**9} for step in range(1, 10)], 0)
+    with probe.connect(str(tmp_path)) as recording, pytest.raises(SilentError, match="9 steps are too few"):
+        recording.why()
