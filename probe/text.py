@@ -6,6 +6,7 @@ Used by everything that names ranks or refuses a name.  Invariant: pure, and imp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -43,8 +44,6 @@ def nearest(word: str, known: Iterable[str], shown: Callable[[str], str] = str) 
 
     known: names of ours in lower case, never those of a job or of DuckDB; shown: how one of them is written.
     """
-    from difflib import get_close_matches
-
     close = get_close_matches(word.lower(), list(known), n=1)
     return f"Did you mean {shown(close[0])}?" if close else ""
 

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.timeout(240)  # the first of them waits for the job to 
 
 STEPS = 50  # that all ranks have sampled
 NEEDS_A_DEVICE = ("host.gpu_trace", "python.allocation_trace", "python.kernel_trace")
-TESTED_ELSEWHERE = {"python.compile_trace", "python.iterator_trace"}  # this job compiles nothing, and runs one epoch
+# This job compiles nothing, runs one epoch, and is not recorded.
+TESTED_ELSEWHERE = {"python.compile_trace", "python.iterator_trace", "probe.events"}
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def test_a_slow_loader_is_the_verdict_and_nothing_stays(start: Start, probe: Pro
         first["share"] * found["step_s"], rel=0.2
     )
     assert first["try"].startswith(f'probe {job.pid} eval "') and "num_workers" in first["try"] and first["where"]
-    assert found["steps"] >= 20 and len(found["checked"]) >= 15 and found["seconds"] == 8
+    assert found["steps"] >= 20 and len(found["checked"]) >= 15 and 8 <= found["seconds"] < 12
     asked = subprocess.Popen([PROBE, str(job.pid), "why", "--leave"], stderr=subprocess.PIPE, text=True)
     assert asked.stderr is not None and any("Watching" in line for line in asked.stderr)
     asked.send_signal(signal.SIGINT)
