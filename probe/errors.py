@@ -171,6 +171,7 @@ class QueryError(ProbeError):
         "unknown-table": "The SQL names a table that does not exist.",
         "unknown-column": "The SQL names a column that the table does not have.",
         "not-recorded": "The table shows a living job, and recordings do not have it.",
+        "fleet-sql": "The SQL has something that Daft, on which fleet runs, lacks or answers otherwise.",
         "max-fetch": "The query would fetch more than --max-fetch allows.",
     }
 
