@@ -6,6 +6,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.10 pyth
 VENV ?= .venv
 FRAMEWORKS ?= .venv_frameworks
 PLAYED ?= .venv_played
+FLEET ?= .venv_fleet
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 COMPARED := $(VENV)/bench/.installed
@@ -13,7 +14,7 @@ COMPARED := $(VENV)/bench/.installed
 # Without bytecode files, each of the many processes would compile torch's sources and ours again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check fast test test-long test-cuda beside frameworks gpu lint demo docs bench bench-query soak install clean
+.PHONY: check fast test test-long test-cuda beside frameworks fleet-test gpu lint demo docs bench bench-query soak install clean
 
 # For every commit: under 90 s on 2 cores.  Unit tests that take more than 2 s, alone or as a file, are marked slow and
 # left out.
@@ -44,6 +45,15 @@ frameworks: $(FRAMEWORKS)/.installed
 $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt -c tests/frameworks/constraints.txt -e '.[dev,frameworks]' $(TORCH)
+	touch $@
+
+# Daft and Ray, in an environment of their own: Daft needs an older pyarrow than the rest is tested with.
+fleet-test: $(FLEET)/.installed
+	$(FLEET)/bin/python -m pytest -rfEs tests/fleet
+
+$(FLEET)/.installed: pyproject.toml tests/fleet/constraints.txt
+	$(PYTHON) -m venv $(FLEET)
+	$(FLEET)/bin/pip install --quiet --no-compile -c tests/fleet/constraints.txt -e '.[ray]' hypothesis pytest pytest-timeout
 	touch $@
 
 # Jobs under torch's CUDA build on a played runtime, which needs no device: an environment of its own, 3 GB.
@@ -113,4 +123,4 @@ $(COMPARED): $(INSTALLED)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) $(PLAYED) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(PLAYED) $(FLEET) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -12,7 +12,7 @@ from .options import color_option
 
 SECTIONS = {  # of the help -> the room of its verbs, and these
     "Attach and detach": ("job", ("attach", "demo", "detach", "doctor", "key", "list", "record", "run", "serve")),
-    "Ask and change": ("data", ("ask", "eval", "export", "names", "query", "set", "sql", "tables")),
+    "Ask and change": ("data", ("ask", "eval", "export", "fleet", "names", "query", "set", "sql", "tables")),
     "Find out why": (
         "insight",
         ("capture", "compare", "flame", "hang", "memory", "profile", "stack", "stragglers", "trace", "why"),

@@ -1,6 +1,6 @@
 """DuckDB's SELECT in the words of Daft's SQL: what both answer alike.  Whatever else there is, is refused by name.
 
-Called by probe.record.fleet.  Invariant: a clause is written only if it is known here, so nothing is passed on unread;
+Called by probe.record.fleet.fleet.  Invariant: only clauses that are known here are written, so nothing passes unread;
 every column has a name of its own (c7) and every table (t3), because Daft takes an alias for a column of that name.
 """
 
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from ..tables.declaration import Table
-from .fleet_words import KINDS, Node, Said, Scope, Visible, Words, is_same, refused
+from ...tables.declaration import Table
+from .said import KINDS, Node, Said, Scope, Visible, refused
+from .words import Words, is_same
 
 _JOINS = {"INNER": "JOIN", "LEFT": "LEFT JOIN", "RIGHT": "RIGHT JOIN", "OUTER": "FULL JOIN"}
 _ELSEWHERE = {  # in the tree -> what it is, and the nearest way
@@ -67,8 +68,8 @@ class Selects:
         return self.ordered(f" {word} ".join(texts), columns, node["modifiers"])
 
     def _renamed(self, part: Selected, names: Sequence[str]) -> str:
-        pairs = zip(part.columns, names, strict=True)
-        return f"SELECT {', '.join(f'{said.text} AS {new}' for (_, said), new in pairs)} FROM ({part.text}) AS {self.name('t')}"
+        pairs = ", ".join(f"{said.text} AS {new}" for (_, said), new in zip(part.columns, names, strict=True))
+        return f"SELECT {pairs} FROM ({part.text}) AS {self.name('t')}"
 
     def ordered(self, text: str, columns: Sequence[tuple[str, Said]], modifiers: Sequence[Node]) -> Selected:
         """Sorted by columns of the result alone, and cut; a SELECT around it."""
@@ -143,7 +144,7 @@ class _Select:
             return _result_order(order, columns)
         if node["class"] == "CONSTANT":
             raise refused("ORDER BY a constant")
-        return _direction(order, words.sortable(node).text)
+        return _direction(order, words.expression(node).text)
 
     def _where(self) -> str:
         return f" WHERE {self._words.filter(self._node['where_clause'])}" if self._node["where_clause"] else ""
@@ -210,7 +211,9 @@ class _Select:
         declared = [(each.name, KINDS.get(each.type, "")) for each in table.columns]
         declared += [("job", KINDS["VARCHAR"])] * self._selects.with_job
         named = [(name, f"{new}_{name}", kind) for name, kind in declared]
-        self._scope.add(Visible(alias.lower(), {name: Said(f"{new}.{column}", kind) for name, column, kind in named}))
+        self._scope.add(
+            Visible(alias.lower(), {name: Said(f"{new}.{column}", kind, True) for name, column, kind in named})
+        )
         chosen = ", ".join(f'"{name}" AS {column}' for name, column, _ in named)
         return f"(SELECT {chosen} FROM {given}) AS {new}"
 

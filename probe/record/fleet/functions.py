@@ -1,17 +1,15 @@
 """Operators, functions, aggregates and windows of DuckDB in the words of Daft's SQL.
 
-Used by probe.record.fleet_words.  Invariant: as there.
+Used by probe.record.fleet.words.  Invariant: as there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from .fleet_words import BOOLEAN, DECIMAL, DOUBLE, INTEGER, NULL, NUMBERS, TEXT, TIME, WIDE, Node, Said, refused
+from .said import BOOLEAN, DECIMAL, DOUBLE, INTEGER, NUMBERS, TEXT, TIME, WIDE, Node, Said, refused
 
-if TYPE_CHECKING:
-    from .fleet_words import Words
-
+AGGREGATES = ("count_star", "count", "sum", "avg", "min", "max", "bool_and", "bool_or")
 _LIKE = {"~~": "LIKE", "!~~": "NOT LIKE", "~~*": "ILIKE", "!~~*": "NOT ILIKE"}
 _SCALAR: dict[str, tuple[tuple[str, ...], str]] = {  # name -> what it takes, what it gives
     "abs": ((DOUBLE,), DOUBLE), "round": ((DOUBLE, INTEGER), DOUBLE), "floor": ((DOUBLE,), DOUBLE),
@@ -31,12 +29,22 @@ _ENDS = {"UNBOUNDED_FOLLOWING": "UNBOUNDED FOLLOWING", "EXPR_FOLLOWING_ROWS": "{
 _CASTS = "DECIMAL(38, 0)"  # as wide as DuckDB's HUGEINT, in which it sums whole numbers; Daft's BIGINT would wrap
 
 
+class Words(Protocol):
+    """Writes what stands inside, probe.record.fleet.words.Words."""
+
+    def expression(self, node: Node) -> Said: ...
+
+    def of_kind(self, node: Node, *kinds: str) -> Said: ...
+
+    def condition(self, node: Node) -> str: ...
+
+
 def function(words: Words, node: Node) -> Said:
     """An operator, a function or an aggregate.  Raises QueryError."""
     name, nodes = node["function_name"].lower(), [each["expression"] for each in node["arguments"]]
     if node.get("order_bys", {}).get("orders"):
         raise refused(f"ORDER BY in {name}()")
-    if name in ("count_star", "count", "sum", "avg", "min", "max", "bool_and", "bool_or"):
+    if name in AGGREGATES:
         return _aggregate(words, name, nodes, node["filter"], node["distinct"])
     if node["distinct"] or node["filter"]:
         raise refused(f"{name}() with DISTINCT or FILTER")
@@ -84,7 +92,10 @@ def _arithmetic(name: str, said: list[Said], nodes: list[Node]) -> Said:
     if DOUBLE in kinds:
         return Said(f"({_as_double(said[0])} {name} {_as_double(said[1])})", DOUBLE)
     if kinds != {INTEGER}:
-        raise refused(f"{name} of exact numbers of {' and '.join(sorted(kinds))}", "Write 15e-1 for 1.5, or cast: CAST(x AS DOUBLE).")
+        raise refused(
+            f"{name} of exact numbers of {' and '.join(sorted(kinds))}",
+            "Write 15e-1 for 1.5, or cast: CAST(x AS DOUBLE).",
+        )
     if name == "*":
         return Said(f"(CAST({said[0].text} AS DECIMAL(19, 0)) * CAST({said[1].text} AS DECIMAL(19, 0)))", WIDE)
     return Said(f"({said[0].text} {name} {said[1].text})", INTEGER)
@@ -105,9 +116,22 @@ def _aggregate(words: Words, name: str, nodes: list[Node], where: Node, distinct
     if where is not None:
         text = f"CASE WHEN COALESCE({words.condition(where)}, FALSE) THEN {text} ELSE NULL END"
     if name in ("count", "count_star"):
+        if distinct and said.kind == DOUBLE and not said.is_column:
+            raise refused(
+                "COUNT(DISTINCT …) of computed floating-point numbers", "Round them in a subquery and GROUP BY."
+            )
         inner = "*" if name == "count_star" and where is None else f"{'DISTINCT ' * distinct}{text}"
         return Said(f"CAST(COUNT({inner}) AS BIGINT)", INTEGER)
+    if name in ("min", "max") and said.kind == DOUBLE and not said.is_column:
+        return Said(_extreme(name, text), DOUBLE)
     return _value(name, Said(text, said.kind))
+
+
+def _extreme(name: str, text: str) -> str:
+    """Of computed numbers, with NaN (of 0 / 0) above all others, as DuckDB has it.  Recorded ones are never NaN."""
+    if name == "max":
+        return f"CASE WHEN COALESCE(bool_or(is_nan({text})), FALSE) THEN CAST('NaN' AS DOUBLE) ELSE max({text}) END"
+    return f"COALESCE(min(CASE WHEN is_nan({text}) THEN NULL ELSE {text} END), max({text}))"
 
 
 def _value(name: str, said: Said) -> Said:
@@ -167,7 +191,10 @@ def _over(words: Words, name: str, nodes: list[Node], over: str, is_framed: bool
         if is_framed or not nodes:
             raise refused("COUNT(*) OVER, or COUNT with ORDER BY", "COUNT(step) OVER (PARTITION BY …), or SUM(1e0).")
         return Said(f"CAST(COUNT({words.expression(nodes[0]).text}) OVER ({over}) AS BIGINT)", INTEGER)
-    said = _value(name, words.expression(nodes[0]))
+    value = words.expression(nodes[0])
+    if value.kind == INTEGER and name == "sum" and is_framed:
+        raise refused("SUM of whole numbers with ORDER BY in OVER", "SUM(CAST(x AS DOUBLE)) OVER (…).")
+    said = _value(name, value)
     return Said(f"{said.text} OVER ({over})", said.kind)
 
 
@@ -187,5 +214,3 @@ def _bound(words: dict[str, str], node: Node, side: str) -> str:
     if literal["kind"] != "INTEGER" or (expression and expression["class"] != "CONSTANT"):
         raise refused("frame but of so many rows", "ROWS BETWEEN 9 PRECEDING AND CURRENT ROW.")
     return words[node[side]].format(literal["text"])
-
-

@@ -1,6 +1,6 @@
 """SQL over recordings by Daft on Ray: the files that count go to a cluster, and the answer is that of DuckDB.
 
-Used by `probe fleet`.  Invariant: DuckDB checks the SQL and says what the columns of the result are; Daft only computes.
+Used by `probe fleet`.  Invariant: DuckDB checks the SQL and names the columns of the result; Daft only computes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..arrays.arrow import schema_of, table_of
-from ..errors import EndpointError, QueryError, UsageError
-from ..query.catalogue import explained
-from ..query.duckdb_session import DuckDBSession
-from ..query.statement import Statement
-from ..schema import Column
-from ..tables import TABLES
-from ..tables.declaration import NEVER, Table
-from .archive import Archive
-from .fleet_select import Selects
-from .fleet_words import refused
-from .stored import Stored, is_widened, stored_types
+from ...arrays.arrow import schema_of, table_of
+from ...errors import EndpointError, QueryError, UsageError
+from ...query.catalogue import explained
+from ...query.duckdb_session import DuckDBSession
+from ...query.statement import Statement
+from ...schema import Column
+from ...tables import TABLES
+from ...tables.declaration import NEVER, Table
+from ..archive import Archive
+from ..stored import Stored, is_widened, stored_types
+from .said import refused
+from .selects import Selects
 
 JOB = Column("job", "VARCHAR", "", "Name of the recorded job.", "recorder")
 LOCAL = "local"
@@ -52,7 +52,9 @@ class Fleet:
         try:
             found = daft.sql(text, register_globals=False, **frames).to_arrow()
         except Exception as error:
-            raise QueryError(f"Daft failed: {' '.join(str(error).split())[:300]}", "Ask on one machine: probe DIR query.") from None
+            raise QueryError(
+                f"Daft failed: {' '.join(str(error).split())[:300]}", "Ask on one machine: probe DIR query."
+            ) from None
         return _as(found, schema)
 
     def translated(self, sql: str) -> tuple[str, dict[str, Table], Any]:
@@ -79,7 +81,9 @@ class Fleet:
             raise refused("anything but one SELECT")
         selects = Selects({name: each for each in TABLES for name in (each.name, each.short_name)}, with_job)
         written = selects.written(statement.tree, {})
-        unrecorded = [table.name for table in selects.read.values() if table.final == NEVER and not table.derive_catalogue]
+        unrecorded = [
+            table.name for table in selects.read.values() if table.final == NEVER and not table.derive_catalogue
+        ]
         if unrecorded:
             raise QueryError(f"{unrecorded[0]} shows a living job and is not recorded.", "", "not-recorded")
         return written.text, dict(selects.read), schema
@@ -162,9 +166,13 @@ def on_ray(address: str) -> Iterator[None]:
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
     try:
-        ray.init(None if address == LOCAL else address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+        ray.init(
+            None if address == LOCAL else address, log_to_driver=False, logging_level="ERROR", include_dashboard=False
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise EndpointError(f"No Ray cluster at {address}: {error}.", "Start one: ray start --head", "unreachable") from None
+        raise EndpointError(
+            f"No Ray cluster at {address}: {error}.", "Start one: ray start --head", "unreachable"
+        ) from None
     try:
         daft.set_runner_ray()
         yield

@@ -1,101 +1,22 @@
 """DuckDB's expressions in the words of Daft's SQL, each with the kind of its values.
 
-Used by probe.record.fleet_select.  Invariant: what is written has the same value in both, NULL, NaN and large numbers
+Used by probe.record.fleet.selects.  Invariant: what is written has the same value in both, NULL, NaN and large numbers
 included; tests/fleet compares them.  What Daft 0.7.26 answers otherwise is refused, or written in other words.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..errors import QueryError
+from .functions import AGGREGATES, function, window
+from .said import BOOLEAN, DECIMAL, DOUBLE, INTEGER, NULL, NUMBERS, TEXT, TIME, Node, Said, Scope, joined, refused
 
-Node = Any  # of DuckDB's JSON syntax tree
-INTEGER, DOUBLE, DECIMAL, WIDE, TEXT, BOOLEAN, TIME, NULL = (
-    "integer", "double", "decimal", "wide", "text", "boolean", "time", "null"
-)  # fmt: skip
-KINDS = {"INTEGER": INTEGER, "BIGINT": INTEGER, "DOUBLE": DOUBLE, "VARCHAR": TEXT, "BOOLEAN": BOOLEAN, "TIMESTAMP": TIME}
-NUMBERS = {INTEGER, DOUBLE, DECIMAL, WIDE}
 _COMPARED = {"COMPARE_EQUAL": "=", "COMPARE_NOTEQUAL": "<>", "COMPARE_LESSTHAN": "<", "COMPARE_GREATERTHAN": ">",
              "COMPARE_LESSTHANOREQUALTO": "<=", "COMPARE_GREATERTHANOREQUALTO": ">="}  # fmt: skip
-AGGREGATES = {"count_star", "count", "sum", "avg", "min", "max", "bool_and", "bool_or"}
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?")
 _EXACT = 2**53  # whole numbers below have one double each, and two of them add up to a BIGINT
-
-
-def refused(what: str, instead: str = "") -> QueryError:
-    """instead: the nearest way."""
-    where = "Or on one machine: probe DIR query." if instead else "Ask on one machine: probe DIR query."
-    return QueryError(f"fleet has no {what}: Daft lacks it, or answers it otherwise.", f"{instead} {where}".strip(), "fleet-sql")
-
-
-@dataclass(frozen=True)
-class Said:
-    """An expression in Daft's SQL; kind: of its values, "" for lists and what is not known."""
-
-    text: str
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Visible:
-    """What stands in FROM under one alias."""
-
-    alias: str
-    columns: Mapping[str, Said]
-
-
-@dataclass
-class Scope:
-    """The columns that a SELECT can name.  merged: those of USING, which need no alias."""
-
-    tables: list[Visible]
-    merged: dict[str, Said] = field(default_factory=dict)
-
-    def add(self, table: Visible) -> None:
-        self.tables.append(table)
-
-    def has(self, name: str) -> bool:
-        return name in self.merged or any(name in table.columns for table in self.tables)
-
-    def column(self, names: Sequence[str]) -> Said | None:
-        *before, name = [each.lower() for each in names]
-        if not before and name in self.merged:
-            return self.merged[name]
-        found = (each.columns.get(name) for each in self.tables if not before or each.alias == before[-1])
-        return next((each for each in found if each is not None), None)
-
-    def star(self, node: Node) -> list[tuple[str, Said]]:
-        """The columns of `*` or `t.*`, by name."""
-        if any(node.get(key) for key in ("columns", "expr", "replace_list", "rename_list", "qualified_exclude_list")):
-            raise refused("COLUMNS, REPLACE or RENAME", "Name the columns.")
-        alias, left_out = node.get("relation_name", "").lower(), {name.lower() for name in node.get("exclude_list") or ()}
-        if self.merged:
-            raise refused("* over JOIN USING", "Name the columns.")
-        return [(name, said) for table in self.tables if alias in ("", table.alias)
-                for name, said in table.columns.items() if name not in left_out]  # fmt: skip
-
-    def using(self, names: Sequence[str], before: int, kind: str) -> list[str]:
-        """The conditions of JOIN USING; the tables from number `before` on are its right side."""
-        left, right = Scope(self.tables[:before], self.merged), Scope(self.tables[before:])
-        conditions = []
-        for name in (each.lower() for each in names):
-            here, there = left.column([name]), right.column([name])
-            if here is None or there is None:
-                raise refused("this JOIN USING", "Use ON.")
-            conditions.append(joined(here, there))
-            both = Said(f"COALESCE({here.text}, {there.text})", here.kind)
-            self.merged[name] = {"RIGHT": there, "OUTER": both}.get(kind, here)
-        return conditions
-
-
-def joined(left: Said, right: Said) -> str:
-    if left.kind != right.kind or left.kind not in (INTEGER, TEXT, BOOLEAN, TIME):
-        raise refused("JOIN on floating-point numbers or different types", "Join on rank, step, names or whole numbers.")
-    return f"{left.text} = {right.text}"
 
 
 class Words:
@@ -153,9 +74,6 @@ class Words:
     def condition(self, node: Node) -> str:
         return self.of_kind(node, BOOLEAN).text
 
-    def sortable(self, node: Node) -> Said:
-        return self.expression(node)
-
     def conjuncts(self, node: Node | None) -> list[Node]:
         if node is None:
             return []
@@ -166,7 +84,9 @@ class Words:
     def equal(self, node: Node) -> str:
         """A condition of ON."""
         if node["class"] != "COMPARISON" or node["type"] != "COMPARE_EQUAL":
-            raise refused("JOIN but on equal columns", "Join ON a.x = b.x, and put other conditions into WHERE or a subquery.")
+            raise refused(
+                "JOIN but on equal columns", "Join ON a.x = b.x, and put other conditions into WHERE or a subquery."
+            )
         if {node["left"]["class"], node["right"]["class"]} != {"COLUMN_REF"}:
             raise refused("JOIN but on columns", "Compute what to join on in a subquery.")
         return joined(self.expression(node["left"]), self.expression(node["right"]))
@@ -201,8 +121,8 @@ class Words:
         assert self._outer is not None
         if node["type"] != "COMPARE_EQUAL":
             raise refused("EXISTS on anything but equal columns", "Join the tables.")
-        sides = [self._scope.column(each.get("column_names") or [""]) or self._outer.column(each.get("column_names") or [""])
-                 for each in (node["left"], node["right"])]  # fmt: skip
+        names = [each.get("column_names") or [""] for each in (node["left"], node["right"])]
+        sides = [self._scope.column(each) or self._outer.column(each) for each in names]
         if None in sides:
             raise refused("EXISTS on anything but equal columns", "Join the tables.")
         return joined(*[each for each in sides if each is not None])
@@ -210,7 +130,9 @@ class Words:
     def of_kind(self, node: Node, *kinds: str) -> Said:
         said = self.expression(node)
         if said.kind not in (*kinds, NULL):
-            raise refused(f"{said.kind or 'such a value'} where it takes {' or '.join(kinds)}", "Cast it: CAST(x AS DOUBLE).")
+            raise refused(
+                f"{said.kind or 'such a value'} where it takes {' or '.join(kinds)}", "Cast it: CAST(x AS DOUBLE)."
+            )
         return said
 
     # one method for each class of DuckDB's tree
@@ -220,8 +142,10 @@ class Words:
             raise refused("an alias beside the expression that it names", "Repeat the expression, or use a subquery.")
         said = self._scope.column(node["column_names"])
         if said is None:
-            raise refused(f"{'.'.join(node['column_names'])} here: an alias beside what it names, or a column of the query around it",
-                          "Repeat the expression, or use a subquery or a JOIN.")  # fmt: skip
+            what = (
+                f"{'.'.join(node['column_names'])} here: an alias beside what it names, or a column of the outer query"
+            )
+            raise refused(what, "Repeat the expression, or use a subquery or a JOIN.")
         return said
 
     def _constant(self, node: Node) -> Said:
@@ -253,7 +177,9 @@ class Words:
         if kinds == {TEXT, TIME}:
             return [_moment(each) if each.kind == TEXT else each for each in said]
         if not (kinds <= NUMBERS or (len(kinds) == 1 and kinds <= {TEXT, BOOLEAN, TIME})):
-            raise refused(f"comparison of {' with '.join(sorted(kind or 'lists' for kind in kinds))}", "Cast one of them.")
+            raise refused(
+                f"comparison of {' with '.join(sorted(kind or 'lists' for kind in kinds))}", "Cast one of them."
+            )
         return list(said)
 
     def _between(self, node: Node) -> Said:
@@ -283,7 +209,9 @@ class Words:
 
     def _case(self, node: Node) -> Said:
         """A condition that is NULL does not hold; Daft would return NULL."""
-        checks = [(self.condition(each["when_expr"]), self.expression(each["then_expr"])) for each in node["case_checks"]]
+        checks = [
+            (self.condition(each["when_expr"]), self.expression(each["then_expr"])) for each in node["case_checks"]
+        ]
         other = self.expression(node["else_expr"])
         kind = one_kind([*(said for _, said in checks), other])
         whens = " ".join(f"WHEN COALESCE({condition}, FALSE) THEN {said.text}" for condition, said in checks)
@@ -308,13 +236,9 @@ class Words:
         return Said(f"({inner.text})", inner.columns[0][1].kind)
 
     def _function(self, node: Node) -> Said:
-        from .fleet_functions import function
-
         return function(self, node)
 
     def _window(self, node: Node) -> Said:
-        from .fleet_functions import window
-
         self.has_windows = True
         return window(self, node)
 
