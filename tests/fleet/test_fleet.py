@@ -54,6 +54,11 @@ def module_row(step: int, number: int, chance: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def left_as_found() -> None:
+    """Ray's threads and processes come and go as it likes, until the last test."""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("runs")

@@ -34,7 +34,12 @@ class Fleet:
     """The recordings in a folder.  skipped: a line about each file that the last query left out."""
 
     def __init__(self, folder: str) -> None:
-        self.archive = Archive(Path(folder.removeprefix("file://")))
+        path = folder.removeprefix("file://")
+        if "://" in path:
+            raise EndpointError(
+                f"fleet reads folders, not {folder}.", "Mount it, or copy the tables that you need.", "endpoint"
+            )
+        self.archive = Archive(Path(os.path.abspath(path)))
         self.skipped: list[str] = []
         if not self.archive.jobs:
             raise EndpointError(f"{folder} holds no recording.", "Record one: probe PID record DIR", "endpoint")

@@ -88,6 +88,8 @@ def test_names_and_types_of_the_result_are_those_of_duckdb(fleet: Fleet) -> None
 def test_a_folder_without_a_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProbeError, match="holds no recording"):
         Fleet(str(tmp_path))
+    with pytest.raises(ProbeError, match="reads folders"):
+        Fleet("s3://bucket/runs")
 
 
 @pytest.mark.skipif(find_spec("daft") is not None, reason="daft is installed")
