@@ -1,7 +1,8 @@
-"""Daft on Ray answers as DuckDB does: every query of the list, over two jobs of three ranks."""
+"""Daft answers as DuckDB does: every query of the lists in this process, every fourth on a Ray, over two jobs."""
 
 from __future__ import annotations
 
+import pickle
 import random
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from varied import QUERIES
 import probe
 from probe.connection import Connection
 from probe.errors import QueryError
-from probe.record.fleet.fleet import LOCAL, Fleet, on_ray
+from probe.record.fleet.fleet import Fleet
 from probe.record.stored import About
 
 pytest.importorskip("daft", reason="daft is not installed: make fleet-test")
@@ -56,7 +57,7 @@ def module_row(step: int, number: int, chance: random.Random) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def left_as_found() -> None:
-    """Ray's threads and processes come and go as it likes, until the last test."""
+    """Daft's threads stay until the last test."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def both(folder: Path) -> Iterator[tuple[Fleet, Connection]]:
-    with on_ray(LOCAL), probe.connect(str(folder)) as recording:
+    with probe.connect(str(folder)) as recording:
         yield Fleet(f"file://{folder}"), recording
 
 
@@ -95,11 +96,23 @@ def test_the_answer_is_that_of_duckdb_or_refused_by_name(sql: str, both: tuple[F
     except QueryError as error:
         assert error.code == "fleet-sql" and sql not in ANSWERED, error
         return
-    expected = recording.query(sql).table
+    same(found, recording.query(sql).table)
+
+
+def same(found: Any, expected: Any) -> None:
     assert told(found) == told(expected)
-    assert [(each.name, str(each.type)) for each in found.schema] == [
-        (each.name, str(each.type)) for each in expected.schema
-    ]
+    types = [[(each.name, str(each.type)) for each in table.schema] for table in (found, expected)]
+    assert types[0] == types[1]
+
+
+def test_on_ray_the_answers_are_the_same(folder: Path, both: tuple[Fleet, Connection], tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).parent / "on_ray.py"), str(folder), str(tmp_path / "answers")]
+    done = subprocess.run(command, input="\n".join(ANSWERED[::4]), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answers = pickle.loads((tmp_path / "answers").read_bytes())
+    assert list(answers) == list(ANSWERED[::4])
+    for sql, found in answers.items():
+        same(found, both[1].query(sql).table)
 
 
 def test_rows_come_in_the_order_that_is_asked_for(both: tuple[Fleet, Connection]) -> None:

@@ -56,10 +56,9 @@ class Fleet:
         frames = {name: self._frame(daft, table) for name, table in tables.items()}
         try:
             found = daft.sql(text, register_globals=False, **frames).to_arrow()
-        except Exception as error:
-            raise QueryError(
-                f"Daft failed: {' '.join(str(error).split())[:300]}", "Ask on one machine: probe DIR query."
-            ) from None
+        except Exception as error:  # of Daft, Ray or pyarrow: they share no class
+            cause = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+            raise QueryError(f"Daft failed: {cause[0][:300]}.", "Ask on one machine: probe DIR query.") from error
         return _as(found, schema)
 
     def translated(self, sql: str) -> tuple[str, dict[str, Table], Any]:
@@ -111,7 +110,8 @@ class Fleet:
 
 def _make_empty(connection: Any, table: Table, with_job: bool) -> None:
     """A view without rows, by which DuckDB checks SQL."""
-    chosen = ", ".join(f'NULL::{each.type} AS "{each.name}"' for each in [*table.columns, *([JOB] if with_job else [])])
+    columns = [*table.columns, *([JOB] if with_job and table.derive_catalogue is None else [])]
+    chosen = ", ".join(f'NULL::{each.type} AS "{each.name}"' for each in columns)
     connection.execute(f"CREATE OR REPLACE VIEW {table.name} AS SELECT {chosen} WHERE false")
 
 

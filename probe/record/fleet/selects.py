@@ -96,12 +96,8 @@ class _Select:
         where = self._where()
         items = self._items()
         keys = self._keys(items)
-        if keys is None:
-            return self._plain(items, f"FROM {source}{where}")
-        return self._grouped(items, keys, f"FROM {source}{where}")
-
-    def _plain(self, items: Sequence[tuple[str, Node]], rest: str) -> Selected:
-        return self._finished(items, self._words, rest)
+        rest = f"FROM {source}{where}"
+        return self._finished(items, self._words, rest) if keys is None else self._grouped(items, keys, rest)
 
     def _grouped(self, items: Sequence[tuple[str, Node]], keys: Sequence[Node], rest: str) -> Selected:
         """Groups inside, whose columns are the keys and the aggregates; expressions of these outside."""
@@ -209,7 +205,8 @@ class _Select:
         self._selects.read[given] = table
         new = self._selects.name("t")
         declared = [(each.name, KINDS.get(each.type, "")) for each in table.columns]
-        declared += [("job", KINDS["VARCHAR"])] * self._selects.with_job
+        if self._selects.with_job and table.derive_catalogue is None:
+            declared.append(("job", KINDS["VARCHAR"]))
         named = [(name, f"{new}_{name}", kind) for name, kind in declared]
         self._scope.add(
             Visible(alias.lower(), {name: Said(f"{new}.{column}", kind, True) for name, column, kind in named})
