@@ -96,7 +96,9 @@ class Fleet:
         """The rows of the files that count, with the declared columns and types, and `job`."""
         columns = [*table.columns, JOB]
         if table.derive_catalogue is not None:
-            return daft.from_arrow(table_of(table.columns, table.derive_catalogue(TABLES)))
+            return daft.from_arrow(
+                _plain(table_of(table.columns, table.derive_catalogue(TABLES)))
+            )  # it garbles dictionaries
         files, skipped = self.archive.files(table.name)
         self.skipped += skipped
         if not files:
