@@ -57,8 +57,8 @@ class Fleet:
         try:
             found = daft.sql(text, register_globals=False, **frames).to_arrow()
         except Exception as error:  # of Daft, Ray or pyarrow: they share no class
-            cause = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-            raise QueryError(f"Daft failed: {cause[0][:300]}.", "Ask on one machine: probe DIR query.") from error
+            cause = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise QueryError(f"Daft failed: {cause[:300]}.", "Ask on one machine: probe DIR query.") from error
         return _as(found, schema)
 
     def translated(self, sql: str) -> tuple[str, dict[str, Table], Any]:
@@ -176,10 +176,10 @@ def on_ray(address: str) -> Iterator[None]:
         ray.init(
             None if address == LOCAL else address, log_to_driver=False, logging_level="ERROR", include_dashboard=False
         )
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise EndpointError(
-            f"No Ray cluster at {address}: {error}.", "Start one: ray start --head", "unreachable"
-        ) from None
+    except Exception as error:  # Ray raises Exception itself where a node does not start in 30 s
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        hint = "Start one: ray start --head" if address != LOCAL else "Try again when this machine is less busy."
+        raise EndpointError(f"No Ray cluster at {address}: {cause}", hint, "unreachable") from error
     try:
         daft.set_runner_ray()
         yield
