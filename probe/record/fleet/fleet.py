@@ -27,7 +27,7 @@ from .said import refused
 from .selects import Selects
 
 JOB = Column("job", "VARCHAR", "", "Name of the recorded job.", "recorder")
-LOCAL = "local"
+LOCAL = "local"  # a Ray of our own, whatever else runs here
 
 
 class Fleet:
@@ -173,9 +173,7 @@ def on_ray(address: str) -> Iterator[None]:
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
     try:
-        ray.init(
-            None if address == LOCAL else address, log_to_driver=False, logging_level="ERROR", include_dashboard=False
-        )
+        ray.init(address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
     except Exception as error:  # Ray raises Exception itself where a node does not start in 30 s
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
         hint = "Start one: ray start --head" if address != LOCAL else "Try again when this machine is less busy."
