@@ -6,6 +6,7 @@ Used by `probe fleet`.  Invariant: DuckDB checks the SQL and names the columns o
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,6 +173,7 @@ def on_ray(address: str) -> Iterator[None]:
         raise _missing("ray") from None
     os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
     os.environ.setdefault("DAFT_PROGRESS_BAR", "0")
+    _reach(address)
     try:
         ray.init(address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
     except Exception as error:  # Ray raises Exception itself where a node does not start in 30 s
@@ -183,6 +185,19 @@ def on_ray(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Ray itself tries for minutes.  Raises EndpointError."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), 5.0).close()
+    except OSError as error:
+        raise EndpointError(
+            f"No Ray cluster at {address}: {error}.", "Start one: ray start --head", "unreachable"
+        ) from None
 
 
 def _daft() -> Any:
