@@ -39,6 +39,9 @@ class Named(Agents):
         return [{name: agent.facts[name] for name in ("id", "rank", "pid", "host")} for agent in self._agents.values()]
 
 
+_LOOK_S = 0.05  # so that it ends with its test
+
+
 class Serving:
     """path, and with a key port: where it listens; close() it.  key: a file with which it was attached."""
 
@@ -54,7 +57,7 @@ class Serving:
             self.port = listening[-1].getsockname()[1]
             server: Mapping[str, Any] = keys.read(str(key)).of_server()
             given |= {"tcp": f"tcp://127.0.0.1:{self.port}", "key": server}
-        self._server = Server(given, self.agents, *(each.detach() for each in listening))
+        self._server = Server(given, self.agents, *(each.detach() for each in listening), look_s=_LOOK_S)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
 

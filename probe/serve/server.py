@@ -34,12 +34,15 @@ _KEEPALIVE_S, _KEEPALIVE_TRIES = 15, 2  # a client whose host has vanished
 
 
 class Server:
-    """run() until no agent is left.  given: handover.config(); ipc, tcp: descriptors that listen already."""
+    """run() until no agent is left.  given: handover.config(); ipc, tcp: descriptors that listen already; look_s: the
+    time between two looks for agents."""
 
-    def __init__(self, given: dict[str, Any], agents: Agents, ipc: int = IPC, tcp: int = TCP) -> None:
+    def __init__(
+        self, given: dict[str, Any], agents: Agents, ipc: int = IPC, tcp: int = TCP, *, look_s: float = 1.0
+    ) -> None:
         self._context: zmq.Context[Any] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 8192)
-        self._agents, self._pid = agents, given["pid"]
+        self._agents, self._pid, self._look_s = agents, given["pid"], look_s
         frontends = [Frontend(self._router(ipc, given["endpoint"]), given["role"])]
         if given["key"]:
             roles = {bytes.fromhex(public): role.encode() for public, role in given["key"]["roles"].items()}
@@ -58,7 +61,7 @@ class Server:
         while True:
             now = time.monotonic()
             if now >= due or self._relay.lost_agent:
-                due, self._relay.lost_agent = now + 1.0, False
+                due, self._relay.lost_agent = now + self._look_s, False
                 self._tidy()
                 if self._agents.any_left():
                     patience, leaving = 0.0, now + _LEAVING_S

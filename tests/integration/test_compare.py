@@ -27,6 +27,7 @@ while True:
 LAST = "SELECT COALESCE(MAX(step), 0) AS last, COUNT(duration) AS steps FROM python.step_trace"
 
 
+@pytest.mark.long
 def test_stretches_of_a_job_that_became_slower(start: Start, probe: Probe, tmp_path: Path) -> None:
     script, slower = tmp_path / "job.py", tmp_path / "slower"
     script.write_text(JOB)

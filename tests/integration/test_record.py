@@ -46,6 +46,7 @@ def end(recorder: subprocess.Popen[str], number: signal.Signals) -> None:
     recorder.communicate(timeout=60)
 
 
+@pytest.mark.long
 def test_kills_of_recorder_and_job_lose_nothing_and_double_nothing(job: Target, probe: Probe, tmp_path: Path) -> None:
     folder, last = tmp_path / "runs", 0
     for _ in range(2):
