@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from .diagnose.compare.report import Compared
     from .diagnose.compare.run import Run
 
-_STEPS = re.compile(r"(.+)@(\d{1,18})\.\.(\d{1,18})", re.DOTALL)
+_OF_STEPS = re.compile(r"(.+)@([^@/]*\.\.[^@/]*)", re.DOTALL)
+_STEPS = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _JOB = "job="  # how the folders of recorded jobs begin
 _SETTINGS = ("command", "name")  # of a manifest
 
@@ -71,10 +72,8 @@ class Opening(ExitStack):
     def _runs(self, text: str) -> list[Run]:
         from .diagnose.compare.run import Run
 
-        match = _STEPS.fullmatch(text)
-        endpoint, steps = (match[1], (int(match[2]), int(match[3]))) if match else (text, None)
-        if steps and steps[0] > steps[1]:
-            raise UsageError(f"{text} names no steps.", "A range is from the first step to the last: @100..400")
+        match = _OF_STEPS.fullmatch(text)
+        endpoint, steps = (match[1], _steps(text, match[2])) if match else (text, None)
         return [Run(self._connect(each), steps, _manifest(each)) for each in _jobs(endpoint)]
 
     def _connect(self, endpoint: str) -> Connection:
@@ -83,6 +82,13 @@ class Opening(ExitStack):
             made.is_unwanted = lambda: self._is_cancelled
             self._connections[endpoint] = made
         return self._connections[endpoint]
+
+
+def _steps(text: str, said: str) -> tuple[int, int]:
+    match = _STEPS.fullmatch(said)
+    if match is None or int(match[1]) > int(match[2]):
+        raise UsageError(f"{text} names no steps.", "A range is from the first step to the last: @100..400")
+    return int(match[1]), int(match[2])
 
 
 def _overlap(old: Run, new: Run) -> bool:

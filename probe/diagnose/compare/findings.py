@@ -6,13 +6,13 @@ which says nothing of steps that are over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from ...host.facts import Facts
 from ...query.result import Result
-from ..diagnosis import Cause
+from ..diagnosis import Cause, Diagnosis
 from ..rule import Rule, Tables
 from ..watched import Watched
 from ..why import judge
@@ -27,27 +27,32 @@ _NO_PROFILE = "runs are compared by their steps"
 def findings(sides: Sides, rules: Sequence[Rule[Watched]]) -> list[Found]:
     """Above a hint in most runs of a side; of the other side, also hints."""
     asked = [rule for rule in rules if not _OF_NOW.intersection(rule.needs)]
-    found = [[_judged(run, asked) for run in runs] for runs in sides]
+    judged = [[_judged(run, asked) for run in runs] for runs in sides]
+    found = [[{each.code: each for each in run.findings} for run in runs] for runs in judged]
+    unknown = [_usual([run.skipped for run in runs]) for runs in judged]
     before, after = (_usual(runs) for runs in found)
     dear = {each.code for runs in found for run in runs for each in run.values() if each.severity != "hint"}
-    return [_found(code, found, (code in before, code in after)) for code in sorted((before | after) & dear)]
+    return [_found(code, found, ([before, after], unknown)) for code in sorted((before | after) & dear)]
 
 
-def _judged(seen: Seen, rules: Sequence[Rule[Watched]]) -> dict[str, Cause]:
+def _judged(seen: Seen, rules: Sequence[Rule[Watched]]) -> Diagnosis:
     watched = Watched(_Past(seen.run.tables), seen.first, seen.last, why_not_profiled=_NO_PROFILE)
-    return {each.code: each for each in judge(watched, rules).findings}
+    return judge(watched, rules)
 
 
-def _usual(runs: Sequence[dict[str, Cause]]) -> set[str]:
-    """Codes found in most of them."""
+def _usual(runs: Sequence[Collection[str]]) -> set[str]:
+    """Codes of most of them."""
     return {code for run in runs for code in run if 2 * sum(code in each for each in runs) > len(runs)}
 
 
-def _found(code: str, sides: Sequence[Sequence[dict[str, Cause]]], has: tuple[bool, bool]) -> Found:
+def _found(
+    code: str, sides: Sequence[Sequence[Mapping[str, Cause]]], codes: tuple[Sequence[set[str]], Sequence[set[str]]]
+) -> Found:
+    """codes: those that each side has, and those that it cannot tell."""
     causes = [[run[code] for run in runs if code in run] for runs in sides]
-    shares = [_share(each) if is_usual else None for each, is_usual in zip(causes, has, strict=True)]
-    on = tuple(name for name, is_usual in zip(("A", "B"), has, strict=True) if is_usual)
-    return Found(code, on, shares[0], shares[1], causes[not has[0]][0].finding.sentence)
+    on, unknown = (tuple(name for name, known in zip("AB", each, strict=True) if code in known) for each in codes)
+    before, after = (_share(each) if name in on else None for name, each in zip("AB", causes, strict=True))
+    return Found(code, on, unknown, before, after, causes["AB".index(on[0])][0].finding.sentence)
 
 
 def _share(causes: Sequence[Cause]) -> float | None:

@@ -33,11 +33,12 @@ class ComparedSide:
 
 @dataclass(frozen=True)
 class Found:
-    """A finding of `why` in most runs of a side.  on: the sides that have it, A or B; before, after: its share of the
-    step there, 0 to 1; None where it was not found, or has no share."""
+    """A finding of `why` in most runs of a side.  on: the sides that have it, A or B; unknown: those of which its rule
+    cannot tell; before, after: its share of the step there, 0 to 1; None where it was not found, or has no share."""
 
     code: str
     on: tuple[str, ...]
+    unknown: tuple[str, ...]
     before: float | None
     after: float | None
     sentence: str
@@ -168,6 +169,8 @@ def _finding(found: Found) -> str:
     if len(found.on) == 2:
         both = " -> ".join(each or "?" for each in shares)
         return f"both have {found.code}{f': {both} of the step' if any(shares) else ''}"
+    if found.unknown:
+        return f"{found.on[0]} has {found.code}, {found.unknown[0]} does not tell: {found.sentence}"
     return f"only {found.on[0]} has {found.code}: {found.sentence}"
 
 

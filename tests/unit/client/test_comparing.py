@@ -64,6 +64,7 @@ def test_each_job_in_a_folder_of_recordings_is_a_run(connections: Connections, t
         ("4242@1..99", "4242@99..200", "share steps"),
         ("4242", "4242@1..9", "share steps"),
         ("4242", "4242@9..5", "names no steps"),
+        ("4242@1..9", "4242@x..y", "4242@x..y names no steps"),
     ],
 )
 def test_what_names_no_two_sides_is_refused(connections: Connections, before: str, after: str, why: str) -> None:

@@ -193,12 +193,19 @@ def test_findings_are_compared_by_code() -> None:
         if watched.endpoint == "run 50":
             yield Finding("New.", share=0.3)
 
-    rules = [Rule("always", "Finds.", find), Rule("once", "Finds.", once)]
+    def unseen(watched: Watched) -> Iterator[Finding]:
+        if watched.endpoint == "run 50":
+            raise SilentError("Too few steps.", code="few-steps")
+        yield Finding("Old.", share=0.5)
+
+    rules = [Rule("always", "Finds.", find), Rule("once", "Finds.", once), Rule("unseen", "Finds.", unseen)]
     found = compare([shared(USUAL, 0)], [shared(USUAL, 50)], rules=rules)
-    assert [(each.code, each.on, each.before, each.after) for each in found.findings] == [
-        ("always", ("A", "B"), 0.4, 0.2), ("once", ("B",), None, 0.3)
+    assert [(each.code, each.on, each.unknown, each.before, each.after) for each in found.findings] == [
+        ("always", ("A", "B"), (), 0.4, 0.2), ("once", ("B",), (), None, 0.3), ("unseen", ("A",), ("B",), 0.5, None)
     ]  # fmt: skip
-    assert found.parts()["Findings"] == ["both have always: 40 % -> 20 % of the step", "only B has once: New."]
+    assert found.parts()["Findings"] == [
+        "both have always: 40 % -> 20 % of the step", "only B has once: New.", "A has unseen, B does not tell: Old."
+    ]  # fmt: skip
 
 
 def test_memory_is_compared_too() -> None:
