@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..client.agent_requests import require_agents
 from ..client.endpoints import Resolved, resolve
 from ..errors import EndpointError, ProbeError, SilentError, UsageError
 from ..host.facts import Facts
@@ -280,6 +281,11 @@ def _stamp(facts: Facts) -> str:
 
 
 def agents_of(endpoint: str | None) -> Callable[[], Resolved]:
-    """What Recorder calls to find the agents of an endpoint, which is guessed only once."""
-    known = resolve(endpoint).endpoint
-    return lambda: resolve(known)
+    """What Recorder calls to find the agents of an endpoint, which is guessed only once.
+
+    Raises EndpointError, and UsageError for a recording.
+    """
+    known = resolve(endpoint)
+    if any(each.connection for each in known.addresses):
+        require_agents([], known.endpoint, "record", control=False)
+    return lambda: resolve(known.endpoint)

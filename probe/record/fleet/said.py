@@ -30,7 +30,9 @@ def refused(what: str, instead: str = "") -> QueryError:
     """instead: the nearest way."""
     where = "Or on one machine: probe DIR query." if instead else "Ask on one machine: probe DIR query."
     return QueryError(
-        f"fleet has no {what}: Daft lacks it, or answers it otherwise.", f"{instead} {where}".strip(), "fleet-sql"
+        f"fleet does not answer {what}: Daft lacks it, or answers it otherwise.",
+        f"{instead} {where}".strip(),
+        "fleet-sql",
     )
 
 

@@ -13,7 +13,8 @@ import pytest
 from recorded import folder_of, plant, plant_manifest
 
 import probe
-from probe.errors import SilentError
+from probe.errors import SilentError, UsageError
+from probe.record.recorder import agents_of
 from probe.record.stored import About
 from probe.tables import TABLES
 from target import Probe
@@ -137,3 +138,9 @@ def test_why_does_not_judge_a_few_steps(tmp_path: Path) -> None:
     plant(tmp_path, STEPS, [{"step": step, "duration": 0.5, "start_ns": step * 10**9} for step in range(1, 10)], 0)
     with probe.connect(str(tmp_path)) as recording, pytest.raises(SilentError, match="9 steps are too few"):
         recording.why()
+
+
+def test_a_recording_is_not_recorded(tmp_path: Path) -> None:
+    plant(tmp_path, STEPS, [{"step": 1, "duration": 0.5}], 0)
+    with pytest.raises(UsageError, match="is a recording, without agents: no record"):
+        agents_of(str(tmp_path))
