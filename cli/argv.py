@@ -54,7 +54,7 @@ def _endpoint(word: str, rest: list[str], verbs: Collection[str], before: list[s
         raise UsageError("The endpoint is empty.", "Is $ENDPOINT set? Run: probe list")
     if before or not (word.isdigit() or (rest and rest[0] in verbs) or {":", ","} & {*word}):
         named = nearest(rest[0], verbs, lambda verb: f"probe {word} {verb}") if rest and not before else ""
-        raise UsageError(f"No such verb: {word}.", named or nearest(word, verbs) or "Run: probe --help")
+        raise UsageError(f"No such verb: {word}.", nearest(word, verbs) or named or "Run: probe --help")
     return word
 
 

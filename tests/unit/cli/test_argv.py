@@ -44,6 +44,7 @@ def test_arrange_puts_the_verb_first_and_the_endpoint_after_t(line: list[str], a
         (["4242"], "No verb given for 4242. Give one: attach, "),
         (["4242,4243"], "No verb given for 4242,4243. Give one: attach, "),
         (["exp7", "qery", "SELECT 1"], "No such verb: exp7. Did you mean probe exp7 query?"),
+        (["qurey", "lists"], "No such verb: qurey. Did you mean query?"),
         (["4242", "qery", "SELECT 1"], "No such verb: qery. Did you mean query?"),
         (["4242", "qery", "tabels"], "No such verb: qery. Did you mean query?"),
         (["qery", "SELECT 1"], "No such verb: qery. Did you mean query?"),

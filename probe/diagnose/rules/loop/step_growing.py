@@ -45,7 +45,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
     parts = [part for part in watched.rows(_SQL) if part["cpu_s"] is not None]
     if len(parts) < _LEAST_PARTS or parts[0]["rows"] < _ROWS:
         raise SilentError(
-            "The record is too short to tell whether steps grow.",
+            "The record is too short: whether steps grow is unknown.",
             f"Watch for longer: probe {watched.endpoint} why --seconds 60", "few-steps",
         )  # fmt: skip
     contended = max(part["waits"] or 0.0 for part in parts) > _CONTENDED_PCT
