@@ -5,7 +5,6 @@ Called by probe.compare and the command.  Invariant: each endpoint is connected 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 
 _OF_STEPS = re.compile(r"(.+)@([^@/]*\.\.[^@/]*)", re.DOTALL)
 _STEPS = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
-_JOB = "job="  # how the folders of recorded jobs begin
-_SETTINGS = ("command", "name")  # of a manifest
+_SETTINGS = ("command",)  # of a manifest
 
 
 def compare(before: str, after: str, *, runs_differ: float = 0.01) -> Compared:
@@ -74,7 +72,7 @@ class Opening(ExitStack):
 
         match = _OF_STEPS.fullmatch(text)
         endpoint, steps = (match[1], _steps(text, match[2])) if match else (text, None)
-        return [Run(self._connect(each), steps, _manifest(each)) for each in _jobs(endpoint)]
+        return [Run(self._connect(each), steps, _settings(each)) for each in _jobs(endpoint)]
 
     def _connect(self, endpoint: str) -> Connection:
         if endpoint not in self._connections:
@@ -100,14 +98,14 @@ def _overlap(old: Run, new: Run) -> bool:
 
 def _jobs(endpoint: str) -> list[str]:
     """Each job of a folder of recordings; an endpoint of another kind stands for itself."""
-    jobs = sorted(Path(endpoint).glob(f"{_JOB}*/")) if Path(endpoint).is_dir() else []
-    return [str(job) for job in jobs] or [endpoint]
+    from .record.archive import Archive
+
+    return [str(job) for job in Archive(Path(endpoint)).jobs] or [endpoint]
 
 
-def _manifest(endpoint: str) -> dict[str, str]:
+def _settings(endpoint: str) -> dict[str, str]:
     """What a recording says of its job; {} of any other endpoint."""
-    try:
-        said = json.loads((Path(endpoint) / "job.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return {name: str(said[name]) for name in _SETTINGS if isinstance(said, dict) and said.get(name)}
+    from .record import manifest
+
+    said = manifest.read(Path(endpoint))
+    return {name: str(said[name]) for name in _SETTINGS if said.get(name)}

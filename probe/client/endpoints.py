@@ -21,7 +21,7 @@ from ..host.processes import descendants
 
 _NAME = re.compile(r"(?!-)[^\s:/,]+")  # looks like no other form, and no option
 SERVER = "/server"  # how the path of a server's socket ends
-_JOB = "job="  # how folders of recorded jobs begin
+JOB = "job="  # how folders of recorded jobs begin
 _PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 
@@ -113,7 +113,7 @@ def _recording(folder: str) -> list[Address] | None:
     """A folder that holds recordings, or is one of a job; None for anything else."""
     path = os.path.abspath(folder)
     with suppress(OSError):
-        if any(name.startswith(_JOB) for name in (os.path.basename(path), *os.listdir(path))):
+        if any(name.startswith(JOB) for name in (os.path.basename(path), *os.listdir(path))):
             return [Address(path, shown=folder, connection="probe.record.recording:Recording")]
     if "/" in folder and os.path.isdir(path):
         raise EndpointError(f"{folder} holds no recording.", "A recording is a folder with job=NAME in it.")

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..client.endpoints import JOB
 from .folder import listing
 from .stored import Stored
 
-JOB, TABLE, RANK = "job=", "table=", "rank="
+TABLE, RANK = "table=", "rank="
 
 
 @dataclass(frozen=True)

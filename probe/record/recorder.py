@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..client.agent_requests import require_agents
-from ..client.endpoints import Resolved, resolve
+from ..client.endpoints import JOB, Resolved, resolve
 from ..errors import EndpointError, ProbeError, SilentError, UsageError
 from ..host.facts import Facts
 from ..host.processes import has_ended
@@ -30,7 +30,7 @@ from ..tables import TABLES
 from ..text import title
 from ..version import __version__
 from . import manifest
-from .archive import JOB, Archive
+from .archive import Archive
 from .flush import Flushes
 from .job import RecordedJob
 from .retention import Keep, retain
