@@ -33,6 +33,7 @@ def test_stretches_of_a_job_that_became_slower(start: Start, probe: Probe, tmp_p
     script.write_text(JOB)
     job = start(script, str(slower))
     probe("attach", job.pid)
+    probe(job.pid, "set", "sample=1")  # a stretch without a sampled step does not tell its samples
 
     def last() -> int:
         (row,) = json.loads(probe(job.pid, "query", "--json", LAST).stdout)
