@@ -6,6 +6,7 @@ Every other kind of training is in tests/frameworks, for which `make frameworks`
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -30,10 +31,11 @@ def final_weights(target: Target) -> list[str]:
 
 
 @pytest.mark.timeout(400)
-def test_weights_are_the_same_after_60_steps(start: Start, probe: Probe) -> None:
+def test_weights_are_the_same_after_60_steps(start: Start, probe: Probe, tmp_path: Path) -> None:
     alone = start("acceptance.py", "--steps", STEPS, ranks=RANKS)
-    slowly = ("--sleep", "0.6")  # time to ask, however fast the steps are
-    watched = start("acceptance.py", "--steps", STEPS, *slowly, ranks=RANKS)
+    hurry = tmp_path / "hurry"
+    slowly = {"EXAMPLE_S": "0.2", "HURRY": str(hurry)}  # 0.8 s a step: time to ask, however fast the steps are
+    watched = start("acceptance.py", "--steps", STEPS, ranks=RANKS, env=slowly)
     probe("attach", watched.pid)
     for sql, settings in zip(QUERIES, SETTINGS, strict=True):
         probe(watched.pid, "query", sql)
@@ -42,5 +44,6 @@ def test_weights_are_the_same_after_60_steps(start: Start, probe: Probe) -> None
     probe(watched.pid, "detach")
     probe("attach", watched.pid)
     assert "final" not in watched.output, "the job ended before all was asked"
+    hurry.touch()
     with_us = final_weights(watched)
     assert final_weights(alone) == with_us and len(with_us) == RANKS

@@ -46,7 +46,9 @@ def test_the_demo_shows_three_queries_an_eval_and_what_the_remedy_of_why_brings(
     until(lambda: not left(short_folder), 5, why=lambda: left(short_folder))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path, number: signal.Signals) -> None:
     with demo(short_folder) as process:
         assert process.stdout is not None

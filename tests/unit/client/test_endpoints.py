@@ -105,7 +105,7 @@ def test_into_a_process_of_another_host_nobody_looks_whatever_its_pid(
         link = client.connect(Address(one.server.endpoint))
         greet(client, 2.0)
         assert (link.here, link.readable, link.pid) == (False, False, os.getpid())
-    connection = connect(Address(one.server.endpoint))
+    connection = connect(Address(one.server.endpoint), timeout=0.3)
     monkeypatch.setattr(MemorySource, "ranks", lambda source: pytest.fail("its memory was read"))
     one.deaf |= {"snapshot", "memory"}
     assert connection.stacks() == {}
