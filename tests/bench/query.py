@@ -64,6 +64,8 @@ def main() -> int:
         subprocess.run([PROBE, "attach", str(pid)], check=True, stdout=subprocess.DEVNULL)
         for words in ([str(pid), "eval", "--now", "1"], ["list"], ["--help"]):
             rows.append(compared(" ".join(words[-2:]), options.rounds, SMALL, words, 2.5))
+        few = [str(pid), "query", "--no-server", COUNT]
+        rows.append(compared("query, COUNT(*) of no rows, no server", options.rounds, LARGE, few, 1.5))
     print(page.circumstances(sys.executable, ["duckdb", "pyarrow", "pyzmq", "click"]))
     print(page.table(["", "", "wanted: at most"], rows))
     return 0
