@@ -11,7 +11,7 @@ import time
 
 from .processes import process, read_stat
 
-_TICKS = os.sysconf("SC_CLK_TCK")  # in a second
+TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 
 
 def cores_used(look_s: float) -> dict[int, float]:
@@ -19,7 +19,7 @@ def cores_used(look_s: float) -> dict[int, float]:
     before, begun = _ticks(), time.monotonic()
     time.sleep(look_s)
     after, took_s = _ticks(), time.monotonic() - begun
-    return {pid: (ticks - before.get(pid, ticks)) / _TICKS / took_s for pid, ticks in after.items()}
+    return {pid: (ticks - before.get(pid, ticks)) / TICKS / took_s for pid, ticks in after.items()}
 
 
 def _ticks() -> dict[int, int]:
@@ -36,6 +36,18 @@ def program_of(pid: int) -> str:
     words = known.command.split() if known is not None else []
     first = next((word for word in words[1:] if not word.startswith("-")), "")
     return " ".join(os.path.basename(word) for word in (*words[:1], first) if word) or (known.name if known else "")
+
+
+def ran_s(pid: int, tid: int) -> float:
+    """Processor time of a thread so far: to the ns, or to the tick where the kernel does not count that.
+
+    Raises OSError when it has ended.
+    """
+    try:
+        with open(f"/proc/{pid}/task/{tid}/schedstat") as file:
+            return int(file.read().split()[0]) / 1e9
+    except (FileNotFoundError, LookupError, ValueError):
+        return read_stat(pid, tid).cpu_ticks / TICKS
 
 
 def blocked(pid: int, tid: int, look_s: float) -> float | None:

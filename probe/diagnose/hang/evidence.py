@@ -15,8 +15,8 @@ from ...snapshot.stacks import Thread, short, training_thread
 from .snippet_time import SnippetTime
 
 BUSY = 0.25  # share of a core from which a thread counts as computing
-_MAY_COMPUTE = 0.02  # share of a core from which one that sleeps in between may compute,
-_WORK_S = 200e-6  # if it works for so long each time that it wakes; the simplest polls go back to sleep in 20 to 150 µs
+_MAY_COMPUTE = 0.015  # share of a core from which one that sleeps in between may compute,
+_POLLS = 2  # if it works for as long as so many of the simplest polls each time that it wakes
 _LOADER, _INNERMOST = "torch/utils/data/dataloader.py", 12  # frames
 _MOVED_BYTES = 1 << 20  # from which on a process counts as reading or writing
 _WAITS = ("selectors.py", "socket.py", "socketserver.py", "asyncio/", "concurrent/futures/thread.py")
@@ -42,6 +42,7 @@ class RankEvidence:
     rows: int = 0  # recorded between the two looks
     running: float | None = None  # share of a core that the training thread used between the two looks
     work_s: float | None = None  # processor time of that thread each time that it woke between the two looks
+    poll_s: float = 100e-6  # that of the simplest poll on this machine
     below: float | None = None  # likewise of the processes below it: workers of loaders and compilers
     on_device: bool = False  # it uses one, such as CUDA
     moved_bytes: int = 0  # that its process read and wrote between the two looks
@@ -65,7 +66,7 @@ class RankEvidence:
     @property
     def may_compute(self) -> bool:
         """Whether it works for a while each time that it wakes: it computes little, or looks at much when it polls."""
-        return (self.running or 0) >= _MAY_COMPUTE and (self.work_s or 0) >= _WORK_S and not self.on_device
+        return (self.running or 0) >= _MAY_COMPUTE and (self.work_s or 0) >= _POLLS * self.poll_s and not self.on_device
 
     @property
     def children_work(self) -> bool:

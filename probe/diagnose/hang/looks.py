@@ -20,6 +20,7 @@ from ...client.handshake import go_around_servers
 from ...derive.partition import Partition
 from ...errors import SilentError
 from ...host.processes import has_ended, is_stopped, process, ranks_below, read_stat, trees
+from ...host.processor_use import TICKS
 from ...snapshot.flight_recorder import Entry, Pending, entries_of
 from ...snapshot.live_stacks import live_stacks
 from ...snapshot.memory_source import MemorySource
@@ -34,7 +35,7 @@ from ...tables.host.process_trace import TABLE as PROCESS
 from ...text import grouped, title
 from .evidence import Evidence, RankEvidence
 from .in_flight import issued_of, pairs_of
-from .processor_time import TICKS, Used, used, work
+from .processor_time import Used, simplest_poll_s, used, work
 from .snippet_time import SnippetTime, snippet_time
 
 _MORE = 2  # times as much patience with a rank that has not answered
@@ -73,13 +74,17 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     """
     others = _others(endpoint, {link.pid for link in client.links if link.here})
     first = _look(client, client.links, patience, others, _STARTS_S)
+    poll_s = simplest_poll_s()
     time.sleep(max(0.0, first.at + look_s - time.monotonic()))
     second = _look(client, list(first.headers), patience, others)
     _listen_again(client, second, _MORE * patience)
     issued = _Issued()
     if not all(_rows(link, first, second) for link in client.links):
         issued = _issued(client, list(second.headers), patience)
-    ranks = [_of_rank(link, first, second, issued.entries.get(link.rank, ())) for link in client.links]
+    ranks = [
+        replace(_of_rank(link, first, second, issued.entries.get(link.rank, ())), poll_s=poll_s)
+        for link in client.links
+    ]
     for rank, pid in others:
         condition = "stopped" if is_stopped(pid) else "unattached"
         running, work_s = work(first.used.get(pid), second.used.get(pid), second.at - first.at)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from probe.diagnose.hang.processor_time import Used, used, work
+from probe.diagnose.hang.processor_time import Used, simplest_poll_s, used, work
 
 NAPS = {
     "works": "end = time.thread_time() + 0.004\n while time.thread_time() < end: pass",
@@ -30,6 +30,7 @@ def test_what_works_between_naps_is_told_from_what_polls(kind: str) -> None:
     assert running is not None and each_s is not None
     assert each_s >= 0.003 if kind == "works" else each_s < 0.002
     assert 0 < running < 0.9 if kind == "works" else running < 0.1
+    assert 2 * simplest_poll_s() < 0.003 if kind == "works" else each_s > 0  # counted to less than a tick
 
 
 def test_of_a_process_that_has_ended_and_of_another_thread_nothing_is_known() -> None:
