@@ -42,7 +42,7 @@ class RankEvidence:
     rows: int = 0  # recorded between the two looks
     running: float | None = None  # share of a core that the training thread used between the two looks
     work_s: float | None = None  # processor time of that thread each time that it woke between the two looks
-    poll_s: float = 100e-6  # that of the simplest poll on this machine
+    poll_s: float = 50e-6  # that of the simplest poll on this machine
     below: float | None = None  # likewise of the processes below it: workers of loaders and compilers
     on_device: bool = False  # it uses one, such as CUDA
     moved_bytes: int = 0  # that its process read and wrote between the two looks
