@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 LAST_S = 300
+PAUSE_S = 120  # of healthy ones: a pause that has been there before is usual
 STEPS = 20  # how many more, once told
 KINDS = {}
 
@@ -172,7 +173,7 @@ def healthy_fast(job):
 @kind
 def healthy_validates(job):
     while True:
-        end = time.monotonic() + 15 * (job.rank == 1)
+        end = time.monotonic() + PAUSE_S * (job.rank == 1)
         with torch.no_grad():
             while time.monotonic() < end:
                 job.model.module(torch.ones(64, 16))
@@ -192,7 +193,7 @@ def healthy_compiles(job):
 def healthy_saves(job):
     """Reads and writes all the time, and hardly computes."""
     while True:
-        end = time.monotonic() + 15 * (job.rank == 1)
+        end = time.monotonic() + PAUSE_S * (job.rank == 1)
         while time.monotonic() < end:
             with open("/dev/zero", "rb") as source, open("/dev/null", "wb") as sink:
                 sink.write(source.read(4 << 20))
@@ -201,7 +202,7 @@ def healthy_saves(job):
 
 
 def compile_slowly(graph, inputs):
-    end = time.monotonic() + 15
+    end = time.monotonic() + PAUSE_S
     while time.monotonic() < end:
         sum(range(1000))
     return graph.forward
