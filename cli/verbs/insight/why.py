@@ -135,7 +135,7 @@ def _fail(diagnosis: Diagnosis, fail_on: str | None) -> None:
 def _progress(seconds: float) -> Iterator[None]:
     """A bar on stderr while the job is watched; a line where that is no terminal."""
     if not sys.stderr.isatty():
-        say(f"Watching for {seconds:.0f} s.")
+        say(f"Watching for at most {seconds:.0f} s.")
         yield
         return
     over = threading.Event()

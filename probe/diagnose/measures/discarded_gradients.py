@@ -31,7 +31,7 @@ WITH passes AS (SELECT rank, step, seq, root || CASE WHEN module = module_type T
 SELECT root, later = 1 AS ends_step, COUNT(*) AS passes, AVG(is_last::INT) AS last, SUM(seconds) AS seconds,
        (SELECT COUNT(*) FROM updates) AS updates, (SELECT COUNT(DISTINCT (rank, step)) FROM updates) AS steps
 FROM ordered GROUP BY ALL
-""".strip().replace("\n", " ")
+""".strip()
 _UPDATES = (
     "[([i for i, (_, o) in enumerate(optimizers) if {id(p) for g in o.param_groups for p in g['params']} & "
     "{id(p) for p in model.parameters()}], next(model.parameters())._version) "

@@ -27,7 +27,7 @@ SELECT root, module, ANY_VALUE(module_type) AS module_type, MIN(depth) AS depth,
        BOOL_OR(device LIKE 'cuda%') AS on_cuda
 FROM calls LEFT JOIN inner_calls USING (root, module) WHERE module IS NOT NULL GROUP BY root, module
 HAVING calls_a_step > 0 ORDER BY seconds DESC
-""".strip().replace("\n", " ")
+""".strip()
 # One query for all that rules ask of single steps: each look at the rows of all calls takes a while.
 BY_STEP = """
 SELECT rank, step, SUM(host_duration) FILTER (training AND grad) AS trained_s,
@@ -36,7 +36,7 @@ SELECT rank, step, SUM(host_duration) FILTER (training AND grad) AS trained_s,
        COALESCE(1 + MAX(micro_step) FILTER (stage = 'backward') - MIN(micro_step), 0) AS passes,
        BOOL_OR(device LIKE 'cuda%') AS on_cuda
 FROM python.torch_trace WHERE {window} AND NOT in_eval AND stage IN ('forward', 'backward') GROUP BY rank, step
-""".strip().replace("\n", " ")
+""".strip()
 _BATCH = "SELECT AVG(samples) AS samples FROM python.step_trace WHERE {window}"
 _BUSY = "SELECT AVG(gpu_util_pct) AS busy FROM host.gpu_trace WHERE {window}"
 _BUSY_PCT = 80  # from which on a device has no time left that a host could fill
