@@ -47,13 +47,13 @@ $(FRAMEWORKS)/.installed: pyproject.toml constraints.txt tests/frameworks/constr
 	$(FRAMEWORKS)/bin/pip install --quiet -c constraints.txt -c tests/frameworks/constraints.txt -e '.[dev,frameworks]' $(TORCH)
 	touch $@
 
-# Daft and Ray, in an environment of their own: Daft needs an older pyarrow than the rest is tested with.
+# Daft, Ray and Polars, in an environment of their own: Daft needs an older pyarrow than the rest is tested with.
 fleet-test: $(FLEET)/.installed
-	$(FLEET)/bin/python -m pytest -rfEs tests/fleet
+	$(FLEET)/bin/python -m pytest -rfEs tests/fleet tests/unit/record/test_plain_readers.py
 
 $(FLEET)/.installed: pyproject.toml tests/fleet/constraints.txt
 	$(PYTHON) -m venv $(FLEET)
-	$(FLEET)/bin/pip install --quiet --no-compile -c tests/fleet/constraints.txt -e '.[ray]' hypothesis pytest pytest-timeout
+	$(FLEET)/bin/pip install --quiet --no-compile -c tests/fleet/constraints.txt -e '.[ray]' hypothesis polars pytest pytest-timeout
 	touch $@
 
 # Jobs under torch's CUDA build on a played runtime, which needs no device: an environment of its own, 3 GB.

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from probe.errors import DetachError, EndpointError, ProbeError, SilentError
+from probe.errors import DetachError, EndpointError, ProbeError, SilentError, UsageError
 from probe.text import title
 
 from .choosing import is_launcher
+from .program import VERBS
 from .session import say
 
 if TYPE_CHECKING:
@@ -183,3 +184,19 @@ def line(attached: Attached) -> str:
 
 def who(rank: int | None, pid: int) -> str:
     return f"rank {rank or 0}  pid {pid}"
+
+
+def name_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--name NAME of verbs that attach, as the argument `name`: see checked_name."""
+    return click.option("--name", metavar="NAME", help="Name the job: probe NAME query …")(function)
+
+
+def checked_name(name: str | None) -> str:
+    """A name that means nothing else on a command line, "" for none.  Raises UsageError."""
+    from probe.client.endpoints import is_name
+
+    if name is None or (name not in VERBS and is_name(name)):
+        return name or ""
+    malformed = "it is empty, contains : / , a space or what cannot be printed, or begins with a dash"
+    why = "it is a verb" if name in VERBS else "it would be a pid" if name.isdigit() else malformed
+    raise UsageError(f"{name!r} cannot be a name: {why}.", "Use letters, digits and dashes: --name exp7")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,22 +17,33 @@ from .options import size
 from .session import say
 
 Function = Callable[..., Any]
+_LAST_ROWS_S = 30.0  # a recorder writes them in one or two, once it has seen that the job is over
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Where to record, "" for nowhere, and how much to keep."""
+    """Where to record, and how much to keep.  jobs: folders that a recorder has been started for."""
 
     folder: str
     keep: float | None = None
     days: float | None = None
+    jobs: list[str] = field(default_factory=list)
 
     def start(self, endpoint: str, name: str = "", follow: int = 0, key: str | None = None) -> None:
         """Leave a recorder beside the job.  follow: a process as long as which ranks may come.  Raises ProbeError."""
         from probe.record.detached import start
 
         order = {"folder": os.path.abspath(self.folder), "name": name, "bytes": self.keep, "days": self.days}
-        say(f"Recording into {start(endpoint, {**order, 'follow': follow}, key)} until the job ends.")
+        self.jobs.append(start(endpoint, {**order, "follow": follow}, key))
+        say(f"Recording into {self.jobs[-1]} until the job ends.")
+
+    def wait(self) -> None:
+        """Until the last rows of a job that has ended are in the files, so that the next command sees them."""
+        from probe.record import lock
+
+        for job in self.jobs:
+            if not lock.wait(Path(job), _LAST_ROWS_S):
+                say(f"{job} is still being written.")
 
 
 def _size_or_none(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from listed_source import ListedSource
 
 from probe.host.facts import Facts
+from probe.record.flush import Flushes
+from probe.record.sources import Windowed
+from probe.record.stored import Names
 from probe.snapshot.log import Log
 from probe.snapshot.snapshot import Snapshot
 from probe.snapshot.source import Rank
@@ -66,6 +70,17 @@ class History:
             stream: [[*row, seq] for seq, (when, row) in enumerate(sorted(rows), start=1) if when <= now]
             for stream, rows in written.items()
         }
+
+
+def recorded(history: History, folder: Path) -> Snapshot:
+    """A recording of all of it in this folder of a job, flushed five times; the job as it is at its end."""
+    end = history.until + 100 * MS
+    recorder = Flushes(folder, Names(), lambda *_: None)
+    for part in range(1, 6):
+        job = Snapshot([Windowed(history.source(BEGAN + (end - BEGAN) * part // 5), recorder.begin)])
+        recorder.flush(job, ("agent-0", "agent-1") if part == 5 else (), stops=part == 5)
+    recorder.moments(history.at(end))
+    return history.at(end)
 
 
 def _step(rank: int, count: int, begin: int, took: int, end: int | None, now: int) -> list[tuple[str, Row]]:

@@ -6,7 +6,6 @@ job notices nothing, and recording goes on once it can.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import socket
@@ -29,7 +28,7 @@ from ..snapshot.source import Rank
 from ..tables import TABLES
 from ..text import title
 from ..version import __version__
-from . import manifest
+from . import lock, manifest
 from .archive import Archive
 from .flush import Flushes
 from .job import RecordedJob
@@ -196,20 +195,13 @@ class Recorder:
         return self._described != self._job.agents
 
     def _take_lock(self) -> None:
-        path = self.folder / f".recorder-{socket.gethostname()}"
-        if self._lock >= 0 and path.exists():
+        if self._lock >= 0 and lock.path(self.folder).exists():
             return
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            message = f"Another recorder on this host writes {self.folder}."
-            raise UsageError(message, "Stop it, or give another folder.", "recorded-already") from None
+        taken = lock.take(self.folder)
         if self._lock >= 0:
             os.close(self._lock)
             self._flushes.forget()
-        self._lock = lock
+        self._lock = taken
 
     def _manifest(self) -> dict[str, Any]:
         facts = self._job.facts

@@ -123,7 +123,8 @@ def test_run_records_beside_the_job_until_it_ends(probe: Probe, tmp_path: Path) 
         "end = time.monotonic() + 6\nwhile time.monotonic() < end:\n"
         "    model(torch.randn(2, 4)).sum().backward(); sgd.step(); time.sleep(0.01)\n"
     )
-    probe("run", "--record", tmp_path / "runs", "--", sys.executable, script, timeout=120)
-    until(lambda: "ended" in probe(tmp_path / "runs", "query", "SELECT event FROM probe.events").stdout, 60)
-    assert steps(probe, tmp_path / "runs")["n"] > 50
-    assert probe(tmp_path / "runs", "why").stdout.startswith("Verdict")
+    runs = tmp_path / "runs"
+    probe("run", "--record", runs, "--name", "night", "--", sys.executable, script, timeout=120)
+    assert "ended" in probe(runs, "query", "SELECT event FROM probe.events").stdout  # all is there once run returns
+    assert steps(probe, runs)["n"] > 50
+    assert probe(runs / "job=night", "why").stdout.startswith("Verdict")

@@ -9,13 +9,12 @@ import click
 
 from probe.errors import UsageError
 
-from ...attaching import Wanted, attach_as_they_come, attach_each
+from ...attaching import Wanted, attach_as_they_come, attach_each, checked_name, name_option
 from ...choosing import check_is_one_job, ranks_of
 from ...offers import processes
 from ...options import pid_of, process_option, timeout_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
-from ...program import VERBS
 from ...recording import Recorded, keep_options, record_option, telling
 
 
@@ -25,7 +24,7 @@ from ...recording import Recorded, keep_options, record_option, telling
 @timeout_option(10.0, "Seconds that each process may take.")
 @click.option("--follow", is_flag=True, help="Stay until these PIDs end, and attach to ranks they start later.")
 @click.option("--all", "every_job", is_flag=True, help="Attach to every job below a PID, if there are several.")
-@click.option("--name", metavar="NAME", help="Name the job: probe NAME query …")
+@name_option
 @click.option("--listen", "place", metavar="HOST[:PORT]",
               help="Also accept queries from other hosts, at PORT or any free port. Needs a key.")  # fmt: skip
 @click.option("--no-server", is_flag=True, help="Start no server beside the job; commands ask the agents themselves.")
@@ -96,14 +95,3 @@ def _attach_as_rows(ranks: Mapping[int, int | None], wanted: Wanted, output: Out
         attach_each(ranks, replace(wanted, tell=found.append))
     finally:
         output.show(Records.of(Attached, found))
-
-
-def checked_name(name: str | None) -> str:
-    """A name that means nothing else on a command line, "" for none.  Raises UsageError."""
-    from probe.client.endpoints import is_name
-
-    if name is None or (name not in VERBS and is_name(name)):
-        return name or ""
-    malformed = "it is empty, contains : / , a space or what cannot be printed, or begins with a dash"
-    why = "it is a verb" if name in VERBS else "it would be a pid" if name.isdigit() else malformed
-    raise UsageError(f"{name!r} cannot be a name: {why}.", "Use letters, digits and dashes: --name exp7")
