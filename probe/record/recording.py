@@ -17,6 +17,7 @@ from ..host.facts import Facts
 from ..query.result import SKIPPED, Cost, Coverage, Note, Result
 from . import manifest
 from .archive import Archive
+from .mirror import place
 from .views import Views
 
 if TYPE_CHECKING:
@@ -56,14 +57,23 @@ class Recording(Connection):
         """
         self._begin()
         begun = time.monotonic()
+        left = self._take_over()
         self._views = self._views or Views(self.archive)
         table = self._views.run(sql, lambda: self._client.interrupted or self.is_unwanted())
         seconds = time.monotonic() - begun
         coverage = Coverage(tuple(self.archive.ranks), (), (), seconds)
         if min_ranks > 1:
             coverage.require(min_ranks, self.endpoint)
-        notes = tuple(Note(SKIPPED, line) for line in self._views.skipped)
+        notes = tuple(Note(SKIPPED, line) for line in [*left, *self._views.skipped])
         return Result(table, coverage, notes, Cost((), 0.0, {}, seconds))
+
+    def _take_over(self) -> list[str]:
+        """The rows that recorders left in mirrors which were killed together with their jobs."""
+        if not any(place(job).exists() for job in self.archive.jobs):
+            return []
+        from .mirrored import take_over_what_is_left
+
+        return take_over_what_is_left(self.archive.jobs)
 
     def confine_queries(self, memory_bytes: int) -> None:
         raise self._refused("confined queries")
