@@ -57,10 +57,11 @@ class Mirrored(MemorySource):
         if stream not in self._last:
             return np.zeros((0, slots), np.int64)
         data = np.fromfile(self._folder / stream, "<i8")
-        rows = data[: len(data) // slots * slots].reshape(-1, slots)[::-1]  # of a row that is there twice the later one
-        _, places = np.unique(rows[:, -1], return_index=True)
+        rows = data[: len(data) // slots * slots].reshape(-1, slots)
+        rows = rows[rows[:, -1] <= self._last[stream]][::-1]
+        _, places = np.unique(rows[:, -1], return_index=True)  # of one that is there twice the later one
         found: Ints = rows[places]
-        return found[found[:, -1] <= self._last[stream]]
+        return found
 
 
 def take_over(job: Path) -> None:
