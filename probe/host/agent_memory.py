@@ -50,7 +50,7 @@ def facts(pid: int, skipped: list[str] | None = None) -> Facts | None:
     skipped: gets a line if the process says what no agent does, or shows what another process has said.
     """
     path = descriptors(pid).get(_HEADER)
-    said = None if path is None else _header(path)
+    said = None if path is None else said_at(path)
     if path is None or said is None:
         return None
     try:
@@ -68,7 +68,7 @@ def facts(pid: int, skipped: list[str] | None = None) -> Facts | None:
 
 def facts_at(path: str) -> Facts | None:
     """What an agent has said about itself in this header, whether it lives or not; None if it cannot be read."""
-    said = _header(path)
+    said = said_at(path)
     return None if said is None or wrong_facts(said) else Facts.parse(said)
 
 
@@ -106,7 +106,8 @@ def here(said: Facts) -> int | None:
     return next((pid for pid, other in attached() if other.id == said.id), None)
 
 
-def _header(path: str) -> Any:
+def said_at(path: str) -> Any:
+    """What the header at this path says, unchecked; None if it cannot be read."""
     for _ in range(_TRIES):
         try:
             with open(path, "rb", buffering=0) as file:

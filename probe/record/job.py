@@ -5,8 +5,12 @@ Held by probe.record.recorder.  Invariant: once an agent was seen, its last rows
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+import re
+import time
+from collections.abc import Collection, Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 
 from ..client.client import Client
 from ..client.endpoints import Resolved
@@ -19,6 +23,8 @@ from ..snapshot.align import Alignment
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.wire_source import WireSource
 from .sources import Begin, HeldMemory, Windowed
+
+_NAME = re.compile(r"[\w.+-]{1,100}")
 
 
 class RecordedJob:
@@ -66,9 +72,9 @@ class RecordedJob:
         return self.ended
 
     @property
-    def ids(self) -> set[str]:
-        """Of the agents that are to be read."""
-        return set(self._held)
+    def held(self) -> Mapping[str, HeldMemory]:
+        """The memory of the agents that are to be read, by their ids."""
+        return self._held
 
     @property
     def has_ended(self) -> bool:
@@ -107,6 +113,27 @@ class RecordedJob:
         self._client.close()
         while self._held:
             self._held.popitem()[1].close()
+
+
+def job_name(name: str, job: RecordedJob) -> str:
+    """As the user calls it, else as its agents do, else by its command and when it was attached.  Raises UsageError."""
+    facts = min(job.facts, key=lambda each: each.rank or 0)
+    if name and not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} cannot name a recorded job.", "Use letters, digits, dots and dashes: --name exp7")
+    given = name or facts.name
+    return given if _NAME.fullmatch(given) else f"{_program(job.command)}-{_stamp(facts)}"
+
+
+def _program(command: str) -> str:
+    """`train` for `python -u train.py --lr 1`."""
+    words = (os.path.basename(word) for word in command.split() if not word.startswith("-"))
+    script = next((word.removesuffix(".py") for word in words if word.endswith(".py")), "job")
+    return re.sub(r"[^\w.+-]", "-", script)[:50]
+
+
+def _stamp(facts: Facts) -> str:
+    began = facts.attached_wall_ns / 1e9 if facts.attached_wall_ns else time.time()
+    return datetime.fromtimestamp(began, timezone.utc).strftime("%Y%m%dT%H%M%S")
 
 
 def _lives(held: HeldMemory) -> bool:

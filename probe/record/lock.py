@@ -1,6 +1,6 @@
 """The lock of a job's folder: one recorder of a host writes it at a time.
 
-Taken by the recorder, waited for by `probe run`.  Invariant: it goes with the process that holds it, however it ends.
+Taken by the recorder, and by a reader that takes over what a killed one left; waited for by `probe run`.  Invariant: it goes with the process that holds it, however it ends.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ def path(folder: Path) -> Path:
     return folder / f".recorder-{socket.gethostname()}"
 
 
-def take(folder: Path) -> int:
-    """The descriptor that holds the lock.  Raises UsageError if another recorder has it, OSError."""
-    lock = os.open(path(folder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        message = f"Another recorder on this host writes {folder}."
-        raise UsageError(message, "Stop it, or give another folder.", "recorded-already") from None
-    return lock
+def take(folder: Path, flags: int = os.O_RDWR | os.O_CREAT, patience_s: float = 0.0) -> int:
+    """The descriptor that holds the lock.  Raises UsageError if another process has it for so long, OSError."""
+    lock, end = os.open(path(folder), flags | os.O_CLOEXEC, 0o644), time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                os.close(lock)
+                message = f"Another recorder on this host writes {folder}."
+                raise UsageError(message, "Stop it, or give another folder.", "recorded-already") from None
+        time.sleep(_LOOK_S)
 
 
 def wait(folder: Path, seconds: float) -> bool:

@@ -6,8 +6,8 @@ job notices nothing, and recording goes on once it can.
 
 from __future__ import annotations
 
+import math
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Collection
@@ -22,36 +22,39 @@ import pyarrow as pa
 from ..client.agent_requests import require_agents
 from ..client.endpoints import JOB, Resolved, resolve
 from ..errors import EndpointError, ProbeError, SilentError, UsageError
-from ..host.facts import Facts
 from ..host.processes import has_ended
 from ..snapshot.source import Rank
 from ..tables import TABLES
 from ..text import title
 from ..version import __version__
-from . import lock, manifest
+from . import lock, manifest, mirrored
 from .archive import Archive
 from .flush import Flushes
-from .job import RecordedJob
+from .job import RecordedJob, job_name
+from .mirror import Mirror
 from .retention import Keep, retain
 from .stored import ROWS, Names, stored_schema
 
 FLUSH_S = 8.0  # with two more until rows are final, ten seconds are the most that a kill can cost
+WRITE_S = 60.0  # deriving tables costs about the same however few rows they have
 _MOMENTS_S = 300.0
 _LOOK_S = 1.0  # at whether the processes live
+_READER_S = 2.0  # that takes over what a recorder left, before this one goes on
 _CLOCK_S = 1.0  # by which the wall clock may move against the other one
-_NAME = re.compile(r"[\w.+-]{1,100}")
 (_EVENTS,) = (table for table in TABLES if table.name == "probe.events")
 
 
 @dataclass(frozen=True)
 class Order:
     """What to record where.  folder: gets `job=NAME`; name: of the job, "" for its own or one made of its command and
-    start; flush_s: between two flushes; follow: a process as long as which agents may come, 0 for none."""
+    start; flush_s: between two flushes; write_s: between two that write tables; follow: a process as long as which
+    agents may come, 0 for none."""
 
     folder: Path
     name: str = ""
     keep: Keep = field(default_factory=Keep)
     flush_s: float = FLUSH_S
+    write_s: float = WRITE_S
     follow: int = 0
 
 
@@ -69,7 +72,8 @@ class Recorder:
         self._names, self._events = Names(), list[dict[str, Any]]()
         self._job = RecordedJob(find(), key=key)
         self.folder = order.folder / f"{JOB}{job_name(order.name, self._job)}"
-        self._flushes = Flushes(self.folder, self._names, self._lost)
+        self._flushes, self._mirror = Flushes(self.folder, self._names, self._lost), Mirror(self.folder)
+        self._written_s = -math.inf
         self._paused_s: float | None = None
         self._clock_s = time.time() - time.monotonic()
         self._moments_s, self._ended = -_MOMENTS_S, set[str]()
@@ -137,12 +141,16 @@ class Recorder:
             return
         self.flush(changes=True)
         self._job.close()
+        self._mirror.forget()
         self._job, self._ended, self._moments_s = job, set(), -_MOMENTS_S
 
     # ---- a flush
 
     def flush(self, stops: bool = False, changes: bool = False) -> None:
-        """Write what is final, or note that it cannot be written.  changes: other agents will be recorded from now."""
+        """Write what is final, or mirror what is new; note that it cannot be written.
+
+        changes: other agents will be recorded from now.
+        """
         self._look_at_clock()
         ended = self._job.look()
         # of one that ends alone only at the second look: what it was in the midst of can be seen by then
@@ -150,14 +158,24 @@ class Recorder:
         self._ended = ended - final
         try:
             self._prepare()
-            self._write(final, stops)
+            if ended or stops or changes or self._is_due:
+                self._write(final, stops)
+            else:
+                self._write_events()
+                self._mirror.copy()
         except OSError as error:
             self._flushes.forget()
+            self._mirror.forget()
             self._ended = ended
             self._pause(error)
             return
         self._job.drop(final)
         self._resume()
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether tables are to be written."""
+        return time.monotonic() >= self._written_s + self._order.write_s or not self._mirror.covers(self._job.held)
 
     def _write(self, final: Collection[str], stops: bool) -> None:
         """Raises OSError."""
@@ -167,13 +185,18 @@ class Recorder:
         if stops and not any(each["event"] == "ended" for each in self._events):
             self._note("ended", "The job has ended." if self._job.has_ended else "Recording was stopped.")
         self._write_events()
+        if stops:
+            self._mirror.remove()
         self._flushes.merge()
+        self._written_s = time.monotonic()
 
     def _write_tables(self, final: Collection[str], stops: bool) -> None:
         """Raises OSError, SilentError."""
         job = self._job.snapshot(self._flushes.begin)
-        self._flushes.flush(job, final, stops, self._job.ids)
+        self._flushes.flush(job, final, stops, set(self._job.held))
         self._flushes.deposits(self._job.snapshot, job, final)
+        held = {id: memory for id, memory in self._job.held.items() if id not in final}
+        self._mirror.begin(held, {str(rank.facts.id): rank for rank in job.ranks}, self._flushes.begin)
         if final or stops or time.monotonic() >= self._moments_s + _MOMENTS_S:
             self._flushes.moments(self._job.snapshot())
             manifest.write(self.folder, self._manifest())
@@ -197,11 +220,13 @@ class Recorder:
     def _take_lock(self) -> None:
         if self._lock >= 0 and lock.path(self.folder).exists():
             return
-        taken = lock.take(self.folder)
+        taken = lock.take(self.folder, patience_s=_READER_S)
         if self._lock >= 0:
             os.close(self._lock)
             self._flushes.forget()
+            self._mirror.forget()
         self._lock = taken
+        mirrored.take_over(self.folder)
 
     def _manifest(self) -> dict[str, Any]:
         facts = self._job.facts
@@ -249,27 +274,6 @@ class Recorder:
             rows = [{name: each.get(name) for name in schema.names} for each in own]
             self._flushes.written(_EVENTS, rank).add(ROWS, "", [pa.Table.from_pylist(rows, schema)])
             self._events = [each for each in self._events if each not in own]
-
-
-def job_name(name: str, job: RecordedJob) -> str:
-    """As the user calls it, else as its agents do, else by its command and when it was attached.  Raises UsageError."""
-    facts = min(job.facts, key=lambda each: each.rank or 0)
-    if name and not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} cannot name a recorded job.", "Use letters, digits, dots and dashes: --name exp7")
-    given = name or facts.name
-    return given if _NAME.fullmatch(given) else f"{_program(job.command)}-{_stamp(facts)}"
-
-
-def _program(command: str) -> str:
-    """`train` for `python -u train.py --lr 1`."""
-    words = (os.path.basename(word) for word in command.split() if not word.startswith("-"))
-    script = next((word.removesuffix(".py") for word in words if word.endswith(".py")), "job")
-    return re.sub(r"[^\w.+-]", "-", script)[:50]
-
-
-def _stamp(facts: Facts) -> str:
-    began = facts.attached_wall_ns / 1e9 if facts.attached_wall_ns else time.time()
-    return datetime.fromtimestamp(began, timezone.utc).strftime("%Y%m%dT%H%M%S")
 
 
 def agents_of(endpoint: str | None) -> Callable[[], Resolved]:

@@ -6,6 +6,7 @@ Made by probe.connect for a folder that holds `job=…`.  Invariant: what needs 
 from __future__ import annotations
 
 import time
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from ..host.facts import Facts
 from ..query.result import SKIPPED, Cost, Coverage, Note, Result
 from . import manifest
 from .archive import Archive
+from .mirror import place
 from .views import Views
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from ..snapshot.snapshot import Snapshot
 
 _STEPS = 2000  # that why() judges
+_LAST = f"SELECT step, time FROM python.step_trace WHERE step > {{last}} - {_STEPS}"
 
 
 class Recording(Connection):
@@ -56,14 +59,23 @@ class Recording(Connection):
         """
         self._begin()
         begun = time.monotonic()
+        left = self._take_over()
         self._views = self._views or Views(self.archive)
         table = self._views.run(sql, lambda: self._client.interrupted or self.is_unwanted())
         seconds = time.monotonic() - begun
         coverage = Coverage(tuple(self.archive.ranks), (), (), seconds)
         if min_ranks > 1:
             coverage.require(min_ranks, self.endpoint)
-        notes = tuple(Note(SKIPPED, line) for line in self._views.skipped)
+        notes = tuple(Note(SKIPPED, line) for line in [*left, *self._views.skipped])
         return Result(table, coverage, notes, Cost((), 0.0, {}, seconds))
+
+    def _take_over(self) -> list[str]:
+        """The rows that recorders left in mirrors which were killed together with their jobs."""
+        if not any(place(job).exists() for job in self.archive.jobs):
+            return []
+        from .mirrored import take_over_what_is_left
+
+        return take_over_what_is_left(self.archive.jobs)
 
     def confine_queries(self, memory_bytes: int) -> None:
         raise self._refused("confined queries")
@@ -83,20 +95,23 @@ class Recording(Connection):
         return stragglers(self, steps, lambda *_: "", is_live=False)
 
     def why(self, seconds: float | None = None, *, progress: Progress | None = None) -> Diagnosis:
-        """Why the job was slow or well: the rules on tables over its last steps, or those of its last seconds.
+        """Why the job was slow, stuck or well: the rules on tables over its last steps, or those of its last seconds.
 
         Raises SilentError with too few steps.  Cost: some queries.
         """
         self._begin()
+        from ..diagnose.recorded import hung
         from ..diagnose.watched import LEAST_STEPS, Watched
         from ..diagnose.why import judge
 
         self._require_one_job()
+        if (stuck := hung(self)) is not None:
+            return stuck
         first, last, lasted = self._window(seconds)
         told = judge(Watched(self, first, last, lasted, why_not_profiled=self._why_not_profiled(first, last)))
         if told.code == "unknown":
             few = f"{told.steps} steps are too few to judge; {LEAST_STEPS} are needed."
-            raise SilentError(few, "Record the job for longer.", "few-steps")
+            raise SilentError(few, self._how_more(seconds, last), "few-steps")
         return told
 
     def _window(self, seconds: float | None) -> tuple[int, int, float]:
@@ -106,6 +121,14 @@ class Recording(Connection):
         told = "SELECT MIN(step) AS first, MAX(step) AS last, epoch(MAX(time) - MIN(time)) AS seconds"
         (row,) = self.query(f"{told} FROM python.step_trace WHERE {since if seconds else latest}")
         return row["first"] or 0, row["last"] or 0, row["seconds"] or 0.0
+
+    def _how_more(self, seconds: float | None, last: int) -> str:
+        """What to do about too few steps."""
+        whole = f"SELECT COUNT(DISTINCT step) AS steps, epoch(MAX(time) - MIN(time)) AS seconds FROM ({_LAST})"
+        (row,) = self.query(whole.format(last=last))
+        if seconds is None or (row["seconds"] or 0.0) <= seconds:
+            return f"The recording has {row['steps']} in {row['seconds'] or 0.0:.0f} s. Record the job for longer."
+        return f"Take more of it: probe {self.endpoint} why --seconds {ceil(row['seconds'])}"
 
     def _why_not_profiled(self, first: int, last: int) -> str:
         (row,) = self.query(f"SELECT COUNT(*) AS rows FROM python.profile WHERE step BETWEEN {first} AND {last}")

@@ -62,43 +62,43 @@ def _cut(rank: Rank, stream: str, table: Ints, moment: int | None) -> Ints:
 class HeldMemory(MemorySource):
     """The memory of one agent, kept open: it can be read when the process has ended.  Close it.
 
-    known: its facts, whose numbers of steps the connection has settled.
+    known: its facts, whose numbers of steps the connection has settled; files: descriptors by name.
     """
 
     def __init__(self, pid: int, known: Facts) -> None:
         super().__init__(pid, known)
         self.id, self.process = known.id, pid
-        self._files: dict[str, int] = {}
+        self.files: dict[str, int] = {}
         self.hold()
 
     def hold(self) -> None:
         """Also what the agent has made since; nothing of another agent that has come in its place."""
         paths = agent_memory.descriptors(self.process)
-        if self._files and not self._is_same(paths.get("header", "")):
+        if self.files and not self._is_same(paths.get("header", "")):
             return
         for name, path in paths.items():
-            if name not in self._files:
+            if name not in self.files:
                 with suppress(OSError):  # it ends just now
-                    self._files[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                    self.files[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _is_same(self, header: str) -> bool:
         with suppress(OSError):
-            return os.path.samestat(os.stat(header), os.fstat(self._files["header"]))
+            return os.path.samestat(os.stat(header), os.fstat(self.files["header"]))
         return False
 
     def know(self, facts: Facts) -> None:
         """These number its steps by now."""
-        self._known = facts
+        self.known = facts
 
     def said(self) -> Facts | None:
         return agent_memory.facts_at(self.paths().get("header", ""))
 
     def paths(self) -> Mapping[str, str]:
-        return {name: f"/proc/self/fd/{number}" for name, number in self._files.items()}
+        return {name: f"/proc/self/fd/{number}" for name, number in self.files.items()}
 
     def log(self) -> Log | None:
         return log_at(self.paths().get("log", ""))
 
     def close(self) -> None:
-        while self._files:
-            os.close(self._files.popitem()[1])
+        while self.files:
+            os.close(self.files.popitem()[1])

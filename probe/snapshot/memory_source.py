@@ -30,13 +30,14 @@ from .stacks import Thread
 
 _SLOT = Struct("<q")
 _WRITING = 64  # rows that may be in progress at a time, one per thread
+_AT_A_TIME = 4 * _WRITING  # rows, of a search for the newest
 
 
 class MemorySource(Source):
     """known: the facts that number the steps of this rank, if a connection has found them out."""
 
     def __init__(self, pid: int, known: Facts | None = None) -> None:
-        self._pid, self._known = pid, known
+        self._pid, self.known = pid, known
         self._tables: dict[str, Ints] = {}
 
     def ranks(self) -> Sequence[Rank]:
@@ -46,23 +47,27 @@ class MemorySource(Source):
         if facts is None:
             return []
         try:
-            steps = self._table(STEPS, facts)
+            steps = self.table(STEPS, facts)
         except OSError:
             return []
         if (log := self.log()) is None:
             return []
-        # the readings in the header may be old: the target may stand still, the clocks do not
-        facts = facts._replace(monotonic_ns=time.monotonic_ns(), wall_ns=time.time_ns())
+        monotonic_ns, wall_ns = self.moment(facts)
+        facts = facts._replace(monotonic_ns=monotonic_ns, wall_ns=wall_ns)
         if len(steps):  # the header may also be behind the steps
             last = dict(zip(facts.slots(STEPS), steps[-1].tolist(), strict=True))
             facts = facts._replace(count=last["count"] + 1, last_step_ns=last["time_ns"])
-        if self._known is not None:
-            facts = facts._replace(step_base=self._known.step_base, step_source=self._known.step_source)
+        if self.known is not None:
+            facts = facts._replace(step_base=self.known.step_base, step_source=self.known.step_source)
         return [Rank(self._pid, facts, {}, log)]
 
     def said(self) -> Facts | None:
         """What the agent says of itself."""
         return agent_memory.facts(self._pid)
+
+    def moment(self, facts: Facts) -> tuple[int, int]:
+        """As of when the rows are, by both clocks.  What the header says may be old: the target may stand still."""
+        return time.monotonic_ns(), time.time_ns()
 
     def paths(self) -> Mapping[str, str]:
         """Where the memory of each stream is."""
@@ -75,7 +80,7 @@ class MemorySource(Source):
         """All rows as they lay there when the stream was first asked for."""
         (rank,) = since_ns
         try:
-            return {rank: self._table(stream, rank.facts)}
+            return {rank: self.table(stream, rank.facts)}
         except OSError:
             rank.leave(SilentError(f"Rank {rank.rank} (pid {rank.pid}) ended."))
             return {}
@@ -84,7 +89,8 @@ class MemorySource(Source):
         found = {rank: read_stacks(rank.pid) for rank in ranks}
         return {rank: threads for rank, threads in found.items() if threads is not None}
 
-    def _table(self, stream: str, facts: Facts) -> Ints:
+    def table(self, stream: str, facts: Facts) -> Ints:
+        """Complete rows by number.  Raises OSError."""
         if stream not in self._tables:
             path, slots = self.paths().get(stream), len(facts.slots(stream))
             self._tables[stream] = np.zeros((0, slots), np.int64) if path is None else _rows(path, slots)
@@ -148,7 +154,7 @@ class RingReader:
             return first if since is None else ring.since(first, last, slots.index(since[0]), since[1])
 
     @contextmanager
-    def _open(self, stream: str, slots: Sequence[str]) -> Iterator[_Ring]:
+    def _open(self, stream: str, slots: Sequence[str]) -> Iterator[Ring]:
         if stream not in self._paths:
             self._look_again(stream)
         file = os.open(self._paths[stream], os.O_RDONLY | os.O_CLOEXEC)
@@ -156,7 +162,7 @@ class RingReader:
             about = os.fstat(file)
             if about.st_ino != self._inodes[stream]:
                 raise OSError(f"pid {self._pid} has another agent")
-            yield _Ring(file, len(slots), about.st_size)
+            yield Ring(file, len(slots), about.st_size)
         finally:
             os.close(file)
 
@@ -169,7 +175,7 @@ class RingReader:
         self._paths, self._inodes = paths, inodes
 
 
-class _Ring:
+class Ring:
     """One stream in an open memfd."""
 
     def __init__(self, file: int, slots: int, size: int) -> None:
@@ -183,7 +189,7 @@ class _Ring:
         whole = table[fresh - first :, -1] == np.arange(fresh, last + 1)
         table[fresh - first :] = self._copy(fresh, last)
         table[fresh - first :, -1] *= whole
-        lost = self._newest(last) + _WRITING - self.rows
+        lost = self.newest(last) + _WRITING - self.rows
         table[: max(0, lost - first + 1), -1] = 0
         return table
 
@@ -215,16 +221,15 @@ class _Ring:
             done += got // (8 * self._slots)
         return table
 
-    def _newest(self, last: int) -> int:
-        """The number of the newest row by now."""
-        step = 1
-        while self._value(last + step, self._slots - 1) == last + step:
-            step *= 2
-        low, high = last + step // 2, last + step
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._value(middle, self._slots - 1) == middle else (low, middle)
-        return low
+    def newest(self, after: int) -> int:
+        """The number of the newest complete row, this one or a later one; places that are skipped are passed over."""
+        while True:
+            found = np.flatnonzero(
+                self._copy(after + 1, after + _AT_A_TIME)[:, -1] == np.arange(1, 1 + _AT_A_TIME) + after
+            )
+            if not len(found):
+                return after
+            after += int(found[-1]) + 1
 
     def _value(self, seq: int, slot: int) -> int:
         data = os.pread(self._file, 8, ((seq - 1) % self.rows * self._slots + slot) * 8)

@@ -31,6 +31,7 @@ from probe.tables.declaration import Table
 from target import PROBE, TARGETS, Target
 
 LATEST_S = 1.0 + 2.0 + 1.0  # a flush, until rows are final, and what a flush takes on a busy machine
+WRITE_S = (1.0, 4.0, 60.0)  # between two writings of tables; flushes in between mirror rows
 TWICE = "SELECT COUNT(*) AS n FROM (SELECT {columns}, COUNT(*) FROM {table} GROUP BY ALL HAVING COUNT(*) > 1)"
 STEPS = "SELECT COUNT(*) AS n, MIN(step) AS first, MAX(step) AS last, epoch(MAX(time)) AS ended FROM python.step_trace"
 
@@ -72,7 +73,7 @@ def rounds(count: int, chance: random.Random, folder: Path) -> Counter[str]:
     place = folder / "0"
     try:
         for done in range(count):
-            recorder, ended_s = begun(job.pid, place), None
+            recorder, ended_s = begun(job.pid, place, chance.choice(WRITE_S)), None
             lives_s = chance.uniform(0, 8)
             time.sleep(lives_s)
             is_last = chance.random() < 0.25

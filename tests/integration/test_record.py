@@ -15,6 +15,7 @@ import pytest
 from recorder import begun
 from until import until
 
+from probe.record.archive import Archive
 from target import Probe, Start, Target
 
 pytest.importorskip("torch")
@@ -67,6 +68,33 @@ def test_kills_of_recorder_and_job_lose_nothing_and_double_nothing(job: Target, 
     assert events == ["event", "begun", "begun", "begun", "ended"]
     manifest = json.loads((folder / "job=exp7" / "job.json").read_text())
     assert "loop.py" in manifest["command"] and manifest["ranks"]["0"]["torch"]
+
+
+def test_a_kill_of_recorder_and_job_at_once_loses_what_came_since_the_last_flush_at_most(
+    job: Target, probe: Probe, tmp_path: Path
+) -> None:
+    recorder = begun(job.pid, tmp_path, write_s=3600)
+    until(lambda: mirrored_steps(tmp_path) > 200, 60)
+    seen = mirrored_steps(tmp_path)
+    recorder.kill()
+    os.kill(job.pid, signal.SIGKILL)
+    recorder.communicate()
+    assert recorded_steps(tmp_path) < seen
+    assert steps(probe, tmp_path)["last"] >= seen - 1
+    assert recorded_steps(tmp_path) >= seen - 1 and not list(tmp_path.glob("job=*/.mirror*"))
+
+
+def mirrored_steps(folder: Path) -> int:
+    """As of the last flush."""
+    found = [
+        json.loads(path.read_text())["last"].get("steps", 0) for path in folder.glob("job=*/.mirror*/*/about.json")
+    ]
+    return max(found, default=0)
+
+
+def recorded_steps(folder: Path) -> int:
+    """As files have them that every reader understands."""
+    return sum(each.rows for each in Archive(folder).files("python.step_trace")[0])
 
 
 def test_a_recorder_that_was_stopped_goes_on_and_the_open_rows_are_replaced(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,58 @@ def test_why_does_not_judge_a_few_steps(tmp_path: Path) -> None:
     plant(tmp_path, STEPS, [{"step": step, "duration": 0.5, "start_ns": step * 10**9} for step in range(1, 10)], 0)
     with probe.connect(str(tmp_path)) as recording, pytest.raises(SilentError, match="9 steps are too few"):
         recording.why()
+
+
+BEGAN = datetime(2026, 1, 1)
+
+
+def stepped(count: int, step_s: float) -> list[dict[str, Any]]:
+    """Rows of step_trace, one step after another."""
+    return [
+        {"step": step, "duration": step_s, "start_ns": step * 10**8, "time": BEGAN + timedelta(seconds=step * step_s)}
+        for step in range(count)
+    ]
+
+
+def test_few_steps_of_a_long_recording_and_a_short_recording_have_different_remedies(tmp_path: Path) -> None:
+    plant(tmp_path / "long", STEPS, stepped(100, 1.0))
+    plant(tmp_path / "short", STEPS, stepped(8, 1.0))
+    for name, seconds, remedy in (("long", 9, "why --seconds 99"), ("short", 70, "The recording has 8 in 7 s")):
+        with probe.connect(str(tmp_path / name)) as recording, pytest.raises(SilentError, match=remedy):
+            recording.why(seconds)
+
+
+def hang(folder: Path, missing: list[int], hung_s: int = 300, begins_s: int = 100) -> None:
+    """Two ranks step for 100 s at 10 steps a second; a collective stays in flight, and samples go on."""
+    for rank in (0, 1):
+        plant(folder, STEPS, stepped(1000, 0.1), rank)
+        plant(folder, "host.process_trace", [{"time": BEGAN + timedelta(seconds=100 + hung_s)}], rank)
+    row = {
+        "step": 1000, "operation_type": "all_reduce", "group_name": "0", "bytes": 64, "state": "in_flight",
+        "first_time": BEGAN + timedelta(seconds=begins_s), "missing": missing,
+        "arrived": [rank for rank in (0, 1) if rank not in missing],
+    }  # fmt: skip
+    plant(folder, "probe.collectives", [row], None)
+
+
+def test_a_recording_that_ends_in_a_hang_has_this_verdict(tmp_path: Path) -> None:
+    hang(tmp_path / "one", [1])
+    with probe.connect(str(tmp_path / "one")) as recording:
+        told = recording.why()
+    assert (told.code, told.causes[0].code, told.causes[0].finding.ranks) == ("hung", "waiting", (1,))
+    assert "rank 1 had not reached the all_reduce of step 1000" in told.sentence and "for 300 s" in told.sentence
+    hang(tmp_path / "all", [])
+    with probe.connect(str(tmp_path / "all")) as recording:
+        assert recording.why().causes[0].code == "collective"
+
+
+@pytest.mark.parametrize("told", [{"hung_s": 20}, {"begins_s": 50}])
+def test_a_collective_in_flight_for_a_moment_or_before_other_steps_is_no_hang(
+    tmp_path: Path, told: dict[str, Any]
+) -> None:
+    hang(tmp_path, [1], **told)
+    with probe.connect(str(tmp_path)) as recording:
+        assert recording.why().code != "hung"
 
 
 def test_a_recording_is_not_recorded(tmp_path: Path) -> None:
