@@ -1,6 +1,7 @@
 """The lock of a job's folder: one recorder of a host writes it at a time.
 
-Taken by the recorder, and by a reader that takes over what a killed one left; waited for by `probe run`.  Invariant: it goes with the process that holds it, however it ends.
+Taken by the recorder, and by a reader that takes over what a killed one left; waited for by `probe run`.  Invariant: it
+goes with the process that holds it, however it ends.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ import pytest
 from fake_agent import FakeAgent
 
 from probe.host import agent_memory
+from probe.record import lock
 from probe.record.archive import Archive
 from probe.record.mirror import Mirror, place
-from probe.record.mirrored import Mirrored, lock, take_over, take_over_what_is_left
+from probe.record.mirrored import Mirrored, take_over, take_over_what_is_left
 from probe.record.sources import HeldMemory
 from probe.snapshot.memory_source import MemorySource
 from probe.snapshot.snapshot import Snapshot
@@ -132,7 +133,7 @@ def test_a_mirror_that_is_left_is_taken_over_once_and_only_if_nobody_records(
     job: Path, mine: FakeAgent, held: dict[str, HeldMemory]
 ) -> None:
     begun(job, held)
-    recorder = lock(job)
+    recorder = lock.take(job)
     assert take_over_what_is_left([job]) == [] and place(job).exists()
     os.close(recorder)
     assert take_over_what_is_left([job]) == [] and not place(job).exists()
