@@ -150,7 +150,7 @@ class Diagnosis:
 
 
 def _clause(reason: str) -> str:
-    """A reason in few words: `fewer than 40 steps`, `only one rank`."""
+    """A reason in few words: `fewer than 40 sampled steps`, `only one rank`."""
     words = reason.partition(":")[0].partition(" tell ")[0]
     return words[:1].lower() + words[1:]
 

@@ -125,7 +125,7 @@ class Watched:
 
     def phase(self, name: str) -> Phase:
         """Raises SilentError if it is not known of enough steps."""
-        return self._known(name, self.phases.get(name))
+        return self._known(name, self.phases.get(name), name in _SAMPLED)
 
     @cached_property
     def _steps(self) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ class Watched:
         told = {(row["rank"], row["step"]): row["seconds"] for row in rows}
         steps = [row for row in self._steps if row["sampled"] or not sampled]
         made = _over_blocks((row["step"], told.get((row["rank"], row["step"]), 0.0), row["duration"]) for row in steps)
-        phase = self._known(name, made)
+        phase = self._known(name, made, sampled)
         factor = phase.share * self.step_s / phase.seconds if phase.seconds else 1.0
         return replace(phase, seconds=factor * phase.seconds, low=factor * phase.low, high=factor * phase.high)
 
@@ -148,9 +148,9 @@ class Watched:
         known = [row for row in self._steps if row[name] is not None and (row["sampled"] or name not in _SAMPLED)]
         return _over_blocks((row["step"], row[name], row["duration"]) for row in known)
 
-    def _known(self, name: str, phase: Phase | None) -> Phase:
+    def _known(self, name: str, phase: Phase | None, sampled: bool) -> Phase:
         if phase is None:
-            message = f"Fewer than {LEAST_STEPS} steps tell how long {name} takes."
+            message = f"Fewer than {LEAST_STEPS} {'sampled ' * sampled}steps tell how long {name} takes."
             raise SilentError(message, f"Watch for longer: probe {self.endpoint} why --seconds 120", "few-steps")
         return phase
 

@@ -91,7 +91,7 @@ def test_a_part_of_the_step_is_measured_over_all_sampled_steps() -> None:
     half = [{"rank": 0, "step": step, "seconds": 0.05} for step in range(1, 201, 2)]
     part = watched.part("half", half)
     assert part.seconds == pytest.approx(0.025) and part.share == pytest.approx(0.25) and part.sure(0.2) > 0.99
-    with pytest.raises(SilentError, match="Fewer than 40 steps tell how long half takes"):
+    with pytest.raises(SilentError, match="Fewer than 40 sampled steps tell how long half takes"):
         Planted().steps(20, forward=60).watched().part("half", half)
 
 

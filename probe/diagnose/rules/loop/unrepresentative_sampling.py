@@ -42,7 +42,7 @@ def _mean(watched: Watched, rows: list[dict[str, float]]) -> tuple[float, float]
     """The mean duration and its standard error.  Raises SilentError for too few blocks."""
     blocks = [int(row["step"]) // BLOCK for row in rows]
     if len(set(blocks)) < LEAST_BLOCKS:
-        message = f"Fewer than {LEAST_BLOCKS * BLOCK} steps tell what sampled steps take, or others."
+        message = f"Fewer than {LEAST_BLOCKS * BLOCK} sampled steps, or others, tell what they take."
         raise SilentError(message, f"Watch for longer: probe {watched.endpoint} why --seconds 120", "few-steps")
     return ratio(blocks, [row["duration"] for row in rows], [1.0] * len(rows))
 
