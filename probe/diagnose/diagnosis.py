@@ -142,7 +142,9 @@ class Diagnosis:
         return f"{line}, {gain} {found.assumes or 'without it'}."
 
     def _looked(self) -> str:
-        looked = f"{len(self.checked)} rules at {self.steps} steps in {self.seconds:.0f} s"
+        looked = (
+            f"{len(self.checked)} rule{'s' * (len(self.checked) != 1)} at {self.steps} steps in {self.seconds:.0f} s"
+        )
         reasons = Counter(_clause(reason) for reason in self.skipped.values()).most_common()
         told = [f"{reason} ({count})" if count > 1 else reason for reason, count in reasons[:_MOST_REASONS]]
         more = ["others: see --json"] if reasons[_MOST_REASONS:] else []

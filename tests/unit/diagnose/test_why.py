@@ -104,6 +104,6 @@ def test_few_steps_without_a_finding_are_not_called_healthy() -> None:
     told = judge(few, [rule("tiny", costs(3)), Rule("forward", "Finds.", needs_forward, needs=("python.step_trace",))])
     assert (told.code, told.severity) == ("unknown", "none")
     assert told.sentence == "Unknown: 1 of 2 rules could not look at 15 steps of 100 ms, 40 are needed."
-    assert told.parts()["Looked"] == ["1 rules at 15 steps in 25 s, 1 could not: fewer than 40 steps."]
+    assert told.parts()["Looked"] == ["1 rule at 15 steps in 25 s, 1 could not: fewer than 40 sampled steps."]
     assert told.parts()["Try"] == ["probe 4242 why --seconds 10"]
     assert judge(few, [rule("large", costs(40))]).code == "large"
