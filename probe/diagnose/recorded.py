@@ -42,7 +42,9 @@ def _code(row: dict[str, Any]) -> str:
 
 def _finding(row: dict[str, Any], endpoint: str) -> Finding:
     arrived, missing = row["arrived"] or [], row["missing"] or []
-    what = f"{row['operation_type']} of step {row['step']} (group {row['group_name']}, {row['bytes']} bytes)"
+    step = "" if row["step"] is None else f" of step {row['step']}"
+    size = "" if row["bytes"] is None else f", {row['bytes']} bytes"
+    what = f"{row['operation_type']}{step} (group {row['group_name']}{size})"
     stood = f"for {row['seconds']:.0f} s, to the end of the recording"
     waited = f"{title(arrived)} had been in the {what} {stood}"
     why = [f"Then came no step; the last sample is of {row['until']} UTC."]

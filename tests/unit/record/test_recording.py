@@ -160,13 +160,16 @@ def test_few_steps_of_a_long_recording_and_a_short_recording_have_different_reme
             recording.why(seconds)
 
 
-def hang(folder: Path, missing: list[int], hung_s: int = 300, begins_s: int = 100) -> None:
+def hang(
+    folder: Path, missing: list[int], hung_s: int = 300, begins_s: int = 100, step: int | None = 1000,
+    size: int | None = 64,
+) -> None:  # fmt: skip
     """Two ranks step for 100 s at 10 steps a second; a collective stays in flight, and samples go on."""
     for rank in (0, 1):
         plant(folder, STEPS, stepped(1000, 0.1), rank)
         plant(folder, "host.process_trace", [{"time": BEGAN + timedelta(seconds=100 + hung_s)}], rank)
     row = {
-        "step": 1000, "operation_type": "all_reduce", "group_name": "0", "bytes": 64, "state": "in_flight",
+        "step": step, "operation_type": "all_reduce", "group_name": "0", "bytes": size, "state": "in_flight",
         "first_time": BEGAN + timedelta(seconds=begins_s), "missing": missing,
         "arrived": [rank for rank in (0, 1) if rank not in missing],
     }  # fmt: skip
@@ -182,6 +185,9 @@ def test_a_recording_that_ends_in_a_hang_has_this_verdict(tmp_path: Path) -> Non
     hang(tmp_path / "all", [])
     with probe.connect(str(tmp_path / "all")) as recording:
         assert recording.why().causes[0].code == "collective"
+    hang(tmp_path / "barrier", [1], step=None, size=None)
+    with probe.connect(str(tmp_path / "barrier")) as recording:
+        assert "had not reached the all_reduce (group 0), in which rank 0" in recording.why().sentence
 
 
 @pytest.mark.parametrize("told", [{"hung_s": 20}, {"begins_s": 50}])
