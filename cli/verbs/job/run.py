@@ -42,6 +42,8 @@ def command(
     """
     if not words:
         raise UsageError("No command given.", "For example: probe run -- torchrun --nproc-per-node 2 train.py")
+    if words[0].startswith("-"):
+        raise UsageError(f"No such option {words[0]!r}.", "Run: probe run --help")
     wanted = Wanted(name=checked_name(name))
     # Blocked here and taken one by one below: none is lost, and none interrupts an attach.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*PASSED_ON, signal.SIGCHLD})

@@ -33,6 +33,7 @@ def test_an_invalid_list_of_ranks_is_refused(text: str) -> None:
         (["1", "query", "--timeout", "inf", "select 1"], "not a number of seconds"),
         (["1", "query", "--timeout", "x", "select 1"], "'x' is not a valid number of seconds"),
         (["tables", "-o", "steps.xlsx"], "No format has the suffix"),
+        (["run", "--nme", "x", "--", "true"], "No such option '--nme'."),
         (["key"], "probe key needs an action."),
         (["key", "crate", "f"], "probe key has no action 'crate'."),
         (["key", "create"], "probe key create needs 1 file name, not 0."),
