@@ -14,7 +14,7 @@ COMPARED := $(VENV)/bench/.installed
 # Without bytecode files, each of the many processes would compile torch's sources and ours again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check fast test test-long test-cuda beside frameworks fleet-test gpu lint demo docs bench bench-query soak install clean
+.PHONY: check fast test test-long test-cuda played-runtime beside frameworks fleet-test gpu lint demo docs bench bench-query soak install clean
 
 # For every commit: under 90 s on 2 cores.  Unit tests that take more than 2 s, alone or as a file, are marked slow and
 # left out.
@@ -57,8 +57,10 @@ $(FLEET)/.installed: pyproject.toml tests/fleet/constraints.txt
 	touch $@
 
 # Jobs under torch's CUDA build on a played runtime, which needs no device: an environment of its own, 3 GB.
-test-cuda: $(PLAYED)/.installed $(PLAYED)/played/libplayed.so
-	$(PLAYED)/bin/python -m pytest -rfEs tests/played
+test-cuda: played-runtime
+	$(PLAYED)/bin/python -m pytest -rfEs -n 3 --dist worksteal tests/played/test_twenty_times.py tests/played
+
+played-runtime: $(PLAYED)/.installed $(PLAYED)/played/libplayed.so
 
 $(PLAYED)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(PLAYED)
@@ -105,7 +107,7 @@ bench-query: $(INSTALLED)
 	$(BIN)/python tests/bench/scan.py
 
 # About six hours.  Other versions of torch, 6 GB each, lie in a temporary folder while they run.
-soak: $(INSTALLED) $(PLAYED)/.installed $(PLAYED)/played/libplayed.so
+soak: $(INSTALLED) played-runtime
 	PLAYED_PYTHON=$(PLAYED)/bin/python $(BIN)/python tests/bench/soak.py
 
 install: $(INSTALLED)

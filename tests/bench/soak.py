@@ -51,7 +51,8 @@ def played() -> bool:
     """Every kind of job over NCCL, by the Python that has torch's CUDA build: of `make test-cuda`."""
     python = os.environ.get("PLAYED_PYTHON", ".venv_played/bin/python")
     name = "jobs on the played runtime: 1,000 steps on 1, 2 and 4 ranks, 200 attaches"
-    command = [python, *PYTEST[1:], "tests/played/test_rules.py", "tests/played/test_twenty_times.py"]
+    files = ["tests/played/test_twenty_times.py", "tests/played/test_rules.py"]
+    command = [python, *PYTEST[1:], "-n", "3", "--dist", "worksteal", *files]
     return run(name, command, STEPS="1000", RANKS="1 2 4", TIMES="200")
 
 

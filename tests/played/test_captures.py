@@ -104,9 +104,10 @@ def test_kernels_of_a_graph_belong_to_the_step_of_its_replay_and_captures_of_gra
     play: Play, probe: Probe, tmp_path: Path
 ) -> None:
     over = tmp_path / "over"
-    job = play("training.py", "captures", "12", "--until", str(over))  # a graph is captured in every tenth step
+    # A graph is captured in every tenth step: the first one makes the gradients, the others, alike, add to them.
+    job = play("training.py", "captures", "22", "--until", str(over))
     probe("attach", job.target.pid)
-    job.target.wait_for("made 12")
+    job.target.wait_for("made 22")
     probe(job.target.pid, "capture", "--steps", "12")
     sql = "SELECT step, COUNT(*) AS n, MIN(queued) AS queued FROM python.kernel_trace WHERE operator IS NULL GROUP BY 1"
     found = rows(job, probe, sql)
