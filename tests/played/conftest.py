@@ -33,7 +33,7 @@ def play(start: Start, tmp_path: Path) -> Iterator[Play]:
         folder = tmp_path / f"played{len(made)}"
         folder.mkdir()
         world = dict.fromkeys(("PLAYED_WORLD", "PLAYED_LOG", "TORCHINDUCTOR_CACHE_DIR"), str(folder))
-        env = {**PLAYED, **world, **settings}
+        env = {**PLAYED, "PLAYED_DEVICES": str(max(2, ranks)), **world, **settings}
         made.append(Played(start(HERE / "jobs" / script, *args, ranks=ranks, ready=ready, env=env), folder))
         return made[-1]
 
