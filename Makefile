@@ -100,10 +100,11 @@ bench: $(INSTALLED) $(COMPARED)
 	$(BIN)/python tests/bench/micro.py --write $(BENCH)
 	$(BIN)/python tests/bench/profile_shares.py
 
-# About five minutes on an idle machine: a million rows, 512 ranks, scans of a running training.
+# Some minutes on an idle machine: a million rows, 512 ranks, scans of a running training.
 bench-query: $(INSTALLED)
 	$(BIN)/python tests/bench/query.py
 	$(BIN)/python tests/bench/fan.py
+	$(BIN)/python tests/bench/parts.py
 	$(BIN)/python tests/bench/scan.py
 
 # About six hours.  Other versions of torch, 6 GB each, lie in a temporary folder while they run.

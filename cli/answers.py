@@ -29,6 +29,7 @@ from .output.result import ArrowResult, told
 from .output.writers import WRITERS, Paper
 
 if TYPE_CHECKING:
+    from probe.query.host_part import HostPart
     from probe.query.result import Result
 
 _MOST_CELLS, _MOST_BYTES = 4 << 20, 64 << 20  # of a result; writing more would take seconds and gigabytes here
@@ -50,6 +51,7 @@ class Answering:
         self._number = b""  # of the question that is being answered
         self._cancelled = False
         self._job: Connection | None = None
+        self._part: HostPart | None = None
         self._asked_of: object = None  # what the connection was made for
 
     def run(self) -> None:
@@ -57,7 +59,7 @@ class Answering:
         while True:
             self._number, request = self._questions.get()
             try:
-                self._answer(request)
+                (self._answer_part if request["kind"] == wire.PART else self._answer)(request)
             except Exception as error:  # no memory, or a bug of ours, which the command will show
                 self._send(wire.ERROR, code="agent", message=f"declined: {type(error).__name__}: {error}"[:_MOST_TOLD])
             self._number = b""
@@ -74,7 +76,7 @@ class Answering:
         while data := self._server.recv(_PIECE_BYTES):
             for number, header in unpacker.feed(data):
                 request = wire.decode(header)
-                if request["kind"] == wire.QUERY:
+                if request["kind"] in (wire.QUERY, wire.PART):
                     self._cancelled, self._credit = False, threading.Semaphore(request["credit"])
                     self._questions.put((number, request))
                 elif request["kind"] == wire.NEXT:
@@ -87,8 +89,9 @@ class Answering:
     def _cancel(self, number: bytes) -> None:
         while self._number == number:
             self._credit.release()
-            if self._job is not None:
-                self._job.cancel()
+            for each in (self._job, self._part):
+                if each is not None:
+                    each.cancel()
             time.sleep(_REPEAT_S)
 
     # ---- on the main thread
@@ -117,6 +120,16 @@ class Answering:
         written.over = True
         said = failure and {"code": failure.code, "message": failure.message, "hint": failure.hint}
         self._send(wire.ANSWERED, bytes=written.count, failure=said)
+
+    def _answer_part(self, request: Request) -> None:
+        """Of the ranks of this host; whatever fails, the client fetches rows instead."""
+        from probe.query.host_part import HostPart
+
+        self._part = self._part or HostPart(self._role, self._memory_bytes // 2)
+        steps, data = self._part.answer(request, lambda: _resolved(request).addresses)
+        for at in range(0, len(data), _PIECE_BYTES):
+            self._send_piece(data[at : at + _PIECE_BYTES])
+        self._send(wire.PARTED, steps=steps, bytes=len(data))
 
     def _result(self, request: Request) -> Result:
         """Raises ProbeError."""
@@ -174,7 +187,7 @@ def _resolved(request: Request) -> Resolved:
     addresses = [address_of(pid, facts) for id, (pid, facts) in found.items() if facts is not None and facts.id == id]
     if len(addresses) < len(found):
         raise SilentError("A rank has ended during the request.", code="gone")
-    return Resolved(request["endpoint"], sorted(addresses, key=lambda address: address.facts.rank or 0))
+    return Resolved(request.get("endpoint", ""), sorted(addresses, key=lambda address: address.facts.rank or 0))
 
 
 def main() -> None:

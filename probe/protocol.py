@@ -94,6 +94,11 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
               open_steps, min_ranks, max_fetch, timeout,        failure (code, message, hint; or null); error: it is not
               explain, format, paper, pids (their namespace),   answered here, the client has to do so
               credit
+    part      protocol, version, engine (DuckDB's), ids, open_  text*, then parted: steps (of each rank: whether it has
+              steps, ranks (as `at` told the client, with the   any, the last completed one, how many were not sampled
+              pid in its tables), completed (the job's step),   and of how many, mean_ns: of the sampled ones, of all,
+              sql (or null: tell of steps), most (bytes),       error), bytes (of an Arrow stream); error: the client
+              credit                                            has to fetch rows
 
     rows           first, rows; payload: batch header, then the rows themselves
     log, events    first; payload: the bytes
@@ -122,6 +127,7 @@ PROTOCOL = 6
 MAX_REQUEST_BYTES = 4 << 20
 MAX_CONTROL_BYTES = 64 << 10  # of a request before its client has said hello, or that may only read
 MAX_REPLY_BYTES = 256 << 20  # the most a reader accepts: a large job's Flight Recorder has stacks
+MAX_PART_BYTES = 64 << 20  # of what a host has summed up; more is as much as rows are
 ROWS_A_MESSAGE = 2048  # some 100 kB
 LOG_BYTES_A_MESSAGE = 256 << 10
 CREDIT = 16  # messages that may travel before the reader asks for more
@@ -138,7 +144,7 @@ FLIGHT, PEERS, SERVE = "flight", "peers", "serve"
 PROFILE, DEPOSIT, TRACE, TENSORS = "profile", "deposit", "trace", "tensors"
 CAPTURE, EVENTS, KEEP = "capture", "events", "keep"
 RECORD, RECORDED, HISTORY, PAST = "record", "recorded", "history", "past"
-AGENTS, QUERY, SEVERAL = "agents", "query", "several"
+AGENTS, QUERY, SEVERAL, PART = "agents", "query", "several", "part"
 WELCOME, AT, ROWS, END, SETTINGS, ERROR = "welcome", "at", "rows", "end", "settings", "error"
 ARMED, READY, OUT, WANTS, ENDING = "armed", "ready", "out", "wants", "ending"
 DONE, DETACHED = "done", "detached"
@@ -146,7 +152,7 @@ FRAMES, SAMPLED, HANDED = "frames", "sampled", "handed"
 ENTRIES, KNOWN, SERVING = "entries", "known", "serving"
 PROFILING, STORED, TRACED, CAPTURED = "profiling", "stored", "traced", "captured"
 BEFORE, LISTED = "before", "listed"
-RESULT, TEXT, ANSWERED = "result", "text", "answered"
+RESULT, TEXT, ANSWERED, PARTED = "result", "text", "answered", "parted"
 
 # request kind -> kinds of reply, the terminal one (besides `error`) last
 REPLIES: dict[str, tuple[str, ...]] = {
@@ -172,6 +178,7 @@ REPLIES: dict[str, tuple[str, ...]] = {
     SERVE: (END,),
     AGENTS: (SERVING,),
     QUERY: (RESULT, TEXT, ANSWERED),
+    PART: (TEXT, PARTED),
     ALIGN: (END,),
     SET: (SETTINGS,),
     ARM: (ARMED, READY, OUT, WANTS, ENDING, DONE),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,9 @@ class Named(Agents):
     def slots(self, id: bytes, stream: Any) -> tuple[str, ...] | None:
         return None
 
+    def processes(self, ids: Sequence[str] | None) -> dict[str, int]:
+        return {id: agent.facts["pid"] for id, agent in self._agents.items() if ids is None or id in ids}
+
     def records(self, ids: Sequence[str] | None) -> list[dict[str, Any]]:
         return [{name: agent.facts[name] for name in ("id", "rank", "pid", "host")} for agent in self._agents.values()]
 
@@ -52,6 +56,7 @@ class Serving:
         self.agents = Named(agents)
         listening = [_listening(socket.AF_UNIX, self.path)]
         given: dict[str, Any] = {"endpoint": f"ipc://{self.path}", "role": role, "key": None, "tcp": None, "pid": 1}
+        given["python_path"] = sys.path
         if key is not None:
             listening.append(_listening(socket.AF_INET, ("127.0.0.1", 0)))
             self.port = listening[-1].getsockname()[1]

@@ -31,6 +31,11 @@ class Host:
         """What a command begins with that is to run there."""
         return ("ip", "netns", "exec", self.name)
 
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """Likewise, without seeing other processes."""
+        return (*self.inside, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
     def rank(self, number: int, store: str, output: Path) -> Target:
         """A rank of two that trains there, and has made a step."""
         env = {
@@ -56,8 +61,7 @@ class Host:
 
     def start(self, *words: str | Path) -> subprocess.Popen[str]:
         """Likewise, without waiting for its end."""
-        alone = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-        command = [*self.inside, *alone, str(PROBE), *map(str, words)]
+        command = [*self.alone, str(PROBE), *map(str, words)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def cut(self) -> None:

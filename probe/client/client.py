@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentLink", "Call", "Client", "Header", "OnReply"]
 
-_ON_CREDIT = (wire.SCAN, wire.LOG, wire.QUERY, wire.EVENTS)
+_ON_CREDIT = (wire.SCAN, wire.LOG, wire.QUERY, wire.EVENTS, wire.PART)
 _NAP_S = 0.05
 _LOOK_S = 0.1  # how often a wait checks for Ctrl-C and for targets that died
 

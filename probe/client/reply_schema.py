@@ -79,6 +79,15 @@ REPLIES: dict[str, dict[str, Any]] = {
     },
     wire.RESULT: {"before": [str], "after": [str], "count": Whole(0)},
     wire.ANSWERED: {"bytes": Whole(0), "failure?": ({"code": str, "message": str, "hint": str}, None)},
+    wire.PARTED: {
+        "bytes": Whole(0),
+        "steps": [
+            {
+                "steps": bool, "completed": (NUMBER, None), "unsampled": [Whole(0)],
+                "mean_ns": ([(int, float)], None),
+            }
+        ],
+    },
     wire.BEFORE: _LISTED,
     wire.LISTED: _LISTED,
     wire.KNOWN: {"ranks": [({"endpoint": str, "served": SERVED, "host?": TEXT, "pid?": SMALL, "id": str}, None)]},

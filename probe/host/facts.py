@@ -98,6 +98,13 @@ class Facts(NamedTuple):
             known["sampling"] = SamplingSettings(sampling["sample"], sampling["every"], sampling.get("budget_pct"))
         return cls(**known, version=said.get("agent"), idle="holder" in said and said["holder"] is None)
 
+    def said(self) -> dict[str, Any]:
+        """What parse() makes these facts of, without what is of no use for rows: addresses, and where frames lie."""
+        made = {**self._asdict(), "agent": self.version}
+        made["streams"] = {name: layout._asdict() for name, layout in self.streams.items()}
+        made["sampling"] = self.sampling and self.sampling._asdict()
+        return {name: value for name, value in made.items() if value is not None and name not in _OF_ADDRESS}
+
     @property
     def moved_ns(self) -> int | None:
         """When the last step ended, or a snippet let the training go on; None if neither has been seen."""
@@ -144,5 +151,6 @@ class Facts(NamedTuple):
         return CHUNK_ROWS * (1 if layout is None else layout.chunks)
 
 
+_OF_ADDRESS = {"version", "idle", "endpoint", "served", "peers", "layout"}
 _NAMES = set(Facts._fields) - {"version", "idle", "streams", "sampling"}
 NO_FACTS = Facts()

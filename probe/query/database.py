@@ -20,10 +20,14 @@ from ..client.client import Client
 from ..errors import Interrupted, QueryError
 from ..snapshot.scans import FetchAccount
 from ..snapshot.snapshot import Snapshot
+from ..snapshot.source import Rank
+from ..snapshot.steps_known import StepsKnown
 from ..tables.declaration import Table
 from .catalogue import comments, explained
+from .decomposition import decomposed
 from .derived_cache import DerivedCaches
 from .duckdb_session import PATH, DuckDBSession, interruptibly
+from .hosts import Hosts
 from .result import Cost, Coverage, Result, notes_of
 from .statement import Statement
 from .subquery_folding import MaxStep, fold
@@ -46,10 +50,12 @@ class _LazyDataset(ds.InMemoryDataset):  # type: ignore[misc]
 
 class _Query:
     """One query over a snapshot.  seconds: what deriving each table took; failure: our own error in one of them, kept
-    for run() because errors cross DuckDB as text only."""
+    for run() because errors cross DuckDB as text only; hosts: may answer for themselves."""
 
-    def __init__(self, snapshot: Snapshot, pruned: bool, scans: Mapping[str, TableScan]) -> None:
-        self.snapshot, self.pruned, self._scans = snapshot, pruned, scans
+    def __init__(
+        self, snapshot: Snapshot, pruned: bool, scans: Mapping[str, TableScan], hosts: Hosts | None = None
+    ) -> None:
+        self.snapshot, self.pruned, self._scans, self.hosts = snapshot, pruned, scans, hosts
         self.seconds: dict[str, float] = {}
         self.failure: BaseException | None = None
         self._lock = threading.Lock()
@@ -66,6 +72,11 @@ class _Query:
                 raise
             finally:
                 self.seconds[table] = self.seconds.get(table, 0.0) + time.monotonic() - began
+
+    def timeline(self, rank: Rank) -> StepsKnown:
+        """What is known of its steps."""
+        told = self.hosts.steps.get(rank) if self.hosts is not None else None
+        return told or rank.timeline
 
     @property
     def scanned(self) -> list[Table]:
@@ -121,12 +132,13 @@ class Database:
         Raises QueryError, SilentError, and Interrupted once client.interrupted is set.
         """
         Coverage.of(job, time.monotonic() - begun).require(min_ranks, endpoint)
-        query = self._query_over(job)
+        query = self._query_over(job, hosts=Hosts(client, job, account))
         table = interruptibly(partial(self._run, sql, query), self._connection.interrupt, lambda: client.interrupted)
         seconds = time.monotonic() - begun
         coverage = Coverage.of(job, seconds).require(min_ranks, endpoint)
         cost = Cost.of(account, query.seconds, seconds)
-        return Result(table, coverage, notes_of(job, coverage, query.scanned, endpoint), cost)
+        notes = notes_of(job, coverage, query.scanned, endpoint, query.timeline)
+        return Result(table, coverage, notes, cost)
 
     def run(self, sql: str, snapshot: Snapshot, pruned: bool = True) -> Any:
         """The result over this snapshot, a pyarrow Table; an empty one for a statement without a result.
@@ -135,12 +147,18 @@ class Database:
         """
         return self._run(sql, self._query_over(snapshot, pruned))
 
-    def _query_over(self, snapshot: Snapshot, pruned: bool = True) -> _Query:
+    def run_part(self, sql: str, snapshot: Snapshot, unwanted: Callable[[], bool]) -> Any:
+        """Likewise, of what decomposition.py writes and nothing else, as long as it is wanted.  Raises QueryError."""
+        if decomposed(Statement(self._connection, sql), self._tables.values()) is None:
+            raise QueryError("This is no part of a query.")
+        return interruptibly(partial(self.run, sql, snapshot), self._connection.interrupt, unwanted)
+
+    def _query_over(self, snapshot: Snapshot, pruned: bool = True, hosts: Hosts | None = None) -> _Query:
         scans = {
             name: TableScan(table, snapshot, self._session.worker, self.caches, pruned)
             for name, table in self._tables.items()
         }
-        return _Query(snapshot, pruned, scans)
+        return _Query(snapshot, pruned, scans, hosts)
 
     def _run(self, sql: str, query: _Query) -> Any:
         self._query = query
@@ -162,11 +180,29 @@ class Database:
             raise QueryError("This is not a single SELECT from the tables.", "Ask over a connection of your own.")
         if statement.reads_comments:
             self._connection.execute("; ".join(comments(self._tables.values())))
+        if (table := self._of_hosts(statement, query)) is not None:
+            return table
         folded = fold(statement, self._max_step(statement, query.snapshot)) if query.pruned else statement.sql
         if query.failure is not None:  # inside a subquery
             raise query.failure
+        if (
+            folded != statement.sql
+            and (table := self._of_hosts(Statement(self._connection, folded), query)) is not None
+        ):
+            return table
         result = self._connection.sql(folded)
         return pa.table({}) if result is None else result.to_arrow_table()
+
+    def _of_hosts(self, statement: Statement, query: _Query) -> Any:
+        """The result, if hosts answer for themselves; otherwise None."""
+        found = decomposed(statement, self._tables.values()) if query.hosts is not None else None
+        if query.hosts is None or found is None:
+            return None
+        began = time.monotonic()
+        table = query.hosts.answer(self._connection, statement.sql, found)
+        if table is not None:
+            query.seconds[found.table.name] = query.seconds.get(found.table.name, 0.0) + time.monotonic() - began
+        return table
 
     def _max_step(self, statement: Statement, snapshot: Snapshot) -> MaxStep | None:
         tables = [name for name, table in self._tables.items() if table.by_step and statement.names(table)]

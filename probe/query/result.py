@@ -5,21 +5,23 @@ Made by probe.query.database.  Invariant: whatever a program may want to know is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SilentError
 from ..protocol import NO_GROUP
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
+from ..snapshot.steps_known import StepsKnown
 from ..snapshot.timeline import CALL
 from ..streams import MARKS, SAMPLES
 from ..tables.declaration import Table
 from ..text import some, title
 
 if TYPE_CHECKING:
-    from ..snapshot.scans import FetchAccount
+    from ..snapshot.scans import FetchAccount, HostFetch
 
 _LITTLE, _CHANCE = 0.05, 3  # of a mean step; standard errors
 SILENT, TAP_OFF, NO_STEPS, UNSAMPLED = "silent", "tap-off", "no-steps", "unsampled"  # codes of notes
@@ -106,7 +108,10 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a query cost.  fetching_s is a part of tables_s (by table), which is a part of total_s.
+    """What a query cost.  hosts: what those sent that answered for their own ranks instead of sending rows; declined:
+    why others did not, a sentence each.
+
+    fetching_s is a part of tables_s (by table), which is a part of total_s.
 
     Example: `print(*job.query(sql).cost.lines())`
     """
@@ -115,11 +120,13 @@ class Cost:
     fetching_s: float
     tables_s: Mapping[str, float]
     total_s: float
+    hosts: tuple[HostFetch, ...] = ()
+    declined: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, account: FetchAccount, tables_s: Mapping[str, float], total_s: float) -> Cost:
         fetches = tuple(Fetch(scan.rank.rank, scan.stream, scan.rows, scan.bytes, scan.ms) for scan in account.scans)
-        return cls(fetches, account.seconds, dict(tables_s), total_s)
+        return cls(fetches, account.seconds, dict(tables_s), total_s, tuple(account.hosts), tuple(account.declined))
 
     def lines(self) -> list[str]:
         """What `--explain-fetch` shows."""
@@ -131,6 +138,10 @@ class Cost:
         ]
         if len(self.fetches) > _MAX_LINES:
             lines.append(f"      and {len(self.fetches) - _MAX_LINES} smaller ones")
+        for each in self.hosts:
+            sent = f"{each.bytes / 1e6:.3f} MB in {each.ms:.0f} ms"
+            lines.append(f"{each.host or 'a host'} answered for its own ranks {some(each.ranks)}: {sent}")
+        lines += self.declined
         rows, size = sum(each.rows for each in self.fetches), sum(each.bytes for each in self.fetches) / 1e6
         tables = ", ".join(f"{name} {seconds * 1e3:.0f} ms" for name, seconds in self.tables_s.items())
         making_s = sum(self.tables_s.values())
@@ -184,18 +195,22 @@ class Result:
             yield from batch.to_pylist()
 
 
-def notes_of(snapshot: Snapshot, coverage: Coverage, scanned: Iterable[Table], endpoint: str) -> tuple[Note, ...]:
+def notes_of(
+    snapshot: Snapshot, coverage: Coverage, scanned: Iterable[Table], endpoint: str,
+    timeline: Callable[[Rank], StepsKnown] = attrgetter("timeline"),
+) -> tuple[Note, ...]:  # fmt: skip
     """What a user should know beside the rows: a result that lacks something always has a note about it.
 
-    scanned: the tables that the query read; endpoint: of the job, for the commands in the notes.
+    scanned: the tables that the query read; endpoint: of the job, for the commands in the notes; timeline: what is
+    known of a rank's steps.
     """
     tables = [table for table in scanned if table.derive is not None]
     silent = [Note(SILENT, str(coverage), coverage.silent)] if coverage.silent else []
     return (
         *silent,
         *_taps_off(snapshot, tables),
-        *_without_steps(snapshot, tables),
-        *_unsampled(snapshot, tables, endpoint),
+        *_without_steps(snapshot, tables, timeline),
+        *_unsampled(snapshot, tables, endpoint, timeline),
     )
 
 
@@ -214,38 +229,40 @@ def _taps_off(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
     ]
 
 
-def _without_steps(snapshot: Snapshot, tables: Iterable[Table]) -> list[Note]:
+def _without_steps(snapshot: Snapshot, tables: Iterable[Table], timeline: Callable[[Rank], StepsKnown]) -> list[Note]:
     if snapshot.open_steps or all(table.streams == (SAMPLES,) for table in tables):
         return []
     unknown = {rank for rank in snapshot.ranks if rank.facts.torch and rank.facts.step_ends != CALL}
-    stepping = [rank for rank in snapshot.ranks if rank.timeline.steps or rank in unknown]
-    late = tuple(rank.rank for rank in stepping if rank.timeline.completed is None)
+    stepping = [rank for rank in snapshot.ranks if timeline(rank).steps or rank in unknown]
+    late = tuple(rank.rank for rank in stepping if timeline(rank).completed is None)
     text = f"rank {some(late)}: no whole step since the attach yet (--open shows the one in progress)"
     return [Note(NO_STEPS, text, late)] if late else []
 
 
-def _odd(rank: Rank) -> str:
+def _odd(known: StepsKnown) -> str:
     """How far sampled steps differ from all, in words, if that is neither little nor chance."""
-    sampled, every, error = rank.timeline.mean_ns
+    sampled, every, error = known.mean_ns
     if not abs(sampled - every) > max(_LITTLE * every, _CHANCE * error):
         return ""
     return f", and took {abs(sampled / every - 1):.0%} {'more' if sampled > every else 'less'} time than the average"
 
 
-def _unsampled(snapshot: Snapshot, tables: Iterable[Table], endpoint: str) -> list[Note]:
+def _unsampled(
+    snapshot: Snapshot, tables: Iterable[Table], endpoint: str, timeline: Callable[[Rank], StepsKnown]
+) -> list[Note]:
     """One short line.  Names the rank that lacks most steps, and the one that lacks least if the two differ."""
     if not any(MARKS in table.streams for table in tables):
         return []
-    missing = {rank: rank.timeline.unsampled[0] for rank in snapshot.ranks}
+    missing = {rank: timeline(rank).unsampled[0] for rank in snapshot.ranks}
     most = max(missing, key=missing.__getitem__, default=None)
     if most is None or not missing[most]:
         return []
-    steps = most.timeline.unsampled[1]
+    steps = timeline(most).unsampled[1]
     text = f"{steps - missing[most]} of {steps} steps were sampled"
     least = min(missing, key=missing.__getitem__)
     if missing[least] != missing[most]:
-        text += f" on rank {most.rank}, {least.timeline.unsampled[1] - missing[least]} on rank {least.rank}"
-    text += _odd(most)
+        text += f" on rank {most.rank}, {timeline(least).unsampled[1] - missing[least]} on rank {least.rank}"
+    text += _odd(timeline(most))
     settings = most.facts.sampling
     if settings is not None and settings.sample != 1:
         text += f"; for all: probe {endpoint} set sample=1"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from typing import Any, NamedTuple
 
 from .. import protocol as wire
@@ -23,13 +24,17 @@ from .sibling import Sibling
 _IDLE_S = 600.0  # without a question, after which its memory is given back
 _ENDS_S = 5.0  # after it was withdrawn, before the process that does not end it is ended
 _UNWANTED_S = 10.0  # without a word from who has asked
-_FAILED_S = 60.0  # after it ended by itself, before it is started again
+_PART_S = 60.0  # for a client elsewhere, which then fetches the rows
+_FAILED_S = (
+    60.0  # in which it may end by itself once; after the second time it is not started again until they are over
+)
 
 
 class _Question(NamedTuple):
     number: bytes
     client: Client
     id: bytes
+    is_part: bool
 
 
 class Answers:
@@ -41,10 +46,10 @@ class Answers:
         self._sibling: Sibling | None = None
         self._count = 0
         self._asked: _Question | None = None
-        self._wanted = self._used = time.monotonic()
+        self._wanted = self._used = self._begun = time.monotonic()
         self._withdrawn: float | None = None
         self._most_memory = memory_share()
-        self._failed = -_FAILED_S
+        self._failed = deque[float](maxlen=2)
 
     @property
     def is_busy(self) -> bool:
@@ -52,11 +57,11 @@ class Answers:
 
     def take(self, client: Client, id: bytes, request: dict[str, Any]) -> None:
         """Raises WireError for a question that is not answered here."""
-        if request["kind"] == wire.QUERY:
+        if request["kind"] in (wire.QUERY, wire.PART):
             self._ask(client, id, request)
             return
         of = str(request.get("of", "")).encode() if request["kind"] == wire.CANCEL else id
-        if self._asked is not None and (client, of) == self._asked[1:]:
+        if self._asked is not None and (client, of) == self._asked[1:3]:
             self._wanted = time.monotonic()
             if request["kind"] == wire.CANCEL:
                 self._withdraw()
@@ -64,8 +69,9 @@ class Answers:
                 self._send(self._asked.number, request)
 
     def _ask(self, client: Client, id: bytes, request: dict[str, Any]) -> None:
-        if not client.frontend.role:
-            raise wire.WireError("declined: only users of this host are answered")
+        is_part = request["kind"] == wire.PART
+        if not client.frontend.role and not (is_part and client.role == wire.CONTROL):
+            raise wire.WireError("declined: only users of this host are answered, and parts for who may run code here")
         if self._asked is not None:
             raise wire.WireError("declined: another question is being answered")
         if request.get("protocol") != wire.PROTOCOL:
@@ -73,14 +79,14 @@ class Answers:
         ids = request.get("ids")
         if not (ids is None or (isinstance(ids, list) and all(isinstance(id, str) for id in ids))):
             raise wire.WireError("ids is no list of names")
-        if request.get("pids") != namespace(os.getpid(), "pid"):
+        if not is_part and request.get("pids") != namespace(os.getpid(), "pid"):
             raise wire.WireError("declined: pids mean other processes here")
         agents = self._agents.processes(ids)
         if self._process is None:
             self._start()
         self._count += 1
-        self._asked, self._withdrawn = _Question(str(self._count).encode(), client, id), None
-        self._wanted = self._used = time.monotonic()
+        self._asked, self._withdrawn = _Question(str(self._count).encode(), client, id, is_part), None
+        self._wanted = self._used = self._begun = time.monotonic()
         self._send(self._asked.number, {**request, "agents": agents})
 
     def _receive(self) -> None:
@@ -97,7 +103,7 @@ class Answers:
             elif not delivered:
                 self._withdraw()
         if self._process.ended:
-            self._failed = time.monotonic()
+            self._failed.append(time.monotonic())
             self.close()
 
     def tidy(self) -> None:
@@ -105,6 +111,8 @@ class Answers:
         with what was withdrawn, or that takes more memory than it may."""
         now = time.monotonic()
         if self._asked is not None and now - self._wanted > _UNWANTED_S:
+            self._withdraw()
+        if self._asked is not None and self._asked.is_part and now - self._begun > _PART_S:
             self._withdraw()
         if self._asked is not None and self._withdrawn is not None and now - self._withdrawn > _ENDS_S:
             self.close()
@@ -131,8 +139,8 @@ class Answers:
             self._process = self._sibling = None
 
     def _start(self) -> None:
-        if time.monotonic() - self._failed < _FAILED_S:
-            raise wire.WireError("declined: the process that answers has just ended")
+        if len(self._failed) > 1 and time.monotonic() - self._failed[0] < _FAILED_S:
+            raise wire.WireError("declined: the process that answers has just ended twice")
         try:
             self._sibling = Sibling(ANSWERS_MODULE, self._given)
         except OSError as error:

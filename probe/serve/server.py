@@ -85,7 +85,7 @@ class Server:
 
     def _answer(self, client: Client, id: bytes, request: dict[str, Any]) -> bytes | None:
         """A request to the server itself; None if its answer comes later.  Raises WireError."""
-        if request["kind"] in (wire.QUERY, wire.NEXT, wire.CANCEL):
+        if request["kind"] in (wire.QUERY, wire.PART, wire.NEXT, wire.CANCEL):
             self._answers.take(client, id, request)
             return None
         if request["kind"] != wire.AGENTS:

@@ -36,6 +36,22 @@ class AgentRank(Rank):
         self.link = link
 
 
+def stored_bytes(rank: Rank, stream: str) -> int:
+    """Of all rows of a stream that the ring has."""
+    first, last = _range(rank, stream)
+    return max(0, last - first + 1) * len(rank.slots(stream)) * 8
+
+
+@dataclass(frozen=True)
+class HostFetch:
+    """What the server of one host has answered instead of rows.  ms: until that was here."""
+
+    host: str
+    ranks: tuple[int, ...]
+    bytes: int
+    ms: float
+
+
 @dataclass
 class Scan:
     """One scan of one rank; afterwards what it was: `--explain-fetch` shows it."""
@@ -84,7 +100,8 @@ class Scan:
 
 
 class FetchAccount:
-    """max_bytes: of one query, None for no limit; scans: what has been fetched for it; seconds: that took."""
+    """max_bytes: of one query, None for no limit; scans, hosts: what has been fetched for it; seconds: that took;
+    declined: why hosts did not answer for their own ranks, a sentence each."""
 
     def __init__(self) -> None:
         self.begin(None)
@@ -93,6 +110,8 @@ class FetchAccount:
         """For the next query."""
         self.max_bytes = max_bytes
         self.scans: list[Scan] = []
+        self.hosts: list[HostFetch] = []
+        self.declined: list[str] = []
         self.seconds = 0.0
 
     def admit(self, scans: Sequence[Scan]) -> None:

@@ -18,6 +18,7 @@ from ..streams import PACKING_NS, STEPS, WRITTEN
 from .rows import Rows
 from .source import Rank, RankLeft, SilentRank, Source
 from .stacks import Thread
+from .steps_known import completed_by_all
 
 
 class Snapshot:
@@ -112,8 +113,7 @@ class Snapshot:
     @cached_property
     def completed(self) -> int | None:
         """The last step that every rank has completed; None as long as one has not completed any."""
-        lasts = [rank.timeline.completed for rank in self.ranks if rank.timeline.steps]
-        return None if not lasts or None in lasts else min(last for last in lasts if last is not None)
+        return completed_by_all(rank.timeline for rank in self.ranks)
 
 
 def _by_source(ranks: Iterable[Rank]) -> list[tuple[Source, list[Rank]]]:

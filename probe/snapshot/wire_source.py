@@ -12,7 +12,7 @@ from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
 from ..errors import ProbeError, SilentError
 from .live_stacks import live_stacks
-from .log import Log
+from .log import START, Log
 from .memory_source import MemorySource
 from .scans import CACHE_BYTES, AgentRank, FetchAccount, Scans
 from .source import Rank, SilentRank, Source, Tables
@@ -36,10 +36,10 @@ class WireSource(Source):
 
     def ranks(self) -> list[Rank | SilentRank]:
         calls = self._client.ask(wire.SNAPSHOT, time.monotonic() + self._timeout)
-        ranks = [self._rank(call.link, call.answer) for call in calls if call.answer is not None]
+        ranks = [self.rank_at(call.link, call.answer) for call in calls if call.answer is not None]
         errors = {call.link: call.error for call in calls if call.error is not None}
         ends = {call.link: int(call.answer["log"]) for call in calls if call.answer is not None}
-        errors |= self._read_logs(ends)
+        errors |= self.read_logs(ends)
         found: list[Rank | SilentRank] = [rank for rank in ranks if rank.link not in errors]
         for link, error in errors.items():
             memory = MemorySource(link.pid, link.facts) if link.readable else None
@@ -75,17 +75,19 @@ class WireSource(Source):
                 raise error
             ranks[link].leave(error)
 
-    def _rank(self, link: AgentLink, header: Header) -> AgentRank:
+    def rank_at(self, link: AgentLink, header: Header) -> AgentRank:
+        """As of a reply to `snapshot`, perhaps an older one; its log has to be read."""
         link.facts = header["facts"]
         facts = link.facts  # perhaps with other numbers of steps
         id, log = self._logs.setdefault(link, (facts.id, Log()))
         if id != facts.id:  # the job was detached, and attached again at the same port
+            self._scans.forget(link)
+        if id != facts.id or log.end > max(START, header["log"]):
             log = Log()
             self._logs[link] = facts.id, log
-            self._scans.forget(link)
         return AgentRank(link, header["streams"], log)
 
-    def _read_logs(self, ends: Mapping[AgentLink, int]) -> dict[AgentLink, ProbeError]:
+    def read_logs(self, ends: Mapping[AgentLink, int]) -> dict[AgentLink, ProbeError]:
         """Of those to whom it did not come, why."""
         calls: dict[Call, list[bytes]] = {}
         for link, end in ends.items():

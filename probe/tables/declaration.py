@@ -69,6 +69,9 @@ class Table:
     steps (probe.query.step_blocks), and caches rows of finished steps.
     in_batches: derive() asks part.owner() where rows of different ranks could mix, and part.require_agreement() for
     what it keeps only once, so ranks with few rows are derived together (probe.query.rank_batch).
+    of_each_rank: the rows of a rank follow from what it has recorded and the last step that all have completed: from
+    nothing of other ranks, of the agent's answers or of the reader's machine.  So each host can sum up its own ranks
+    (probe.query.decomposition).
     question: what the example answers.
     final: when a recording may take a row, for it does not change any more: STEP (its step is over on all ranks), DONE
     (at its end, by start_ns and duration), DEPOSIT (once all is there that is deposited together in the first stream);
@@ -88,6 +91,7 @@ class Table:
     taps: tuple[str, ...] = ()
     by_step: bool = False
     in_batches: bool = False
+    of_each_rank: bool = False
     final: Final = STEP
 
     @property

@@ -57,6 +57,15 @@ def rows(text: str) -> list[dict[str, Any]]:
     return found
 
 
+def asked_for_parts(host: Host, job: str, key: Path) -> str:
+    """The ranks in the result of a query whose rows no host has to send, and those that each host has summed up."""
+    code = """import sys, probe; from probe.query import hosts; hosts.WORTH_BYTES = 0
+with probe.connect(sys.argv[1], key=sys.argv[2]) as job:
+    result = job.query("SELECT rank, count(*) FROM python.torch_trace GROUP BY 1 ORDER BY 1")
+    print(result.column("rank").to_pylist(), [each.ranks for each in result.cost.hosts], *result.cost.declined)"""
+    return subprocess.check_output([*host.alone, PYTHON, "-c", code, job, str(key)], text=True).strip()
+
+
 def test_ranks_on_two_hosts_find_each_other(hosts: tuple[Host, Host], probe: Probe, key: Path, tmp_path: Path) -> None:
     outputs: list[str] = []
     reader_key = tmp_path / "reader.key"
@@ -82,6 +91,7 @@ def test_ranks_on_two_hosts_find_each_other(hosts: tuple[Host, Host], probe: Pro
         assert "Not hung" in hosts[1].probe(job, "hang", "--key", reader_key).stdout
         profiled = hosts[1].probe(job, "profile", "--key", key, "--seconds", "1", "--format", "csv")
         assert "Looked at ranks 0-1 for " in profiled.stderr and ",main,loop.py," in profiled.stdout
+        assert asked_for_parts(hosts[1], job, key) == "[0, 1] [(0,), (1,)]"
         from_the_other = f"job://{hosts[1].address}:{port(ranks[1].pid)}"
         detached = hosts[0].probe(from_the_other, "detach", "--key", key).stdout
         assert re.findall(r"detached  rank (\d)", detached) == ["0", "1"]

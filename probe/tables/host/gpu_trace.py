@@ -137,6 +137,7 @@ TABLE = Table(
     ),
     streams=(SAMPLES,),
     derive=derive,
+    of_each_rank=True,
     final=DONE,
     taps=("gpu",),
     question="How busy is each device, and how full is its memory?",

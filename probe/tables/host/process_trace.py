@@ -70,6 +70,7 @@ TABLE = Table(
     ),
     streams=(SAMPLES,),
     derive=derive,
+    of_each_rank=True,
     final=DONE,
     taps=("process",),
     question="Does the process wait for a core, for the GIL, or for memory?",

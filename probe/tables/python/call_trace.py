@@ -48,6 +48,7 @@ TABLE = Table(
     ),
     streams=(CALLS,),
     derive=derive,
+    of_each_rank=True,
     final=DONE,
     question="How long do requests take, and how long do they wait before?",
     example="SELECT function, COUNT(*) AS calls, quantile_cont(duration, [0.5, 0.9, 0.99]) AS service_s, "

@@ -66,6 +66,7 @@ TABLE = Table(
     ),
     streams=(KERNELS, OPERATORS),
     derive=derive,
+    of_each_rank=True,
     final=DEPOSIT,
     question="Which kernels does the device's time go into?",
     example="SELECT kernel, COUNT(*) AS calls, SUM(duration) AS device_s FROM python.kernel_trace GROUP BY 1 "

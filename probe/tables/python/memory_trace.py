@@ -67,6 +67,7 @@ TABLE = Table(
     ),
     streams=(SAMPLES,),
     derive=derive,
+    of_each_rank=True,
     final=DONE,
     taps=("memory",),
     question="Does the memory of a rank grow?",

@@ -97,6 +97,7 @@ TABLE = Table(
     ),
     streams=(OPERATORS,),
     derive=derive,
+    of_each_rank=True,
     final=DEPOSIT,
     question="Which operators does the time go into?",
     example="SELECT operator, COUNT(*) AS calls, SUM(duration) AS self_s FROM python.op_trace WHERE NOT annotation "

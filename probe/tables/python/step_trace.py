@@ -193,6 +193,7 @@ TABLE = Table(
     streams=_STREAMS,
     taps=("forward", "optimizer", "loader"),
     derive=derive,
+    of_each_rank=True,
     question="Where does the time of a step go, in seconds?",
     example="SELECT rank, AVG(data_duration) AS data, AVG(forward_duration) AS forward, AVG(backward_duration) AS "
     "backward, AVG(validation_duration) AS validation, AVG(optimizer_duration) AS optimizer, AVG(comm_duration) AS "

@@ -291,6 +291,7 @@ TABLE = Table(
     ),
     streams=(*_STREAMS, DEVICE),
     derive=derive,
+    of_each_rank=True,
     by_step=True,
     in_batches=True,
     question="Which modules take the longest per call?",

@@ -71,3 +71,68 @@ def test_a_process_that_cannot_go_on_is_ended_and_its_client_told(
 
     until(ended, 10)
     assert not made.is_busy and json.loads(replies[0])["kind"] == wire.ERROR and len(replies) == 1
+
+
+PART = {"kind": wire.PART, "protocol": wire.PROTOCOL, "ids": []}
+
+
+def at_a_port(role: str) -> Client:
+    return Client(Frontend(None, ""), b"p", role)
+
+
+def idle() -> tuple[answers.Answers, list[bytes]]:
+    replies: list[bytes] = []
+    relay: Any = SimpleNamespace(
+        watch=lambda *_: None, forget=lambda *_: None, reply=lambda client, frames: replies.append(frames[2]) or True
+    )
+    agents: Any = SimpleNamespace(processes=lambda ids: {})
+    return answers.Answers({"endpoint": "ipc:///none"}, agents, relay), replies
+
+
+@pytest.mark.parametrize("kind", [wire.QUERY, wire.PART])
+def test_a_reader_at_a_port_has_no_sql_run(kind: str) -> None:
+    with pytest.raises(wire.WireError, match="declined"):
+        idle()[0].take(at_a_port(wire.READ), b"1", {**PART, "kind": kind})
+
+
+def test_who_controls_the_job_from_elsewhere_has_parts_and_no_queries(process: subprocess.Popen[bytes]) -> None:
+    made, _ = idle()
+    with pytest.raises(wire.WireError, match="declined"):
+        made.take(at_a_port(wire.CONTROL), b"1", {**PART, "kind": wire.QUERY})
+    made.take(at_a_port(wire.CONTROL), b"1", PART)
+    assert made.is_busy
+    made.close()
+
+
+def test_a_process_that_ended_by_itself_is_started_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[Any] = []
+    replies: list[bytes] = []
+    relay: Any = SimpleNamespace(
+        watch=lambda _, receive: received.append(receive), forget=lambda *_: None,
+        reply=lambda client, frames: replies.append(frames[2]) or True,
+    )  # fmt: skip
+    made = answers.Answers({"endpoint": "ipc:///none"}, SimpleNamespace(processes=lambda ids: {}), relay)  # type: ignore[arg-type]
+    for _ in range(2):
+        with subprocess.Popen(["true"]) as ended:
+            monkeypatch.setattr(sibling, "spawn", lambda command, descriptors, ended=ended: ended.pid)
+            made.take(at_a_port(wire.CONTROL), b"1", PART)
+            received[-1]()  # its end of the connection is closed
+            assert not made.is_busy and json.loads(replies[-1])["kind"] == wire.ERROR
+    with pytest.raises(wire.WireError, match="ended twice"):
+        made.take(at_a_port(wire.CONTROL), b"1", PART)
+
+
+def test_a_part_that_takes_too_long_is_withdrawn(
+    process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "_PART_S", 0.0)
+    monkeypatch.setattr(answers, "_ENDS_S", 0.0)
+    made, replies = idle()
+    made.take(at_a_port(wire.CONTROL), b"1", PART)
+
+    def given_up() -> bool:
+        made.tidy()
+        return not made.is_busy
+
+    until(given_up, 10)
+    assert json.loads(replies[0])["kind"] == wire.ERROR
