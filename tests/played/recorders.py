@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NamedTuple
 
 from played import Played
@@ -15,18 +16,22 @@ import json, torch
 for each in json.loads(torch._C._distributed_c10d._dump_nccl_trace_json())["entries"][-400:]:
     print(json.dumps(each | {"frames": []}))
 """
-ROWS = """SELECT group_name, group_seq, operation_type, shape, state
+ROWS = """SELECT group_name, group_seq, operation_type, shape, state, peer, epoch_ns(time) AS ns
 FROM python.nccl_trace WHERE rank = 0 AND NOT from_flight_recorder ORDER BY seq"""
+
+NEAR_NS = 1_000_000  # between two readings of one moment; batches are further apart
 
 
 class Seen(NamedTuple):
     kind: str
     shape: str
     is_done: bool
+    peer: int | None = None
 
 
 def both(job: Played, probe: Probe) -> tuple[dict[Any, Seen], dict[Any, Seen]]:
-    """The collectives of rank 0 that both know, by group and number: as torch's recorder and as the table has them."""
+    """The operations of rank 0 that both know, as torch's recorder and as the table has them: collectives by group and
+    number, sends and receives, which have no number in common, in their order."""
     pid = job.target.pid
     entries = list(map(json.loads, probe(pid, "eval", "--rank", "0", DUMP).stdout.splitlines()))
     rows = json.loads(probe(pid, "query", "--open", "--format", "json", ROWS).stdout)
@@ -37,13 +42,34 @@ def both(job: Played, probe: Probe) -> tuple[dict[Any, Seen], dict[Any, Seen]]:
     }
     ours = {(row["group_name"], row["group_seq"]): _of_row(row) for row in rows if row["group_seq"] is not None}
     known = told.keys() & ours.keys()
+    sent, rows = _sent(entries), [row for row in rows if row["operation_type"] in ("send", "recv")]
+    sent = [each for each in sent if rows and each["time_created_ns"] > rows[0]["ns"] - NEAR_NS]
+    first = min(range(len(rows)), key=lambda at: abs(rows[at]["ns"] - sent[0]["time_created_ns"])) if sent else 0
+    for at, (entry, row) in enumerate(zip(sent, rows[first:], strict=False)):
+        is_near = abs(entry["time_created_ns"] - row["ns"]) < NEAR_NS
+        told["sent", at], ours["sent", at] = _of_entry(entry), _of_row(row) if is_near else None
+        known.add(("sent", at))
     return {key: told[key] for key in known}, {key: ours[key] for key in known}
+
+
+def _sent(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sends and receives; those of a batch have the state of the entry behind them, which stands for the batch."""
+    sent, batch = [], []
+    for each in entries:
+        if each["is_p2p"]:
+            batch.append(each)
+        elif each["profiling_name"].endswith("coalesced"):
+            sent += [one | {"state": each["state"]} for one in batch]
+            batch = []
+    return sent
 
 
 def _of_entry(entry: dict[str, Any]) -> Seen:
     kind, sizes = operation_type(entry["profiling_name"].partition(":")[2]), entry["input_sizes"]
-    return Seen(kind, str(sizes[0]) if sizes else "", entry["state"] == "completed")
+    peer = int(re.findall(r"\d+", entry["profiling_name"])[-1]) if entry["is_p2p"] else None
+    return Seen(kind, str(sizes[0]) if sizes else "", entry["state"] == "completed", peer)
 
 
 def _of_row(row: dict[str, Any]) -> Seen:
-    return Seen(row["operation_type"], (row["shape"] or "").partition("+")[0].strip(), row["state"] == "done")
+    shape, peer = (row["shape"] or "").partition("+")[0].strip(), row["peer"] if row["group_seq"] is None else None
+    return Seen(row["operation_type"], shape, row["state"] == "done", peer)

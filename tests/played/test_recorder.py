@@ -12,12 +12,12 @@ from until import until
 from target import Probe
 
 LEAST = {"captures": 5}  # operations outside of captures
-KINDS = ["ddp", "fsdp2", "tensor_parallel", "operations", "captures"]
+KINDS = ["ddp", "fsdp2", "tensor_parallel", "pipeline", "operations", "captures"]
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_collective_has_the_recorders_number_type_shape_and_state(
+def test_each_operation_has_the_recorders_number_or_place_type_shape_and_state(
     play: Play, probe: Probe, tmp_path: Path, kind: str
 ) -> None:
     over = tmp_path / "over"
