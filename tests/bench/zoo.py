@@ -1,10 +1,12 @@
 """`probe why` on the zoo of tests/targets/sick: does it find what was planted, and leave healthy jobs alone?
 
-python tests/bench/zoo.py [--only NAME,…] [--rounds 3] [--seconds S] [--ignore CODE,…]      a minute a job and round
+python tests/bench/zoo.py [--only NAME,…] [--rounds 3] [--seconds S] [--ignore CODE,…] [--recorded]
+    a minute a job and round
 
 --only takes beginnings of names: input_bound,healthy.  A line a job: ok or WRONG, job, what was expected, the first
 finding with its severity and share, the seconds until the verdict, and the machine's load.  On a machine that others
-use, host-contention is true of every job: --ignore host-contention judges what is told beside it.
+use, host-contention is true of every job: --ignore host-contention judges what is told beside it.  With --recorded a
+job is also recorded, for three quarters of a minute or longer, and the recording has to have the verdict of the job.
 """
 
 from __future__ import annotations
@@ -30,15 +32,18 @@ WARM_S = 2.0  # the first steps import and allocate
 PATIENCE_S = 120.0  # for a verdict
 WANTED_S = 40.0  # a verdict is there by then
 RIGHT = 87 / 90  # of the sick jobs
+RECORDED_S = 45.0  # at least: a hang has to have stood for half a minute
 
 
 class Run(NamedTuple):
-    """job; right: whether `why` said what is so; took_s: until it did; said: its report, or what it printed instead."""
+    """job; right: whether `why` said what is so; took_s: until it did; said: its report, or what it printed instead;
+    recorded: likewise of the recording."""
 
     job: Job
     right: bool
     took_s: float
     said: dict[str, Any] | str
+    recorded: dict[str, Any] | str | None = None
 
 
 def main() -> int:
@@ -47,9 +52,13 @@ def main() -> int:
     runs = []
     for _ in range(options.rounds):
         for job in jobs:
-            runs.append(judged(job, options.seconds, options.ignore - {*job.codes}))
+            runs.append(judged(job, options.seconds, options.ignore - {*job.codes}, options.recorded))
             print("\n".join(lines(runs[-1])), flush=True)
-    return 0 if all([good(runs, "sick", RIGHT), good(runs, "healthy", 1.0)]) else 1
+    told = [run for run in runs if run.recorded is not None]
+    alike = sum(is_alike(run) for run in told)
+    if told:
+        print(f"recordings: {alike} of {len(told)} have the verdict of the job")
+    return 0 if all([good(runs, "sick", RIGHT), good(runs, "healthy", 1.0), alike == len(told)]) else 1
 
 
 def arguments() -> argparse.Namespace:
@@ -58,36 +67,45 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, help="for which why watches; its own default otherwise")
     parser.add_argument("--ignore", type=lambda codes: {*codes.split(",")}, default=set(), help="findings not counted")
+    parser.add_argument("--recorded", action="store_true", help="also ask a recording of each job")
     return parser.parse_args()
 
 
-def judged(job: Job, seconds: float | None, ignored: set[str]) -> Run:
+def judged(job: Job, seconds: float | None, ignored: set[str], is_recorded: bool) -> Run:
     """A job from its start to its end."""
     if not job.can_run:
         return Run(job, False, 0.0, f"not run: needs make {job.needs}")
     watch = () if seconds is None else ("--seconds", str(seconds))
+    recorded: dict[str, Any] | str | None = None
     with tempfile.TemporaryDirectory() as folder:
-        target = Target(("env", "--chdir", folder, *job.command), Path(folder) / "output", {})
+        recorder = (str(PROBE), "run", "--record", f"{folder}/recorded", "--") if is_recorded else ()
+        target = Target(("env", "--chdir", folder, *recorder, *job.command), Path(folder) / "output", {})
+        began = time.monotonic()
         try:
             target.wait_for("ready", job.ranks)
             time.sleep(WARM_S)
             took_s, said = asked(target.pid, watch, Path(folder))
             said = without(said, ignored) if isinstance(said, dict) else said
             alive = target.alive
+            if is_recorded:
+                time.sleep(max(0.0, began + RECORDED_S - time.monotonic()))
+                target.end()
+                _, recorded = asked(f"{folder}/recorded", (), Path(folder))
+                recorded = without(recorded, ignored) if isinstance(recorded, dict) else recorded
         except AssertionError as error:  # it did not start
             took_s, said, alive = 0.0, str(error), False
         finally:
             target.end()
-    return Run(job, alive and isinstance(said, dict) and job.right(said), took_s, said)
+    return Run(job, alive and isinstance(said, dict) and job.right(said), took_s, said, recorded)
 
 
-def asked(pid: int, watch: Sequence[str], folder: Path) -> tuple[float, dict[str, Any] | str]:
+def asked(of: int | str, watch: Sequence[str], folder: Path) -> tuple[float, dict[str, Any] | str]:
     """How long `why` took, and its report; files instead of pipes, which a process that it leaves may hold open."""
     answer, errors = folder / "answer", folder / "errors"
     began = time.monotonic()
     with answer.open("wb") as out, errors.open("wb") as err:
         try:
-            command = [str(PROBE), "why", str(pid), *watch, "--json"]
+            command = [str(PROBE), "why", str(of), *watch, "--json"]
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             return PATIENCE_S, "no verdict"
@@ -104,13 +122,20 @@ def lines(run: Run) -> list[str]:
         return [f"{'-':<6}{run.job.name:<30} {run.said}"]
     expected = "/".join(run.job.codes) or "healthy"
     word = "ok" if run.right else "WRONG"
-    first, *others = [figures(finding) for finding in findings(run)] or [verdict(run)]
+    first, *others = [figures(finding) for finding in findings(run)] or [verdict(run.said)]
     late = f" > {WANTED_S:g}" if run.took_s > WANTED_S else ""
     load = f"load {os.getloadavg()[0]:.1f}"
     told = [f"{word:<6}{run.job.name:<30} {expected:<22} {first:<40} {run.took_s:5.1f} s{late}  {load}"]
     if not run.right:
         told += [f"{'':6}{sentence(run)}", *(f"{'':6}also {other}" for other in others)]
+    if run.recorded is not None:
+        what = verdict(run.recorded) if isinstance(run.recorded, dict) else run.recorded
+        told.append(f"{'' if is_alike(run) else 'WRONG':6}recorded: {what}, live: {verdict(run.said)}")
     return told
+
+
+def is_alike(run: Run) -> bool:
+    return isinstance(run.recorded, dict) and verdict(run.recorded) == verdict(run.said)
 
 
 def findings(run: Run) -> list[dict[str, Any]]:
@@ -122,8 +147,8 @@ def figures(finding: dict[str, Any]) -> str:
     return f"{finding['code']} {finding['severity']}" + (f" {share:.0%}" if share is not None else "")
 
 
-def verdict(run: Run) -> str:
-    return str(run.said["verdict"]["code"]) if isinstance(run.said, dict) else "no report"
+def verdict(said: dict[str, Any] | str) -> str:
+    return str(said["verdict"]["code"]) if isinstance(said, dict) else "no report"
 
 
 def sentence(run: Run) -> str:
