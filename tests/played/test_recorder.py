@@ -12,7 +12,7 @@ from until import until
 from target import Probe
 
 LEAST = {"captures": 5}  # operations outside of captures
-KINDS = ["ddp", "fsdp2", "tensor_parallel", "pipeline", "operations", "captures"]
+KINDS = ["ddp", "fsdp2", "tensor_parallel", "pipeline", "operations", "captures", "forks"]
 
 
 @pytest.mark.timeout(300)
