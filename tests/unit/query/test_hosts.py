@@ -6,6 +6,7 @@ import math
 import os
 import re
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -42,11 +43,13 @@ Query = Callable[..., Result]
 
 
 @contextmanager
-def two_played_hosts(folder: Path) -> Iterator[tuple[Resolved, Path, list[list[dict[str, Any]]]]]:
+def two_played_hosts() -> Iterator[tuple[Resolved, Path, list[list[dict[str, Any]]]]]:
     """Two hosts with two ranks each, the key of both, and the facts of the ranks."""
-    key = folder / "key"
-    keys.create(str(key))
     with ExitStack() as stack:
+        # Seen through /proc/PID/root, the paths of sockets have to be short.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        key = folder / "key"
+        keys.create(str(key))
         servers = []
         for facts in (of_hosts := stack.enter_context(planted_ranks(folder, ["a", "b"], 2))):
             ranks: list[Any] = [SimpleNamespace(facts=each, path=each["endpoint"][6:]) for each in facts]
@@ -56,8 +59,8 @@ def two_played_hosts(folder: Path) -> Iterator[tuple[Resolved, Path, list[list[d
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Resolved, Path]]:
-    with two_played_hosts(tmp_path_factory.mktemp("h")) as (resolved, key, _):
+def played() -> Iterator[tuple[Resolved, Path]]:
+    with two_played_hosts() as (resolved, key, _):
         yield resolved, key
 
 
@@ -257,8 +260,8 @@ def test_a_reader_of_a_job_has_rows_alone(played: tuple[Resolved, Path], tmp_pat
     assert result.cost.fetches and not result.cost.hosts
 
 
-def test_a_rank_that_has_ended_is_silent_and_the_others_are_summed_up(tmp_path: Path) -> None:
-    with two_played_hosts(tmp_path) as (resolved, key, facts), Connection(resolved, 20.0, str(key)) as job:
+def test_a_rank_that_has_ended_is_silent_and_the_others_are_summed_up() -> None:
+    with two_played_hosts() as (resolved, key, facts), Connection(resolved, 20.0, str(key)) as job:
         assert query(job, ALWAYS, SUMS).coverage.answered == (0, 1, 2, 3)
         os.kill(facts[1][1]["pid"], signal.SIGKILL)
 
@@ -274,8 +277,8 @@ def test_a_rank_that_has_ended_is_silent_and_the_others_are_summed_up(tmp_path: 
         assert [each.ranks for each in until(summed_up, why=lambda: told).cost.hosts] == [(0, 1), (2,)]
 
 
-def test_a_rank_that_ends_before_its_host_has_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with two_played_hosts(tmp_path) as (resolved, key, facts), Connection(resolved, 20.0, str(key)) as job:
+def test_a_rank_that_ends_before_its_host_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_played_hosts() as (resolved, key, facts), Connection(resolved, 20.0, str(key)) as job:
 
         def pinned(rank: Any) -> dict[str, Any]:
             if rank.rank == 3:
