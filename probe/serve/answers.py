@@ -25,9 +25,7 @@ _IDLE_S = 600.0  # without a question, after which its memory is given back
 _ENDS_S = 5.0  # after it was withdrawn, before the process that does not end it is ended
 _UNWANTED_S = 10.0  # without a word from who has asked
 _PART_S = 60.0  # for a client elsewhere, which then fetches the rows
-_FAILED_S = (
-    60.0  # in which it may end by itself once; after the second time it is not started again until they are over
-)
+_FAILED_S = 60.0  # once it has ended by itself twice within them, it is not started again until they are over
 
 
 class _Question(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from played import Played
@@ -45,8 +46,8 @@ def both(job: Played, probe: Probe) -> tuple[dict[Any, Seen], dict[Any, Seen]]:
     sent, rows = _sent(entries), [row for row in rows if row["operation_type"] in ("send", "recv")]
     sent = [each for each in sent if rows and each["time_created_ns"] > rows[0]["ns"] - NEAR_NS]
     first = min(range(len(rows)), key=lambda at: abs(rows[at]["ns"] - sent[0]["time_created_ns"])) if sent else 0
-    for at, (entry, row) in enumerate(zip(sent, rows[first:], strict=False)):
-        is_near = abs(entry["time_created_ns"] - row["ns"]) < NEAR_NS
+    for at, (entry, row) in enumerate(zip_longest(sent, rows[first : first + len(sent)])):  # rows are the later ones
+        is_near = row is not None and abs(entry["time_created_ns"] - row["ns"]) < NEAR_NS
         told["sent", at], ours["sent", at] = _of_entry(entry), _of_row(row) if is_near else None
         known.add(("sent", at))
     return {key: told[key] for key in known}, {key: ours[key] for key in known}
