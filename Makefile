@@ -14,7 +14,7 @@ COMPARED := $(VENV)/bench/.installed
 # Without bytecode files, each of the many processes would compile torch's sources and ours again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check fast test test-long test-cuda played-runtime beside frameworks fleet-test gpu lint demo docs bench bench-query soak install clean
+.PHONY: check fast test test-long test-cuda test-cuda-long played-runtime beside frameworks fleet-test gpu lint demo docs bench bench-query soak install clean
 
 # For every commit: under 90 s on 2 cores.  Unit tests that take more than 2 s, alone or as a file, are marked slow and
 # left out.
@@ -58,7 +58,11 @@ $(FLEET)/.installed: pyproject.toml tests/fleet/constraints.txt
 
 # Jobs under torch's CUDA build on a played runtime, which needs no device: an environment of its own, 3 GB.
 test-cuda: played-runtime
-	$(PLAYED)/bin/python -m pytest -rfEs -n 3 --dist worksteal tests/played/test_twenty_times.py tests/played
+	$(PLAYED)/bin/python -m pytest -rfEs -n 3 --dist worksteal -m "not long" tests/played/test_twenty_times.py tests/played
+
+# As test-long: on one rank as on two, twenty times, without devices, and what torch.compile puts into graphs.
+test-cuda-long: played-runtime
+	$(PLAYED)/bin/python -m pytest -rfEs -n 3 --dist worksteal -m long tests/played/test_twenty_times.py tests/played
 
 played-runtime: $(PLAYED)/.installed $(PLAYED)/played/libplayed.so
 

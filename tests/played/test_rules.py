@@ -50,8 +50,12 @@ def ends(job: Played, probe: Probe) -> dict[str, dict[str, Any]]:
     return {each["state"]: each for each in found}
 
 
-CASES = [(kind, ranks, ()) for kind in KINDS for ranks in RANKS]
-CASES += [(kind, 2, ("--no-devices",)) for kind in sorted(LEFT_ALONE)]
+OFTEN = {kind for kind in KINDS if kind != "reduce_overhead"}  # which compiles for half a minute
+CASES = [
+    pytest.param(kind, ranks, (), marks=() if ranks == 2 and kind in OFTEN else pytest.mark.long)
+    for kind in KINDS for ranks in RANKS
+]  # fmt: skip
+CASES += [pytest.param(kind, 2, ("--no-devices",), marks=pytest.mark.long) for kind in sorted(LEFT_ALONE)]
 
 
 @pytest.mark.timeout(5 * PATIENCE_S)

@@ -11,16 +11,17 @@ from played import Play, Played
 
 from target import Probe
 
-TIMES = int(os.environ.get("TIMES", "20"))
+TIMES, FEW = int(os.environ.get("TIMES", "20")), 5
+MANY = [pytest.param(ranks, TIMES, marks=pytest.mark.long) for ranks in (1, 2)]
 
 
 @pytest.mark.timeout(300 + 30 * TIMES)
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_no_rule_is_broken_and_nothing_stays(play: Play, probe: Probe, tmp_path: Path, ranks: int) -> None:
+@pytest.mark.parametrize(("ranks", "times"), [(2, FEW), *MANY])
+def test_no_rule_is_broken_and_nothing_stays(play: Play, probe: Probe, tmp_path: Path, ranks: int, times: int) -> None:
     over = tmp_path / "over"
     job = play("training.py", "everything", "10", "--until", str(over), ranks=ranks)
     left = []
-    for _ in range(TIMES):
+    for _ in range(times):
         used(job, probe)
         left.append(least_of(job))
     assert left[-1] == left[1]
