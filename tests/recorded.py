@@ -33,7 +33,9 @@ def plant(
     return path
 
 
-def plant_manifest(root: Path, ranks: int = 1, job: str = "exp7") -> None:
+def plant_manifest(root: Path, ranks: int = 1, job: str = "exp7", asked: Mapping[str, Any] | None = None) -> None:
+    """asked: what the recorder has asked of the first rank."""
     said = {str(rank): {"rank": rank, "world_size": ranks, "host": "here", "pid": 100 + rank} for rank in range(ranks)}
+    said["0"] |= asked or {}
     (root / f"job={job}").mkdir(parents=True, exist_ok=True)
     (root / f"job={job}" / "job.json").write_text(json.dumps({"format": 1, "job": job, "ranks": said}))

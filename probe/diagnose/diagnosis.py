@@ -119,7 +119,7 @@ class Diagnosis:
     def _about(self, cause: Cause) -> dict[str, list[str]]:
         found, sql = cause.finding, [f"SQL: probe {self.endpoint} why --sql {cause.code}"] if cause.sql else []
         consequences = [f"so also: {each.finding.sentence}" for each in cause.consequences]
-        changes = found.remedy.startswith("probe ") and " eval " in found.remedy
+        changes = found.remedy.startswith(f"probe {self.endpoint} eval ")
         return {
             "Cost": [self._cost(found)] if found.seconds is not None and self.step_s else [],
             "Evidence": [*found.why, *consequences, *sql],

@@ -1,18 +1,23 @@
-"""Whether a recording ends in a hang: a collective that was in flight to its end, and after which no step began.
+"""Whether a recording ends in a hang: as its recorder saw, or by a collective that was in flight to its end.
 
-Called by Recording.why, before steps are judged.  Invariant: it tells what tables show; what a missing rank did instead
-only stacks would tell.
+Called by Recording.why, before steps are judged.  Invariant: no step began after what is told; what a missing rank did
+instead is told only where the recorder has seen stacks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import datetime, timezone
 from typing import Any
 
 from ..text import title
 from .diagnosis import Cause, Diagnosis
+from .hang.report import Report
 from .rule import Finding, Tables
+from .why import of_state
 
-_LEAST_S, _LEAST_STEPS = 30.0, 20  # that it has stood for, and how many usual steps: a checkpoint takes some
+LEAST_S, _LEAST_STEPS = 30.0, 20  # that it has stood for, and how many usual steps: a checkpoint takes some
 _IN_FLIGHT = f"""
 WITH steps AS (SELECT MAX(time) AS last, MEDIAN(duration) AS usual FROM python.step_trace),
      seen AS (SELECT MAX(time) AS until FROM host.process_trace)
@@ -20,9 +25,37 @@ SELECT step, operation_type, group_name, bytes, arrived, missing, mismatch, usua
     epoch(until - first_time) AS seconds
 FROM probe.collectives, steps, seen
 WHERE state = 'in_flight' AND first_time >= COALESCE(last, first_time)
-    AND epoch(until - first_time) >= GREATEST({_LEAST_S}, {_LEAST_STEPS} * COALESCE(usual, 0))
+    AND epoch(until - first_time) >= GREATEST({LEAST_S}, {_LEAST_STEPS} * COALESCE(usual, 0))
 ORDER BY first_time LIMIT 1
 """
+
+
+def stood(tables: Tables, seen: Mapping[str, Any]) -> Diagnosis | None:
+    """The verdict of the recorder's last look at a job in which no step came; None where steps have come since.
+
+    seen: the fields of its report, and when that was; {} for none.  Cost: a query.
+    """
+    try:
+        report = Report(**{each.name: seen[each.name] for each in fields(Report)})
+        time = datetime.fromtimestamp(seen["wall_ns"] / 1e9, timezone.utc).replace(tzinfo=None)
+    except (LookupError, TypeError):
+        return None
+    (row,) = tables.query(f"SELECT COUNT(*) AS later FROM python.step_trace WHERE time > '{time}'").to_pylist()
+    if row["later"]:
+        return None
+    why = [f"As the recorder saw at {time:%Y-%m-%d %H:%M:%S} UTC; no step came after that.", *report.why]
+    return of_state(tables.endpoint, replace(report, why=[*why, *report.stacks], next=[]))
+
+
+def without_job(told: Diagnosis) -> Diagnosis:
+    """Its remedies as for a job that runs: a recording has nothing to change."""
+
+    def of_any(cause: Cause) -> Cause:
+        remedy = cause.finding.remedy.replace(f"probe {told.endpoint} eval ", "probe $ENDPOINT eval ")
+        of_job = replace(cause, finding=replace(cause.finding, remedy=remedy))
+        return of_job.with_consequences(map(of_any, cause.consequences))
+
+    return replace(told, findings=[*map(of_any, told.findings)])
 
 
 def hung(tables: Tables) -> Diagnosis | None:

@@ -62,7 +62,8 @@ class Rule(Generic[Subject]):
     """code: stable, for scripts; doc: what it finds, in one sentence; needs: the tables it reads, () if it judges the
     evidence; severity: critical if the job is stuck, none if all is well or unknown, warning if the share decides;
     of: the codes of findings that it may be the cause of; sql: the query that shows it, which users can run, where
-    {window} stands for the steps watched.
+    {window} stands for the steps watched; asks: expressions that it reads from the job, which a recorder reads for it
+    (measures/live_values.py).
 
     find: pure but for its queries; raises ProbeError where the rule cannot look (one rank only, too few steps).
     """
@@ -74,6 +75,7 @@ class Rule(Generic[Subject]):
     needs: tuple[str, ...] = ()
     of: tuple[str, ...] = ()
     sql: str = ""
+    asks: tuple[str, ...] = ()
 
     def query(self, window: str) -> str:
         """Its SQL for these steps; '' if it has none."""

@@ -57,7 +57,7 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
 
     def watched() -> Watched:
         took_s = time.monotonic() - begun
-        return Watched(job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=_Reader(job))
+        return Watched(job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=Reader(job))
 
     with progress(whole):
         if seconds is None and step_s and 2 * _STEPS * step_s <= FIRST_LOOK_S:
@@ -100,7 +100,7 @@ def _profile(job: Job, seconds: float) -> str:
     return why_not
 
 
-class _Reader:
+class Reader:
     """What an expression is in the job on its first rank, as Python shows it; None if it cannot be told.
 
     A job in which no boundary comes, such as a server, is asked once.

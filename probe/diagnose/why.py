@@ -37,13 +37,13 @@ def why(job: Job, seconds: float | None = None, progress: Progress = _NOTHING) -
     while report.code in _MAY_PASS and time.monotonic() - begun < _PASSES_S:
         report = job.hang()
     if report.hung or report.code in _STATES:
-        return _of_state(job, report)
+        return of_state(job.endpoint, report)
     with closing(watch(job, seconds, progress)) as looks:
         for watched in looks:
             diagnosis = judge(watched)
             if _is_plain(diagnosis):
                 break
-    return diagnosis if diagnosis.steps else _of_state(job, job.hang())
+    return diagnosis if diagnosis.steps else of_state(job.endpoint, job.hang())
 
 
 def _is_plain(diagnosis: Diagnosis) -> bool:
@@ -126,9 +126,9 @@ def _severity(rule: Rule[Watched], finding: Finding) -> Severity:
     return "hint" if unsure and severity != "none" else severity
 
 
-def _of_state(job: Job, report: Report) -> Diagnosis:
+def of_state(endpoint: str, report: Report) -> Diagnosis:
     """The diagnosis of a job that does not step."""
     finding = Finding(report.verdict, report.ranks, report.why, report.next[0] if report.next else "")
     severity: Severity = "critical" if report.hung else "none"
     state = "hung" if report.hung else report.code if report.code in ("compiling", "idle", "ended") else "slow"
-    return Diagnosis(job.endpoint, [Cause(report.code, severity, finding)], (), {}, 0, None, 0.0, None, state)
+    return Diagnosis(endpoint, [Cause(report.code, severity, finding)], (), {}, 0, None, 0.0, None, state)

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from ..client.client import Client
 from ..client.endpoints import Resolved
 from ..client.handshake import open_links
+from ..derive.module_names import models_of
 from ..errors import ProbeError, SilentError, UsageError
 from ..host import agent_memory
 from ..host.facts import Facts
@@ -85,6 +86,17 @@ class RecordedJob:
     def is_over(self) -> bool:
         """Whether each process has ended, which costs nothing to find out."""
         return all(has_ended(held.process) for held in self._held.values())
+
+    def said(self) -> list[Facts]:
+        """What the agents that live say of themselves at this moment.  Cost: 0.1 ms a rank."""
+        living = [held for id, held in self._held.items() if id not in self.ended]
+        return [facts for held in living if (facts := held.said()) is not None]
+
+    def models(self) -> set[str]:
+        """What the first rank calls its models, as far as they have been called.  Cost: that of reading its log."""
+        first = min(self._held.values(), key=lambda held: held.rank, default=None)
+        log = None if first is None else first.log()
+        return set() if log is None else {*models_of(log).values()}
 
     def drop(self, agents: Collection[str]) -> None:
         """Nothing of these is wanted any more."""

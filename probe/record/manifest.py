@@ -40,6 +40,12 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
     os.rename(part, folder / NAME)
 
 
+def asked(said: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """What a recorder was told by the job that it asked (asked.py); {} if that was nothing."""
+    told = (record.get(what) for record in said.get("ranks", {}).values())
+    return next((each for each in told if each and isinstance(each, dict)), {})
+
+
 def of_rank(facts: Facts) -> dict[str, Any]:
     """What is kept of a rank's facts."""
     said = {name: getattr(facts, name) for name in _OF_RANK}

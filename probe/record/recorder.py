@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from ..client.agent_requests import require_agents
 from ..client.endpoints import JOB, Resolved, resolve
+from ..diagnose.recorded import LEAST_S
 from ..errors import EndpointError, ProbeError, SilentError, UsageError
 from ..host.processes import has_ended
 from ..snapshot.source import Rank
@@ -29,6 +30,7 @@ from ..text import title
 from ..version import __version__
 from . import lock, manifest, mirrored
 from .archive import Archive
+from .asked import Asked
 from .flush import Flushes
 from .job import RecordedJob, job_name
 from .mirror import Mirror
@@ -47,14 +49,15 @@ _CLOCK_S = 1.0  # by which the wall clock may move against the other one
 @dataclass(frozen=True)
 class Order:
     """What to record where.  folder: gets `job=NAME`; name: of the job, "" for its own or one made of its command and
-    start; flush_s: between two flushes; write_s: between two that write tables; follow: a process as long as which
-    agents may come, 0 for none."""
+    start; flush_s: between two flushes; write_s: between two that write tables; stands_s: without a step, after which
+    the job is asked why; follow: a process as long as which agents may come, 0 for none."""
 
     folder: Path
     name: str = ""
     keep: Keep = field(default_factory=Keep)
     flush_s: float = FLUSH_S
     write_s: float = WRITE_S
+    stands_s: float = LEAST_S
     follow: int = 0
 
 
@@ -71,6 +74,7 @@ class Recorder:
         self._find, self._order, self._tell, self._key = find, order, tell, key
         self._names, self._events = Names(), list[dict[str, Any]]()
         self._job = RecordedJob(find(), key=key)
+        self._asked = self._asking(self._job)
         self.folder = order.folder / f"{JOB}{job_name(order.name, self._job)}"
         self._flushes, self._mirror = Flushes(self.folder, self._names, self._lost), Mirror(self.folder)
         self._written_s = -math.inf
@@ -109,11 +113,28 @@ class Recorder:
         """Wait until the next flush is due, or the job is over."""
         due = time.monotonic() + self._order.flush_s
         while (left := due - time.monotonic()) > 0:
+            self._ask(stop)
             if stop(min(left, _LOOK_S)):
                 return True
             if self._job.is_over:
                 return False
         return False
+
+    def _ask(self, stop: Callable[[float], bool]) -> None:
+        """What the manifest and events tell of what the job says itself."""
+        before = self._asked.stands
+        if not self._asked.ask(lambda: stop(0.0)):
+            return
+        with suppress(OSError):  # the next flush will tell
+            manifest.write(self.folder, self._manifest())
+        stands = self._asked.stands
+        if stands and (before is None or before["code"] != stands["code"]):
+            self._note("stands", stands["verdict"])
+        elif before and not stands:
+            self._note("steps", "Steps come again.")
+
+    def _asking(self, job: RecordedJob) -> Asked:
+        return Asked(job, self._find, self._key, self._order.stands_s)
 
     def close(self) -> None:
         self._job.close()
@@ -143,6 +164,7 @@ class Recorder:
         self._job.close()
         self._mirror.forget()
         self._job, self._ended, self._moments_s = job, set(), -_MOMENTS_S
+        self._asked = self._asking(job)
 
     # ---- a flush
 
@@ -230,12 +252,14 @@ class Recorder:
 
     def _manifest(self) -> dict[str, Any]:
         facts = self._job.facts
+        ranks = {each.rank or 0: manifest.of_rank(each) for each in facts}
+        ranks[min(ranks)] |= self._asked.said()
         began = min((each.attached_wall_ns for each in facts if each.attached_wall_ns), default=time.time_ns())
         return {
             "job": self.folder.name.removeprefix(JOB), "command": self._job.command, "probe": __version__,
             "world_size": max((each.world_size or 1 for each in facts), default=1),
             "attached": datetime.fromtimestamp(began / 1e9, timezone.utc).isoformat(),
-            "ranks": {str(each.rank or 0): manifest.of_rank(each) for each in facts},
+            "ranks": {str(rank): said for rank, said in ranks.items()},
         }  # fmt: skip
 
     # ---- events

@@ -100,19 +100,25 @@ class Recording(Connection):
         Raises SilentError with too few steps.  Cost: some queries.
         """
         self._begin()
-        from ..diagnose.recorded import hung
+        from ..diagnose.recorded import hung, stood, without_job
         from ..diagnose.watched import LEAST_STEPS, Watched
         from ..diagnose.why import judge
 
         self._require_one_job()
-        if (stuck := hung(self)) is not None:
+        said = manifest.read(self.archive.jobs[0])
+        seen = stood(self, manifest.asked(said, "stands"))
+        if (stuck := seen if seen is not None and seen.state == "hung" else hung(self)) is not None:
             return stuck
         first, last, lasted = self._window(seconds)
-        told = judge(Watched(self, first, last, lasted, why_not_profiled=self._why_not_profiled(first, last)))
-        if told.code == "unknown":
-            few = f"{told.steps} steps are too few to judge; {LEAST_STEPS} are needed."
-            raise SilentError(few, self._how_more(seconds, last), "few-steps")
-        return told
+        why_not, values = self._why_not_profiled(first, last), manifest.asked(said, "values")
+        watched = Watched(self, first, last, lasted, why_not_profiled=why_not, read=values.get)
+        told = judge(watched) if watched.steps else seen
+        if told is not None and told.code != "unknown":
+            return without_job(told)
+        if seen is not None:
+            return seen
+        few = f"{watched.steps} steps are too few to judge; {LEAST_STEPS} are needed."
+        raise SilentError(few, self._how_more(seconds, last), "few-steps")
 
     def _window(self, seconds: float | None) -> tuple[int, int, float]:
         """The first and the last step to judge, and how long they took."""

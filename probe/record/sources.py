@@ -62,12 +62,12 @@ def _cut(rank: Rank, stream: str, table: Ints, moment: int | None) -> Ints:
 class HeldMemory(MemorySource):
     """The memory of one agent, kept open: it can be read when the process has ended.  Close it.
 
-    known: its facts, whose numbers of steps the connection has settled; files: descriptors by name.
+    known: its facts, whose numbers of steps the connection has settled; rank: its own; files: descriptors by name.
     """
 
     def __init__(self, pid: int, known: Facts) -> None:
         super().__init__(pid, known)
-        self.id, self.process = known.id, pid
+        self.id, self.process, self.rank = known.id, pid, known.rank or 0
         self.files: dict[str, int] = {}
         self.hold()
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hangs import Job, started
 from recorder import begun
 from until import until
 
@@ -144,15 +145,33 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_run_records_beside_the_job_until_it_ends(probe: Probe, tmp_path: Path) -> None:
+def test_run_records_beside_the_job_until_it_ends_and_why_knows_what_the_job_was(probe: Probe, tmp_path: Path) -> None:
     script = tmp_path / "short.py"
     script.write_text(
-        "import time, torch\nmodel = torch.nn.Linear(4, 4)\nsgd = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "end = time.monotonic() + 6\nwhile time.monotonic() < end:\n"
-        "    model(torch.randn(2, 4)).sum().backward(); sgd.step(); time.sleep(0.01)\n"
+        "import time, torch\nmodel = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(100)))\n"
+        "adam = torch.optim.Adam(model.parameters())\nend = time.monotonic() + 8\n"
+        "while time.monotonic() < end:\n    model(torch.randn(2, 4)).sum().backward(); adam.step(); adam.zero_grad()\n"
     )
     runs = tmp_path / "runs"
     probe("run", "--record", runs, "--name", "night", "--", sys.executable, script, timeout=120)
     assert "ended" in probe(runs, "query", "SELECT event FROM probe.events").stdout  # all is there once run returns
     assert steps(probe, runs)["n"] > 50
-    assert probe(runs / "job=night", "why").stdout.startswith("Verdict")
+    told = probe(runs / "job=night", "why").stdout
+    assert "Unfused optimizer: adam (Adam)" in told and "probe $ENDPOINT eval" in told and "since-change" not in told
+    (runs / "job=night" / "job.json").unlink()
+    assert "Unfused optimizer" not in probe(runs / "job=night", "why").stdout  # which nobody can read any more
+
+
+def test_a_recording_knows_why_its_job_stood_still(start: Start, probe: Probe, tmp_path: Path) -> None:
+    job = start("hanging.py", "sleeps", ranks=2, ready="")
+    hangs = Job(job, started)
+    hangs.wait_for("trains")
+    hangs.hang()
+    hangs.wait_for("hangs")
+    probe("attach", job.pid)
+    recorder = begun(job.pid, tmp_path, stands_s=5.0)
+    until(lambda: "stands" in probe(tmp_path, "query", "SELECT event FROM probe.events").stdout, 60)
+    end(recorder, signal.SIGINT)
+    told = json.loads(probe(tmp_path, "why", "--json").stdout)
+    live = json.loads(probe(job.pid, "hang", "--json", status=None).stdout)
+    assert told["verdict"]["code"] == "hung" and told["findings"][0]["sentence"] == live["verdict"]

@@ -12,7 +12,7 @@ from typing import Any
 from ..figures import ms, pct
 from ..rule import Finding
 from ..watched import Phase, Watched
-from .live_values import OPTIMIZERS, value
+from .live_values import OPTIMIZERS, of_model, value
 
 _MOSTLY = 0.8  # of the passes
 _MORE = 1.5  # times as many updates: less may be how the parameters were initialized
@@ -32,7 +32,7 @@ SELECT root, later = 1 AS ends_step, COUNT(*) AS passes, AVG(is_last::INT) AS la
        (SELECT COUNT(*) FROM updates) AS updates, (SELECT COUNT(DISTINCT (rank, step)) FROM updates) AS steps
 FROM ordered GROUP BY ALL
 """.strip()
-_UPDATES = (
+UPDATES = (
     "[([i for i, (_, o) in enumerate(optimizers) if {id(p) for g in o.param_groups for p in g['params']} & "
     "{id(p) for p in model.parameters()}], next(model.parameters())._version) "
     f"for optimizers in [{OPTIMIZERS}] for model in (FIRST, OTHER)]"
@@ -54,7 +54,7 @@ def discarded(watched: Watched, backward: Phase, least: float) -> Iterator[Findi
 
 def _in_vain(watched: Watched, root: str, other: str, through: dict[bool, dict[str, Any]]) -> float:
     """Seconds in this model of the passes for the other one; 0 if an optimizer trains both, or it cannot be told."""
-    told = value(watched, _UPDATES.replace("FIRST", root).replace("OTHER", other))
+    told = value(watched, of_model(UPDATES, root, other))
     if not told or any(len(optimizers) != 1 for optimizers, _ in told) or told[0][0] == told[1][0]:
         return 0.0
     (_, updates), (_, updates_of_other) = told

@@ -27,7 +27,7 @@ CORES = (
     "busy, AVG(context_switches_s) AS switches_s FROM host.process_trace WHERE {window} AND core_wait_pct IS NOT NULL "
     "AND cpu_pct IS NOT NULL AND host_cpu_pct IS NOT NULL GROUP BY ALL ORDER BY rank"
 )
-_READ = (
+ALLOWED = (
     "(__import__('os').cpu_count(), len(__import__('os').sched_getaffinity(0)), __import__('torch').get_num_threads(), "
     "[file.read_text() for file in __import__('pathlib').Path('/sys/fs/cgroup').glob('cpu.max')])"
 )
@@ -97,7 +97,7 @@ def _host(name: str, ranks: list[dict[str, Any]], pids: list[int]) -> Host:
 def cores(watched: Watched) -> Cores | None:
     """Of the first rank's host, as the job sees it; None if it cannot be asked."""
     try:
-        total, allowed, threads, quotas = ast.literal_eval(watched.read(_READ) or "")
+        total, allowed, threads, quotas = ast.literal_eval(watched.read(ALLOWED) or "")
     except (SyntaxError, ValueError, TypeError):
         return None
     words = quotas[0].split() if quotas else ["max"]

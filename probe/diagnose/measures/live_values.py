@@ -1,12 +1,15 @@
 """Values of the job that no table has: what rules read of its models and optimizers, once a finding is there.
 
-Called by rules.  Invariant: an expression changes nothing, and what cannot be read is None.
+Called by rules; a recorder reads them without a finding.  In what a rule asks, ROOT stands for a model, FIRST and OTHER
+for two of them.  Invariant: an expression changes nothing, and what cannot be read is None.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Iterator
+from itertools import permutations
 from typing import Any
 
 from ..watched import Watched
@@ -17,18 +20,42 @@ _NAMES = (
     "for k, v in getattr(globals().get(n), '__dict__', {}).items())]"
 )
 OPTIMIZERS = f"[(n, v) for n, v in {_NAMES} if issubclass(type(v), __import__('torch').optim.Optimizer)]"
-# All that there are, in a tenth of a second: to make sure that none is overlooked.
+# All that there are, in a tenth of a second or longer: to make sure that none is overlooked.
 ALL_OPTIMIZERS = (
     "[('', v) for v in __import__('gc').get_objects() if issubclass(type(v), __import__('torch').optim.Optimizer)]"
 )
 
 
+_MOST_MODELS = 4  # of which a recorder reads something
 _READABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[\d+\])*")  # a variable, its attribute or item
 
 
 def is_readable(root: str) -> bool:
     """Whether the name of a model is an expression: a class name with a number after it is none."""
     return _READABLE.fullmatch(root) is not None
+
+
+def of_model(expression: str, root: str, other: str = "") -> str:
+    """What is asked about this model, or these two."""
+    named = {"ROOT": root, "FIRST": root, "OTHER": other}
+    return re.sub(r"\b(ROOT|FIRST|OTHER)\b", lambda match: named[match[0]], expression)
+
+
+def filled(asked: Iterable[str], models: Iterable[str]) -> Iterator[str]:
+    """What rules ask of a job with these models: what is about none of them first."""
+    known = sorted(each for each in set(models) if is_readable(each))[:_MOST_MODELS]
+    for expression in sorted(set(asked), key=lambda each: "ROOT" in each or "FIRST" in each):
+        if "FIRST" in expression:
+            yield from (of_model(expression, *pair) for pair in permutations(known, 2))
+        elif "ROOT" in expression:
+            yield from (of_model(expression, root) for root in known)
+        else:
+            yield expression
+
+
+def of_frame(expression: str) -> str:
+    """The same question about the optimizers of the loop's frame alone, which costs less."""
+    return expression.replace(ALL_OPTIMIZERS, OPTIMIZERS)
 
 
 def value(watched: Watched, expression: str) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..watched import Watched
 
 MB = 1 << 20
-_READ = (
+LIMITS = (
     "(__import__('os').sysconf('SC_PHYS_PAGES') * __import__('os').sysconf('SC_PAGE_SIZE'), [file.read_text() for name "
     "in ('memory.max', 'memory.current') for file in __import__('pathlib').Path('/sys/fs/cgroup').glob(name)])"
 )
@@ -50,7 +50,7 @@ def _of_host(watched: Watched) -> Left | None:
     """The nearer limit: of the first rank's host, or of its container."""
     hosts = watched.rows(HOST)
     try:
-        total, texts = ast.literal_eval(watched.read(_READ) or "")
+        total, texts = ast.literal_eval(watched.read(LIMITS) or "")
     except (SyntaxError, ValueError, TypeError):
         return None
     limits = []

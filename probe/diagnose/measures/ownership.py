@@ -10,16 +10,17 @@ from dataclasses import dataclass
 
 from ...errors import SilentError
 from ..watched import Watched
-from .live_values import ALL_OPTIMIZERS, OPTIMIZERS, is_readable, value
+from .live_values import ALL_OPTIMIZERS, OPTIMIZERS, is_readable, of_model, value
 
-# Of each model: the modules of which no optimizer owns a parameter although some are differentiated, and those with
+# Of a model: the modules of which no optimizer owns a parameter although some are differentiated, and those with
 # parameters of their own that an optimizer owns.
-_OWNERS = (
-    "(lambda owned: [(root, [n for n, m in model.named_modules() if any(p.requires_grad for p in m.parameters()) and "
-    "not any(id(p) in owned for p in m.parameters())], [n for n, m in model.named_modules() "
-    "if any(id(p) in owned for p in m.parameters(False))]) for root, model in [MODELS]])"
-    "({id(p) for _, o in OPTIMIZERS for g in o.param_groups for p in g['params']})"
+_OWNED = (
+    "(lambda owned: ([n for n, m in ROOT.named_modules() if any(p.requires_grad for p in m.parameters()) and "
+    "not any(id(p) in owned for p in m.parameters())], [n for n, m in ROOT.named_modules() "
+    "if any(id(p) in owned for p in m.parameters(False))]))"
+    "({{id(p) for _, o in {} for g in o.param_groups for p in g['params']}})"
 )
+ASKS = tuple(map(_OWNED.format, (OPTIMIZERS, ALL_OPTIMIZERS)))
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
@@ -51,18 +52,19 @@ def owners(watched: Watched, roots: Iterable[str], matter: Callable[[Sequence[Ow
 
     matter: whether what is unowned there would matter; then all objects of the job are looked through, for 0.1 s.
     """
-    models = ", ".join(f"({root!r}, {root})" for root in roots if is_readable(root))
-    found = _read(watched, models, OPTIMIZERS)
+    of_frame, of_process = ASKS
+    models = [root for root in roots if is_readable(root)]
+    found = [_read(watched, root, of_frame) for root in models]
     if not any(each.owned for each in found) or matter(found):
-        found = _read(watched, models, ALL_OPTIMIZERS)
+        found = [_read(watched, root, of_process) for root in models]
     return found if any(each.owned for each in found) else []
 
 
-def _read(watched: Watched, models: str, optimizers: str) -> list[Owners]:
-    told = value(watched, _OWNERS.replace("MODELS", models).replace("OPTIMIZERS", optimizers)) if models else None
-    if told is None:
+def _read(watched: Watched, root: str, asked: str) -> Owners:
+    if (told := value(watched, of_model(asked, root))) is None:
         raise SilentError("What the optimizers train could not be read.", code="unseen")
-    return [Owners(root, _unwrapped(unowned), _unwrapped(owned)) for root, unowned, owned in told]
+    unowned, owned = told
+    return Owners(root, _unwrapped(unowned), _unwrapped(owned))
 
 
 def _unwrapped(names: Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 from planted import MS, Planted
 
+from probe.diagnose.measures.live_values import filled, of_frame
 from probe.diagnose.rule import Finding, Rule
+from probe.diagnose.rules import ON_TABLES
 from probe.diagnose.rules.compute.compute_bound import COMPUTE_BOUND
 from probe.diagnose.rules.compute.frozen_with_gradients import FROZEN_WITH_GRADIENTS
 from probe.diagnose.rules.compute.micro_batches import MICRO_BATCHES
@@ -223,9 +226,22 @@ def with_head(around: Iterable[Module]) -> Planted:
     return planted
 
 
+Owned = tuple[list[str], list[str]]  # of a model: modules that no optimizer owns, and those that one owns
+
+
+def owning(updates: object = None, **owned: Owned) -> Callable[[str], str | None]:
+    """What can be read of these models."""
+
+    def read(expression: str) -> str | None:
+        model = re.search(r"(\w+)\.named_modules", expression)
+        return repr(owned[model[1]] if model else updates)
+
+    return read
+
+
 def test_gradients_of_what_no_optimizer_owns_are_found() -> None:
-    owners = [("model", ["", "conv", "act"], []), ("head", [], [""])]
-    (told,) = found(FROZEN_WITH_GRADIENTS, with_head(HONEST), answers(owners))
+    read = owning(model=(["", "conv", "act"], []), head=([], [""]))
+    (told,) = found(FROZEN_WITH_GRADIENTS, with_head(HONEST), read)
     assert told.sentence.endswith("computes gradients of model, which no optimizer updates.")
     assert told.seconds == pytest.approx((0.3 + 36 + 1.2) * MS, rel=0.02)
     assert told.remedy == 'probe 4242 eval "model.requires_grad_(False)"'
@@ -234,13 +250,13 @@ def test_gradients_of_what_no_optimizer_owns_are_found() -> None:
 def test_gradients_that_pass_through_to_what_is_trained_count_half() -> None:
     planted = with_head(HONEST)
     planted.database.execute("UPDATE python.torch_trace SET start_ns = 0 WHERE module = 'act' AND stage = 'forward'")
-    (told,) = found(FROZEN_WITH_GRADIENTS, planted, answers([("model", ["conv"], ["act"]), ("head", [], [""])]))
+    (told,) = found(FROZEN_WITH_GRADIENTS, planted, owning(model=(["conv"], ["act"]), head=([], [""])))
     assert told.where == "model.conv" and told.seconds == pytest.approx(18 * MS, rel=0.02)
 
 
-@pytest.mark.parametrize("owners", [[("model", [], ["", "conv"])], [("model", ["", "conv", "act"], [])]])
-def test_models_that_are_trained_or_whose_optimizer_owns_copies_are_left_alone(owners: list[Any]) -> None:
-    assert not found(FROZEN_WITH_GRADIENTS, with_head(HONEST), answers(owners))
+@pytest.mark.parametrize("owned", [([], ["", "conv"]), (["", "conv", "act"], [])])
+def test_models_that_are_trained_or_whose_optimizer_owns_copies_are_left_alone(owned: Owned) -> None:
+    assert not found(FROZEN_WITH_GRADIENTS, with_head(HONEST), owning(model=owned, head=([], [])))
 
 
 def adversarial(detached: bool, inside: str = "") -> Planted:
@@ -264,11 +280,8 @@ def adversarial(detached: bool, inside: str = "") -> Planted:
 
 
 def owned_by(generator: int, discriminator: int) -> Callable[[str], str | None]:
-    def read(expression: str) -> str | None:
-        own = [("generator", [], [""]), ("discriminator", [], [""]), ("module", [], ["generator", "discriminator"])]
-        return repr(own if "named_modules" in expression else [([generator], 7), ([discriminator], 7)])
-
-    return read
+    updates = [([generator], 7), ([discriminator], 7)]
+    return owning(updates, generator=([], [""]), discriminator=([], [""]), module=([], ["generator", "discriminator"]))
 
 
 def test_a_pass_that_goes_back_through_the_other_model_is_found() -> None:
@@ -299,3 +312,20 @@ def test_full_precision_is_a_hint_on_busy_devices_only() -> None:
     (told,) = found(NO_MIXED_PRECISION, planted, read)
     assert told.severity == "hint" and "set_float32_matmul_precision" in told.remedy
     assert not found(NO_MIXED_PRECISION, planted, answers([["torch.bfloat16"], "highest", 9]))
+
+
+def test_what_a_recorder_asks_is_what_the_rules_ask() -> None:
+    """Of these models; the rules ask nothing that was not asked of them before."""
+    asked = {*filled((each for rule in ON_TABLES for each in rule.asks), ["model", "head", "Net-2"])}
+    assert not any("Net-2" in each for each in asked) and any(each != of_frame(each) for each in asked)
+    wanted = list[str]()
+    owned = owning(model=(["", "conv", "act"], []), head=([], [""]))
+
+    def read(expression: str) -> str | None:
+        wanted.append(expression)
+        return owned(expression)
+
+    assert found(FROZEN_WITH_GRADIENTS, with_head(HONEST), read)
+    with pytest.raises(SilentError):
+        found(OPTIMIZER_UNFUSED, updating(), lambda each: wanted.append(each))
+    assert len(wanted) > 4 and asked >= {*wanted}

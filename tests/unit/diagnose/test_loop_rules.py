@@ -250,6 +250,15 @@ class TestSteps:
         )
         assert not list(STEP_GROWING.find(planted.watched()))
 
+    def test_steps_that_grow_once_the_job_has_settled_are_found(self) -> None:
+        def settles(step: int) -> float:
+            return float(max(0.16 - 0.0016 * step, 0.06) * self.noise[step])
+
+        planted = seconds(lambda step: settles(step) + 0.0002 * max(0, step - 60), settles)
+        assert not list(STEP_GROWING.find(planted.watched()))  # not on cores
+        planted = seconds(*2 * [lambda step: settles(step) + 0.0002 * max(0, step - 60)])
+        assert one(STEP_GROWING.find(planted.watched())).severity == "critical"
+
     def test_steps_that_do_not_grow_are_left_alone(self) -> None:
         assert not list(STEP_GROWING.find(seconds(self.steady, self.steady).watched()))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from recorded import folder_of, plant, plant_manifest
 
 import probe
+from probe.diagnose.hang.report import Report
 from probe.errors import SilentError, UsageError
 from probe.record.recorder import agents_of
 from probe.record.stored import About
@@ -197,6 +199,50 @@ def test_a_collective_in_flight_for_a_moment_or_before_other_steps_is_no_hang(
     hang(tmp_path, [1], **told)
     with probe.connect(str(tmp_path)) as recording:
         assert recording.why().code != "hung"
+
+
+def noted(folder: Path, code: str, hung: bool, after_s: float) -> None:
+    """What the recorder saw so long after the first step."""
+    when = (BEGAN + timedelta(seconds=after_s)).replace(tzinfo=timezone.utc)
+    seen = Report(
+        code, f"It is {code}.", hung, (1,), ["a reason"], ["rank 1:", "  wait (train.py:7)"], ["probe 7 hang"]
+    )
+    plant_manifest(folder, 2, asked={"stands": {"wall_ns": int(1e9 * when.timestamp()), **asdict(seen)}})
+
+
+def test_what_the_recorder_saw_of_a_job_that_stood_is_the_verdict(tmp_path: Path) -> None:
+    plant(tmp_path, STEPS, stepped(100, 1.0))
+    noted(tmp_path, "waiting", hung=True, after_s=200)
+    with probe.connect(str(tmp_path)) as recording:
+        told = recording.why()
+    (cause,) = told.causes
+    assert (told.code, cause.code, cause.severity, told.sentence) == ("hung", "waiting", "critical", "It is waiting.")
+    assert cause.finding.why[0].startswith("As the recorder saw at 2026-01-01 00:03:20 UTC")
+    assert cause.finding.why[1:] == ["a reason", "rank 1:", "  wait (train.py:7)"] and not cause.finding.remedy
+
+
+def test_once_steps_have_come_again_it_does_not_count(tmp_path: Path) -> None:
+    plant(tmp_path, STEPS, stepped(100, 1.0))
+    noted(tmp_path, "waiting", hung=True, after_s=50)
+    with probe.connect(str(tmp_path)) as recording:
+        assert recording.why().code != "hung"
+
+
+def test_a_job_that_only_rested_is_judged_by_its_steps_if_it_has_enough(tmp_path: Path) -> None:
+    plant(tmp_path / "many", STEPS, stepped(100, 1.0))
+    plant(tmp_path / "few", STEPS, stepped(5, 1.0))
+    for name, code in (("many", "healthy"), ("few", "compiling"), ("none", "compiling")):
+        noted(tmp_path / name, "compiling", hung=False, after_s=200)
+        with probe.connect(str(tmp_path / name)) as recording:
+            assert recording.why().code == code
+
+
+@pytest.mark.parametrize("asked", [{"stands": 7}, {"stands": {"code": "waiting"}}, {"values": [1]}, {}])
+def test_a_manifest_that_says_what_no_recorder_does_is_no_error(tmp_path: Path, asked: dict[str, Any]) -> None:
+    plant(tmp_path, STEPS, stepped(100, 1.0))
+    plant_manifest(tmp_path, 1, asked=asked)
+    with probe.connect(str(tmp_path)) as recording:
+        assert recording.why().code == "healthy"
 
 
 def test_a_recording_is_not_recorded(tmp_path: Path) -> None:

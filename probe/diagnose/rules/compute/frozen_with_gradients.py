@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...figures import ms, pct
-from ...measures.discarded_gradients import discarded
+from ...measures.discarded_gradients import UPDATES, discarded
 from ...measures.module_calls import CALLS, Calls, ModuleCalls, of_steps
-from ...measures.ownership import Owners, owners
+from ...measures.ownership import ASKS, Owners, owners
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
 
@@ -83,4 +83,5 @@ FROZEN_WITH_GRADIENTS: Rule[Watched] = Rule(
     needs=("python.step_trace", "python.torch_trace"),
     of=("compute-bound",),
     sql=CALLS,
+    asks=(*ASKS, UPDATES),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....errors import UsageError
+from ....errors import SilentError, UsageError
 from ...figures import pct
-from ...measures.live_values import is_readable, value
+from ...measures.live_values import is_readable, of_model, value
 from ...measures.module_calls import BY_STEP, Calls
 from ...rule import Finding, Rule
 from ...watched import Watched
@@ -26,8 +26,10 @@ def _find(watched: Watched) -> Iterator[Finding]:
     if calls.is_on_device_with_room():
         return
     root = calls.modules[0].root
-    told = value(watched, _PRECISION.replace("ROOT", root)) if is_readable(root) else None
-    if not told or told[0] != ["torch.float32"] or told[1] != "highest" or told[2] < _TF32_FROM:
+    told = value(watched, of_model(_PRECISION, root)) if is_readable(root) else None
+    if told is None:
+        raise SilentError("The precision of the model could not be read.", code="unseen")
+    if told[0] != ["torch.float32"] or told[1] != "highest" or told[2] < _TF32_FROM:
         return
     share = calls.part(calls.modules).share
     if share < LEAST:
@@ -49,4 +51,5 @@ NO_MIXED_PRECISION: Rule[Watched] = Rule(
     "hint",
     needs=("python.step_trace", "python.torch_trace", "host.gpu_trace"),
     sql=BY_STEP,
+    asks=(_PRECISION,),
 )

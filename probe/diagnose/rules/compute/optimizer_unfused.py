@@ -93,4 +93,5 @@ OPTIMIZER_UNFUSED: Rule[Watched] = Rule(
     _find,
     needs=("python.step_trace", "python.torch_trace"),
     sql=_SQL,
+    asks=(_SETTINGS,),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import ms, pct
-from ...measures.live_values import is_readable, value
+from ...measures.live_values import is_readable, of_model, value
 from ...measures.module_calls import BY_STEP, of_steps
 from ...rule import Finding, Rule
 from ...watched import Watched
@@ -17,8 +17,9 @@ _USED = (
     "(SELECT MAX(100 * memory_used_mb / memory_total_mb) FROM host.gpu_trace WHERE {window}) AS device_pct"
 )
 _LIMIT = "[open(f'/sys/fs/cgroup/memory.{name}').read().strip() for name in ('current', 'max')]"
+_DISABLES = "hasattr(ROOT, 'gradient_checkpointing_disable')"
 _SWITCHES = (
-    "[(name, key) for name, module in {root}.named_modules() for key, v in vars(module).items() "
+    "[(name, key) for name, module in ROOT.named_modules() for key, v in vars(module).items() "
     "if 'checkpoint' in key and v is True]"
 )
 
@@ -57,9 +58,9 @@ def _switch(watched: Watched, root: str | None) -> str:
     """The statement that switches checkpointing off, if the model has an attribute for it; else ''."""
     if not root or not is_readable(root):
         return ""
-    if value(watched, f"hasattr({root}, 'gradient_checkpointing_disable')"):
+    if value(watched, of_model(_DISABLES, root)):
         return f"{root}.gradient_checkpointing_disable()"
-    switches = value(watched, _SWITCHES.replace("{root}", root)) or []
+    switches = value(watched, of_model(_SWITCHES, root)) or []
     names = {key for _, key in switches}
     if len(names) != 1:
         return ""
@@ -76,4 +77,5 @@ RECOMPUTE: Rule[Watched] = Rule(
     needs=("python.step_trace", "python.torch_trace", "host.process_trace", "host.gpu_trace"),
     of=("compute-bound",),
     sql=BY_STEP,
+    asks=(_LIMIT, _DISABLES, _SWITCHES),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from ...watched import Watched
 
 LEAST = 0.2  # of the step, over all that was recorded: a machine that becomes warm or busy changes it by less
 _PARTS, _LEAST_PARTS, _ROWS = 12, 8, 2  # in which the record is divided; the fewest; rows of each
+_SETTLES = 4  # of the record the first of so many parts is left out, if the rest grows and the whole may not
 _SLICES = 20  # of the profile, with some hundred samples each
 _SURE = 3.5  # standard errors of Kendall's rank correlation: once in four thousand series without a trend
 _CONTENDED_PCT = 5.0  # of the time waiting for a core: then the step's own time on cores tells, not the clock's
@@ -49,24 +50,29 @@ def _find(watched: Watched) -> Iterator[Finding]:
             f"Watch for longer: probe {watched.endpoint} why --seconds 60", "few-steps",
         )  # fmt: skip
     contended = max(part["waits"] or 0.0 for part in parts) > _CONTENDED_PCT
-    steps = np.array([part["step"] for part in parts])
-    trends = [
-        _trend(steps, np.array([part[name] for part in parts]))
-        for name in (("cpu_s",) if contended else ("step_s", "cpu_s"))
-    ]
+    names = ("cpu_s",) if contended else ("step_s", "cpu_s")
+    trends = [_least(parts[since:], names) for since in (0, len(parts) // _SETTLES)]
     place, by_function = _what_grows(watched)
-    grown = min(trend.grown for trend in trends)
-    if not all(trend.is_sure for trend in trends):  # the machine may hide it, but not what a function takes of the step
+    steps, grown, is_sure = next((trend for trend in trends if trend.is_sure), trends[0])
+    if not is_sure:  # the machine may hide it, but not what a function takes of the step
         grown = by_function if grown >= LEAST / 2 else 0.0
     if grown >= LEAST and grown > 2 * (watched.rows(_SAMPLES)[0]["grown"] or 0.0):
         yield _finding(watched, steps, grown, place)
 
 
 class _Trend(NamedTuple):
-    """grown: by which part of its mean a series grows over its steps; is_sure: all the time, and not by chance."""
+    """grown: by which part of its mean a series grows over these steps; is_sure: all the time, and not by chance."""
 
+    steps: Any
     grown: float
     is_sure: bool
+
+
+def _least(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> _Trend:
+    """Of these series the one that grows least, sure if all are."""
+    steps = np.array([part["step"] for part in parts])
+    trends = [_trend(steps, np.array([part[name] for part in parts])) for name in names]
+    return _Trend(steps, min(each.grown for each in trends), all(each.is_sure for each in trends))
 
 
 def _trend(steps: Any, values: Any) -> _Trend:
@@ -76,7 +82,7 @@ def _trend(steps: Any, values: Any) -> _Trend:
     moved = apart > 0  # else the job stood
     slope = np.median(differences[moved] / apart[moved]) if moved.any() else 0.0
     is_sure = np.sign(differences).sum() >= _SURE * np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    return _Trend(float(slope * (steps[-1] - steps[0]) / values.mean()), bool(is_sure))
+    return _Trend(steps, float(slope * (steps[-1] - steps[0]) / values.mean()), bool(is_sure))
 
 
 def _what_grows(watched: Watched) -> tuple[Place | None, float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ....errors import SilentError
 from ...figures import figure, pct
-from ...measures.hosts import CORES, Cores, Host, cores, hosts
+from ...measures.hosts import ALLOWED, CORES, Cores, Host, cores, hosts
 from ...rule import Finding, Rule
 from ...watched import Watched
 
@@ -50,4 +50,5 @@ CPU_OVERSUBSCRIPTION: Rule[Watched] = Rule(
     needs=("host.process_trace", "python.step_trace"),
     of=("communication-bound", "straggler", "gpu-idle"),
     sql=CORES,
+    asks=(ALLOWED,),
 )

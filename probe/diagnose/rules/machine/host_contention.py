@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ....errors import SilentError
 from ...figures import figure, pct
-from ...measures.hosts import CORES, Host, cores, hosts, others
+from ...measures.hosts import ALLOWED, CORES, Host, cores, hosts, others
 from ...rule import Finding, Rule
 from ...watched import Watched
 
@@ -61,4 +61,5 @@ HOST_CONTENTION: Rule[Watched] = Rule(
     needs=("host.process_trace", "python.step_trace", "python.dataloader_trace"),
     of=("communication-bound", "straggler", "gpu-idle"),
     sql=CORES,
+    asks=(ALLOWED,),
 )

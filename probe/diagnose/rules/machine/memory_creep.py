@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....errors import SilentError
+from ....errors import QueryError, SilentError
 from ....text import grouped
 from ...figures import figure
 from ...measures.growth import LEAST, Growth, growth
-from ...measures.memory_left import Left, left
+from ...measures.memory_left import LIMITS, Left, left
 from ...rule import Finding, Rule, Severity
 from ...watched import Watched
 
@@ -80,7 +80,10 @@ def _severity(limit: Left | None, mb_s: float, seen_s: float) -> Severity:
 def _holder(watched: Watched, rank: int, grown: Growth) -> str:
     """Whose tensors have become more between two looks at all of them; '' if that is nobody's in particular."""
     sql = _HELD.replace("{rank}", str(rank))
-    before = _held(watched.now(sql))
+    try:
+        before = _held(watched.now(sql))
+    except QueryError:  # a recording does not have it
+        return ""
     time.sleep(min(_LOOKS_S, max(_LOOK_S, 10 * watched.step_s)))
     after = _held(watched.now(sql))
     more = {holder: mb - before.get(holder, 0.0) for holder, mb in after.items()}
@@ -99,4 +102,5 @@ MEMORY_CREEP: Rule[Watched] = Rule(
     _find,
     needs=("python.memory_trace", "host.process_trace", "host.gpu_trace", "python.tensor_trace"),
     sql=_SQL,
+    asks=(LIMITS,),
 )

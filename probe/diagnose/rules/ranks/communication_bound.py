@@ -91,4 +91,5 @@ COMMUNICATION_BOUND: Rule[Watched] = Rule(
     needs=("python.step_trace", "python.nccl_trace", "probe.collectives", "python.torch_trace", "python.profile"),
     of=("gpu-idle",),
     sql=TAKES,
+    asks=(_DDP,),
 )
