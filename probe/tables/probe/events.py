@@ -1,4 +1,4 @@
-"""probe.events: what a recorder has to tell of its own work; a job that runs has no rows."""
+"""probe.events: what a recorder has to tell of its own work and of a job that stands; a job that runs has no rows."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ def derive(job: Snapshot) -> Columns:
 
 TABLE = Table(
     name="probe.events",
-    doc="One row per event of a recording: its begin and end, pauses, and rows that are lost.  Only recordings have "
-    "rows.",
+    doc="One row per event of a recording: its begin and end, pauses, rows that are lost, and stretches in which the "
+    "job stood.  Only recordings have rows.",
     columns=(
         Column("rank", "INTEGER", "", "The rank that it is about.", "recorder", _OF_ALL, "rank everywhere"),
         Column("host", "VARCHAR", "", "Name of the recorder's machine.", "gethostname", joins="host everywhere"),
         Column("time", "TIMESTAMP", "", "Wall clock of the recorder, UTC.", "recorder",
                joins="time everywhere, by ASOF JOIN"),
         Column("event", "VARCHAR", "", "begun, ended, paused, resumed, lost (rows that the agent's memory had "
-               "overwritten before they were read) or clock (it was set).", "recorder"),
+               "overwritten before they were read), clock (it was set), stands (no step came: the text says why) or "
+               "steps (they come again).", "recorder"),
         Column("text", "VARCHAR", "", "What happened, in a sentence.", "recorder"),
         Column("lost_stream", "VARCHAR", "", "The stream of the lost rows.", "recorder", _NOT_LOST,
                "streams of probe.tables"),
