@@ -52,13 +52,13 @@ class History:
         return Snapshot([self.source(now)])
 
     def source(self, now: int) -> ListedSource:
-        return ListedSource({_rank(number, now): self._rows(number, now) for number in (0, 1)})
+        return ListedSource({rank_at(number, now): self._rows(number, now) for number in (0, 1)})
 
     def _rows(self, rank: int, now: int) -> dict[str, list[list[int]]]:
         written: dict[str, list[Row]] = {stream: [] for stream in (SPANS, STEPS, LOADS, COLLECTIVES, SAMPLES)}
         begin = BEGAN
         for count, (took, end) in enumerate(zip(self.steps, self.ends, strict=True)):
-            for stream, row in _step(rank, count, begin, took * MS, end, now):
+            for stream, row in step_rows(rank, count, begin, took * MS, end, now):
                 written[stream].append(row)
             begin += took * MS
         for second in range(BEGAN, begin, 1000 * MS):
@@ -83,7 +83,8 @@ def recorded(history: History, folder: Path) -> Snapshot:
     return history.at(end)
 
 
-def _step(rank: int, count: int, begin: int, took: int, end: int | None, now: int) -> list[tuple[str, Row]]:
+def step_rows(rank: int, count: int, begin: int, took: int, end: int | None, now: int) -> list[tuple[str, Row]]:
+    """What a rank records in one step, by stream.  took: ns; end: as of History."""
     at = [begin + took * part // 1000 for part in (0, 100, 500, 850, 1000)]
     issued = at[2] + rank * took // 50
     done = None if end is None else issued + took * end // 1000
@@ -98,10 +99,10 @@ def _step(rank: int, count: int, begin: int, took: int, end: int | None, now: in
     ]
 
 
-def _rank(number: int, now: int) -> Rank:
+def rank_at(number: int, now: int, world_size: int = 2) -> Rank:
     log = Log()
     log.strings = {ALL_REDUCE: "c10d::allreduce_", FLOATS: "float32 [4]"}
-    log.groups = {1: {"name": "0", "ranks": [0, 1], "size": 2, "rank": number}}
+    log.groups = {1: {"name": "0", "ranks": [*range(world_size)], "size": world_size, "rank": number}}
     facts = Facts(rank=number, id=f"agent-{number}", host="a", monotonic_ns=now, wall_ns=now, anchor="Adam",
                   attached_ns=BEGAN - 1, collectives_ns=BEGAN - 1, taps={"collectives": "on"})  # fmt: skip
     return Rank(40 + number, facts, {}, log)
