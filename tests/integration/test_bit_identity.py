@@ -9,7 +9,9 @@ import re
 from pathlib import Path
 
 import pytest
+from until import until
 
+from probe.record import manifest
 from target import Probe, Start, Target
 
 QUERIES = (
@@ -36,11 +38,13 @@ def test_weights_are_the_same_after_60_steps(start: Start, probe: Probe, tmp_pat
     hurry = tmp_path / "hurry"
     slowly = {"EXAMPLE_S": "0.2", "HURRY": str(hurry)}  # 0.8 s a step: time to ask, however fast the steps are
     watched = start("acceptance.py", "--steps", STEPS, ranks=RANKS, env=slowly)
-    probe("attach", watched.pid)
+    probe("attach", "--record", tmp_path / "runs", watched.pid)
     for sql, settings in zip(QUERIES, SETTINGS, strict=True):
         probe(watched.pid, "query", sql)
         probe(watched.pid, "set", *settings.split())
     assert "hidden_size=32" in probe(watched.pid, "eval", "print(model.config)").stdout
+    (recording,) = (tmp_path / "runs").iterdir()
+    until(lambda: manifest.asked(manifest.read(recording), "values"), 60)  # the recorder has asked, too
     probe(watched.pid, "detach")
     probe("attach", watched.pid)
     assert "final" not in watched.output, "the job ended before all was asked"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..watched import Watched
+from . import hosts
 
 BATCHES = (
     "SELECT loader, COUNT(*) AS batches, COUNT(DISTINCT step) AS steps, MODE(num_workers) AS workers, "
@@ -96,8 +97,8 @@ def cores(watched: Watched) -> int:
     """Of the host of the job's first rank."""
     facts = watched.agents[0] if watched.agents else None
     if facts is not None and facts.host and facts.host != socket.gethostname():
-        told = watched.read("__import__('os').cpu_count()") or ""
-        return int(told) if told.isdecimal() else 1
+        told = hosts.cores(watched)
+        return 1 if told is None else told.total
     return os.cpu_count() or 1
 
 

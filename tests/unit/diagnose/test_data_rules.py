@@ -7,12 +7,13 @@ from collections.abc import Iterable
 import pytest
 from planted import MS, Planted
 
-from probe.diagnose.measures.loaders import loaders
+from probe.diagnose.measures.loaders import cores, loaders
 from probe.diagnose.rule import Finding
 from probe.diagnose.rules.data.input_bound import INPUT_BOUND
 from probe.diagnose.rules.data.starved_workers import STARVED_WORKERS
 from probe.diagnose.rules.data.worker_respawn import WORKER_RESPAWN
 from probe.diagnose.why import judge
+from probe.host.facts import Facts
 
 
 def loads(
@@ -234,3 +235,9 @@ def test_workers_that_fail_to_keep_up_once_in_a_while_are_not_too_few() -> None:
     loads(planted, workers=2, wait_ms=600, ready=0, every=20)
     assert one(INPUT_BOUND.find(planted.profile().watched())).severity is None
     assert not list(STARVED_WORKERS.find(planted.watched()))
+
+
+def test_cores_of_another_host_are_those_that_the_job_sees() -> None:
+    planted = Planted(agents=[Facts(rank=0, host="elsewhere")]).steps(100, data=60)
+    assert cores(planted.watched(read=lambda expression: "(64, 64, 8, [])" if "cpu_count" in expression else None)) == 64
+    assert cores(planted.watched()) == 1
