@@ -239,5 +239,5 @@ def test_workers_that_fail_to_keep_up_once_in_a_while_are_not_too_few() -> None:
 
 def test_cores_of_another_host_are_those_that_the_job_sees() -> None:
     planted = Planted(agents=[Facts(rank=0, host="elsewhere")]).steps(100, data=60)
-    assert cores(planted.watched(read=lambda expression: "(64, 64, 8, [])" if "cpu_count" in expression else None)) == 64
+    assert cores(planted.watched(read=lambda _: "(64, 64, 8, [])")) == 64
     assert cores(planted.watched()) == 1
