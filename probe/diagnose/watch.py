@@ -103,14 +103,14 @@ def _profile(job: Job, seconds: float) -> str:
 class Reader:
     """What an expression is in the job on its first rank, as Python shows it; None if it cannot be told.
 
-    A job in which no boundary comes, such as a server, is asked once.
+    answers: whether the job has, so far; one in which no boundary comes, such as a server, is asked once.
     """
 
     def __init__(self, job: Job) -> None:
-        self._job, self._answers = job, True
+        self._job, self.answers = job, True
 
     def __call__(self, expression: str) -> str | None:
-        if not self._answers:
+        if not self.answers:
             return None
         try:
             rank = self._job.agents[0].rank or 0
@@ -118,6 +118,6 @@ class Reader:
         except Interrupted:
             raise
         except (ProbeError, IndexError):
-            self._answers = False
+            self.answers = False
             return None
         return result.echo if result.ok else None

@@ -22,6 +22,7 @@ from .job import RecordedJob
 
 _STATES = ("compiling", "idle")  # told of a job that is not stuck, but in which no step comes
 _AGAIN_S = 300.0  # after which values are read anew
+_SOON_S = 15.0  # likewise, where somebody else kept the job from answering
 _STEPS = 10  # after which a job has all that it trains with
 _LOOK_S, _MOST_S = 60.0, 600.0  # between two looks at a job that stands: about as long as it has stood
 _ANSWER_S = 2.0
@@ -78,7 +79,10 @@ class Asked:
                 less = of_frame(each)
                 is_known = less != each and shown[less] == self.values.get(less)
                 shown[each] = self.values.get(each) if is_known else read(each)
-            self.values = {each: told for each, told in shown.items() if told is not None}
+            told = {each: value for each, value in shown.items() if value is not None}
+            self.values = told if read.answers else {**self.values, **told}
+        if not read.answers:
+            self._due_s["read"] = time.monotonic() + _SOON_S
 
     def _look(self, is_unwanted: Callable[[], bool]) -> None:
         with suppress(ProbeError), self._connected(is_unwanted) as job:

@@ -259,6 +259,13 @@ class TestSteps:
         planted = seconds(*2 * [lambda step: settles(step) + 0.0002 * max(0, step - 60)])
         assert one(STEP_GROWING.find(planted.watched())).severity == "critical"
 
+    @pytest.mark.parametrize(("rate", "quick"), [(0.0002, range(330, 370)), (0.00003, range(400, 500))])
+    def test_growth_that_a_moment_interrupts_is_found_if_it_is_much(self, rate: float, quick: range) -> None:
+        def step_s(step: int) -> float:
+            return float((0.05 + rate * step) * self.noise[step]) * (0.4 if step in quick else 1.0)
+
+        assert len(list(STEP_GROWING.find(seconds(step_s, step_s).watched()))) == (rate > 0.0001)
+
     def test_steps_that_do_not_grow_are_left_alone(self) -> None:
         assert not list(STEP_GROWING.find(seconds(self.steady, self.steady).watched()))
 
