@@ -237,6 +237,7 @@ class SilentError(ProbeError):
         "gone": "The target ended during the request.",
         "server-restarted": "The server beside the job ended during the request, and has started again.",
         "few-steps": "Too few steps have been recorded so far for the request.",
+        "undecided": "What was seen so far leaves it open.",
         "no-profile": "No profile has been taken of what was asked for.",
         "no-change": "No eval since the attach has changed anything.",
         "not-in-effect": "The change has not taken effect yet: its loader has not begun another epoch.",

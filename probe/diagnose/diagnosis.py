@@ -50,8 +50,8 @@ class Diagnosis:
     """Why a job is slow, stuck or well: what `Connection.why` returns.
 
     findings: by severity, then by cost; checked: codes of the rules that have looked; skipped: those that could not,
-    and why; steps, seconds: how much was watched; step_s: the mean step; samples_s: per second, of all ranks; state:
-    hung, compiling, idle, ended or slow, if it is that.
+    and why; undecided: those of them that would know more after a while; steps, seconds: how much was watched; step_s:
+    the mean step; samples_s: per second, of all ranks; state: hung, compiling, idle, ended or slow, if it is that.
 
     Example: `print(job.why().sentence)`
     """
@@ -65,6 +65,7 @@ class Diagnosis:
     seconds: float = 0.0
     samples_s: float | None = None
     state: str = ""
+    undecided: Sequence[str] = ()
 
     @property
     def causes(self) -> list[Cause]:

@@ -17,6 +17,7 @@ from .rule import Tables
 from .watched import BLOCK, Watched
 
 SECONDS = 25.0
+_MORE_S = 8.0  # if that has left something open
 FIRST_LOOK_S = 10.0  # after which a dominant cause is plain, where steps are short
 MOST_S = 300.0  # that a watch takes by itself, where steps are long
 _STEPS = 40  # at least
@@ -45,7 +46,7 @@ Progress = Callable[[float], AbstractContextManager[object]]
 
 def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watched]:
     """Watch the job for so long, by default for 25 s, or longer where its steps are; what to judge: by default after a
-    first look, too, if that has steps enough, and who finds a cause there need not go on.
+    first look, too, if that has steps enough, and after some seconds more.  Who has found a cause need not go on.
 
     progress: entered for the time of the watch, with its seconds.  Raises SilentError, Interrupted.
     """
@@ -55,16 +56,20 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
         _sample(job, int(whole / step_s))
     first, begun = last + 1 + (_FIRST if steps < _FIRST else 0), time.monotonic()
 
-    def watched() -> Watched:
-        took_s = time.monotonic() - begun
-        return Watched(job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=Reader(job))
+    def watched(is_whole: bool) -> Watched:
+        took_s, read = time.monotonic() - begun, Reader(job)
+        return Watched(job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=read, is_whole=is_whole)
 
     with progress(whole):
         if seconds is None and step_s and 2 * _STEPS * step_s <= FIRST_LOOK_S:
             why_not = _profile(job, FIRST_LOOK_S)
-            yield watched()
+            yield watched(is_whole=False)
         why_not = _profile(job, begun + whole - time.monotonic())
-    yield watched()
+    yield watched(is_whole=True)
+    if seconds is None:
+        with progress(_MORE_S):
+            why_not = _profile(job, _MORE_S)
+        yield watched(is_whole=True)
 
 
 def _seen(job: Job) -> tuple[int, float | None, int]:

@@ -41,7 +41,7 @@ def why(job: Job, seconds: float | None = None, progress: Progress = _NOTHING) -
     with closing(watch(job, seconds, progress)) as looks:
         for watched in looks:
             diagnosis = judge(watched)
-            if _is_plain(diagnosis):
+            if _is_plain(diagnosis) or (watched.is_whole and not diagnosis.undecided):
                 break
     return diagnosis if diagnosis.steps else of_state(job.endpoint, job.hang())
 
@@ -59,7 +59,7 @@ def _is_plain(diagnosis: Diagnosis) -> bool:
 
 def judge(watched: Watched, rules: Iterable[Rule[Watched]] = ON_TABLES) -> Diagnosis:
     """What these rules find in the steps watched."""
-    found, checked, skipped = list[Cause](), list[str](), dict[str, str]()
+    found, checked, skipped, undecided = list[Cause](), list[str](), dict[str, str](), list[str]()
     for rule in rules:
         try:
             findings = list(rule.find(watched))
@@ -67,12 +67,13 @@ def judge(watched: Watched, rules: Iterable[Rule[Watched]] = ON_TABLES) -> Diagn
             raise
         except ProbeError as error:
             skipped[rule.code] = error.message.rstrip(".")
+            undecided += [rule.code] * (error.code == "undecided")
         else:
             checked.append(rule.code)
             found += [_cause(rule, finding, watched) for finding in findings]
     told = Diagnosis(
         watched.endpoint, ranked(found), tuple(checked), skipped, watched.steps, watched.step_s, watched.seconds,
-        watched.samples_a_second,
+        watched.samples_a_second, undecided=undecided,
     )  # fmt: skip
     return told if told.causes or watched.steps >= LEAST_STEPS else _of_few_steps(told)
 

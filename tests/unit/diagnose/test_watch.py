@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from planted import MS, Planted
 
 from probe.diagnose import watch
+from probe.diagnose import why as module
 from probe.diagnose.hang.report import Report
+from probe.diagnose.rule import Finding, Rule
+from probe.diagnose.watched import Watched
 from probe.diagnose.why import why
+from probe.errors import SilentError
 
 LOOP = ("train (train.py:9)", "remember (train.py:12)")
 MODEL = ("train (train.py:9)", "Module._call_impl (torch/nn/modules/module.py:1)", "Model.forward (train.py:3)")
@@ -125,3 +130,24 @@ def test_its_steps_are_sampled_for_as_long_as_it_may_watch(clock: Clock) -> None
     why(job)
     ((sample, for_steps),) = (each.values() for each in job.settings)
     assert sample == 2 and for_steps == pytest.approx(270, abs=5)
+
+
+@pytest.mark.parametrize("open_until_s", [26, 60])
+def test_what_is_left_open_gets_some_seconds_more(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, open_until_s: float
+) -> None:
+    def find(watched: Watched) -> Iterator[Finding]:
+        if watched.seconds < open_until_s:
+            raise SilentError("It is open.", code="undecided")
+        yield Finding("It is found.", severity="warning")
+
+    monkeypatch.setattr(module, "judge", partial(module.judge, rules=[Rule("found", "", find, needs=("a",))]))
+    job = Watchable(clock, data=1, forward=50, backward=49)
+    told = why(job)
+    assert job.profiled == [10.0, 15.0, 8.0] and told.seconds == 33
+    assert told.code == ("found" if open_until_s < 33 else "healthy") and bool(told.undecided) == (open_until_s > 33)
+
+
+def test_what_is_left_open_after_the_seconds_that_were_asked_for_stays_open(clock: Clock) -> None:
+    job = Watchable(clock, data=1, forward=50, backward=49)
+    assert why(job, 12.0).seconds == 12 and job.profiled == [12.0]

@@ -16,7 +16,6 @@ from ...watched import Watched
 LEAST = 0.2  # of the step, over all that was recorded: a machine that becomes warm or busy changes it by less
 _PARTS, _LEAST_PARTS, _ROWS = 12, 8, 2  # in which the record is divided; the fewest; rows of each
 _SETTLES = 4  # of the record the first of so many parts is left out, if the rest grows and the whole may not
-_DESPITE = 2 * LEAST  # likewise the part that fits least: what the machine did at another moment may look like growth
 _SLICES = 20  # of the profile, with some hundred samples each
 _SURE = 3.5  # standard errors of Kendall's rank correlation: once in four thousand series without a trend
 _CONTENDED_PCT = 5.0  # of the time waiting for a core: then the step's own time on cores tells, not the clock's
@@ -52,13 +51,16 @@ def _find(watched: Watched) -> Iterator[Finding]:
         )  # fmt: skip
     contended = max(part["waits"] or 0.0 for part in parts) > _CONTENDED_PCT
     names = ("cpu_s",) if contended else ("step_s", "cpu_s")
-    trends = [(_least(chosen, names), least) for chosen, least in _stretches(parts, names[-1])]
+    trends = [_least(parts[since:], names) for since in (0, len(parts) // _SETTLES)]
     place, by_function = _what_grows(watched)
-    sure = (trend for trend, least in trends if trend.is_sure and trend.grown >= least)
-    steps, grown, is_sure = next(sure, trends[0][0])
+    steps, grown, is_sure = next((trend for trend in trends if trend.is_sure), trends[0])
+    grown_most = max(LEAST, 2 * (watched.rows(_SAMPLES)[0]["grown"] or 0.0))
     if not is_sure:  # the machine may hide it, but not what a function takes of the step
+        if place is None and grown > grown_most:
+            more = f"Watch for longer: probe {watched.endpoint} why --seconds 60"
+            raise SilentError("Whether steps grow is not certain yet.", more, "undecided")
         grown = by_function if grown >= LEAST / 2 else 0.0
-    if grown >= LEAST and grown > 2 * (watched.rows(_SAMPLES)[0]["grown"] or 0.0):
+    if grown > grown_most:
         yield _finding(watched, steps, grown, place)
 
 
@@ -68,16 +70,6 @@ class _Trend(NamedTuple):
     steps: Any
     grown: float
     is_sure: bool
-
-
-def _stretches(parts: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[Sequence[Mapping[str, Any]], float]]:
-    """The parts to look at, with the least growth that counts there: all of them, those after the job has settled, all
-    but the one that is out of order with most others."""
-    values, order = np.array([part[name] for part in parts]), np.arange(len(parts))
-    misfit = int(np.argmin(np.sign(np.subtract.outer(values, values) * np.subtract.outer(order, order)).sum(axis=0)))
-    yield parts, LEAST
-    yield parts[len(parts) // _SETTLES :], LEAST
-    yield [*parts[:misfit], *parts[misfit + 1 :]], _DESPITE
 
 
 def _least(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> _Trend:
