@@ -116,7 +116,7 @@ class Insight(Control):
         """Why the job is slow, stuck or well: findings by cost, each with its evidence, remedy and expected gain.
 
         It watches the job for so long, by default for 25 s, for 10 s if one cause takes half of the step, for 40
-        steps where that takes longer, and for 8 s more if that leaves something open.  progress: called with the
+        steps where that takes longer, and for 5 s more if that leaves something open.  progress: called with the
         seconds, gives a context manager that is entered while it watches.  Raises SilentError, Interrupted.  Cost: that
         of hang(), profile() and some queries; a block of steps in a few is sampled meanwhile.
 

@@ -17,7 +17,7 @@ from .rule import Tables
 from .watched import BLOCK, Watched
 
 SECONDS = 25.0
-_MORE_S = 8.0  # if that has left something open
+_MORE_S = 5.0  # if that has left something open
 FIRST_LOOK_S = 10.0  # after which a dominant cause is plain, where steps are short
 MOST_S = 300.0  # that a watch takes by itself, where steps are long
 _STEPS = 40  # at least

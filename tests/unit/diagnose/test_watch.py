@@ -144,8 +144,8 @@ def test_what_is_left_open_gets_some_seconds_more(
     monkeypatch.setattr(module, "judge", partial(module.judge, rules=[Rule("found", "", find, needs=("a",))]))
     job = Watchable(clock, data=1, forward=50, backward=49)
     told = why(job)
-    assert job.profiled == [10.0, 15.0, 8.0] and told.seconds == 33
-    assert told.code == ("found" if open_until_s < 33 else "healthy") and bool(told.undecided) == (open_until_s > 33)
+    assert job.profiled == [10.0, 15.0, 5.0] and told.seconds == 30
+    assert told.code == ("found" if open_until_s < 30 else "healthy") and bool(told.undecided) == (open_until_s > 30)
 
 
 def test_what_is_left_open_after_the_seconds_that_were_asked_for_stays_open(clock: Clock) -> None:
