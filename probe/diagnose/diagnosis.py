@@ -50,7 +50,7 @@ class Diagnosis:
     """Why a job is slow, stuck or well: what `Connection.why` returns.
 
     findings: by severity, then by cost; checked: codes of the rules that have looked; skipped: those that could not,
-    and why; undecided: those of them that would know more after a while; steps, seconds: how much was watched; step_s:
+    and why; undecided: those of them that more time may decide; steps, seconds: how much was watched; step_s:
     the mean step; samples_s: per second, of all ranks; state: hung, compiling, idle, ended or slow, if it is that.
 
     Example: `print(job.why().sentence)`

@@ -30,6 +30,15 @@ ORDER BY first_time LIMIT 1
 """
 
 
+_LATER = "SELECT COUNT(*) AS later FROM python.step_trace WHERE time + to_seconds(COALESCE(duration, 0)) > '{time}'"
+_MAY_END = ("gone", "stands", "unknown")  # verdicts on a job that may just be about to end, or to wait for something
+
+
+def may_have_ended(seen: Diagnosis) -> bool:
+    """Whether a job looks like that, too, which ends in order: nothing was in flight."""
+    return any(each.code in _MAY_END for each in seen.findings)
+
+
 def stood(tables: Tables, seen: Mapping[str, Any]) -> Diagnosis | None:
     """The verdict of the recorder's last look at a job in which no step came; None where steps have come since.
 
@@ -38,13 +47,12 @@ def stood(tables: Tables, seen: Mapping[str, Any]) -> Diagnosis | None:
     try:
         report = Report(**{each.name: seen[each.name] for each in fields(Report)})
         time = datetime.fromtimestamp(seen["wall_ns"] / 1e9, timezone.utc).replace(tzinfo=None)
-    except (LookupError, TypeError):
+        why = [f"As the recorder saw at {time:%Y-%m-%d %H:%M:%S} UTC; no step came after that.", *report.why]
+        told = of_state(tables.endpoint, replace(report, why=[*why, *report.stacks], next=[]))
+    except (LookupError, TypeError, ValueError, OverflowError):  # no recorder wrote that
         return None
-    (row,) = tables.query(f"SELECT COUNT(*) AS later FROM python.step_trace WHERE time > '{time}'").to_pylist()
-    if row["later"]:
-        return None
-    why = [f"As the recorder saw at {time:%Y-%m-%d %H:%M:%S} UTC; no step came after that.", *report.why]
-    return of_state(tables.endpoint, replace(report, why=[*why, *report.stacks], next=[]))
+    (row,) = tables.query(_LATER.format(time=time)).to_pylist()
+    return None if row["later"] else told
 
 
 def without_job(told: Diagnosis) -> Diagnosis:

@@ -1,12 +1,14 @@
-"""job.json: what a job was, beside its tables: command line, versions, ranks, settings.
+"""job.json: what a job was, beside its tables: command line, versions, ranks, settings, and what it was asked.
 
-Written by the recorder whenever the ranks change, read by Recording.  Invariant: it is whole or not there.
+Written by the recorder when ranks or answers change and every five minutes, read by Recording.  Invariant: it is whole
+or not there.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -23,17 +25,18 @@ _OF_RANK = (
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """{} where there is none that can be read."""
-    with suppress(OSError, ValueError):
+    """{} where there is none that can be read; ranks: a dictionary each."""
+    with suppress(OSError, ValueError, AttributeError):
         said = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        return said if isinstance(said, dict) else {}
+        ranks = {rank: each for rank, each in said.get("ranks", {}).items() if isinstance(each, dict)}
+        return {**said, "ranks": ranks}
     return {}
 
 
 def write(folder: Path, said: Mapping[str, Any]) -> None:
     """Ranks of other hosts stay in it.  Raises OSError."""
     ranks = {**read(folder).get("ranks", {}), **said["ranks"]}
-    part = folder / f".{NAME}.{os.getpid()}.part"
+    part = folder / f".{NAME}.{socket.gethostname()}.{os.getpid()}.part"
     text = json.dumps({"format": FORMAT, **said, "ranks": ranks}, indent=1, ensure_ascii=False)
     part.write_text(text, encoding="utf-8")
     sync(part)

@@ -74,7 +74,7 @@ class Recorder:
         self._find, self._order, self._tell, self._key = find, order, tell, key
         self._names, self._events = Names(), list[dict[str, Any]]()
         self._job = RecordedJob(find(), key=key)
-        self._asked = self._asking(self._job)
+        self._asked, self._is_told = self._asking(self._job), True
         self.folder = order.folder / f"{JOB}{job_name(order.name, self._job)}"
         self._flushes, self._mirror = Flushes(self.folder, self._names, self._lost), Mirror(self.folder)
         self._written_s = -math.inf
@@ -113,20 +113,21 @@ class Recorder:
         """Wait until the next flush is due, or the job is over."""
         due = time.monotonic() + self._order.flush_s
         while (left := due - time.monotonic()) > 0:
-            self._ask(stop)
+            self._ask()
             if stop(min(left, _LOOK_S)):
                 return True
             if self._job.is_over:
                 return False
         return False
 
-    def _ask(self, stop: Callable[[float], bool]) -> None:
+    def _ask(self) -> None:
         """What the manifest and events tell of what the job says itself."""
         before = self._asked.stands
-        if not self._asked.ask(lambda: stop(0.0)):
-            return
-        with suppress(OSError):  # the next flush will tell
-            manifest.write(self.folder, self._manifest())
+        if self._asked.ask() or not self._is_told:
+            self._is_told = False
+            with suppress(OSError):  # of which the next flush tells
+                manifest.write(self.folder, self._manifest())
+                self._is_told = True
         stands = self._asked.stands
         if stands and (before is None or before["code"] != stands["code"]):
             self._note("stands", stands["verdict"])
@@ -137,6 +138,7 @@ class Recorder:
         return Asked(job, self._find, self._key, self._order.stands_s)
 
     def close(self) -> None:
+        self._asked.close()
         self._job.close()
         if self._lock >= 0:
             os.close(self._lock)
@@ -161,6 +163,7 @@ class Recorder:
         except ProbeError:  # they are just coming, or going
             return
         self.flush(changes=True)
+        self._asked.close()
         self._job.close()
         self._mirror.forget()
         self._job, self._ended, self._moments_s = job, set(), -_MOMENTS_S

@@ -6,6 +6,7 @@ Made by probe.connect for a folder that holds `job=…`.  Invariant: what needs 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,25 +101,35 @@ class Recording(Connection):
         Raises SilentError with too few steps.  Cost: some queries.
         """
         self._begin()
-        from ..diagnose.recorded import hung, stood, without_job
+        from ..diagnose.recorded import stood, without_job
         from ..diagnose.watched import LEAST_STEPS, Watched
         from ..diagnose.why import judge
 
         self._require_one_job()
         said = manifest.read(self.archive.jobs[0])
         seen = stood(self, manifest.asked(said, "stands"))
-        if (stuck := seen if seen is not None and seen.state == "hung" else hung(self)) is not None:
+        if (stuck := self._stuck(seen)) is not None:
             return stuck
         first, last, lasted = self._window(seconds)
         why_not, values = self._why_not_profiled(first, last), manifest.asked(said, "values")
         watched = Watched(self, first, last, lasted, why_not_profiled=why_not, read=values.get)
         told = judge(watched) if watched.steps else seen
         if told is not None and told.code != "unknown":
-            return without_job(told)
+            is_hung = seen is not None and seen.state == "hung"
+            at_end = [replace(each, severity="hint") for each in seen.findings] if seen is not None and is_hung else []
+            return without_job(replace(told, findings=[*told.findings, *at_end]))
         if seen is not None:
             return seen
         few = f"{watched.steps} steps are too few to judge; {LEAST_STEPS} are needed."
         raise SilentError(few, self._how_more(seconds, last), "few-steps")
+
+    def _stuck(self, seen: Diagnosis | None) -> Diagnosis | None:
+        """The verdict on a job that hung to the end.  seen: by a recorder, which knows the ranks of its own host."""
+        from ..diagnose.recorded import hung, may_have_ended
+
+        is_told = seen is not None and seen.state == "hung" and not may_have_ended(seen)
+        of_all = None if is_told and len({each.host for each in self.agents}) == 1 else hung(self)
+        return of_all or (seen if is_told else None)
 
     def _window(self, seconds: float | None) -> tuple[int, int, float]:
         """The first and the last step to judge, and how long they took."""

@@ -148,6 +148,12 @@ def test_what_is_left_open_gets_some_seconds_more(
     assert told.code == ("found" if open_until_s < 30 else "healthy") and bool(told.undecided) == (open_until_s > 30)
 
 
-def test_what_is_left_open_after_the_seconds_that_were_asked_for_stays_open(clock: Clock) -> None:
+def test_what_is_left_open_after_the_seconds_that_were_asked_for_stays_open(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(watched: Watched) -> Iterator[Finding]:
+        raise SilentError("It is open.", code="undecided")
+
+    monkeypatch.setattr(module, "judge", partial(module.judge, rules=[Rule("found", "", find, needs=("a",))]))
     job = Watchable(clock, data=1, forward=50, backward=49)
     assert why(job, 12.0).seconds == 12 and job.profiled == [12.0]

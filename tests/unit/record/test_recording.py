@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -237,12 +238,59 @@ def test_a_job_that_only_rested_is_judged_by_its_steps_if_it_has_enough(tmp_path
             assert recording.why().code == code
 
 
-@pytest.mark.parametrize("asked", [{"stands": 7}, {"stands": {"code": "waiting"}}, {"values": [1]}, {}])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"stands": 7},
+        {"stands": {"code": "waiting"}},
+        {"values": [1]},
+        {},
+        *(
+            {
+                "stands": {
+                    "code": "waiting",
+                    "verdict": "It waits.",
+                    "hung": True,
+                    "ranks": [],
+                    "why": why,
+                    "stacks": [],
+                    "next": [],
+                    "wall_ns": wall_ns,
+                }
+            }
+            for why, wall_ns in ((7, 1e18), ([], 1e40), ([], float("nan")), ([], "1"))
+        ),
+    ],
+)
 def test_a_manifest_that_says_what_no_recorder_does_is_no_error(tmp_path: Path, asked: dict[str, Any]) -> None:
     plant(tmp_path, STEPS, stepped(100, 1.0))
     plant_manifest(tmp_path, 1, asked=asked)
     with probe.connect(str(tmp_path)) as recording:
         assert recording.why().code == "healthy"
+
+
+@pytest.mark.parametrize("ranks", [[], 7, {"0": 7}])
+def test_ranks_of_a_manifest_that_are_none_are_no_error(tmp_path: Path, ranks: object) -> None:
+    plant(tmp_path, STEPS, stepped(100, 1.0))
+    (tmp_path / "job=exp7" / "job.json").write_text(json.dumps({"format": 1, "ranks": ranks}))
+    with probe.connect(str(tmp_path)) as recording:
+        assert recording.why().code == "healthy" and recording.agents
+
+
+def test_a_step_that_ended_after_the_look_counts(tmp_path: Path) -> None:
+    plant(tmp_path, STEPS, [*stepped(99, 1.0), {**stepped(100, 1.0)[99], "duration": 60.0}])
+    noted(tmp_path, "waiting", hung=True, after_s=140)
+    with probe.connect(str(tmp_path)) as recording:
+        assert recording.why().code != "hung"
+
+
+@pytest.mark.parametrize("code", ["stands", "gone"])
+def test_a_job_that_may_just_have_ended_is_judged_by_its_steps(tmp_path: Path, code: str) -> None:
+    plant(tmp_path, STEPS, stepped(100, 1.0))
+    noted(tmp_path, code, hung=True, after_s=200)
+    with probe.connect(str(tmp_path)) as recording:
+        told = recording.why()
+    assert told.code == "healthy" and [each.code for each in told.findings] == [code]
 
 
 def test_a_recording_is_not_recorded(tmp_path: Path) -> None:

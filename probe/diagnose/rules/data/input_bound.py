@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ....text import title
 from ...figures import ms, pct
+from ...measures.hosts import ALLOWED
 from ...measures.loaders import BATCHES, Loader, expression, loaders, workers_for
 from ...measures.places import EXPLAINS, places
 from ...rule import Finding, Rule
@@ -89,4 +90,5 @@ INPUT_BOUND: Rule[Watched] = Rule(
     needs=("python.step_trace", "python.dataloader_trace", "python.iterator_trace", "python.profile"),
     of=("gpu-idle",),
     sql=BATCHES,
+    asks=(ALLOWED,),
 )

@@ -15,7 +15,7 @@ from ...watched import Watched
 
 LEAST = 0.2  # of the step, over all that was recorded: a machine that becomes warm or busy changes it by less
 _PARTS, _LEAST_PARTS, _ROWS = 12, 8, 2  # in which the record is divided; the fewest; rows of each
-_SETTLES = 4  # of the record the first of so many parts is left out, if the rest grows and the whole may not
+_SETTLES = 4  # the first of so many parts of the record is left out if steps surely grow only after it
 _SLICES = 20  # of the profile, with some hundred samples each
 _SURE = 3.5  # standard errors of Kendall's rank correlation: once in four thousand series without a trend
 _CONTENDED_PCT = 5.0  # of the time waiting for a core: then the step's own time on cores tells, not the clock's
@@ -54,13 +54,13 @@ def _find(watched: Watched) -> Iterator[Finding]:
     trends = [_least(parts[since:], names) for since in (0, len(parts) // _SETTLES)]
     place, by_function = _what_grows(watched)
     steps, grown, is_sure = next((trend for trend in trends if trend.is_sure), trends[0])
-    grown_most = max(LEAST, 2 * (watched.rows(_SAMPLES)[0]["grown"] or 0.0))
+    least = max(LEAST, 2 * (watched.rows(_SAMPLES)[0]["grown"] or 0.0))
     if not is_sure:  # the machine may hide it, but not what a function takes of the step
-        if place is None and grown > grown_most:
+        if place is None and grown > least:
             more = f"Watch for longer: probe {watched.endpoint} why --seconds 60"
             raise SilentError("Whether steps grow is not certain yet.", more, "undecided")
         grown = by_function if grown >= LEAST / 2 else 0.0
-    if grown > grown_most:
+    if grown > least:
         yield _finding(watched, steps, grown, place)
 
 
