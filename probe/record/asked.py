@@ -53,6 +53,7 @@ class Asked:
         self._due_s, self._again_s, self._look_s = 0.0, 0.0, 0.0
         self._worker = ThreadPoolExecutor(1)
         self._connection: Connection | None = None
+        self._is_over = False
         self._answer: tuple[Callable[[Any], None], Future[Any]] | None = None
 
     def said(self) -> dict[str, Any]:
@@ -60,7 +61,8 @@ class Asked:
         return {"values": self.values, "values_wall_ns": self.read_ns, "stands": self.stands}
 
     def close(self) -> None:
-        """Withdraw what was asked."""
+        """Withdraw what was asked, and what is about to be."""
+        self._is_over = True
         if self._connection is not None:
             self._connection.cancel()
         self._worker.shutdown(cancel_futures=True)
@@ -107,10 +109,11 @@ class Asked:
 
     def _connected(self) -> Connection:
         """Raises ProbeError."""
-        self._connection = Connection(self._find(), _ANSWER_S, self._key)
-        return self._connection
+        self._connection = job = Connection(self._find(), _ANSWER_S, self._key)
+        job.is_unwanted = lambda: self._is_over
+        return job
 
-    def _read(self, models: Iterable[str], before: Values) -> Values | None:
+    def _read(self, models: Iterable[str], before: Values) -> Values:
         """What goes through all objects of the job only where what the loop's frame says has changed.
 
         Raises ProbeError.
@@ -132,7 +135,7 @@ class Asked:
 
 
 def _answers(job: Connection, rank: int, expressions: Iterable[str]) -> Values:
-    """One eval, however many there are.  Raises ProbeError, and ValueError for what cannot be read."""
+    """One eval, however many there are.  Raises ProbeError, and SyntaxError or ValueError if it has no answer."""
     asked = sorted(expressions)
     (told,) = job.eval(_READ.replace("EXPRESSIONS", repr(asked)), ranks=[rank], write=False) if asked else (None,)
     return {} if told is None else dict(ast.literal_eval(told.echo or ""))

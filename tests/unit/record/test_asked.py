@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +52,7 @@ class Played:
     # ---- as Connection
 
     agents = (Facts(rank=0),)
+    is_unwanted: Callable[[], bool]
 
     def __enter__(self) -> Played:
         if not self.answers:
@@ -183,6 +184,13 @@ def test_a_job_that_is_gone_keeps_what_it_said(job: Played, made: Asked) -> None
     job.is_there = False
     at(job, 5000)
     assert not answered(made) and made.said() == before and before["stands"]
+
+
+def test_what_is_about_to_be_asked_when_it_is_closed_is_not(job: Played, made: Asked) -> None:
+    made._connected()
+    assert not job.is_unwanted()
+    made.close()
+    assert job.is_unwanted()
 
 
 def test_what_no_job_has_and_what_raises_is_left_out(job: Played, made: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
