@@ -31,7 +31,7 @@ test: $(INSTALLED)
 	$(BIN)/pytest -m alone $$(grep -rl --include 'test_*.py' mark.alone tests/unit tests/integration)
 
 beside: $(INSTALLED)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone and not long"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone and not long and not soak"
 
 # What repeats in many rounds, versions or options what a shorter test does once: CI runs it after `make test`.
 test-long: $(INSTALLED)

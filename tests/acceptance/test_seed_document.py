@@ -18,7 +18,7 @@ DOCUMENT = Path(__file__).parent / "document"
 
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize(
-    "ranks", [pytest.param(0, id="one process", marks=pytest.mark.long), pytest.param(2, id="two ranks")]
+    "ranks", [pytest.param(0, id="one process", marks=pytest.mark.soak), pytest.param(2, id="two ranks")]
 )
 def test_every_command_of_the_document_passes(short_folder: Path, start: Start, probe: Probe, ranks: int) -> None:
     env = {"TMPDIR": str(short_folder)}

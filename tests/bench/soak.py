@@ -36,6 +36,7 @@ def main() -> int:
         for version, python in interpreters()
     ]
     good.append(endurance())
+    good.append(run("tests that only this runs", [*PYTEST, "-m", "soak"]))
     with tempfile.TemporaryDirectory() as roots:
         containers = [*PYTEST, "tests/integration/test_container.py"]
         good.append(run("containers, and systems of other releases", containers, PROBE_ROOTS=roots))

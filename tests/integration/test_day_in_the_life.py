@@ -39,7 +39,7 @@ def alike(text: str) -> str:
     return text.strip()
 
 
-@pytest.mark.long
+@pytest.mark.alone  # whether more workers make the job faster depends on what runs beside it
 def test_every_command_shows_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")

@@ -11,7 +11,7 @@ from target import Probe, Start
 STYLES = 10
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_ten_steps_by_an_eval_give_the_weights_of_ten_more_steps(start: Start, probe: Probe) -> None:
     watched = start("styles.py", "--sleep", "0.2")

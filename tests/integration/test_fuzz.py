@@ -139,7 +139,7 @@ def storm(clients: Clients, fuzz: Fuzz, requests: int) -> None:
         one.close()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_ten_thousand_malformed_requests_do_not_harm_a_training_or_its_agent(
     job: Target, clients: Clients, start: Start, tmp_path: Path
@@ -280,7 +280,7 @@ def test_a_thousand_connections_leave_nothing_and_delay_nobody(job: Target, clie
     clients.answers()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_client_that_never_reads_holds_a_bounded_amount_of_memory(job: Target, clients: Clients) -> None:
     stuck = [clients.connect(timeout_s=0.5) for _ in range(5)]
     before = stuff(job.pid)["rss_kb"]
