@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -17,33 +16,28 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from ..client.agent_requests import require_agents
 from ..client.endpoints import JOB, Resolved, resolve
 from ..diagnose.recorded import LEAST_S
 from ..errors import EndpointError, ProbeError, SilentError, UsageError
 from ..host.processes import has_ended
-from ..snapshot.source import Rank
-from ..tables import TABLES
 from ..text import title
 from ..version import __version__
 from . import lock, manifest, mirrored
 from .archive import Archive
 from .asked import Asked
+from .events import Events
 from .flush import Flushes
 from .job import RecordedJob, job_name
 from .mirror import Mirror
 from .retention import Keep, retain
-from .stored import ROWS, Names, stored_schema
+from .stored import Names
 
 FLUSH_S = 8.0  # with two more until rows are final, ten seconds are the most that a kill can cost
 WRITE_S = 60.0  # deriving tables costs about the same however few rows they have
 _MOMENTS_S = 300.0
 _LOOK_S = 1.0  # at whether the processes live
 _READER_S = 2.0  # that takes over what a recorder left, before this one goes on
-_CLOCK_S = 1.0  # by which the wall clock may move against the other one
-(_EVENTS,) = (table for table in TABLES if table.name == "probe.events")
 
 
 @dataclass(frozen=True)
@@ -71,15 +65,13 @@ class Recorder:
         self, find: Callable[[], Resolved], order: Order, tell: Callable[[str], object] = lambda line: None,
         key: str | None = None,
     ) -> None:  # fmt: skip
-        self._find, self._order, self._tell, self._key = find, order, tell, key
-        self._names, self._events = Names(), list[dict[str, Any]]()
+        self._find, self._order, self._key = find, order, key
+        self._names, self._events = Names(), Events(tell)
         self._job = RecordedJob(find(), key=key)
         self._asked, self._is_told = self._asking(self._job), True
         self.folder = order.folder / f"{JOB}{job_name(order.name, self._job)}"
-        self._flushes, self._mirror = Flushes(self.folder, self._names, self._lost), Mirror(self.folder)
+        self._flushes, self._mirror = Flushes(self.folder, self._names, self._events.note_lost), Mirror(self.folder)
         self._written_s = -math.inf
-        self._paused_s: float | None = None
-        self._clock_s = time.time() - time.monotonic()
         self._moments_s, self._ended = -_MOMENTS_S, set[str]()
         self._lock = -1
         try:
@@ -90,7 +82,7 @@ class Recorder:
         except BaseException:
             self.close()
             raise
-        self._note("begun", f"Recording of {title(sorted(each.rank or 0 for each in self._job.facts))} begins.")
+        self._events.note("begun", f"Recording of {title(sorted(each.rank or 0 for each in self._job.facts))} begins.")
 
     def run(self, stop: Callable[[float], bool]) -> None:
         """stop(seconds): waits for so long; whether to stop."""
@@ -130,9 +122,9 @@ class Recorder:
                 self._is_told = True
         stands = self._asked.stands
         if stands and (before is None or before["code"] != stands["code"]):
-            self._note("stands", stands["verdict"])
+            self._events.note("stands", stands["verdict"])
         elif before and not stands:
-            self._note("steps", "Steps come again.")
+            self._events.note("steps", "Steps come again.")
 
     def _asking(self, job: RecordedJob) -> Asked:
         return Asked(job, self._find, self._key, self._order.stands_s)
@@ -176,7 +168,7 @@ class Recorder:
 
         changes: other agents will be recorded from now.
         """
-        self._look_at_clock()
+        self._events.look_at_clock()
         ended = self._job.look()
         # of one that ends alone only at the second look: what it was in the midst of can be seen by then
         final = ended if stops or changes or self._job.has_ended else ended & self._ended
@@ -186,16 +178,16 @@ class Recorder:
             if ended or stops or changes or self._is_due:
                 self._write(final, stops)
             else:
-                self._write_events()
+                self._events.write(self._flushes)
                 self._mirror.copy()
         except OSError as error:
             self._flushes.forget()
             self._mirror.forget()
             self._ended = ended
-            self._pause(error)
+            self._events.note_pause(error)
             return
         self._job.drop(final)
-        self._resume()
+        self._events.note_resumption()
 
     @property
     def _is_due(self) -> bool:
@@ -204,12 +196,12 @@ class Recorder:
 
     def _write(self, final: Collection[str], stops: bool) -> None:
         """Raises OSError."""
-        self._write_events()
+        self._events.write(self._flushes)
         with suppress(SilentError):  # nobody can be read at this moment
             self._write_tables(final, stops)
-        if stops and not any(each["event"] == "ended" for each in self._events):
-            self._note("ended", "The job has ended." if self._job.has_ended else "Recording was stopped.")
-        self._write_events()
+        if stops and not self._events.holds("ended"):
+            self._events.note("ended", "The job has ended." if self._job.has_ended else "Recording was stopped.")
+        self._events.write(self._flushes)
         if stops:
             self._mirror.remove()
         self._flushes.merge()
@@ -264,43 +256,6 @@ class Recorder:
             "attached": datetime.fromtimestamp(began / 1e9, timezone.utc).isoformat(),
             "ranks": {str(rank): said for rank, said in ranks.items()},
         }  # fmt: skip
-
-    # ---- events
-
-    def _look_at_clock(self) -> None:
-        now = time.time() - time.monotonic()
-        if abs(now - self._clock_s) > _CLOCK_S:
-            self._note("clock", f"The wall clock was set by {now - self._clock_s:+.1f} s.")
-        self._clock_s = now
-
-    def _pause(self, error: OSError) -> None:
-        if self._paused_s is None:
-            self._paused_s = time.monotonic()
-            why = os.strerror(error.errno) if error.errno else str(error)  # pyarrow has texts of its own
-            self._note("paused", f"Nothing can be written: {why}.")
-
-    def _resume(self) -> None:
-        if self._paused_s is not None:
-            self._note("resumed", f"Recording goes on after {time.monotonic() - self._paused_s:.0f} s.")
-            self._paused_s = None
-
-    def _lost(self, rank: Rank, stream: str, rows: int) -> None:
-        text = f"Rank {rank.rank}: {rows} rows of {stream} were overwritten before they were read."
-        self._note("lost", text, rank=rank.rank, lost_stream=stream, lost_rows=rows)
-
-    def _note(self, event: str, text: str, **more: Any) -> None:
-        self._tell(text)
-        now = datetime.now(timezone.utc).replace(tzinfo=None)
-        self._events.append({"host": socket.gethostname(), "time": now, "event": event, "text": text, **more})
-
-    def _write_events(self) -> None:
-        """Raises OSError; they are kept until it works."""
-        schema = stored_schema(_EVENTS)
-        for rank in {each.get("rank") for each in self._events}:
-            own = [each for each in self._events if each.get("rank") == rank]
-            rows = [{name: each.get(name) for name in schema.names} for each in own]
-            self._flushes.written(_EVENTS, rank).add(ROWS, "", [pa.Table.from_pylist(rows, schema)])
-            self._events = [each for each in self._events if each not in own]
 
 
 def agents_of(endpoint: str | None) -> Callable[[], Resolved]:

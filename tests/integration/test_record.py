@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +134,29 @@ def test_recording_pauses_on_a_full_disk_or_without_its_folder_and_goes_on(
         end(recorder, signal.SIGINT)
     assert steps(probe, folder)["n"] > 0
     assert job.alive
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_recording_pauses_while_nothing_may_be_renamed_and_goes_on(job: Target, probe: Probe, small_disk: Path) -> None:
+    """As on a mount that lets files be made, but neither renamed nor removed."""
+    folder = small_disk / "runs"
+    recorder = begun(job.pid, folder)
+    try:
+        until(lambda: files(folder), 60)
+        folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        if subprocess.run(["chattr", "+a", *folders]).returncode:
+            pytest.skip("this system has no folders in which nothing may be renamed")
+        assert recorder.stderr is not None
+        assert any("Nothing can be written: Operation not permitted" in line for line in recorder.stderr)
+        time.sleep(5)  # five tries
+        parts = [path.parent for path in folder.rglob(".*.part")]
+        assert parts and len(parts) == len(set(parts))  # not one more with each try
+        subprocess.run(["chattr", "-a", *folders], check=True)
+        assert any("Recording goes on" in line for line in recorder.stderr)
+    finally:
+        end(recorder, signal.SIGINT)
+    assert not list(folder.rglob(".*.part"))
+    assert steps(probe, folder)["n"] > 0 and job.alive
 
 
 @pytest.fixture
