@@ -1,0 +1,71 @@
+"""Step time of an attached job while it is recorded, over its steps before and after, when nobody records it.
+
+    python tests/bench/while_recorded.py [--only WORKLOAD,…] [--rounds 8] [--python PATH]    sixteen minutes a workload
+
+A round is a minute of `probe PID record DIR`, from its start to its end, and a minute without; its ratio is of the
+medians, and of the means, in which what the recorder asks of the job counts too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import fmean, median
+
+from arms import Job, Times
+from sizes import SIZES
+from statistics_of_pairs import Interval, ratio_interval
+from while_why import ASIDE, for_seconds, said
+
+RECORDED_S = 60.0
+
+
+def while_recorded(job: Job, steps: int, probe: str, folder: str) -> Times:
+    """Steps of a minute with a recorder beside the job."""
+    words = [probe, job.pids[0], "record", folder, "--name", "job"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as recorder:
+        times = for_seconds(job, steps, RECORDED_S)
+        recorder.send_signal(signal.SIGINT)
+        told = recorder.communicate()[1]
+    if recorder.returncode or "begins" not in told:
+        raise SystemExit(f"nothing was recorded: {told}")
+    return times
+
+
+def of_workload(name: str, options: argparse.Namespace) -> tuple[Interval, Interval, float]:
+    """The ratios of medians and of means, and the step of the attached job."""
+    medians, means, alone = [], [], []
+    with Job(name, options.python) as job, tempfile.TemporaryDirectory() as folder:
+        steps = SIZES[name].steps
+        subprocess.run([options.probe, "attach", job.pids[0]], check=True, capture_output=True)
+        for_seconds(job, steps, ASIDE)
+        before = for_seconds(job, steps, RECORDED_S)
+        for _ in range(options.rounds):
+            during = while_recorded(job, steps, options.probe, folder)
+            after = for_seconds(job, steps, RECORDED_S)
+            alone.append(median(before))
+            medians.append((median(during), (median(before) + median(after)) / 2))
+            means.append((fmean(during), (fmean(before) + fmean(after)) / 2))
+            before = after
+    return ratio_interval(medians), ratio_interval(means), median(alone)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="mlp,gpt15,cnn,acceptance")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--probe", default=str(Path(sys.executable).with_name("probe")))
+    options = parser.parse_args()
+    for name in options.only.split(","):
+        of_medians, of_means, alone = of_workload(name, options)
+        print(f"{SIZES[name].title}: {alone / 1e6:.3f} ms attached; while it is recorded, {said(of_medians)} in the "
+              f"median, {said(of_means)} in the mean", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
