@@ -11,18 +11,21 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
 
 from ..client.client import Client
-from ..client.endpoints import Resolved
+from ..client.endpoints import JOB, Resolved
 from ..client.handshake import open_links
 from ..derive.module_names import models_of
 from ..errors import ProbeError, SilentError, UsageError
 from ..host import agent_memory
 from ..host.facts import Facts
-from ..host.processes import has_ended, process
+from ..host.processes import has_ended, process, start_ticks
 from ..snapshot.align import Alignment
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.wire_source import WireSource
+from . import manifest
 from .sources import Begin, HeldMemory, Windowed
 
 _NAME = re.compile(r"[\w.+-]{1,100}")
@@ -44,6 +47,7 @@ class RecordedJob:
             self._wire = WireSource(self._client, timeout, cache_bytes=0)
             for link in self._client.links:
                 self._held[str(link.facts.id)] = HeldMemory(link.pid, link.facts)
+            self._began = {link.pid: start_ticks(link.pid) for link in self._client.links}
         except BaseException:
             self.close()
             raise
@@ -64,6 +68,11 @@ class RecordedJob:
     @property
     def facts(self) -> list[Facts]:
         return [link.facts._replace(pid=link.pid) for link in self._client.links]
+
+    @property
+    def ranks(self) -> dict[str, dict[str, Any]]:
+        """What the manifest keeps of each."""
+        return {str(each.rank or 0): manifest.of_rank(each, self._began.get(each.pid)) for each in self.facts}
 
     def look(self) -> set[str]:
         """The agents that are gone by now, whose memory is still held.  Cost: some milliseconds a rank."""
@@ -127,7 +136,15 @@ class RecordedJob:
             self._held.popitem()[1].close()
 
 
-def job_name(name: str, job: RecordedJob) -> str:
+def folder_of(runs: Path, name: str, job: RecordedJob) -> Path:
+    """Its own in `runs`: job=NAME, or job=NAME-2 and so on if earlier runs were called so.  Raises UsageError."""
+    named = [f"{JOB}{_job_name(name, job)}"]
+    while manifest.is_of_another_run(runs / named[-1], job.ranks):
+        named.append(f"{named[0]}-{len(named) + 1}")
+    return runs / named[-1]
+
+
+def _job_name(name: str, job: RecordedJob) -> str:
     """As the user calls it, else as its agents do, else by its command and when it was attached.  Raises UsageError."""
     facts = min(job.facts, key=lambda each: each.rank or 0)
     if name and not _NAME.fullmatch(name):

@@ -43,16 +43,33 @@ def write(folder: Path, said: Mapping[str, Any]) -> None:
     os.rename(part, folder / NAME)
 
 
+def is_of_another_run(folder: Path, ranks: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether it tells of other processes than these ranks have now; not if it tells of other ranks alone."""
+    before = read(folder).get("ranks", {})
+    both = [(before[rank], now) for rank, now in ranks.items() if rank in before]
+    return bool(both) and not any(_is_same_process(*each) for each in both)
+
+
+def _is_same_process(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Pids are used again; a manifest of an earlier version does not tell when a process began."""
+    return all(before.get(name) in (None, now[name]) for name in ("host", "pid", "start_ticks"))
+
+
 def asked(said: Mapping[str, Any], what: str) -> dict[str, Any]:
     """What a recorder was told by the job that it asked (asked.py); {} if that was nothing."""
     told = (record.get(what) for record in said.get("ranks", {}).values())
     return next((each for each in told if each and isinstance(each, dict)), {})
 
 
-def of_rank(facts: Facts) -> dict[str, Any]:
-    """What is kept of a rank's facts."""
+def of_rank(facts: Facts, start_ticks: int | None) -> dict[str, Any]:
+    """What is kept of a rank's facts.  start_ticks: when its process began, in clock ticks since its host did."""
     said = {name: getattr(facts, name) for name in _OF_RANK}
-    return {**said, "taps": dict(facts.taps), "sampling": facts.sampling and facts.sampling._asdict()}
+    return {
+        **said,
+        "start_ticks": start_ticks,
+        "taps": dict(facts.taps),
+        "sampling": facts.sampling and facts.sampling._asdict(),
+    }
 
 
 def facts(said: Mapping[str, Any]) -> list[Facts]:

@@ -28,7 +28,7 @@ from .archive import Archive
 from .asked import Asked
 from .events import Events
 from .flush import Flushes
-from .job import RecordedJob, job_name
+from .job import RecordedJob, folder_of
 from .mirror import Mirror
 from .retention import Keep, retain
 from .stored import Names
@@ -69,7 +69,7 @@ class Recorder:
         self._names, self._events = Names(), Events(tell)
         self._job = RecordedJob(find(), key=key)
         self._asked, self._is_told = self._asking(self._job), True
-        self.folder = order.folder / f"{JOB}{job_name(order.name, self._job)}"
+        self.folder = folder_of(order.folder, order.name, self._job)
         self._flushes, self._mirror = Flushes(self.folder, self._names, self._events.note_lost), Mirror(self.folder)
         self._written_s = -math.inf
         self._moments_s, self._ended = -_MOMENTS_S, set[str]()
@@ -246,15 +246,14 @@ class Recorder:
         mirrored.take_over(self.folder)
 
     def _manifest(self) -> dict[str, Any]:
-        facts = self._job.facts
-        ranks = {each.rank or 0: manifest.of_rank(each) for each in facts}
-        ranks[min(ranks)] |= self._asked.said()
+        facts, ranks = self._job.facts, self._job.ranks
+        ranks[min(ranks, key=int)] |= self._asked.said()
         began = min((each.attached_wall_ns for each in facts if each.attached_wall_ns), default=time.time_ns())
         return {
             "job": self.folder.name.removeprefix(JOB), "command": self._job.command, "probe": __version__,
             "world_size": max((each.world_size or 1 for each in facts), default=1),
             "attached": datetime.fromtimestamp(began / 1e9, timezone.utc).isoformat(),
-            "ranks": {str(rank): said for rank, said in ranks.items()},
+            "ranks": ranks,
         }  # fmt: skip
 
 

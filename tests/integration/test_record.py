@@ -110,6 +110,18 @@ def test_a_recorder_that_was_stopped_goes_on_and_the_open_rows_are_replaced(
     assert opened and len(opened) == len(set(opened))
 
 
+def test_two_runs_of_one_name_have_a_folder_each(job: Target, start: Start, probe: Probe, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    other = start("loop.py", "--sleep", "0.005")
+    probe("attach", other.pid)
+    for pid in (job.pid, other.pid, job.pid):
+        end(begun(pid, runs), signal.SIGINT)
+    assert {path.name for path in runs.iterdir()} == {"job=exp7", "job=exp7-2"}
+    told = probe(runs, "query", "--format", "csv", "SELECT job, pid FROM probe.agents ORDER BY job").stdout.split()
+    assert told == ["job,pid", f"exp7,{job.pid}", f"exp7-2,{other.pid}"]
+    assert all(steps(probe, each)["n"] > 0 for each in runs.iterdir())
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 def test_recording_pauses_on_a_full_disk_or_without_its_folder_and_goes_on(
     job: Target, probe: Probe, small_disk: Path

@@ -21,7 +21,11 @@ from ...signals import on_signals
 @click.argument("words", nargs=-1, metavar="DIR")
 @endpoint_option
 @click.option(
-    "--name", metavar="NAME", default="", help="Name of the job in DIR. Default: its own, or one made of its command."
+    "--name",
+    metavar="NAME",
+    default="",
+    help="Name of the job in DIR; a later run of the same name gets -2 behind it, and so on. Default: its own, or one "
+    "made of its command.",
 )
 @click.option("--detach", is_flag=True, help="Leave a process beside the job that does it until the job ends.")
 @keep_options

@@ -1,0 +1,36 @@
+"""Which run a job.json tells of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probe.record import manifest
+
+FIRST = {"host": "a", "pid": 7, "start_ticks": 100}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_another"),
+    [
+        ({}, {"0": FIRST}, False),
+        ({"0": FIRST}, {"0": FIRST}, False),
+        ({"0": FIRST}, {"0": {**FIRST, "pid": 8}}, True),
+        ({"0": FIRST}, {"0": {**FIRST, "host": "b"}}, True),
+        ({"0": FIRST}, {"0": {**FIRST, "start_ticks": 101}}, True),  # as in a container, where it is always 7
+        ({"0": {"host": "a", "pid": 7}}, {"0": FIRST}, False),  # written by an earlier version
+        ({"0": FIRST}, {"1": {**FIRST, "host": "b"}}, False),  # the ranks of another host
+        ({"0": FIRST, "1": FIRST}, {"0": FIRST, "1": {**FIRST, "pid": 8}}, False),  # one was started again
+    ],
+)
+def test_a_run_is_told_by_its_processes(
+    tmp_path: Path, before: dict[str, Any], now: dict[str, Any], is_another: bool
+) -> None:
+    manifest.write(tmp_path, {"ranks": before})
+    assert manifest.is_of_another_run(tmp_path, now) is is_another
+
+
+def test_a_folder_without_one_is_of_no_run(tmp_path: Path) -> None:
+    assert not manifest.is_of_another_run(tmp_path / "job=exp7", {"0": FIRST})
