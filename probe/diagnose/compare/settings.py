@@ -60,7 +60,7 @@ def _settings(seen: Seen) -> dict[str, str]:
         told |= row
     for row in _rows(seen, _LOADERS):
         loader = row.pop("loader")
-        told |= {f"{loader}.{name}": value for name, value in row.items()}
+        told |= {f"{loader}.{name}": str(value) for name, value in row.items()}  # None is a setting, too
     samples = seen.steps["samples"]
     if not np.isnan(samples).all():
         told["samples_per_step"] = f"{np.nanmedian(samples):g}"

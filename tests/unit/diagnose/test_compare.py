@@ -175,11 +175,13 @@ def test_settings_that_differ_are_told_and_other_world_sizes_noted() -> None:
     for seed, (_, python, ranks) in enumerate(kinds):
         planted = Planted(f"job {seed}").steps(80, ranks=range(ranks), forward=10, samples=16 * ranks)
         planted.plant("probe.agents", [{"state": "answers", "world_size": ranks, "python": python, "torch": "2.13"}])
-        planted.plant("python.dataloader_trace", [{"step": 9, "loader": "train", "num_workers": seed}])
+        loader = {"step": 9, "loader": "train", "num_workers": seed, "prefetch_factor": 2 if seed else None}
+        planted.plant("python.dataloader_trace", [loader])
         runs.append(Run(planted, settings={"command": "train.py"}))
     found = compare(runs[:1], runs[1:], rules=())
     settings = {each.name: (each.before, each.after) for each in found.settings}
     assert settings["python"] == ("3.11", "3.12") and settings["train.num_workers"] == ("0", "1")
+    assert settings["train.prefetch_factor"] == ("None", "2") and "train.batch_size" not in settings
     assert settings["world_size"] == ("1", "2") and "torch" not in settings and "command" not in settings
     assert any("world sizes differ" in note for note in found.notes) and found.after.ranks == [2]
 
