@@ -55,10 +55,13 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
     if step_s:
         _sample(job, int(whole / step_s))
     first, begun = last + 1 + (_FIRST if steps < _FIRST else 0), time.monotonic()
+    kept = dict[Any, Any]()
 
     def watched(is_whole: bool) -> Watched:
         took_s, read = time.monotonic() - begun, Reader(job)
-        return Watched(job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=read, is_whole=is_whole)
+        return Watched(
+            job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=read, is_whole=is_whole, kept=kept
+        )
 
     with progress(whole):
         if seconds is None and step_s and 2 * _STEPS * step_s <= FIRST_LOOK_S:

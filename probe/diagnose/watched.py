@@ -54,16 +54,19 @@ class Watched:
 
     window: those steps, as a condition for SQL; why_not_profiled: why python.profile has no rows of them, or '';
     read(expression): what an expression is in the job, as Python shows it, None if it cannot be told; it holds the
-    training up for a moment; is_whole: whether that is all that was to be watched.
+    training up for a moment; is_whole: whether that is all that was to be watched; kept: what rules remember from one
+    look to the next.
     """
 
     def __init__(
         self, tables: Tables, first: int, last: int, seconds: float = 0.0, *, why_not_profiled: str = "",
         read: Callable[[str], str | None] = lambda expression: None, is_whole: bool = True,
+        kept: dict[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         self._tables, self.endpoint, self.first, self.last, self.seconds = tables, tables.endpoint, first, last, seconds
         self.notes: list[str] = []
         self.why_not_profiled, self.read, self.is_whole = why_not_profiled, read, is_whole
+        self.kept: dict[Any, Any] = {} if kept is None else kept
         self._results: dict[str, Result] = {}
 
     @property

@@ -170,6 +170,19 @@ def test_the_limit_of_a_container_is_told() -> None:
     assert told.sentence.endswith("; its container is full in 4.0 min.") and told.severity == "critical"
 
 
+def test_who_holds_what_grows_is_told_by_what_has_been_held_since_the_first_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits, kept = list[float](), dict[Any, Any]()
+    monkeypatch.setattr("probe.diagnose.rules.machine.memory_creep.time.sleep", waits.append)
+    planted = uses(seconds(Planted().steps(forward=100), count=60), 300 + 5.0 * np.arange(60))
+    for look in (1, 2, 3):
+        planted.plant("python.tensor_trace", [{"holder": f"losses[{look}]", "kind": "other", "bytes": 1 << 20}])
+        (told,) = found(MEMORY_CREEP, planted, kept=kept, **memory(3 * 6000))
+        assert told.where == ("" if look == 1 else "held by losses[*]")
+    assert len(waits) == 1
+
+
 FILLS = np.minimum(np.arange(60) * 20.0, 400)
 LEVELS_OFF = 400 * (1 - np.exp(-np.arange(60) / 12))
 

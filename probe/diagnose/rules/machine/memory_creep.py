@@ -80,11 +80,13 @@ def _severity(limit: Left | None, mb_s: float, seen_s: float) -> Severity:
 def _holder(watched: Watched, rank: int, grown: Growth) -> str:
     """Whose tensors have become more between two looks at all of them; '' if that is nobody's in particular."""
     sql = _HELD.replace("{rank}", str(rank))
-    try:
-        before = _held(watched.now(sql))
-    except QueryError:  # a recording does not have it
-        return ""
-    time.sleep(min(_LOOKS_S, max(_LOOK_S, 10 * watched.step_s)))
+    before = watched.kept.get(sql)
+    if before is None:
+        try:
+            before = watched.kept[sql] = _held(watched.now(sql))
+        except QueryError:  # a recording does not have it
+            return ""
+        time.sleep(min(_LOOKS_S, max(_LOOK_S, 10 * watched.step_s)))
     after = _held(watched.now(sql))
     more = {holder: mb - before.get(holder, 0.0) for holder, mb in after.items()}
     most = max(more, key=lambda holder: more[holder], default="")
