@@ -33,7 +33,7 @@ def agent(text: str = AGENT) -> list[Part]:
     return bundle_of({"agent": "", "agent.main": text})
 
 
-def put(target: Target | int, text: str = AGENT, timeout: float = 5.0) -> Delivered:
+def put(target: Target | int, text: str = AGENT, timeout: float = 10.0) -> Delivered:
     return deliver(target if isinstance(target, int) else target.pid, agent(text), timeout)
 
 

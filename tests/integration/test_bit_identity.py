@@ -24,7 +24,7 @@ QUERIES = (
 SETTINGS = ("sample=2", "sample=1 backward=off", "backward=on", "sample=128", "sample=auto budget=5%")
 
 
-RANKS, STEPS = 2, "60"
+RANKS, STEPS = 2, "100"
 
 
 def final_weights(target: Target) -> list[str]:
@@ -33,7 +33,7 @@ def final_weights(target: Target) -> list[str]:
 
 
 @pytest.mark.timeout(400)
-def test_weights_are_the_same_after_60_steps(start: Start, probe: Probe, tmp_path: Path) -> None:
+def test_weights_are_the_same_after_100_steps(start: Start, probe: Probe, tmp_path: Path) -> None:
     alone = start("acceptance.py", "--steps", STEPS, ranks=RANKS)
     hurry = tmp_path / "hurry"
     slowly = {"EXAMPLE_S": "0.2", "HURRY": str(hurry)}  # 0.8 s a step: time to ask, however fast the steps are

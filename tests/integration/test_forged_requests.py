@@ -67,8 +67,9 @@ class Road:
         made = None
         for request in requests:
             if made is None:
-                made = RawClient(self._attacker.agent_path, 0.2)
+                made = RawClient(self._attacker.agent_path, 10.0)
                 assert made.hello(role=self.role)["kind"] == wire.WELCOME
+                made.socket.settimeout(0.2)
             try:
                 made.send(request)
                 while made.poll():

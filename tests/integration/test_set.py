@@ -42,7 +42,7 @@ def wait_for_step(probe: Probe, target: Target, wanted: int) -> None:
         known = [agent_memory.facts(pid) or NO_FACTS for pid in agents]
         return all(facts.step_base + facts.count >= wanted for facts in known)
 
-    until(are_there, 60, why=lambda: "the target does not step")
+    until(are_there, 180, why=lambda: "the target does not step")
     until(lambda: step(probe, target) >= wanted, 60, why=lambda: "a query does not see its steps")
 
 

@@ -68,7 +68,7 @@ def test_no_rule_is_broken_and_the_peak_and_the_losses_stay(
     watched = play("training.py", *words, "--until", str(over), ranks=ranks)
     looked_at(watched, probe, *options)
     if not options and kind not in (SENDS_NOTHING if ranks > 1 else SENDS_NOTHING_ALONE):
-        until(lambda: ends(watched, probe).get("done"), 20)
+        until(lambda: ends(watched, probe).get("done", {"n": 0})["n"] >= 1 / UNKNOWN, 60)
         seen = ends(watched, probe)
         unknown = seen.pop("end_unknown", {"n": 0})["n"]
         assert seen.keys() <= {"done", "captured"} and ("captured" in seen) <= (kind == "captures"), seen

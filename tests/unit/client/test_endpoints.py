@@ -105,7 +105,7 @@ def test_into_a_process_of_another_host_nobody_looks_whatever_its_pid(
         link = client.connect(Address(one.server.endpoint))
         greet(client, 2.0)
         assert (link.here, link.readable, link.pid) == (False, False, os.getpid())
-    connection = connect(Address(one.server.endpoint), timeout=0.3)
+    connection = connect(Address(one.server.endpoint), timeout=1.0)
     monkeypatch.setattr(MemorySource, "ranks", lambda source: pytest.fail("its memory was read"))
     one.deaf |= {"snapshot", "memory"}
     assert connection.stacks() == {}
@@ -129,7 +129,7 @@ def test_an_agent_of_which_nothing_is_known_must_answer(agent: Make, connect: An
     zero, mute = agent(0, **here("a")), agent(1, **here("b"))
     mute.deaf.add("hello")
     with pytest.raises(Exception, match=f"{mute.server.endpoint} does not answer") as caught:
-        connect(Address(zero.server.endpoint), Address(mute.server.endpoint), timeout=0.3)
+        connect(Address(zero.server.endpoint), Address(mute.server.endpoint), timeout=1.0)
     assert caught.value.code == "silent"
 
 

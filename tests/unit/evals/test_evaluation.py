@@ -305,22 +305,24 @@ def test_a_long_snippet_is_not_a_job_that_does_not_step(ranks: list[FakeAgent], 
     assert [result.ok for result in connected(*ranks).eval("1")] == [True, True]
 
 
+@pytest.mark.alone  # it looks at the clock
 def test_a_timeout_cancels_all_ranks(ranks: list[FakeAgent], connected: Connect) -> None:
     ranks[1].on_run = lambda agent, key, count: None
-    begun = time.monotonic()
+    job, begun = connected(*ranks), time.monotonic()
     with pytest.raises(EvalError, match=r"Cancelled after 0.5 s") as caught:
-        connected(*ranks).eval("1", timeout=0.5)
+        job.eval("1", timeout=0.5)
     assert caught.value.code == "eval-timeout"
     assert time.monotonic() - begun < 1.0
     assert ranks[1].armed is None
 
 
+@pytest.mark.alone  # it looks at the clock
 def test_a_rank_that_is_stuck_in_c_is_named_within_half_a_second(ranks: list[FakeAgent], connected: Connect) -> None:
     ranks[1].on_run = lambda agent, key, count: None
     ranks[1].deaf.add("cancel")
-    begun = time.monotonic()
+    job, begun = connected(*ranks), time.monotonic()
     with pytest.raises(EvalError, match=r"did not stop on rank 1 \(pid \d+\): it .*; the job waits for it") as caught:
-        connected(*ranks).eval("1", timeout=0.5)
+        job.eval("1", timeout=0.5)
     assert caught.value.code == "eval-timeout"
     assert time.monotonic() - begun < 1.1
 

@@ -235,7 +235,7 @@ def test_a_silent_rank_is_named_and_does_not_hold_up_the_others(agent: Make, con
     ranks[1].deaf.add("snapshot")
     begun = time.monotonic()
     result = connection.query("SELECT DISTINCT rank FROM python.torch_trace")
-    assert result.to_pylist() == [{"rank": 0}] and time.monotonic() - begun < 4
+    assert result.to_pylist() == [{"rank": 0}] and time.monotonic() - begun < 6
     assert re.fullmatch(r"answered 1/2 ranks in \d\.\d s, silent: 1", *map(str, result.notes))
     assert [(note.code, note.ranks) for note in result.notes] == [("silent", (1,))]
     agents = rows(connection, "SELECT rank, state FROM probe.agents ORDER BY rank")
@@ -246,7 +246,7 @@ def test_a_rank_that_falls_silent_on_the_way_is_left_out_whole(agent: Make, conn
     ranks = [agent(rank, world_size=2) for rank in range(2)]
     for one in ranks:
         one.train(3, group_seq=0)
-    connection = connected(*ranks, timeout=0.5)
+    connection = connected(*ranks, timeout=1.0)
     ranks[1].deaf.add("scan")
     result = connection.query("SELECT DISTINCT rank FROM python.torch_trace")
     assert result.to_pylist() == [{"rank": 0}]
@@ -257,7 +257,7 @@ def test_nobody_answers(agent: Make, connected: Connect) -> None:
     one = agent()
     one.deaf.add("hello")
     with pytest.raises(SilentError, match=r"Rank 0 .* does not answer"):
-        connected(one, timeout=0.3)
+        connected(one, timeout=1.0)
 
 
 def test_a_refused_handshake_is_told_within_a_second(agent: Make, connected: Connect) -> None:
@@ -354,7 +354,7 @@ def test_detach_says_what_stays(agent: Make, connected: Connect) -> None:
 def test_ranks_that_set_and_detach_do_not_come_to_are_named(agent: Make, connected: Connect) -> None:
     ranks = [agent(rank, world_size=2) for rank in range(2)]
     ranks[1].deaf.add("hello")
-    connection = connected(*ranks, timeout=0.5)
+    connection = connected(*ranks, timeout=1.0)
     pid = os.getpid()
     unreached = [Unreached(1, pid, "", f"Rank 1 (pid {pid}) does not answer")]
     assert [each["rank"] for each in connection.set(sample=5)] == [0]
@@ -365,7 +365,7 @@ def test_ranks_that_set_and_detach_do_not_come_to_are_named(agent: Make, connect
 
 def test_a_rank_that_falls_silent_before_it_is_set_is_named(agent: Make, connected: Connect) -> None:
     ranks = [agent(rank, world_size=2) for rank in range(2)]
-    connection = connected(*ranks, timeout=0.5)
+    connection = connected(*ranks, timeout=1.0)
     ranks[1].deaf.add("set")
     assert [each["rank"] for each in connection.set(sample=5)] == [0]
     assert [each.why[:8] for each in connection.unreached] == ["Rank 1 ("]
@@ -376,7 +376,7 @@ def test_a_rank_that_falls_silent_before_it_is_set_is_named(agent: Make, connect
 
 def test_a_query_that_too_few_ranks_answer_fails_and_names_the_silent_ones(agent: Make, connected: Connect) -> None:
     ranks = [agent(rank, world_size=3) for rank in range(3)]
-    connection = connected(*ranks, timeout=0.3)
+    connection = connected(*ranks, timeout=1.0)
     ranks[1].deaf.add("snapshot")
     assert len(rows(connection, "SELECT 1 FROM probe.agents WHERE state = 'answers'", min_ranks=2)) == 2
     with pytest.raises(SilentError, match=r"Fewer than 3 ranks: answered 2/3 ranks in .* s, silent: 1\.") as caught:
@@ -388,7 +388,7 @@ def test_an_agent_without_room_for_readers_is_reported_with_the_remedy(
     agent: Make, connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = agent()
-    connection = connected(one, timeout=0.3)
+    connection = connected(one, timeout=1.0)
     one.deaf.add("set")
     said = one.facts | {"trouble": "no new reader can connect: Too many open files"}
     monkeypatch.setattr(agent_memory, "facts", lambda pid: Facts.parse(said))
@@ -407,7 +407,7 @@ def test_ranks_that_fall_silent_on_the_way_count_too(agent: Make, connected: Con
     ranks = [agent(rank, world_size=2) for rank in range(2)]
     for one in ranks:
         one.train(3, group_seq=0)
-    connection = connected(*ranks, timeout=0.3)
+    connection = connected(*ranks, timeout=1.0)
     ranks[1].deaf.add("scan")
     with pytest.raises(SilentError, match=r"Fewer than 2 ranks"):
         connection.query("SELECT * FROM python.torch_trace", min_ranks=2)

@@ -135,7 +135,7 @@ def test_nothing_is_numbered_or_shown_before_every_rank_knows_its_source(agent: 
         for one in ranks:
             one.boundary(now + 60 * (step - 4) * second, step)  # of a minute each, so that neither is stuck
     ranks[1].facts.update(step_settled=False)
-    connection = connected(*ranks, timeout=0.3)
+    connection = connected(*ranks, timeout=1.0)
     count = "SELECT count(*) AS n FROM python.step_trace WHERE rank = 0"
     assert connection.query(count).to_pylist() == [{"n": 0}]
     assert bases(ranks) == [(0, "attach"), (0, "attach")]
@@ -173,7 +173,7 @@ def test_numbers_that_the_clock_contradicts_give_no_offset(agent: Make, connecte
     for one in ranks:
         one.facts["distributed"] = True
     spoil(ranks, 20, time.monotonic_ns())
-    connection = connected(*ranks, timeout=0.3)
+    connection = connected(*ranks, timeout=1.0)
     assert bases(ranks) == [(0, "attach"), (0, "attach")]
     with pytest.raises(EvalError, match="The steps of rank 1 cannot be matched"):
         connection.eval("1")

@@ -132,7 +132,7 @@ def test_the_wait_is_the_time_that_the_dataset_takes(tap: Tap) -> None:
             return index
 
     assert len(list(DataLoader(Slow(), batch_size=None))) == 3
-    assert all(0.03e9 <= row["end_ns"] - row["start_ns"] < 0.2e9 for row in tap.rows)
+    assert all(0.03e9 <= row["end_ns"] - row["start_ns"] < 2e9 for row in tap.rows)
 
 
 def test_a_loader_keeps_its_number_over_epochs_and_two_loaders_have_two(tap: Tap) -> None:
@@ -143,7 +143,7 @@ def test_a_loader_keeps_its_number_over_epochs_and_two_loaders_have_two(tap: Tap
 @pytest.mark.parametrize("persistent", [False, True])
 def test_the_number_of_ready_batches_comes_from_the_workers(tap: Tap, persistent: bool) -> None:
     loader = DataLoader(DATA, batch_size=4, num_workers=2, prefetch_factor=2, persistent_workers=persistent)
-    epochs(loader, 2, lambda: time.sleep(0.05))
+    epochs(loader, 2, lambda: time.sleep(0.15))
     rows = tap.rows
     assert len(rows) == 20 and set(tap.names) == {"train_loader"} and len(tap.told) == 1
     assert [row["outstanding"] for row in rows] == [4, 4, 4, 4, 4, 4, 4, 3, 2, 1] * 2
@@ -159,7 +159,7 @@ def test_batches_that_came_out_of_order_count_as_ready(tap: Tap) -> None:
             return 4
 
         def __getitem__(self, index: int) -> int:
-            time.sleep(0.3 * (index == 0))
+            time.sleep(1.5 * (index == 0))
             return index
 
     iterator = iter(DataLoader(Uneven(), batch_size=None, num_workers=2, prefetch_factor=2))
