@@ -27,6 +27,7 @@ from .stacks import Frame, Thread, in_order, threads_of
 
 _AGENTS = "probe-agent"  # as the kernel has it
 _LEAST_S = 0.05  # for an agent's answer
+STARTS_S = 4.0  # for a server to start the process that reads, on a busy host
 _MOST_FRAMES = 200  # of a thread; of a deeper one the innermost are kept
 Threads = dict[AgentLink, list[Thread]]
 Errors = dict[AgentLink, ProbeError]
@@ -58,7 +59,7 @@ def live_stacks(
 def all_stacks(client: Client, timeout: float) -> tuple[dict[int, list[Thread]], list[Unreached]]:
     """Of every rank, by number; and the ranks whose agents did not answer, even if their stacks could be read."""
     calls = client.ask(wire.SNAPSHOT, time.monotonic() + timeout)  # writes the names of new threads, too
-    found, errors = live_stacks(client, client.links, time.monotonic() + timeout)
+    found, errors = live_stacks(client, client.links, time.monotonic() + timeout, starts_s=STARTS_S)
     missed = unreached(client, calls)
     known = {each.rank for each in missed}
     missed += [

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from .. import protocol as wire
 from ..client.client import AgentLink, Call, Client, Header
 from ..errors import ProbeError, SilentError
-from .live_stacks import live_stacks
+from .live_stacks import STARTS_S, live_stacks
 from .log import START, Log
 from .memory_source import MemorySource
 from .scans import CACHE_BYTES, AgentRank, FetchAccount, Scans
@@ -64,7 +64,8 @@ class WireSource(Source):
 
     def stacks(self, ranks: Sequence[Rank]) -> dict[Rank, list[Thread]]:
         by_link = {rank.link: rank for rank in _same_agents(ranks)}
-        found, errors = live_stacks(self._client, list(by_link), time.monotonic() + self._timeout)
+        deadline = time.monotonic() + self._timeout
+        found, errors = live_stacks(self._client, list(by_link), deadline, starts_s=STARTS_S)
         self._leave(by_link, errors)
         return {by_link[link]: threads for link, threads in found.items()}
 

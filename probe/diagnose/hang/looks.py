@@ -22,7 +22,7 @@ from ...errors import SilentError
 from ...host.processes import has_ended, is_stopped, process, ranks_below, read_stat, trees
 from ...host.processor_use import TICKS
 from ...snapshot.flight_recorder import Entry, Pending, entries_of
-from ...snapshot.live_stacks import live_stacks
+from ...snapshot.live_stacks import STARTS_S, live_stacks
 from ...snapshot.memory_source import MemorySource
 from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank, RankLeft
@@ -39,7 +39,6 @@ from .processor_time import Used, simplest_poll_s, used, work
 from .snippet_time import SnippetTime, snippet_time
 
 _MORE = 2  # times as much patience with a rank that has not answered
-_STARTS_S = 4.0  # a process that reads stacks on another host, for the first look
 _NCCL = "nccl"
 _MOVED = ("rchar", "wchar", "read_bytes", "write_bytes")
 
@@ -73,7 +72,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     A recorder's dump stops its process for some 40 ms, so no rank is asked for it if all of them record rows.
     """
     others = _others(endpoint, {link.pid for link in client.links if link.here})
-    first = _look(client, client.links, patience, others, _STARTS_S)
+    first = _look(client, client.links, patience, others, STARTS_S)
     poll_s = simplest_poll_s()
     time.sleep(max(0.0, first.at + look_s - time.monotonic()))
     second = _look(client, list(first.headers), patience, others)
