@@ -26,7 +26,7 @@ settings.load_profile("untimed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SETTLE_S = 30.0  # how long an ended thread, socket or process may take to be gone
+SETTLE_S = 3.0  # how long an ended thread, socket or process may take to be gone
 
 gc.disable()  # until all is imported, which takes a fifth less time so: an import makes what stays
 

@@ -43,7 +43,7 @@ def test_the_demo_shows_three_queries_an_eval_and_what_the_remedy_of_why_brings(
     assert re.search(r"^ *\d+ +[\d.e-]+ +[\d.e-]+ *$", steps, re.MULTILINE) and "NULL" not in steps
     assert re.search(r"^Verdict +Input-bound: \d+ % of each step waits for train_loader", out, re.MULTILINE)
     assert re.search(r"\.num_workers.*\n(.*\n)+Step +[\d.]+ -> [\d.]+ ms", out) and "probe PID why" in out
-    until(lambda: not left(short_folder), why=lambda: left(short_folder))
+    until(lambda: not left(short_folder), 5, why=lambda: left(short_folder))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path, number: si
         process.communicate(timeout=60)
     if number == signal.SIGINT:
         assert process.returncode == 130
-        until(lambda: not left(short_folder), why=lambda: left(short_folder))
+        until(lambda: not left(short_folder), 5, why=lambda: left(short_folder))
     else:  # its files stay, no process does
         until(lambda: not [name for name in left(short_folder) if name.isdigit()], why=lambda: left(short_folder))

@@ -108,7 +108,7 @@ def test_samples_are_in_the_phases_that_step_trace_measured(job: Job, probe: Pro
 def test_a_profile_of_so_many_steps_ends_with_them(job: Job, probe: Probe) -> None:
     probe(job.pid, "profile", "--steps", "15")
     (found,) = job.rows(SHARES)
-    assert 15 <= int(found["steps"]) < 200, found  # it takes a moment to end
+    assert 15 <= int(found["steps"]) <= 60, found
 
 
 def test_a_job_that_ends_no_steps_is_told_to_be_profiled_by_seconds(

@@ -28,13 +28,13 @@ def test_a_slow_loader_is_the_verdict_and_nothing_stays(start: Start, probe: Pro
     terminal.end()
     told = probe(job.pid, "why", "--seconds", 8, "--json", "--leave", timeout=120)
     found = json.loads(told.stdout)
-    (first, *_) = (each for each in found["findings"] if each["code"] != "host-contention")  # other tests run beside it
-    assert first["code"] == "input-bound" and first["severity"] == "critical", found
+    assert found["verdict"]["code"] == "input-bound" and found["verdict"]["severity"] == "critical", found
+    (first, *_) = found["findings"]
     assert 0.4 < first["share"] < 1 and first["seconds_per_step"] == pytest.approx(
         first["share"] * found["step_s"], rel=0.2
     )
     assert first["try"].startswith(f'probe {job.pid} eval "') and "num_workers" in first["try"] and first["where"]
-    assert found["steps"] >= 20 and len(found["checked"]) >= 15 and 8 <= found["seconds"] < 20
+    assert found["steps"] >= 20 and len(found["checked"]) >= 15 and 8 <= found["seconds"] < 12
     asked = subprocess.Popen([PROBE, str(job.pid), "why", "--leave"], stderr=subprocess.PIPE, text=True)
     assert asked.stderr is not None and any("Watching" in line for line in asked.stderr)
     asked.send_signal(signal.SIGINT)

@@ -20,7 +20,7 @@ for each in json.loads(torch._C._distributed_c10d._dump_nccl_trace_json())["entr
 ROWS = """SELECT group_name, group_seq, operation_type, shape, state, peer, epoch_ns(time) AS ns
 FROM python.nccl_trace WHERE rank = 0 AND NOT from_flight_recorder ORDER BY seq"""
 
-NEAR_NS, NEAR = 1_000_000, 0.8  # between two readings of one moment, for so many; batches are further apart
+NEAR_NS = 1_000_000  # between two readings of one moment; batches are further apart
 
 
 class Seen(NamedTuple):
@@ -45,22 +45,12 @@ def both(job: Played, probe: Probe) -> tuple[dict[Any, Seen], dict[Any, Seen]]:
     known = told.keys() & ours.keys()
     sent, rows = _sent(entries), [row for row in rows if row["operation_type"] in ("send", "recv")]
     sent = [each for each in sent if rows and each["time_created_ns"] > rows[0]["ns"] - NEAR_NS]
-    for at, (entry, row) in enumerate(zip_longest(sent, _beside(sent, rows))):
-        told["sent", at], ours["sent", at] = _of_entry(entry), _of_row(row) if row is not None else None
+    first = min(range(len(rows)), key=lambda at: abs(rows[at]["ns"] - sent[0]["time_created_ns"])) if sent else 0
+    for at, (entry, row) in enumerate(zip_longest(sent, rows[first : first + len(sent)])):  # rows are the later ones
+        is_near = row is not None and abs(entry["time_created_ns"] - row["ns"]) < NEAR_NS
+        told["sent", at], ours["sent", at] = _of_entry(entry), _of_row(row) if is_near else None
         known.add(("sent", at))
     return {key: told[key] for key in known}, {key: ours[key] for key in known}
-
-
-def _beside(sent: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As many successive rows as were sent, of the same moments; none if there are no such.  Between two readings of
-    one moment the process may have had to wait for a core."""
-
-    def near(first: int) -> int:
-        pairs = zip(sent, rows[first:], strict=False)
-        return sum(abs(entry["time_created_ns"] - row["ns"]) < NEAR_NS for entry, row in pairs)
-
-    first = max(range(len(rows)), key=near, default=0)
-    return rows[first : first + len(sent)] if near(first) >= NEAR * len(sent) else []
 
 
 def _sent(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -122,6 +122,7 @@ def test_each_batch_is_a_row_and_the_end_of_the_epoch_is_none(tap: Tap) -> None:
     ]
 
 
+@pytest.mark.alone  # it looks at the clock
 def test_the_wait_is_the_time_that_the_dataset_takes(tap: Tap) -> None:
     class Slow:
         def __len__(self) -> int:
@@ -132,7 +133,7 @@ def test_the_wait_is_the_time_that_the_dataset_takes(tap: Tap) -> None:
             return index
 
     assert len(list(DataLoader(Slow(), batch_size=None))) == 3
-    assert all(0.03e9 <= row["end_ns"] - row["start_ns"] < 2e9 for row in tap.rows)
+    assert all(0.03e9 <= row["end_ns"] - row["start_ns"] < 0.2e9 for row in tap.rows)
 
 
 def test_a_loader_keeps_its_number_over_epochs_and_two_loaders_have_two(tap: Tap) -> None:
