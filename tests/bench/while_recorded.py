@@ -14,12 +14,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import fmean, median
 
 from arms import Job, Times
 from sizes import SIZES
-from statistics_of_pairs import Interval, ratio_interval
-from while_why import ASIDE, for_seconds, said
+from statistics_of_pairs import Interval
+from while_why import ASIDE, for_seconds, in_turns, said
 
 RECORDED_S = 60.0
 
@@ -38,20 +37,15 @@ def while_recorded(job: Job, steps: int, probe: str, folder: str) -> Times:
 
 def of_workload(name: str, options: argparse.Namespace) -> tuple[Interval, Interval, float]:
     """The ratios of medians and of means, and the step of the attached job."""
-    medians, means, alone = [], [], []
     with Job(name, options.python) as job, tempfile.TemporaryDirectory() as folder:
         steps = SIZES[name].steps
         subprocess.run([options.probe, "attach", job.pids[0]], check=True, capture_output=True)
         for_seconds(job, steps, ASIDE)
-        before = for_seconds(job, steps, RECORDED_S)
-        for _ in range(options.rounds):
-            during = while_recorded(job, steps, options.probe, folder)
-            after = for_seconds(job, steps, RECORDED_S)
-            alone.append(median(before))
-            medians.append((median(during), (median(before) + median(after)) / 2))
-            means.append((fmean(during), (fmean(before) + fmean(after)) / 2))
-            before = after
-    return ratio_interval(medians), ratio_interval(means), median(alone)
+        return in_turns(
+            options.rounds,
+            lambda: for_seconds(job, steps, RECORDED_S),
+            lambda: while_recorded(job, steps, options.probe, folder),
+        )
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median
 
@@ -46,18 +47,25 @@ def while_why(job: Job, steps: int, probe: str) -> Times:
 
 def of_workload(name: str, options: argparse.Namespace) -> tuple[Interval, Interval, float]:
     """The ratios of medians and of means, and the bare step."""
-    medians, means, bare = [], [], []
     with Job(name, options.python) as job:
         steps = SIZES[name].steps
         for_seconds(job, steps, ASIDE)
-        before = for_seconds(job, steps, WHY_S)
-        for _ in range(options.rounds):
-            during = while_why(job, steps, options.probe)
-            after = for_seconds(job, steps, WHY_S)
-            bare.append(median(before))
-            medians.append((median(during), (median(before) + median(after)) / 2))
-            means.append((fmean(during), (fmean(before) + fmean(after)) / 2))
-            before = after
+        return in_turns(
+            options.rounds, lambda: for_seconds(job, steps, WHY_S), lambda: while_why(job, steps, options.probe)
+        )
+
+
+def in_turns(
+    rounds: int, usual: Callable[[], Times], meanwhile: Callable[[], Times]
+) -> tuple[Interval, Interval, float]:
+    """The ratios of medians and of means, over the usual steps before and after; and the usual step."""
+    medians, means, bare, before = [], [], [], usual()
+    for _ in range(rounds):
+        during, after = meanwhile(), usual()
+        bare.append(median(before))
+        medians.append((median(during), (median(before) + median(after)) / 2))
+        means.append((fmean(during), (fmean(before) + fmean(after)) / 2))
+        before = after
     return ratio_interval(medians), ratio_interval(means), median(bare)
 
 
