@@ -234,10 +234,10 @@ class Agent:
         self.server.reply(key, wire.SETTINGS, settings=self.sampling.settings())
 
     def _detach(self, key: Key, request: dict[str, Any], payload: Any) -> None:
-        self._detach_requests.append(key)
-        if len(self._detach_requests) == 1:
+        if not self._detach_requests:
             # Removal waits for the training thread, so it must not keep the server from posting what that thread sends.
-            start_new_thread(self._leave, ())
+            start_new_thread(self._leave, ())  # it raises where the system has no thread left: the next one may have
+        self._detach_requests.append(key)
 
     def _leave(self) -> None:
         if running := self.evals.end():

@@ -20,10 +20,10 @@ def raised_by_handler(error: BaseException) -> bool:
     A handler in Python stands in the traceback, called with a signal and a frame.  Python's own for Ctrl-C leaves no
     frame, but its KeyboardInterrupt comes from no `raise` either.  One in C that raises anything else is not found.
     """
-    handlers = _handlers()
+    known = handlers()
     innermost, trace = None, error.__traceback__
     while trace is not None:
-        if _handles(trace.tb_frame, handlers.get(trace.tb_frame.f_code, [])):
+        if _handles(trace.tb_frame, known.get(trace.tb_frame.f_code, [])):
             return True
         innermost, trace = trace, trace.tb_next
     if innermost is None or type(error) is not KeyboardInterrupt:
@@ -31,7 +31,7 @@ def raised_by_handler(error: BaseException) -> bool:
     return _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler and not _stands_at_raise(innermost)
 
 
-def _handlers() -> dict[CodeType, list[int]]:
+def handlers() -> dict[CodeType, list[int]]:
     """The code of each handler that is written in Python, and its signals."""
     found: dict[CodeType, list[int]] = {}
     for number in range(1, _signal.NSIG):

@@ -45,7 +45,7 @@ class Opening(ExitStack):
     def __init__(self, connected: Callable[[str], Connection]) -> None:
         super().__init__()
         self._connected, self._connections = connected, dict[str, Connection]()
-        self._is_cancelled = False
+        self._is_cancelled, self._notes = False, list[str]()
 
     def cancel(self) -> None:
         """End what runs with Interrupted; for a handler of signals.  Raises nothing."""
@@ -56,7 +56,9 @@ class Opening(ExitStack):
     @property
     def notes(self) -> list[str]:
         """What the user should know about the last calls."""
-        return list(dict.fromkeys(note for each in self._connections.values() for note in each.notes))
+        return list(
+            dict.fromkeys([*self._notes, *(note for each in self._connections.values() for note in each.notes)])
+        )
 
     def sides(self, before: str, after: str) -> tuple[list[Run], list[Run]]:
         """Raises UsageError, EndpointError, SilentError."""
@@ -79,7 +81,15 @@ class Opening(ExitStack):
             made = self.enter_context(self._connected(endpoint))
             made.is_unwanted = lambda: self._is_cancelled
             self._connections[endpoint] = made
+            self._see_last_run(made)
         return self._connections[endpoint]
+
+    def _see_last_run(self, made: Connection) -> None:
+        from .record.recording import Recording
+
+        if isinstance(made, Recording):
+            self.enter_context(made.last_run())
+            self._notes += made.notes
 
 
 def _steps(text: str, said: str) -> tuple[int, int]:

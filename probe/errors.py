@@ -216,7 +216,7 @@ class AgentError(ProbeError):
         "full": "So many clients are connected to the agent that it takes no more.",
         "profiled": "Another command is profiling the rank.",
         "no-function": "The rank has no such function, or none that can be traced.",
-        "traced": "The function is traced already.",
+        "already-traced": "The function is traced already.",
         "trace-ended": "The function is called so often, or calls itself so deep, that the trace took itself off; or "
         "torch.compile began to compile.",
         "captured": "Another command is capturing the rank.",

@@ -91,6 +91,8 @@ class BackEdgeTrace:
         """The f_trace of traced frames: called at each line and return."""
         dying = event == "return" and not frame.f_code.co_flags & _SUSPENDS
         copies = self._copies if has_slots(frame) and not dying else {}
+        if dying:  # a copy would keep what its variables hold until the next step
+            self._copies.pop(id(frame), None)
         try:
             self._event(frame, event)
         except Exception as error:  # the user's frame is next on the stack
@@ -98,7 +100,8 @@ class BackEdgeTrace:
             self._on_error(error)
         finally:
             # Last, with nothing after it that could switch threads: up to 3.12 the interpreter writes this copy back.
-            copies[id(frame)] = frame.f_locals
+            if COPIES:
+                copies[id(frame)] = frame.f_locals
         return frame.f_trace
 
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> None:

@@ -97,15 +97,8 @@ class Evals:
         steps, holder, last = self._steps, self.holder(), self._steps.last_ns
         waiting = None if last is None else (time.perf_counter_ns() - max(last, self.freed_ns)) / 1e9
         self._sessions[key] = _Session(evaluation, None if timeout is None else float(timeout))
-        self._server.reply(
-            key,
-            wire.ARMED,
-            count=steps.count,
-            base=steps.base,
-            step_ns=steps.typical_ns(),
-            waiting=waiting,
-            holder=holder,
-        )
+        place = {"count": steps.count, "base": steps.base, "step_ns": steps.typical_ns()}
+        self._server.reply(key, wire.ARMED, **place, waiting=waiting, holder=holder)
 
     def _make_room(self, key: Key) -> None:
         """Clients may vanish between arm and go: when there are too many, cancel the one that was armed first."""
@@ -133,7 +126,11 @@ class Evals:
             raise Refused("protocol", f"no boundary has the number {count}")
         if session.evaluation.where == "now":
             self._start(session)
-            start_new_thread(session.evaluation.run_now, (self._steps.training_thread,))
+            try:
+                start_new_thread(session.evaluation.run_now, (self._steps.training_thread,))
+            except RuntimeError:  # the system has no thread left
+                self._drop(armed)
+                raise
             return
         if count == -1:
             self._allow(session)

@@ -30,7 +30,7 @@ from ..torch_state import is_distributed
 from .echo import echo
 from .failure import describe_failure
 from .gates import OperationGate
-from .interrupt import Interruptible
+from .interrupt import Cancelled, Interruptible
 from .output import Output, Send, capture, release
 
 _PARSE_ATTEMPTS = 20  # another thread may spoil some
@@ -157,7 +157,7 @@ class Evaluation:
             return _done(ok=True, echo=self._interruptible.run(partial(self._snippet, names.names)))
         except BaseException as error:  # sys.exit and KeyboardInterrupt of the snippet among them
             self._interruptible.cancelled = False
-            if raised_by_handler(error):
+            if not isinstance(error, Cancelled) and raised_by_handler(error):
                 self._for_job = error
                 return _done(error=f"{_INTERRUPTED} ({type(error).__name__})")
             return _done(**describe_failure(error, self._code, self.filename, self._interruptible))

@@ -12,6 +12,8 @@ from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from typing import Any
 
+from ..job_signals import handlers
+
 
 class Cancelled(BaseException):
     """Raised in a snippet to end it.  A type of our own, so that no handler in the snippet names it."""
@@ -58,7 +60,9 @@ class Interruptible:
                     self._pending = False
 
     def cancel(self) -> None:
-        """End run() by an exception; call again if the code swallowed it.  Does nothing when run() is over."""
+        """End run() by an exception; does nothing when that is over.  Call again if the code swallowed it, or if a
+        signal handler of the job ran on top of it: that must not be ended.
+        """
         with self._lock:
             self.cancelled = True  # before the stack is checked: once on the stack, _guarded() checks this flag
             if self._thread is not None and self._is_guarded(self._thread):
@@ -66,9 +70,9 @@ class Interruptible:
                 self._pending = True
 
     def _is_guarded(self, thread: int) -> bool:
-        guarded = Interruptible._guarded.__code__
+        guarded, of_job = Interruptible._guarded.__code__, handlers()
         frame = sys._current_frames().get(thread)
-        while frame is not None:
+        while frame is not None and frame.f_code not in of_job:
             if frame.f_code is guarded:
                 return True
             frame = frame.f_back

@@ -20,9 +20,9 @@ _CHARACTERS, _BITS = 60, 190
 
 
 def described(namespace: Namespace, pattern: str) -> list[dict[str, Any]]:
-    """Every name that a snippet sees, or whose name or attribute matches the pattern."""
+    """Every name that a snippet sees, or whose name or attribute matches the pattern; the nearest to the loop first."""
     found = list[dict[str, Any]]()
-    for name, value in list(namespace.names.items()):
+    for name, value in reversed(list(namespace.names.items())):
         if name.startswith("__"):
             continue
         is_code = issubclass(type(value), _CODE)  # isinstance would ask the value itself

@@ -12,7 +12,8 @@ from functools import partial
 from itertools import count
 from time import monotonic
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 from ..boundary.back_edge_trace import in_a_trace
 from ..boundary.driving_loop import is_mark
@@ -44,6 +45,15 @@ _WRAPPED = {
 _PARALLEL = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "Float16Module"}
 _MAX_WRAPPERS = 8  # nested wrappers
 
+
+class Root(NamedTuple):
+    """The outermost module of a model: the class of the innermost module that it wraps, and all from it to that one;
+    none is kept alive."""
+
+    class_name: str
+    layers: Sequence[ref[Any]]
+
+
 Found = dict[int, dict[str, tuple[str, str]]]  # serial -> variable -> the model's name, and the root's name in it
 
 
@@ -63,8 +73,8 @@ class ModelNames:
     def curious(self) -> bool:
         return any(looks < LOOKS for looks in self._looks.values()) and monotonic() >= self._looked_s + LOOK_AGAIN_S
 
-    def name(self, roots: Mapping[int, Sequence[Any]]) -> None:
-        """Name all living roots: serial -> the module and the modules that it wraps, innermost last."""
+    def name(self, roots: Mapping[int, Root]) -> None:
+        """Name all living roots, by serial."""
         for known in (self.names, self._base_names, self._variables, self._looks, self.within, self._found):
             for serial in known.keys() - roots.keys():
                 del known[serial]
@@ -72,7 +82,7 @@ class ModelNames:
         numbers = dict[str, Iterator[int]]()
         taken = {(name, self.within.get(serial, "")) for serial, name in self.names.items()}
         for serial in sorted(roots):
-            variable = self._variables.get(serial) or kind(roots[serial][-1]).__name__
+            variable = self._variables.get(serial) or roots[serial].class_name
             base, within = self._found.get(serial, (variable, ""))
             if self._base_names.get(serial) != variable:
                 taken.discard((self.names.pop(serial, ""), self.within.pop(serial, "")))
@@ -82,11 +92,11 @@ class ModelNames:
                 taken.add((shown, within))
                 self._base_names[serial], self.names[serial], self.within[serial] = variable, shown, within
 
-    def _look(self, serials: Sequence[int], roots: Mapping[int, Sequence[Any]]) -> None:
+    def _look(self, serials: Sequence[int], roots: Mapping[int, Root]) -> None:
         if not serials:
             return
         self._looked_s = monotonic()
-        wanted = {id(layer): serial for serial in serials for layer in roots[serial]}
+        wanted = [(layer, serial) for serial in serials for layer in roots[serial].layers]
         found: Found = {serial: {} for serial in serials}
         held = {serial: self._variables.get(serial) for serial in serials}
         exclusively(partial(_search, wanted, held, found), in_a_trace, PATIENCE_S)
@@ -115,6 +125,11 @@ def innermost(module: Any) -> Any:
     return module
 
 
+def root_of(module: Any) -> Root:
+    layers = layers_of(module)
+    return Root(kind(layers[-1]).__name__, [ref(each) for each in layers])
+
+
 def layers_of(module: Any) -> list[Any]:
     """A module, then the modules that it wraps, innermost last."""
     layers = [module]
@@ -139,9 +154,10 @@ def _is_module(value: Any) -> bool:
 # ---- while no other thread runs
 
 
-def _search(wanted: dict[int, int], held: dict[int, str | None], found: Found) -> None:
+def _search(layers: Sequence[tuple[ref[Any], int]], held: dict[int, str | None], found: Found) -> None:
     """Find names until each root has its previous name, or any if it had none.  Keeps none of the job's objects."""
     end = monotonic() + LONGEST_S
+    wanted = {id(layer): serial for reference, serial in layers for layer in [reference()] if layer is not None}
     for space in _namespaces():
         for (name, part), value in values_in(space):
             if id(value) in wanted:

@@ -1,7 +1,7 @@
 """Serial numbers of modules, optimizers and loaders, and names of modules; taps call this on the training thread.
 
 Invariant: a serial number never means two objects.  CPython recycles ids, so the dict from id to serial drops
-an object the moment it dies; nothing here keeps an object alive.
+an object the moment it dies; nothing here keeps an object alive for longer than a look at it takes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weakref import ref
 
 from ...streams import LOG_LOADER, LOG_MODULE, LOG_OPTIMIZER
 from ..storage.log import Log
-from .model_names import ModelNames, innermost, kind, layers_of, wraps
+from .model_names import ModelNames, Root, innermost, kind, layers_of, root_of, wraps
 
 _META = "meta"  # shapes without data: the tensors are stored elsewhere and loaded on demand
 
@@ -89,27 +89,30 @@ class Modules:
             self._name_models()
 
     def _name_all(self) -> None:
-        subjects = {record: dict[int, Any]() for record in (LOG_MODULE, LOG_OPTIMIZER, LOG_LOADER)}
+        subjects = {record: dict[int, ref[Any]]() for record in (LOG_MODULE, LOG_OPTIMIZER, LOG_LOADER)}
         for key, (record, reference) in list(self._alive.items()):
-            if (subject := reference()) is not None:
-                subjects[record][key] = subject
+            subjects[record][key] = reference
         met = subjects[LOG_MODULE]
         inside, devices = _parents(met), ModuleDevices()
         for key in met:
             self._log_module(key, met, inside, devices)
-        for key, optimizer in subjects[LOG_OPTIMIZER].items():
-            if (serial := self.serials.get(key)) is not None:
-                name, device = type(optimizer).__name__, devices.of_optimizer(optimizer)
-                self._log_if_changed(LOG_OPTIMIZER, serial, {"name": name, "type": name, "device": device})
+        for key, reference in subjects[LOG_OPTIMIZER].items():
+            self._log_optimizer(key, reference(), devices)
         self._name_models()
+
+    def _log_optimizer(self, key: int, optimizer: Any, devices: ModuleDevices) -> None:
+        serial = self.serials.get(key)
+        if serial is not None and optimizer is not None:
+            name, device = type(optimizer).__name__, devices.of_optimizer(optimizer)
+            self._log_if_changed(LOG_OPTIMIZER, serial, {"name": name, "type": name, "device": device})
 
     def _name_models(self) -> None:
         """Add the model's name to each root's record."""
-        logged, roots = self._logged, {}
+        logged, roots = self._logged, dict[int, Root]()
         for key, (_, reference) in list(self._alive.items()):
-            serial, subject = self.serials.get(key, 0), reference()
-            if subject is not None and logged.get(serial, {}).get("root") == serial:
-                roots[serial] = layers_of(subject)
+            serial = self.serials.get(key, 0)
+            if logged.get(serial, {}).get("root") == serial and (root := _root(reference)) is not None:
+                roots[serial] = root
         self._models.name(roots)
         for serial, name in self._models.names.items():
             if serial in logged:
@@ -117,10 +120,10 @@ class Modules:
                 self._log_if_changed(LOG_MODULE, serial, logged[serial] | {"model": name, "within": within})
 
     def _log_module(
-        self, key: int, met: dict[int, Any], inside: dict[int, tuple[int, str]], devices: ModuleDevices
+        self, key: int, met: dict[int, ref[Any]], inside: dict[int, tuple[int, str]], devices: ModuleDevices
     ) -> None:
-        module, serial, parent = met[key], self.serials.get(key), inside.get(key, (0, ""))[0]
-        if serial is None:
+        module, serial, parent = met[key](), self.serials.get(key), inside.get(key, (0, ""))[0]
+        if serial is None or module is None:
             return
         path, chain = [], [key]
         while chain[-1] in inside:
@@ -135,7 +138,7 @@ class Modules:
             "type": kind(inner).__name__,
             "parent": self.serials.get(parent, 0),
             "root": self.serials.get(chain[-1], serial),
-            **devices.of_chain((each, met[each]) for each in chain),
+            **devices.of_chain((each, met[each]()) for each in chain),
         }
         if fields["root"] == serial:
             fields["model"] = self._logged.get(serial, fields).get("model", kind(layers_of(module)[-1]).__name__)
@@ -155,9 +158,14 @@ class Modules:
         self.serials.clear()
 
 
-def _parents(met: dict[int, Any]) -> dict[int, tuple[int, str]]:
+def _root(reference: ref[Any]) -> Root | None:
+    module = reference()
+    return None if module is None else root_of(module)
+
+
+def _parents(met: dict[int, ref[Any]]) -> dict[int, tuple[int, str]]:
     """Each module's parent and the path from it; a shared module has the parent that named_modules() finds first."""
-    below = {key: list(_children(module, met, "")) for key, module in met.items()}
+    below = {key: list(_children(reference(), met, "")) for key, reference in met.items()}
     held = {child for key, children in below.items() for child, _ in children if child != key}
     parents: dict[int, tuple[int, str]] = {}
     seen = set[int]()
@@ -174,9 +182,9 @@ def _parents(met: dict[int, Any]) -> dict[int, tuple[int, str]]:
     return parents
 
 
-def _children(module: Any, met: dict[int, Any], path: str) -> Iterator[tuple[int, str]]:
+def _children(module: Any, met: dict[int, ref[Any]], path: str) -> Iterator[tuple[int, str]]:
     """The nearest known modules below this one, with their paths; passes through modules never called (lists)."""
-    for name, child in list(module._modules.items()):
+    for name, child in list(module._modules.items()) if module is not None else ():
         if child is None or child is module:
             continue
         part = "" if wraps(module, name) else name
@@ -190,7 +198,8 @@ def _children(module: Any, met: dict[int, Any], path: str) -> Iterator[tuple[int
 class ModuleDevices:
     """Devices, such as `cuda:0`, of modules and optimizers: those of their tensors, if all of them are on one device.
 
-    Modules.name makes a new one each time; valid while all modules of the round are alive.
+    Modules.name makes a new one each time.  A module that is made in its midst may get the device of one that has died;
+    it is new, so that the next round corrects it.
     """
 
     def __init__(self) -> None:
@@ -210,13 +219,13 @@ class ModuleDevices:
 
     def _devices_of(self, key: int, module: Any) -> frozenset[str]:
         """Devices of the module's own tensors and of those of the modules inside it."""
-        if key not in self._found:
+        if key not in self._found and module is not None:
             self._found[key] = frozenset()  # ends the recursion in a module that contains itself
             found = _tensor_devices([*module._parameters.values(), *module._buffers.values()])
             for child in list(module._modules.values()):
                 found |= self._devices_of(id(child), child) if child is not None else set()
             self._found[key] = frozenset(found)
-        return self._found[key]
+        return self._found.get(key, frozenset())
 
 
 def _tensor_devices(tensors: Any) -> set[str]:

@@ -65,8 +65,7 @@ class Connection:
 
 
 class Connections:
-    """wait(), send() and maintain() on the agent's thread; wake() on any thread.  trouble: in words, for the facts;
-    listener: where clients connect."""
+    """wake() on any thread, all else on the agent's.  trouble: in words, for facts; listener: where clients connect."""
 
     def __init__(self, path: str, uids: set[int], take: Callable[[Connection, list[bytes]], None]) -> None:
         """Listen at this path for processes of these users and of root.  take: gets each message that comes.
@@ -77,6 +76,7 @@ class Connections:
         self._uids, self._take = {0, *uids}, take
         self._clients: dict[int, Connection] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._eventfd = os.fstat(self._wake)
         self._spare = os.dup(self._wake)  # closed for a moment to tell a client that no descriptor is left
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
@@ -85,8 +85,9 @@ class Connections:
         self._listen(True)
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # closed, or 2^64 - 1 wakes are pending: it is awake
-            os.eventfd_write(self._wake, 1)
+        if self._is_ours(self._wake):
+            with contextlib.suppress(OSError):  # closed, or 2^64 - 1 wakes are pending: it is awake
+                os.eventfd_write(self._wake, 1)
 
     def wait(self, milliseconds: int) -> None:
         """Handle what has come, or comes within this time."""
@@ -158,19 +159,22 @@ class Connections:
         for client in list(self._clients.values()):
             self.drop(client)
         self._take = noop  # whoever takes holds this: leave no cycle to the garbage collector
-        self.listener.socket.close()
-        os.close(self._wake)
-        if self._spare >= 0:
-            os.close(self._spare)
+        self.abandon()
 
     def abandon(self) -> None:
         """In a forked child: close the copies of the parent's descriptors."""
         for client in self._clients.values():
             client.socket.close()
-        self.listener.socket.close()
-        os.close(self._wake)
-        if self._spare >= 0:
-            os.close(self._spare)
+        with contextlib.suppress(OSError):
+            self.listener.socket.close()
+        for descriptor in filter(self._is_ours, (self._wake, self._spare)):
+            os.close(descriptor)
+
+    def _is_ours(self, descriptor: int) -> bool:
+        """Some jobs close descriptors that they do not know, and use their numbers again."""
+        with contextlib.suppress(OSError):
+            return descriptor >= 0 and os.path.samestat(os.fstat(descriptor), self._eventfd)
+        return False
 
     # ---- connections
 

@@ -26,12 +26,17 @@ from .optimizer_hooks import OptimizerHooks
 from .tap import ReportFault, Tap, TapContext
 
 _MOST_INSIDE = 32  # functions inside a `step`
+# What is ours it finds by a string: cloudpickle copies the globals that the code names, and a copy has nothing of ours.
 _SOURCE = """
 def _around(func):
     def wrapper(*args, **kwargs):
-        _probe_start = _probe_clock()
-        _probe_result = _probe_function("original", globals(), "wrapper", None, (_probe_cell(func),))(*args, **kwargs)
-        _probe_stepped(args[0], _probe_start)
+        _probe_names = globals()
+        _probe_clock, _probe_stepped = _probe_names.get("_probe_clock"), _probe_names.get("_probe_stepped")
+        _probe_start = _probe_clock() if _probe_clock else 0
+        _probe_own = _probe_function("original", _probe_names, "wrapper", None, (_probe_cell(func),))
+        _probe_result = _probe_own(*args, **kwargs)
+        if _probe_stepped:
+            _probe_stepped(args[0], _probe_start)
         return _probe_result
     return wrapper
 """

@@ -144,7 +144,7 @@ class Traces:
                 return None
             function, bound = found
             if any(each.is_of(function) for each in self._traces.values()):
-                raise Refused("traced", f"{named(function)} is traced already.")
+                raise Refused("already-traced", f"{named(function)} is traced already.")
             trace = Trace(function, bound, since, self._stream(), self._log)
         except NoFunction as error:
             raise Refused("no-function", str(error)) from None

@@ -8,6 +8,7 @@ one left.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import socket
@@ -46,7 +47,7 @@ class Rendezvous:
         name = PREFIX + os.urandom(8).hex()
         os.mkdir(name, 0o700, dir_fd=parent)
         try:
-            directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+            directory = _open_made(parent, name)
         except BaseException:
             os.rmdir(name, dir_fd=parent)
             raise
@@ -77,6 +78,19 @@ class Rendezvous:
         os.close(self._directory)
         with contextlib.suppress(OSError):
             os.rmdir(self._name, dir_fd=self._parent)
+
+
+def _open_made(parent: int, name: str) -> int:
+    """The directory that has just been made, and no other: the parent may be the target's, which could put or mount one
+    there that only root may enter, to be given it.  Raises OSError.
+    """
+    directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    found = os.fstat(directory)
+    is_ours = found.st_uid == os.geteuid() and found.st_mode & 0o777 == 0o700
+    if is_ours and found.st_dev == os.fstat(parent).st_dev and not os.listdir(directory):
+        return directory
+    os.close(directory)
+    raise PermissionError(errno.EPERM, "another directory is there", name)
 
 
 def sweep(parent: int) -> None:

@@ -136,11 +136,12 @@ def _find_peers(client: Client, known: AgentLink, timeout: float) -> list[AgentL
     links, linked = [], {link.facts.id for link in client.links}
     for rank, record in enumerate(call.result()["ranks"]):
         facts = Facts.parse({**(record or {}), "rank": rank})
-        if record is None and rank not in {link.rank for link in client.links}:
+        url = str(facts.endpoint) if record is not None else ""
+        is_port = url.startswith("tcp://")  # a path would be one of this machine, where no key is needed
+        if not is_port and rank not in {link.rank for link in client.links}:
             links.append(client.connect(Address("", facts=facts)))
             links[-1].silent, links[-1].gone = _NO_RECORD, True
-        elif record is not None and facts.id not in linked:
-            url = str(facts.endpoint)
+        elif is_port and facts.id not in linked:
             links.append(client.connect(Address(url, facts=facts), client.server(url)))
     return links
 

@@ -67,7 +67,7 @@ class _OfRank:
 
 def operations_of(job: Snapshot) -> Iterator[Operations]:
     """For each group whose members are known, the operations of every step that any rank recorded."""
-    clocks: dict[str, int] = {}  # one offset for each host, so that its ranks do not differ by readings of the clock
+    clocks: dict[str, int] = {}  # one offset for each kernel, whose ranks then do not differ by readings of the clock
     found: dict[Key, dict[int, _OfRank]] = {}
     answering: dict[int, Rank] = {}
     for rank in list(job.ranks):
@@ -76,7 +76,7 @@ def operations_of(job: Snapshot) -> Iterator[Operations]:
         except RankLeft:
             continue
         answering[rank.rank] = rank
-        clock = clocks.setdefault(rank.host, rank.facts.wall_offset_ns)
+        clock = clocks.setdefault(rank.facts.boot_id or rank.host, rank.facts.wall_offset_ns)
         for key, place in _by_group(rank, rows):
             found.setdefault(key, {})[rank.rank] = _of_rank(rank, rows, place, clock)
     for (name, members), ranks in sorted(found.items()):

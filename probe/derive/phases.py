@@ -15,7 +15,7 @@ import numpy as np
 from ..arrays.integers import NONE, Arrays, Bools, Ints, distinct
 from ..arrays.nesting import around, covered
 from ..snapshot.rows import Rows
-from ..streams import ENGINE, EVAL, EVAL_MODE, FORWARD, KIND_MASK, LOADS, NO_GRAD, OPTIMIZER, SPANS, WAIT
+from ..streams import ENGINE, EVAL, EVAL_MODE, FORWARD, GRAPH, KIND_MASK, LOADS, NO_GRAD, OPTIMIZER, SPANS, WAIT
 from .partition import Partition
 
 LOAD, VALIDATION = 0, 1 << 8  # beside the kinds of spans
@@ -91,11 +91,11 @@ def done_by(part: Partition, thread: int) -> Intervals:
     """The outermost things that a thread did.
 
     A call that steps an optimizer is a whole step, not a forward; what an optimizer's closure does is not the
-    optimizer's.
+    optimizer's.  A graph may hold any phase, or several, so a replay is what is around it.
     """
     spans, loads = part.rows(SPANS), part.rows(LOADS)
     kind = np.where(validations(spans), VALIDATION, spans["flags"] & KIND_MASK)
-    mine = (spans["thread"] == thread) & (kind != WAIT)
+    mine = (spans["thread"] == thread) & (kind != WAIT) & (kind != GRAPH)
     spans, kind, loads = spans.of(mine), kind[mine], loads.of(loads["thread"] == thread)
     start, end = (np.concatenate([spans[slot], loads[slot]]) for slot in ("start_ns", "end_ns"))
     kind = np.concatenate([kind, np.full(len(loads), LOAD)])

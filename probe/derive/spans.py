@@ -50,7 +50,7 @@ class Spans:
         nesting = nest(start, end, thread)
         outer = _outermost(start, end, kind == ENGINE)
         inside = ancestors_with(nesting, kind == ENGINE)
-        inside |= _on_autograd_threads(part, start, thread, kind, start[outer], end[outer])
+        inside |= _on_autograd_threads(part, start, end, thread, kind == ENGINE, outer)
         recompute = (kind == FORWARD) & inside
         in_eval = ancestors_with(nesting, kind == EVAL)
         caller = nearest(nesting, kind == FORWARD)
@@ -91,15 +91,21 @@ def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:
     return outer
 
 
-def _on_autograd_threads(part: Partition, start: Ints, thread: Ints, kind: Ints, begins: Ints, ends: Ints) -> Bools:
-    """Spans that run during a pass on a thread of autograd's: one that has marks and no pass of its own."""
-    marked, own = distinct(part.rows(MARKS)["thread"]), distinct(thread[kind == ENGINE])
-    autograd = marked[~np.isin(marked, own)]
-    if not len(autograd) or not len(begins):
+def _on_autograd_threads(
+    part: Partition, start: Ints, end: Ints, thread: Ints, is_pass: Bools, outermost: Bools
+) -> Bools:
+    """Spans that run during a pass on a thread of autograd's: one that has marks, and no pass but within one of another
+    thread, as where checkpointing goes back through what it has run again."""
+    marked, rows = distinct(part.rows(MARKS)["thread"]), np.flatnonzero(outermost)
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    marked = marked[~np.isin(marked, thread[rows])]
+    if not len(marked) or not len(rows):
         return np.zeros(len(start), np.bool_)
-    order = np.argsort(begins, kind="stable")
-    latest = np.searchsorted(begins[order], start, side="right") - 1
-    during: Bools = (latest >= 0) & (start < ends[order][latest])
+    latest = np.searchsorted(start[rows], start, side="right") - 1
+    around = rows[latest]
+    during: Bools = (latest >= 0) & (start < end[around])
+    within = during & (thread != thread[around]) & (end <= end[around])
+    autograd = marked[~np.isin(marked, distinct(thread[is_pass & ~within]))]
     return during & np.isin(thread, autograd)
 
 

@@ -21,13 +21,15 @@ LEAST_S, _LEAST_STEPS = 30.0, 20  # that it has stood for, and how many usual st
 _IN_FLIGHT = f"""
 WITH steps AS (SELECT MAX(time) AS last, MEDIAN(duration) AS usual FROM python.step_trace),
      seen AS (SELECT MAX(time) AS until FROM host.process_trace)
-SELECT step, operation_type, group_name, bytes, arrived, missing, mismatch, usual, until::VARCHAR AS until,
-    epoch(until - first_time) AS seconds
+SELECT step, operation_type, group_name, group_seq, bytes, arrived, missing, unknown, mismatch, usual,
+    until::VARCHAR AS until, epoch(until - first_time) AS seconds
 FROM probe.collectives, steps, seen
 WHERE state = 'in_flight' AND first_time >= COALESCE(last, first_time)
     AND epoch(until - first_time) >= GREATEST({LEAST_S}, {_LEAST_STEPS} * COALESCE(usual, 0))
-ORDER BY first_time LIMIT 1
+ORDER BY first_time LIMIT 1000
 """
+_RANKS = ("arrived", "missing", "unknown")
+_OPERATION = ("group_name", "group_seq", "operation_type", "step")  # each host has a row of it, of its own ranks
 
 
 _LATER = "SELECT COUNT(*) AS later FROM python.step_trace WHERE time + to_seconds(COALESCE(duration, 0)) > '{time}'"
@@ -66,23 +68,40 @@ def without_job(told: Diagnosis) -> Diagnosis:
     return replace(told, findings=[*map(of_any, told.findings)])
 
 
-def hung(tables: Tables) -> Diagnosis | None:
-    """The verdict on a job that hung to the end of its recording; None where none shows.  Cost: a query."""
+def hung(tables: Tables, seen: Diagnosis | None = None) -> Diagnosis | None:
+    """The verdict on a job that hung to the end of its recording; None where none shows.  Cost: a query.
+
+    seen: by a recorder, that the job stands; it counts where rows do not tell who was waited for.
+    """
     found = tables.query(_IN_FLIGHT).to_pylist()
     if not found:
         return None
-    (row,) = found
+    row = _of_all_hosts(found)
+    if row["unknown"] and not row["missing"] and not row["mismatch"] and seen is not None and seen.state == "hung":
+        return seen
     cause = Cause(_code(row), "critical", _finding(row, tables.endpoint))
     return Diagnosis(tables.endpoint, [cause], state="hung")
 
 
+def _of_all_hosts(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The first operation, as all hosts together know it."""
+    same = [row for row in rows if all(row[name] == rows[0][name] for name in _OPERATION)]
+    arrived, missing, unknown = ({rank for row in same for rank in row[name] or []} for name in _RANKS)
+    return {
+        **rows[0],
+        "arrived": sorted(arrived), "missing": sorted(missing - arrived),
+        "unknown": sorted(unknown - arrived - missing),
+        "mismatch": next((row["mismatch"] for row in same if row["mismatch"]), None),
+    }  # fmt: skip
+
+
 def _code(row: dict[str, Any]) -> str:
     """As of the verdicts of `probe hang`."""
-    return "mismatch" if row["mismatch"] else "waiting" if row["missing"] else "collective"
+    return "mismatch" if row["mismatch"] else "waiting" if row["missing"] or row["unknown"] else "collective"
 
 
 def _finding(row: dict[str, Any], endpoint: str) -> Finding:
-    arrived, missing = row["arrived"] or [], row["missing"] or []
+    arrived, missing, unknown = (row[name] for name in _RANKS)
     step = "" if row["step"] is None else f" of step {row['step']}"
     size = "" if row["bytes"] is None else f", {row['bytes']} bytes"
     what = f"{row['operation_type']}{step} (group {row['group_name']}{size})"
@@ -95,9 +114,11 @@ def _finding(row: dict[str, Any], endpoint: str) -> Finding:
         sentence = f"Stuck: {waited}; the ranks differ: {row['mismatch']}."
     elif missing:
         sentence = f"Stuck: {title(missing)} had not reached the {what}, in which {title(arrived)} had been {stood}."
+    elif unknown:
+        sentence = f"Stuck: {waited}; {title(unknown)} had ended by then, or was not recorded."
     else:
         sentence = f"Stuck: {waited}; all ranks had arrived."
-    return Finding(sentence, tuple(missing or arrived), why, remedy=f"probe {endpoint} query {_query(row)}")
+    return Finding(sentence, tuple(missing or unknown or arrived), why, remedy=f"probe {endpoint} query {_query(row)}")
 
 
 def _query(row: dict[str, Any]) -> str:

@@ -157,7 +157,7 @@ def _perfetto() -> tuple[Any, Any]:
         from perfetto.trace_builder.proto_builder import TraceProtoBuilder
     except ImportError as error:
         raise UsageError(
-            f"A trace for Perfetto needs the package perfetto: {error}.", "Run: pip install 'torch-probe[perfetto]'",
+            f"A trace for Perfetto needs the package perfetto: {error}.", "Run: pip install perfetto",
             code="needs-package",
         ) from error  # fmt: skip
     return TraceProtoBuilder, perfetto_trace_pb2

@@ -109,6 +109,8 @@ def here(said: Facts) -> int | None:
 def said_at(path: str) -> Any:
     """What the header at this path says, unchecked; None if it cannot be read."""
     for _ in range(_TRIES):
+        if not os.path.isfile(path):  # a pipe or a device can have the name of a header, too
+            return None
         try:
             with open(path, "rb", buffering=0) as file:
                 said = _parsed(os.pread(file.fileno(), streams.HEADER_BYTES, 0))

@@ -32,7 +32,7 @@ def measure(threads: int = 0, seconds: float = _SECONDS, busy_pct: float | None 
     busy_pct: what the machine does already, None to look.  Raises UsageError.  Takes some ten seconds a processor.
     """
     if find_spec("torch") is None:
-        hint = "Install it there, or this command where the job's torch is: pip install 'torch-probe[torch]'"
+        hint = "Install it there, or this command where the job's torch is: pip install torch"
         raise UsageError("torch is not installed beside this command.", hint, "needs-package")
     _require_idle(_busy_pct() if busy_pct is None else busy_pct)
     command = [sys.executable, str(_PROGRAM), str(threads), str(seconds)]

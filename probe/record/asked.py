@@ -25,16 +25,14 @@ _STEPS = 10  # after which a job has all that it trains with
 _AGAIN_S, _RETRY_S, _MOST_S = 300.0, 15.0, 3600.0  # until values are read anew, or tried again: each time twice as long
 _LOOK_S, _MOST_LOOK_S = 60.0, 600.0  # between two looks at a job that stands: about as long as it has stood
 _ANSWER_S = 2.0
+# It assigns to nothing: `why --since-change` takes an assignment to an item for a change of the user's.
 _READ = """
-def _probe_read(expressions):
-    told = {}
-    for each in expressions:
-        try:
-            told[each] = repr(eval(each, globals()))
-        except Exception:  # this job has no such thing
-            pass
-    return told
-_probe_read(EXPRESSIONS)
+def _probe_read(expression):
+    try:
+        return repr(eval(expression, globals()))
+    except Exception:  # this job has no such thing
+        return None
+{each: told for each in EXPRESSIONS for told in [_probe_read(each)] if told is not None}
 """
 Values = dict[str, str]
 

@@ -70,5 +70,5 @@ class Events:
         for rank in {each.get("rank") for each in self._rows}:
             own = [each for each in self._rows if each.get("rank") == rank]
             rows = [{name: each.get(name) for name in schema.names} for each in own]
-            flushes.written(_EVENTS, rank).add(ROWS, "", [pa.Table.from_pylist(rows, schema)])
+            flushes.written(_EVENTS, rank).add(ROWS, [socket.gethostname()], [pa.Table.from_pylist(rows, schema)])
             self._rows = [each for each in self._rows if each not in own]

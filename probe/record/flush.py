@@ -156,7 +156,7 @@ class Flushes:
         first = next(rows, None)
         reached()
         if first is not None:
-            written.add(kind, agent, _chain(first, rows))
+            written.add(kind, [agent], _chain(first, rows))
 
     def _look_ahead(self, rank: Rank, reached: int) -> None:
         """Where the next windows begin, and which rows are not needed any more: those before the moment `reached`."""
@@ -192,9 +192,8 @@ class Flushes:
             return FAR
         agents, written = [_agent(rank) for rank in job.ranks], self.written(table, None)
         is_last = set(agents) <= set(ended)
-        agent = next((each for each in agents if written.upto(each) is not None), agents[0])  # others may join
-        since = written.upto(agent)
-        since = -FAR if since is None else since
+        known = [upto for each in agents if (upto := written.upto(each)) is not None]  # others may join
+        since = max(known, default=-FAR)
         until = FAR if is_last else min(first_open(rank, table.streams) for rank in job.ranks)
         if until <= since and not stops:
             return since
@@ -202,11 +201,12 @@ class Flushes:
         step = fresh.numbers(rows, "step")
         until = until if is_last else max(since, min(until, fresh.held_back(rows, step, job.ranks[0])))
         final = (step >= since) & (step < until)
-        written.reached(agent, until)
+        for agent in agents:
+            written.reached(agent, until)
         if final.any():
-            written.add(ROWS, agent, [fresh.stored(table, rows, final)])
+            written.add(ROWS, agents, [fresh.stored(table, rows, final)])
         if stops and not is_last and (step >= until).any():
-            written.add(OPEN, agent, [fresh.stored(table, rows, step >= until)])
+            written.add(OPEN, agents, [fresh.stored(table, rows, step >= until)])
         return until
 
     def moments(self, job: Snapshot) -> None:
@@ -220,7 +220,7 @@ class Flushes:
                     written = self.written(table, number)
                     written.reached(agents[number], 0)
                     everything = np.ones(len(of_rank), np.bool_)
-                    written.add(STATE, agents[number], [fresh.stored(table, of_rank, everything)])
+                    written.add(STATE, [agents[number]], [fresh.stored(table, of_rank, everything)])
 
     def deposits(self, whole: Callable[[], Snapshot], job: Snapshot, ended: Collection[str]) -> None:
         """Write what has been deposited, once it rests.  whole: takes a snapshot with all rows.  Raises OSError."""
@@ -253,7 +253,7 @@ class Flushes:
         written = self.written(table, rank.rank)
         written.reached(_agent(rank), int(every["seq"].max(initial=since)))
         if len(found):
-            written.add(ROWS, _agent(rank), [fresh.stored(table, found, np.ones(len(found), np.bool_))])
+            written.add(ROWS, [_agent(rank)], [fresh.stored(table, found, np.ones(len(found), np.bool_))])
 
 
 class _Chosen:

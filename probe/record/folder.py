@@ -6,7 +6,7 @@ Invariant: at any moment the files that count hold each row once, whoever is kil
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -86,8 +86,10 @@ def remove(folder: Path, names: Iterable[str]) -> None:
         sync(folder)
 
 
-def merge(folder: Path, next_name: Callable[[str], str]) -> bool:
+def merge(folder: Path, next_name: Callable[[str], str], agents: Collection[str] | None = None) -> bool:
     """Make one file of several of the lowest level that has enough; whether there were some.  Raises OSError.
+
+    agents: only files of these: what a recorder of another host has written it holds, and will merge itself.
 
     Cost: some 10 ms, and a second per million rows; a row group at a time is in memory.
     """
@@ -95,7 +97,11 @@ def merge(folder: Path, next_name: Callable[[str], str]) -> bool:
     if found.replaced:  # they would count again once what replaces them is merged
         remove(folder, found.replaced)
     for level, enough in enumerate(TOGETHER):
-        group = [each for each in found.files if each.kind == LEVELS[level] and each.size < MOST_BYTES]
+        group = [
+            each for each in found.files
+            if each.kind == LEVELS[level] and each.size < MOST_BYTES
+            and (agents is None or each.about.upto.keys() <= {*agents})
+        ]  # fmt: skip
         if len(group) >= enough:
             _merge(folder, group, next_name(LEVELS[level + 1]))
             return True

@@ -6,6 +6,8 @@ Made by probe.connect for a folder that holds `job=…`.  Invariant: what needs 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -23,12 +25,19 @@ from .mirror import place
 from .views import Views
 
 if TYPE_CHECKING:
+    from ..diagnose.change.report import Change
     from ..diagnose.diagnosis import Diagnosis
     from ..diagnose.lateness.stragglers import Stragglers
     from ..diagnose.watch import Progress
     from ..snapshot.snapshot import Snapshot
 
 _STEPS = 2000  # that why() judges
+# When a job was started anew: its steps are counted again, from the first one or from a checkpoint.
+_RESTARTED = """WITH restarted AS (SELECT MAX(time) AS began FROM (
+    SELECT rank, step, time, LAG(step) OVER (PARTITION BY rank ORDER BY time) AS before FROM python.step_trace)
+WHERE step <= before GROUP BY rank)
+SELECT MIN(began)::VARCHAR AS began FROM restarted
+WHERE began >= (SELECT MAX(began) FROM restarted) - INTERVAL 1 MINUTE"""  # ranks start together
 _LAST = f"SELECT step, time FROM python.step_trace WHERE step > {{last}} - {_STEPS}"
 
 
@@ -44,6 +53,7 @@ class Recording(Connection):
         super().__init__(at._replace(addresses=[]), timeout, key, role)
         self.archive = Archive(Path(at.addresses[0].url))
         self._views: Views | None = None
+        self._since = ""
 
     @property
     def agents(self) -> list[Facts]:
@@ -62,7 +72,7 @@ class Recording(Connection):
         begun = time.monotonic()
         left = self._take_over()
         self._views = self._views or Views(self.archive)
-        table = self._views.run(sql, lambda: self._client.interrupted or self.is_unwanted())
+        table = self._views.run(sql, self._since, lambda: self._client.interrupted or self.is_unwanted())
         seconds = time.monotonic() - begun
         coverage = Coverage(tuple(self.archive.ranks), (), (), seconds)
         if min_ranks > 1:
@@ -77,6 +87,19 @@ class Recording(Connection):
         from .mirrored import take_over_what_is_left
 
         return take_over_what_is_left(self.archive.jobs)
+
+    @contextmanager
+    def last_run(self) -> Iterator[None]:
+        """Meanwhile, of a job that was started anew, only what came after its last start is seen: its steps may have
+        the numbers of steps before.  Cost: a query."""
+        (row,) = self.query(_RESTARTED).to_pylist()
+        self._since = row["began"] or ""
+        told = [f"The job was started anew: what was before {self._since} UTC does not count."] if self._since else []
+        self.notes = told
+        try:
+            yield
+        finally:
+            self._since, self.notes = "", [*self.notes, *told]
 
     def confine_queries(self, memory_bytes: int) -> None:
         raise self._refused("confined queries")
@@ -93,7 +116,14 @@ class Recording(Connection):
         from ..diagnose.lateness.stragglers import stragglers
 
         self._require_one_job()
-        return stragglers(self, steps, lambda *_: "", is_live=False)
+        with self.last_run():
+            return stragglers(self, steps, lambda *_: "", is_live=False)
+
+    def since_change(self, at_step: int | None = None) -> Change:
+        """As of a living job."""
+        self._require_one_job()
+        with self.last_run():
+            return super().since_change(at_step)
 
     def why(self, seconds: float | None = None, *, progress: Progress | None = None) -> Diagnosis:
         """Why the job was slow, stuck or well: the rules on tables over its last steps, or those of its last seconds.
@@ -101,11 +131,15 @@ class Recording(Connection):
         Raises SilentError with too few steps.  Cost: some queries.
         """
         self._begin()
+        self._require_one_job()
+        with self.last_run():
+            return self._why(seconds)
+
+    def _why(self, seconds: float | None) -> Diagnosis:
         from ..diagnose.recorded import stood, without_job
         from ..diagnose.watched import LEAST_STEPS, Watched
         from ..diagnose.why import judge
 
-        self._require_one_job()
         said = manifest.read(self.archive.jobs[0])
         seen = stood(self, manifest.asked(said, "stands"))
         if (stuck := self._stuck(seen)) is not None:
@@ -128,7 +162,7 @@ class Recording(Connection):
         from ..diagnose.recorded import hung, may_have_ended
 
         is_told = seen is not None and seen.state == "hung" and not may_have_ended(seen)
-        of_all = None if is_told and len({each.host for each in self.agents}) == 1 else hung(self)
+        of_all = None if is_told and len({each.host for each in self.agents}) == 1 else hung(self, seen)
         return of_all or (seen if is_told else None)
 
     def _window(self, seconds: float | None) -> tuple[int, int, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -116,7 +117,7 @@ def stored_schema(table: Table) -> Any:
 
 def write(path: Path, schema: Any, tables: Iterable[Any], about: About) -> None:
     """Write the file aside, and rename it once it is on the disk.  Raises OSError; then nothing is there."""
-    part = path.with_name(f".{path.name}{_PART}")
+    part = path.with_name(f".{path.name}{_of_host()}")
     said = json.dumps({"format": FORMAT, **asdict(about)}, separators=(",", ":"))
     try:
         with pq.ParquetWriter(part, schema.with_metadata({_KEY: said.encode()}), **_options(schema)) as writer:
@@ -171,5 +172,10 @@ def _read(path: str, size: int, changed_ns: int) -> Stored:
 
 
 def is_part(name: str) -> bool:
-    """Whether it is what a recorder that was killed has left of a file."""
-    return name.startswith(".") and name.endswith(SUFFIX + _PART)
+    """Whether it is what a recorder of this host that was killed has left of a file."""
+    return name.startswith(".") and name.endswith(SUFFIX + _of_host())
+
+
+def _of_host() -> str:
+    """How parts end; those of other hosts may be just being written."""
+    return f".{socket.gethostname()}{_PART}"

@@ -24,6 +24,7 @@ from .archive import Archive
 from .stored import Stored, is_widened
 
 _TRIES = 5  # a file may be merged between the listing and the reading
+_TIMES = {"time", "first_time"}
 _PARTITIONS = {"job", "rank"}
 _COLUMN = Column("job", "VARCHAR", "", "Name of the recorded job.", "recorder")
 
@@ -35,12 +36,13 @@ class Views:
     """
 
     def __init__(self, archive: Archive) -> None:
-        self._archive, self._session = archive, DuckDBSession()
+        self._archive, self._session, self._since = archive, DuckDBSession(), ""
         self.skipped: list[str] = []
 
-    def run(self, sql: str, unwanted: Callable[[], bool]) -> Any:
-        """The result, a pyarrow Table.  Raises QueryError, and Interrupted once `unwanted` holds."""
-        connection = self._session.connection
+    def run(self, sql: str, since: str, unwanted: Callable[[], bool]) -> Any:
+        """The result, a pyarrow Table.  since: UTC; rows of an earlier time do not count.  Raises QueryError, and
+        Interrupted once `unwanted` holds."""
+        connection, self._since = self._session.connection, since
         return interruptibly(partial(self._run, Statement(connection, sql)), connection.interrupt, unwanted)
 
     def close(self) -> None:
@@ -93,7 +95,7 @@ class Views:
         files, skipped = self._archive.files(table.name)
         self.skipped += skipped
         columns = [*table.columns, *([_COLUMN] if with_job else [])]
-        connection.execute(f"CREATE OR REPLACE VIEW {table.name} AS {_select(columns, files)}")
+        connection.execute(f"CREATE OR REPLACE VIEW {table.name} AS {_select(columns, files, self._since)}")
 
 
 def _read_by(statement: Statement) -> set[str]:
@@ -104,14 +106,16 @@ def _read_by(statement: Statement) -> set[str]:
         return set()
 
 
-def _select(columns: Sequence[Column], files: Sequence[Stored]) -> str:
+def _select(columns: Sequence[Column], files: Sequence[Stored], since: str) -> str:
     present = {name for each in files for name in each.columns} | (_PARTITIONS if files else set())
     chosen = ", ".join(_expressions(columns, present))
     if not files:
         return f"SELECT {chosen} WHERE false"
     paths = ", ".join("'" + each.path.replace("'", "''") + "'" for each in files)
     hive = "hive_partitioning = true, hive_types = {'job': VARCHAR, 'table': VARCHAR, 'rank': INTEGER}"
-    return f"SELECT {chosen} FROM read_parquet([{paths}], union_by_name = true, {hive})"
+    time = next((each.name for each in columns if each.name in _TIMES), "")
+    later = f" WHERE {time} >= TIMESTAMP '{since}'" if since and time in present else ""
+    return f"SELECT {chosen} FROM read_parquet([{paths}], union_by_name = true, {hive}){later}"
 
 
 def _expressions(columns: Sequence[Column], present: set[str]) -> Iterator[str]:

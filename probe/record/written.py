@@ -5,7 +5,7 @@ Held by probe.record.recorder.  Invariant: it says what the files in the folder 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ..tables.declaration import Table
 from .folder import LEVELS, TOGETHER, listing, merge, remove, tidy
-from .stored import OPEN, ROWS, STATE, About, Names, stored_schema, write
+from .stored import NO_RANK, OPEN, ROWS, STATE, About, Names, stored_schema, write
 
 _MOST_KEPT = 1 << 17  # rows of a flush, until they are merged
 
@@ -31,6 +31,7 @@ class Written:
         self._unsettled = {
             agent: each.name for each in files if each.kind in (OPEN, STATE) for agent in each.about.upto
         }
+        self._own = set[str]()  # agents of this process
         self._recent = dict[str, list[Any]]()  # by file: rows of this process, which become one file unread
         self._merged = 0  # since the last look at the folder
 
@@ -44,21 +45,23 @@ class Written:
     def reached(self, agent: str, upto: int, seen: Mapping[str, int] | None = None) -> None:
         """There is no row before this: the next file will say so."""
         self._about = self._about.plus(About({agent: upto}, {agent: seen or {}}))
+        self._own.add(agent)
 
-    def add(self, kind: str, agent: str, tables: Iterable[Any]) -> None:
-        """One more file, which replaces the unsettled one of this agent.  Raises OSError.
+    def add(self, kind: str, agents: Sequence[str], tables: Iterable[Any]) -> None:
+        """One more file, which replaces the unsettled ones of these agents.  Raises OSError.
 
         Whoever calls this has called reached() for what the file holds; without `tables`, what it replaces is dropped.
         """
-        before = self._unsettled.get(agent)
-        about = About({agent: self._about.upto.get(agent, 0)}, {agent: self.seen(agent)}, (before,) if before else ())
+        self._own.update(agents)
+        about = replace(self._about_of(agents), replaces=self._unsettled_of(agents))
         name = self._names.next(kind)
         kept = list[Any]()
         self._write(name, _keeping(tables, kept), about)
         if kind != ROWS:
-            self._unsettled[agent] = name
+            self._unsettled |= dict.fromkeys(agents, name)
             return
-        self._unsettled.pop(agent, None)
+        for agent in agents:
+            self._unsettled.pop(agent, None)
         if sum(map(len, kept)) <= _MOST_KEPT:  # what the rings held at the beginning stays a file
             self._recent[name] = kept
 
@@ -71,16 +74,27 @@ class Written:
         """Where there are enough files.  Raises OSError."""
         if len(self._recent) >= TOGETHER[0]:
             tables = [each for of_file in self._recent.values() for each in of_file]
-            self._write(self._names.next(LEVELS[1]), [pa.concat_tables(tables)], self._about_all())
+            about = replace(self._about_of(self._own), replaces=tuple(self._recent))
+            self._write(self._names.next(LEVELS[1]), [pa.concat_tables(tables)], about)
             self._recent.clear()
             self._merged += 1
         if self._merged >= TOGETHER[1]:
             self._merged = 0
-            while merge(self.folder, self._names.next):
+            while merge(self.folder, self._names.next, self._own if self._is_shared else None):
                 pass
 
-    def _about_all(self) -> About:
-        return replace(self._about, replaces=tuple(self._recent))
+    @property
+    def _is_shared(self) -> bool:
+        """Whether recorders of other hosts write into the folder, too."""
+        return self.folder.name.endswith(NO_RANK)
+
+    def _about_of(self, agents: Iterable[str]) -> About:
+        agents = [*agents]
+        known = self._about
+        return About({each: known.upto.get(each, 0) for each in agents}, {each: self.seen(each) for each in agents})
+
+    def _unsettled_of(self, agents: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._unsettled[each] for each in agents if each in self._unsettled))
 
 
 def _keeping(tables: Iterable[Any], kept: list[Any]) -> Iterator[Any]:

@@ -20,6 +20,7 @@ SERVER_MODULE, KEEPER_MODULE = "probe.serve.server", "probe.serve.keeper"
 STACKS_MODULE, PROFILER_MODULE = "probe.serve.stack_reader", "probe.serve.profiler"
 ANSWERS_MODULE = "probe.cli.answers"  # named here only: it writes answers as the command does
 IPC, CONFIG, TCP = 3, 4, 5  # descriptors: the two sockets listen, the file has what config() returns
+LAST = TCP
 SOCKET = "server"  # in its folder
 _MOST_BYTES = 1 << 20
 _FREE = 10  # a descriptor that no process uses by number

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from .confinement import become, confine
-from .handover import IPC, KEEPER, SERVER_MODULE, TCP, command, config, remove
+from .handover import IPC, KEEPER, LAST, SERVER_MODULE, TCP, command, config, remove
 
 _LIVED_S = 1.0  # a server that lives shorter has failed at its start
 _FAILURES = 10  # in a row, before it is left to the next command
@@ -22,6 +22,7 @@ _PAUSE_S = 0.2  # after a failure
 
 def main() -> None:
     given = config()
+    _let_go()
     confine(KEEPER)
     server = 0
 
@@ -47,6 +48,15 @@ def main() -> None:
         else:
             failures = 0
     _release(given)
+
+
+def _let_go() -> None:
+    """Of the command's folder and descriptors: the job's user may look into the processes that come after this one."""
+    os.chdir("/")
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > LAST:
+            with contextlib.suppress(OSError):  # that of this look
+                os.close(number)
 
 
 def _release(given: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ class Prepared:
         self._pid, self._uid, self._gid, self._listen = pid, uid, gid, listen
         self._sockets: list[socket.socket] = []
         self._is_started = False
-        self._folder = _folder(uid, gid)
+        self._folder = _folder(uid)
         try:
             self._bind_path()
             tcp = None if listen is None else self._bind_port(listen["address"], listen["port"])
@@ -117,12 +117,18 @@ class Prepared:
         }
 
     def _bind_path(self) -> None:
+        """In the folder, which its user gets last of all: from then on any name in it may be something else."""
         made = self._socket(socket.AF_UNIX)
-        path = f"{self._folder}/{SOCKET}"
-        made.bind(path)
-        os.chmod(path, 0o600)
-        _give(path, self._uid, self._gid)
-        made.listen(_WAITING)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            made.bind(f"{self._folder}/{SOCKET}")
+            os.chmod(SOCKET, 0o600, dir_fd=folder)
+            made.listen(_WAITING)
+            if os.geteuid() != self._uid:
+                os.chown(SOCKET, self._uid, self._gid, dir_fd=folder, follow_symlinks=False)
+                os.fchown(folder, self._uid, self._gid)
+        finally:
+            os.close(folder)
 
     def _bind_port(self, address: str, port: int) -> int:
         made = self._socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -142,23 +148,13 @@ class Prepared:
         return made
 
 
-def _folder(uid: int, gid: int) -> str:
-    """A new directory that only this user can enter.  Raises OSError."""
+def _folder(uid: int) -> str:
+    """A new directory for the server of this user, which only we can enter.  Raises OSError."""
     parents = [os.environ.get("TMPDIR", "/tmp"), *_DIRECTORIES]
     for parent in parents:
-        folder = f"{parent}/probe-{uid}-{os.urandom(4).hex()}"
+        folder = f"{os.path.abspath(parent)}/probe-{uid}-{os.urandom(4).hex()}"
         if len(folder) <= _MOST_FOLDER:
             with contextlib.suppress(OSError):
                 os.mkdir(folder, 0o700)
-                try:
-                    _give(folder, uid, gid)
-                except OSError:  # the process of another user, who will be refused
-                    os.rmdir(folder)
-                    raise
                 return folder
     raise OSError(f"no directory for the server's socket could be made in any of {', '.join(parents)}")
-
-
-def _give(path: str, uid: int, gid: int) -> None:
-    if os.geteuid() != uid:
-        os.chown(path, uid, gid, follow_symlinks=False)

@@ -5,6 +5,7 @@ Called by probe.connection.  Invariant: a server is started only once an agent n
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -91,7 +92,7 @@ def _tell(client: Client, links: Sequence[AgentLink], prepared: Prepared, timeou
 def _listened(link: AgentLink) -> Mapping[str, Any] | None:
     """Where its server listened for other hosts, if the key of that is still there and may be read."""
     port = link.facts.served and link.facts.served["tcp"]
-    if not port:
+    if not port or not os.path.isfile(port["key_file"]):  # the job says where: it may be a device, or a pipe
         return None
     try:
         key = read(port["key_file"]).of_server()

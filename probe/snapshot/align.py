@@ -41,7 +41,7 @@ _CLOCKS_NS = 50_000_000  # by which the wall clocks of two hosts, as they are kn
 @dataclass
 class Boundaries:
     """Boundaries of one rank.  counts: by the default group's sequence number; ends: by count, in ns of the host's
-    monotonic clock; clock: that host, and what makes a time of the wall clock out of one of `ends`."""
+    monotonic clock; clock: the kernel there, and what makes a time of the wall clock out of one of `ends`."""
 
     counts: dict[int, int]
     ends: dict[int, int]
@@ -228,7 +228,7 @@ def _boundaries(
 
 
 def _none_yet(link: AgentLink) -> Boundaries:
-    return Boundaries({}, {}, (link.facts.host, link.facts.wall_offset_ns))
+    return Boundaries({}, {}, (link.facts.boot_id or link.facts.host, link.facts.wall_offset_ns))
 
 
 def _stored(link: AgentLink) -> Boundaries:

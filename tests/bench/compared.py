@@ -126,18 +126,19 @@ def simulated(percent: int, options: argparse.Namespace) -> Iterator[Pair]:
 
 
 def recorded(folder: Path, percent: int, runs: int) -> Iterator[Pair]:
-    """Each of so many runs a side, none of them in two pairs of a kind."""
-    before, after = runs_of(folder, 0), runs_of(folder, percent)
-    if percent == 0:
-        before, after = before[::2], before[1::2]
-    for at in range(0, min(len(before), len(after)) - runs + 1, runs):
-        yield [opened(each) for each in before[at : at + runs]], [opened(each) for each in after[at : at + runs]]
+    """Each of so many runs a side, recorded next to each other: over hours a machine becomes slower or faster by percents.
+    No run is in two pairs of a kind."""
+    plain, planted = runs_of(folder, 0), runs_of(folder, percent)
+    pairs = len(plain) // 2
+    after = plain[pairs:] if percent == 0 else planted
+    for at in range(0, min(pairs, len(after)) - runs + 1, runs):
+        yield [opened(each) for each in plain[at : at + runs]], [opened(each) for each in after[at : at + runs]]
 
 
 def runs_of(folder: Path, kind: int) -> list[Path]:
-    """In the order in which they ran, whole ones only."""
+    """By number, whole ones only."""
     found = [each for each in folder.glob(f"{kind}-*") if (each / f"{TABLES[-1]}.parquet").exists()]
-    return sorted(found, key=lambda each: each.stat().st_mtime)
+    return sorted(found, key=lambda each: int(each.name.partition("-")[2]))
 
 
 def opened(folder: Path) -> Run:

@@ -46,7 +46,7 @@ WEIGHTS = "import hashlib; [hashlib.sha256(p.detach().numpy().tobytes()).hexdige
 ONE_SIDED_BARRIER = "import torch.distributed as dist\nif rank == 0: dist.barrier()"
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.long)])
 def ranks(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 

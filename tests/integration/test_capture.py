@@ -137,7 +137,7 @@ def test_one_capture_at_a_time_and_none_while_the_job_profiles_itself(job: Job, 
     probe(job.pid, "capture", "--steps", "1")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_a_command_that_ends_leaves_no_profiler_running(job: Job, number: signal.Signals) -> None:
     first = job.captured()
     first.send_signal(number)

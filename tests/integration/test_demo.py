@@ -47,7 +47,8 @@ def test_the_demo_shows_three_queries_an_eval_and_what_the_remedy_of_why_brings(
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+    "number",
+    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.long) for each in (signal.SIGTERM, signal.SIGKILL))],
 )
 def test_a_demo_that_is_stopped_leaves_no_process(short_folder: Path, number: signal.Signals) -> None:
     with demo(short_folder) as process:

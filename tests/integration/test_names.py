@@ -33,6 +33,8 @@ SCRIPT = f"""
 sys.path.insert(0, sys.argv[1])
 import torch, trainer_library
 
+seed = 1
+
 def main():
     batch_size = 4
     trainer_library.Trainer(torch.nn.Linear(8, 2)).fit(torch.ones(batch_size, 8) for _ in itertools.count())
@@ -60,6 +62,7 @@ def names(job: Target, probe: Probe, *words: str) -> dict[str, tuple[object, ...
 def test_all_names_that_eval_sees_are_listed_with_what_they_are(job: Target, probe: Probe) -> None:
     found = names(job, probe)
     assert found["batch_size"] == ("int", None, None, "4") and "torch" not in found
+    assert [*found].index("batch_size") < [*found].index("seed")  # innermost first
     assert "main (script.py:" in probe(job.pid, "names").stdout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -33,6 +34,7 @@ COUNT(*) FILTER (WHERE holds_gil) AS holding FROM python.profile GROUP BY 1 ORDE
 class Job:
     def __init__(self, target: Target, spent: Path, probe: Probe) -> None:
         self.pid, self._target, self._spent, self._probe = target.pid, target, spent, probe
+        self._mark = f"{__name__}-{target.pid}"
 
     def spent(self) -> tuple[float, float]:
         much, little = struct.unpack("2d", self._spent.read_bytes())
@@ -44,22 +46,23 @@ class Job:
 
     def profile(self, *words: str) -> subprocess.Popen[str]:
         command = [str(PROBE), str(self.pid), "profile", *words]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PROFILED_BY": self._mark},
+        )  # fmt: skip
+
+    def profilers(self) -> set[str]:
+        """The processes that the commands of profile() have to read its memory."""
+        found = set()
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # ended
+                is_profiler = "probe.profile.profiler" in (process / "cmdline").read_text()
+                if is_profiler and self._mark in (process / "environ").read_text():
+                    found.add(process.name)
+        return found
 
     def has_rows(self) -> bool:
         return self.rows("SELECT COUNT(*) AS n FROM python.profile")[0]["n"] != "0"
-
-
-def profilers() -> set[str]:
-    """The processes that profile, of whatever command."""
-    found = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if "probe.profile.profiler" in Path(f"/proc/{pid}/cmdline").read_text():
-                found.add(pid)
-        except OSError:
-            pass
-    return found
 
 
 @pytest.fixture
@@ -130,7 +133,7 @@ def test_one_profile_at_a_time_and_the_next_goes_on_where_a_killed_one_ended(job
     until(job.has_rows)
     refused = probe(job.pid, "profile", status=7)
     assert "[profiled] Rank 0" in refused.stderr and refused.stderr.count("\n") == 1
-    (running,) = profilers()
+    (running,) = job.profilers()
     os.kill(int(running), signal.SIGKILL)
     _, err = first.communicate(timeout=30)
     assert first.returncode == 7 and "ended without a word" in err
@@ -147,7 +150,7 @@ def test_a_command_that_ends_takes_its_profilers_along_and_leaves_the_rows(job: 
     _, err = first.communicate(timeout=30)
     assert first.returncode == (130 if number == signal.SIGINT else -number)
     assert err == ("probe: [interrupted] Interrupted.\n" if number == signal.SIGINT else "")
-    until(lambda: not profilers())
+    until(lambda: not job.profilers())
     assert job.has_rows()
 
 
@@ -158,4 +161,4 @@ def test_detach_ends_a_profile_and_frees_its_memory(job: Job, probe: Probe) -> N
     _, err = first.communicate(timeout=30)
     assert first.returncode == 8 and "[gone]" in err
     links = [os.readlink(f"/proc/{job.pid}/fd/{number}") for number in os.listdir(f"/proc/{job.pid}/fd")]
-    assert not [link for link in links if "probe" in link] and not profilers()
+    assert not [link for link in links if "probe" in link] and not job.profilers()

@@ -214,6 +214,17 @@ def test_it_gives_up_what_it_does_not_need(job: Target) -> None:
         assert opened == {"/dev/null"} and os.getsid(pid) != os.getsid(0)
 
 
+def test_nothing_of_the_command_stays_with_it(start: Start, tmp_path: Path) -> None:
+    job = start("plain.py")
+    with (tmp_path / "lock").open("w") as lock:  # as of a shell that holds one
+        command = [PROBE, "attach", str(job.pid)]
+        subprocess.run(command, pass_fds=[lock.fileno()], cwd=tmp_path, check=True, capture_output=True)
+    for name in (NAME, KEEPER):
+        (pid,) = until(lambda name=name: processes(name, endpoint_of(job.pid)))
+        until(lambda pid=pid: os.readlink(f"/proc/{pid}/cwd") == "/")
+        until(lambda pid=pid: not [each for each in inside(pid)[2] if "lock" in each])
+
+
 def test_all_ranks_have_one(start: Start, probe: Probe) -> None:
     torchrun = start("loop.py", "--sleep", "0.02", ranks=2)
     probe("attach", torchrun.pid)

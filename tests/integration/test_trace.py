@@ -106,7 +106,7 @@ def test_a_trace_that_stays_has_rows_of_what_failed_and_how_large_it_was(job: Jo
     assert float(row["calls_per_s"]) == pytest.approx(int(row["calls"]) / 0.3) and int(row["calls"]) <= 0.3 / 0.005
     assert "still traced" in kept.stderr and job.traced() == ["work"]
     until(lambda: len(job.rows("FROM python.call_trace WHERE function = '__main__:Worker.work'")) > 30)
-    assert "[traced]" in probe(job.pid, "trace", "Worker.work", status=7).stderr
+    assert "[already-traced]" in probe(job.pid, "trace", "Worker.work", status=7).stderr
     assert "__main__:Worker.work" in probe(job.pid, "trace").stdout
     assert "__main__:Worker.work" in probe(job.pid, "trace", "--stop").stdout and not job.traced()
     assert "__main__" not in probe(job.pid, "trace").stdout

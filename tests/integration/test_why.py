@@ -20,6 +20,7 @@ SICK = TARGETS / "sick"
 SAMPLING = "SELECT steps_of, steps FROM probe.overhead WHERE steps_of = 'sampled'"
 
 
+@pytest.mark.alone  # it looks at the clock
 def test_a_slow_loader_is_the_verdict_and_nothing_stays(start: Start, probe: Probe, tmp_path: Path) -> None:
     job = start(SICK / "loading.py", "input_bound_gnn")
     terminal = Terminal(job.pid, "why", "--seconds", 1, "--leave", state=tmp_path)

@@ -40,9 +40,9 @@ def used(job: Played, probe: Probe) -> None:
 
 
 def least_of(job: Played) -> list[int]:
-    """Threads and descriptors of each rank, as few as there are in a second: a loader has some while it works."""
+    """Threads and descriptors of each rank, as few as there are in two seconds: a loader has some while it works."""
     seen = []
-    for _ in range(20):
+    for _ in range(40):
         folders = [Path(f"/proc/{pid}") for pid in job.pids()]
         seen.append([len(os.listdir(folder / what)) for folder in folders for what in ("task", "fd")])
         time.sleep(0.05)

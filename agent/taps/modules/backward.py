@@ -12,6 +12,7 @@ import sys
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
@@ -24,6 +25,7 @@ from .autograd_nodes import FEW, IDLE, first_of, held_by, latest_of, least_of, t
 
 _SPARE = 768  # dummies made ahead: three per module
 REMEMBERED = 1 << 12  # numbers of autograd nodes: some fifty layers of a transformer; must be a power of two
+_OLD_ENDS = 1024  # end marks on nodes that were there before the last pass
 _LATEST = 64  # hooks kept track of; usually those on the first layers of the graphs that are alive
 
 # Of a module: its serial; the carriers of the hooks for a begin mark, a begin mark on the same node, and an end mark;
@@ -51,10 +53,16 @@ class Backward(Tap):
         self._engine_homes: list[Any] = [sys.modules["torch.autograd"], sys.modules["torch.autograd.graph"]]
         self._engine = self._engine_homes[1]._engine_run_backward
         self._steps, self._sampling = context.steps, context.sampling
+        # The number of the node that follows the last pass.  A node before it may be there for as long as the job is,
+        # as that of an input that was made outside the loop: with an end mark for each call, it would gather them.
+        self.passed = [0]
+        self._old_ends = dict[tuple[int, int], None]()  # (serial, number of the node), the latest last
         self._wrapped_engine = self.wrap_engine(context.streams[SPANS].append)
         self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
         unseen(Backward.make_carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
-        unseen(Backward.end_behind, Backward.another_thread, _writing, *modules.training_thread_code)
+        unseen(
+            Backward.end_behind, Backward.another_thread, Backward.is_first_end, _writing, *modules.training_thread_code
+        )
         unseen(tensors_in, held_by, latest_of, first_of, least_of)
         # Autograd numbers the nodes that a thread makes.  This list holds the numbers of those that got a begin mark,
         # each at its number modulo REMEMBERED; the last element is the newest number seen.
@@ -135,15 +143,27 @@ class Backward(Tap):
         for carriers in list(self.carriers.values()):
             for dummy in carriers[1:4]:
                 dummy._backward_hooks.clear()
-        while self._writers:
-            self._writers.pop().clear()
-        while self._handles:
-            self._handles.pop().remove()
+        with suppress(IndexError):  # another thread is at it, too
+            while self._writers:
+                self._writers.pop().clear()
+            while self._handles:
+                self._handles.pop().remove()
         self.carriers.clear()  # carriers made from here on have no hooks
 
     def another_thread(self) -> None:
         """Forget all numbers, because another thread numbers its nodes from the start."""
         self.begun[:], self._last_behind = [-1] * len(self.begun), -1
+
+    def is_first_end(self, serial: int, number: int) -> bool:
+        """Whether this node, which is older than the last pass, has no end mark of this module yet."""
+        key, ends = (serial, number), self._old_ends
+        is_first = key not in ends
+        ends.pop(key, None)
+        ends[key] = None
+        if len(ends) > _OLD_ENDS:
+            with suppress(RuntimeError, StopIteration):  # another thread changes it
+                ends.pop(next(iter(ends)), None)
+        return is_first
 
     def end_behind(self, carriers: Carriers, node: Any, number: int, entered: int) -> None:
         """Mark behind the first node of a module's graph.  Most need no hook of torch's there, which is expensive."""
@@ -169,21 +189,22 @@ class Backward(Tap):
         """The engine with a clock around it; append() writes the row of a pass, on the thread that ran it."""
         clock, engine = perf_counter_ns, self._engine
         ident, report_fault, steps, modules = self._ident, self.report_fault, self._steps, sys.modules
-        samples = steps.samples
+        samples, passed, next_number = steps.samples, self.passed, self._torch.autograd._get_sequence_nr
 
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             trains = kwargs.get("accumulate_grad")  # not for autograd.grad(), which models call in their forward
             if trains:
                 samples.pass_begins()
             start = clock()
-            compiled = modules.get("torch._dynamo.compiled_autograd")
-            if compiled is not None and compiled.compiled_autograd_enabled and not self.why_off:
+            compiled = modules.get("torch._dynamo.compiled_autograd")  # another thread may just be importing it
+            if getattr(compiled, "compiled_autograd_enabled", False) and not self.why_off:
                 self._yield_to_compiled_autograd()
             try:
                 return engine(t_outputs, *args, **kwargs)
             finally:
                 try:
                     now = clock()
+                    passed[0] = next_number()
                     append(start, now, 0, ident(), ENGINE)
                     if trains and samples.pass_ends():
                         steps.passed(now)

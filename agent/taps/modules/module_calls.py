@@ -133,6 +133,7 @@ def mark_before(backward: Backward) -> Before:
         len: Any = len,
         tensor_type: Any = sys.modules["torch"].Tensor,
         begun: Any = backward.begun,
+        passed: Any = backward.passed,
         place: int = REMEMBERED - 1,
         backward: Any = backward,
     ) -> int:
@@ -149,7 +150,9 @@ def mark_before(backward: Backward) -> Before:
                 return ~entered
             number = node._sequence_nr()
             if begun[number & place] != number:  # else the begin mark there also marks this module's end
-                node._register_hook_dict((backward.carriers.get(id(module)) or backward.make_carriers(module))[3])
+                carriers = backward.carriers.get(id(module)) or backward.make_carriers(module)
+                if number >= passed[0] or backward.is_first_end(carriers[0], number):
+                    node._register_hook_dict(carriers[3])
         except Exception as error:  # inside a user's forward: no exception may escape
             backward.report_fault(error)
         return entered

@@ -34,7 +34,7 @@ def command(
 
     Each rank is a group of tracks, all on one clock: its steps and their phases, module calls by thread, batches of
     loaders, collectives with arrows between ranks, counters of the process and its devices. Open the file at
-    https://ui.perfetto.dev: nothing leaves your browser. It needs the package torch-probe[perfetto].
+    https://ui.perfetto.dev: nothing leaves your browser. It needs the package perfetto.
 
     \b
     Example:

@@ -29,7 +29,7 @@ def command(words: Sequence[str], endpoints: Sequence[str], file: str | None, ad
 
     For folders of recordings that one machine does not get through: Daft runs the SQL, on a cluster whose machines see
     DIR under the same path. The answer is that of `probe DIR query`. What Daft lacks, or answers otherwise than DuckDB,
-    is refused, with the nearest way. It needs the package torch-probe[ray].
+    is refused, with the nearest way. It needs the packages daft and ray.
 
     \b
     Example:

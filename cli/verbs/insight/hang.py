@@ -32,7 +32,7 @@ def command(endpoint: str | None, watch: float | None, native: bool, as_json: bo
     from torch's Flight Recorder.
 
     --native looks below Python, at ranks that stand still: up to four stand for 0.3 to 1.5 s each. It needs the package
-    torch-probe[native].
+    pystack.
 
     \b
     Example:

@@ -37,7 +37,7 @@ def command(endpoint: str | None, native: bool, timeout: float, output: Output) 
     rank, it also shows what its threads wait for in the kernel.
 
     --native also shows which C and C++ functions the thread that trains has called below Python. Looking stops a rank
-    for 0.3 to 1.5 s, so one that goes on is left alone. It needs the package torch-probe[native].
+    for 0.3 to 1.5 s, so one that goes on is left alone. It needs the package pystack.
 
     \b
     Example:

@@ -69,7 +69,7 @@ def command() -> None:
       probe demo
     """
     if importlib.util.find_spec("torch") is None:
-        raise UsageError("The demo needs torch, which is not installed here.", "Run: pip install torch-probe[torch]")
+        raise UsageError("The demo needs torch, which is not installed here.", "Run: pip install torch")
     with job() as pid:
         show_all(str(pid))
     click.echo("\nThe demo's job has ended. On a job of your own:\n")

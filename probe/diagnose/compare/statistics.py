@@ -21,6 +21,7 @@ LEVEL = 0.95  # of the step time's interval
 _FALSE = 0.01  # share of the parts that are told though chance explains them: few, beside one step time
 LEAST_RUNS = 3  # on a side, to measure how much they differ
 _ROUNDING = 1e-9  # of a value, which sums of floats leave even where nothing varies
+_MOST_LOG = 50.0  # of how wide the interval of a ratio is
 _MOST_FREEDOM = 1e6  # as good as endless
 
 
@@ -67,7 +68,7 @@ class Contrast:
         )  # fmt: skip
         if not self._has_ratio:
             return found
-        ratio, factor = self.after.mean / self.before.mean, exp(wide * self._log_error)
+        ratio, factor = self.after.mean / self.before.mean, exp(min(_MOST_LOG, wide * self._log_error))
         return replace(found, ratio=ratio, ratio_low=ratio / factor, ratio_high=ratio * factor)
 
     @property

@@ -46,9 +46,7 @@ def why_not(rank: RankEvidence) -> str:
 def require_pystack() -> None:
     """Raises UsageError where it is not installed."""
     if not can_read_native_frames():
-        raise UsageError(
-            "Native frames need the package pystack.", "Run: pip install torch-probe[native]", "needs-package"
-        )
+        raise UsageError("Native frames need the package pystack.", "Run: pip install pystack", "needs-package")
 
 
 def _of_training_thread(rank: RankEvidence) -> list[NativeFrame]:

@@ -52,7 +52,16 @@ def communication(watched: Watched) -> Communication:
     if not takes:
         raise SilentError("No collective was seen on all its ranks.", code="few-steps")
     part = takes / (takes + waits)
-    return Communication((blocked.seconds + _exposed(watched)) * part, blocked, part, types)
+    seconds = min(watched.step_s, blocked.seconds + _exposed(watched))  # a host may wait for what a device shows, too
+    return Communication(seconds * part, blocked, part, types)
+
+
+def ddp_part(watched: Watched) -> float:
+    """The share of the operations' time, 0 to 1, that DDP's all_reduces of gradients take."""
+    rows = watched.rows(OPERATIONS)
+    whole = sum(row["ms"] or 0.0 for row in rows)
+    ddp = sum(row["ms"] or 0.0 for row in rows if (row["source"], row["operation_type"]) == ("ddp", "all_reduce"))
+    return ddp / whole if whole else 0.0
 
 
 def require_ranks(watched: Watched) -> None:

@@ -35,8 +35,15 @@ class Left:
 
 
 def left(watched: Watched, rank: int, device: str) -> Left | None:
-    """Of the host of a rank, if device is `cpu`, or of the container of the first one; else of the device."""
-    return _of_host(watched) if device == "cpu" else _of_device(watched, rank, device)
+    """Of the host of a rank, if device is `cpu`, or of its container; else of the device.
+
+    Of hosts, that of the first rank alone is known: it is the one that is read.
+    """
+    if device != "cpu":
+        return _of_device(watched, rank, device)
+    hosts = {facts.rank: facts.host for facts in watched.agents}
+    is_first = not watched.agents or hosts.get(rank) == watched.agents[0].host
+    return _of_host(watched) if is_first else None
 
 
 def _of_device(watched: Watched, rank: int, device: str) -> Left | None:

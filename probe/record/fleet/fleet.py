@@ -210,4 +210,6 @@ def _daft() -> Any:
 
 
 def _missing(package: str) -> UsageError:
-    return UsageError(f"fleet needs the package {package}.", "Run: pip install 'torch-probe[ray]'", "needs-package")
+    return UsageError(
+        f"fleet needs the package {package}.", "Run: pip install 'daft>=0.7.26' 'ray>=2.60'", "needs-package"
+    )

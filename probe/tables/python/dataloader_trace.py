@@ -55,7 +55,7 @@ _NO_WORKERS = "The loader has no workers."
 TABLE = Table(
     name="python.dataloader_trace",
     doc="One row per batch taken from a torch DataLoader.  Loaders that do not use torch's, and what happens inside "
-    "worker processes, are not recorded.",
+    "worker processes, are not recorded; nor are batches of the `bare` steps of probe.overhead.",
     columns=(
         *COMMON,
         Column("loader", "VARCHAR", "",

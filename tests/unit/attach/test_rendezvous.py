@@ -8,11 +8,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from probe.attach.rendezvous import PREFIX, sweep
+from probe.attach import rendezvous
+from probe.attach.rendezvous import PREFIX, Rendezvous, sweep
+from probe.errors import AttachError
 
 
 @pytest.fixture
@@ -64,3 +67,25 @@ def test_a_folder_that_only_looks_like_ours_stays(
     stale: Callable[..., Path], name: str, options: dict[str, Any]
 ) -> None:
     assert not swept(stale(name, **options))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+def test_what_took_the_place_of_the_new_directory_is_not_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="probe-test") as parent:
+        other, make = Path(parent) / "etc", os.mkdir
+        make(other, 0o755)
+        (other / "passwd").touch()
+        os.chmod(parent, 0o777)
+
+        def mkdir(name: str, mode: int, *, dir_fd: int) -> None:
+            make(name, mode, dir_fd=dir_fd)
+            os.rmdir(name, dir_fd=dir_fd)  # the target is quick
+            os.rename(other, Path(parent) / name)
+
+        monkeypatch.setattr(os, "mkdir", mkdir)
+        monkeypatch.setattr(rendezvous, "DIRECTORIES", (parent,))
+        monkeypatch.setattr(rendezvous, "environment", lambda pid: {})
+        with pytest.raises(AttachError):
+            Rendezvous(os.getpid(), SimpleNamespace(uid=65534, gid=65534))  # type: ignore[arg-type]
+        (left,) = Path(parent).iterdir()
+        assert left.stat().st_uid == 0 and (left / "passwd").exists()

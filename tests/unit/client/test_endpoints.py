@@ -94,7 +94,15 @@ def test_an_agent_asked_at_its_socket_is_known_by_the_pid_it_has_here(agent: Mak
     assert (facts.rank, facts.pid) == (3, os.getpid())
 
 
-@pytest.mark.parametrize("elsewhere", [{"boot_id": "another kernel"}, {"id": "another agent"}, {"id": None}])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"boot_id": "another kernel"},
+        pytest.param({"id": "another agent"}, marks=pytest.mark.long),
+        pytest.param({"id": None}, marks=pytest.mark.long),
+    ],
+)
 def test_into_a_process_of_another_host_nobody_looks_whatever_its_pid(
     agent: Make, connect: Any, elsewhere: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

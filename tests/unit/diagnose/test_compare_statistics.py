@@ -53,6 +53,11 @@ def test_intervals_are_as_wide_as_students_t(freedom: float, t: float) -> None:
     assert found.difference_high == pytest.approx(1 + t, rel=0.02)
 
 
+def test_what_is_almost_nothing_has_a_wide_interval() -> None:
+    found = Contrast("x", "s", Side(1e-9, 1.0, 3), Side(1, 1.0, 3), (50, 50)).measure(0.95, 0)
+    assert found.ratio_high is not None and 1e9 < found.ratio_high < float("inf") and not found.differs
+
+
 def test_what_never_varies_has_an_interval_of_one_point() -> None:
     same, more = (Contrast("x", "s", Side(1, 0, 9), Side(mean, 0, 9), (50, 50)) for mean in (1.0, 1.5))
     assert same.p == 1 and more.p == 0 and more.measure(0.99, 0).ratio_low == 1.5

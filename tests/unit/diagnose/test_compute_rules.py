@@ -25,6 +25,7 @@ from probe.diagnose.rules.compute.small_batch import SMALL_BATCH
 from probe.diagnose.watched import Watched
 from probe.diagnose.why import judge
 from probe.errors import SilentError, UsageError
+from probe.host.facts import Facts
 
 STEPS = 100
 SAMPLED = [step for step in range(1, STEPS + 1) if step // 10 % 2 == 0]
@@ -175,6 +176,14 @@ def test_an_optimizer_that_updates_one_by_one_is_found_with_what_fusing_saves() 
     assert told.sentence.startswith("Unfused optimizer: optimizer (AdamW) updates 600 parameters one after the other")
     assert told.remedy == "probe 4242 eval \"for group in optimizer.param_groups: group['fused'] = True\""
     assert told.saves == told.seconds == pytest.approx(0.85 * 0.04, rel=0.02)
+
+
+@pytest.mark.parametrize("torch", ["2.3.1", None])
+def test_on_the_cpu_an_older_torch_is_not_told_to_fuse(torch: str | None) -> None:
+    planted = updating()
+    planted.agents = [Facts(rank=0, world_size=1, torch=torch)]
+    (told,) = found(OPTIMIZER_UNFUSED, planted, answers([(1, "optimizer", "AdamW", 600, [(False, None)], "cpu")]))
+    assert told.remedy == "AdamW(…, fused=True), with torch 2.4 or later" and not told.effect
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,26 @@ def test_a_loader_that_an_eval_does_not_reach_is_set_in_the_code() -> None:
     assert "num_workers" in found.remedy and "eval" not in found.remedy and not found.effect
 
 
+def test_a_stream_gets_no_workers_that_would_all_yield_the_whole_of_it() -> None:
+    def read(expression: str) -> str:
+        return "True" if "IterableDataset" in expression else "False"
+
+    planted = loads(Planted().steps(data=60, forward=8), workers=0, wait_ms=60).profile()
+    found = one(INPUT_BOUND.find(planted.watched(read=read)))
+    assert "num_workers" in found.remedy and "get_worker_info" in found.remedy
+    assert "eval" not in found.remedy and not found.effect
+
+
+def test_workers_that_persist_are_let_go_so_that_more_can_come() -> None:
+    def read(expression: str) -> str:
+        return "True" if expression.endswith(".persistent_workers") else "False"
+
+    planted = loads(Planted().steps(noise=0, data=60, forward=60), workers=2, wait_ms=60, ready=0).profile()
+    planted.plant("host.process_trace", [{"step": 50, "host_cpu_pct": 50.0}])
+    remedy = one(STARVED_WORKERS.find(planted.watched(read=read))).remedy
+    assert remedy == 'probe 4242 eval "train_loader.num_workers = 5; train_loader._iterator = None"'
+
+
 def test_a_loader_that_takes_little_is_left_alone() -> None:
     planted = loads(Planted().steps(data=1, forward=40, backward=40), workers=0, wait_ms=1).profile()
     assert not list(INPUT_BOUND.find(planted.watched()))

@@ -22,6 +22,7 @@ from probe.diagnose.rules.machine.memory_creep import MEMORY_CREEP
 from probe.diagnose.rules.machine.memory_near_limit import MEMORY_NEAR_LIMIT
 from probe.diagnose.why import judge
 from probe.errors import ProbeError
+from probe.host.facts import Facts
 
 SECOND_NS = 10**9
 
@@ -170,6 +171,13 @@ def test_the_limit_of_a_container_is_told() -> None:
     assert told.sentence.endswith("; its container is full in 4.0 min.") and told.severity == "critical"
 
 
+def test_the_limit_of_one_host_is_not_told_of_another() -> None:
+    planted = Planted(agents=[Facts(rank=rank, world_size=2, host=host) for rank, host in enumerate("ab")])
+    planted = uses(seconds(planted.steps(forward=100, ranks=(0, 1)), count=60), 300 + 5.0 * np.arange(60), rank=1)
+    (told,) = found(MEMORY_CREEP, planted, **memory(10**9, f"{1200 << 20}\n"))
+    assert "rank 1 takes" in told.sentence and "is full" not in told.sentence
+
+
 def test_who_holds_what_grows_is_told_by_what_has_been_held_since_the_first_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -229,6 +237,18 @@ def test_a_device_that_is_too_hot_is_found_with_what_its_clock_lacks() -> None:
            "sm_clock_mhz": lambda second: 990.0 if second > 5 else 1980.0}  # fmt: skip
     (told,) = found(GPU_THROTTLED, device(Planted().steps(forward=100), **hot))
     assert told.share == pytest.approx(0.375) and told.severity == "warning" and "cooling" in told.remedy
+
+
+def test_a_device_that_several_ranks_see_is_slowed_down_for_as_long_as_for_one() -> None:
+    planted, slow = Planted().steps(forward=100), {"throttle_reasons": ["sw_thermal_slowdown"]}
+    for rank in range(8):
+        device(planted, rank=rank, **slow)
+    (told,) = found(GPU_THROTTLED, planted)
+    assert "for 100 % of the time" in told.sentence and (told.share or 0.0) <= 1
+    planted = Planted().steps(forward=100)
+    for rank in range(8):
+        device(planted, rank=rank, throttle_reasons=lambda second: ["sw_thermal_slowdown"] if second == 1 else [])
+    assert not found(GPU_THROTTLED, planted)
 
 
 def test_a_busy_device_at_its_power_limit_is_a_hint_and_one_that_idles_is_none() -> None:

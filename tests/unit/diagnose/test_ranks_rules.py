@@ -111,6 +111,14 @@ def test_many_small_operations_of_ddp_are_the_cause() -> None:
     assert told.sentence == "Small buckets: DDP sends 50 gradients of 0.02 MB a step, which takes 50 % of it."
 
 
+def test_what_others_than_ddp_send_is_not_laid_to_its_buckets() -> None:
+    planted = sends(job(forward=20, backward=30, comm=50), a_step=50, mb=0.02, ms=0.02)
+    sends(planted, a_step=1, mb=50, ms=49, source="user", kind="all_gather")
+    told = judge(passes(planted, 1).watched(), RULES)
+    assert [each.code for each in told.findings] == ["communication-bound"]
+    assert "all_gather of 50 MB" in told.findings[0].finding.now
+
+
 @pytest.mark.parametrize(
     "kind", [{"a_step": 2, "mb": 0.3}, {"a_step": 12, "mb": 25.0}, {"a_step": 50, "mb": 0.02, "source": "user"}]
 )

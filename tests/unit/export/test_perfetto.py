@@ -202,4 +202,4 @@ def test_without_the_package_the_error_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "perfetto.trace_builder.proto_builder", None)
     with pytest.raises(UsageError, match="needs the package perfetto") as caught:
         export(connected(one), "trace")
-    assert (caught.value.code, caught.value.hint) == ("needs-package", "Run: pip install 'torch-probe[perfetto]'")
+    assert (caught.value.code, caught.value.hint) == ("needs-package", "Run: pip install perfetto")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow.dataset as ds
 import pytest
 from fake_agent import FakeAgent, resolved
 from uneven import MS, NOW, train
@@ -19,6 +20,7 @@ from probe.host import agent_memory
 from probe.query import rank_batch, step_blocks
 from probe.query.database import Database
 from probe.query.duckdb_session import SCHEMAS
+from probe.query.filter_pruning import Filter
 from probe.snapshot.snapshot import Snapshot
 from probe.tables import TABLES
 
@@ -112,6 +114,12 @@ def test_bounds_and_foldings_change_no_result(
     with connect() as fresh:
         assert rows(fresh.query(sql)) == expected
     assert rows(living.query(sql)) == expected
+
+
+def test_a_filter_that_arrow_cannot_judge_leaves_nothing_out() -> None:
+    """`device` is a number in python.kernel_trace, and a text elsewhere."""
+    asked = Filter((ds.field("rank") == 0) & (ds.field("device") == 0))
+    assert 0 in asked.possible_ranks([0, 1])
 
 
 def test_the_queries_are_many_and_most_of_them_have_rows(tables: duckdb.DuckDBPyConnection) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from probe.diagnose.change.effects import effects
 from probe.diagnose.hang.report import Report
 from probe.diagnose.measures.live_values import filled, of_frame
 from probe.diagnose.rules import ON_TABLES
@@ -116,6 +117,7 @@ def test_values_are_read_in_two_evals_and_less_and_less_often(job: Played, made:
         answered(made)
         assert len(job.evals) == count, seconds  # what is costly is known
     assert any(each != of_frame(each) for each in made.values)
+    assert not any(effects(code, [], ok=True) for code in job.evals)  # or they would be changes of the user's
 
 
 def test_what_is_costly_is_read_again_when_what_the_frame_says_has_changed(job: Played, made: Asked) -> None:

@@ -96,5 +96,5 @@ def test_a_folder_without_a_recording_is_refused(tmp_path: Path) -> None:
 def test_without_daft_the_command_says_what_to_install(fleet: Fleet, probe: Probe) -> None:
     done = probe("fleet", fleet.archive.folder, "query", f"SELECT COUNT(*) FROM {STEPS}", status=2)
     assert done.stderr.splitlines() == [
-        "probe: [needs-package] fleet needs the package daft. Run: pip install 'torch-probe[ray]'"
+        "probe: [needs-package] fleet needs the package daft. Run: pip install 'daft>=0.7.26' 'ray>=2.60'"
     ]

@@ -149,6 +149,18 @@ def test_a_rank_that_ends_during_a_flush_is_read_from_the_memory_that_is_held(tm
     assert recorded(tmp_path) == expected(history.at(end))
 
 
+def test_ranks_that_end_one_after_the_other_double_nothing(tmp_path: Path) -> None:
+    history = History([100] * 100, [200] * 100)
+    recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)
+    for second in (4, 8):
+        recorder.flush(_seen(history, recorder, BEGAN + second * 1000 * MS), ("agent-0",), stops=False)
+    last = {rank: tables for rank, tables in history.source(BEGAN + 9000 * MS).tables.items() if rank.rank == 1}
+    recorder.flush(Snapshot([Windowed(ListedSource(last), recorder.begin)]), (), stops=False)
+    files = Archive(tmp_path).files("probe.collectives")[0]
+    numbers = [row["group_seq"] for each in files for row in pq.ParquetFile(each.path).read(["group_seq"]).to_pylist()]
+    assert len(numbers) > 50 and len(numbers) == len({*numbers})
+
+
 def test_what_is_of_all_ranks_waits_for_one_that_could_not_be_read(tmp_path: Path) -> None:
     history = History([100] * 100, [200] * 100)
     recorder = Flushes(tmp_path / "job=x", Names(), lambda *_: None)

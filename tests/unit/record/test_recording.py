@@ -193,6 +193,80 @@ def test_a_recording_that_ends_in_a_hang_has_this_verdict(tmp_path: Path) -> Non
         assert "had not reached the all_reduce (group 0), in which rank 0" in recording.why().sentence
 
 
+def in_flight(folder: Path, **ranks: list[int]) -> None:
+    """A host's row of the operation that hang() has."""
+    row = {"step": 1000, "operation_type": "all_reduce", "group_name": "0", "bytes": 64, "state": "in_flight",
+           "first_time": BEGAN + timedelta(seconds=101)}  # fmt: skip
+    plant(folder, "probe.collectives", [row | ranks], None)
+
+
+def test_a_rank_that_ended_has_not_arrived_and_what_the_recorder_saw_of_it_counts(tmp_path: Path) -> None:
+    hang(tmp_path, [1])
+    for file in folder_of(tmp_path, "probe.collectives", None).iterdir():
+        file.unlink()
+    in_flight(tmp_path, arrived=[0], missing=[], unknown=[1])
+    with probe.connect(str(tmp_path)) as recording:
+        told = recording.why()
+        assert "rank 1 had ended by then, or was not recorded" in told.sentence and "all ranks" not in told.sentence
+        assert told.causes[0].finding.ranks == (1,)
+    noted(tmp_path, "gone", hung=True, after_s=300)
+    with probe.connect(str(tmp_path)) as recording:
+        assert recording.why().causes[0].code == "gone"
+
+
+def test_what_each_host_knows_of_an_operation_is_put_together(tmp_path: Path) -> None:
+    hang(tmp_path, [])
+    for file in folder_of(tmp_path, "probe.collectives", None).iterdir():
+        file.unlink()
+    in_flight(tmp_path, arrived=[0, 1], missing=[], unknown=[2, 3])
+    in_flight(tmp_path, arrived=[2], missing=[3], unknown=[0, 1])
+    with probe.connect(str(tmp_path)) as recording:
+        told = recording.why()
+    assert "rank 3 had not reached the all_reduce" in told.sentence and "ranks 0-2 had been" in told.sentence
+
+
+def restarted(folder: Path) -> None:
+    """A job of one rank that trained for 300 steps of 0.1 s, and 200 of 0.2 s after it was started anew."""
+    plant(folder, STEPS, stepped(300, 0.1))
+    later = [row | {"time": row["time"] + timedelta(hours=1)} for row in stepped(200, 0.2)]
+    plant(folder, STEPS, [row | {"rss_mb": 100.0, "samples": 32} for row in later])
+    plant_manifest(folder)
+
+
+def test_of_a_job_that_was_started_anew_only_what_came_after_it_is_judged(tmp_path: Path) -> None:
+    restarted(tmp_path)
+    with probe.connect(str(tmp_path)) as recording:
+        told = recording.why()
+        assert told.step_s == pytest.approx(0.2) and told.steps <= 200
+        assert "was started anew" in recording.notes[0] and "2026-01-01 01:00:00 UTC" in recording.notes[0]
+        assert recording.query(f"SELECT COUNT(*) AS n FROM {STEPS}").to_pylist() == [{"n": 500}]
+
+
+@pytest.fixture
+def one_started_anew(tmp_path: Path) -> tuple[str, str]:
+    """Two recordings, of which the first is of a job that was started anew."""
+    restarted(tmp_path / "a")
+    plant(tmp_path / "b", STEPS, [row | {"samples": 32} for row in stepped(200, 0.2)])
+    plant_manifest(tmp_path / "b")
+    return str(tmp_path / "a"), str(tmp_path / "b")
+
+
+def test_a_comparison_says_what_does_not_count(one_started_anew: tuple[str, str], probe: Probe) -> None:
+    assert "was started anew" in probe("compare", *one_started_anew).stderr
+
+
+def test_a_comparison_does_not_take_another_start_for_another_rank(one_started_anew: tuple[str, str]) -> None:
+    told = probe.compare(*one_started_anew)
+    assert told.step.before == pytest.approx(0.2) and told.before.ranks == [1] and told.before.steps <= 200
+
+
+def test_a_change_is_looked_for_in_one_job(tmp_path: Path) -> None:
+    for job in ("a", "b"):
+        plant(tmp_path, STEPS, stepped(100, 0.1), job=job)
+    with probe.connect(str(tmp_path)) as recording, pytest.raises(UsageError, match="job=a, job=b"):
+        recording.since_change(50)
+
+
 @pytest.mark.parametrize("told", [{"hung_s": 20}, {"begins_s": 50}])
 def test_a_collective_in_flight_for_a_moment_or_before_other_steps_is_no_hang(
     tmp_path: Path, told: dict[str, Any]

@@ -19,7 +19,7 @@ from probe.record import written as written_module
 from probe.record.archive import Archive
 from probe.record.folder import LEVELS, listing, merge, tidy
 from probe.record.retention import Keep, retain
-from probe.record.stored import OPEN, ROWS, STATE, About, Names, stored_schema
+from probe.record.stored import NO_RANK, OPEN, ROWS, STATE, About, Names, stored_schema
 from probe.record.written import Written
 from probe.tables import TABLES
 
@@ -61,9 +61,9 @@ def record(folder: Path) -> None:
     of = Written(folder, STEPS, Names())
     for step in range(of.upto("a") or 0, FLUSHES):
         of.reached("a", step + 1)
-        of.add(ROWS, "a", rows_of(step))
+        of.add(ROWS, ["a"], rows_of(step))
         if step % 3 == 0:
-            of.add(OPEN, "a", rows_of(1000 + step))
+            of.add(OPEN, ["a"], rows_of(1000 + step))
         of.merge()
 
 
@@ -113,7 +113,7 @@ def test_few_files_remain_of_many_flushes(memory: Path) -> None:
     of = Written(folder, STEPS, Names())
     for step in range(8 * 10 * 2 + 5):
         of.reached("a", step + 1)
-        of.add(ROWS, "a", rows_of(step))
+        of.add(ROWS, ["a"], rows_of(step))
         of.merge()
     assert sorted(each.kind for each in listing(str(folder)).files) == ["m2", "m2", *[ROWS] * 5]
     assert steps_in(folder) == list(range(8 * 10 * 2 + 5)) and len(os.listdir(folder)) == 7
@@ -139,11 +139,29 @@ def test_a_file_is_not_merged_while_what_it_replaces_is_still_there(
     assert merge(path.parent, Names().next) and steps_in(path.parent) == [1, 2, 3]
 
 
+def test_hosts_that_write_into_one_folder_merge_only_what_is_theirs(memory: Path, few: None) -> None:
+    folder = memory / f"rank={NO_RANK}"
+    here, there = Written(folder, STEPS, Names()), Written(folder, STEPS, Names())
+
+    def add(of: Written, agent: str, step: int) -> None:
+        of.reached(agent, step + 1)
+        of.add(ROWS, [agent], rows_of(step))
+        of.merge()
+
+    add(here, "a", 0)
+    for step in range(1, 9):
+        add(there, "b", step)
+    for step in range(9, 18):
+        add(here, "a", step)
+    assert steps_in(folder) == list(range(18))
+    assert Written(folder, STEPS, Names()).upto("b") == 9
+
+
 def test_a_state_replaces_the_state_before_it_also_of_a_recorder_before(memory: Path) -> None:
     for step in (1, 2, 3):
         of = Written(memory / "state", STEPS, Names())
         of.reached("a", 0)
-        of.add(STATE, "a", rows_of(step))
+        of.add(STATE, ["a"], rows_of(step))
     assert steps_in(memory / "state") == [3] and len(os.listdir(memory / "state")) == 1
 
 

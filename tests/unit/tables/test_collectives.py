@@ -30,7 +30,15 @@ def row(start, took=1.0, kind=ALL_REDUCE, group=1, size=16, tensor=FLOATS, numbe
 
 
 def derived(
-    ranks, *, boundaries=(10, 20, 30, 40), silent=(), flags=SAMPLED, hosts=("a", "a", "a"), skews=(0, 0, 0), since=()
+    ranks,
+    *,
+    boundaries=(10, 20, 30, 40),
+    silent=(),
+    flags=SAMPLED,
+    hosts=("a", "a", "a"),
+    skews=(0, 0, 0),
+    since=(),
+    boots=(None, None, None),
 ):
     """ranks: rank -> its rows; skews: how far the monotonic clock of each lags behind the first one's, in ms."""
     rows = {}
@@ -39,8 +47,8 @@ def derived(
         log.strings, log.groups = dict(STRINGS), {id: {**group, "size": 2, "rank": 0} for id, group in GROUPS.items()}
         skew = skews[rank] * MS
         facts = {
-            "rank": rank, "host": hosts[rank], "monotonic_ns": NOW - skew, "wall_ns": NOW, "step_base": 0,
-            "anchor": "SGD", "collectives_ns": since[rank] * MS if rank < len(since) else None,
+            "rank": rank, "host": hosts[rank], "boot_id": boots[rank], "monotonic_ns": NOW - skew, "wall_ns": NOW,
+            "step_base": 0, "anchor": "SGD", "collectives_ns": since[rank] * MS if rank < len(since) else None,
         }  # fmt: skip
         raw = Rank(4000 + rank, Facts.parse(facts), {}, log)
         shifted = [[each[0] - skew, each[1] - skew, each[2] and each[2] - skew, *each[3:]] for each in operations]
@@ -119,6 +127,11 @@ def test_groups_are_separate_and_ranks_outside_do_not_count():
 
 def test_times_of_hosts_are_compared_by_wall_clock():
     (one,) = derived({0: [row(12)], 1: [row(15)]}, hosts=("a", "b", "c"), skews=(0, 5000, 0))
+    assert one["spread_ms"] == 3.0
+
+
+def test_machines_of_one_name_have_a_clock_each():
+    (one,) = derived({0: [row(12)], 1: [row(15)]}, boots=("one kernel", "another", None), skews=(0, 5000, 0))
     assert one["spread_ms"] == 3.0
 
 

@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 
 from probe.connection import Connection
 from probe.derive.phases import PHASES, Intervals
-from probe.streams import BLOCKING, ENGINE, EVAL, EVAL_MODE, FORWARD, LOG_EVAL, OPTIMIZER, SAMPLED, UNTIMED
+from probe.streams import (
+    BLOCKING,
+    ENGINE,
+    EVAL,
+    EVAL_MODE,
+    FIRST_GRAPH,
+    FORWARD,
+    GRAPH,
+    LOG_EVAL,
+    OPTIMIZER,
+    SAMPLED,
+    UNTIMED,
+)
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
@@ -49,6 +61,19 @@ def of_steps(agent: Make, connected: Connect, flags: int) -> Connection:
         one.boundary(start + 890, flags=flags)
     one.facts["step_ns"] = None
     return connected(one)
+
+
+def test_a_replay_of_a_graph_is_in_the_phase_around_it(agent: Make, connected: Connect) -> None:
+    one = agent()
+    for start in range(0, 5000, 1000):
+        one.span(start + 705, start + 715, FIRST_GRAPH - 1, GRAPH)
+        one.span(start + 820, start + 860, FIRST_GRAPH - 1, GRAPH)
+        one.span(start + 800, start + 900, ADAM, OPTIMIZER)
+        one.boundary(start + 890)
+    told = connected(one)
+    assert rows(told, "SELECT COUNT(*) FROM python.phase_trace WHERE phase IS NULL") == [(0,)]
+    whole = rows(told, "SELECT optimizer_duration FROM python.step_trace WHERE duration IS NOT NULL AND step > 0")
+    assert whole and {round(1e9 * duration) for (duration,) in whole} == {100}
 
 
 def test_the_rows_of_a_step_add_up_to_its_phases(job: Connection) -> None:

@@ -32,6 +32,23 @@ def rows(connection: Connection, columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in connection.query(sql).to_pylist()]
 
 
+def test_what_checkpointing_goes_back_through_on_a_thread_of_autograds_is_told_once(
+    agent: Make, connected: Connect
+) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 100, start + 200, LINEAR)
+        one.span(start + 50, start + 300)
+        one.mark(start + 410, MODEL, BEGIN, 99)
+        one.span(start + 420, start + 480, LINEAR, thread=99)  # a reentrant checkpoint runs it again
+        one.mark(start + 510, LINEAR, BEGIN, 99)
+        one.span(start + 500, start + 600, 0, ENGINE, 99)  # and goes back through that
+        one.span(start + 400, start + 700, 0, ENGINE)
+
+    told = rows(connected(trained(agent, inside)), f"recompute, {NS}")
+    assert [row[:3] for row in told if row[2]] == [("linear", "forward", True)]
+    assert sum(row[3] for row in told if row[1] == "backward" or row[2]) == 300
+
+
 def test_waiting_for_collectives_is_no_modules_time_and_has_rows(agent: Make, connected: Connect) -> None:
     def inside(one: FakeAgent, start: int) -> None:
         one.span(start + 100, start + 200, LINEAR)  # in which an operation is issued, and waited for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from ...rule import Finding, Rule
 from ...watched import Phase, Watched
 
 LEAST = 0.03  # of the step
+_FUSES_ON_CPU = (2, 4)  # torch, from this version on
 # Of its time that is left once it is fused: measured on one core, with 8 to 900 tensors of 16 to 1.6 million numbers.
 # Of plain SGD, nearly all is, for it does one operation a tensor anyway; Adagrad takes sparse gradients, which fused
 # ones refuse.
@@ -63,6 +65,7 @@ def _finding(watched: Watched, loops: Sequence[_Optimizer], part: Phase) -> Find
     names = " and ".join(each.name for each in loops)
     groups = f"{names}.param_groups" if len(loops) == 1 else f"[{', '.join(f'*{o.name}.param_groups' for o in loops)}]"
     is_cpu = first.device == "cpu"
+    can = not is_cpu or _fuses_on_cpu(watched)
     switch = "fused" if is_cpu else "foreach"  # on CUDA the state of the steps so far would have to move for `fused`
     foreach, fused = first.groups[0]
     count = number(sum(each.parameters for each in loops))
@@ -70,12 +73,20 @@ def _finding(watched: Watched, loops: Sequence[_Optimizer], part: Phase) -> Find
         f"Unfused optimizer: {names} ({first.kind}) updates {count} parameters one after the other, for "
         f"{pct(phase.share)} of the step.",
         why=[f"optimizer {ms(phase.seconds)} ({ms(phase.low)} to {ms(phase.high)}) of {ms(watched.step_s)}"],
-        remedy=f"probe {watched.endpoint} eval \"for group in {groups}: group['{switch}'] = True\"",
-        effect=f"takes effect with the next step; in the code: {first.kind}(…, fused=True)",
+        remedy=f"probe {watched.endpoint} eval \"for group in {groups}: group['{switch}'] = True\""
+        if can
+        else f"{first.kind}(…, fused=True), with torch 2.4 or later",
+        effect=f"takes effect with the next step; in the code: {first.kind}(…, fused=True)" if can else "",
         seconds=part.seconds, share=part.share, confidence=part.sure(LEAST), where=names,
         now=f"{first.name}: foreach={foreach}, fused={fused}",
         saves=part.seconds if is_cpu else None, assumes="with one fused operation" if is_cpu else "",
     )  # fmt: skip
+
+
+def _fuses_on_cpu(watched: Watched) -> bool:
+    """Whether the job's torch has these operations for the CPU; an older one raises in the next step."""
+    found = re.match(r"(\d+)\.(\d+)", (watched.agents[0].torch if watched.agents else None) or "")
+    return found is not None and (int(found[1]), int(found[2])) >= _FUSES_ON_CPU
 
 
 def _optimizers(watched: Watched) -> list[_Optimizer]:

@@ -18,6 +18,7 @@ _SHARES = (
     "SELECT rank, SUM(data_duration) / SUM(duration) AS share FROM python.step_trace WHERE {window} AND "
     "data_duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0 GROUP BY rank ORDER BY share DESC"
 )
+_IS_STREAM = "issubclass(type(LOADER.dataset), __import__('torch').utils.data.IterableDataset)"
 _SOME = 3  # times as long as the least: only some ranks wait, and the others wait for these
 _NOT_READY = 0.5  # of the waits: below that, workers keep up, and it is taking batches over that takes the time
 
@@ -49,10 +50,13 @@ def _with_remedy(watched: Watched, finding: Finding, loader: Loader, data: Phase
     more, step_s = workers_for(watched, loader)
     known = loader.steps > 0.5  # a loader of validation is waited for in few steps: what it gains cannot be told so
     live = expression(watched, loader)
+    if is_stream := live is not None and watched.read(_IS_STREAM.replace("LOADER", live)) == "True":
+        live = None  # each worker would yield every sample, unless the dataset gives it a part
     setting = f"{live}.num_workers, {live}.prefetch_factor = {more}, 2"
+    parts = ", and a part of the stream for each (torch.utils.data.get_worker_info)" if is_stream else ""
     return replace(
         finding,
-        remedy=f'probe {watched.endpoint} eval "{setting}"' if live else f"num_workers={more} in DataLoader",
+        remedy=f'probe {watched.endpoint} eval "{setting}"' if live else f"num_workers={more} in DataLoader{parts}",
         effect="takes effect with the next epoch" if live else "",
         saves=max(0.0, watched.step_s - step_s) if known else None,
         assumes=f"with {more} worker{'s' * (more > 1)}" if known else "",

@@ -29,6 +29,8 @@ def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
     (host,) = watched.rows(_HOST)
     busy = (host["busy"] or 0.0) > _BUSY_PCT
     live = expression(watched, loader)
+    persist = watched.read(f"{live}.persistent_workers") == "True" if live else False
+    anew = f"; {live}._iterator = None" if persist else ""  # or the next epoch takes the workers that there are
     few = f"{loader.workers} worker{'s' * (loader.workers > 1)}"
     return Finding(
         f"Starved: {few} of {loader.name} make{'s' * (loader.workers == 1)} batches too slowly; "
@@ -38,7 +40,7 @@ def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
             f"a worker takes about {ms(loader.workers * watched.step_s / loader.batches)} for a batch",
             *([f"the host's cores are {figure(host['busy'])} % busy: more workers help only if they wait"] * busy),
         ],
-        remedy=f'probe {watched.endpoint} eval "{live}.num_workers = {enough}"'
+        remedy=f'probe {watched.endpoint} eval "{live}.num_workers = {enough}{anew}"'
         if live
         else f"num_workers={enough} in DataLoader",
         effect="takes effect with the next epoch" if live else "",

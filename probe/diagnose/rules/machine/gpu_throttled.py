@@ -23,7 +23,7 @@ _SQL = (
     "AVG(sm_clock_mhz) AS clock_mhz, ANY_VALUE(free_mhz) AS free_mhz, MAX(temperature_celsius) AS celsius, "
     "AVG(power_w) AS power_w FROM (SELECT *, UNNEST(throttle_reasons) AS reason, COUNT(*) OVER device_of AS seconds, "
     "MAX(sm_clock_mhz) OVER device_of AS free_mhz FROM host.gpu_trace WHERE {window} AND throttle_reasons IS NOT NULL "
-    "WINDOW device_of AS (PARTITION BY rank, uuid)) GROUP BY uuid, reason ORDER BY part DESC"
+    "WINDOW device_of AS (PARTITION BY uuid)) GROUP BY uuid, reason ORDER BY part DESC"
 )
 
 
@@ -42,7 +42,7 @@ def _finding(watched: Watched, row: dict[str, Any]) -> Finding:
     share = lacks * row["part"] if lacks else None
     severity: Severity = "hint" if row["reason"] == _CAP else "warning"
     return Finding(
-        f"Throttled: {row['device']} of rank {row['rank']} is slowed down for {pct(min(1.0, row['part']))} of the time "
+        f"Throttled: {row['device']} of rank {row['rank']} is slowed down for {pct(row['part'])} of the time "
         f"({row['reason']}).",
         (row["rank"],),
         why=[_at(row)],

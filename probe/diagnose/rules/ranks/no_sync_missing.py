@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...figures import figure, pct
-from ...measures.communication import communication, require_ranks
+from ...measures.communication import communication, ddp_part, require_ranks
 from ...rule import Finding, Rule
 from ...watched import Watched
 
@@ -41,11 +41,11 @@ def _find(watched: Watched) -> Iterator[Finding]:
 
 
 def unneeded(watched: Watched) -> float:
-    """The share of DDP's operations, 0 to 1, that only repeats what a step needs once."""
+    """The share of all operations' time, 0 to 1, that DDP's take which only repeat what a step needs once."""
     (row,) = watched.rows(_SQL)
     if not row["synced"] or row["kinds"] > 1:
         return 0.0
-    return 1 - 1 / float(row["synced"])
+    return (1 - 1 / float(row["synced"])) * ddp_part(watched)
 
 
 NO_SYNC_MISSING: Rule[Watched] = Rule(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ...figures import figure, pct
-from ...measures.communication import MB, communication, require_ranks
+from ...measures.communication import MB, communication, ddp_part, require_ranks
 from ...rule import Finding, Rule
 from ...watched import Watched
 
@@ -28,7 +28,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
     usual = math.ceil((row["mb_a_step"] or 0.0) / _USUAL_MB) + 1
     if (row["small"] or 0) < max(_MANY, _TIMES * usual) or not row["part"]:
         return
-    seconds = communication(watched).seconds * row["part"]
+    seconds = communication(watched).seconds * ddp_part(watched) * row["part"]
     share = seconds / watched.step_s
     if share < LEAST:
         return

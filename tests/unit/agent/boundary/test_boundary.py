@@ -608,6 +608,31 @@ def test_no_local_is_kept_alive() -> None:
     assert job.evals and all(gone), gone
 
 
+def test_what_a_function_holds_is_free_once_its_loop_has_ended() -> None:
+    for leaves in (False, True):
+        job, alive = Job(), list[Any]()
+        train_and_end(job, alive, leaves)
+        assert job.evals == ([] if leaves else ["train_and_end"]) and is_gone(alive[0]), leaves
+
+
+def is_gone(reference: Any) -> bool:
+    """Up to 3.12, copies of variables are emptied with the next call."""
+    return reference() is None
+
+
+def train_and_end(job: Job, alive: list[Any], leaves: bool) -> None:
+    """A request is made in the last step; the loop may be left before it can run."""
+    model = Tensor()
+    alive.append(weakref.ref(model))
+    for _ in range(STEPS):
+        if job.count == STEPS - 1:
+            job.ask()
+        job.step()
+        if leaves and job.count == STEPS:
+            return
+        job.end()
+
+
 def test_rebinding_a_variable_frees_its_old_object_in_the_next_iteration() -> None:
     job = Job(asks=True)
     alive: list[Any] = []

@@ -9,6 +9,7 @@ import contextlib
 import gc
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -122,6 +123,24 @@ def test_a_cancel_after_the_end_does_nothing() -> None:
         for _ in range(1000):  # an interrupt that is on its way comes at the next turn of a loop
             pass
         assert snippets.done[0]["ok"]
+
+
+def test_a_signal_handler_of_the_job_that_runs_on_top_of_a_snippet_is_not_ended() -> None:
+    saved = []
+
+    def handler(number: int, frame: Any) -> None:
+        for _ in range(40):  # a checkpoint before the scheduler takes the machine
+            time.sleep(0.01)
+        saved.append(number)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with Snippets() as snippets:
+            code = "import os, signal\nos.kill(os.getpid(), signal.SIGUSR1)\nwhile True: pass"
+            assert snippets.cancelled(code)["cancelled"]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert saved == [signal.SIGUSR1]
 
 
 def test_an_endless_repr_is_interrupted() -> None:

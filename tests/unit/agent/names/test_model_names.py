@@ -24,6 +24,7 @@ from probe.agent.names import model_names as roots_py  # noqa: E402
 from probe.agent.names.model_names import (  # noqa: E402
     LOOKS,
     ModelNames,
+    root_of,
 )
 from probe.streams import SPANS  # noqa: E402
 
@@ -267,17 +268,34 @@ def test_a_traced_functions_variables_are_left_alone(taps: Taps) -> None:
 
 def test_the_search_for_a_name_ends_after_a_few_looks(at_once: None) -> None:
     roots = ModelNames()
-    nowhere = [[Net()]]
+    model = Net()
+    nowhere = root_of(model)
     for _ in range(LOOKS):
-        roots.name({1: nowhere[0]})
+        roots.name({1: nowhere})
     assert not roots.curious and roots.names == {1: "Net"}
     roots.name({})
     assert roots.names == {}
-    roots.name({1: nowhere[0]})
+    roots.name({1: nowhere})
     assert roots.curious  # as if it had never been looked for
+
+
+def test_to_find_names_keeps_no_module_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, gone = [Net()], list[bool]()
+    reference = weakref.ref(models[0])
+
+    def exclusively(*_: object) -> bool:
+        models.clear()  # as the job does while the agent waits for its turn
+        gone.append(reference() is None)
+        return False
+
+    monkeypatch.setattr(roots_py, "exclusively", exclusively)
+    with tapped() as taps:
+        models[0](torch.ones(2, 4))
+        taps.modules.name()
+    assert gone == [True]
 
 
 def test_names_that_many_share_are_told_apart_quickly() -> None:
     roots, modules = ModelNames(), [nn.Tanh() for _ in range(2000)]
-    roots.name({serial: [module] for serial, module in enumerate(modules)})
+    roots.name({serial: root_of(module) for serial, module in enumerate(modules)})
     assert len(set(roots.names.values())) == 2000 and roots.names[1999] == "Tanh#2000"

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,25 @@ def test_a_folder_that_others_may_enter_gets_no_socket(tmp_path: Path) -> None:
     connections.maintain()
     assert not list(folder.iterdir())
     connections.close(0)
+
+
+def test_numbers_that_the_job_uses_again_are_neither_written_to_nor_closed(short_folder: Path) -> None:
+    before = eventfds()
+    connections = Connections(f"{short_folder}/s", {os.getuid()}, lambda client, message: None)
+    ours = eventfds() - before
+    with (short_folder / "of the job").open("wb") as file:
+        for number in ours:  # os.closerange(3, 256), and files that the job then opens
+            os.dup2(file.fileno(), number)
+        connections.wake()
+        connections.close(0.0)
+        assert len(ours) == 2 and (short_folder / "of the job").read_bytes() == b""
+        for number in ours:
+            os.close(number)  # still open
+
+
+def eventfds() -> set[int]:
+    found = set()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of this look
+            found |= {int(each.name)} if "eventfd" in os.readlink(each) else set()
+    return found

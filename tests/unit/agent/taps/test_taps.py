@@ -7,8 +7,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -97,6 +100,40 @@ def test_backward_begins_at_the_output_and_ends_at_the_input(taps: Taps) -> None
     marks = taps.rows(MARKS)
     assert len(engine) == 1
     assert engine[0]["start_ns"] <= marks[0]["time_ns"] <= marks[-1]["time_ns"] <= engine[0]["end_ns"]
+
+
+def test_a_node_that_outlives_the_passes_does_not_gather_marks(taps: Taps) -> None:
+    model = net()
+    x = torch.ones(2, 4, requires_grad=True).view(2, 4)  # made once: its node is there in each pass
+    ends = [0]
+    for _ in range(12):
+        model(x).sum().backward()
+        ends.append(sum(row["flags"] == END for row in taps.rows(MARKS)))
+    added = [after - before for before, after in pairwise(ends)]
+    assert added[0] > 0 and {*added[1:]} == {added[1]} and added[1] <= 2 * added[0], added
+
+
+def test_a_pass_beside_the_import_of_compiled_autograd_is_a_pass(taps: Taps, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = ModuleType("torch._dynamo.compiled_autograd")  # as another thread's import leaves it for a while
+    monkeypatch.setitem(sys.modules, half.__name__, half)
+    net()(torch.ones(2, 4)).sum().backward()
+    assert [row["flags"] for row in taps.rows(SPANS)].count(ENGINE) == 1 and not taps.faults
+
+
+def test_a_class_of_optimizers_can_be_copied_to_another_process(code_taps: Taps) -> None:
+    """Ray, joblib and mlflow do it by value where the class is one of the script's."""
+
+    class Mine(torch.optim.SGD):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    weight = nn.Parameter(torch.ones(1))
+    weight.grad = torch.ones(1)
+    Mine([weight], lr=0.5).step()
+    copied = cloudpickle.loads(cloudpickle.dumps(Mine))
+    assert not {"_probe_clock", "_probe_stepped"} & copied.step.__globals__.keys()
+    copied([weight], lr=0.25).step()
+    assert weight.item() == 0.25 and not code_taps.faults
 
 
 def test_a_module_that_returns_its_input_takes_no_time_from_others(taps: Taps) -> None:
