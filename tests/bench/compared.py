@@ -126,8 +126,10 @@ def simulated(percent: int, options: argparse.Namespace) -> Iterator[Pair]:
 
 
 def recorded(folder: Path, percent: int, runs: int) -> Iterator[Pair]:
-    """Each of so many runs a side, recorded next to each other: over hours a machine becomes slower or faster by percents.
-    No run is in two pairs of a kind."""
+    """Each of so many runs a side, recorded next to each other, for over hours a machine becomes slower or faster.
+
+    No run is in two pairs of a kind.
+    """
     plain, planted = runs_of(folder, 0), runs_of(folder, percent)
     pairs = len(plain) // 2
     after = plain[pairs:] if percent == 0 else planted
