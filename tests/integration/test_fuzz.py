@@ -24,6 +24,7 @@ from probe import protocol as wire
 from probe.agent.evals.evals import CLIENT_TIMEOUT_SECONDS
 from probe.agent.serve.connections import MOST_CLIENTS
 from probe.host import agent_memory
+from probe.host.facts import NO_FACTS
 from target import Probe, Start, Target, until_ticked
 
 pytest.importorskip("torch")
@@ -74,6 +75,7 @@ class Clients:
 def job(start_once: Start, probe: Probe, tmp_path_factory: pytest.TempPathFactory) -> Target:
     made = start_once("loading.py", str(tmp_path_factory.mktemp("fuzz") / "times"), "0.05", ready="at 100 ")
     probe("attach", made.pid)
+    until(lambda: (agent_memory.facts(made.pid) or NO_FACTS).step_source == "optimizer")  # known with the next step
     return made
 
 

@@ -13,7 +13,7 @@ from probe.agent.boundary.boundary import Boundary
 from probe.agent.evals.evaluation import Evaluation
 from probe.agent.inspect.exclusive import exclusively
 from probe.agent.inspect.frames import frames_of_others
-from probe.agent.names.model_names import ModelNames
+from probe.agent.names.model_names import ModelNames, Root
 from probe.agent.storage.log import Log
 from probe.agent.storage.rows import Stream
 from probe.streams import SPANS, STREAMS
@@ -46,7 +46,7 @@ def evaluated(code: str) -> None:
     "look",
     [
         frames_of_others,
-        lambda: ModelNames().name({1: [Thing()]}),
+        lambda: ModelNames().name({1: Root("Thing", [weakref.ref(Thing)])}),
         lambda: exclusively(frames_of_others, lambda code: False),
         lambda: evaluated("1"),
         lambda: Boundary().close(),
