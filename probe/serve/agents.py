@@ -6,19 +6,21 @@ Used by server and relay.  Invariant: an agent that has ended or names another s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..host import agent_memory
 from ..host.facts import Facts
+from ..host.process_status import read_status
 from ..protocol import WireError
 
 
 class Agents:
     """paths: agent's id -> its socket as this process reaches it."""
 
-    def __init__(self, server: str) -> None:
-        """server: the endpoint by which agents know it."""
-        self._server = server
+    def __init__(self, server: str, uid: int) -> None:
+        """server: the endpoint by which agents know it; uid: as whom the job runs."""
+        self._server, self._uid = server, uid
         self._known: dict[str, tuple[int, Facts]] = {}
         self.paths: Mapping[bytes, str] = {}
 
@@ -68,8 +70,17 @@ class Agents:
         ]
 
     def _keep(self, found: Sequence[tuple[int, Facts]]) -> None:
-        self._known = {facts.id: (pid, facts) for pid, facts in found if facts.id and facts.server == self._server}
+        named = [(pid, facts) for pid, facts in found if facts.id and facts.server == self._server]
+        self._known = {facts.id: (pid, facts) for pid, facts in named if facts.id and self._is_of_job(pid, facts.id)}
         self.paths = {
             id.encode(): f"/proc/{pid}/root{str(facts.endpoint).partition('://')[2]}"
             for id, (pid, facts) in self._known.items()
         }
+
+    def _is_of_job(self, pid: int, id: str) -> bool:
+        """Whoever runs on this host may have in memory that it is a rank of this job; where root serves, it is seen."""
+        if self._known.get(id, (0,))[0] == pid:
+            return True
+        with suppress(OSError):
+            return read_status(pid).uid == self._uid
+        return False

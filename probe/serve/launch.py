@@ -84,7 +84,7 @@ class Prepared:
         self._is_started = True
         given = self._config()
         prepared_process(given)
-        server = Server(given, Agents(self.endpoint), *(each.detach() for each in self._sockets))
+        server = Server(given, Agents(self.endpoint, self._uid), *(each.detach() for each in self._sockets))
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             server.run()

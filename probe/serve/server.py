@@ -123,7 +123,7 @@ def main() -> None:
     """Of the process that the keeper starts; its exit status 0 says that it is not needed any more."""
     given, keeper = config(), os.getppid()
     prepared_process(given)
-    server = Server(given, Agents(given["endpoint"]))
+    server = Server(given, Agents(given["endpoint"], given["uid"]))
     server.run()
     server.close()
     if os.getppid() != keeper:  # which removes it when nothing listens any more

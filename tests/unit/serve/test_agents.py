@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from probe.host import agent_memory
 from probe.host.facts import Facts
+from probe.serve import agents as agents_module
 from probe.serve.agents import Agents
 from probe.streams import PROFILE_SAMPLES, SPANS, STREAMS
 
@@ -21,9 +23,20 @@ def test_a_stream_that_an_agent_has_just_begun_is_known_at_once(monkeypatch: pyt
     now = [facts("x", SPANS)]
     monkeypatch.setattr(agent_memory, "attached", lambda: [(7, now[0])])
     monkeypatch.setattr(agent_memory, "facts", lambda pid: now[0])
-    agents = Agents("ipc:///s")
+    monkeypatch.setattr(agents_module, "read_status", lambda pid: SimpleNamespace(uid=5))
+    agents = Agents("ipc:///s", 5)
     assert agents.any_left() and agents.slots(b"x", PROFILE_SAMPLES) is None
     now[0] = facts("x", SPANS, PROFILE_SAMPLES)
     assert agents.slots(b"x", PROFILE_SAMPLES) == STREAMS[PROFILE_SAMPLES]
     now[0] = facts("y", SPANS)  # another agent by now
     assert agents.slots(b"x", "device") is None and agents.slots(b"x", SPANS) == STREAMS[SPANS]
+
+
+def test_a_process_of_another_user_is_no_rank_whatever_its_memory_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"id": "x", "pid": 7, "rank": 1, "served": {"server": "ipc:///s", "tcp": None}}
+    monkeypatch.setattr(
+        agent_memory, "attached", lambda: [(7, Facts.parse(said)), (8, Facts.parse({**said, "id": "y"}))]
+    )
+    monkeypatch.setattr(agents_module, "read_status", lambda pid: SimpleNamespace(uid={7: 0, 8: 1000}[pid]))
+    agents = Agents("ipc:///s", 0)
+    assert agents.any_left() and [each["id"] for each in agents.records(None)] == ["x"]
