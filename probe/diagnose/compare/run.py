@@ -21,8 +21,8 @@ from ..rule import Tables
 _ENDLESS = 1 << 62
 # The layers of a model are one figure: numbers in a name become *, and modules of one class there are added up.
 _FOLDED = (
-    r"CASE WHEN regexp_matches(module, '\d') THEN regexp_replace(module, '\d+', '*', 'g') || ' (' || module_type "
-    "|| ')' ELSE module END || ' ' || stage"
+    r"COALESCE(CASE WHEN regexp_matches(module, '\d') THEN regexp_replace(module, '\d+', '*', 'g') || ' (' || "
+    "module_type || ')' ELSE module END, '(no module)') || ' ' || stage"
 )
 _PARTS = {
     "modules": (

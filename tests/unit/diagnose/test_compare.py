@@ -130,6 +130,16 @@ def test_what_one_side_alone_has_is_listed_and_not_compared() -> None:
     assert found.parts()["Only in A"] == ["head backward, head forward"]
 
 
+def test_a_pass_without_a_known_module_has_a_name_too() -> None:
+    other = run(USUAL, 51)
+    other.tables.database.execute(
+        "UPDATE python.torch_trace SET module = NULL, module_type = NULL WHERE module = 'head'"
+    )
+    found = compare([shared(USUAL, 0)], [other], rules=())
+    assert all(name.startswith("(no module) ") for name in found.only_after) and found.only_after
+    assert "(no module) forward" in found.parts()["Only in B"][0]
+
+
 def test_layers_of_a_model_are_one_figure(slower: Compared) -> None:
     names = {each.name for each in slower.modules}
     assert {"layers.*.attn (Module) forward", "layers.*.attn (Module) backward"} < names
