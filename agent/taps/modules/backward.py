@@ -25,7 +25,6 @@ from .autograd_nodes import FEW, IDLE, first_of, held_by, latest_of, least_of, t
 
 _SPARE = 768  # dummies made ahead: three per module
 REMEMBERED = 1 << 12  # numbers of autograd nodes: some fifty layers of a transformer; must be a power of two
-_OLD_ENDS = 1024  # end marks on nodes that were there before the last pass
 _LATEST = 64  # hooks kept track of; usually those on the first layers of the graphs that are alive
 
 # Of a module: its serial; the carriers of the hooks for a begin mark, a begin mark on the same node, and an end mark;
@@ -56,7 +55,7 @@ class Backward(Tap):
         # The number of the node that follows the last pass.  A node before it may be there for as long as the job is,
         # as that of an input that was made outside the loop: with an end mark for each call, it would gather them.
         self.passed = [0]
-        self._old_ends = dict[tuple[int, int], None]()  # (serial, number of the node), the latest last
+        self._ends = object()  # a key: another agent has other serials
         self._wrapped_engine = self.wrap_engine(context.streams[SPANS].append)
         self.writer: Callable[[int, int], Callable[[Any], None]] = self.host_writer
         unseen(Backward.make_carriers, Backward._carrier, Backward._spared, Backward.host_writer, Stream.writer)
@@ -154,16 +153,13 @@ class Backward(Tap):
         """Forget all numbers, because another thread numbers its nodes from the start."""
         self.begun[:], self._last_behind = [-1] * len(self.begun), -1
 
-    def is_first_end(self, serial: int, number: int) -> bool:
-        """Whether this node, which is older than the last pass, has no end mark of this module yet."""
-        key, ends = (serial, number), self._old_ends
-        is_first = key not in ends
-        ends.pop(key, None)
-        ends[key] = None
-        if len(ends) > _OLD_ENDS:
-            with suppress(RuntimeError, StopIteration):  # another thread changes it
-                ends.pop(next(iter(ends)), None)
-        return is_first
+    def is_first_end(self, serial: int, node: Any) -> bool:
+        """Whether this node, which may be older than the last pass, has no end mark of this module yet."""
+        marked = node.metadata.setdefault(self._ends, set())  # torch keeps it for anomalies, as long as the node
+        if serial in marked:
+            return False
+        marked.add(serial)
+        return True
 
     def end_behind(self, carriers: Carriers, node: Any, number: int, entered: int) -> None:
         """Mark behind the first node of a module's graph.  Most need no hook of torch's there, which is expensive."""

@@ -151,7 +151,7 @@ def mark_before(backward: Backward) -> Before:
             number = node._sequence_nr()
             if begun[number & place] != number:  # else the begin mark there also marks this module's end
                 carriers = backward.carriers.get(id(module)) or backward.make_carriers(module)
-                if number >= passed[0] or backward.is_first_end(carriers[0], number):
+                if number >= passed[0] or backward.is_first_end(carriers[0], node):
                     node._register_hook_dict(carriers[3])
         except Exception as error:  # inside a user's forward: no exception may escape
             backward.report_fault(error)
