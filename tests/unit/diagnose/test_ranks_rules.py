@@ -102,6 +102,18 @@ def test_on_a_device_communication_counts_that_nothing_can_hide() -> None:
     assert found.seconds == pytest.approx(0.05, rel=0.02)
 
 
+def test_communication_takes_no_longer_than_the_step() -> None:
+    """A host that waits for the device has in its own phase what the device shows, too."""
+    planted = sends(job(forward=4, backward=4, comm=92), a_step=1, mb=100, ms=95, backend="nccl")
+    computed = [
+        {"rank": rank, "step": step, "stage": "backward", "micro_step": 0, "device": "cuda:0",
+         "start_ns": step * STEP_NS, "duration": 2 * MS}
+        for rank in (0, 1) for step in range(1, COUNT)
+    ]  # fmt: skip
+    (found,) = COMMUNICATION_BOUND.find(planted.plant("python.torch_trace", computed).watched())
+    assert found.share == pytest.approx(1.0)
+
+
 def test_many_small_operations_of_ddp_are_the_cause() -> None:
     planted = passes(sends(job(forward=20, backward=30, comm=50), a_step=50, mb=0.02, ms=1), 1)
     told = judge(planted.watched(), RULES)

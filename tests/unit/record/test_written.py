@@ -141,20 +141,19 @@ def test_a_file_is_not_merged_while_what_it_replaces_is_still_there(
 
 def test_hosts_that_write_into_one_folder_merge_only_what_is_theirs(memory: Path, few: None) -> None:
     folder = memory / f"rank={NO_RANK}"
-    here, there = Written(folder, STEPS, Names()), Written(folder, STEPS, Names())
+    here, there, third = (Written(folder, STEPS, Names()) for _ in range(3))
 
     def add(of: Written, agent: str, step: int) -> None:
         of.reached(agent, step + 1)
         of.add(ROWS, [agent], rows_of(step))
         of.merge()
 
-    add(here, "a", 0)
-    for step in range(1, 9):
-        add(there, "b", step)
-    for step in range(9, 18):
-        add(here, "a", step)
+    for step, (of, agent) in enumerate(
+        [(here, "a"), (third, "c"), *[(there, "b")] * 8, *[(here, "a"), (third, "c")] * 4]
+    ):
+        add(of, agent, step)
     assert steps_in(folder) == list(range(18))
-    assert Written(folder, STEPS, Names()).upto("b") == 9
+    assert Written(folder, STEPS, Names()).upto("b") == 10
 
 
 def test_a_state_replaces_the_state_before_it_also_of_a_recorder_before(memory: Path) -> None:
