@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import threading
@@ -22,7 +23,7 @@ class Named(Agents):
     """These agents, of which several may live in one process; without a ring that could be read."""
 
     def __init__(self, agents: Sequence[FakeAgent]) -> None:
-        super().__init__("")
+        super().__init__("", os.getuid())
         self._agents = {agent.facts["id"]: agent for agent in agents}
         self.paths = {id.encode(): agent.path for id, agent in self._agents.items()}
         self.over = False
