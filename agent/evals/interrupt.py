@@ -2,7 +2,8 @@
 
 Used by evaluation.py.  CPython raises an exception that another thread has set at some later bytecode of the thread.
 Invariant: the exception is set only while the guarded call is on the thread's stack, under the lock that run() takes
-before it returns; so at most one can arrive late, and run() catches it.
+before it returns; so at most one can arrive late, and run() catches it.  Under the same lock run() forgets its thread,
+so a cancel that comes late does not take the guarded call of the next snippet for its own.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Interruptible:
             self._leave()  # the late exception may have been raised in the first call
             raise
         finally:
-            self._thread = None
+            self._thread = None  # a signal handler of the job may have raised before _leave() had the lock
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
         if self.cancelled:
@@ -58,6 +59,7 @@ class Interruptible:
                         pass
                 except Cancelled:
                     self._pending = False
+            self._thread = None
 
     def cancel(self) -> None:
         """End run() by an exception; does nothing when that is over.  Call again if the code swallowed it, or if a

@@ -131,10 +131,9 @@ def test_recording_pauses_on_a_full_disk_or_without_its_folder_and_goes_on(
     try:
         until(lambda: files(folder), 60)
         filler = small_disk / "filler"
-        with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
             while True:
                 file.write(b"x" * (1 << 16))
-                file.flush()
         assert recorder.stderr is not None
         assert any("Nothing can be written: No space left on device" in line for line in recorder.stderr)
         filler.unlink()

@@ -52,9 +52,15 @@ def test_a_thread_in_the_code_of_an_allocator_is_refused(start: Start):
     assert f"runs in {os.path.basename(interpreter)}" in told["message"]
 
 
+def is_blocked(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("SigBlk:")[2].split()[0], 16) >> number - 1 & 1)
+
+
 def test_a_thread_that_may_be_in_a_signal_handler_is_given_time_to_leave_it(start: Start):
     target = start("waiting.py", "masked_spin")
-    assert in_child(lambda: search(target.pid, seconds=0.02))["code"] == "no-safe-point"
+    until(lambda: is_blocked(target.pid, signal.SIGUSR1))
+    assert in_child(lambda: search(target.pid, seconds=0))["code"] == "no-safe-point"
     told = in_child(lambda: search(target.pid, seconds=3))
     assert told["seconds"] > HANDLER_SECONDS
 

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from typing import Any
 
+import pytest
 from until import until
 
 from probe.agent.boundary.boundary import Boundary
@@ -241,6 +242,63 @@ def at_the_edge(number: int, seconds: float) -> Counter[str]:
         go.release()
         thread.join()
     return outcomes
+
+
+@pytest.mark.parametrize("line", range(14))
+def test_a_cancel_as_a_snippet_ends_never_reaches_the_next_snippet(line: int) -> None:
+    for line_of_cancel in range(10):
+        ends_while_cancelled(line, line_of_cancel)
+
+
+def ends_while_cancelled(line: int, line_of_cancel: int) -> None:
+    """The snippet's end waits at this line of interrupt.py, and the cancel at one of its own, for the other one."""
+    first, second = Interruptible(), Interruptible()
+    ends, cancels, next_runs = threading.Event(), threading.Event(), threading.Event()
+    raised: list[BaseException] = []
+
+    def cancel() -> None:
+        ends.wait(1)
+        sys.settrace(pausing(line_of_cancel, cancels, next_runs))
+        try:
+            first.cancel()
+        except BaseException as error:  # shown below
+            raised.append(error)
+        finally:
+            sys.settrace(None)
+            cancels.set()
+
+    def is_over() -> bool:
+        next_runs.set()
+        while thread.is_alive():
+            len("job")
+        return True
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    before = sys.gettrace()
+    with contextlib.suppress(Cancelled):
+        first.run(lambda: sys.settrace(pausing(line, ends, cancels)))
+    sys.settrace(before)
+    ends.set()
+    assert second.run(is_over) and not raised
+    thread.join()
+
+
+def pausing(line: int, reached: threading.Event, go_on: threading.Event) -> Any:
+    """A trace function that waits at this line or return, counted from now on, for at most 5 ms."""
+    left = [line]
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename != Interruptible.run.__code__.co_filename:
+            return None
+        if event in ("line", "return"):
+            left[0] -= 1
+            if left[0] == -1:
+                reached.set()
+                go_on.wait(0.005)
+        return trace
+
+    return trace
 
 
 def test_an_interrupt_that_comes_late_is_caught() -> None:
