@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from time import perf_counter_ns
 from typing import Any
 
 from ...streams import BARE, BLOCK, EVERY, EXTRA, SAMPLED, UNTIMED
 from ..noop import noop
+from .block_times import BlockTimes
 
 FIRST = 20  # steps after the attach that are all sampled: their cost decides how many later ones may be
 BUDGET_PCT = 1.0
@@ -22,6 +24,8 @@ _MEASURED_STEP = 5  # the step of a sampled block in which the module taps time 
 # The taps measure only the least of their own work.  Their marks also fire inside autograd and displace the job's data
 # from the caches: a fully recorded step is longer than an unsampled one by up to four times what the taps measured.
 _UNSEEN_FACTOR = 4
+_PLAIN_EXCESS = 0.25  # of a step: a sampled one that is longer by this costs what whole blocks say, not what taps say
+_REFERENCES = 3, 5  # blocks since the attach that are not sampled even with N=1, for sampled ones to be compared with
 _ALWAYS_SAMPLED_BLOCK = 10  # steps 100 to 109 are sampled whatever N is
 _BARE_PAIRS = 5  # one block in 2 * 2^5 is the control, without any tap; no N samples it, but 1
 _SALT = 959  # with it, steps 100 to 109 and 200 to 209 are among those that N up to 16 samples: people look there
@@ -53,7 +57,8 @@ def _hash(number: int, kind: int) -> int:
 class Sampling:
     """begin_step() runs on the training thread; set() and settings() on the agent's, with effect at a later step."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = perf_counter_ns) -> None:
+        self._clock = clock
         self.sample: int | None = None  # None: auto
         self.budget_pct = BUDGET_PCT
         self.backward = True
@@ -63,7 +68,8 @@ class Sampling:
         self.cost_ns: int | None = None  # of one sampled step
         self._costs: deque[int] = deque(maxlen=4)
         self.switch_taps: Callable[[int, bool], None] = noop
-        self._measuring = False
+        self._measuring = self._is_sampled = False
+        self._block_times = BlockTimes()
         self.forced = range(0)  # steps since the attach that are sampled whatever else decides: those of a capture
         self._lending: tuple[int, int] | None = None  # asked for: this N, for so many steps
         self._lent, self._lent_until = EVERY[-1], 0  # until this step since the attach no larger N than this
@@ -81,19 +87,34 @@ class Sampling:
         flags = SAMPLED | EXTRA if is_forced else self._flags(step // BLOCK, since_attach)
         self._measuring = bool(flags & SAMPLED) and self.sample is None and index == _MEASURED_STEP and not is_forced
         self.spent_ns = 0
+        self._time_blocks(flags, index, since_attach, step_ns)
         self.switch_taps(flags, self._measuring)
         following = index + 1 if self._measuring or is_forced else _MEASURED_STEP if index < _MEASURED_STEP else BLOCK
         return flags, following - index
 
+    def _time_blocks(self, flags: int, index: int, since_attach: int, step_ns: Callable[[], int | None]) -> None:
+        is_forced, is_sampled = since_attach in self.forced, bool(flags & SAMPLED)
+        if is_forced or (index and is_sampled != self._is_sampled):
+            self._block_times.spoil()
+        elif index == 0 and self._block_times.begin(since_attach, is_sampled, self._clock()):
+            self._choose(step_ns())
+        self._is_sampled = is_sampled
+
     def _flags(self, block: int, since_attach: int) -> int:
         every = min(self.every, self._lent) if since_attach < self._lent_until else self.every
-        if is_chosen(block, every):
+        if is_chosen(block, every) and not self._is_reference(block, since_attach):
             return SAMPLED
         if block == _ALWAYS_SAMPLED_BLOCK or (self.sample is None and since_attach < FIRST):
             return SAMPLED | EXTRA
         if _is_bare(block):
             return BARE
         return 0 if self.times_phases else UNTIMED
+
+    def _is_reference(self, block: int, since_attach: int) -> bool:
+        """Whether auto leaves this block although it samples all."""
+        if self.sample is not None or self.every > 1 or since_attach < self._lent_until:
+            return False
+        return since_attach // BLOCK in _REFERENCES or _is_bare(block)
 
     def _choose(self, step_ns: int | None) -> None:
         """Choose what fits the budget: phases of all steps may take up to half of it, modules take the rest."""
@@ -104,7 +125,9 @@ class Sampling:
         self.times_phases = budget_ns >= 2 * _PHASES_NS
         budget_ns -= self.times_phases * _PHASES_NS
         if self.sample is None and self.cost_ns is not None:
-            self.every = next((every for every in EVERY if every * budget_ns >= self.cost_ns), EVERY[-1])
+            excess_ns = self._block_times.excess_ns
+            cost_ns = max(self.cost_ns, excess_ns if excess_ns >= _PLAIN_EXCESS * step_ns else 0)
+            self.every = next((every for every in EVERY if every * budget_ns >= cost_ns), EVERY[-1])
 
     def spend(self, ns: int) -> None:
         """The taps call this while they time themselves."""
