@@ -240,18 +240,17 @@ class Agent:
         self._detach_requests.append(key)
 
     def _leave(self) -> None:
-        if running := self.evals.end():
+        if why := self.evals.end() or self.captures.end():
             with contextlib.suppress(TimeoutError):  # it is done once the agent's thread has time
-                self.server.on_thread(partial(self._remain, running), _REMAIN_S)
+                self.server.on_thread(partial(self._remain, why), _REMAIN_S)
             return
         self._left_behind = self.take_out()
         self.server.stop()
 
-    def _remain(self, running: list[str]) -> None:
-        """A detach cannot be obeyed: taking the agent out leaves nobody who could tell that a snippet runs."""
-        message = f"a snippet of {', '.join(running)} does not end."
+    def _remain(self, why: str) -> None:
+        """A detach cannot be obeyed: taking the agent out leaves nobody who could tell of what goes on, or end it."""
         for key in self._detach_requests:
-            self.server.post(key, wire.ERROR, code="still-held", message=message)
+            self.server.post(key, wire.ERROR, code="still-held", message=why)
         self._detach_requests = []
 
     def take_out(self) -> list[str]:

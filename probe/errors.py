@@ -194,7 +194,7 @@ class DetachError(ProbeError):
     """The agent cannot be taken out of a rank now; it is still attached."""
 
     exit_status = 11
-    codes: ClassVar = {"still-held": "A snippet still runs in a rank and does not end, so its agent stays."}
+    codes: ClassVar = {"still-held": "A snippet or capture still runs in a rank and does not end, so its agent stays."}
 
 
 class SnippetFailed(ProbeError):

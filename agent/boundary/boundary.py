@@ -58,6 +58,7 @@ class Boundary:
     def __init__(self) -> None:
         self.wake: Callable[[], None] = noop  # has stepped() called at the next step
         self.steps: Callable[[], int] = lambda: self._count  # completed steps, if stepped() is not called at each
+        self.at_load: Callable[[], None] = noop  # called at the next batch, which may come long before a boundary
         self.trouble = ""  # our last error, as text
         self._requests: list[Ticket] = []
         self._count = 0
@@ -99,7 +100,9 @@ class Boundary:
 
     def loading(self) -> None:
         """The loader tap's wrapper calls this at the entry of a loader's __next__."""
-        trace = self._trace
+        at_load, trace = self.at_load, self._trace
+        if at_load is not noop:
+            self._call(at_load)
         if trace is not None and trace.thread == get_ident() and not trace.over:
             self._guarded(partial(self._run_at_loader, trace))
 
@@ -107,7 +110,7 @@ class Boundary:
         """Stop running requests.  A trace waiting on another thread removes itself at its next event."""
         self._closed = True
         self._look_at = _NEVER
-        self.wake, self.steps = noop, lambda: 0
+        self.wake, self.at_load, self.steps = noop, noop, lambda: 0
         while self._requests:
             self._requests.pop().claim("cancelled")
         trace, self._trace = self._trace, None

@@ -92,13 +92,16 @@ def _record() -> Any:
     return sys.modules["torch.cuda.memory"]._record_memory_history
 
 
-def packed(snapshot: dict[str, Any]) -> bytes:
+def packed(snapshot: dict[str, Any], is_unwanted: Callable[[], bool] = bool) -> bytes:
     """Lines of JSON, compressed, and the snapshot is used up: a part of a device's entries, or of segments, in each;
-    in place of frames the number of the stack, which the last line has, with the frames that these consist of."""
+    in place of frames the number of the stack, which the last line has, with the frames that these consist of.
+    Nothing once it is unwanted."""
     stacks, packer, parts = _Stacks(), zlib.compressobj(1), list[bytes]()
     for line in _lines(snapshot, stacks):
         parts.append(packer.compress(json.dumps(line, separators=(",", ":"), default=str).encode() + b"\n"))
         time.sleep(_REST_S)
+        if is_unwanted():
+            return b""
     return b"".join([*parts, packer.flush()])
 
 

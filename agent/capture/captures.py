@@ -2,33 +2,32 @@
 
 Lives on the agent's thread; begin and end are on the training thread, the trace is written by a thread of its own.
 A client is known by the id that it has given its capture: the server beside the job may close a connection between two
-requests.  Invariant: one capture at a time; it ends at its step, when its client cancels it or is gone, and at the
-first boundary after it has taken too long or too much memory.
+requests.  Invariant: one capture at a time; it ends at its step; when its client cancels it or is gone, or when it has
+taken too long or too much memory, at the first boundary after that or the first batch that its thread takes.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
-import os
 import time
 from _thread import get_ident, start_new_thread
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 from ... import protocol as wire
 from ...streams import KERNELS, OPERATORS, SAMPLED
-from ..boundary.boundary import Boundary, Ticket
+from ..boundary.boundary import Boundary
 from ..job_signals import raised_by_handler
+from ..noop import noop
 from ..serve.deposits import Deposits
 from ..serve.server import Key, Refused, Server
 from ..steps.sampling import Sampling
 from ..steps.step_count import Steps
 from ..storage.log import Log
 from ..storage.rows import Stream
+from .capture import Capture, rss_bytes
 from .histories import Histories
 from .profiler import Profiler, cpu_model, graph_is_captured, job_profiles, why_none
 
@@ -37,36 +36,9 @@ _MOST_STEPS, _ID_CHARACTERS = 100, 64
 _MOST_NS = 60_000_000_000
 _MOST_BYTES = 128 << 20  # by which the process may grow meanwhile; what stop() makes of it is four times as much
 _LOOK_S = 0.1
-_SILENT_S = 10.0  # after which a client is gone that says nothing
-_DEPOSITS_S = 120.0  # likewise, once it has been told: it reads the traces of all ranks
-_ENDS_S = 4.0  # so long a detach waits for the boundary at which the profiler is switched off
+_ENDS_S, _EXPORT_S = 4.0, 10.0  # so long a detach waits for the boundary that ends it, and for its trace
 _NO_STEP = "torch's profiler, which a capture began, because the training thread comes to no step that ends it"
-
-
-class _Capture:
-    """One that has begun.  why: it ended early, in words; told: its figures once it is over, as `captured` has them."""
-
-    def __init__(self, id: str, profiler: Profiler, rss_bytes: int) -> None:
-        self.id, self.profiler, self.thread, self.heard = id, profiler, get_ident(), time.monotonic()
-        self.rss_bytes = rss_bytes  # before
-        self.told: dict[str, Any] = {}
-        self.why = self.fault = ""
-        self.ticket: Ticket | None = None
-        self.watcher: Key | None = None
-        self.trace: mmap.mmap | None = None
-        self.is_on, self.is_over, self.is_told, self.is_unwanted = True, False, False, False
-
-    @property
-    def is_left(self) -> bool:
-        """Whether its client is gone, or wants it no more."""
-        silent_s = time.monotonic() - self.heard
-        return self.is_unwanted or silent_s > (_DEPOSITS_S if self.is_told else _SILENT_S)
-
-    def free(self) -> None:
-        trace, self.trace = self.trace, None
-        if trace is not None:
-            with suppress(BufferError):
-                trace.close()
+_STILL_ON = "a capture ends only with the step that is under way. Detach again after that."
 
 
 class Captures:
@@ -78,7 +50,7 @@ class Captures:
         self._server, self._boundary, self._steps, self._sampling = server, boundary, steps, sampling
         self._deposits = Deposits(streams, log, _RETENTION_BYTES)
         self._histories = Histories(server, boundary, steps)
-        self._capture: _Capture | None = None
+        self._capture: Capture | None = None
         self._is_closed = False
         server.handlers |= {wire.CAPTURE: self._watch, wire.EVENTS: self._send, wire.KEEP: self._keep}
 
@@ -111,9 +83,18 @@ class Captures:
             return json.dumps({"code": "no-capture", "message": "it is capturing a CUDA graph. Try again."})
         begun = perf_counter_ns()
         self._drop()
-        capture = _Capture(id, Profiler(shapes, self._job_begins), _rss_bytes())
+        capture = Capture(id, Profiler(shapes, self._job_begins), rss_bytes())
         capture.profiler.start()
-        self._capture, count = capture, self._steps.count
+        try:
+            self._have_begun(capture, begun, steps)
+        except BaseException:  # what a signal handler of the job has raised
+            self._switch_off(capture)
+            raise
+        return json.dumps({})
+
+    def _have_begun(self, capture: Capture, begun: int, steps: int) -> None:
+        """The profiler is on: the taps too, for so many steps.  The agent's thread sees a capture that is complete."""
+        count = self._steps.count
         self._sampling.forced = range(count, count + steps)
         self._sampling.switch_taps(SAMPLED, False)
         self._steps.resample()
@@ -122,7 +103,9 @@ class Captures:
                         "begin_ns": now - begun, "threads": capture.profiler.threads,
                         "cuda": capture.profiler.uses_cuda}  # fmt: skip
         self._ask(capture, count + steps)
-        return json.dumps({})
+        self._capture = capture
+        if self._is_closed:  # meanwhile: no boundary comes any more
+            self._end(capture)
 
     def _job_begins(self) -> None:
         """The job is about to begin a profiler of its own: ours ends first, in the midst of the step if need be."""
@@ -133,25 +116,35 @@ class Captures:
 
     # ---- end
 
-    def _ask(self, capture: _Capture, count: int) -> None:
+    def _ask(self, capture: Capture, count: int) -> None:
         """Have it end at the boundary after `count` steps, -1: at the next."""
         capture.ticket = self._boundary.request(lambda frame: self._end(capture), count, lambda: self._ask(capture, -1))
 
-    def _hasten(self, capture: _Capture) -> None:
+    def _hasten(self, capture: Capture) -> None:
+        """Have it end as soon as its thread comes to a place where it can; a validation of an hour has no boundary."""
+        if capture.is_on:
+            self._boundary.at_load = lambda: self._end(capture) if get_ident() == capture.thread else None
         if capture.is_on and capture.ticket is not None and capture.ticket.count >= 0 and capture.ticket.cancel():
             self._ask(capture, -1)
 
-    def _end(self, capture: _Capture) -> None:
+    def _end(self, capture: Capture) -> None:
         """On the training thread.  Nothing of ours gets into the job, except what its signal handlers raise."""
-        if not capture.is_on or get_ident() != capture.thread:
+        if not capture.is_on:
             return
-        if graph_is_captured():
+        if get_ident() != capture.thread or graph_is_captured():  # the job trains on another thread now
             self._ask(capture, -1)
             return
-        capture.is_on = False
         begun = perf_counter_ns()
         capture.told |= {"end_ns": begun, "steps": self._steps.count - capture.told["count"]}
-        self._sampling.forced = range(0)
+        try:
+            self._switch_off(capture)
+        finally:
+            capture.told["stop_ns"] = perf_counter_ns() - begun
+            self._hand_over(capture)
+
+    def _switch_off(self, capture: Capture) -> None:
+        capture.is_on = False
+        self._boundary.at_load, self._sampling.forced = noop, range(0)
         self._steps.resample()
         try:
             capture.profiler.stop()
@@ -159,23 +152,27 @@ class Captures:
             capture.fault = f"torch's profiler did not end: {error!r}"
             if raised_by_handler(error):
                 raise
-        finally:
-            capture.told["stop_ns"] = perf_counter_ns() - begun
-            start_new_thread(self._export, (capture,))
 
-    def _export(self, capture: _Capture) -> None:
+    def _hand_over(self, capture: Capture) -> None:
+        """The training goes on while another thread writes the trace."""
+        try:
+            start_new_thread(self._export, (capture,))
+        except RuntimeError as error:  # the system has no thread left
+            capture.fault, capture.is_over = f"its trace could not be written: {error}", True
+
+    def _export(self, capture: Capture) -> None:
         begun = perf_counter_ns()
         try:
-            if not capture.fault:
+            if not capture.fault and not self._is_closed:
                 capture.trace = capture.profiler.save()
+            capture.told |= {
+                "export_ns": perf_counter_ns() - begun,
+                "bytes": 0 if capture.trace is None else len(capture.trace),
+                "grown_bytes": max(0, rss_bytes() - capture.rss_bytes),
+                "cpu": cpu_model(),
+            }
         except Exception as error:
             capture.fault = f"torch wrote no trace: {error!r}"
-        capture.told |= {
-            "export_ns": perf_counter_ns() - begun,
-            "bytes": 0 if capture.trace is None else len(capture.trace),
-            "grown_bytes": max(0, _rss_bytes() - capture.rss_bytes),
-            "cpu": cpu_model(),
-        }
         capture.is_over = True
         if self._is_closed:
             capture.free()
@@ -188,7 +185,7 @@ class Captures:
         self._own(request).watcher = key
         self._server.tick_soon()
 
-    def _own(self, request: Mapping[str, Any]) -> _Capture:
+    def _own(self, request: Mapping[str, Any]) -> Capture:
         capture = self._capture
         if capture is None or capture.id != request["id"]:
             raise Refused("protocol", "no such capture has begun")
@@ -242,9 +239,9 @@ class Captures:
             self._tell(capture, capture.watcher)
         return _LOOK_S
 
-    def _limit(self, capture: _Capture) -> None:
+    def _limit(self, capture: Capture) -> None:
         now = perf_counter_ns()
-        grown = _rss_bytes() - capture.rss_bytes
+        grown = rss_bytes() - capture.rss_bytes
         if capture.is_left:
             capture.why = "its command has ended"
         elif now - capture.told["start_ns"] > _MOST_NS:
@@ -254,7 +251,7 @@ class Captures:
         if capture.why:
             self._hasten(capture)
 
-    def _tell(self, capture: _Capture, watcher: Key) -> None:
+    def _tell(self, capture: Capture, watcher: Key) -> None:
         if capture.fault:
             self._fail(capture, "no-capture", capture.fault)
             return
@@ -262,7 +259,7 @@ class Captures:
         following = self._deposits.begin()
         self._server.reply(watcher, wire.CAPTURED, why=capture.why, next=following, **capture.told)
 
-    def _fail(self, capture: _Capture, code: str, message: str) -> None:
+    def _fail(self, capture: Capture, code: str, message: str) -> None:
         if capture.watcher is not None:
             self._server.reply(capture.watcher, wire.ERROR, code=code, message=message)
         self._drop()
@@ -272,28 +269,30 @@ class Captures:
         if capture is not None:
             capture.free()
 
-    def close(self) -> list[str]:
-        """End it; what stays, in words.  On any thread but the agent's."""
-        self._is_closed = True
-        self._histories.close()
-        capture, left = self._capture, list[str]()
-        if capture is not None and capture.is_on:
+    def end(self) -> str:
+        """End it and wait for that; why the agent has to stay, "" if it may leave.  On any thread but the agent's."""
+        capture, begun = self._capture, time.monotonic()
+        if capture is None:
+            return ""
+        if capture.is_on:
             capture.why = "the agent was about to leave"
             self._hasten(capture)
-            end = time.monotonic() + _ENDS_S
-            while not capture.is_over and time.monotonic() < end:
-                time.sleep(0.005)
-            left = [_NO_STEP] if capture.is_on else []
+        while not capture.is_over and time.monotonic() < begun + (_ENDS_S if capture.is_on else _EXPORT_S):
+            time.sleep(0.005)
+        return _STILL_ON if capture.is_on else ""
+
+    def close(self) -> list[str]:
+        """End it; what stays, in words.  One that is still on stays known, so that a profiler of the job's own ends it.
+        On any thread but the agent's."""
+        self._is_closed = True
+        self._histories.close()
+        if self.end():
+            return [_NO_STEP]
         self._drop()
-        return left
+        return []
 
     def forget(self) -> None:
         """In a forked child: nothing of ours stays in torch's way."""
         self._histories.forget()
         if self._capture is not None:
-            self._capture.profiler.guard.remove()
-
-
-def _rss_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            self._capture.profiler.leave_child()

@@ -141,11 +141,14 @@ class Histories:
             history.recording.stop()
             history.held_ns = perf_counter_ns() - history.end_ns
             history.is_over = bool(history.fault)
-        start_new_thread(self._pack, (history, snapshot, time.time_ns() - perf_counter_ns()))
+        try:
+            start_new_thread(self._pack, (history, snapshot, time.time_ns() - perf_counter_ns()))
+        except RuntimeError as error:  # the system has no thread left
+            history.fault, history.is_over = f"it could not be packed: {error}", True
 
     def _pack(self, history: _History, snapshot: dict[str, Any], wall_offset_ns: int) -> None:
         try:
-            text = base64.b64encode(packed(snapshot)).decode()
+            text = base64.b64encode(packed(snapshot, lambda: self._is_closed)).decode()
             if not self._is_closed:
                 self._packed = {"packed": text, "wall_offset_ns": wall_offset_ns}
         except Exception as error:

@@ -95,6 +95,13 @@ class Profiler:
             self._switch_off()
             raise
 
+    def leave_child(self) -> None:
+        """In a child that was forked meanwhile: the profiler of the thread that forked it would go on there for good,
+        with 1 kB an operator.  Kineto is not asked: its threads are not there."""
+        self.guard.remove()
+        with suppress(AttributeError):
+            sys.modules["torch"]._C._autograd._clear_callbacks()
+
     def _switch_off(self) -> None:
         """After an error, or what a signal handler of the job has raised in the midst of it."""
         self.guard.remove()

@@ -272,8 +272,9 @@ class Evals:
         for key in list(self._sessions):
             self._drop(key)
 
-    def end(self) -> list[str]:
-        """Cancel every snippet and wait for its end; whose are still running.  On any thread but the agent's."""
+    def end(self) -> str:
+        """Cancel every snippet and wait for its end; why the agent has to stay, "" if it may leave.  On any thread but
+        the agent's."""
         for key in list(self._sessions):
             self.cancel(key, "eval-missed", "the agent is about to leave")
         begun = time.monotonic()
@@ -282,7 +283,7 @@ class Evals:
             if time.monotonic() - begun > (_ENDS_SECONDS if with_operations else _ENDS_AT_ONCE_SECONDS):
                 break
             time.sleep(0.005)
-        return [each.by or "somebody" for each in running]
+        return f"a snippet of {', '.join(each.by or 'somebody' for each in running)} does not end." if running else ""
 
     def _running(self) -> list[Evaluation]:
         sessions = list(self._sessions.values())

@@ -148,6 +148,53 @@ def test_a_command_that_ends_leaves_no_profiler_running(job: Job, number: signal
     (job.folder / "slow").unlink()
 
 
+def test_a_capture_that_nobody_wants_ends_amid_a_validation(job: Job) -> None:
+    first = job.captured()
+    (job.folder / "validate").touch()
+    try:
+        first.send_signal(signal.SIGINT)
+        assert first.wait(30) == 130
+        job.target.wait_for("validates unprofiled", times=2)
+    finally:
+        (job.folder / "slow").unlink()
+        (job.folder / "validate").unlink()
+
+
+FORKED = """import os, torch
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 >> 20
+def grown():
+    one, before = torch.ones(2), resident()
+    for _ in range(20_000): one + 1
+    return resident() - before
+pid = os.fork()
+if not pid:
+    os._exit(grown())
+os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"""
+
+
+def test_a_child_that_is_forked_during_a_capture_is_not_profiled(job: Job) -> None:
+    first = job.captured()
+    assert int(job.eval(FORKED)) < 8  # 20 MB where each operator is recorded
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30) == 130
+    (job.folder / "slow").unlink()
+    until(job.is_off, 60)
+
+
+def test_detach_waits_for_the_step_that_ends_a_capture(job: Job, probe: Probe) -> None:
+    first = job.captured()
+    (job.folder / "stand").touch()
+    held = probe(job.pid, "detach", status=11)
+    assert "[still-held] Still attached: Rank 0: a capture ends only with the step that is under way." in held.stderr
+    for name in ("stand", "slow"):
+        (job.folder / name).unlink()
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 0 and "the agent was about to leave" in err
+    assert job.is_off()
+
+
 def test_detach_ends_a_capture_and_the_weights_are_as_without_it(job: Job, probe: Probe, start: Start) -> None:
     first = job.captured()
     (job.folder / "slow").unlink()

@@ -2,7 +2,8 @@
 
 rank0.hand.json is its own trace of three iterations, rank0.hand.txt what torch made of that, as JSON.  Once the file
 FOLDER/end is there it ends and prints how many steps it made and a hash of its weights; STEPS ends it after so many.
-While FOLDER/slow is there it takes its time.
+While FOLDER/slow is there it takes its time, while FOLDER/stand is there no step ends, and while FOLDER/validate is
+there it validates on batches of a loader, and says once when no profiler is on.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader
 
 FOLDER, STEPS = Path(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else 0
 
@@ -43,6 +45,15 @@ def by_hand(rank: int, iterate: object) -> None:
     hand.export_chrome_trace(str(FOLDER / f"rank{rank}.hand.json"))
     told = {each.key: (each.count, each.self_cpu_time_total, each.cpu_time_total) for each in hand.key_averages()}
     (FOLDER / f"rank{rank}.hand.txt").write_text(json.dumps(told))
+
+
+def validate() -> None:
+    told = False
+    while (FOLDER / "validate").exists():
+        for _ in DataLoader(range(10), generator=torch.Generator()):  # type: ignore[arg-type]
+            time.sleep(0.01)
+            if not told and not torch.autograd._profiler_enabled():
+                told = not print(f"validates unprofiled {os.getpid()}", flush=True)
 
 
 def main() -> None:
@@ -72,6 +83,9 @@ def main() -> None:
         iterate()
         if not STEPS:
             time.sleep(0.3 if (FOLDER / "slow").exists() else 0.05)
+            while (FOLDER / "stand").exists():
+                time.sleep(0.01)
+            validate()
         steps += 1
         end.fill_(float(steps == STEPS or (not STEPS and (FOLDER / "end").exists())))
         if dist.is_initialized():

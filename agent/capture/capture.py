@@ -1,0 +1,51 @@
+"""One capture: whose it is, where it stands, and what is told of it.
+
+Used by captures.py.  Invariant: its trace is memory of this process until free().
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from _thread import get_ident
+from contextlib import suppress
+from typing import Any
+
+from ..boundary.boundary import Ticket
+from ..serve.server import Key
+from .profiler import Profiler
+
+_SILENT_S = 10.0  # after which a client is gone that says nothing
+_DEPOSITS_S = 120.0  # likewise, once it has been told: it reads the traces of all ranks
+
+
+class Capture:
+    """One that has begun.  why: it ended early, in words; told: its figures once it is over, as `captured` has them."""
+
+    def __init__(self, id: str, profiler: Profiler, rss_bytes: int) -> None:
+        self.id, self.profiler, self.thread, self.heard = id, profiler, get_ident(), time.monotonic()
+        self.rss_bytes = rss_bytes  # before
+        self.told: dict[str, Any] = {}
+        self.why = self.fault = ""
+        self.ticket: Ticket | None = None
+        self.watcher: Key | None = None
+        self.trace: mmap.mmap | None = None
+        self.is_on, self.is_over, self.is_told, self.is_unwanted = True, False, False, False
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its client is gone, or wants it no more."""
+        silent_s = time.monotonic() - self.heard
+        return self.is_unwanted or silent_s > (_DEPOSITS_S if self.is_told else _SILENT_S)
+
+    def free(self) -> None:
+        trace, self.trace = self.trace, None
+        if trace is not None:
+            with suppress(BufferError):
+                trace.close()
+
+
+def rss_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
