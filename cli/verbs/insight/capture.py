@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from probe.capture.capture import RankCapture
 
 COLUMNS = ("self_pct", "self_s", "device_s", "calls", "operator")
-SQL = """WITH seen AS (FROM python.op_trace WHERE start_ns BETWEEN {} AND {} AND NOT annotation)
+SQL = """WITH seen AS (FROM python.op_trace WHERE NOT annotation AND ({}))
 SELECT 100 * SUM(duration) / (SELECT SUM(duration) FROM seen) AS self_pct, SUM(duration) AS self_s,
 SUM(device_duration) AS device_s, COUNT(*) AS calls, operator FROM seen GROUP BY operator ORDER BY self_s DESC"""
 _SHOWN = 20
 _SILENT = "Another profiler may occupy it, or the job's first torch.profiler was for the CPU alone."
 MODULES = ("pct", "seconds", "known_pct", "gflops_s", "gbps", "peak_pct", "bound", "stage", "module")
 MODULES_SQL = """WITH seen AS (SELECT *, COALESCE(device_duration, duration) AS took, took * known_pct / 100 AS known
-FROM python.module_cost WHERE start_ns BETWEEN {} AND {})
+FROM python.module_cost WHERE {})
 SELECT 100 * SUM(took) / (SELECT SUM(took) FROM seen) AS pct, SUM(took) AS seconds,
 100 * SUM(known) / SUM(took) AS known_pct, SUM(flops) / SUM(known) / 1e9 AS gflops_s,
 SUM(bytes) / SUM(known) / 1e9 AS gbps, 100 * SUM(peak_share * known) / SUM(known) AS peak_pct,
 MODE(bound) AS bound, stage, module FROM seen GROUP BY stage, module ORDER BY seconds DESC"""
 NO_PEAK = """SELECT DISTINCT processor FROM python.module_cost WHERE flops IS NOT NULL AND peak_source IS NULL
-AND processor IS NOT NULL AND start_ns BETWEEN {} AND {} ORDER BY processor"""
+AND processor IS NOT NULL AND ({}) ORDER BY processor"""
 
 
 @click.command("capture", cls=Verb)
@@ -64,20 +64,20 @@ def command(endpoint: str | None, steps: int, folder: str, shapes: bool, format:
     output = Output(format)
     with connected(endpoint) as connection:
         taken = connection.capture(steps, shapes=shapes, folder=folder, on_output=_on_output)
-        window = min(each.start_ns for each in taken), max(each.end_ns for each in taken)
-        result = connection.query(SQL.format(*window), open_steps=True)
-        modules = connection.query(MODULES_SQL.format(*window), open_steps=True) if shapes else None
-        unknown = connection.query(NO_PEAK.format(*window), open_steps=True) if shapes else None
+        rows = rows_of(taken)
+        result = connection.query(SQL.format(rows), open_steps=True)
+        modules = connection.query(MODULES_SQL.format(rows), open_steps=True) if shapes else None
+        unknown = connection.query(NO_PEAK.format(rows), open_steps=True) if shapes else None
     say(_summary(taken))
     for each in taken:
         if each.why:
             say(f"rank {each.rank}: it ended after {each.steps} of {steps} steps: {each.why}")
         if each.kernels is None:
             say(f"rank {each.rank}: kernels are unknown: CUPTI tells nothing. {_SILENT}")
-    rows = [tuple(row[name] for name in COLUMNS) for row in result.to_pylist()]
+    operators = [tuple(row[name] for name in COLUMNS) for row in result.to_pylist()]
     if output.is_default:
-        rows = [(round(row[0], 1), round(row[1], 4), row[2], *row[3:]) for row in rows[:_SHOWN]]
-    output.show(Records(COLUMNS, rows))
+        operators = [(round(row[0], 1), round(row[1], 4), row[2], *row[3:]) for row in operators[:_SHOWN]]
+    output.show(Records(COLUMNS, operators))
     if modules is not None and output.is_default:
         output.show(Records(MODULES, [_rounded(row) for row in modules.to_pylist()[:_SHOWN]]))
     for row in unknown.to_pylist() if unknown is not None else ():
@@ -85,6 +85,11 @@ def command(endpoint: str | None, steps: int, folder: str, shapes: bool, format:
     for each in taken:
         if each.path:
             say(f"trace of rank {each.rank}: {each.path}")
+
+
+def rows_of(taken: Iterable[RankCapture]) -> str:
+    """The SQL condition for the rows of these captures, each of which has the clock of its host."""
+    return " OR ".join(f"rank = {t.rank} AND start_ns BETWEEN {t.start_ns} AND {t.end_ns}" for t in taken)
 
 
 def _rounded(row: dict[str, Any]) -> tuple[Any, ...]:
