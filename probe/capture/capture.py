@@ -21,7 +21,7 @@ from ..errors import CODES, Interrupted, OutputError, ProbeError, SilentError
 from ..evals.evaluation import evaluate
 from ..evals.snippet import EvalResult, OnOutput, Snippet
 from ..snapshot.align import Alignment
-from .depositor import Depositor
+from .depositor import Depositor, InTurn
 
 _ENDS_S = 100.0  # the agents end it after 60 s, at a boundary
 _STAY_S = 1.0
@@ -76,10 +76,10 @@ def capture(
     try:
         results = evaluate(client, alignment, snippet, timeout, on_output)
         _require_begun(results)
-        calls = [client.send(link, wire.CAPTURE, id=order.id) for link in client.links]
+        since, calls = time.monotonic(), [client.send(link, wire.CAPTURE, id=order.id) for link in client.links]
         _await(client, calls)
         held = {each.rank: each.held_s for each in results}
-        return _taken(client, sorted(calls, key=lambda call: call.link.rank), order, held)
+        return _taken(client, sorted(calls, key=lambda call: call.link.rank), order, held, since)
     except BaseException:
         _end(client, order)
         raise
@@ -118,15 +118,18 @@ def _end(client: Client, order: Order) -> None:
         client.forget(calls)
 
 
-def _taken(client: Client, calls: Sequence[Call], order: Order, held_s: Mapping[int, float]) -> list[RankCapture]:
-    """All traces, then the rows made of each: that takes longer.  held_s: by the begin of the capture, by rank."""
+def _taken(
+    client: Client, calls: Sequence[Call], order: Order, held_s: Mapping[int, float], since: float
+) -> list[RankCapture]:
+    """All traces, then the rows made of each: that takes longer.  held_s: by the begin of the capture, by rank; since:
+    the moment of time.monotonic() after which each rank has heard of this command."""
     with TemporaryDirectory(prefix="probe-capture-") as spare:
         folder, captures = Path(order.folder or spare), list[RankCapture]()
-        depositors = [Depositor(client, call.link, order.id) for call in calls]
+        in_turn = InTurn([Depositor(client, call.link, order.id) for call in calls], since)
         paths = [folder / f"rank{call.link.rank}.pt.trace.json" for call in calls]
-        for call, depositor, path in zip(calls, depositors, paths, strict=True):
+        for call, depositor, path in zip(calls, in_turn, paths, strict=True):
             _write(path, depositor.trace(call.result()["bytes"]))
-        for call, depositor, path in zip(calls, depositors, paths, strict=True):
+        for call, depositor, path in zip(calls, in_turn, paths, strict=True):
             told, trace = call.result(), depositor.deposit(path.read_bytes(), call.result())
             captures.append(RankCapture(
                 call.link.rank, call.link.facts.step_base + told["count"], told["steps"], told["why"],
