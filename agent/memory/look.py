@@ -45,14 +45,16 @@ class Look:
 
     def piece(self, frame: FrameType | None) -> bool:
         """frame: the driving loop's, at a boundary; None where the job goes on meanwhile: then neither gradients nor
-        graphs are read, because a backward pass may be changing them."""
-        until, collects = thread_time() + _WHOLE_S, gc.isenabled()
-        gc.disable()  # what a collection would run is code of the job's
+        graphs are read, because a backward pass may be changing them, and the garbage collector is left alone, for
+        the job may fork, or turn it on or off itself."""
+        until, pauses = thread_time() + _WHOLE_S, frame is not None and gc.isenabled()
+        if pauses:  # what a collection would run is code of the job's
+            gc.disable()
         try:
             with loaded("torch")._C.DisableTorchFunction():
                 return self._survey(frame, until) if self._referrers is None else self._referrers.climb(until, set())
         finally:
-            if collects:
+            if pauses:
                 gc.enable()
 
     def told(self) -> dict[str, Any]:
