@@ -112,8 +112,13 @@ def _compared(ranks: Sequence[RankMemory]) -> Iterator[str]:
         yield "This was the first look: there is nothing to compare with. Run the same command again in a while"
         return
     steps = max(now.count - then.count for now, then in compared)
-    grown = sum(now.unlisted.get("cpu", 0) - then.unlisted.get("cpu", 0) for now, then in compared)
-    yield f"Since the last look, {steps} steps ago, what is not listed on cpu has grown by {grown / _MB:.1f} MB"
+    known = [(now, then) for now, then in compared if "cpu" in now.unlisted and "cpu" in then.unlisted]
+    if not known:  # another library than the C library gives it out
+        yield f"The last look was {steps} steps ago"
+        return
+    grown = sum(now.unlisted["cpu"] - then.unlisted["cpu"] for now, then in known)
+    of = "" if len(known) == len(ranks) else f" of {title(sorted(now.rank for now, _ in known))}"
+    yield f"Since the last look, {steps} steps ago, what is not listed on cpu{of} has grown by {grown / _MB:.1f} MB"
 
 
 def _history(endpoint: str | None, seconds: float | None, steps: int | None, path: str, output: Output) -> None:
