@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from ... import protocol as wire
@@ -21,11 +22,14 @@ _WITHOUT_TENSOR = "held by C++ only, without a tensor"
 
 
 def allocated_bytes() -> dict[str, int]:
-    """What the caching allocator of each device in use has given out."""
+    """What the caching allocator of each device in use has given out; none where the job has an allocator of its own,
+    which does not tell."""
     if not cuda_may_be_asked():
         return {}
-    cuda = loaded("torch").cuda
-    found = {f"cuda:{index}": cuda.memory_allocated(index) for index in range(cuda.device_count())}
+    torch, found = loaded("torch"), dict[str, int]()
+    with suppress(RuntimeError):
+        for index in range(torch.cuda.device_count()):
+            found[f"cuda:{index}"] = int(torch._C._cuda_memoryStats(index)["allocated_bytes"]["all"]["current"])
     return {device: allocated for device, allocated in found.items() if allocated}
 
 

@@ -30,11 +30,12 @@ class Memory:
     def __init__(self, samples: Stream, *_: object) -> None:
         self._append = samples.append
         self._pss_due_ns = 0
-        self._why_no_pss = ""
+        self._why_no_pss = self._why_no_devices = ""
 
     @property
     def state(self) -> str:
-        return f"on, without {self._why_no_pss}" if self._why_no_pss else "on"
+        why = "; ".join(filter(None, (self._why_no_pss, self._why_no_devices)))
+        return f"on, without {why}" if why else "on"
 
     def sample(self) -> None:
         """Append one row per counter, all with the same time."""
@@ -43,8 +44,8 @@ class Memory:
         values = {streams.HOST_RSS: resident, streams.HOST_SHARED: shared}
         if now >= self._pss_due_ns and not self._why_no_pss:
             values |= self._pss(now)
-        devices = _devices() if cuda_may_be_asked() else {}
-        if devices and (pinned := _pinned()) is not None:
+        devices = self._devices() if cuda_may_be_asked() else {}
+        if (devices or self._why_no_devices) and (pinned := _pinned()) is not None:
             values[streams.HOST_PINNED] = pinned
         for source, counters in {streams.MEMORY: values, **devices}.items():
             for counter, value in counters.items():
@@ -58,6 +59,14 @@ class Memory:
         except (OSError, LookupError, ValueError) as error:
             self._why_no_pss = f"/proc/self/smaps_rollup: {error!r}"
             return {}
+
+    def _devices(self) -> dict[int, dict[int, int]]:
+        try:
+            found, self._why_no_devices = _devices(), ""
+        except RuntimeError as error:  # the job has an allocator of its own, which does not tell
+            first, *_ = str(error).splitlines() or [""]
+            found, self._why_no_devices = {}, f"devices: {first}"
+        return found
 
     close = forget = noop
 

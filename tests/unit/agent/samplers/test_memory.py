@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from probe import streams
+from probe.agent.memory.blocks import allocated_bytes
 from probe.agent.samplers.memory import Memory
 from probe.agent.torch_state import leave_devices_alone
 
@@ -50,10 +51,12 @@ def test_the_proportional_share_is_read_again_only_after_a_thousand_times_as_lon
     assert [row[2] for row in samples.rows].count(streams.HOST_RSS) == 2
 
 
-def play_devices(monkeypatch: pytest.MonkeyPatch, hip: str | None = None) -> None:
-    """A torch that uses three of them."""
+def play_devices(monkeypatch: pytest.MonkeyPatch, hip: str | None = None, why_untold: str = "") -> None:
+    """A torch that uses three of them; why_untold: what its allocator raises."""
 
     def stats(index: int) -> dict[str, Any]:
+        if why_untold:
+            raise RuntimeError(why_untold)
         of = {"allocated_bytes": (5, 9), "reserved_bytes": (20, 20), "inactive_split_bytes": (3, 4)}
         return {name: {"all": {"current": at[0] * index, "peak": at[1] * index}} for name, at in of.items()}
 
@@ -88,3 +91,25 @@ def test_each_device_that_has_memory_has_what_its_allocator_tells(
         streams.DEVICE_ALLOCATED: 10, streams.DEVICE_RESERVED: 40, streams.DEVICE_INACTIVE: 6, streams.DEVICE_PEAK: 18,
     }  # fmt: skip
     assert samples.of(streams.MEMORY - 2) and not samples.of(streams.MEMORY - 1)
+
+
+OF_ITS_OWN = "CUDAPluggableAllocator does not yet support getDeviceStats.\nException raised from somewhere"
+
+
+def test_an_allocator_of_the_jobs_own_does_not_keep_the_host_from_being_sampled(
+    samples: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play_devices(monkeypatch, why_untold=OF_ITS_OWN)
+    sampler = Memory(samples)
+    sampler.sample()
+    told = samples.of(streams.MEMORY)
+    assert {row[1] for row in samples.rows} == {streams.MEMORY}
+    assert told[streams.HOST_RSS] > 0 and told[streams.HOST_PINNED] == 7
+    assert sampler.state == "on, without devices: CUDAPluggableAllocator does not yet support getDeviceStats."
+
+
+def test_what_devices_have_given_out_is_told_where_their_allocator_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    play_devices(monkeypatch)
+    assert allocated_bytes() == {"cuda:1": 5, "cuda:2": 10}
+    play_devices(monkeypatch, why_untold=OF_ITS_OWN)
+    assert allocated_bytes() == {}
