@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import CodeType
 from typing import Any
 
@@ -55,8 +56,9 @@ def call_at_begin(call: Callable[..., None]) -> None:
 def call_no_more(call: Callable[..., None]) -> None:
     """Undo that."""
     callbacks = _callbacks()
-    if callbacks is not None and call in callbacks:
-        callbacks.remove(call)
+    if callbacks is not None:
+        with suppress(ValueError):
+            callbacks.remove(call)
 
 
 def _compiled() -> Iterator[CodeType]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -27,6 +28,7 @@ _RETENTION_BYTES = 32 << 20  # half a million calls
 _MOST = 32  # functions at once
 _MOST_CHARACTERS = 400  # of a name
 _MOST_SECONDS = 86_400.0
+_LEAVES = "the agent is being detached"
 _UNWATCHED_S = 10.0  # after which its client is taken for gone; it asks four times a second
 
 
@@ -46,6 +48,8 @@ class Trace:
         """Swap the code, unless it has been ended already."""
         if not self.end_ns:
             self._function.__code__ = self._kernel
+            if self.end_ns:  # meanwhile, on another thread, which found nothing to put back
+                self.end()
 
     def _made(self, bound: bool, since: str) -> CodeType:
         code = self._original
@@ -110,7 +114,8 @@ class Traces:
         self._closed = True
         compiled.call_no_more(self._compilation_begins)
         while self._traces:
-            self._traces.popitem()[1].end()
+            with suppress(KeyError):  # both threads that close them are here
+                self._traces.popitem()[1].end()
 
     def _compilation_begins(self, *_: Any) -> None:
         """Dynamo calls this, on a thread of the job's."""
@@ -136,7 +141,7 @@ class Traces:
         """None if there is no such function."""
         self._forget_ended()
         if self._closed:
-            raise Refused("agent", "the agent is being detached")
+            raise Refused("agent", _LEAVES)
         since, seconds = str(request["since"])[:_MOST_CHARACTERS], request["seconds"]
         try:
             found = find(name)
@@ -156,6 +161,9 @@ class Traces:
         why_not = compiled.why_not(function.__code__)
         if not why_not and not compiled.while_it_does_not_compile(trace.begin):
             why_not = compiled.COMPILES
+        if self._closed:  # since it was looked at: what has closed them may have missed this one
+            self.close()
+            raise Refused("agent", _LEAVES)
         if why_not:
             del self._traces[trace.id]
             raise Refused("no-function", f"{trace.name} cannot be traced: {why_not}.")
