@@ -30,7 +30,7 @@ def cost_of(name: str, args: Mapping[str, Any]) -> tuple[int, int]:
         if (formula := _FORMULAS.get(name)) is None:
             return 0, traffic_of(name, shapes, kinds, texts)
         flops, result = formula(shapes, texts)
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, ArithmeticError):
         return UNKNOWN, UNKNOWN
     return flops, _bytes(name, result, shapes, kinds)
 

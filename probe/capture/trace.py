@@ -53,12 +53,11 @@ class Trace:
 
     @property
     def strings(self) -> Iterable[str]:
-        """What the rows name, each once."""
-        of_operators = (
-            text for each in self.operators for text in (each.name, each.shapes, each.dtype, each.processor)
-        )
+        """What the rows name, each once; the name of a range may be empty."""
+        names = (each.name for each in self.operators)
+        known = (text for each in self.operators for text in (each.shapes, each.dtype, each.processor) if text)
         of_kernels = (text for each in self.kernels for text in (each["name"], each["cat"]))
-        return filter(None, dict.fromkeys((*of_operators, *of_kernels)))
+        return dict.fromkeys((*names, *known, *of_kernels))
 
     def operator_rows(self, name: Name, first: int) -> Iterable[tuple[int, ...]]:
         """Rows of the stream of operators, numbered from `first`."""

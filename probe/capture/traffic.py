@@ -97,8 +97,9 @@ def _rms_norm(tensors: Tensors, texts: Sequence[str]) -> int:
 
 def _statistic(tensors: Tensors, texts: Sequence[str]) -> int:
     """Bytes of one number for each row, in float32 at least."""
-    row = prod(int(each) for each in texts[1].strip("[]").split(","))
-    return prod(tensors[0][0]) // row * max(4, tensors[0][1])
+    shape, size = tensors[0]
+    normalized = [int(each) for each in texts[1].strip("[]").split(",")]
+    return prod(shape[: len(shape) - len(normalized)]) * max(4, size)
 
 
 def _layer_norm_backward(tensors: Tensors, texts: Sequence[str]) -> int:

@@ -45,6 +45,8 @@ def args(shapes: list[Any], kinds: list[str], texts: list[str] | None = None) ->
         # mean and deviation of each of 6 rows
         ("aten::native_layer_norm", args([[2, 3, 8], [], [8], [8]], [HALF, "ScalarList", HALF, HALF],
                                          ["", "[8]", "", "", "1e-5"]), 0, 2 * (48 + 8 + 8 + 48) + 4 * 12),
+        ("aten::native_layer_norm", args([[2, 3, 0], [], [0], [0]], [FLOAT, "ScalarList", FLOAT, FLOAT],
+                                         ["", "[0]", "", "", "1e-5"]), 0, 2 * 4 * 6),  # rows of nothing
         # gradients of the input, 8 weights and 8 biases; the biases are not read
         ("aten::native_layer_norm_backward",
          args([[6, 8], [6, 8], [], [6, 1], [6, 1], [8], [8]], [FLOAT, FLOAT, "ScalarList", *[FLOAT] * 4],
@@ -92,6 +94,8 @@ def test_a_backward_of_a_convolution_takes_twice_the_forward_if_both_gradients_a
         ("aten::div", args([[6, 4], [4]], [LONG, LONG])),
         ("aten::mm", args([[4], [5, 7]], [FLOAT] * 2)),
         ("aten::_convolution", args([[2, 4, 17], [8, 4, 3], [8]], [FLOAT] * 3, ["?"] * 9)),
+        ("aten::_convolution", args([[2, 4, 17], [8, 4, 3], [8]], [FLOAT] * 3, ["", "", "", "[0]", *CONVOLUTION[4:]])),
+        ("aten::native_layer_norm", args([[6, 8], [], [8], [8]], [FLOAT, "ScalarList", FLOAT, FLOAT])),
     ],
 )
 def test_what_is_not_known_is_unknown(name: str, given: dict[str, Any]) -> None:

@@ -55,6 +55,14 @@ def test_an_operator_ran_on_what_it_or_an_operator_inside_launched_something_on(
     assert of(trace, "aten::mm").dtype == "float32"
 
 
+def test_a_range_without_a_name_has_its_row() -> None:
+    trace = parsed(operator("aten::mm", 2, 9, **PRODUCT), operator("", 0, 20) | {"cat": "user_annotation"})
+    texts = ["", *trace.strings]
+    rows = trace.operator_rows(lambda text: texts.index(text, 1), 1)
+    assert [texts[row[STREAMS[OPERATORS].index("operator")]] for row in rows] == ["", "aten::mm"]
+    assert texts.count("") == 2
+
+
 def test_where_cuda_is_used_but_no_kernel_was_seen_it_is_not_known_what_an_operator_ran_on() -> None:
     told = json.dumps({"traceEvents": [operator("aten::mm", 2, 9, **PRODUCT)]}).encode()
     assert of(Trace.parse(told, 0, CPU, uses_cuda=True), "aten::mm").processor == ""
