@@ -37,7 +37,7 @@ class Calls:
         self._stream, self._function, self.end = stream, function, end
         self._numbers = iter(range(_NO_END))
         self._measured_ns = self.start_ns = perf_counter_ns()
-        self._active: list[None] = []  # an element for each call under way, of a function that returns when it is over
+        self._active: list[None] = []  # an element for each call under way, also of a generator that is suspended
         self.kernel: CodeType | None = None
         self.over = False
 
@@ -50,16 +50,15 @@ class Calls:
         """Write no more.  Any thread."""
         self.over, self.end, self.kernel = True, noop, None  # which leads back here, and no collector goes through code
 
-    def hooks(self, since: str, is_parameter: bool, is_plain: bool) -> tuple[Before, After]:
-        """since: of what, "" for nothing; is_parameter: before() gets its value, otherwise all arguments; is_plain: the
-        function returns when it is over, so that calls inside of it are deeper."""
+    def hooks(self, since: str, is_parameter: bool) -> tuple[Before, After]:
+        """since: of what, "" for nothing; is_parameter: before() gets its value, otherwise all arguments."""
         held_in = held_reader("" if is_parameter else since)
-        before, after = self._before(held_in, bool(since), is_plain), self._after(is_plain)
+        before, after = self._before(held_in, bool(since)), self._after()
         if torch_is_imported():
             return shielded_from_dynamo(before), shielded_from_dynamo(after)
         return before, after
 
-    def _before(self, held_in: Callable[[Any], Any], has_since: bool, is_plain: bool) -> Before:
+    def _before(self, held_in: Callable[[Any], Any], has_since: bool) -> Before:
         size = size_reader()
 
         def before(
@@ -77,10 +76,9 @@ class Calls:
                     return None
                 if not (number() + 1) % _MEASURED:
                     calls._measure()
-                if is_plain:
-                    active.append(None)
-                    if len(active) >= _MOST_DEEP:
-                        calls._look_how_deep(sys._getframe())
+                active.append(None)
+                if len(active) >= _MOST_DEEP:
+                    calls._look_how_deep(sys._getframe())
                 waited = waited_ns(held_in(given)) if has_since else UNKNOWN
                 return size_of(first), waited, ident(), clock()
             except Exception as error:  # inside a call of the job's: no exception may escape
@@ -88,7 +86,7 @@ class Calls:
 
         return before
 
-    def _after(self, is_plain: bool) -> After:
+    def _after(self) -> After:
         stream = self._stream
 
         def after(
@@ -106,8 +104,7 @@ class Calls:
             try:
                 if call is None:
                     return
-                if is_plain:
-                    active.pop()
+                active.pop()
                 if not calls.over:
                     size, waited, thread, start = call
                     offset, seq = claim()
@@ -118,7 +115,7 @@ class Calls:
         return after
 
     def _look_how_deep(self, frame: FrameType | None) -> None:
-        """So many calls are under way: end the trace if that is on this thread."""
+        """So many calls are under way: end the trace if this one is inside of all of them.  0.7 µs for ten frames."""
         deep = 0
         while frame is not None and deep < _MOST_DEEP:
             deep, frame = deep + (frame.f_code is self.kernel), frame.f_back

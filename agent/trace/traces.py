@@ -22,7 +22,7 @@ from ..torch_state import torch_is_imported
 from . import compiled
 from .calls import Calls
 from .functions import NoFunction, find, named, names_of_users
-from .kernel import COROUTINE, GENERATOR, NoKernel, Parameters, kernel_of
+from .kernel import NoKernel, Parameters, kernel_of
 
 _RETENTION_BYTES = 32 << 20  # half a million calls
 _MOST = 32  # functions at once
@@ -53,8 +53,7 @@ class Trace:
 
     def _made(self, bound: bool, since: str) -> CodeType:
         code = self._original
-        is_plain = not code.co_flags & (COROUTINE | GENERATOR)
-        hooks = self.calls.hooks(since, since in Parameters(code).named, is_plain)
+        hooks = self.calls.hooks(since, since in Parameters(code).named)
         kernel = kernel_of(code, *hooks, int(bound), since)
         if torch_is_imported():
             skip(kernel)

@@ -16,6 +16,7 @@ OTHERS = [version for version in SUPPORTED if version != f"{sys.version_info[0]}
 MODULES = (
     "inspect/test_exclusive.py", "boundary/test_boundary.py", "evals/test_evaluation.py", "evals/test_cancel.py",
     "evals/test_operation_gate.py", "memory/test_walk.py", "trace/test_functions.py", "trace/test_kernels.py",
+    "trace/test_recursion.py",
 )  # fmt: skip
 
 

@@ -10,51 +10,17 @@ import functools
 import gc
 import inspect
 import pickle
-import sys
 import threading
 import time
 import traceback
 import types
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-from probe.agent.storage.log import Log
-from probe.agent.storage.rows import Stream
+from traced import Traced, traced
+
 from probe.agent.trace import calls as calls_py
-from probe.agent.trace.traces import Trace
-from probe.streams import CALLS, FAILED, STREAMS
-
-
-class Traced:
-    def __init__(self, function: Any, since: str, bound: bool) -> None:
-        self.stream, self.log = Stream(CALLS, STREAMS[CALLS], 1), Log()
-        self.original = function.__code__
-        self.trace = Trace(function, bound, since, self.stream, self.log)
-        self.trace.begin()
-        assert function.__code__ is not self.original
-
-    @property
-    def rows(self) -> list[dict[str, int]]:
-        slots = self.stream.slots
-        return [dict(zip(slots, row, strict=True)) for row in self.stream.newest(self.stream.position())]
-
-    @property
-    def failed(self) -> list[bool]:
-        return [bool(row["flags"] & FAILED) for row in self.rows]
-
-
-@contextmanager
-def traced(function: Any, since: str = "", bound: bool = False) -> Iterator[Traced]:
-    made = Traced(function, since, bound)
-    try:
-        yield made
-    finally:
-        made.trace.end()
-        assert function.__code__ is made.original
-        made.stream.close()
-        made.log.close()
 
 
 def raised(call: Callable[[], Any]) -> BaseException:
@@ -263,16 +229,6 @@ def test_calls_that_are_under_way_when_it_is_taken_off_go_on() -> None:
     late[0].trace.end()
 
 
-def test_a_deep_recursion_ends_the_trace_and_not_itself() -> None:
-    def deep(n: int) -> int:
-        return 0 if not n else 1 + deep(n - 1)
-
-    depth = sys.getrecursionlimit() - 250
-    with traced(deep) as found:
-        assert deep(50) == 50 and not found.trace.why_off and len(found.rows) == 51
-        assert deep(depth) == depth and "100 deep" in found.trace.why_off
-
-
 def test_a_function_that_is_called_too_often_ends_its_trace_with_the_figure() -> None:
     def often() -> None:
         pass
@@ -384,27 +340,6 @@ def test_what_a_signal_handler_raises_in_a_hook_reaches_the_call() -> None:
     finally:
         calls_py.size_reader = reader
         signal.signal(signal.SIGUSR1, before)
-
-
-def test_many_threads_in_one_function_are_no_recursion() -> None:
-    count, inside = 120, threading.Semaphore(0)
-    go_on = threading.Event()
-
-    def wait() -> bool:
-        inside.release()
-        return go_on.wait(60)
-
-    with traced(wait) as found:
-        threads = [threading.Thread(target=wait) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        for _ in range(count):
-            inside.acquire()
-        assert not found.trace.why_off
-        go_on.set()
-        for thread in threads:
-            thread.join()
-        assert len(found.rows) == count
 
 
 def test_no_cycle_is_left_to_the_garbage_collector() -> None:
