@@ -40,10 +40,12 @@ class Storages:
         self.reads_autograd, self._claimed = reads_autograd, claimed
         self.found: dict[int, Storage] = {}
         self.classes = family(torch.Tensor)
-        self._base = base = torch._C.TensorBase
+        base: Any = MRO(torch.Tensor)[1]  # torch 2.1 has another name for it
         disabled = torch._C._disabled_torch_dispatch_impl
         self._plain = {key for key, kind in self.classes.items() if not _has_own_dispatch(kind, base, disabled)}
-        self._storage_of, self._address = base.untyped_storage, torch._C._data_address
+        self._storage_of = of = base.untyped_storage
+        # torch 2.1 has no tensors that share their memory until they are written to: there nothing copies it for this
+        self._address = getattr(torch._C, "_data_address", lambda tensor: of(tensor).data_ptr())
         self._dtype, self._shape = base.__dict__["dtype"].__get__, base.__dict__["shape"].__get__
         get = base.__dict__
         self.gradient, self.is_leaf, self.node = (get[name].__get__ for name in ("grad", "is_leaf", "grad_fn"))

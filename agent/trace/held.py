@@ -30,7 +30,8 @@ def size_reader() -> Callable[[Any], int]:
     tensors: frozenset[Any] = frozenset()
     if torch is not None and torch_is_imported():
         tensors = frozenset({torch.Tensor, torch.nn.Parameter})
-        count, modes = torch._C.TensorBase.numel, torch._C._len_torch_function_stack
+        base: Any = MRO(torch.Tensor)[1]  # torch 2.1 has another name for it
+        count, modes = base.numel, torch._C._len_torch_function_stack
         tracing = torch._C._get_tracing_state
 
     def size(value: Any) -> int:
