@@ -6,7 +6,6 @@ operation that others have begun.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import secrets
 import time
@@ -63,6 +62,8 @@ class Attempt:
         self._operations = Operations()
         self._ends_later = False  # a cancelled snippet gets time to come to its next operation, or out of a call
         self._wanted_at = 0.0  # when a rank came to an operation last
+        self._held: list[tuple[list[int], str, str]] | None = None  # for on_output, during the withdrawal
+        self.interrupted = False  # during the withdrawal, or before it and not noticed
 
     def arm(self, links: Sequence[AgentLink]) -> None:
         """Every rank takes the snippet and says how far it is."""
@@ -91,8 +92,7 @@ class Attempt:
 
     def _margin(self) -> int:
         """Boundaries from the furthest rank to the step to run at: no rank may pass it before `go` arrives."""
-        said = [rank.armed for rank in self._ranks.values() if rank.armed.get("step_ns")]
-        if not said:
+        if not (said := [rank.armed for rank in self._ranks.values() if rank.armed.get("step_ns")]):
             return _MARGIN
         steps = [each["step_ns"] / 1e9 for each in said]
         left = [step - (each.get("waiting") or 0) for step, each in zip(steps, said, strict=True)]
@@ -122,8 +122,7 @@ class Attempt:
             for call in (each for each in self._ranks if not each.over):
                 self._client.send(call.link, wire.STAY, of=call.id.decode())
 
-    def _is_late(self) -> bool:
-        """Whether ranks may have given up waiting for this process, which was stopped."""
+    def _is_late(self) -> bool:  # ranks may have given up waiting for this process, which was stopped
         return time.monotonic() > self._stayed + STAYING_S
 
     def _all_over(self) -> bool:
@@ -165,8 +164,8 @@ class Attempt:
                 raise self._timed_out()
 
     def _timed_out(self) -> EvalError:
-        message = f"Cancelled after {self._snippet.timeout:g} s."
-        return EvalError(message, "Allow more time: --timeout SECONDS", "eval-timeout")
+        allow = "Allow more time: --timeout SECONDS"
+        return EvalError(f"Cancelled after {self._snippet.timeout:g} s.", allow, "eval-timeout")
 
     def _wait(self, deadline: float, until: Callable[[], bool]) -> None:
         """Until the deadline or `until`; the first error of any rank ends it and is raised."""
@@ -188,8 +187,13 @@ class Attempt:
             self._ends_later = True
         elif header["kind"] == wire.OUT:
             rank.output.append(str(header["text"]))
-            if self._on_output is not None:
-                self._on_output([call.link.rank], str(header["stream"]), str(header["text"]))
+            self._tell([call.link.rank], str(header["stream"]), str(header["text"]))
+
+    def _tell(self, ranks: list[int], stream: str, text: str) -> None:
+        if self._held is not None:
+            self._held.append((ranks, stream, text))
+        elif self._on_output is not None:
+            self._on_output(ranks, stream, text)
 
     def _stands(self, call: Call, rank: _Rank, wants: Header) -> None:
         """The snippet of a rank stands in front of an operation, or is told to end there by its own agent."""
@@ -231,35 +235,48 @@ class Attempt:
         """Cancel whatever is armed or runs; returns the ranks that do not answer that.
 
         No operation between ranks begins from now on.  Ranks get the time to come to the next; those that have come to
-        none yet, while others have, are cancelled only if they do not.
+        none yet, while others have, are cancelled only if they do not.  Signals and output wait until this is over: an
+        exception in its midst would leave ranks in front of operations, or cut them in the midst of one.
         """
-        self._client.interrupted, self._operations.cancelled = False, True
-        coming = [call for call, rank in self._ranks.items() if self._ends_later and not rank.wants]
-        self._client.cancel(call for call in self._ranks if call not in coming)
-        begun = self._wanted_at = time.monotonic()
-        with contextlib.suppress(Interrupted):
-            while not self._all_over() and (now := time.monotonic()) < (last := self._last_moment(begun)):
-                self._stay()
-                if now >= begun + _COMING_S:
-                    self._client.cancel(coming)
-                    coming = []
-                self._client.wait([*self._ranks], min(now + ANSWER_S, last), self._take, self._all_over)
-        self._client.cancel(coming)
-        # Nobody comes to these any more; alone they would meet those of the training.
-        left = [each for each in self._ranks if each.link.rank in self._operations.standing and not each.over]
-        self._answer(dict.fromkeys(left, CANCELLED))
-        self._client.forget(self._ranks)
+        with DeferredSignals():
+            self._held, self._operations.cancelled = [], True
+            self.interrupted, self._client.interrupted = self._client.interrupted, False
+            coming = [call for call, rank in self._ranks.items() if self._ends_later and not rank.wants]
+            self._client.cancel(call for call in self._ranks if call not in coming)
+            try:
+                self._await_ends(coming)
+            finally:
+                self._client.cancel(coming)
+                # Nobody comes to these any more; alone they would meet those of the training.
+                left = [each for each in self._ranks if each.link.rank in self._operations.standing and not each.over]
+                self._answer(dict.fromkeys(left, CANCELLED))
+                self._client.forget(self._ranks)
         return [call.link for call in self._ranks if not call.over]
+
+    def _await_ends(self, coming: list[Call]) -> None:
+        begun = self._wanted_at = time.monotonic()
+        while not self._all_over() and (now := time.monotonic()) < (last := self._last_moment(begun)):
+            self._stay()
+            if now >= begun + _COMING_S:
+                self._client.cancel(coming)
+                coming.clear()
+            try:
+                self._client.wait([*self._ranks], min(now + ANSWER_S, last), self._take, self._all_over)
+            except Interrupted:
+                self.interrupted = True
 
     def _last_moment(self, begun: float) -> float:
         """When cancelled ranks must have answered: agents give a snippet 2 s to come to an operation, in all 10 s."""
         return min(self._wanted_at + _ENDING_S, begun + _MOST_ENDING_S) if self._ends_later else begun + _GRACE_S
 
-    def tell_losses(self) -> None:
-        """What of the output did not come, of the ranks whose snippet has ended."""
+    def tell_rest(self) -> None:
+        """What came during the withdrawal; and what of the output did not come, of ranks whose snippet has ended."""
+        held, self._held = self._held or [], None
+        for said in held:
+            self._tell(*said)
         ended = [self._result(call) for call in self._ranks if call.answer is not None]
-        if self._on_output is not None and (lost := losses(ended)):
-            self._on_output([each.rank for each in ended if each.dropped_bytes], "waiting", "\n".join(lost))
+        if lost := losses(ended):
+            self._tell([each.rank for each in ended if each.dropped_bytes], "waiting", "\n".join(lost))
 
     def results(self) -> EvalResult:
         return [self._result(call) for call in sorted(self._ranks, key=lambda call: call.link.rank)]

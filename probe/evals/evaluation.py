@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from ..client.agent_requests import chosen
 from ..client.client import Client
-from ..errors import EvalError, ProbeError
+from ..errors import EvalError, Interrupted, ProbeError
 from ..snapshot.align import Alignment
 from .attempt import Attempt
 from .snippet import EvalResult, OnOutput, Snippet
@@ -66,9 +66,12 @@ def evaluate(
             attempt.finish()
         except BaseException as error:
             stuck = attempt.withdraw()
-            attempt.tell_losses()
+            attempt.tell_rest()
+            interrupted, client.interrupted = attempt.interrupted or client.interrupted, False
             code = error.code if isinstance(error, ProbeError) else ""
             if code == "eval-missed" and not stuck and not attempt.anything_ran():
+                if interrupted:
+                    raise Interrupted("Interrupted.") from None
                 missed = error
                 continue
             if stuck and code in ("interrupted", "eval-timeout"):
