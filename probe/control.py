@@ -144,24 +144,29 @@ class Control:
         return taken
 
     def traces(self) -> list[RankTrace]:
-        """The functions that are traced now, on all ranks.
+        """The functions that are traced now, on all ranks; see unreached for those that did not answer.
 
-        Raises AgentError if the key may only read, Interrupted.  Cost: one request.
+        Raises AgentError if the key may only read, SilentError, Interrupted.  Cost: one request.
 
         Example: `[each.function for each in job.traces()]`
         """
-        self._begin("traces", control=True)
-        return change_all(self._client, None, self.timeout)
+        return self._all_traces("traces", None)
 
     def stop_traces(self) -> list[RankTrace]:
-        """End all traces, also those of other commands: what they were.  The rows stay.
+        """End all traces, also those of other commands: what they were.  The rows stay.  See unreached for ranks that
+        did not answer.
 
-        Raises AgentError if the key may only read, Interrupted.  Cost: one request.
+        Raises AgentError if the key may only read, SilentError, Interrupted.  Cost: one request.
 
         Example: `assert job.stop_traces() and not job.traces()`
         """
-        self._begin("stop traces", control=True)
-        return change_all(self._client, "stop", self.timeout)
+        return self._all_traces("stop traces", "stop")
+
+    def _all_traces(self, what: str, to: str | None) -> list[RankTrace]:
+        self._begin(what, control=True)
+        found, self.unreached = change_all(self._client, to, self.timeout)
+        self.notes += [f"{each.why}." for each in self.unreached]
+        return found
 
     def detach(self) -> list[str]:
         """Remove every agent and wait for its end; lines that say what had to stay in which rank.

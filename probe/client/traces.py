@@ -13,8 +13,8 @@ from typing import Any
 
 from .. import protocol as wire
 from ..errors import AgentError, ProbeError
-from .agent_link import AgentLink
-from .agent_requests import Unreached
+from .agent_link import AgentLink, nobody
+from .agent_requests import Unreached, unreached
 from .client import Call, Client
 
 _LOOK_S = 0.25  # a function that is called too often has been found out by then
@@ -82,10 +82,15 @@ def trace(
     return found, [Unreached(link.rank, link.pid, link.host, str(why).rstrip(".")) for link, why in errors.items()]
 
 
-def change_all(client: Client, to: str | None, timeout: float) -> list[RankTrace]:
-    """All traces that go on, which end now if `to` is "stop"."""
+def change_all(client: Client, to: str | None, timeout: float) -> tuple[list[RankTrace], list[Unreached]]:
+    """All traces that go on, which end now if `to` is "stop"; and the ranks that did not answer.  Raises SilentError if
+    none did."""
     calls = client.ask(wire.TRACE, time.monotonic() + timeout, ids=None, to=to)
-    return [RankTrace(call.link.rank, **each) for call in calls if call.answer for each in call.answer["traces"]]
+    answers = {call.link.rank: call.answer["traces"] for call in calls if call.answer is not None}
+    if not answers:
+        raise nobody([call.error for call in calls])
+    found = [RankTrace(rank, **each) for rank, traces in answers.items() for each in traces]
+    return found, unreached(client, calls)
 
 
 def _begun(

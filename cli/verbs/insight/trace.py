@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from probe.errors import UsageError
+from probe.errors import SilentError, UsageError
 
 from ...options import Verb, endpoint_argument
 from ...output.formats import Output, output_options
@@ -16,6 +16,7 @@ from ...session import connected, say
 
 if TYPE_CHECKING:
     from probe.client.traces import RankTrace
+    from probe.connection import Connection
 
 _SQL = """SELECT rank, function, COUNT(*) AS calls, COUNT(*) FILTER (WHERE failed) AS failed,
 quantile_cont(duration, 0.5) * 1e3 AS p50_ms, quantile_cont(duration, 0.9) * 1e3 AS p90_ms,
@@ -60,9 +61,7 @@ def command(
         raise UsageError("--stop takes no FUNCTION.", "Run: probe trace --stop")
     with connected(endpoint) as connection:
         if not function:
-            traces = connection.stop_traces() if stop else connection.traces()
-            columns = ("rank", "function", "calls", "file", "line")
-            output.show(Records(columns, [tuple(getattr(each, name) for name in columns) for each in traces]))
+            _show_all(connection, stop, output)
             return
         traces = connection.trace(function, seconds, since=since, keep=keep)
         unreached = connection.unreached
@@ -81,6 +80,15 @@ def command(
     output.show(Records(COLUMNS, found))
     if keep:
         say(f"{traces[0].function} is still traced. To end that: probe trace --stop")
+
+
+def _show_all(connection: Connection, stop: bool, output: Output) -> None:
+    """What is traced now, or what was until it is stopped now.  Raises SilentError if not all ranks have answered."""
+    traces = connection.stop_traces() if stop else connection.traces()
+    columns = ("rank", "function", "calls", "file", "line")
+    output.show(Records(columns, [tuple(getattr(each, name) for name in columns) for each in traces]))
+    if missing := len(connection.unreached):
+        raise SilentError(f"{missing} of the ranks did not answer.", f"Run trace{' --stop' * stop} again later.")
 
 
 def _these(traces: Sequence[RankTrace], ends: Mapping[int, int]) -> str:
