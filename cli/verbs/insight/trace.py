@@ -9,7 +9,7 @@ import click
 
 from probe.errors import SilentError, UsageError
 
-from ...options import Verb, endpoint_argument
+from ...options import Verb, endpoint_and_word, endpoint_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
 from ...session import connected, say
@@ -29,8 +29,7 @@ _SECONDS, _MOST_SECONDS = 10.0, 86_400.0
 
 
 @click.command("trace", cls=Verb)
-@endpoint_argument
-@click.argument("function", required=False)
+@click.argument("words", nargs=-1, metavar="[FUNCTION]")
 @click.option("--seconds", type=click.FloatRange(0.1, _MOST_SECONDS), metavar="SECONDS", default=_SECONDS,
               show_default=True, help="How long to record calls.")  # fmt: skip
 @click.option("--since", metavar="NAME", default="",
@@ -38,9 +37,10 @@ _SECONDS, _MOST_SECONDS = 10.0, 86_400.0
               "with a time stamp: time.time(), monotonic() or perf_counter().")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave it on, until --stop or detach.")
 @click.option("--stop", is_flag=True, help="Take off all traces.")
+@endpoint_option
 @output_options
 def command(
-    endpoint: str | None, function: str | None, seconds: float, since: str, keep: bool, stop: bool, output: Output
+    words: Sequence[str], seconds: float, since: str, keep: bool, stop: bool, endpoints: Sequence[str], output: Output
 ) -> None:
     """Record each call of one of the job's functions.
 
@@ -57,6 +57,7 @@ def command(
       probe 4242 trace loader.py:collate --keep
       probe 4242 trace --stop
     """
+    endpoint, function = endpoint_and_word(endpoints, words, "function")
     if function and stop:
         raise UsageError("--stop takes no FUNCTION.", "Run: probe trace --stop")
     with connected(endpoint) as connection:

@@ -45,8 +45,11 @@ def test_a_rank_that_does_not_answer_is_unreached(job: Connection, call: str) ->
 
 
 @pytest.mark.parametrize("option", ["", " --stop"])
-def test_the_command_then_ends_with_8(job: Connection, option: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(f"4242 trace{option} --format csv".split()) == 8
+@pytest.mark.parametrize("line", ["4242 trace", "trace 4242"])
+def test_the_command_then_ends_with_8(
+    job: Connection, line: str, option: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"{line}{option} --format csv".split()) == 8
     told = capfd.readouterr()
     assert told.out.splitlines()[1:] == ["0,app:predict,7,app.py,3"]
     assert "Rank 1" in told.err and f"1 of the ranks did not answer. Run trace{option} again later." in told.err
