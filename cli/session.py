@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from probe.connection import Connection
 
 # A terminal that goes away, or a timeout around us, must not leave a snippet that holds the job.
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _signals = SimpleNamespace(pressed=False, pausing=False)  # of the connection in use: a signal has come; pause() runs
 
 
@@ -86,9 +86,8 @@ def cancelled_by_signals(call: Callable[[], object]) -> Iterator[None]:
         if _signals.pausing:  # sleep() would go on
             raise Interrupted("Interrupted.")
 
-    ending = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     try:
-        with on_signals((signal.SIGINT, *ending), cancel):
+        with on_signals(_ENDING, cancel):
             yield
     except ProbeError as error:
         if _signals.pressed and not isinstance(error, Interrupted):

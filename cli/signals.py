@@ -57,8 +57,9 @@ def let_ctrl_c_wait() -> None:
 
 @contextmanager
 def on_signals(numbers: Iterable[signal.Signals], call: Callable[[], object]) -> Iterator[None]:
-    """Each of these signals calls `call`; afterwards the handlers are as before."""
-    before = {number: signal.signal(number, after_imports(call)) for number in numbers}
+    """Each of these signals calls `call`, but not if nohup or a shell ignores it; then all is as before."""
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, after_imports(call)) for number in heard}
     try:
         yield
     finally:

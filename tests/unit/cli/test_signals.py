@@ -56,6 +56,17 @@ def test_a_signal_that_is_handled_comes_after_an_import_too(swallows: Path) -> N
         assert came == [True] and not hasattr(swallows_signals, "swallowed")
 
 
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """As nohup starts commands, which then go on after the logout."""
+    before, came = signal.signal(signal.SIGHUP, signal.SIG_IGN), list[bool]()
+    try:
+        with signals.on_signals((signal.SIGHUP,), lambda: came.append(True)):
+            signal.raise_signal(signal.SIGHUP)
+        assert not came and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_command_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
     """As the shell starts commands in the background."""
     code = "import signal; from cli.signals import let_ctrl_c_wait as wait; wait(); print(signal.getsignal(2))"
