@@ -109,10 +109,8 @@ class Output:
             raise UsageError(
                 f"{self.format} is binary and stdout is a terminal.", f"Use a pipe, or -o FILE.{self.format}"
             )
-        if self.file is not None and Path(self.file).is_dir():
-            raise UsageError(f"Cannot write {self.file}: it is a folder.", f"Give a file: -o {self.file}/FILE")
-        if self.file is not None and not os.access(Path(self.file).parent, os.W_OK):
-            raise UsageError(f"Cannot write {self.file}: no such folder, or not writable.", "Give another: -o FILE")
+        if self.file is not None:
+            require_writable(self.file)
 
     def show(self, result: Tabular) -> None:
         """Write the result; the row count of a table or a file goes to stderr."""
@@ -153,6 +151,23 @@ class Output:
         """What to add to the number of rows if not all are shown.  show_all: what shows them."""
         most = self.paper().most_rows
         return "" if most is None or count <= most else f"; the first {most} are shown, {show_all} shows all"
+
+
+def require_writable(file: str, option: str = "-o") -> None:
+    """Before the work whose result this file is to take, which the option names.  Raises UsageError."""
+    is_there = os.path.exists(file)
+    if os.path.isdir(file):
+        raise UsageError(f"Cannot write {file}: it is a folder.", f"Give a file: {option} {file}/FILE")
+    if not os.access(file if is_there else Path(file).parent, os.W_OK):
+        why = "it is read-only" if is_there else "no such folder, or not writable"
+        raise UsageError(f"Cannot write {file}: {why}.", f"Give another: {option} FILE")
+
+
+def writable_file(context: click.Context, parameter: click.Parameter, file: str) -> str:
+    """For options whose file is written at the end of the work."""
+    if file:
+        require_writable(file, parameter.opts[0])
+    return file
 
 
 def rows(count: int) -> str:

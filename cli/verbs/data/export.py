@@ -7,7 +7,7 @@ import click
 from probe.text import title
 
 from ...options import Verb, endpoint_argument, size, step_range, timeout_option
-from ...output.formats import Output, output_options
+from ...output.formats import Output, output_options, writable_file
 from ...output.result import Records
 from ...session import connected, say, say_note
 
@@ -18,6 +18,7 @@ from ...session import connected, say, say_note
     "--perfetto",
     "file",
     type=click.Path(),
+    callback=writable_file,
     metavar="FILE",
     required=True,
     help="Write a trace for ui.perfetto.dev to FILE.",

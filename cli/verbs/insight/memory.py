@@ -14,7 +14,7 @@ from probe.text import span, title
 
 from ...evaluating import seconds as in_words
 from ...options import Verb, endpoint_argument
-from ...output.formats import Output, output_options
+from ...output.formats import Output, output_options, writable_file
 from ...output.result import Records
 from ...session import connected, say
 
@@ -43,7 +43,7 @@ WHERE action = 'alloc' AND rank IN ({}) GROUP BY ALL ORDER BY left_mb DESC NULLS
               help=f"How long to record.  [default: {_SECONDS:g}]")  # fmt: skip
 @click.option("--steps", type=click.IntRange(1, 1000), metavar="N", help="Record so many steps instead.")
 @click.option("--snapshot", type=click.Path(dir_okay=False), metavar="FILE", default="",
-              help="Write the history there too, for pytorch.org/memory_viz.")  # fmt: skip
+              callback=writable_file, help="Write the history there too, for pytorch.org/memory_viz.")  # fmt: skip
 @output_options
 def command(
     endpoint: str | None, diff: bool, wait: float, history: bool, seconds: float | None, steps: int | None,

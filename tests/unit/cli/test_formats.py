@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from probe.cli.entry import run
 from probe.cli.output.formats import Output
 from probe.cli.output.result import ArrowResult, Records, Tabular, interval, unique
 from probe.cli.output.writers import WRITERS, Paper
@@ -161,3 +163,28 @@ def test_a_file_that_cannot_be_written_is_refused_when_the_output_is_made(tmp_pa
         Output(file=str(tmp_path / "nowhere" / "rows.csv"))
     with pytest.raises(UsageError, match="Cannot write"):
         Output(file=str(tmp_path))
+
+
+@pytest.fixture
+def not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Access is what a user has who owns nothing."""
+    monkeypatch.setattr(os, "access", lambda path, mode: os.stat(path).st_mode & mode == mode)
+
+
+@pytest.mark.usefixtures("not_root")
+def test_what_is_there_already_is_asked_whether_it_can_be_written_not_its_folder(tmp_path: Path) -> None:
+    Output(file="/dev/null")
+    rows = tmp_path / "rows.csv"
+    rows.touch(0o444)
+    tmp_path.chmod(0o777)
+    with pytest.raises(UsageError, match=r"rows\.csv: it is read-only"):
+        Output(file=str(rows))
+    Output(file=str(tmp_path / "others.csv"))
+
+
+@pytest.mark.parametrize("line", ["export --perfetto", "memory --history --snapshot"])
+def test_other_files_are_checked_before_the_work_too(
+    line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["4242", *line.split(), f"{tmp_path}/nowhere/file"]) == 2
+    assert f"file: no such folder, or not writable. Give another: {line.split()[-1]} FILE" in capfd.readouterr().err
