@@ -55,7 +55,8 @@ class Records:
     def arrow(self) -> pa.Table:
         import pyarrow as pa
 
-        return pa.table(dict(zip(self.names, next(self.batches()), strict=True)))
+        columns = [[_as_arrow(value) for value in column] for column in next(self.batches())]
+        return pa.table(dict(zip(self.names, columns, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,17 @@ def told(result: Result, explain: bool) -> tuple[list[str], list[str]]:
     before += [note.text for note in result.notes if note.code != SILENT]  # the last line says it
     several = result.coverage.total > 1 or result.coverage.silent
     return before, [str(result.coverage)] if several else []
+
+
+def encoded(text: str) -> bytes:
+    """UTF-8; lone surrogates, which what a snippet prints may have, are escaped."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _as_arrow(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_arrow(each) for each in value]
+    return encoded(value).decode() if isinstance(value, str) else value
 
 
 def unique(names: list[str]) -> list[str]:

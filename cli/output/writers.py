@@ -7,19 +7,20 @@ and only as the paper says; all other formats have every row and every digit.
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any, BinaryIO, NamedTuple
 
 from probe.errors import UsageError
 
 from . import table
-from .result import Tabular
+from .result import Tabular, encoded
 
 BINARY = ("parquet", "arrow")
+_CRLF = "\r\n"
 
 
 class Paper(NamedTuple):
@@ -43,24 +44,23 @@ def _write_table(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
 
 def _write_csv(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
     """RFC 4180 with \\n; NULL is an empty field, a list or struct its JSON."""
-    text = io.TextIOWrapper(sink, encoding="utf-8", newline="", write_through=True)
-    writer = csv.writer(text, lineterminator="\n")
+    lines = SimpleNamespace(write=lambda line: sink.write(encoded(f"{line.removesuffix(_CRLF)}\n")))
+    writer = csv.writer(lines, lineterminator=_CRLF)  # fields are quoted that have a character of this
     writer.writerow(result.names)
     for batch in result.batches():
         writer.writerows(zip(*([_field(value) for value in column] for column in batch), strict=True))
-    text.detach()
 
 
 def _write_json(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
     separator = "["
     for line in _objects(result):
-        sink.write(f"{separator}{line}".encode())
+        sink.write(encoded(f"{separator}{line}"))
         separator = ",\n "
     sink.write(b"]\n" if separator != "[" else b"[]\n")
 
 
 def _write_ndjson(result: Tabular, sink: BinaryIO, paper: Paper) -> None:
-    sink.writelines(f"{line}\n".encode() for line in _objects(result))
+    sink.writelines(encoded(f"{line}\n") for line in _objects(result))
 
 
 def _write_parquet(result: Tabular, sink: BinaryIO, paper: Paper) -> None:

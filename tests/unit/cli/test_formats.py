@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import gc
 import io
 import json
 import os
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -103,6 +105,38 @@ def test_a_type_that_parquet_lacks_is_a_usage_error() -> None:
 @pytest.mark.parametrize("format", sorted(WRITERS))
 def test_every_format_writes_records(format: str) -> None:
     assert written(format, Records(("pid", "command"), [(4242, "train.py"), (4243, None)]))
+
+
+@pytest.mark.parametrize("format", sorted(WRITERS))
+def test_text_that_is_no_utf8_is_escaped(format: str) -> None:
+    """As a snippet may print what os.listdir() gives."""
+    result = Records(("output", "changed"), [("caf\udce9", ["\ud800"])])
+    assert b"caf" in written(format, result)
+    if format == "json":
+        assert json.loads(written(format, result)) == [{"output": "caf\udce9", "changed": ["\ud800"]}]
+
+
+def test_a_field_of_csv_with_any_line_end_is_quoted() -> None:
+    fields = [("40 %\r50 %", "a\nb", "c\r\n", "d")]
+    text = written("csv", Records(("a", "b", "c", "d"), fields)).decode()
+    assert text == 'a,b,c,d\n"40 %\r50 %","a\nb","c\r\n",d\n'
+    assert [*csv.reader(io.StringIO(text, newline=""))][1:] == [[*fields[0]]]
+
+
+@pytest.mark.parametrize("format", sorted({*WRITERS} - {"parquet", "arrow"}))
+def test_a_stream_stays_open_after_ctrl_c(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the shell goes on writing to it."""
+
+    def interrupted(self: Records) -> Iterator[list[list[object]]]:
+        yield [[1]]
+        raise KeyboardInterrupt
+
+    sink = io.BytesIO()
+    monkeypatch.setattr(Records, "batches", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        WRITERS[format](Records(("a",), []), sink, Paper())
+    gc.collect()
+    assert not sink.closed
 
 
 def test_columns_of_the_same_name_are_numbered() -> None:
