@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -98,11 +99,16 @@ class Client:
         self._carriers[carrier.fileno()] = carrier
         self._epoll.register(carrier.fileno(), select.EPOLLIN)
 
+    def _ignore(self, carrier: AgentSocket | ServerSocket) -> None:
+        """One that has ended is ready for ever, whatever events are asked for."""
+        with suppress(FileNotFoundError):  # it is ignored already
+            self._epoll.unregister(carrier.fileno())
+
     def drop(self, link: AgentLink) -> None:
         """Close the connection to this agent."""
         self.links.remove(link)
         if isinstance(link.route, AgentSocket):
-            self._epoll.unregister(link.route.fileno())
+            self._ignore(link.route)
             del self._carriers[link.route.fileno()]
         link.close()
 
@@ -148,7 +154,7 @@ class Client:
         if link.route is not None:
             link.route.send(frames)
             carrier = link.route.carrier
-            if carrier.has_unsent:
+            if carrier.has_unsent and not carrier.ended:
                 self._epoll.modify(carrier.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def sleep(self, until: float) -> None:
@@ -218,14 +224,14 @@ class Client:
         """Exchange what can be exchanged."""
         if events & select.EPOLLOUT:
             carrier.flush()
-            if not carrier.has_unsent:
+            if not carrier.has_unsent and not carrier.ended:
                 self._epoll.modify(carrier.fileno(), select.EPOLLIN)
         for frames in carrier.receive():
             call = self._calls.get(frames[0]) if len(frames) >= 2 else None
             if call is not None and not call.over:
                 self._sort(call, frames, on_reply)
         if carrier.ended:
-            self._epoll.modify(carrier.fileno(), 0)
+            self._ignore(carrier)
             for link in self.links:
                 if link.route is not None and link.route.carrier is carrier and (loss := link.loss()) is not None:
                     self._end(link, loss)

@@ -15,6 +15,7 @@ import pytest
 
 from probe import protocol as wire
 from probe.client.agent_link import AgentLink
+from probe.client.agent_socket import AgentSocket
 from probe.client.client import Client
 from probe.client.endpoints import Address, Resolved
 from probe.connection import Connection
@@ -65,6 +66,23 @@ def test_an_agent_of_another_protocol_is_told_with_the_remedy(tmp_path: Path, gr
         with pytest.raises(AgentError, match="malformed") as caught:
             Connection(Resolved("it", [Address(f"ipc://{path}", os.getpid(), facts)]), 3.0)
     assert caught.value.code == "protocol" and caught.value.hint.endswith(f"probe attach {os.getpid()}")
+
+
+def test_a_wait_for_others_rests_while_a_socket_is_closed(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, receive = list[str](), AgentSocket.receive
+    monkeypatch.setattr(AgentSocket, "receive", lambda self: looks.append("") or receive(self))
+    client, accepted = Client(), list[socket.socket]()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{short_folder}/socket")
+        listener.listen(4)
+        links = [client.connect(Address(f"ipc://{short_folder}/socket")) for _ in range(2)]
+        accepted += [listener.accept()[0] for _ in links]
+        accepted[0].close()
+        calls = client.ask(wire.SNAPSHOT, time.monotonic() + 0.3)
+    assert ["has ended." in str(call.error) for call in calls] == [True, False] and len(looks) <= 2
+    client.drop(links[0])
+    client.close()
+    accepted[1].close()
 
 
 def ended_at(event: int, url: str) -> bool:
