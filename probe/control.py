@@ -15,6 +15,7 @@ from .client.handshake import whoami
 from .client.traces import RankTrace, Wanted, change_all, trace
 from .evals.snippet import EvalResult, OnOutput, Snippet, losses, told_names
 from .evals.step_variable import count_by
+from .settings import checked_settings
 from .snapshot.align import Alignment
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ class Control:
         Example: `job.set(sample=1)`
         """
         self._begin("set", control=True)
-        if (step := settings.pop("step", None)) is not None:
+        step = settings.pop("step", None)
+        checked_settings(settings)  # before anything changes
+        if step is not None:
             count_by(self, self._client, step, self.timeout)
         found, self.unreached, notes = agent_requests.set_sampling(self._client, settings, self.timeout)
         self.notes += notes

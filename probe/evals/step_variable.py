@@ -1,18 +1,20 @@
 """Steps counted by a variable of the job's own: `set step=NAME`.
 
 Called by Connection.set.  The variable is read once, at a boundary, on every rank; the step that has just ended gets
-its value, and all others follow.  Invariant: all ranks count alike afterwards, or as before.
+its value, and all others follow.  Invariant: all ranks count alike afterwards, or as before,
+or an error names the rank that does not.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from .. import protocol as wire
 from ..client.client import Client
-from ..errors import EvalError, UsageError
+from ..errors import EvalError, SilentError, UsageError
 from ..settings import checked_settings, is_variable
 from ..snapshot.align import VARIABLE
 from .snippet import EvalResult
@@ -50,13 +52,21 @@ def count_by(connection: Evals, client: Client, name: str, timeout: float) -> No
     if len({value for value, _ in values.values()}) > 1:
         told = ", ".join(f"{value} on rank {rank}" for rank, (value, _) in sorted(values.items()))
         raise EvalError(f"{name} is {told}.", "A counter of steps is the same on all ranks.", "no-counter")
-    steps, source, calls = {rank: one.step or 0 for rank, (_, one) in values.items()}, f"{VARIABLE}{name}"[:40], []
-    for link in client.links:
-        if (value := values.get(link.rank, (None,))[0]) is not None:
-            base = link.facts.step_base + value - (steps[link.rank] - 1)
-            calls.append(client.send(link, wire.ALIGN, base=base, source=source))
-            link.facts = link.facts._replace(step_base=base, step_source=source)
-    client.wait(calls, time.monotonic() + timeout)
+    after = {rank: value - ((one.step or 0) - 1) for rank, (value, one) in values.items() if value is not None}
+    _number_steps(client, after, f"{VARIABLE}{name}"[:40], time.monotonic() + timeout)
+
+
+def _number_steps(client: Client, later: Mapping[int, int], source: str, deadline: float) -> None:
+    """Number the steps of each rank by so many more.  Raises SilentError."""
+    bases = {link: link.facts.step_base + later[link.rank] for link in client.links if link.rank in later}
+    calls = {client.send(link, wire.ALIGN, base=base, source=source): base for link, base in bases.items()}
+    client.forget(client.wait([*calls], deadline))
+    for call, base in calls.items():
+        if call.answer is not None:
+            call.link.facts = call.link.facts._replace(step_base=base, step_source=source)
+    if failed := next((call for call in calls if call.answer is None), None):
+        error = failed.error or failed.link.silence()
+        raise SilentError(f"Not all ranks count alike: {error.message}", "Run the same command again.")
 
 
 def _proposal(connection: Evals, rank: int, end: float) -> UsageError:
