@@ -45,10 +45,13 @@ def wrapped(text: str) -> str:
 
 
 def connect(endpoint: str | None, timeout: float) -> Connection:
-    """The connection that every verb uses, with the key given by --key; close it."""
+    """The connection that every verb uses, with the key given by --key; close it.  Prints why a job has no server."""
     context = click.get_current_context(silent=True)
     connection = probe.connect(endpoint, timeout=timeout, key=context.meta.get(KEY) if context is not None else None)
     connection.restore_servers()
+    for note in connection.notes:  # the next call has its own
+        say_note(note)
+    connection.notes = []
     return connection
 
 

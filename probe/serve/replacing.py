@@ -25,14 +25,16 @@ from .launch import Prepared
 def restore(client: Client, timeout: float) -> list[str]:
     """Start the server of each job on this host whose agents had to be asked directly, because it has none.
 
-    A line about what keeps one from starting, if anything does; none where the settings want no servers.
+    A line about what keeps a lost one from starting again, if anything does; none where the settings want no servers.
     """
     if not may_serve():
         return []
     try:
         _restore(client, timeout)
     except (OSError, ProbeError) as error:
-        return [f"No server beside the job: {error} Its agents answer themselves."]
+        if not any(link.asked_directly and link.facts.served for link in client.links):
+            return []  # attached without one: that was wanted, or told
+        return [f"No server beside the job: {str(error).rstrip('.')}. Its agents answer themselves."]
     return []
 
 
