@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from probe.attach.deferred_signals import DeferredSignals
 from probe.errors import SnippetFailed
 from probe.text import span, title
 
 from .output.formats import Output
 from .output.printable import writer_of_output
-from .output.rank_output import RankOutput
+from .output.rank_output import PATIENCE_S, RankOutput
 from .output.result import Records
 from .session import say
 
@@ -42,10 +45,11 @@ def evaluate(
             outputs[stream].feed(rank, text)
 
     try:
-        results = connection.eval(
-            code, ranks=ranks, now=now, timeout=timeout, write=write, filename=filename, on_output=on_output,
-            frame=frame,
-        )  # fmt: skip
+        with _looked_at(outputs.values()):
+            results = connection.eval(
+                code, ranks=ranks, now=now, timeout=timeout, write=write, filename=filename, on_output=on_output,
+                frame=frame,
+            )  # fmt: skip
         for result in results if output is None else ():
             outputs["stdout"].feed(result.rank, f"{result.echo}\n" if result.echo else "")
             outputs["stderr"].feed(result.rank, result.traceback or "")
@@ -64,6 +68,27 @@ def evaluate(
     if failed:
         what = failed[0].error or "The snippet failed"
         raise SnippetFailed(f"{what} ({title([result.rank for result in failed])})" if len(results) > 1 else what)
+
+
+@contextmanager
+def _looked_at(outputs: Iterable[RankOutput]) -> Iterator[None]:
+    """Lines that wait for equal ones of other ranks go out in time, whether or not more text comes."""
+    ended = threading.Event()
+
+    def look() -> None:
+        with suppress(OSError, ValueError):  # nobody reads any more: whatever is written next meets it again
+            while not ended.wait(PATIENCE_S / 2):
+                for each in outputs:
+                    each.look()
+
+    thread = threading.Thread(target=look, name="probe-output", daemon=True)
+    with DeferredSignals():  # the thread blocks them for good, or evals could not defer them in this one
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _say_where(results: Sequence[RankResult], now: bool) -> None:

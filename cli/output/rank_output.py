@@ -2,11 +2,12 @@
 
 Lines that all ranks have printed go out at once.  From the first difference on, each rank's lines are held; they go out
 grouped by equal text when the ranks are done or the oldest held line is PATIENCE_S old.
-Called by eval from one thread.  Invariant: nothing that was fed is lost or reordered within a rank.
+Called by eval, look() from a thread of its own.  Invariant: nothing that was fed is lost or reordered within a rank.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -27,9 +28,27 @@ class RankOutput:
         self._since: float | None = None
         self._under: tuple[int, ...] = ()
         self._at_line_start = True
+        self._lock = threading.Lock()
 
     def feed(self, rank: int, text: str) -> None:
         """Text that a rank printed; an unknown rank is added."""
+        with self._lock:
+            self._feed(rank, text)
+
+    def look(self) -> None:
+        """Write what has waited long enough."""
+        with self._lock:
+            if self._since is not None and self._clock() - self._since > PATIENCE_S:
+                self._write_groups(whole_lines=True)
+
+    def finish(self) -> None:
+        """No more text comes: write everything that is held."""
+        with self._lock:
+            self._write_groups(whole_lines=False)
+            if not self._at_line_start and len(self._held) > 1:
+                self._write("\n")
+
+    def _feed(self, rank: int, text: str) -> None:
         self._held[rank] = self._held.get(rank, "") + text
         if len(self._held) == 1:
             self._out((rank,), self._take(rank, len(self._held[rank])))
@@ -41,12 +60,6 @@ class RankOutput:
             self._since = self._clock()
         elif self._clock() - self._since > PATIENCE_S:
             self._write_groups(whole_lines=True)
-
-    def finish(self) -> None:
-        """No more text comes: write everything that is held."""
-        self._write_groups(whole_lines=False)
-        if not self._at_line_start and len(self._held) > 1:
-            self._write("\n")
 
     def _write_common(self) -> None:
         """Write the whole lines with which every rank's held text begins."""

@@ -57,6 +57,17 @@ def test_a_line_waits_only_so_long_for_an_equal_one() -> None:
     assert screen.text == "rank 0:\nonly here\nhalf\n"
 
 
+def test_a_line_goes_out_in_time_though_no_more_text_comes() -> None:
+    screen = Screen(0, 1)
+    screen.merge.feed(0, "only here\n")
+    screen.now = PATIENCE_S / 2
+    screen.merge.look()
+    assert screen.text == ""
+    screen.now = PATIENCE_S + 0.1
+    screen.merge.look()
+    assert screen.text == "rank 0:\nonly here\n"
+
+
 def test_ranks_are_named_in_runs() -> None:
     assert span([0, 1, 2, 3, 6, 8, 9]) == "0-3, 6, 8-9"
     assert (title([3]), title([0, 1])) == ("rank 3", "ranks 0-1")
