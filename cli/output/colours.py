@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from .printable import printable, unescaped
+from .printable import can_redraw, printable, unescaped
 
 AUTO, ALWAYS, NEVER = CHOICES = ("auto", "always", "never")
 # As few as the terminal's own theme makes readable on any background.
@@ -32,7 +32,7 @@ def choose(choice: str) -> None:
 def has_colours(stream: Any) -> bool:
     if _chosen.choice != AUTO:
         return bool(_chosen.choice == ALWAYS)
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return can_redraw(stream) and not os.environ.get("NO_COLOR")
 
 
 def tell(stream: Any, text: str, style: Mapping[str, Any], rest: str = "") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import re
 from collections.abc import Callable
 from typing import Any, BinaryIO, TextIO, cast
@@ -68,6 +69,11 @@ class _Bytes(io.RawIOBase):
 def unescaped(stream: Any) -> TextIO:
     """The stream below, for what moves the cursor: only what we have written ourselves may go there."""
     return cast(TextIO, getattr(stream, "unescaped", stream))
+
+
+def can_redraw(stream: Any) -> bool:
+    """Whether it is a terminal on which the cursor moves."""
+    return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
 
 
 def buffer_with_colours(stream: Any) -> BinaryIO:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from probe.errors import Interrupted
 
 from ..output import table
-from ..output.printable import printable, unescaped
+from ..output.printable import can_redraw, printable, unescaped
 from ..session import say
 from .shell import Answer, Shell
 
@@ -26,7 +26,7 @@ _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 def watch(shell: Shell, every: float, sql: str) -> None:
     """Repeat until a key or Ctrl-C is pressed; the last result stays on the screen.  Raises ProbeError."""
-    in_place = shell.format == "table" and sys.stdout.isatty()
+    in_place = shell.format == "table" and can_redraw(sys.stdout)
     answer, seen = None, list[str]()
     try:
         with _keys() if sys.stdin.isatty() else nullcontext(), _screen() if in_place else nullcontext():

@@ -76,7 +76,8 @@ class Waiting:
         there = f": it is {place}" if place else ""
         if facts.moved_ns is None:
             return EvalError(f"No step since the attach{where}{there}.", _LATER, "no-step")
-        usual = f" (usually {facts.step_ns / 1e9:.2g} s)" if facts.step_ns else ""
+        step_s = (facts.step_ns or 0) / 1e9
+        usual = f" (usually {step_s:{'.0f' if step_s >= 10 else '.2g'}} s)" if facts.step_ns else ""
         return EvalError(f"No step for {_stands_s(facts):.0f} s{usual}{where}{there}.", _LATER, "no-step")
 
     def _name(self, link: AgentLink) -> str:

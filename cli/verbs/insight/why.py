@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +15,7 @@ from ...choosing import ranks_of
 from ...options import SECONDS, Verb, endpoint_argument
 from ...output.formats import json_option
 from ...output.parts import show_parts
-from ...output.printable import unescaped
+from ...output.progress import progress
 from ...session import connected, say
 
 if TYPE_CHECKING:
@@ -27,7 +23,6 @@ if TYPE_CHECKING:
     from probe.diagnose.diagnosis import Diagnosis
 
 SEVERITIES = ("hint", "warning", "critical")
-_BAR = 30  # characters
 _LATEST = "step > (SELECT MAX(step) FROM python.step_trace) - 300"
 
 
@@ -70,7 +65,7 @@ def command(
             if since_change:
                 _show_change(connection, at_step, as_json)
                 return
-            diagnosis = connection.why(seconds, progress=_progress)
+            diagnosis = connection.why(seconds, progress=progress)
         finally:
             if leave and attached:
                 _leave(connection)
@@ -129,31 +124,3 @@ def _fail(diagnosis: Diagnosis, fail_on: str | None) -> None:
         bad = [each for each in diagnosis.findings if each.severity in SEVERITIES[SEVERITIES.index(fail_on) :]]
         if bad:
             raise FoundError(f"{len(bad)} finding{'s' * (len(bad) > 1)}: {', '.join(each.code for each in bad)}.")
-
-
-@contextmanager
-def _progress(seconds: float) -> Iterator[None]:
-    """A bar on stderr while the job is watched; a line where that is no terminal."""
-    if not sys.stderr.isatty():
-        say(f"Watching for at most {seconds:.0f} s.")
-        yield
-        return
-    over = threading.Event()
-    drawing = threading.Thread(target=_draw, args=(seconds, over), daemon=True)
-    drawing.start()
-    try:
-        yield
-    finally:
-        over.set()
-        drawing.join()
-        unescaped(sys.stderr).write("\r\033[K")
-
-
-def _draw(seconds: float, over: threading.Event) -> None:
-    terminal = unescaped(sys.stderr)
-    for tenth in range(int(seconds * 10) + 1):
-        done = min(_BAR, int(_BAR * tenth / (10 * seconds)))
-        terminal.write(f"\rWatching {'━' * done}{'─' * (_BAR - done)} {tenth / 10:.0f} of {seconds:.0f} s ")
-        terminal.flush()
-        if over.wait(0.1):
-            return

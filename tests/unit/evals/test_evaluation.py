@@ -269,6 +269,15 @@ def test_what_a_job_does_that_makes_no_step_is_told_until_the_time_is_over(
     assert re.fullmatch(r"waiting for a step: rank 0 is in validate \(train.py:7\), 4\d s after its last step\n", text)
 
 
+def test_how_long_a_step_usually_takes_is_told_without_powers_of_ten(agent: Make, connected: Connect) -> None:
+    one = agent()
+    one.boundary(time.monotonic_ns() - 400 * 10**9, 0)
+    one.facts.update(step_ns=123 * 10**9)
+    one.on_run = lambda agent, key, count: None
+    with pytest.raises(EvalError, match=r"No step for 40\d s \(usually 123 s\)"):
+        connected(one).eval("1", timeout=1)
+
+
 @pytest.mark.parametrize("pause_s", [3, 42])
 def test_a_job_that_pauses_is_waited_for(ranks: list[FakeAgent], connected: Connect, pause_s: int) -> None:
     """It writes a checkpoint, or validates."""
