@@ -202,15 +202,15 @@ class Connection(Insight):
         self._client.close()
 
 
-def connect(endpoint: str | None = None, *, timeout: float = 10.0, key: str | None = None) -> Connection:
+def connect(endpoint: str | int | None = None, *, timeout: float = 10.0, key: str | None = None) -> Connection:
     """A connection to the ranks of an endpoint; without one, to the only attached job on this machine.
 
     key: the key file for agents at a port (tcp://, job://); by default the one that PROBE_KEY names.
-    Raises EndpointError, SilentError, AgentError.  Cost: some milliseconds, and one request to each rank.
+    Raises EndpointError, UsageError, SilentError, AgentError.  Cost: some milliseconds, and one request to each rank.
 
     Example: `with probe.connect("4242") as job: print(job.agents)`
     """
-    at = resolve(endpoint)
+    at = resolve(None if endpoint is None else str(endpoint))
     kinds = {each.connection for each in at.addresses} - {""}
     made: Connection = resolve_name(kinds.pop())(at, timeout, key) if kinds else Connection(at, timeout, key)
     return made

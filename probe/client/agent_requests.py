@@ -52,13 +52,15 @@ def require_agents(links: Sequence[AgentLink], endpoint: str, what: str, control
 
 
 def chosen(links: Iterable[AgentLink], ranks: Iterable[int] | None) -> list[AgentLink]:
-    """The links to these ranks (None: all), by rank.  Raises UsageError for a rank that is not there, SilentError for
-    one that does not answer."""
+    """The links to these ranks (None: all), by rank.  Raises UsageError for none or one that is not there, SilentError
+    for one that does not answer."""
     by_rank = {link.rank: link for link in sorted(links, key=lambda link: link.rank)}
     wanted = set(by_rank if ranks is None else ranks)
+    there = f"Ranks: {', '.join(map(str, by_rank))}"
     if absent := wanted - by_rank.keys():
-        there = ", ".join(map(str, by_rank))
-        raise UsageError(f"There is no rank {', '.join(map(str, sorted(absent)))}.", f"Ranks: {there}")
+        raise UsageError(f"There is no rank {', '.join(map(str, sorted(absent)))}.", there)
+    if not wanted:
+        raise UsageError("No rank is given.", there)
     found = [link for rank, link in by_rank.items() if rank in wanted]
     if silent := next((link for link in found if link.silent), None):
         raise silent.refused or SilentError(f"{silent.name} {silent.silent}: nothing was run.")

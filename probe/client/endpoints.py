@@ -14,7 +14,7 @@ from contextlib import suppress
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
-from ..errors import EndpointError
+from ..errors import EndpointError, UsageError
 from ..host import agent_memory
 from ..host.facts import NO_FACTS, Facts
 from ..host.processes import descendants
@@ -54,9 +54,11 @@ class Resolved(NamedTuple):
 
 
 def resolve(text: str | None = None) -> Resolved:
-    """The agents of an endpoint; if None, of the only attached job.  Raises EndpointError."""
-    if text is None or not text.strip():
+    """The agents of an endpoint; of None those of the only job.  Raises EndpointError, UsageError if it is empty."""
+    if text is None:
         return _only_job()
+    if not text.strip():
+        raise UsageError("The endpoint is empty.", "Is $ENDPOINT set? Run: probe list")
     parts, skipped = list(dict.fromkeys(part.strip() for part in text.split(","))), list[str]()
     found = {address.url: address for part in parts for address in _addresses(part, skipped)}
     return Resolved(",".join(parts), list(found.values()), skipped)
