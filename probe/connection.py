@@ -50,8 +50,8 @@ class Connection(Insight):
     Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
 
     notes: what the user should know about the last call (a query's Result has its own); unreached: the ranks that the
-    last stacks(), set() or detach() did not reach; skipped: a line about each process left out, for it only looks as if
-    it had an agent; is_unwanted: asked before each call; True ends it with Interrupted, as cancel() does.
+    last stacks(), set(), traces() or detach() did not reach; skipped: a line about each process left out, for it only
+    looks as if it had an agent; is_unwanted: asked before each call; True ends it with Interrupted, as cancel() does.
     """
 
     def __init__(self, at: Resolved, timeout: float = 10.0, key: str | None = None, role: str = wire.CONTROL) -> None:

@@ -1,7 +1,8 @@
 """A signal that ends the command takes effect only once what must not be left half done is done.
 
-Used by `delivery`, which removes what an attach has put down, and by `evals.attempt`, which lets all ranks begin.  Such
-signals are blocked meanwhile; whatever waits in an attach checks whether one is pending, and gives up.
+Used by `delivery`, which removes what an attach has put down, by `evals.attempt`, which lets all ranks begin or end,
+and for threads of the command that are to get none.  Such signals are blocked meanwhile; whatever waits in an attach
+checks whether one is pending, and gives up.
 """
 
 from __future__ import annotations
