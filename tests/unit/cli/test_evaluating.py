@@ -23,7 +23,7 @@ def test_a_line_of_one_rank_is_shown_while_the_snippet_goes_on(
 
     def shown() -> bool:
         out.append(capfd.readouterr().out)
-        return any(out)
+        return "epoch 1\n" in "".join(out)
 
     def evaluate(*_: Any, on_output: Any, **__: Any) -> list[Any]:
         on_output([0], "stdout", "epoch 1\n")
