@@ -28,14 +28,15 @@ fast: $(INSTALLED)
 # mypy beside them; the tests that need the machine to themselves follow.
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 lint beside
-	$(BIN)/pytest -m alone $$(grep -rl --include 'test_*.py' mark.alone tests/unit tests/integration)
+	$(BIN)/pytest -m "alone and not long" $$(grep -rl --include 'test_*.py' mark.alone tests/unit tests/integration)
 
 beside: $(INSTALLED)
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone and not long and not soak"
 
-# What repeats in many rounds, versions or options what a shorter test does once: CI runs it after `make test`.
+# What repeats in many rounds, versions, options or pages what a shorter test does once: CI runs it after `make test`.
 test-long: $(INSTALLED)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m long
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "long and not alone"
+	$(BIN)/pytest -m "long and alone" $$(grep -rl --include 'test_*.py' mark.alone tests/unit tests/integration)
 
 # Hugging Face, accelerate and Lightning, in an environment of their own, because they bring many packages.
 frameworks: $(FRAMEWORKS)/.installed

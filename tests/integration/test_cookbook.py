@@ -156,7 +156,7 @@ def attached_apart(job: Target, probe: Probe) -> None:
         time.sleep(2)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_every_question_and_example_holds_for_one_rank_and_for_ranks_attached_apart(
     start: Start, probe: Probe, ranks: int
 ) -> None:

@@ -39,6 +39,7 @@ def alike(text: str) -> str:
     return text.strip()
 
 
+@pytest.mark.long  # each of its commands has a test of its own
 @pytest.mark.alone  # whether more workers make the job faster depends on what runs beside it
 def test_every_command_shows_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

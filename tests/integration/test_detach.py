@@ -55,7 +55,7 @@ def compared(state: dict[str, Any], stays: set[str]) -> dict[str, Any]:
     return {name: value for name, value in state.items() if name not in stays}
 
 
-@pytest.fixture(params=[0, 2], ids=["one process", "two ranks"])
+@pytest.fixture(params=[pytest.param(0, marks=pytest.mark.long), 2], ids=["one process", "two ranks"])
 def target(request: pytest.FixtureRequest, short_folder: Path, start: Start, tmp_path: Path) -> Target:
     gloo = ["--gloo"] if request.param else []
     return start("witness.py", str(tmp_path / "state"), *gloo, ranks=request.param, env={"TMPDIR": str(short_folder)})

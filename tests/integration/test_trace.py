@@ -125,7 +125,7 @@ def test_what_is_called_too_often_or_not_there_is_refused(job: Job, probe: Probe
     assert "has no function Wroker.work. The job has __main__:Worker.work." in told
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_a_command_that_ends_takes_its_trace_off(job: Job, number: signal.Signals) -> None:
     tracing = job.tracing("__main__:run_worker", "--seconds", "60", "--keep")
     until(lambda: job.traced() == ["run_worker"])
