@@ -7,6 +7,7 @@ and no row is fetched twice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -113,7 +114,11 @@ class Snapshot:
     @cached_property
     def completed(self) -> int | None:
         """The last step that every rank has completed; None as long as one has not completed any."""
-        return completed_by_all(rank.timeline for rank in self.ranks)
+        timelines = []
+        for rank in [*self.ranks]:
+            with suppress(RankLeft):  # it falls silent only now
+                timelines.append(rank.timeline)
+        return completed_by_all(timelines)
 
 
 def _by_source(ranks: Iterable[Rank]) -> list[tuple[Source, list[Rank]]]:
