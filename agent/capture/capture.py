@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..boundary.boundary import Ticket
+from ..inspect.frames import frames_of_others
 from ..serve.server import Key
 from .profiler import Profiler
 
@@ -38,6 +39,11 @@ class Capture:
         """Whether its client is gone, or wants it no more."""
         silent_s = time.monotonic() - self.heard
         return self.is_unwanted or silent_s > (_DEPOSITS_S if self.is_told else _SILENT_S)
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether the thread lives that began it, which alone can end it."""
+        return self.thread == get_ident() or self.thread in frames_of_others()
 
     def free(self) -> None:
         trace, self.trace = self.trace, None

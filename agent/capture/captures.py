@@ -131,8 +131,9 @@ class Captures:
         """On the training thread.  Nothing of ours gets into the job, except what its signal handlers raise."""
         if not capture.is_on:
             return
-        if get_ident() != capture.thread or graph_is_captured():  # the job trains on another thread now
-            self._ask(capture, -1)
+        if get_ident() != capture.thread or graph_is_captured():
+            if capture.has_thread:  # it may come back
+                self._ask(capture, -1)
             return
         begun = perf_counter_ns()
         capture.told |= {"end_ns": begun, "steps": self._steps.count - capture.told["count"]}
@@ -272,7 +273,7 @@ class Captures:
     def end(self) -> str:
         """End it and wait for that; why the agent has to stay, "" if it may leave.  On any thread but the agent's."""
         capture, begun = self._capture, time.monotonic()
-        if capture is None:
+        if capture is None or (capture.is_on and not capture.has_thread):
             return ""
         if capture.is_on:
             capture.why = "the agent was about to leave"
@@ -286,7 +287,8 @@ class Captures:
         On any thread but the agent's."""
         self._is_closed = True
         self._histories.close()
-        if self.end():
+        self.end()
+        if self._capture is not None and self._capture.is_on:
             return [_NO_STEP]
         self._drop()
         return []
