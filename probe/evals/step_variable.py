@@ -1,8 +1,8 @@
 """Steps counted by a variable of the job's own: `set step=NAME`.
 
 Called by Connection.set.  The variable is read once, at a boundary, on every rank; the step that has just ended gets
-its value, and all others follow.  Invariant: all ranks count alike afterwards, or as before,
-or an error names the rank that does not.
+its value, and all others follow.  Invariant: all ranks count alike afterwards, or as before, or an error names the one
+that does not.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from planted import MS, Planted
 
@@ -91,26 +93,25 @@ def test_buffers_that_ddp_sends_before_each_pass_can_be_kept_while_it_runs() -> 
     assert found.saves == pytest.approx(0.045, rel=0.02)
 
 
-def test_on_a_device_communication_counts_that_nothing_can_hide() -> None:
-    planted = sends(job(forward=4, backward=4, optimizer=2, other=90), a_step=1, mb=100, ms=80, backend="nccl")
-    computed = [
+def on_device(ms: int) -> list[dict[str, Any]]:
+    """A backward of that length on a device, in each step of both ranks."""
+    return [
         {"rank": rank, "step": step, "stage": "backward", "micro_step": 0, "device": "cuda:0",
-         "start_ns": step * STEP_NS, "duration": 30 * MS}
+         "start_ns": step * STEP_NS, "duration": ms * MS}
         for rank in (0, 1) for step in range(1, COUNT)
     ]  # fmt: skip
-    (found,) = COMMUNICATION_BOUND.find(planted.plant("python.torch_trace", computed).watched())
+
+
+def test_on_a_device_communication_counts_that_nothing_can_hide() -> None:
+    planted = sends(job(forward=4, backward=4, optimizer=2, other=90), a_step=1, mb=100, ms=80, backend="nccl")
+    (found,) = COMMUNICATION_BOUND.find(planted.plant("python.torch_trace", on_device(30)).watched())
     assert found.seconds == pytest.approx(0.05, rel=0.02)
 
 
 def test_communication_takes_no_longer_than_the_step() -> None:
     """A host that waits for the device has in its own phase what the device shows, too."""
     planted = sends(job(forward=4, backward=4, comm=92), a_step=1, mb=100, ms=95, backend="nccl")
-    computed = [
-        {"rank": rank, "step": step, "stage": "backward", "micro_step": 0, "device": "cuda:0",
-         "start_ns": step * STEP_NS, "duration": 2 * MS}
-        for rank in (0, 1) for step in range(1, COUNT)
-    ]  # fmt: skip
-    (found,) = COMMUNICATION_BOUND.find(planted.plant("python.torch_trace", computed).watched())
+    (found,) = COMMUNICATION_BOUND.find(planted.plant("python.torch_trace", on_device(2)).watched())
     assert found.share == pytest.approx(1.0)
 
 
