@@ -7,6 +7,7 @@ Invariant: nothing here waits; a scan runs on credit, and what its client has no
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from threading import Thread
@@ -19,7 +20,8 @@ from .agents import Agents
 if TYPE_CHECKING:
     from ..snapshot.memory_source import RingReader
 
-_MOST, _MOST_PER_CLIENT = 64, 4  # scans at once; our own clients have one
+_AT_ONCE, _AT_ONCE_PER_CLIENT = 64, 4  # scans that are sent; the others wait for their turn
+_MOST, _MOST_PER_CLIENT = 8192, 1024  # those that wait included; our own clients have one for each rank
 _MOST_CREDIT = 4 * wire.CREDIT
 _MOST_TEMPLATE, _MOST_PATCHES = 4096, 64
 _ROWS_AT_ONCE = 1 << 16  # of a scan; what a job's recent steps have is less
@@ -105,7 +107,7 @@ class Scans:
         if self._waiting:
             return min(longest, _IMPORTING_S)
         now = time.monotonic()
-        rests = (running.due - now for running in self._running.values() if running.credit > 0)
+        rests = (running.due - now for running in self._active().values() if running.credit > 0)
         return max(0.0, min(rests, default=longest))
 
     def advance(self) -> None:
@@ -113,7 +115,9 @@ class Scans:
         for request, (header, payload) in list(self._waiting.items()):
             self._begin_late(request, header, payload)
         now = time.monotonic()
-        for request, running in [each for each in self._running.items() if each[1].credit > 0 and each[1].due <= now]:
+        for request, running in self._active().items():
+            if running.credit <= 0 or running.due > now:
+                continue
             try:
                 rows, frames = next(running.messages)
             except StopIteration:
@@ -131,15 +135,30 @@ class Scans:
 
     def tidy(self) -> None:
         """Once a second: drop scans whose clients ask for nothing, and forget agents that are gone."""
-        late = time.monotonic() - wire.IDLE_SECONDS
-        for request in [request for request, running in self._running.items() if running.touched < late]:
-            self._fail(request, "agent", f"nothing was asked of this scan for {wire.IDLE_SECONDS:.0f} s")
+        now, active = time.monotonic(), self._active()
+        for request, running in list(self._running.items()):
+            if request not in active:
+                running.touched = now
+            elif running.touched < now - wire.IDLE_SECONDS:
+                self._fail(request, "agent", f"nothing was asked of this scan for {wire.IDLE_SECONDS:.0f} s")
         self._rings = {agent: ring for agent, ring in self._rings.items() if agent in self._agents.paths}
 
     def drop(self, client: Any) -> None:
         """The client is gone."""
         self._running = {request: one for request, one in self._running.items() if request.client != client}
         self._waiting = {request: one for request, one in self._waiting.items() if request.client != client}
+
+    def _active(self) -> dict[Request, _Running]:
+        """Those whose turn it is, in the order of the requests; so many of one client at most."""
+        active: dict[Request, _Running] = {}
+        own = Counter[Any]()
+        for request, running in self._running.items():
+            own[request.client] += 1
+            if own[request.client] <= _AT_ONCE_PER_CLIENT:
+                active[request] = running
+            if len(active) == _AT_ONCE:
+                break
+        return active
 
     def _begin(self, request: Request, header: Mapping[str, Any], payload: list[bytes]) -> bool:
         stream = str(header["stream"])

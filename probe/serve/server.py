@@ -30,6 +30,7 @@ _GRACE_S = 10.0  # for the first agent to come
 _LEAVING_S = 20.0  # for agents that leave to say what they had to leave
 _LAST_REPLIES_MS = 500  # to be sent, when the last agent is gone
 _HANDSHAKE_MS = 10_000
+_MOST_UNSENT = 1 << 14  # messages to one client: credit bounds what each of its ranks may send; with more it is dropped
 _KEEPALIVE_S, _KEEPALIVE_TRIES = 15, 2  # a client whose host has vanished
 
 
@@ -103,7 +104,8 @@ class Server:
     def _router(self, descriptor: int, endpoint: str, **options: Any) -> Any:
         """A socket at which clients connect; the descriptor listens already, and goes on when this process dies."""
         socket = self._context.socket(zmq.ROUTER)
-        settings = {"LINGER": 0, "ROUTER_MANDATORY": 1, "MAXMSGSIZE": wire.MAX_REQUEST_BYTES, "RCVHWM": 0, **options}
+        settings = {"LINGER": 0, "ROUTER_MANDATORY": 1, "MAXMSGSIZE": wire.MAX_REQUEST_BYTES, "RCVHWM": 0}
+        settings |= {"SNDHWM": _MOST_UNSENT, **options}
         for name, value in settings.items():
             socket.setsockopt(getattr(zmq, name), value)
         socket.setsockopt(zmq.USE_FD, descriptor)

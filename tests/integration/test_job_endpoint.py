@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from until import until
 from probe import keys
 from probe.host import agent_memory
 from probe.host.facts import NO_FACTS
-from target import PYTHON, TARGETS, Probe, Start, Target, descendants
+from target import PROBE, PYTHON, TARGETS, Probe, Start, Target, descendants
 
 RANKS = "SELECT rank, state, why, pid FROM probe.agents ORDER BY rank"
 SHARED = """
@@ -258,3 +259,22 @@ def test_a_broken_connection_ends_the_wait_for_a_snippet(
         assert f"[silent] Rank 0 ({os.uname().nodename}, pid {plain.pid}) is out of reach" in told
     finally:
         plain.end()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root may make namespaces")
+def test_all_ranks_of_a_full_host_are_seen_from_elsewhere(
+    start: Start, probe: Probe, key: Path, tmp_path: Path
+) -> None:
+    """Whoever asks from there has a scan on each of them at the same time."""
+    (tmp_path / "rank.py").write_text("import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.01)")
+    job = start("launcher.py", "6", str(tmp_path / "rank.py"))
+    until(lambda: len(descendants(job.pid)) == 6, 60)
+    probe("attach", "--listen", "127.0.0.1", "--key", key, job.pid)
+    elsewhere = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", str(PROBE))
+    endpoint = f"tcp://127.0.0.1:{port(min(descendants(job.pid)))}"
+    sql = "SELECT count(DISTINCT rank) AS ranks FROM host.process_trace"
+    for _ in range(3):  # the first time, the agents send their rows themselves
+        asked = (*elsewhere, endpoint, "query", "--key", str(key), "--format", "json", "--min-ranks", "6", sql)
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+        assert told.returncode == 0 and "answered 6/6 ranks" in told.stderr, told.stderr
+        assert rows(told.stdout)[0]["ranks"] == 6

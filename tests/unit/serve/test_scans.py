@@ -154,3 +154,39 @@ def test_a_scan_waits_for_credit_and_ends_when_it_is_cancelled(one: tuple[FakeAg
     assert json.loads(socket.recv_multipart()[2])["kind"] == wire.ROWS and not socket.poll(100)
     socket.send_multipart([b"2", agent, b'{"kind": "cancel", "of": "1"}'])
     assert json.loads(socket.recv_multipart()[2])["code"] == "interrupted"
+
+
+def test_more_scans_than_are_sent_at_once_wait_for_their_turn(one: tuple[FakeAgent, Serving], socket: Any) -> None:
+    """A client has one for each rank of the host."""
+    scan(socket, one[0])  # until it has imported what it needs, the agent sends
+    begin(socket, one[0], *[64] * 20)
+    assert ends(socket, 20) == dict.fromkeys(range(20), {"kind": "end", "rows": 20_000})
+
+
+def test_a_scan_that_waits_for_its_turn_is_not_given_up(
+    one: tuple[FakeAgent, Serving], socket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those before it are, since their client asks for nothing."""
+    scan(socket, one[0])
+    monkeypatch.setattr(wire, "IDLE_SECONDS", 0.5)
+    begin(socket, one[0], 1, 1, 1, 1, 64)
+    ended = ends(socket, 5)
+    assert [ended[number].get("code") for number in range(4)] == ["agent"] * 4
+    assert ended[4] == {"kind": "end", "rows": 20_000}
+
+
+def begin(socket: Any, agent: FakeAgent, *credits: int) -> None:
+    """A scan for each, numbered from 0."""
+    for number, credit in enumerate(credits):
+        header = {"kind": wire.SCAN, "stream": "spans", "first": 1, "last": 20_000, "credit": credit}
+        socket.send_multipart([b"%d" % number, agent.facts["id"].encode(), json.dumps(header).encode()])
+
+
+def ends(socket: Any, count: int) -> dict[int, dict[str, Any]]:
+    """The last headers of so many scans."""
+    found: dict[int, dict[str, Any]] = {}
+    while len(found) < count:
+        id, _, said, *_ = socket.recv_multipart()
+        if json.loads(said)["kind"] != wire.ROWS:
+            found[int(id)] = json.loads(said)
+    return found
