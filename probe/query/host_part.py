@@ -24,7 +24,7 @@ from ..version import __version__
 from .derived_cache import DerivedCaches
 from .opening import open_database
 
-_AT_ONCE_BYTES = 256 << 20  # raw rows of so many ranks are read, derived and summed up before those of others
+_AT_ONCE_BYTES = 32 << 20  # raw rows of so many ranks are read, derived and summed up before those of others
 _TIMEOUT_S = 5.0
 
 Request = dict[str, Any]
@@ -56,12 +56,13 @@ class HostPart:
             job = HostSnapshot(source, request["open_steps"], None)
             found = {rank.facts.id: told(rank.timeline) for rank in job.ranks}
             return [found[id] for id in pins], b""
-        self._database.caches = DerivedCaches()  # of a snapshot that may be newer than this one
         parts = [self._part(request, source, some) for some in self._pieces(pins)]
         return [], _stream(pa.concat_tables(parts), request["most"])
 
     def _part(self, request: Request, source: PinnedSource, pins: Pins) -> Any:
         source.pins = pins
+        self._database.caches = DerivedCaches()  # with what was fetched, all ranks would lie in memory in the end
+        source.account.begin(None)
         job = HostSnapshot(source, request["open_steps"], request["completed"])
         table = self._database.run_part(request["sql"], job, lambda: self._client is None or self._client.interrupted)
         if len(job.ranks) < len(pins):

@@ -28,7 +28,7 @@ from ..version import __version__
 from .decomposition import OURS, PARTS, Decomposition
 
 WORTH_BYTES = 128 << 20  # of rows: fewer are fetched sooner than the hosts start DuckDB
-_MOST_S = 90.0  # some more than servers take for a part
+_PATIENCE_S, _SLOWEST = 60.0, 16e6  # for a part, and the bytes of rows of a host that are read in a further second
 _WANTED_S = 1.0  # how often they are told that somebody waits
 _TYPES = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|VARCHAR|BOOLEAN|DATE|TIMESTAMP|DECIMAL\(.*\)")
 
@@ -49,6 +49,7 @@ class Hosts:
     def __init__(self, client: Client, job: Snapshot, account: FetchAccount, worth_bytes: int | None = None) -> None:
         self._client, self._job, self._account = client, job, account
         self._worth_bytes = WORTH_BYTES if worth_bytes is None else worth_bytes
+        self._patience_s = _PATIENCE_S
         self.steps: Mapping[Rank, StepsKnown] = {}
 
     def answer(self, connection: duckdb.DuckDBPyConnection, plain: str, query: Decomposition) -> Any:
@@ -91,6 +92,7 @@ class Hosts:
             size += sum(stored_bytes(rank, stream) for stream in query.table.streams)
         if size < self._worth_bytes:
             return []
+        self._patience_s = _PATIENCE_S + size / len(found) / _SLOWEST
         return [(self._client.link(Address(each.url), each), ranks) for each, ranks in found.items()]
 
     def _parts(self, groups: Sequence[Group], sql: str, columns: Sequence[str]) -> Any:
@@ -150,7 +152,7 @@ class Hosts:
 
     def _wait(self, calls: Sequence[Call], take: Callable[[Call, Header, Sequence[Any]], None]) -> None:
         """Until all are over, or one has declined.  Raises Interrupted."""
-        end = time.monotonic() + _MOST_S
+        end = time.monotonic() + self._patience_s
         try:
             while late := self._client.wait(
                 calls, time.monotonic() + _WANTED_S, take, lambda: any(call.error is not None for call in calls)

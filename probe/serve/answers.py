@@ -24,7 +24,6 @@ from .sibling import Sibling
 _IDLE_S = 600.0  # without a question, after which its memory is given back
 _ENDS_S = 5.0  # after it was withdrawn, before the process that does not end it is ended
 _UNWANTED_S = 10.0  # without a word from who has asked
-_PART_S = 60.0  # for a client elsewhere, which then fetches the rows
 _FAILED_S = 60.0  # once it has ended by itself twice within them, it is not started again until they are over
 
 
@@ -32,7 +31,6 @@ class _Question(NamedTuple):
     number: bytes
     client: Client
     id: bytes
-    is_part: bool
 
 
 class Answers:
@@ -44,7 +42,7 @@ class Answers:
         self._sibling: Sibling | None = None
         self._count = 0
         self._asked: _Question | None = None
-        self._wanted = self._used = self._begun = time.monotonic()
+        self._wanted = self._used = time.monotonic()
         self._withdrawn: float | None = None
         self._most_memory = memory_share()
         self._failed = deque[float](maxlen=2)
@@ -83,8 +81,8 @@ class Answers:
         if self._process is None:
             self._start()
         self._count += 1
-        self._asked, self._withdrawn = _Question(str(self._count).encode(), client, id, is_part), None
-        self._wanted = self._used = self._begun = time.monotonic()
+        self._asked, self._withdrawn = _Question(str(self._count).encode(), client, id), None
+        self._wanted = self._used = time.monotonic()
         self._send(self._asked.number, {**request, "agents": agents})
 
     def _receive(self) -> None:
@@ -109,8 +107,6 @@ class Answers:
         with what was withdrawn, or that takes more memory than it may."""
         now = time.monotonic()
         if self._asked is not None and now - self._wanted > _UNWANTED_S:
-            self._withdraw()
-        if self._asked is not None and self._asked.is_part and now - self._begun > _PART_S:
             self._withdraw()
         if self._asked is not None and self._withdrawn is not None and now - self._withdrawn > _ENDS_S:
             self.close()
