@@ -136,10 +136,7 @@ class Hosts:
 
         self._wait(list(calls), take)
         if any(call.answer is None for call in calls):
-            self._account.declined += [
-                f"{ranks[0].host or 'a host'} did not answer for its own ranks: {call.error.message}"
-                for call, (_, ranks) in calls.items() if call.error is not None
-            ]  # fmt: skip
+            self._account.declined += self._why(calls)
             return None
         answers = []
         for call, (_, ranks) in calls.items():
@@ -149,6 +146,13 @@ class Hosts:
             fetch = HostFetch(ranks[0].host, tuple(rank.rank for rank in ranks), size, took * 1e3)
             answers.append(_Answer(call.result()["steps"], b"".join(data[call]), fetch))
         return answers
+
+    def _why(self, calls: Mapping[Call, Group]) -> list[str]:
+        """Why not all have answered: where one declined, the others were not waited for."""
+        declined = {ranks[0].host: f": {call.error.message}" for call, (_, ranks) in calls.items() if call.error}
+        late = f" within {self._patience_s:.0f} s"
+        why = declined or {ranks[0].host: late for call, (_, ranks) in calls.items() if call.answer is None}
+        return [f"{host or 'a host'} did not answer for its own ranks{each}" for host, each in why.items()]
 
     def _wait(self, calls: Sequence[Call], take: Callable[[Call, Header, Sequence[Any]], None]) -> None:
         """Until all are over, or one has declined.  Raises Interrupted."""

@@ -20,7 +20,7 @@ from .sibling import ENDED, Sibling, why_not_started
 
 _IDLE_S = 60.0  # without a request, after which the process is ended
 _LATE_S = 30.0  # for one answer, after which it is started anew
-_MOST_PER_CLIENT, _MOST = 64, 256  # requests that are not answered yet
+_MOST_PER_CLIENT, _MOST = 1024, 8192  # requests that are not answered yet; our own clients have one for each rank
 
 
 class Stacks:

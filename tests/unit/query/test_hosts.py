@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,16 +25,19 @@ from varied import QUERIES
 
 from probe import keys
 from probe import protocol as wire
-from probe.client.endpoints import Resolved
+from probe.client.endpoints import Resolved, address_of
 from probe.connection import Connection
 from probe.errors import QueryError
+from probe.host.facts import Facts
 from probe.query import host_part, hosts
 from probe.query.decomposition import decomposed
 from probe.query.result import Note, Result
 from probe.query.statement import Statement
 from probe.serve.answers import Answers
 from probe.snapshot.pinned import pin
+from probe.snapshot.scans import AgentRank
 from probe.tables import TABLES
+from probe.version import __version__
 
 pytestmark = pytest.mark.slow
 
@@ -248,6 +252,18 @@ def test_servers_that_do_not_know_the_message(job: Connection, monkeypatch: pyte
     assert re.search(r"\b[ab] did not answer for its own ranks: ", "\n".join(result.cost.lines()))
 
 
+def test_a_host_that_takes_longer_than_its_rows_need(job: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(hosts, "_WANTED_S", 0.0)
+    monkeypatch.setattr(hosts, "_SLOWEST", 1e12)
+    result = query(job, ALWAYS, SUMS)
+    monkeypatch.undo()
+    assert result.cost.fetches and not result.cost.hosts
+    for host in "ab":
+        assert any(line.startswith(f"{host} did not answer for its own ranks within") for line in result.cost.lines())
+    require_equal(query(job, ALWAYS, SUMS), result)
+
+
 def test_a_host_of_another_version(job: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "__version__", "0.0.1")
     assert not query(job, ALWAYS, SUMS).cost.hosts
@@ -290,6 +306,40 @@ def test_a_rank_that_ends_before_its_host_has_answered(monkeypatch: pytest.Monke
         result = query(job, ALWAYS, SUMS)
     assert not result.cost.hosts and result.coverage.silent == (3,)
     assert {*result.column("rank").to_pylist()} == {0, 1, 2}
+
+
+def test_rows_of_some_ranks_at_a_time_lie_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_part, "_AT_ONCE_BYTES", 1)
+    part = host_part.HostPart(wire.CONTROL, 1 << 30)
+    with two_played_hosts() as (resolved, key, (facts, _)), Connection(resolved, 20.0, str(key)) as job, closed(part):
+        ranks = [rank for rank in job.snapshot().ranks if isinstance(rank, AgentRank) and rank.facts.host == "a"]
+        request = {
+            "version": __version__, "engine": duckdb.__version__, "open_steps": False, "completed": 3, "most": 1 << 20,
+            "ranks": [pin(rank) for rank in ranks], "agents": {str(rank.facts.id): rank.pid for rank in ranks},
+            "sql": partial(SUMS),
+        }  # fmt: skip
+        asked = wire.decode(wire.encode(wire.PART, **request))
+        _, data = part.answer(asked, lambda: [address_of(each["pid"], Facts.parse(each)) for each in facts])
+        summed_up = pa.ipc.open_stream(data).read_all()
+        assert part._source is not None and {scan.rank.rank for scan in part._source.account.scans} == {1}
+        assert len(ranks) == 2 and len(part._database.caches.by_log) == 1
+    assert {0, 1} <= {value for column in summed_up.columns for value in column.to_pylist()}
+
+
+@contextmanager
+def closed(part: host_part.HostPart) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        part.close()
+        part._database.close()
+
+
+def partial(sql: str) -> str:
+    with duckdb.connect() as connection:
+        taken = decomposed(Statement(connection, sql), TABLES)
+    assert taken is not None
+    return taken.partial
 
 
 def test_little_is_fetched_sooner(job: Connection) -> None:

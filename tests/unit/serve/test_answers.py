@@ -122,10 +122,10 @@ def test_a_process_that_ended_by_itself_is_started_again_once(monkeypatch: pytes
         made.take(at_a_port(wire.CONTROL), b"1", PART)
 
 
-def test_a_part_that_takes_too_long_is_withdrawn(
+def test_a_part_that_nobody_waits_for_is_withdrawn(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "_PART_S", 0.0)
+    monkeypatch.setattr(answers, "_UNWANTED_S", 0.0)
     monkeypatch.setattr(answers, "_ENDS_S", 0.0)
     made, replies = idle()
     made.take(at_a_port(wire.CONTROL), b"1", PART)
