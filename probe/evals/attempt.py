@@ -71,7 +71,8 @@ class Attempt:
         request = asdict(self._snippet)
         request["where"] = "now" if request.pop("now") else "boundary"
         code = request.pop("code").encode()
-        self._ranks = {self._client.send(link, wire.ARM, code, **request): _Rank() for link in links}
+        with DeferredSignals():  # an exception in its midst would leave ranks armed that a withdrawal does not know
+            self._ranks = {self._client.send(link, wire.ARM, code, **request): _Rank() for link in links}
         self._wait(begun + self._patience, lambda: all(rank.armed for rank in self._ranks.values()))
         if late := [call.link.number for call, rank in self._ranks.items() if not rank.armed]:
             raise SilentError(f"Rank {', '.join(late)} does not answer: nothing was run.")

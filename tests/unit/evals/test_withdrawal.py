@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from fake_agent import FakeAgent, Key, is_ready, run_snippet
+from until import until
 
 from probe import protocol as wire
 from probe.cli.session import cancelled_by_signals
+from probe.client.client import Client
 from probe.connection import Connection
 from probe.errors import Interrupted
 from probe.evals import attempt
@@ -114,3 +116,20 @@ def test_a_cancel_between_two_attempts_is_not_lost(
     with pytest.raises(Interrupted):
         connection.eval("1")
     assert ranks[0].ran_at == ranks[1].ran_at == []
+
+
+def test_a_ctrl_c_while_the_first_ranks_are_asked_leaves_none_armed(
+    ranks: list[FakeAgent], connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, send = connected(*ranks), Client.send
+
+    def interrupted(self: Client, link: Any, kind: str, *payload: bytes, **fields: Any) -> Any:
+        call = send(self, link, kind, *payload, **fields)
+        if kind == wire.ARM and link.rank == 0:
+            signal.raise_signal(signal.SIGINT)
+        return call
+
+    monkeypatch.setattr(Client, "send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        connection.eval("1")
+    until(lambda: told(ranks[0]) == told(ranks[1]) == ["cut"])
