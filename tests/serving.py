@@ -31,6 +31,9 @@ class Named(Agents):
     def any_left(self) -> bool:
         return not self.over
 
+    def has(self, id: bytes) -> bool:
+        return id in self.paths
+
     def pid(self, id: bytes) -> int | None:
         return None
 

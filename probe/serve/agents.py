@@ -5,6 +5,8 @@ Used by server and relay.  Invariant: an agent that has ended or names another s
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,6 +15,8 @@ from ..host import agent_memory
 from ..host.facts import Facts
 from ..host.process_status import read_status
 from ..protocol import WireError
+
+_LOOK_S = 1.0  # between two looks at all processes for agents that clients ask for and that are not known
 
 
 class Agents:
@@ -23,6 +27,14 @@ class Agents:
         self._server, self._uid = server, uid
         self._known: dict[str, tuple[int, Facts]] = {}
         self.paths: Mapping[bytes, str] = {}
+        self._looked = -math.inf
+
+    def has(self, id: bytes) -> bool:
+        """Whether there is this agent; one that is not known may have come since the last look."""
+        if id not in self.paths and time.monotonic() - self._looked > _LOOK_S:
+            self._looked = time.monotonic()
+            self._find()
+        return id in self.paths
 
     def any_left(self) -> bool:
         """Forget those that are gone; if none is left, look for others."""

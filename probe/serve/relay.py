@@ -143,6 +143,8 @@ class Relay:
                 if (answer := self._own(client, id, request)) is not None:
                     self.reply(client, [id, agent, answer])
                 return
+            if not self._agents.has(agent):
+                raise Refused("gone", "it has ended, or was detached")
             about = Request(client, agent, id)
             if self._scans.take(about, request, payload) or any(take(about, request) for take in self.takers):
                 return
@@ -171,16 +173,13 @@ class Relay:
             self._watch(backend)
 
     def _connect(self, client: Client, agent: bytes) -> _Backend:
-        path = self._agents.paths.get(agent)
-        if path is None:
-            raise Refused("gone", "it has ended, or was detached")
         others = [each for each in self._backends.values() if each.agent == agent]
         if len(others) >= _MOST_CONNECTIONS:
             idle = [each for each in others if not each.pending]
             if not idle:
                 raise Refused("full", f"has {_MOST_CONNECTIONS} clients already that wait for answers")
             self._close(min(idle, key=lambda each: each.used))
-        backend = self._backends[client, agent] = _Backend(client, agent, path)
+        backend = self._backends[client, agent] = _Backend(client, agent, self._agents.paths[agent])
         self._by_fd[backend.socket.fileno()] = backend
         self._poller.register(backend.socket.fileno(), zmq.POLLIN)
         return backend

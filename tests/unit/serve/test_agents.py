@@ -40,3 +40,25 @@ def test_a_process_of_another_user_is_no_rank_whatever_its_memory_says(monkeypat
     monkeypatch.setattr(agents_module, "read_status", lambda pid: SimpleNamespace(uid={7: 0, 8: 1000}[pid]))
     agents = Agents("ipc:///s", 0)
     assert agents.any_left() and [each["id"] for each in agents.records(None)] == ["x"]
+
+
+def test_an_agent_that_came_after_the_others_is_found_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word of AGENTS: over job:// an agent is asked at once, by what the store of the job says of it."""
+    there = ["x"]
+
+    def attached() -> list[tuple[int, Facts]]:
+        looks.append(1)
+        said = {"pid": 7, "rank": 1, "served": {"server": "ipc:///s", "tcp": None}}
+        return [(7, Facts.parse({**said, "id": id})) for id in there]
+
+    looks: list[int] = []
+    monkeypatch.setattr(agent_memory, "attached", attached)
+    monkeypatch.setattr(agents_module, "read_status", lambda pid: SimpleNamespace(uid=0))
+    agents = Agents("ipc:///s", 0)
+    assert agents.any_left() and agents.has(b"x") and len(looks) == 1
+    there.append("y")
+    assert agents.has(b"y") and len(looks) == 2
+    there.append("z")
+    assert not agents.has(b"z") and len(looks) == 2  # whoever asks cannot have it look all the time
+    monkeypatch.setattr(agents_module, "_LOOK_S", 0.0)
+    assert agents.has(b"z")
