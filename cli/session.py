@@ -23,6 +23,7 @@ from .signals import on_signals
 
 if TYPE_CHECKING:
     from probe.connection import Connection
+    from probe.query.result import Result
 
 # A terminal that goes away, or a timeout around us, must not leave a snippet that holds the job.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -37,6 +38,13 @@ def say(text: str) -> None:
 def say_note(text: str) -> None:
     """Likewise, what should be known about the data."""
     tell(sys.stderr, text, NOTE)
+
+
+def say_missing(result: Result) -> None:
+    """Which ranks have no rows in it, since they do not answer any more."""
+    for note in result.notes:
+        if note.code == "silent":
+            say_note(note.text)
 
 
 def wrapped(text: str) -> str:

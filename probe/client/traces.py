@@ -18,6 +18,7 @@ from .agent_requests import Unreached, unreached
 from .client import Call, Client
 
 _LOOK_S = 0.25  # a function that is called too often has been found out by then
+_PATIENCE_S = 1.0  # for one look, which tells the ranks that answer that somebody waits
 _GRACE_S = 5.0  # after which a rank ends a trace by itself
 _MOST_SUGGESTED = 3
 
@@ -67,14 +68,15 @@ def trace(
         while time.monotonic() < end and any(not each.end_ns for each in traces.values()):
             client.sleep(min(end, look))
             if time.monotonic() >= look:
-                traces |= _told(client, traces, None, timeout)
+                traces |= _told(client, traces, None, min(timeout, _PATIENCE_S))[0]
                 look = time.monotonic() + _LOOK_S
-        traces |= _told(client, traces, "keep" if wanted.keep else "stop", timeout)
+        told, lost = _told(client, traces, "keep" if wanted.keep else "stop", timeout)
     except BaseException:
         client.interrupted = False
         with suppress(ProbeError):
             _told(client, traces, "stop", timeout)
         raise
+    traces, errors = traces | told, errors | lost
     errors |= {link: _ended(each) for link, each in traces.items() if each.why_off}
     found = [each for link, each in traces.items() if link not in errors]
     if not found:
@@ -109,12 +111,15 @@ def _begun(
     return traces, errors
 
 
-def _told(client: Client, traces: Mapping[AgentLink, RankTrace], to: str | None, timeout: float) -> Traces:
-    """How the traces are; a rank that is gone tells nothing any more."""
+def _told(
+    client: Client, traces: Mapping[AgentLink, RankTrace], to: str | None, timeout: float
+) -> tuple[Traces, dict[AgentLink, ProbeError]]:
+    """How the traces are, and the ranks that did not tell."""
     calls: list[Call] = [client.send(link, wire.TRACE, ids=[each.id], to=to) for link, each in traces.items()]
     client.forget(client.wait(calls, time.monotonic() + timeout))
     said: Any = {call.link: call.answer["traces"] for call in calls if call.answer is not None}
-    return {link: RankTrace(link.rank, **found[0]) for link, found in said.items() if found}
+    lost = {call.link: call.error or call.link.silence() for call in calls if call.answer is None}
+    return {link: RankTrace(link.rank, **found[0]) for link, found in said.items() if found}, lost
 
 
 def _unknown(link: AgentLink, name: str, names: Sequence[str]) -> AgentError:

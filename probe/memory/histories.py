@@ -20,6 +20,7 @@ from ..errors import AgentError, ProbeError, SilentError
 from .allocations import snapshot_of
 
 _LOOK_S = 0.25
+_PATIENCE_S = 1.0  # for one look, which tells the ranks that answer that somebody waits
 _LATE_S = 90.0  # agents wait 30 s for a boundary; then it has to be packed
 
 
@@ -67,7 +68,7 @@ def record(
         end = time.monotonic() + order.seconds + _LATE_S
         while (late := [link for link, each in told.items() if not each["over"]]) and time.monotonic() < end:
             client.sleep(time.monotonic() + _LOOK_S)
-            told |= _asked(client, late, errors, timeout, id=id)
+            told |= _looked_at(client, late, errors, id)
             told = {link: each for link, each in told.items() if link not in errors}
     except BaseException:
         client.interrupted = False
@@ -84,6 +85,14 @@ def _asked(
     client: Client, links: Sequence[AgentLink], errors: dict[AgentLink, ProbeError], timeout: float, **fields: Any
 ) -> Told:
     calls = client.ask(wire.RECORD, time.monotonic() + timeout, links, **fields)
+    errors |= {call.link: call.error for call in calls if call.error is not None}
+    return {call.link: call.answer for call in calls if call.answer is not None}
+
+
+def _looked_at(client: Client, links: Sequence[AgentLink], errors: dict[AgentLink, ProbeError], id: str) -> Told:
+    """How far those are that tell it at once; the others are asked again."""
+    calls = [client.send(link, wire.RECORD, id=id) for link in links]
+    client.forget(client.wait(calls, time.monotonic() + _PATIENCE_S))
     errors |= {call.link: call.error for call in calls if call.error is not None}
     return {call.link: call.answer for call in calls if call.answer is not None}
 

@@ -14,7 +14,7 @@ from ...evaluating import seconds
 from ...options import Verb, endpoint_argument
 from ...output.formats import Output, format_options
 from ...output.result import Records
-from ...session import connected, say
+from ...session import connected, say, say_missing
 
 if TYPE_CHECKING:
     from probe.capture.capture import RankCapture
@@ -69,6 +69,7 @@ def command(endpoint: str | None, steps: int, folder: str, shapes: bool, format:
         modules = connection.query(MODULES_SQL.format(rows), open_steps=True) if shapes else None
         unknown = connection.query(NO_PEAK.format(rows), open_steps=True) if shapes else None
     say(_summary(taken))
+    say_missing(result)
     for each in taken:
         if each.why:
             say(f"rank {each.rank}: it ended after {each.steps} of {steps} steps: {each.why}")

@@ -16,7 +16,7 @@ from ...evaluating import seconds as in_words
 from ...options import Verb, endpoint_argument
 from ...output.formats import Output, output_options, writable_file
 from ...output.result import Records
-from ...session import connected, say
+from ...session import connected, say, say_missing
 
 if TYPE_CHECKING:
     from probe.memory.histories import RankHistory
@@ -128,9 +128,11 @@ def _history(endpoint: str | None, seconds: float | None, steps: int | None, pat
         taken = connection.history(_MOST_SECONDS if steps else seconds or _SECONDS, steps=steps or 0)
         unreached = connection.unreached
         sql = SQL.format(", ".join(str(each.rank) for each in taken))
-        rows = [tuple(row[name] for name in LINES) for row in connection.query(sql, open_steps=True).to_pylist()]
+        result = connection.query(sql, open_steps=True)
+    rows = [tuple(row[name] for name in LINES) for row in result.to_pylist()]
     for line in (*_recorded(taken), *(each.why for each in unreached)):
         say(f"{line.rstrip('.')}.")
+    say_missing(result)
     if path:
         _write(taken, Path(path))
     if output.is_default:

@@ -13,7 +13,7 @@ from probe.text import title
 from ...options import Verb, endpoint_argument
 from ...output.formats import Output, output_options
 from ...output.result import Records
-from ...session import connected, say
+from ...session import connected, say, say_missing
 
 if TYPE_CHECKING:
     from probe.profile.launch import RankProfile
@@ -55,10 +55,12 @@ def command(endpoint: str | None, seconds: float | None, steps: int | None, rate
         limit = _MOST_SECONDS if steps else seconds or _SECONDS
         taken = connection.profile(limit, steps=steps or 0, rate=rate)
         unreached = connection.unreached
-        found = hottest(connection.query(rows_of(taken), open_steps=True).to_pylist())
+        result = connection.query(rows_of(taken), open_steps=True)
+    found = hottest(result.to_pylist())
     say(_summary(taken))
     for each in unreached:
         say(f"{each.why}.")
+    say_missing(result)
     rows = [(hot.self_pct, hot.self_s, hot.total_s, hot.function, hot.where, hot.mostly) for hot in found]
     if output.is_default:
         rows = [(round(row[0], 1), round(row[1], 2), round(row[2], 2), *row[3:]) for row in rows[:_SHOWN]]

@@ -12,7 +12,7 @@ from probe.errors import SilentError, UsageError
 from ...options import Verb, endpoint_and_word, endpoint_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
-from ...session import connected, say
+from ...session import connected, say, say_missing
 
 if TYPE_CHECKING:
     from probe.client.traces import RankTrace
@@ -67,9 +67,11 @@ def command(
         traces = connection.trace(function, seconds, since=since, keep=keep)
         unreached = connection.unreached
         ends = {each.rank: each.end_ns or each.start_ns + int(seconds * 1e9) for each in traces}
-        rows = connection.query(_SQL.format(_these(traces, ends)), open_steps=True).to_pylist()
+        result, name = connection.query(_SQL.format(_these(traces, ends)), open_steps=True), connection.endpoint
+        rows = result.to_pylist()
     for each in unreached:
         say(f"{each.why}.")
+    say_missing(result)
     lasted = {each.rank: (ends[each.rank] - each.start_ns) / 1e9 for each in traces}
     found = [
         tuple({**row, "calls_per_s": row["calls"] / lasted[row["rank"]]}[name] for name in COLUMNS) for row in rows
@@ -80,7 +82,7 @@ def command(
         found = [tuple(round(each, 3) if isinstance(each, float) else each for each in row) for row in found]
     output.show(Records(COLUMNS, found))
     if keep:
-        say(f"{traces[0].function} is still traced. To end that: probe trace --stop")
+        say(f"{traces[0].function} is still traced. To end that: probe {name} trace --stop")
 
 
 def _show_all(connection: Connection, stop: bool, output: Output) -> None:

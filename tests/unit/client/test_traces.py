@@ -11,6 +11,7 @@ from fake_agent import FakeAgent, Key
 import probe
 from probe import protocol as wire
 from probe.cli.entry import run
+from probe.client import traces
 from probe.connection import Connection
 from probe.errors import SilentError
 
@@ -60,3 +61,36 @@ def test_a_job_of_which_no_rank_answers_is_an_error(agent: Callable[..., FakeAge
     one.server.handlers[wire.TRACE] = lambda *request: None
     with pytest.raises(SilentError, match="does not answer"):
         connected(one, timeout=0.2).stop_traces()
+
+
+@pytest.fixture
+def losing(agent: Callable[..., FakeAgent], connected: Callable[..., Connection]) -> tuple[Connection, list[Any]]:
+    """Two ranks that begin a trace, after which rank 1 is mute; what rank 0 is asked of its own."""
+    made, asked = [agent(rank, world_size=2) for rank in (0, 1)], list[Any]()
+
+    def answer(key: Key, request: dict[str, Any], payload: Any) -> None:
+        asked.append(request["to"] if "ids" in request else "begin")
+        made[0].server.reply(key, wire.TRACED, traces=[ONE], names=[])
+
+    def begin(key: Key, request: dict[str, Any], payload: Any) -> None:
+        if "function" in request:
+            made[1].server.reply(key, wire.TRACED, traces=[ONE], names=[])
+
+    made[0].server.handlers[wire.TRACE], made[1].server.handlers[wire.TRACE] = answer, begin
+    return connected(*made, timeout=1.5), asked
+
+
+def test_a_rank_that_is_lost_amid_a_trace_is_told(losing: tuple[Connection, list[Any]]) -> None:
+    job, _ = losing
+    assert [each.rank for each in job.trace("app:predict", 0.1)] == [0]
+    (lost,) = job.unreached
+    assert lost.rank == 1 and "does not answer" in lost.why
+
+
+def test_a_rank_that_answers_hears_that_somebody_waits_while_another_is_mute(
+    losing: tuple[Connection, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "_PATIENCE_S", 0.1)
+    job, asked = losing
+    job.trace("app:predict", 1.5)
+    assert asked[0] == "begin" and asked[-1] == "stop" and asked.count(None) >= 2
