@@ -109,7 +109,7 @@ class Connection(Insight):
         self._begin()  # before the imports: Ctrl-C may come in their midst
         begun = time.monotonic()
         database = self._database()
-        job = self._snapshot(open_steps, max_fetch)
+        job = self._snapshot(open_steps, max_fetch if self._limits_fetches else None)
         return database.answer(sql, job, self.account, self._client, self.endpoint, min_ranks, begun)
 
     def _database(self) -> Database:

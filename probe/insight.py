@@ -6,7 +6,8 @@ A base of probe.connection.Connection.  Invariant: none of them changes the job 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .client import agent_requests
@@ -33,6 +34,7 @@ class Insight(Control):
     timeout: float
     notes: list[str]
     _client: Client
+    _limits_fetches = True
 
     @property
     @abstractmethod
@@ -110,7 +112,8 @@ class Insight(Control):
         self._begin()
         from .diagnose.lateness.stragglers import stragglers
 
-        return stragglers(self, steps)
+        with self._fetching_all():
+            return stragglers(self, steps)
 
     def why(self, seconds: float | None = None, *, progress: Progress | None = None) -> Diagnosis:
         """Why the job is slow, stuck or well: findings by cost, each with its evidence, remedy and expected gain.
@@ -125,7 +128,8 @@ class Insight(Control):
         self._begin("why")
         from .diagnose.why import why
 
-        return why(self, seconds, *([progress] if progress else []))
+        with self._fetching_all():
+            return why(self, seconds, *([progress] if progress else []))
 
     def since_change(self, at_step: int | None = None) -> Change:
         """What the last eval that changed something has brought, or what came with this step: step time, samples a
@@ -138,4 +142,14 @@ class Insight(Control):
         self._begin()
         from .diagnose.change.change import change
 
-        return change(self, at_step)
+        with self._fetching_all():
+            return change(self, at_step)
+
+    @contextmanager
+    def _fetching_all(self) -> Iterator[None]:
+        """Queries of ours ask for the steps that they need, and of many ranks these are more than a user may want."""
+        self._limits_fetches = False
+        try:
+            yield
+        finally:
+            self._limits_fetches = True

@@ -24,7 +24,10 @@ _STEPS = 40  # at least
 _WANTED = 120  # sampled steps
 _FIRST = 3  # steps after the attach, in which torch's caches and ours fill
 _READ_S = 5.0  # to wait for a value of the job
-_SEEN = "SELECT COALESCE(MAX(step), 0) AS last, MEDIAN(duration) AS step_s, COUNT(*) AS steps FROM python.step_trace"
+_SEEN = (
+    "SELECT COALESCE(MAX(step), 0) AS last, MEDIAN(duration) AS step_s, COUNT(DISTINCT step) AS steps "
+    f"FROM python.step_trace WHERE step > (SELECT MAX(step) FROM python.step_trace) - {_STEPS}"
+)
 
 
 class Job(Tables, Protocol):
@@ -76,10 +79,10 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
 
 
 def _seen(job: Job) -> tuple[int, float | None, int]:
-    """The last step that has ended, the usual duration of the last ones, if there are any, and how many there are."""
+    """The last step that has ended, and of the last ones the usual duration, if there are any, and how many there
+    are."""
     (row,) = job.query(_SEEN)
-    (recent,) = job.query(f"{_SEEN} WHERE step > {row['last'] - _STEPS}")
-    return row["last"], recent["step_s"], row["steps"]
+    return row["last"], row["step_s"], row["steps"]
 
 
 def _sample(job: Job, steps: int) -> None:

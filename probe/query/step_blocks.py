@@ -1,8 +1,8 @@
 """A long history as partitions by blocks of steps: arrays fit into the processor's caches, and memory is used again.
 
-Called by probe.query.table_scan for tables that are declared by_step.  A block holds what was recorded from some steps
-before its first step to the end of everything that began in its last one.  Invariant: it gives the rows that the whole
-history gives for its steps, as long as modules go on to be called by those that called them first.
+Called by probe.query.table_scan for tables that are declared in_blocks.  A block holds what was recorded from some
+steps before its first step to the end of everything that began in its last one.  Invariant: it gives the rows that the
+whole history gives for its steps, as long as modules go on to be called by those that called them first.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..snapshot.timeline import Timeline
 from ..streams import COLLECTIVES, DEVICE, ENGINE, FORWARD, KIND_MASK, MARKS, OPTIMIZER, SPANS
 
 STEPS_BEFORE = 3  # before the first one wanted: what runs across a boundary is whole in the steps after it
+IN_FLIGHT_STEPS = 64  # likewise, for operations between ranks, which may go on for long beside the training
 ROWS_A_BLOCK = 1 << 18  # about
 MAX_COPIES = 2  # of each row over all blocks: a call around all steps would put every row into each block
 LOOKED_UP_TOGETHER = 1 << 10  # rows: whether a block needs them is decided for all of them at once

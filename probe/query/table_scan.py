@@ -22,6 +22,7 @@ from ..schema import Column, Columns
 from ..snapshot.snapshot import RecentRows, Snapshot
 from ..snapshot.source import Rank, RankLeft
 from ..snapshot.timeline import Timeline
+from ..streams import COLLECTIVES
 from ..tables import TABLES
 from ..tables.declaration import Table
 from .derived_cache import DerivedCache, DerivedCaches
@@ -29,7 +30,7 @@ from .duckdb_session import Worker
 from .filter_pruning import Filter
 from .lazy_columns import LazyColumns, derived, derived_each, derived_in_parts
 from .rank_batch import batches_of, derived_together
-from .step_blocks import STEPS_BEFORE, blocks_of
+from .step_blocks import IN_FLIGHT_STEPS, STEPS_BEFORE, blocks_of
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,11 @@ class TableScan:
         job = self._snapshot
         return self.table.by_step and self._pruned and not job.open_steps and job.completed is not None
 
+    @property
+    def _in_blocks(self) -> bool:
+        """Whether the table can be derived in blocks of steps, and those that are over be kept."""
+        return self.table.in_blocks and self._by_step
+
     def _missing(self, numbers: set[int], first: int | None) -> list[Rank]:
         """The ranks of these numbers whose rows are not here from that step on."""
         self._derived = [each for each in self._derived if not any(rank.left for rank in each.ranks)]
@@ -98,12 +104,12 @@ class TableScan:
         """Have all rows of these ranks from that step on, if they do not leave."""
         caches = {rank: self._cache(rank, first) for rank in ranks}
         begins = {rank: first if cache is None else cache.upto for rank, cache in caches.items()}
-        since = {
-            rank: None if step is None else rank.timeline.time_before(step, STEPS_BEFORE)
-            for rank, step in begins.items()
-        }
-        parts = self._fetched(since)
-        if self._by_step and self.table.in_batches:
+        since, since_issued = (
+            {rank: None if step is None else rank.timeline.time_before(step, steps) for rank, step in begins.items()}
+            for steps in (STEPS_BEFORE, IN_FLIGHT_STEPS)
+        )
+        parts = self._fetched(since, {COLLECTIVES: since_issued})
+        if self._in_blocks and self.table.in_batches:
             for batch in batches_of([part for rank, part in parts.items() if caches[rank] is None], self.table.streams):
                 work = partial(derived_together, batch, self.table.streams, derive)
                 piece = derived_in_parts([work], self._worker)
@@ -114,7 +120,7 @@ class TableScan:
                     del parts[rank]
         for rank, part in parts.items():
             with contextlib.suppress(RankLeft):
-                blocks = blocks_of(part) if self._by_step else None
+                blocks = blocks_of(part) if self._in_blocks else None
                 piece = (
                     derived(part, derive)
                     if blocks is None
@@ -125,16 +131,19 @@ class TableScan:
     def _cache(self, rank: Rank, first: int | None) -> DerivedCache | None:
         """The rank's cache, if it has rows that are wanted."""
         with contextlib.suppress(RankLeft):
-            cache = self._caches.get(rank, self.table) if self._by_step else None
+            cache = self._caches.get(rank, self.table) if self._in_blocks else None
             if cache is not None and (first is None or first < cache.upto):
                 return cache
         return None
 
-    def _fetched(self, since: Mapping[Rank, int | None]) -> dict[Rank, Partition]:
-        """Each rank's rows since a moment (None: all).  First of all they are fetched, so that a rank that falls silent
-        is in no result.  Where everything is wanted of all ranks, the ranks keep it: other tables want it too."""
+    def _fetched(
+        self, since: Mapping[Rank, int | None], of_streams: Mapping[str, Mapping[Rank, int | None]]
+    ) -> dict[Rank, Partition]:
+        """Each rank's rows since a moment (None: all); of_streams: streams with moments of their own.  First they
+        are fetched, so that a rank that falls silent is in no result.  Where everything is wanted of all ranks, the
+        ranks keep it: other tables want it too."""
         everything = len(since) == len(self._snapshot.ranks) and not any(each is not None for each in since.values())
-        recent = RecentRows(self._snapshot, since)
+        recent = RecentRows(self._snapshot, since, of_streams)
         rows = {rank: rank.rows if everything else partial(recent.rows, rank) for rank in since}
         for of_rank in rows.values():
             for stream in self.table.streams:
@@ -151,7 +160,7 @@ class TableScan:
         self, rank: Rank, piece: LazyColumns, first: int | None, from_start: bool, cache: DerivedCache | None
     ) -> None:
         """Take a rank's rows, and those that are cached before them.  from_start: they begin where the stream does."""
-        if self._by_step and (from_start or cache is not None):
+        if self._in_blocks and (from_start or cache is not None):
             self._caches.put(rank, self.table, piece, cache)
         if cache is None:
             self._put(_Derived((rank,), None if from_start else first, [piece]))

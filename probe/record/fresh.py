@@ -33,7 +33,7 @@ _IN_FLIGHT, _STATE, _BEGAN = "in_flight", "state", ("time", "first_time")
 def pieces(table: Table, part: Partition) -> list[LazyColumns]:
     """All rows that may be seen, perhaps in blocks of steps, one of which is in memory at a time.  Raises RankLeft."""
     assert table.derive is not None
-    blocks = blocks_of(part) if table.by_step else None
+    blocks = blocks_of(part) if table.in_blocks else None
     return [derived(each, table.derive) for each in blocks or [part]]
 
 

@@ -256,7 +256,8 @@ def _scan_since(rank: AgentRank, stream: str, moment: int | None, cache: RowCach
     slot = WRITTEN[stream]
     if len(cache.table) and (cache.whole or int(cache.table[0, rank.slots(stream).index(slot)]) < moment):
         return _scan(rank, stream, max(first, cache.next), last)
-    share = (rank.now_ns - moment) / max(1, rank.now_ns - rank.facts.attached_ns)
+    # as if rows had come evenly since the attach; the ring has the last of them
+    share = (rank.now_ns - moment) / max(1, rank.now_ns - rank.facts.attached_ns) * last / max(1, last - first + 1)
     return _scan(rank, stream, first, last, (slot, moment), min(1.0, share))
 
 

@@ -130,10 +130,14 @@ def _by_source(ranks: Iterable[Rank]) -> list[tuple[Source, list[Rank]]]:
 
 class RecentRows:
     """Of some ranks about what each has recorded since a moment (None: everything), in every stream but the steps, of
-    which it has all.  The first call for a stream fetches it for all of these ranks."""
+    which it has all.  of_streams: streams with moments of their own.  The first call for a stream fetches it for all
+    of these ranks."""
 
-    def __init__(self, snapshot: Snapshot, since_ns: Mapping[Rank, int | None]) -> None:
-        self._snapshot, self._since_ns = snapshot, since_ns
+    def __init__(
+        self, snapshot: Snapshot, since_ns: Mapping[Rank, int | None],
+        of_streams: Mapping[str, Mapping[Rank, int | None]],
+    ) -> None:  # fmt: skip
+        self._snapshot, self._since_ns, self._of_streams = snapshot, since_ns, of_streams
         self._rows: dict[str, dict[Rank, Rows]] = {}
 
     def rows(self, rank: Rank, stream: str) -> Rows:
@@ -141,7 +145,7 @@ class RecentRows:
         if stream == STEPS:
             return rank.rows(stream)
         if stream not in self._rows:
-            self._rows[stream] = self._snapshot.fetch_since(stream, self._since_ns)
+            self._rows[stream] = self._snapshot.fetch_since(stream, self._of_streams.get(stream, self._since_ns))
         if rank.left:
             raise RankLeft
         return self._rows[stream][rank]

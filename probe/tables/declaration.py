@@ -65,8 +65,9 @@ class Table:
     streams: the raw streams it is made of, beside the steps, which every table may use.
     taps: names from TAPS of what fills it, if its streams do not tell.
     by_step: the rows of a step follow from what was recorded from some steps before it to the end of everything that
-    began in it, and from nothing else.  So the query derives only the steps it wants, a long history in blocks of
-    steps (probe.query.step_blocks), and caches rows of finished steps.
+    began in it, and from nothing else.  So the query fetches and derives only the steps it wants.
+    in_blocks: derive() makes the rows of part.steps alone where it has some.  So a long history is derived in blocks of
+    steps (probe.query.step_blocks), and rows of finished steps are cached.
     in_batches: derive() asks part.owner() where rows of different ranks could mix, and part.require_agreement() for
     what it keeps only once, so ranks with few rows are derived together (probe.query.rank_batch).
     of_each_rank: the rows of a rank follow from what it has recorded and the last step that all have completed: from
@@ -90,6 +91,7 @@ class Table:
     example: str = ""
     taps: tuple[str, ...] = ()
     by_step: bool = False
+    in_blocks: bool = False
     in_batches: bool = False
     of_each_rank: bool = False
     final: Final = STEP

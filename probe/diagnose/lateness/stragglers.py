@@ -149,7 +149,7 @@ class _Look:
 
     def _still(self, step_s: float) -> list[str]:
         """A note if no step has ended for a while."""
-        (row,) = self._rows("SELECT epoch(MAX(time)) AS began FROM python.step_trace")
+        (row,) = self._rows(f"SELECT epoch(MAX(time)) AS began FROM python.step_trace WHERE step >= {self.steps[-1]}")
         still_s = time.time() - row["began"]
         if still_s < max(_STILL_S, _STILL_STEPS * step_s):
             return []

@@ -193,6 +193,7 @@ TABLE = Table(
     streams=_STREAMS,
     taps=("forward", "optimizer", "loader"),
     derive=derive,
+    by_step=True,
     of_each_rank=True,
     question="Where does the time of a step go, in seconds?",
     example="SELECT rank, AVG(data_duration) AS data, AVG(forward_duration) AS forward, AVG(backward_duration) AS "

@@ -293,6 +293,7 @@ TABLE = Table(
     derive=derive,
     of_each_rank=True,
     by_step=True,
+    in_blocks=True,
     in_batches=True,
     question="Which modules take the longest per call?",
     example="SELECT module, stage, AVG(duration) FROM python.torch_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 5",

@@ -9,8 +9,9 @@ import pytest
 from fake_agent import FakeAgent
 
 from probe import protocol as wire
-from probe.connection import Connection
-from probe.errors import QueryError, SilentError
+from probe.connection import MAX_FETCH, Connection
+from probe.diagnose import watch
+from probe.errors import ProbeError, QueryError, SilentError
 from probe.snapshot.log import START
 from probe.snapshot.snapshot import Snapshot
 from probe.streams import COLLECTIVES, SPANS, STEPS
@@ -146,3 +147,42 @@ def test_a_snapshot_of_an_agent_that_another_one_replaced_gives_none_of_its_rows
         numbers(old)
     assert asked.ask(wire.FLIGHT) == {} and [each.rank for each in asked.silent] == [0]
     assert value(connection, "SELECT count(*) FROM torch_trace") == count
+
+
+def test_a_share_of_a_ring_that_has_gone_round_is_estimated_by_what_the_ring_has(
+    agent: Make, connected: Connect
+) -> None:
+    """It has the last tenth of what there was since the attach: half of that is a twentieth of the time."""
+    one = trained(agent(ring_bytes=1 << 16), 30_000)
+    connection = connected(one)
+    oldest = value(connection, "SELECT min(step) FROM torch_trace")
+    assert oldest > 1000
+    middle = (30_000 + oldest) // 2
+    connection = connected(one)
+    assert value(connection, f"SELECT count(*) FROM torch_trace WHERE step > {middle}") > 1000
+    (scan,) = (each for each in connection.account.scans if each.stream == SPANS)
+    assert 0.5 * scan.bytes < scan.estimate < 2 * scan.bytes
+
+
+def test_what_watches_a_job_fetches_its_last_steps_alone(agent: Make, connected: Connect) -> None:
+    connection = connected(trained(agent()), trained(agent(1, world_size=2)))
+    assert watch._seen(connection) == (2999, pytest.approx(0.1), 40)
+    assert sum(rows for (_, stream), rows in sent(connection).items() if stream == SPANS) < 600
+
+
+def test_a_diagnosis_may_fetch_what_it_needs_of_many_ranks(
+    agent: Make, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, allowed = connected(trained(agent(), 30)), list[Any]()
+    snapshot = Connection._snapshot
+
+    def seen(self: Connection, open_steps: bool, max_fetch: float | None) -> Snapshot:
+        allowed.append(max_fetch)
+        return snapshot(self, open_steps, max_fetch)
+
+    monkeypatch.setattr(Connection, "_snapshot", seen)
+    with pytest.raises(ProbeError):
+        connection.stragglers()  # of one rank
+    assert allowed and not any(allowed)
+    connection.query("SELECT 1")
+    assert allowed[-1] == MAX_FETCH
