@@ -82,6 +82,7 @@ TABLE = Table(
     ),
     streams=_STREAMS,
     derive=derive,
+    by_step=True,
     of_each_rank=True,
     question="How long does the job wait for a batch, and how many are ready when it requests one?",
     example="SELECT rank, loader, COUNT(*) AS batches, AVG(wait_duration) * 1e3 AS avg_ms, MAX(wait_duration) * 1e3 "

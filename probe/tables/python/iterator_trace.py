@@ -71,6 +71,7 @@ TABLE = Table(
     ),
     streams=_STREAMS,
     derive=derive,
+    by_step=True,
     of_each_rank=True,
     question="How long does a loader take to start, and to its first batch?",
     example="SELECT rank, loader, num_workers, COUNT(*) AS iterators, AVG(start_duration) * 1e3 AS start_ms, "

@@ -102,6 +102,7 @@ TABLE = Table(
     ),
     streams=(COLLECTIVES,),
     derive=derive,
+    by_step=True,
     question="What does each step send, in how many operations, and how fast?",
     example="SELECT rank, step, operation_type, COUNT(*) AS n, SUM(bytes) / 1e6 AS mb, AVG(busbw_gbps) AS busbw FROM "
     "python.nccl_trace GROUP BY ALL ORDER BY step DESC, rank, mb DESC LIMIT 10",

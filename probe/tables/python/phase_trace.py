@@ -72,6 +72,7 @@ TABLE = Table(
     streams=_STREAMS,
     taps=("forward", "optimizer", "loader"),
     derive=derive,
+    by_step=True,
     of_each_rank=True,
     question="How often is a step in each phase, and how long at most?",
     example="SELECT rank, phase, COUNT(*) AS times, SUM(duration) AS seconds, MAX(duration) * 1e3 AS longest_ms "

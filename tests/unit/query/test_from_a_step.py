@@ -13,7 +13,7 @@ from uneven import MS, forward_and_backward, train
 
 from probe.connection import Connection
 from probe.query.database import Database
-from probe.streams import LOADS, OPTIMIZER, SAMPLED, SPANS
+from probe.streams import ITERATOR, LOADS, OPTIMIZER, SAMPLED, SPANS
 from probe.tables import TABLES
 
 pytestmark = pytest.mark.slow
@@ -27,6 +27,8 @@ def sparse(agent: FakeAgent, chance: random.Random, steps: int) -> None:
     """Batches, passes and collectives in a few steps alone, some sampled and some not."""
     took, at = partial(chance.randint, 1 * MS, 20 * MS), 10 * MS
     for step in range(steps):
+        if step % 85 == 3:
+            agent.load(at - 9 * MS, at - MS, flags=ITERATOR)
         if step % 17 == 3:
             agent.load(at, at + took())
         at += 25 * MS
@@ -60,7 +62,7 @@ def test_rows_from_a_step_on(agent: Make, connected: Connect, table: Any, kind: 
         assert (connection.snapshot().ranks[0].rows(SPANS)["seq"][0] > 1) == (steps > 1000)
         assert len(connection.snapshot().ranks[0].rows(LOADS))
     all_steps = everything["step"].to_numpy()
-    for first in {*range(steps - 16, steps, 2), *chance.sample(range(all_steps[0], steps), 10)}:
+    for first in {*range(steps - 16, steps, 5), *chance.sample(range(min(all_steps, default=1), steps), 5)}:
         within = f"step >= {first} AND step < {first + 12}"
         with connected(one) as connection:
             told = {*map(repr, connection.query(f"SELECT * FROM {table.name} WHERE {within}").to_pylist())}
