@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .. import protocol as wire
@@ -16,7 +17,7 @@ from ..host import agent_memory
 from ..host.job_server import server_url
 from ..settings import checked_settings
 from .agent_link import AgentLink, nobody
-from .client import Call, Client
+from .client import Call, Client, OnReply
 
 _MEMORY_FREED_S = 1.0
 _SERVER_ENDS_S = 2.0  # it looks for its agents once a second
@@ -78,6 +79,21 @@ def unreached(client: Client, calls: Sequence[Call]) -> list[Unreached]:
     return [Unreached(link.rank, link.pid, link.host, told) for link, told in why.items()]
 
 
+def wait_for_each(client: Client, calls: Sequence[Call], patience: float, on_reply: OnReply | None = None) -> None:
+    """Until all have large answers: the patience runs anew with each.  What does not come has an error."""
+    late, count = [*calls], 0
+    while late and len(late) != count:
+        count = len(late)
+        late = client.wait(late, time.monotonic() + patience, on_reply, partial(_is_any_over, late))
+    for call in late:
+        call.error = call.link.silence()
+    client.forget(calls)
+
+
+def _is_any_over(calls: Sequence[Call]) -> bool:
+    return any(call.over for call in calls)
+
+
 def tensors(
     client: Client, wait_s: float, timeout: float
 ) -> tuple[dict[int, list[Mapping[str, Any]]], list[Unreached]]:
@@ -87,10 +103,7 @@ def tensors(
     """
     calls = [client.send(link, wire.TENSORS, wait_s=wait_s, compare=True) for link in client.links]
     found: dict[Call, list[Mapping[str, Any]]] = {call: [] for call in calls}
-    deadline = time.monotonic() + wait_s + timeout
-    for call in client.wait(calls, deadline, lambda call, header, payload: found[call].append(header)):
-        call.error = call.link.silence()
-    client.forget(calls)
+    wait_for_each(client, calls, wait_s + timeout, lambda call, header, payload: found[call].append(header))
     answered = {call: call.answer for call in calls if call.answer is not None}
     if not answered:
         raise nobody([call.error for call in calls])

@@ -34,7 +34,6 @@ class ClockOffsets:
             ahead_ns, error_ns = new_ns, new_error_ns
         self._offsets[boot_of] = ahead_ns, error_ns
         facts = Facts.parse({**said, "clock_offset_ns": ahead_ns, "clock_error_ns": error_ns})
-        if abs(ahead_ns) <= error_ns:  # perhaps there is no offset
-            return facts
-        attached = facts.attached_wall_ns and facts.attached_wall_ns - ahead_ns
-        return facts._replace(wall_ns=facts.wall_ns - ahead_ns, attached_wall_ns=attached)
+        certain_ns = facts.wall_correction_ns
+        attached = facts.attached_wall_ns and facts.attached_wall_ns - certain_ns
+        return facts._replace(wall_ns=facts.wall_ns - certain_ns, attached_wall_ns=attached)

@@ -75,7 +75,8 @@ class _Operation:
         self.group_ranks, self.group_size = members or None, len(members) or None
         self.group_rank = members.index(rank.rank) if rank.rank in members else None
         self.group_seq = None if entry.get("is_p2p") else int(entry["collective_seq_id"])
-        self.start_ns = int(entry["time_created_ns"]) - rank.facts.wall_offset_ns
+        created_ns = int(entry["time_created_ns"]) - rank.facts.wall_correction_ns
+        self.start_ns = created_ns - rank.facts.wall_offset_ns
         self.ended, self.in_flight = has_ended(entry), is_in_flight(entry)
         self.age_ms = max(0, rank.now_ns - self.start_ns) / 1e6 if self.in_flight else None
         self.duration_ms = entry.get("duration_ms") if self.ended else None

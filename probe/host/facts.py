@@ -140,6 +140,12 @@ class Facts(NamedTuple):
         """What makes a time of the wall clock out of one of the monotonic clock."""
         return self.wall_ns - self.monotonic_ns
 
+    @property
+    def wall_correction_ns(self) -> int:
+        """What its wall clock is ahead, where that is certain: wall_ns and attached_wall_ns are without it."""
+        ahead_ns = self.clock_offset_ns or 0
+        return ahead_ns if abs(ahead_ns) > (self.clock_error_ns or 0) else 0
+
     def slots(self, stream: str) -> Sequence[str]:
         """The slots as the agent packs them; as this version knows them, of a stream that it does not record."""
         layout = self.streams.get(stream)

@@ -78,9 +78,9 @@ def _is_entry(told: Any) -> bool:
     return isinstance(group, list) and bool(group) and isinstance(told.get("input_dtypes") or [], list)
 
 
-def entries_of(texts: Iterable[str]) -> list[Entry]:
-    """The collectives in dumps, oldest first."""
-    return [_entry(each) for each in dumped_entries(texts) if not each.get("is_p2p")]
+def entries_of(texts: Iterable[str], ahead_ns: int = 0) -> list[Entry]:
+    """The collectives in dumps, oldest first.  ahead_ns: what the wall clock of that host is ahead of this one's."""
+    return [_entry(each, ahead_ns) for each in dumped_entries(texts) if not each.get("is_p2p")]
 
 
 def has_ended(told: Mapping[str, Any]) -> bool:
@@ -93,11 +93,12 @@ def is_in_flight(told: Mapping[str, Any]) -> bool:
     return not has_ended(told) and (not told.get("is_p2p") or told.get("state") == "started")
 
 
-def _entry(told: Mapping[str, Any]) -> Entry:
+def _entry(told: Mapping[str, Any], ahead_ns: int) -> Entry:
     backend, _, kind = str(told.get("profiling_name") or "").partition(":")
     group, number = str(told["process_group"][0]), int(told["collective_seq_id"])
     sizes, dtypes = str(told.get("input_sizes") or ""), " ".join(map(str, told.get("input_dtypes") or [])).lower()
-    return Entry(group, number, kind, sizes, dtypes, int(told["time_created_ns"]), has_ended(told), backend)
+    created_ns = int(told["time_created_ns"]) - ahead_ns
+    return Entry(group, number, kind, sizes, dtypes, created_ns, has_ended(told), backend)
 
 
 def pending(by_rank: Mapping[int, Sequence[Entry]], groups: Mapping[str, Sequence[int]]) -> list[Pending]:

@@ -15,6 +15,7 @@ from typing import Any
 from ... import protocol as wire
 from ...arrays.arrow import table_of
 from ...attach.gil_holder import describe_gil_holder
+from ...client.agent_requests import wait_for_each
 from ...client.client import AgentLink, Client, Header
 from ...client.handshake import go_around_servers
 from ...derive.partition import Partition
@@ -39,6 +40,7 @@ from .processor_time import Used, simplest_poll_s, used, work
 from .snippet_time import SnippetTime, snippet_time
 
 _MORE = 2  # times as much patience with a rank that has not answered
+_STACKS_S = 0.05  # for those of one rank, which a process on its host reads, one after the other
 _NCCL = "nccl"
 _MOVED = ("rchar", "wchar", "read_bytes", "write_bytes")
 
@@ -75,7 +77,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     first = _look(client, client.links, patience, others, STARTS_S)
     poll_s = simplest_poll_s()
     time.sleep(max(0.0, first.at + look_s - time.monotonic()))
-    second = _look(client, list(first.headers), patience, others)
+    second = _look(client, list(first.headers), patience, others, _STACKS_S * len(client.links))
     _listen_again(client, second, _MORE * patience)
     issued = _Issued()
     if not all(_rows(link, first, second) for link in client.links):
@@ -111,9 +113,12 @@ def _issued(client: Client, links: Sequence[AgentLink], patience: float) -> _Iss
     """By torch's recorders, which hold what was issued before the attach; by the rows since the attach if the recorders
     are empty, or if something is in flight there on a device, or while a rank does not answer: the rows tell whether
     the device has come to it, and lie in the memory of a rank."""
-    calls = client.ask(wire.FLIGHT, time.monotonic() + patience, links)
+    calls = [client.send(link, wire.FLIGHT) for link in links]
+    wait_for_each(client, calls, patience)  # a megabyte each, of many ranks
     told = {call.link: call.answer for call in calls if call.answer is not None}
-    found = _Issued({link.rank: entries_of(answer["texts"]) for link, answer in told.items()})
+    found = _Issued(
+        {link.rank: entries_of(answer["texts"], link.facts.wall_correction_ns) for link, answer in told.items()}
+    )
     for answer in told.values():
         found.groups.update({name: members for name, members in answer["groups"].items() if members})
     with contextlib.suppress(SilentError):

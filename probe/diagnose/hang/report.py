@@ -40,6 +40,8 @@ class Report:
 def does(one: RankEvidence) -> str:
     """What a rank does instead, in words."""
     if one.condition == "answers":
+        if not one.threads:
+            return "gave no stacks in time"
         if one.thread is None:
             return "has no main thread in Python"
         where = place(one.thread.frames)

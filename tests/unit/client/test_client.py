@@ -15,6 +15,7 @@ import pytest
 
 from probe import protocol as wire
 from probe.client.agent_link import AgentLink
+from probe.client.agent_requests import wait_for_each
 from probe.client.agent_socket import AgentSocket
 from probe.client.client import Client
 from probe.client.endpoints import Address, Resolved
@@ -119,3 +120,21 @@ def test_a_client_closes_wherever_ctrl_c_comes_in_the_midst_of_connecting(short_
     while ended_at(event, url):
         event += 1
     assert event > 50
+
+
+def test_large_answers_have_time_as_long_as_one_comes_after_the_other(agent: Any, connected: Any) -> None:
+    ranks = [agent(rank, world_size=4) for rank in range(4)]
+
+    def answers_after(one: Any, seconds: float) -> Any:
+        def handle(key: Any, request: Any, payload: Any) -> None:
+            threading.Timer(seconds, one.server.post, [key, wire.ENTRIES], {"texts": [], "groups": {}}).start()
+
+        return handle
+
+    for one, seconds in zip(ranks, (0.4, 0.8, 1.2, 60.0), strict=True):
+        one.server.handlers[wire.FLIGHT] = answers_after(one, seconds) if seconds < 60 else lambda *request: None
+    client = connected(*ranks)._client
+    calls = [client.send(link, wire.FLIGHT) for link in client.links]
+    wait_for_each(client, calls, 0.7)
+    assert [call.answer is not None for call in calls] == [True, True, True, False]
+    assert isinstance(calls[3].error, SilentError)

@@ -13,6 +13,7 @@ from probe import protocol as wire
 from probe.derive.flight_history import columns, history_of
 from probe.derive.operation_types import operation_type
 from probe.host.facts import Facts
+from probe.snapshot.flight_recorder import entries_of
 from probe.snapshot.log import Log
 from probe.snapshot.snapshot import Snapshot
 from probe.snapshot.source import Rank
@@ -61,6 +62,18 @@ def test_a_job_that_goes_on_or_has_no_collectives_is_not_asked(facts: dict[str, 
 def test_what_is_in_flight_has_an_age() -> None:
     raw, _ = rank([entry(1, 10), entry(2, 30, retired=False, state="started")])
     assert [(row["state"], row["age_ms"]) for row in rows(raw)] == [("done", None), ("in_flight", 70.0)]
+
+
+def test_times_of_another_host_are_those_of_its_monotonic_clock() -> None:
+    """Its wall clock is 3 s ahead, which its facts are without, and its recorder is not."""
+    ahead = {"clock_offset_ns": 3000 * MS, "clock_error_ns": MS}
+    told = [entry(1, 3010), entry(2, 3030, retired=False, state="started")]
+    assert [(row["start_ns"], row["age_ms"]) for row in rows(rank(told, **ahead)[0])] == [
+        (10 * MS, None),
+        (30 * MS, 70.0),
+    ]
+    texts = [json.dumps({"entries": told})]
+    assert [each.created_ns for each in entries_of(texts, 3000 * MS)] == [WALL_NS + 10 * MS, WALL_NS + 30 * MS]
 
 
 def test_of_a_batch_of_sends_nobody_tells_the_state() -> None:
