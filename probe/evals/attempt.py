@@ -16,8 +16,9 @@ from typing import Any
 from .. import protocol as wire
 from ..attach.deferred_signals import DeferredSignals
 from ..client.client import AgentLink, Call, Client, Header
-from ..errors import EvalError, Interrupted, SilentError
+from ..errors import AgentError, EvalError, Interrupted, SilentError
 from ..snapshot.align import may_change, refresh
+from ..text import title
 from .operations import CANCELLED, Operation, Operations
 from .snippet import EvalResult, OnOutput, RankResult, Snippet, losses
 from .waiting import ANSWER_S, LOOK_S, Waiting
@@ -57,7 +58,7 @@ class Attempt:
         self._ranks: dict[Call, _Rank] = {}
         self._order = secrets.token_hex(8)  # all ranks run snippets of one step in one order, so none waits for another
         self._round_trip = 0.0  # seconds that arm() took
-        self._released = False
+        self._gone = self._released = False
         self._stayed = time.monotonic()  # when the last `stay` went out
         self._operations = Operations()
         self._ends_later = False  # a cancelled snippet gets time to come to its next operation, or out of a call
@@ -88,6 +89,7 @@ class Attempt:
             step = completed + self._margin() * 4**self._number
             for call, rank in self._ranks.items():
                 rank.count = step - call.link.facts.step_base
+        self._gone = True
         for call, rank in self._ranks.items():
             self._client.send(call.link, wire.GO, of=call.id.decode(), count=rank.count, order=self._order)
 
@@ -229,6 +231,15 @@ class Attempt:
                     late.append(call.link)
         self._waiting.look(late, self._take)
 
+    def ran(self) -> str:
+        """Where it has run although the attempt has failed, and where it may have, in words; "" for nowhere."""
+        over = [call.link.rank for call in self._ranks if call.answer is not None and call.answer.get("ran", True)]
+        begun = self._released or (self._gone and not self._together)
+        mute = (call for call in self._ranks if call.answer is None and not isinstance(call.error, AgentError))
+        unknown = [call.link.rank for call in mute if begun]
+        where = [f"it has run on {title(over)}"] if over else []
+        return "; ".join([*where, f"of {title(unknown)} that is unknown"] if unknown else where)
+
     def anything_ran(self) -> bool:
         return any(call.answer is not None or rank.output for call, rank in self._ranks.items())
 
@@ -285,16 +296,5 @@ class Attempt:
     def _result(self, call: Call) -> RankResult:
         done, count = call.result(), call.result().get("count")
         has_step = not self._snippet.now and count is not None and count >= 0 and done.get("ran", True)
-        return RankResult(
-            rank=call.link.rank,
-            ok=done["ok"],
-            output="".join(self._ranks[call].output),
-            echo=done.get("echo"),
-            error=done.get("error"),
-            traceback=done.get("traceback"),
-            step=call.link.facts.step_base + int(count or 0) if has_step else None,
-            held_s=(done.get("held_ns") or 0) / 1e9,
-            changed=done.get("changed") or [],
-            dropped_bytes=done.get("dropped_bytes") or 0,
-            ran=done.get("ran", True),
-        )
+        step = call.link.facts.step_base + int(count or 0) if has_step else None
+        return RankResult.of(call.link.rank, done, "".join(self._ranks[call].output), step)

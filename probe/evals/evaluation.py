@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from ..client.agent_requests import chosen
 from ..client.client import Client
-from ..errors import EvalError, Interrupted, ProbeError, UsageError
+from ..errors import EvalError, Interrupted, ProbeError, SilentError, UsageError
 from ..snapshot.align import Alignment
 from .attempt import Attempt
 from .snippet import EvalResult, OnOutput, Snippet
@@ -83,6 +83,8 @@ def evaluate(
                 where = where_it_is(client, stuck[0], snippet.filename)
                 message = f"The snippet did not stop on rank {named}: {where}{waits}."
                 raise EvalError(message, _ENDS, "eval-timeout") from None
+            if isinstance(error, SilentError) and (ran := attempt.ran()):
+                raise SilentError(f"{error.message} The snippet: {ran}.", code=error.code) from None
             raise
         return attempt.results()
     raise EvalError(f"The ranks did not agree on a step: {missed}", "Run it with --now.", "eval-missed")

@@ -38,6 +38,15 @@ class RankResult:
     dropped_bytes: int = 0
     ran: bool = True
 
+    @classmethod
+    def of(cls, rank: int, done: Mapping[str, Any], output: str, step: int | None) -> RankResult:
+        """done: what the rank has told at the end."""
+        return cls(
+            rank, done["ok"], output, done.get("echo"), done.get("error"), done.get("traceback"), step,
+            held_s=(done.get("held_ns") or 0) / 1e9, changed=done.get("changed") or [],
+            dropped_bytes=done.get("dropped_bytes") or 0, ran=done.get("ran", True),
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Snippet:

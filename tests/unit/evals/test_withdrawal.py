@@ -16,7 +16,7 @@ from probe import protocol as wire
 from probe.cli.session import cancelled_by_signals
 from probe.client.client import Client
 from probe.connection import Connection
-from probe.errors import Interrupted
+from probe.errors import Interrupted, SilentError
 from probe.evals import attempt
 
 Connect = Callable[..., Connection]
@@ -133,3 +133,19 @@ def test_a_ctrl_c_while_the_first_ranks_are_asked_leaves_none_armed(
     with pytest.raises(KeyboardInterrupt):
         connection.eval("1")
     until(lambda: told(ranks[0]) == told(ranks[1]) == ["cut"])
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_where_it_has_run_is_told_when_a_rank_is_lost(ranks: list[FakeAgent], connected: Connect, now: bool) -> None:
+    connection = connected(*ranks)
+    ranks[0].on_run = run_snippet
+    ranks[1].on_run = lambda agent, key, count: threading.Timer(0.3, lose, [agent, key]).start()
+    if now:
+        ranks[0].on_go, ranks[1].on_go = run_snippet, ranks[1].on_run
+    with pytest.raises(SilentError) as lost:
+        connection.eval("1", now=now)
+    assert str(lost.value).endswith("The snippet: it has run on rank 0; of rank 1 that is unknown.")
+
+
+def lose(agent: FakeAgent, key: Key) -> None:
+    agent.server.on_thread(lambda: agent.server.connections.drop(key[0]), 5)
