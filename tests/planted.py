@@ -27,7 +27,7 @@ class Planted:
 
     endpoint: str = "4242"
     notes: list[str] = field(default_factory=list)
-    agents: list[Facts] = field(default_factory=lambda: [Facts(rank=0, world_size=1, torch="2.13.0")])
+    agents: list[Facts] = field(default_factory=lambda: [Facts(torch="2.13.0")])  # one process has no number
 
     def __post_init__(self) -> None:
         self.database = duckdb.connect()

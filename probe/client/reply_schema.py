@@ -59,6 +59,7 @@ REPLIES: dict[str, dict[str, Any]] = {
                 "frames": [list], "is_training": bool, "holds_gil": (bool, None),
             }
         ],
+        "load?": ({"used": (list, None), "below_s": (int, float), "moved_bytes": Whole(0)}, None),
     },
     wire.SAMPLED: {
         "told": (
@@ -142,6 +143,9 @@ def check(header: dict[str, Any], payload: int) -> None:
         frames = (frame for thread in header["threads"] for frame in thread["frames"])
         odd = next((frame for frame in frames if [*map(type, frame)] != [str, int, str]), None)
         wrong = "" if odd is None else f"frames.threads: a frame is {str(odd)[:60]}"
+        used = (header.get("load") or {}).get("used")
+        if used is not None and [*map(type, used)] not in ([int, float, int], [int, float, type(None)]):
+            wrong = f"frames.load.used is {str(used)[:60]}"
     if not wrong and kind in (wire.BEFORE, wire.LISTED):
         wrong = _wrong_list(header)
     if not wrong and payload < _PAYLOAD.get(kind, 0):

@@ -102,8 +102,8 @@ class ServerSocket:
         while self._monitor.get(zmq.EVENTS) & zmq.POLLIN:
             self._take(int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder))  # libzmq's own form of it
         if self._not_accepted >= _NOT_ACCEPTED:
-            self.ended = f"has ended: nothing listens at {self.url}"
-            self.code = "gone"
+            was = "has ended" if self.connections else "has ended, or is out of reach"
+            self.ended, self.code = f"{was}: nothing listens at {self.url}", "gone" if self.connections else ""
 
     @property
     def is_lost(self) -> bool:

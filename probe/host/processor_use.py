@@ -1,6 +1,7 @@
 """Who uses the cores of this machine, and how much a thread does, over a short time.
 
-Called by diagnoses.  Reads /proc with the standard library; what may not be read is absent.
+Called by diagnoses, and by the process beside a job that is looked at from elsewhere.  Reads /proc with the standard
+library; what may not be read is absent.
 """
 
 from __future__ import annotations
@@ -8,10 +9,74 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from .processes import process, read_stat
+from .process_status import thread_ids, thread_status
+from .processes import process, read_stat, trees
 
 TICKS = os.sysconf("SC_CLK_TCK")  # in a second
+_MOVED = ("rchar", "wchar", "read_bytes", "write_bytes")
+
+
+class Used(NamedTuple):
+    """Processor time of a thread, and how often it has gone to sleep, so far; turns: None where that is not counted."""
+
+    tid: int
+    cpu_s: float
+    turns: int | None
+
+
+class Load(NamedTuple):
+    """What a process has done so far: one of its threads, the processes below it, and the bytes that it has read and
+    written, also in a call that goes on; 0 where those are not ours to see."""
+
+    used: Used | None
+    below_s: float
+    moved_bytes: int
+
+    def told(self) -> dict[str, Any]:
+        """As it travels."""
+        used = None if self.used is None else [*self.used]
+        return {"used": used, "below_s": self.below_s, "moved_bytes": self.moved_bytes}
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Load:
+        """What has travelled."""
+        used = None if told["used"] is None else Used(*told["used"])
+        return cls(used, told["below_s"], told["moved_bytes"])
+
+
+def loads(threads: Mapping[int, int | None]) -> dict[int, Load]:
+    """Of these processes, each with the native id of one of its threads, None for the main one; one look at /proc."""
+    return {
+        pid: Load(used(pid, threads[pid]), sum(map(_process_s, below[1:])), _moved_bytes(pid))
+        for pid, below in trees(threads).items()
+    }
+
+
+def used(pid: int, native_id: int | None) -> Used | None:
+    """None if the process has ended."""
+    try:
+        tid = pid if native_id is None else thread_ids(pid).get(native_id, pid)
+        return Used(tid, ran_s(pid, tid), thread_status(pid, tid).turns)
+    except OSError:
+        return None
+
+
+def _process_s(pid: int) -> float:
+    """Processor time of a process so far."""
+    try:
+        return read_stat(pid).cpu_ticks / TICKS
+    except OSError:
+        return 0.0
+
+
+def _moved_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/io", encoding="ascii") as file:
+        counts = (line.partition(":") for line in file)
+        return sum(int(value) for name, _, value in counts if name in _MOVED)
+    return 0
 
 
 def cores_used(look_s: float) -> dict[int, float]:

@@ -1,8 +1,9 @@
 """Questions in SQL, passed on to a process of the server's own: DuckDB is neither in the training nor in the server.
 
 Held by server.  The process (ANSWERS_MODULE) starts with the first question and keeps what it has read and derived, so
-that a second answer takes milliseconds.  It has one question at a time.  Invariant: nothing here waits, and whatever is
-not answered here is declined before anything of an answer is sent, so the command answers it itself.
+that a second answer takes milliseconds.  It has one question at a time; parts wait for their turn, since a query has to
+have those of all hosts.  Invariant: nothing here waits, and whatever is not answered here is declined before anything
+of an answer is sent, so the command answers it itself.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .sibling import Sibling
 _IDLE_S = 600.0  # without a question, after which its memory is given back
 _ENDS_S = 5.0  # after it was withdrawn, before the process that does not end it is ended
 _UNWANTED_S = 10.0  # without a word from who has asked
+_MOST_WAITING = 16  # for a part, while another question is being answered
 _FAILED_S = 60.0  # once it has ended by itself twice within them, it is not started again until they are over
 
 
@@ -46,10 +48,11 @@ class Answers:
         self._withdrawn: float | None = None
         self._most_memory = memory_share()
         self._failed = deque[float](maxlen=2)
+        self._waiting: dict[tuple[Client, bytes], tuple[dict[str, Any], float]] = {}  # since when they are wanted
 
     @property
     def is_busy(self) -> bool:
-        return self._asked is not None
+        return self._asked is not None or bool(self._waiting)
 
     def take(self, client: Client, id: bytes, request: dict[str, Any]) -> None:
         """Raises WireError for a question that is not answered here."""
@@ -57,6 +60,12 @@ class Answers:
             self._ask(client, id, request)
             return
         of = str(request.get("of", "")).encode() if request["kind"] == wire.CANCEL else id
+        if (client, of) in self._waiting:
+            request_of, _ = self._waiting.pop((client, of))
+            if request["kind"] == wire.CANCEL:
+                self._decline(client, of, "declined: cancelled")
+            else:
+                self._waiting[client, of] = request_of, time.monotonic()
         if self._asked is not None and (client, of) == self._asked[1:3]:
             self._wanted = time.monotonic()
             if request["kind"] == wire.CANCEL:
@@ -68,7 +77,7 @@ class Answers:
         is_part = request["kind"] == wire.PART
         if not client.frontend.role and not (is_part and client.role == wire.CONTROL):
             raise wire.WireError("declined: only users of this host are answered, and parts for who may run code here")
-        if self._asked is not None:
+        if self._asked is not None and (not is_part or len(self._waiting) >= _MOST_WAITING):
             raise wire.WireError("declined: another question is being answered")
         if request.get("protocol") != wire.PROTOCOL:
             raise wire.WireError("declined: the server is of another version")
@@ -77,13 +86,32 @@ class Answers:
             raise wire.WireError("ids is no list of names")
         if not is_part and request.get("pids") != namespace(os.getpid(), "pid"):
             raise wire.WireError("declined: pids mean other processes here")
-        agents = self._agents.processes(ids)
+        if self._asked is not None:
+            self._waiting[client, id] = request, time.monotonic()
+        else:
+            self._begin(client, id, request)
+
+    def _begin(self, client: Client, id: bytes, request: dict[str, Any]) -> None:
+        """Raises WireError."""
+        agents = self._agents.processes(request.get("ids"))
         if self._process is None:
             self._start()
         self._count += 1
         self._asked, self._withdrawn = _Question(str(self._count).encode(), client, id), None
         self._wanted = self._used = time.monotonic()
         self._send(self._asked.number, {**request, "agents": agents})
+
+    def _begin_next(self) -> None:
+        """Where none is being answered: the one that has waited longest."""
+        while self._asked is None and self._waiting:
+            client, id = next(iter(self._waiting))
+            try:
+                self._begin(client, id, self._waiting.pop((client, id))[0])
+            except wire.WireError as error:
+                self._decline(client, id, str(error))
+
+    def _decline(self, client: Client, id: bytes, why: str) -> None:
+        self._relay.reply(client, [id, b"", wire.encode(wire.ERROR, code="agent", message=why)])
 
     def _receive(self) -> None:
         """Pass on what the process has answered."""
@@ -101,11 +129,13 @@ class Answers:
         if self._process.ended:
             self._failed.append(time.monotonic())
             self.close()
+        self._begin_next()
 
     def tidy(self) -> None:
         """Withdraw a question that nobody waits for; end a process that nobody asks, that cannot answer, that goes on
         with what was withdrawn, or that takes more memory than it may."""
         now = time.monotonic()
+        self._waiting = {key: each for key, each in self._waiting.items() if now - each[1] <= _UNWANTED_S}
         if self._asked is not None and now - self._wanted > _UNWANTED_S:
             self._withdraw()
         if self._asked is not None and self._withdrawn is not None and now - self._withdrawn > _ENDS_S:
@@ -115,6 +145,7 @@ class Answers:
         pid = self._sibling.pid if self._sibling is not None else 0
         if pid and (is_stopped(pid) or resident_bytes(pid) > self._most_memory):
             self.close()
+        self._begin_next()
 
     def _withdraw(self) -> None:
         if self._asked is not None and self._withdrawn is None:
@@ -124,8 +155,7 @@ class Answers:
     def close(self) -> None:
         """End the process; whoever waits for it is told."""
         if self._asked is not None:
-            header = wire.encode(wire.ERROR, code="agent", message="the process that answers has ended")
-            self._relay.reply(self._asked.client, [self._asked.id, b"", header])
+            self._decline(self._asked.client, self._asked.id, "the process that answers has ended")
             self._asked = None
         if self._process is not None and self._sibling is not None:
             self._relay.forget(self._process.fileno())

@@ -13,8 +13,9 @@ from .. import protocol as wire
 from ..client.endpoints import address_of
 from ..errors import ProbeError, SilentError
 from ..host import agent_memory
+from ..host.processor_use import loads
 from ..snapshot.live_stacks import handed_stacks, read_stacks
-from ..snapshot.stacks import told
+from ..snapshot.stacks import told, trains
 from .confinement import confine, memory_share
 from .handover import IPC, STACKS
 
@@ -32,7 +33,8 @@ def answer(request: dict[str, Any]) -> bytes:
         threads = read_stacks(pid)
         if threads is None:
             threads = handed_stacks(address_of(pid, facts).url, wire.CONTROL, f"process {pid}", _ANSWER_S)
-        return wire.encode(wire.FRAMES, threads=[told(thread) for thread in threads])
+        load = loads({pid: trains(threads)}).get(pid)
+        return wire.encode(wire.FRAMES, threads=[told(thread) for thread in threads], load=load and load.told())
     except ProbeError as error:
         return wire.encode(wire.ERROR, code=error.code, message=str(error))
 

@@ -18,6 +18,7 @@ from ..client.endpoints import address_of
 from ..errors import AgentError, ProbeError
 from ..host import agent_memory
 from ..host.facts import Facts
+from ..host.processor_use import Load
 from ..profile.code_objects import Layout
 from ..profile.handed_over import handed_over
 from ..profile.memory import Memory, memory_of
@@ -34,12 +35,17 @@ Errors = dict[AgentLink, ProbeError]
 
 
 def live_stacks(
-    client: Client, links: Sequence[AgentLink], deadline: float, on_reply: OnReply | None = None, starts_s: float = 0.0
+    client: Client,
+    links: Sequence[AgentLink],
+    deadline: float,
+    on_reply: OnReply | None = None,
+    starts_s: float = 0.0,
+    loads: dict[AgentLink | int, Load] | None = None,
 ) -> tuple[Threads, Errors]:
     """The threads of each of these ranks, the main thread first; and why others have none.
 
     on_reply: gets replies to other requests that come meanwhile; starts_s: more patience with servers, each of which
-    perhaps starts a process that reads.
+    perhaps starts a process that reads; loads: gets those of ranks on other hosts.
     """
     found, errors = Threads(), Errors()
     for link in links:
@@ -52,6 +58,9 @@ def live_stacks(
     for call in client.wait(calls, deadline + starts_s, on_reply):
         call.error = call.link.silence()
     client.forget(calls)
+    if loads is not None:
+        told = {call.link: call.answer.get("load") for call in calls if call.answer is not None}
+        loads |= {link: Load.of(load) for link, load in told.items() if load is not None and not link.here}
     found |= {call.link: in_order(threads_of(call.answer)) for call in calls if call.answer is not None}
     return found, errors | {call.link: call.error for call in calls if call.error is not None}
 

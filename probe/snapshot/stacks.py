@@ -103,3 +103,9 @@ def short(file: str) -> str:
     if "/lib/python3" in folder:
         return f"{standard.partition('/')[2]}/{name}".lstrip("/")
     return name
+
+
+def trains(threads: Sequence[Thread]) -> int | None:
+    """The native id of the one that trains; None for the main thread."""
+    thread = training_thread(threads)
+    return thread.native_id if thread is not None and not thread.is_main else None

@@ -207,7 +207,7 @@ def test_a_record_left_behind_belongs_to_a_rank_that_ended(torchrun: Target, pro
     words = ("query", "--key", key, "--format", "json", "--timeout", "60", RANKS)
     found = rows(probe(f"job://127.0.0.1:{port(first)}", *words, timeout=30).stdout)
     assert [(row["rank"], row["state"]) for row in found] == [(0, "answers"), (1, "silent")]
-    why = f": nothing listens at {left}" if now == "nothing" else ""
+    why = f", or is out of reach: nothing listens at {left}" if now == "nothing" else ""
     assert found[1]["why"] == f"Rank 1 (far, pid {second}) has ended{why}."
 
 

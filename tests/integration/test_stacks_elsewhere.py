@@ -6,7 +6,8 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from probe.host.facts import NO_FACTS
 from target import PYTHON, Target
 
 JOB = """
-import ctypes, threading, time
+import ctypes, signal, threading, time
 def spin():
     total = 0
     for each in range(100_000):
@@ -30,6 +31,7 @@ def sleeps():
     while True:
         time.sleep(60)
 threading.Thread(target=sleeps, name="sleeper", daemon=True).start()
+signal.signal(signal.SIGUSR1, lambda *_: sum(range(10**13)))
 print("ready", flush=True)
 while True:
     spin()
@@ -72,20 +74,33 @@ class Job:
 
 
 @pytest.fixture(scope="module")
-def job(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def jobs(
+    fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], AbstractContextManager[Job]]]:
+    """Each is attached, on the first of two hosts."""
     folder = tmp_path_factory.mktemp("job")
     keys.create(str(folder / "control.key"))
     keys.share(str(folder / "control.key"), str(folder / "reader.key"))
     (folder / "job.py").write_text(JOB)
     with two_hosts(fork_server) as (here, there):
-        command = (*here.inside, PYTHON, str(folder / "job.py"))
-        target = Target(command, folder / "job.txt", {}, here.server)
-        try:
-            target.wait_for("ready")
-            here.attach("--listen", here.address, "--key", folder / "control.key", target.pid)
-            yield Job(target, here, there, folder)
-        finally:
-            target.end()
+
+        @contextmanager
+        def make() -> Iterator[Job]:
+            target = Target((*here.inside, PYTHON, str(folder / "job.py")), folder / "job.txt", {}, here.server)
+            try:
+                target.wait_for("ready")
+                here.attach("--listen", here.address, "--key", folder / "control.key", target.pid)
+                yield Job(target, here, there, folder)
+            finally:
+                target.end()
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def job(jobs: Callable[[], AbstractContextManager[Job]]) -> Iterator[Job]:
+    with jobs() as made:
+        yield made
 
 
 def network_sockets(pid: int) -> set[str]:
@@ -168,3 +183,16 @@ def test_a_rank_whose_gil_is_held_has_stacks(job: Job) -> None:
     finally:
         held.kill()
         held.communicate()
+
+
+def test_a_rank_that_computes_within_one_call_is_not_blocked_from_elsewhere_either(
+    jobs: Callable[[], AbstractContextManager[Job]],
+) -> None:
+    """Its stack does not move, and it holds the GIL: what its process has used tells."""
+    with jobs() as job:
+        until(lambda: "spin" in job.ask("stack").stdout)  # its agent has found out how frames lie in memory
+        os.kill(job.pid, signal.SIGUSR1)
+        until(lambda: "<lambda>" in job.ask("stack").stdout)
+        told = job.ask("hang").stdout
+    assert "is computing: it may hold the GIL in C, in <lambda> (job.py" in told
+    assert re.search(r"works for \d+\.\d ms at a time, \d+ ?% of a core", told), told

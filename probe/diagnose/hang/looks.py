@@ -20,14 +20,14 @@ from ...client.client import AgentLink, Client, Header
 from ...client.handshake import go_around_servers
 from ...derive.partition import Partition
 from ...errors import SilentError
-from ...host.processes import has_ended, is_stopped, process, ranks_below, read_stat, trees
-from ...host.processor_use import TICKS
+from ...host.processes import has_ended, is_stopped, process, ranks_below
+from ...host.processor_use import Load, loads
 from ...snapshot.flight_recorder import Entry, Pending, entries_of
 from ...snapshot.live_stacks import STARTS_S, live_stacks
 from ...snapshot.memory_source import MemorySource
 from ...snapshot.snapshot import Snapshot
 from ...snapshot.source import Rank, RankLeft
-from ...snapshot.stacks import Frame, Thread, training_thread
+from ...snapshot.stacks import Frame, Thread, training_thread, trains
 from ...snapshot.wire_source import WireSource
 from ...streams import SAMPLES
 from ...tables.declaration import Table
@@ -36,13 +36,12 @@ from ...tables.host.process_trace import TABLE as PROCESS
 from ...text import grouped, title
 from .evidence import Evidence, RankEvidence
 from .in_flight import issued_of, pairs_of
-from .processor_time import Used, simplest_poll_s, used, work
+from .processor_time import simplest_poll_s, work
 from .snippet_time import SnippetTime, snippet_time
 
 _MORE = 2  # times as much patience with a rank that has not answered
 _STACKS_S = 0.05  # for those of one rank, which a process on its host reads, one after the other
 _NCCL = "nccl"
-_MOVED = ("rchar", "wchar", "read_bytes", "write_bytes")
 
 
 @dataclass
@@ -52,9 +51,7 @@ class _Look:
     at: float
     headers: dict[AgentLink, Header]
     threads: dict[AgentLink, list[Thread]]
-    used: dict[int, Used | None]  # by pid: of the training thread
-    below_s: dict[int, float]  # by pid: likewise of the processes below it
-    moved_bytes: dict[int, int]  # by pid: what it has read and written so far
+    loads: dict[AgentLink | int, Load]  # of ranks, and of processes without an agent by pid; the thread that trains
 
 
 @dataclass
@@ -88,7 +85,7 @@ def gather(client: Client, endpoint: str, patience: float, look_s: float) -> Evi
     ]
     for rank, pid in others:
         condition = "stopped" if is_stopped(pid) else "unattached"
-        running, work_s = work(first.used.get(pid), second.used.get(pid), second.at - first.at)
+        running, work_s, *_ = _done(pid, first, second)
         ranks.append(RankEvidence(rank, pid, condition, gil=describe_gil_holder(pid), running=running, work_s=work_s))
     ranks.sort(key=lambda each: each.rank)
     client.forgive()
@@ -141,14 +138,24 @@ def _look(
     """starts_s: as live_stacks has it."""
     calls = client.ask(wire.SNAPSHOT, time.monotonic() + patience, links)
     headers = {call.link: call.answer for call in calls if call.answer is not None}
-    threads, _ = live_stacks(client, client.links, time.monotonic() + patience, None, starts_s)
-    trains = {link.pid: training_thread(threads.get(link, ())) for link in client.links if link.here}
-    trains |= {pid: None for _, pid in others}
-    return _Look(
-        time.monotonic(), headers, threads, {pid: used(pid, thread) for pid, thread in trains.items()},
-        {pid: sum(map(_process_s, below[1:])) for pid, below in trees(trains).items()},
-        {pid: _moved_bytes(pid) for pid in trains},
-    )  # fmt: skip
+    done = dict[AgentLink | int, Load]()
+    threads, _ = live_stacks(client, client.links, time.monotonic() + patience, None, starts_s, done)
+    here = {link.pid: link for link in client.links if link.here}
+    of_pids = dict.fromkeys(pid for _, pid in others) | {pid: trains(threads.get(on, ())) for pid, on in here.items()}
+    done |= {here.get(pid, pid): each for pid, each in loads(of_pids).items()}
+    return _Look(time.monotonic(), headers, threads, done)
+
+
+def _done(one: AgentLink | int, first: _Look, second: _Look) -> tuple[float | None, float | None, float | None, int]:
+    """What a process has done between the two: the share of a core that its thread used, and its work each time that it
+    woke; likewise of the processes below it; and how many bytes it has moved."""
+    before, after, look_s = first.loads.get(one), second.loads.get(one), max(second.at - first.at, 1e-3)
+    if after is None:
+        return None, None, None, 0
+    if before is None:
+        before = Load(None, 0.0, 0)
+    below, moved = (after.below_s - before.below_s) / look_s, after.moved_bytes - before.moved_bytes
+    return *work(before.used, after.used, look_s), below, moved
 
 
 def _rows(link: AgentLink, first: _Look, second: _Look) -> int:
@@ -160,10 +167,7 @@ def _rows(link: AgentLink, first: _Look, second: _Look) -> int:
 
 
 def _of_rank(link: AgentLink, first: _Look, second: _Look, entries: Sequence[Entry]) -> RankEvidence:
-    pid, look_s = link.pid, max(second.at - first.at, 1e-3)
-    running, work_s = work(first.used.get(pid), second.used.get(pid), look_s) if link.here else (None, None)
-    below = (second.below_s[pid] - first.below_s.get(pid, 0.0)) / look_s if link.here else None
-    moved_bytes = second.moved_bytes[pid] - first.moved_bytes.get(pid, 0) if link.here else 0
+    pid, (running, work_s, below, moved_bytes) = link.pid, _done(link, first, second)
     said = second.headers[link]["facts"] if link in second.headers else None
     facts = said or (next(iter(MemorySource(link.pid).facts()), None) if link.here else None)
     condition = "answers" if said else _condition(link)
@@ -223,22 +227,6 @@ def _absent(endpoint: str, ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
         return ()
     ((size, local),) = sizes
     return tuple(sorted(set(range(size)) - {each.rank for each in ranks})) if size and size == local else ()
-
-
-def _process_s(pid: int) -> float:
-    """Processor time of a process so far."""
-    try:
-        return read_stat(pid).cpu_ticks / TICKS
-    except OSError:
-        return 0.0
-
-
-def _moved_bytes(pid: int) -> int:
-    """What a process has read and written so far, also in a call that goes on; 0 where that is not ours to see."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/io", encoding="ascii") as file:
-        counts = (line.partition(":") for line in file)
-        return sum(int(value) for name, _, value in counts if name in _MOVED)
-    return 0
 
 
 def _frames(threads: Sequence[Thread]) -> tuple[Frame, ...]:

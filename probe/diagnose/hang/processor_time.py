@@ -7,32 +7,10 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 
-from ...host.process_status import thread_ids, thread_status
-from ...host.processor_use import ran_s
-from ...snapshot.stacks import Thread
+from ...host.processor_use import Used
 
 _POLLS, _NAP_S = 10, 0.01
-
-
-@dataclass(frozen=True)
-class Used:
-    """Processor time of a thread, and how often it has gone to sleep, so far."""
-
-    tid: int
-    cpu_s: float
-    turns: int | None
-
-
-def used(pid: int, thread: Thread | None) -> Used | None:
-    """thread None: the main one.  None if the process has ended."""
-    other = thread.native_id if thread is not None and not thread.is_main else None
-    try:
-        tid = pid if other is None else thread_ids(pid).get(other, pid)
-        return Used(tid, ran_s(pid, tid), thread_status(pid, tid).turns)
-    except OSError:
-        return None
 
 
 def simplest_poll_s() -> float:

@@ -41,7 +41,7 @@ def left(watched: Watched, rank: int, device: str) -> Left | None:
     """
     if device != "cpu":
         return _of_device(watched, rank, device)
-    hosts = {facts.rank: facts.host for facts in watched.agents}
+    hosts = {facts.rank or 0: facts.host for facts in watched.agents}
     is_first = not watched.agents or hosts.get(rank) == watched.agents[0].host
     return _of_host(watched) if is_first else None
 

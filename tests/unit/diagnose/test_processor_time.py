@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from probe.diagnose.hang.processor_time import Used, simplest_poll_s, used, work
+from probe.diagnose.hang.processor_time import simplest_poll_s, work
+from probe.host.processor_use import Used, used
 
 NAPS = {
     "works": "end = time.thread_time() + 0.004\n while time.thread_time() < end: pass",

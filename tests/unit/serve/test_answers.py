@@ -136,3 +136,31 @@ def test_a_part_that_nobody_waits_for_is_withdrawn(
 
     until(given_up, 10)
     assert json.loads(replies[0])["kind"] == wire.ERROR
+
+
+def test_parts_wait_for_their_turn(asked: tuple[answers.Answers, list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two readers of several hosts would each have the parts of some of them, and neither an answer."""
+    made, replies = asked
+    first, second, third = at_a_port(wire.CONTROL), at_a_port(wire.CONTROL), at_a_port(wire.CONTROL)
+    for number, client in enumerate((first, second, third)):
+        made.take(client, b"%d" % number, PART)
+    assert made._asked is not None and made._asked.client == CLIENT and not replies
+    made.take(second, b"9", {"kind": wire.CANCEL, "of": "1"})
+    assert "cancelled" in json.loads(replies.pop())["message"]
+    made._asked = None  # as once it is answered
+    made.tidy()
+    assert made._asked is not None and made._asked[1:] == (first, b"0") and len(made._waiting) == 1
+    monkeypatch.setattr(answers, "_UNWANTED_S", -1.0)
+    made.tidy()
+    assert not made._waiting
+    with pytest.raises(wire.WireError, match="another question"):
+        for number in range(answers._MOST_WAITING + 1):
+            made.take(first, b"%d" % number, PART)
+    made.close()
+
+
+def test_a_query_does_not_wait(asked: tuple[answers.Answers, list[Any]]) -> None:
+    question = {"kind": wire.QUERY, "protocol": wire.PROTOCOL, "pids": namespace(os.getpid(), "pid")}
+    with pytest.raises(wire.WireError, match="another question"):
+        asked[0].take(CLIENT, b"2", question)
+    asked[0].close()
