@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -43,7 +44,7 @@ class Job:
         return [captured(rank) for rank in BEGAN_NS]
 
     def query(self, sql: str, open_steps: bool) -> Any:
-        return self._database.sql(sql).to_arrow_table()
+        return SimpleNamespace(notes=[], to_pylist=self._database.sql(sql).to_arrow_table().to_pylist)
 
 
 @pytest.fixture
