@@ -14,7 +14,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .. import protocol as wire
 from ..errors import EndpointError, SilentError
@@ -49,8 +49,11 @@ def greet(client: Client, timeout: float) -> None:
     """Raises SilentError if no rank answers and none can be read, here or by its server, or if an agent does not answer
     of which nothing is known, not even its rank; EndpointError if agents belong to different jobs."""
     calls = _hello(client, client.links, timeout)
-    for known in [link for link in client.links if link.address.whole_job]:
-        calls += _hello(client, _find_peers(client, known, timeout), timeout)
+    for known in _one_of_each_server([link for link in client.links if link.address.whole_job]):
+        peers = _find_peers(client, known, timeout)
+        calls += _hello(client, peers, timeout)
+        # the first reply took as long as the connection did, so it tells little of that host's clock
+        _hello(client, [link for link in peers if link.welcomed and not link.silent], timeout)
     _keep_one_of_each(client)
     for link in client.links:
         is_read = link.is_served or (link.here and agent_memory.facts(link.pid) is not None)
@@ -116,6 +119,14 @@ def _keep_one_of_each(client: Client) -> None:
             where = " and ".join(each.name for each in (other, link))
             message = f"These agents belong to different jobs: {where}."
             raise EndpointError(message, "Ask each job by itself.", "rank-twice")
+
+
+def _one_of_each_server(links: Sequence[AgentLink]) -> list[AgentLink]:
+    """An agent that answers, where there is one."""
+    found: dict[object, AgentLink] = {}
+    for link in sorted(links, key=lambda link: bool(link.silent)):
+        found.setdefault(link.route.carrier if link.route is not None else link, link)
+    return [*found.values()]
 
 
 def whoami() -> str:

@@ -56,12 +56,11 @@ def _controls(said: Header, facts: Facts) -> bool:
 
 
 def _connect_served(client: Client, address: Address, url: str, call: Call) -> None:
-    """Links to all agents of a server; the first of them is to name the job's others, if that is wanted."""
+    """Links to all agents of a server, one of which is to name the job's others, if that is wanted."""
     if call.answer is None:
         raise call.error or call.link.silence()
     agents: Sequence[Mapping[str, object]] = call.answer["agents"]
     if not agents:
         raise SilentError(f"{call.link.name} serves no agent: its job has ended, or was detached.", code="gone")
-    for place, said in enumerate(agents):
-        whole_job = address.whole_job and not place
-        client.connect(Address(url, facts=Facts.parse(said), whole_job=whole_job), client.server(url))
+    for said in agents:
+        client.connect(Address(url, facts=Facts.parse(said), whole_job=address.whole_job), client.server(url))

@@ -84,7 +84,7 @@ def evaluate(
                 message = f"The snippet did not stop on rank {named}: {where}{waits}."
                 raise EvalError(message, _ENDS, "eval-timeout") from None
             if isinstance(error, SilentError) and (ran := attempt.ran()):
-                raise SilentError(f"{error.message} The snippet: {ran}.", code=error.code) from None
+                raise SilentError(f"{error.message} The snippet: {ran}.", error.hint, error.code) from None
             raise
         return attempt.results()
     raise EvalError(f"The ranks did not agree on a step: {missed}", "Run it with --now.", "eval-missed")

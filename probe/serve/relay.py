@@ -23,6 +23,8 @@ from .agents import Agents
 from .scans import Request, Scans
 
 _IDLE_S = 1.0  # after which a connection without a request is closed: it takes a descriptor of the job
+_GIVEN_UP_S = 60.0  # likewise with nothing but requests that an agent answers at once, and this one has not
+_AT_ONCE = {wire.HELLO, wire.SNAPSHOT, wire.FLIGHT, wire.PEERS, wire.SET, wire.ALIGN, wire.SERVE}
 _MOST_CONNECTIONS = 48  # to one agent, which admits 64: readers on this host need some
 _MESSAGES_AT_ONCE = 64
 _OWN_HELLO = b"server"
@@ -57,7 +59,7 @@ class _Backend:
     def __init__(self, client: Client, agent: bytes, path: str) -> None:
         self.client, self.agent = client, agent
         self.socket = AgentSocket(path)
-        self.pending: set[bytes] = set()  # requests without their terminal reply
+        self.pending: dict[bytes, str] = {}  # the kinds of requests without their terminal reply
         self.used = time.monotonic()
         self.send(_OWN_HELLO, wire.encode(wire.HELLO, protocol=wire.PROTOCOL, role=client.role, by="server"))
 
@@ -107,9 +109,11 @@ class Relay:
     def tidy(self) -> None:
         """Once a second: close connections that nobody uses now."""
         self._scans.tidy()
-        late = time.monotonic() - _IDLE_S
-        for backend in [each for each in self._backends.values() if not each.pending and each.used < late]:
-            self._close(backend)
+        now = time.monotonic()
+        for backend in list(self._backends.values()):
+            is_given_up = {*backend.pending.values()} <= _AT_ONCE and now - backend.used > _GIVEN_UP_S
+            if is_given_up or (not backend.pending and now - backend.used > _IDLE_S):
+                self._close(backend)
 
     def is_busy(self) -> bool:
         """Whether any client waits for an agent."""
@@ -159,7 +163,7 @@ class Relay:
             if request["kind"] == wire.HELLO:
                 header = wire.encode(**{**request, "role": client.role})
             if wire.REPLIES.get(request["kind"]):
-                backend.pending.add(id)
+                backend.pending[id] = request["kind"]
             backend.send(id, header, *payload)
             self._watch(backend)
 
@@ -194,7 +198,7 @@ class Relay:
             backend.socket.flush()
         for id, header, *payload in backend.socket.receive():
             if not header.startswith(_PASSING) and wire.decode(header)["kind"] in wire.TERMINAL:
-                backend.pending.discard(id)
+                backend.pending.pop(id, None)
             if id != _OWN_HELLO and not self.reply(backend.client, [id, backend.agent, header, *payload]):
                 self._drop(backend.client)
                 return

@@ -477,12 +477,13 @@ if child == 0:
     os._exit(0)
 child
 """
+    before = sockets(plain.pid)
     probe("attach", plain.pid)
     client = RawClient(str(facts(plain).endpoint), timeout_s=30)
     client.hello()
     child = int(probe(plain.pid, "eval", "--now", code).stdout)
     try:
-        before = sockets(child)
+        until(lambda: sockets(child) == before)
         probe(plain.pid, "detach")
         with pytest.raises(EOFError):  # for nobody holds the other end any more
             client.receive()

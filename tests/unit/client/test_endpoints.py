@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe import keys
+from probe import protocol as wire
 from probe.cli.argv import arrange
 from probe.client import endpoints
 from probe.client.client import Client
@@ -157,3 +158,16 @@ def test_who_may_only_read_has_steps_of_one_number_all_the_same(
     assert told == connect(*places, key=str(tmp_path / "job.key")).query(lasts, open_steps=True).to_pylist()
     assert [rank.facts["step_source"] for rank in ranks] == ["attach", "group_seq"]
     assert told[0]["step"] + 7 == told[1]["step"]
+
+
+def test_the_others_of_a_job_are_named_by_an_agent_that_answers(agent: Any, serving: Any) -> None:
+    """The first one of that host may hold its GIL."""
+    zero, one = agent(0, world_size=2), agent(1, world_size=2)
+    zero.deaf = {wire.HELLO, wire.PEERS}
+    one.server.handlers[wire.PEERS] = lambda key, request, payload: (
+        asked.append(key) or one.server.reply(key, wire.KNOWN, ranks=[None, None])
+    )
+    asked: list[Any] = []
+    whole = serving(zero, one).address._replace(whole_job=True)
+    with Connection(Resolved("job", [whole]), 1.0) as job:
+        assert len(asked) == 1 and [facts.rank for facts in job.agents] == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -216,3 +217,22 @@ def test_no_client_gets_memory_whatever_its_role(agent: Any, serving: Any, clien
     asked.hello(zero)
     assert asked.ask(zero, wire.MEMORY)["code"] == "read-only"
     assert wire.MEMORY not in [request["kind"] for request in zero.requests]
+
+
+def test_a_client_that_has_gone_does_not_keep_its_place_at_a_silent_agent(
+    agent: Any, serving: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had asked for would have been answered at once; an eval may take any time."""
+    monkeypatch.setattr(relay, "_GIVEN_UP_S", 0.3)
+    one = agent()
+    one.deaf = {wire.SNAPSHOT, wire.ARM}
+    server = serving(one)
+    asks, evaluates = client(server), client(server)
+    for each, kind in ((asks, wire.SNAPSHOT), (evaluates, wire.ARM)):
+        each.hello(one)
+        each.send(one, kind)
+    backends = server._server._relay._backends
+    until(lambda: len(backends) == 2)
+    until(lambda: len(backends) == 1)
+    time.sleep(0.5)
+    assert [{*each.pending.values()} for each in backends.values()] == [{wire.ARM}]
