@@ -26,10 +26,11 @@ Ctrl-C (up to eleven if there were operations between ranks), if need be which r
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..client.agent_requests import chosen
-from ..client.client import Client
+from ..client.client import AgentLink, Client
 from ..errors import EvalError, Interrupted, ProbeError, SilentError, UsageError
 from ..snapshot.align import Alignment
 from .attempt import Attempt
@@ -79,12 +80,15 @@ def evaluate(
                 missed = error
                 continue
             if stuck and code in ("interrupted", "eval-timeout"):
-                named, waits = ", ".join(link.number for link in stuck), "" if snippet.now else "; the job waits for it"
-                where = where_it_is(client, stuck[0], snippet.filename)
-                message = f"The snippet did not stop on rank {named}: {where}{waits}."
-                raise EvalError(message, _ENDS, "eval-timeout") from None
+                raise _did_not_stop(client, snippet, stuck) from None
             if isinstance(error, SilentError) and (ran := attempt.ran()):
                 raise SilentError(f"{error.message} The snippet: {ran}.", error.hint, error.code) from None
             raise
         return attempt.results()
     raise EvalError(f"The ranks did not agree on a step: {missed}", "Run it with --now.", "eval-missed")
+
+
+def _did_not_stop(client: Client, snippet: Snippet, stuck: Sequence[AgentLink]) -> EvalError:
+    named, waits = ", ".join(link.number for link in stuck), "" if snippet.now else "; the job waits for it"
+    where = where_it_is(client, stuck[0], snippet.filename)
+    return EvalError(f"The snippet did not stop on rank {named}: {where}{waits}.", _ENDS, "eval-timeout")

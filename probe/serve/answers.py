@@ -60,13 +60,12 @@ class Answers:
             self._ask(client, id, request)
             return
         of = str(request.get("of", "")).encode() if request["kind"] == wire.CANCEL else id
-        if (client, of) in self._waiting:
-            request_of, _ = self._waiting.pop((client, of))
-            if request["kind"] == wire.CANCEL:
-                self._decline(client, of, "declined: cancelled")
-            else:
-                self._waiting[client, of] = request_of, time.monotonic()
-        if self._asked is not None and (client, of) == self._asked[1:3]:
+        if (client, of) in self._waiting and request["kind"] == wire.CANCEL:
+            del self._waiting[client, of]
+            self._decline(client, of, "declined: cancelled")
+        elif (client, of) in self._waiting:  # which keeps its place
+            self._waiting[client, of] = self._waiting[client, of][0], time.monotonic()
+        elif self._asked is not None and (client, of) == self._asked[1:3]:
             self._wanted = time.monotonic()
             if request["kind"] == wire.CANCEL:
                 self._withdraw()

@@ -1,6 +1,6 @@
 """Step time of an attached job while it is profiled, over its steps before and after, when nobody looks.
 
-    python tests/bench/while_profiled.py [--only WORKLOAD,…] [--rounds 60] [--rate 100] [--python PATH]
+    python tests/bench/while_profiled.py [--only WORKLOAD,…] [--rounds 60] [--python PATH]
     twenty minutes a workload
 
 A round is ten seconds of samples and ten without; its ratio is of the medians, and of the means.  The command has its
@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
-from pathlib import Path
 
 from arms import Job, Times
 from sizes import SIZES
 from statistics_of_pairs import Interval
-from while_why import ASIDE, for_seconds, in_turns, said
+from while_why import ASIDE, for_seconds, in_turns, tell
 
 PROFILED_S, STARTS_S = 10.0, 1.0
 
 
-def while_profiled(job: Job, steps: int, probe: str, rate: float) -> Times:
+def while_profiled(job: Job, steps: int, probe: str) -> Times:
     """Steps amid the samples of one command."""
     seconds = PROFILED_S + 2 * STARTS_S
-    words = [probe, job.pids[0], "profile", "--seconds", str(seconds), "--rate", str(rate), "--json"]
+    words = [probe, job.pids[0], "profile", "--seconds", str(seconds), "--rate", "100", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
         for_seconds(job, steps, 2 * STARTS_S)
         times = for_seconds(job, steps, PROFILED_S)
@@ -47,22 +45,12 @@ def of_workload(name: str, options: argparse.Namespace) -> tuple[Interval, Inter
         return in_turns(
             options.rounds,
             lambda: for_seconds(job, steps, PROFILED_S),
-            lambda: while_profiled(job, steps, options.probe, options.rate),
+            lambda: while_profiled(job, steps, options.probe),
         )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="gpt15,acceptance,mlp")
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--rate", type=float, default=100.0)
-    parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--probe", default=str(Path(sys.executable).with_name("probe")))
-    options = parser.parse_args()
-    for name in options.only.split(","):
-        of_medians, of_means, alone = of_workload(name, options)
-        print(f"{SIZES[name].title}: {alone / 1e6:.3f} ms attached; while it is profiled at {options.rate:g} Hz, "
-              f"{said(of_medians)} in the median, {said(of_means)} in the mean", flush=True)  # fmt: skip
+    tell(__doc__, "gpt15,acceptance,mlp", 60, of_workload, "attached; while it is profiled at 100 Hz")
 
 
 if __name__ == "__main__":

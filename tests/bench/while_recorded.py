@@ -11,14 +11,12 @@ from __future__ import annotations
 import argparse
 import signal
 import subprocess
-import sys
 import tempfile
-from pathlib import Path
 
 from arms import Job, Times
 from sizes import SIZES
 from statistics_of_pairs import Interval
-from while_why import ASIDE, for_seconds, in_turns, said
+from while_why import ASIDE, for_seconds, in_turns, tell
 
 RECORDED_S = 60.0
 
@@ -49,16 +47,7 @@ def of_workload(name: str, options: argparse.Namespace) -> tuple[Interval, Inter
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="mlp,gpt15,cnn,acceptance")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--probe", default=str(Path(sys.executable).with_name("probe")))
-    options = parser.parse_args()
-    for name in options.only.split(","):
-        of_medians, of_means, alone = of_workload(name, options)
-        print(f"{SIZES[name].title}: {alone / 1e6:.3f} ms attached; while it is recorded, {said(of_medians)} in the "
-              f"median, {said(of_means)} in the mean", flush=True)  # fmt: skip
+    tell(__doc__, "mlp,gpt15,cnn,acceptance", 8, of_workload, "attached; while it is recorded")
 
 
 if __name__ == "__main__":

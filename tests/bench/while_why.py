@@ -70,15 +70,23 @@ def in_turns(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="mlp,gpt15,cnn,transformer,acceptance")
-    parser.add_argument("--rounds", type=int, default=8)
+    tell(__doc__, "mlp,gpt15,cnn,transformer,acceptance", 8, of_workload, "bare; while why looks")
+
+
+def tell(
+    about: str | None, only: str, rounds: int,
+    of_one: Callable[[str, argparse.Namespace], tuple[Interval, Interval, float]], what: str,
+) -> None:  # fmt: skip
+    """A line for each workload.  of_one: the ratios of medians and of means, and the step without."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=only)
+    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--probe", default=str(Path(sys.executable).with_name("probe")))
     options = parser.parse_args()
     for name in options.only.split(","):
-        of_medians, of_means, bare = of_workload(name, options)
-        print(f"{SIZES[name].title}: {bare / 1e6:.3f} ms bare; while why looks, {said(of_medians)} in the median, "
+        of_medians, of_means, usual = of_one(name, options)
+        print(f"{SIZES[name].title}: {usual / 1e6:.3f} ms {what}, {said(of_medians)} in the median, "
               f"{said(of_means)} in the mean", flush=True)  # fmt: skip
 
 

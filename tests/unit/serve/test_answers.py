@@ -147,6 +147,7 @@ def test_parts_wait_for_their_turn(asked: tuple[answers.Answers, list[Any]], mon
     assert made._asked is not None and made._asked.client == CLIENT and not replies
     made.take(second, b"9", {"kind": wire.CANCEL, "of": "1"})
     assert "cancelled" in json.loads(replies.pop())["message"]
+    made.take(first, b"0", {"kind": wire.NEXT, "credit": 0})  # it is still wanted, and keeps its place
     made._asked = None  # as once it is answered
     made.tidy()
     assert made._asked is not None and made._asked[1:] == (first, b"0") and len(made._waiting) == 1
