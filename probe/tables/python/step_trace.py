@@ -176,7 +176,8 @@ TABLE = Table(
         _phase("other", "The rest of duration.", "duration less the phases"),
         Column("comm_hidden_pct", "DOUBLE", "%",
                "Share of the time with a collective under way in which the training thread went on.  It "
-               "says how well communication overlaps with compute; what communication costs is comm_duration.",
+               "says how well communication overlaps with compute; what communication costs is comm_duration.  A "
+               "query from a step on counts collectives issued up to 64 steps before it.",
                "python.nccl_trace, comm_duration", "Same as comm_duration; no collectives, or some of a backend that "
                "runs them on a device; an open step, an eval."),
         Column("rss_mb", "DOUBLE", "MB", "Resident memory of the process at the end of the step (2^20 bytes).",
