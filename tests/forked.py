@@ -164,6 +164,8 @@ class ForkServer:
         told: dict[str, int] = json.loads(message)
         if "ended" in told:
             self._statuses[told["ended"]] = told["status"]
+        else:  # another process may have had this number
+            self._statuses.pop(told["started"], None)
         return told
 
 
