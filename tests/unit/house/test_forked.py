@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from forked import COMMAND, ForkServer
+
 from target import PROBE
 
 HIGHEST = int(Path("/proc/sys/kernel/pid_max").read_text())
