@@ -171,3 +171,4 @@ def test_the_others_of_a_job_are_named_by_an_agent_that_answers(agent: Any, serv
     whole = serving(zero, one).address._replace(whole_job=True)
     with Connection(Resolved("job", [whole]), 1.0) as job:
         assert len(asked) == 1 and [facts.rank for facts in job.agents] == [1]
+    zero.close()  # the server would wait for its answer

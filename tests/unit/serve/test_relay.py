@@ -236,3 +236,4 @@ def test_a_client_that_has_gone_does_not_keep_its_place_at_a_silent_agent(
     until(lambda: len(backends) == 1)
     time.sleep(0.5)
     assert [{*each.pending.values()} for each in backends.values()] == [{wire.ARM}]
+    one.close()  # the server would wait for its answer
