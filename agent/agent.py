@@ -286,6 +286,7 @@ class Agent:
         fork.clear()
         self.traces.close()
         self.captures.forget()
+        self.tensors.forget()
         self.boundary.close()  # a child forked while the back edge is traced would inherit the trace
         if self.taps is not None:
             self.taps.forget()

@@ -37,6 +37,7 @@ class Look:
         self._graphs_are_read = False
         self._referrers: Referrers | None = None
         self._walked = 0
+        self._pauses_gc = False
 
     @property
     def is_listing(self) -> bool:
@@ -47,15 +48,20 @@ class Look:
         """frame: the driving loop's, at a boundary; None where the job goes on meanwhile: then neither gradients nor
         graphs are read, because a backward pass may be changing them, and the garbage collector is left alone, for
         the job may fork, or turn it on or off itself."""
-        until, pauses = thread_time() + _WHOLE_S, frame is not None and gc.isenabled()
-        if pauses:  # what a collection would run is code of the job's
+        until, self._pauses_gc = thread_time() + _WHOLE_S, frame is not None and gc.isenabled()
+        if self._pauses_gc:  # what a collection would run is code of the job's
             gc.disable()
         try:
             with loaded("torch")._C.DisableTorchFunction():
                 return self._survey(frame, until) if self._referrers is None else self._referrers.climb(until, set())
         finally:
-            if pauses:
-                gc.enable()
+            self.resume_gc()
+
+    def resume_gc(self) -> None:
+        """Also in a child that another thread has forked amid a piece: there is no thread that would end it there."""
+        if self._pauses_gc:
+            gc.enable()
+            self._pauses_gc = False
 
     def told(self) -> dict[str, Any]:
         """The fields of `listed` that tell what was found."""

@@ -82,6 +82,11 @@ class Tensors:
     def _is_over(self) -> bool:
         return self._taken is not None or bool(self._failed)
 
+    def forget(self) -> None:
+        """In a forked child."""
+        if self._look is not None:
+            self._look.resume_gc()
+
     def _look_at(self, frame: Any) -> None:
         """One piece: on the training thread, in the driving loop's frame; or on the agent's thread, without one."""
         begun = time.perf_counter_ns()

@@ -35,6 +35,19 @@ PLANTED = {  # holder, kind -> tensors that each step leaves
     ("train().table[*]", "variable"): 1,
     ("train().last.before…", "variable"): 1,
 }
+FORKS_AMID_A_LOOK = """
+import __main__, gc, os, sys, threading
+sys.setswitchinterval(1e-5)
+__main__.records = [{'a': [n]} for n in range(20_000)]
+def fork():
+    while gc.isenabled():
+        pass
+    if not (child := os.fork()):
+        os._exit(10 + gc.isenabled())
+    __main__.told = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+__main__.forking = threading.Thread(target=fork, daemon=True)
+__main__.forking.start()
+"""
 OWNED = """SELECT kind, holder, module, shape, dtype, bytes FROM python.tensor_trace
 WHERE holder LIKE 'train().net.%' AND kind <> 'variable' ORDER BY ALL"""
 BUCKETS = """SELECT rank, SUM(bytes) AS bytes FROM python.tensor_trace
@@ -114,6 +127,14 @@ def test_a_look_that_takes_too_long_goes_on_at_the_next_boundaries(start: Start,
     assert "not followed to the end" not in told.stderr
     (wanted,) = (row for row in rows(told.stdout) if row["holder"] == "records[*]['wanted']")
     assert (wanted["tensors"], wanted["kind"]) == ("1", "variable")
+
+
+def test_a_child_forked_by_another_thread_amid_a_look_has_its_garbage_collected(start: Start, probe: Probe) -> None:
+    job = start("loop.py")
+    probe("attach", job.pid)
+    probe(job.pid, "eval", FORKS_AMID_A_LOOK)
+    probe(job.pid, "memory", "--wait", "30")
+    assert "told 11" in probe(job.pid, "eval", "__main__.forking.join(30); print('told', __main__.told)").stdout
 
 
 def test_a_history_needs_cuda(leaking: Target, probe: Probe) -> None:
