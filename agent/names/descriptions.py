@@ -44,7 +44,7 @@ def _described(value: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"type": kind.__qualname__, "shape": None, "device": None, "value": None}
     torch: Any = sys.modules.get("torch")
     if issubclass(kind, getattr(torch, "Tensor", ())):
-        with torch._C.DisableTorchFunctionSubclass():  # or a subclass of the job's would be asked
+        with torch._C.DisableTorchFunction():  # or a mode or subclass of the job's would be asked
             told |= {"shape": str(list(value.shape)), "device": str(value.device), "value": str(value.dtype)}
     elif kind in (list, tuple, dict, set):
         told["shape"] = f"[{len(value)}]"

@@ -6,6 +6,7 @@ an object the moment it dies; nothing here keeps an object alive for longer than
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -229,7 +230,8 @@ class ModuleDevices:
 
 
 def _tensor_devices(tensors: Any) -> set[str]:
-    return {str(device) for device in {getattr(tensor, "device", None) for tensor in list(tensors)} - {None}}
+    with sys.modules["torch"]._C.DisableTorchFunction():  # or a subclass of the job's would be asked
+        return {str(device) for device in {getattr(tensor, "device", None) for tensor in list(tensors)} - {None}}
 
 
 def _single(found: Any) -> str | None:

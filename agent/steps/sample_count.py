@@ -34,7 +34,8 @@ class SampleCount:
             return  # an evaluation, or a call on another thread
         if torch._C._get_tracing_state() is not None:
             return  # while tracing, reading a size would add an operation to the graph
-        size = _first_size((args, kwargs), torch.Tensor, _MAX_DEPTH)
+        with torch._C.DisableTorchFunction():  # a mode or a subclass of tensors is code of the job's
+            size = _first_size((args, kwargs), torch.Tensor, _MAX_DEPTH)
         if module.training:
             self.waiting.pop()
             self._add(size)

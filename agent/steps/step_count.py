@@ -191,12 +191,14 @@ def _make_stepped(steps: Steps, stream: Stream) -> Callable[[Any, int, int], Non
 def _steps_done(optimizer: Any) -> int:
     """The optimizer's own count if kept on the CPU, else 0 (reading a CUDA tensor would wait for the device)."""
     state = next(iter(optimizer.state.values()), None)
-    done = state.get("step") if isinstance(state, dict) else None
+    done: Any = state.get("step") if isinstance(state, dict) else None
     if isinstance(done, int):
         return done
-    if type(done).__name__ == "Tensor" and done.device.type == "cpu" and done.numel() == 1:  # type: ignore[union-attr]
-        return int(done.item())  # type: ignore[union-attr]
-    return 0
+    if type(done).__name__ != "Tensor":
+        return 0
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():  # modes are code of the job's
+        return int(done.item()) if done.device.type == "cpu" and done.numel() == 1 else 0
 
 
 def with_process_group() -> Any:
