@@ -7,11 +7,10 @@ answer the question itself.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from probe import protocol as wire
 from probe.client.client import Call, Client, Header
@@ -22,6 +21,7 @@ from probe.host.job_server import server_url
 from probe.host.processes import namespace
 from probe.settings import may_serve
 
+from .output.behind import WrittenBehind
 from .output.formats import Output
 from .session import cancelled_by_signals, say, say_guessed, say_note
 
@@ -78,7 +78,7 @@ class _Asking:
         self._endpoint = ""
         self._skipped: Sequence[str] = ()
         self._result: Header | None = None
-        self._sink: BinaryIO = io.BytesIO()  # until there is a result
+        self._sink: WrittenBehind | None = None  # until there is a result
         self._bytes = 0
         self._opened = contextlib.ExitStack()
 
@@ -110,14 +110,16 @@ class _Asking:
 
     def _take(self, call: Call, header: Header, payload: Sequence[Any]) -> None:
         if header["kind"] == wire.TEXT:
-            self._bytes += self._sink.write(payload[0])
+            self._bytes += self._sink.write(payload[0]) if self._sink is not None else 0
             return
         self._result = header
         self._tell(header["before"])
-        self._sink = self._opened.enter_context(self._output.opened())
+        self._sink = WrittenBehind(self._opened.enter_context(self._output.opened()))
 
     def _finish(self, call: Call) -> None:
         """Raises what the command would have raised."""
+        if self._sink is not None:
+            self._sink.finish(lambda: self._client.interrupted)
         if call.answer is None or self._is_cut(call.answer):
             raise SilentError("The server beside the job ended the answer in its midst.", "Run the command again.")
         failed = call.answer.get("failure")
@@ -126,7 +128,6 @@ class _Asking:
                 self._tell([])
             kind = CODES[failed["code"]][0] if failed["code"] in CODES else ProbeError
             raise kind(failed["message"], failed["hint"], failed["code"])
-        self._sink.flush()
         self._opened.close()
         result = self._result or {}
         self._output.tell_rows(result["count"])

@@ -15,7 +15,7 @@ from .client.handshake import whoami
 from .client.traces import RankTrace, Wanted, change_all, trace
 from .evals.snippet import EvalResult, OnOutput, Snippet, losses, told_names
 from .evals.step_variable import count_by
-from .settings import checked_settings
+from .settings import checked_settings, require_seconds
 from .snapshot.align import Alignment
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class Control:
         Example: `job.trace("app:predict", 5); job.query("SELECT MAX(duration) FROM python.call_trace")`
         """
         self._begin("trace", control=True)
+        require_seconds("seconds", seconds)
         links, wanted = agent_requests.chosen(self._client.links, ranks), Wanted(function, seconds, since, keep)
         taken, self.unreached = trace(self._client, links, wanted, self.timeout)
         return taken
@@ -142,6 +143,7 @@ class Control:
         self._begin("history", control=True)
         from .memory.histories import Order, record
 
+        require_seconds("seconds", seconds)
         links, order = agent_requests.chosen(self._client.links, None), Order(steps, seconds, entries, stacks)
         taken, self.unreached = record(self._client, links, order, self.timeout)
         return taken

@@ -14,6 +14,7 @@ from .client import agent_requests
 from .client.client import Client
 from .client.handshake import whoami
 from .control import Control
+from .settings import require_seconds
 
 if TYPE_CHECKING:
     from .diagnose.change.report import Change
@@ -59,6 +60,7 @@ class Insight(Control):
         self._begin("profile", control=True)
         from .profile.launch import Order, profile
 
+        require_seconds("seconds", seconds)
         links, order = agent_requests.chosen(self._client.links, ranks), Order(seconds, steps, rate, whoami())
         taken, self.unreached = profile(self._client, links, order)
         return taken
@@ -128,6 +130,8 @@ class Insight(Control):
         self._begin("why")
         from .diagnose.why import why
 
+        if seconds is not None:
+            require_seconds("seconds", seconds)
         with self._fetching_all():
             return why(self, seconds, *([progress] if progress else []))
 

@@ -87,6 +87,12 @@ def _is_valid(name: str, value: Any) -> bool:
     return type(value) is bool
 
 
+def require_seconds(name: str, seconds: float, hint: str = "Give seconds above 0.") -> None:
+    """Raises UsageError where the argument of this name is no such number."""
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"{name}={seconds} is no time to wait.", hint)
+
+
 def is_variable(name: str) -> bool:
     """Whether `set step=` takes this name: i, or trainer.global_step."""
     return _VARIABLE.fullmatch(name) is not None

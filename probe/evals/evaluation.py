@@ -25,13 +25,13 @@ Ctrl-C (up to eleven if there were operations between ranks), if need be which r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ..client.agent_requests import chosen
 from ..client.client import AgentLink, Client
-from ..errors import EvalError, Interrupted, ProbeError, SilentError, UsageError
+from ..errors import EvalError, Interrupted, ProbeError, SilentError
+from ..settings import require_seconds
 from ..snapshot.align import Alignment
 from .attempt import Attempt
 from .snippet import EvalResult, OnOutput, Snippet
@@ -48,9 +48,9 @@ def evaluate(
 
     A snippet that raises is a result, not an error.  Raises UsageError, EvalError, SilentError, Interrupted.
     """
-    if snippet.timeout is not None and not 0 < snippet.timeout < math.inf:
+    if snippet.timeout is not None:
         hint = "Give seconds above 0, or None for 30 s to wait for the step and any time to run."
-        raise UsageError(f"timeout={snippet.timeout} is no time to wait.", hint)
+        require_seconds("timeout", snippet.timeout, hint)
     links, waiting = chosen(client.links, snippet.ranks), Waiting(client, snippet.timeout, on_output)
     if not snippet.now:
         require_torch(links)

@@ -340,6 +340,17 @@ def test_a_reader_that_closes_its_pipe_ends_the_answer(
     assert probe(job.pid, "query", "--format", "csv", "SELECT 1 AS n").stdout == "n\n1\n"
 
 
+@pytest.mark.long
+def test_a_pager_may_be_left_open(job: Target, probe: Probe) -> None:
+    command = f"{PROBE} {job.pid} query --format csv 'SELECT range AS n FROM range(1500000)' | (sleep 13; tail -1)"
+    asking = subprocess.Popen(
+        ["bash", "-o", "pipefail", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(6)
+    probe(job.pid, "query", "--format", "csv", "SELECT 1 AS n")  # the process that answers has ended its work
+    assert asking.communicate(timeout=60) == ("1499999\n", "") and asking.returncode == 0
+
+
 AS_NOBODY = f"""
 {FAST_IMPORT}, os, time
 os.setgid(65534)

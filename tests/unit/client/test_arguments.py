@@ -52,3 +52,21 @@ def test_a_timeout_is_a_number_of_seconds(
     with pytest.raises(UsageError, match=rf"timeout={timeout} is no time to wait"):
         connected(one).eval("1", timeout=timeout)
     assert not any(each["kind"] == wire.ARM for each in one.requests)
+
+
+TAKE_TIME: list[Callable[[Connection, float], Any]] = [
+    lambda job, seconds: job.trace("app:predict", seconds),
+    lambda job, seconds: job.profile(seconds),
+    lambda job, seconds: job.history(seconds),
+    lambda job, seconds: job.why(seconds),
+]
+
+
+@pytest.mark.parametrize("call", TAKE_TIME, ids=["trace", "profile", "history", "why"])
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 0, -1])
+def test_what_takes_time_takes_a_number_of_seconds(
+    seconds: float, call: Callable[[Connection, float], Any], agent: Callable[..., FakeAgent],
+    connected: Callable[..., Connection],
+) -> None:  # fmt: skip
+    with pytest.raises(UsageError, match=rf"seconds={seconds} is no time to wait"):
+        call(connected(agent()), seconds)
