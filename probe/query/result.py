@@ -23,9 +23,10 @@ from ..text import some, title
 if TYPE_CHECKING:
     from ..snapshot.scans import FetchAccount, HostFetch
 
+_COUNTED = "attach"  # the source of a step's number that is a rank's own count
 _LITTLE, _CHANCE = 0.05, 3  # of a mean step; standard errors
 SILENT, TAP_OFF, NO_STEPS, UNSAMPLED = "silent", "tap-off", "no-steps", "unsampled"  # codes of notes
-SKIPPED = "skipped-file"
+UNMATCHED, SKIPPED = "unmatched-steps", "skipped-file"
 _LINE = "{:>4}  {:<12}{:>12}{:>10}{:>9}"
 _MAX_LINES = 40  # the ranks that sent most are shown
 
@@ -35,7 +36,8 @@ class Note:
     """Something to know about a result.  text: a line for a person; ranks: those it is about.
 
     code: silent (ranks did not answer), tap-off (something is not recorded), no-steps (no whole step since the attach
-    yet), unsampled (steps without rows) or skipped-file (a file of a recording cannot be read).
+    yet), unsampled (steps without rows), unmatched-steps (of ranks that have only their own counts) or skipped-file (a
+    file of a recording cannot be read).
 
     Example: `if any(note.code == "tap-off" for note in job.query(sql).notes): ...`
     """
@@ -210,6 +212,7 @@ def notes_of(
         *silent,
         *_taps_off(snapshot, tables),
         *_without_steps(snapshot, tables, timeline),
+        *_unmatched(snapshot, tables, timeline),
         *_unsampled(snapshot, tables, endpoint, timeline),
     )
 
@@ -237,6 +240,20 @@ def _without_steps(snapshot: Snapshot, tables: Iterable[Table], timeline: Callab
     late = tuple(rank.rank for rank in stepping if timeline(rank).completed is None)
     text = f"rank {some(late)}: no whole step since the attach yet (--open shows the one in progress)"
     return [Note(NO_STEPS, text, late)] if late else []
+
+
+def _unmatched(snapshot: Snapshot, tables: Iterable[Table], timeline: Callable[[Rank], StepsKnown]) -> list[Note]:
+    """Without a process group, or where its numbers contradict the clock, a rank that does not know the job's own
+    number of a step has only its own count."""
+    if not any(column.name == "step" for table in tables for column in table.columns):
+        return []
+    stepping = [rank for rank in snapshot.ranks if rank.facts.step_ends != CALL and timeline(rank).steps]
+    counted = [rank for rank in stepping if rank.facts.step_source == _COUNTED]
+    if len(counted) == len(stepping):  # the count of the rank attached first stands for the job's
+        counted = sorted(counted, key=lambda rank: rank.facts.attached_wall_ns)[1:]
+    ranks = tuple(sorted(rank.rank for rank in counted))
+    text = f"rank {some(ranks)}: steps are counted from the attach, and are not those of the same number on other ranks"
+    return [Note(UNMATCHED, text, ranks)] if ranks else []
 
 
 def _odd(known: StepsKnown) -> str:

@@ -47,6 +47,26 @@ def test_steps_join_on_step_and_group_seq(late: list[FakeAgent], connected: Conn
     assert row["n"] == row["same"] >= 200
 
 
+def test_ranks_without_a_common_number_are_told(agent: Make, connected: Connect) -> None:
+    ranks = [agent(number, world_size=3, step_ends="") for number in range(3)]
+    for rank, first in zip(ranks, (0, 30, 0), strict=True):
+        rank.facts["attached_wall_ns"] = 10 + first
+        for step in range(first, 250):
+            rank.boundary(1000 * step, -1)
+    result = connected(*ranks).query("SELECT rank, MAX(step) AS step FROM python.step_trace GROUP BY 1")
+    (note,) = result.notes
+    assert (note.code, note.ranks) == ("unmatched-steps", (1, 2)) and "rank 1-2" in note.text
+    job = connected(*ranks)
+    assert job.query("SELECT COUNT(*) AS n FROM probe.agents").notes == ()
+    ranks[2].facts.update(step_base=1030, step_source="optimizer")
+    (note,) = connected(*ranks).query("SELECT MAX(step) AS step FROM python.step_trace").notes
+    assert note.ranks == (0, 1)
+
+
+def test_ranks_with_a_common_number_are_not(late: list[FakeAgent], connected: Connect) -> None:
+    assert connected(*late).query("SELECT MAX(step) AS step FROM python.step_trace").notes == ()
+
+
 def test_a_second_connection_changes_nothing(late: list[FakeAgent], connected: Connect) -> None:
     connected(*late)
     late[1].requests.clear()
