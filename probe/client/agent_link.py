@@ -122,7 +122,7 @@ class AgentLink:
     def silence(self) -> ProbeError:
         """The error of a request that had no answer."""
         why, trouble = self.why_silent(), self._trouble
-        remedy = _REMEDIES["no-room"].format(pid=self.pid) if trouble and trouble in why else ""
+        remedy = self._remedy("no-room") if trouble and trouble in why else ""
         return self.refused or SilentError(f"{self.name} {why}.", remedy)
 
     def why_silent(self) -> str:
@@ -145,8 +145,14 @@ class AgentLink:
 
     def _lost(self, why: str, code: str = "", for_good: bool = True) -> Loss:
         kind = CODES[code][0] if code else SilentError
-        hint = _REMEDIES.get(code, "").format(pid=self.pid or "PID")
-        return Loss(why, kind(f"{self.name} {why}.", hint, code), for_good)
+        return Loss(why, kind(f"{self.name} {why}.", self._remedy(code), code), for_good)
+
+    def _remedy(self, code: str) -> str:
+        """A pid means nothing on other hosts."""
+        remedy = _REMEDIES.get(code, "")
+        is_here = self.here or self.address.url.startswith("ipc:") or "{pid}" not in remedy
+        where = "" if is_here else f"On {self.facts.host or 'its host'}: "
+        return where + remedy.format(pid=self.pid or "PID")
 
     def refusal(self, code: str, why: str) -> Loss | None:
         """The loss if this error of an agent is about the connection, not about the request."""

@@ -69,6 +69,19 @@ def test_an_agent_of_another_protocol_is_told_with_the_remedy(tmp_path: Path, gr
     assert caught.value.code == "protocol" and caught.value.hint.endswith(f"probe attach {os.getpid()}")
 
 
+@pytest.mark.parametrize(
+    ("address", "begins"),
+    [
+        (Address("tcp://10.0.0.1:99", 0, Facts(host="node7", pid=42)), "On node7: Raise"),
+        (Address("tcp://10.0.0.1:99"), "On its host: Raise"),
+        (Address("ipc:///tmp/socket", 42, Facts(host="node7", pid=42)), "Raise"),
+    ],
+)
+def test_a_remedy_with_a_pid_names_the_host_of_the_process(address: Address, begins: str) -> None:
+    loss = AgentLink(address, None).refusal("no-room", "has no room")
+    assert loss is not None and loss.error.hint.startswith(f"{begins} the job's limit: prlimit --nofile=4096 --pid ")
+
+
 def test_a_wait_for_others_rests_while_a_socket_is_closed(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, receive = list[str](), AgentSocket.receive
     monkeypatch.setattr(AgentSocket, "receive", lambda self: looks.append("") or receive(self))
