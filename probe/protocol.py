@@ -140,8 +140,7 @@ LEFT_ALONE = UNTESTED, UNWANTED  # ends of the state of a tap that is off for su
 
 HELLO, SNAPSHOT, SCAN, LOG, NEXT, CANCEL = "hello", "snapshot", "scan", "log", "next", "cancel"
 ALIGN, SET, ARM, GO, STAY, RUN, PASS, DETACH = "align", "set", "arm", "go", "stay", "run", "pass", "detach"
-STACKS, SAMPLE, MEMORY = "stacks", "sample", "memory"
-FLIGHT, PEERS, SERVE = "flight", "peers", "serve"
+STACKS, SAMPLE, MEMORY, FLIGHT, PEERS, SERVE = "stacks", "sample", "memory", "flight", "peers", "serve"
 PROFILE, DEPOSIT, TRACE, TENSORS = "profile", "deposit", "trace", "tensors"
 CAPTURE, EVENTS, KEEP = "capture", "events", "keep"
 RECORD, RECORDED, HISTORY, PAST = "record", "recorded", "history", "past"
