@@ -61,14 +61,25 @@ class Operations:
     standing: dict[int, Operation] = field(default_factory=dict)
     ended: dict[int, str | None] = field(default_factory=dict)
     cancelled: bool = False
+    _at: dict[Operation, set[int]] = field(default_factory=dict)  # the ranks in front of each one of more than two
     _sent: Counter[Message] = field(default_factory=Counter)  # begun before their receives
 
     def stands(self, rank: int, operation: Operation) -> None:
+        self._leaves(rank)
         self.standing[rank] = operation
+        if operation.name not in POINT_TO_POINT:
+            self._at.setdefault(operation, set()).add(rank)
 
     def has_ended(self, rank: int, error: str | None) -> None:
         self.ended[rank] = error
-        self.standing.pop(rank, None)
+        self._leaves(rank)
+
+    def _leaves(self, rank: int) -> None:
+        operation = self.standing.pop(rank, None)
+        if operation is not None and (ranks := self._at.get(operation)) is not None:
+            ranks.discard(rank)
+            if not ranks:
+                del self._at[operation]
 
     def decide(self) -> dict[int, str]:
         """Rank -> "" where its operation begins now, or why it must not; a rank that may yet begin it is not there.
@@ -83,7 +94,7 @@ class Operations:
         if not answers and (stuck := self._stuck()):
             answers = dict.fromkeys(self._sent_ahead(stuck), "") or {rank: self._why_not(rank) for rank in stuck}
         for rank in answers:
-            del self.standing[rank]
+            self._leaves(rank)
         return answers
 
     def _must_begin(self, rank: int) -> bool:
@@ -92,20 +103,20 @@ class Operations:
         return operation.inside or is_sent
 
     def _begun(self) -> set[int]:
-        begun: set[int] = set()
-        for rank in self.standing:
-            if rank not in begun:
-                begun.update(self._together(rank, begun))
+        begun = {
+            rank
+            for operation, ranks in self._at.items()
+            if ranks.issuperset(operation.ranks)
+            for rank in operation.ranks
+        }
+        for rank, operation in self.standing.items():
+            if rank not in begun and operation.name in (RECEIVE, RECEIVE_ANY):  # which finds its send
+                begun.update(self._received(rank, begun))
         return begun
 
-    def _together(self, rank: int, begun: set[int]) -> set[int]:
-        """The ranks that begin an operation with this one now; empty if some are not there yet."""
-        operation = self.standing[rank]
-        if operation.name not in POINT_TO_POINT:
-            return {*operation.ranks} if all(self._is_at(each, operation) for each in operation.ranks) else set()
-        if operation.name == SEND:
-            return set()  # its receive finds it
-        for message in operation.messages(rank):
+    def _received(self, rank: int, begun: set[int]) -> set[int]:
+        """This rank, and the one that sends to it now, if any does."""
+        for message in self.standing[rank].messages(rank):
             if self._sent[message]:
                 self._sent[message] -= 1
                 return {rank}
@@ -117,27 +128,24 @@ class Operations:
 
     def _stuck(self) -> list[int]:
         """The ranks whose operation can begin no more: they wait for ranks that have ended, or for one another."""
+        between_two = [(each, {rank}) for rank, each in self.standing.items() if each.name in POINT_TO_POINT]
         hopeful: set[int] = set()
         before = -1
         while len(hopeful) > before:
             before = len(hopeful)
-            hopeful |= {rank for rank in self.standing if rank not in hopeful and self._has_hope(rank, hopeful)}
+            for operation, ranks in (*self._at.items(), *between_two):
+                if not ranks <= hopeful and self._has_hope(operation, ranks, hopeful):
+                    hopeful |= ranks
         return sorted(self.standing.keys() - hopeful)
 
-    def _has_hope(self, rank: int, hopeful: set[int]) -> bool:
-        operation = self.standing[rank]
-        may_come = [self._may_come(each, operation, hopeful) for each in operation.ranks if each != rank]
+    def _has_hope(self, operation: Operation, ranks: set[int], hopeful: set[int]) -> bool:
+        """Whether the others may come to the operation that these ranks stand in front of."""
+        may_come = (self._may_come(each, hopeful) for each in operation.ranks if each not in ranks)
         return any(may_come) if operation.name == RECEIVE_ANY else all(may_come)
 
-    def _may_come(self, rank: int, operation: Operation, hopeful: set[int]) -> bool:
-        """Whether this rank runs, stands in front of the same operation, or may pass the one it stands in front of."""
-        if rank in self.ended:
-            return False
-        return rank not in self.standing or rank in hopeful or self._is_at(rank, operation)
-
-    def _is_at(self, rank: int, operation: Operation) -> bool:
-        """Whether this rank stands in front of its part of an operation of more than two ranks."""
-        return operation.name not in POINT_TO_POINT and self.standing.get(rank) == operation
+    def _may_come(self, rank: int, hopeful: set[int]) -> bool:
+        """Whether this rank runs, or may pass the operation that it stands in front of."""
+        return rank not in self.ended and (rank not in self.standing or rank in hopeful)
 
     def _sent_ahead(self, stuck: list[int]) -> list[int]:
         """The sends among what is stuck whose receivers are at operations between two ranks, too."""
@@ -157,7 +165,8 @@ class Operations:
             error = next((said for each in gone if (said := self.ended[each])), "")
             told = f"{title(gone)} {'has' if len(gone) == 1 else 'have'} ended the snippet without it"
             return f"{told} ({error[:_ERROR_CHARACTERS]})" if error else told
-        elsewhere = [each for each in others if each in self.standing and not self._is_at(each, operation)]
+        here = self._at.get(operation, set())
+        elsewhere = [each for each in others if each in self.standing and each not in here]
         same = grouped((str(self.standing[each]), each) for each in elsewhere).items()
         told = "; ".join(f"{title(ranks)} stand{'s' * (len(ranks) == 1)} in front of {what}" for what, ranks in same)
         return told or "its ranks wait for one another"
