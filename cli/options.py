@@ -19,6 +19,7 @@ from .argv import options_first
 from .offers import Offer, endpoints, processes
 from .output.colours import AUTO, CHOICES, choose
 
+_MOST_RANKS = 1_000_000  # more than any job has
 KEY = "probe.key"  # in the context's meta: the file given by --key
 
 Function = Callable[..., Any]
@@ -46,6 +47,28 @@ def size(ctx: click.Context, param: click.Parameter, value: str) -> float:
     if match is None or not float(match[1]):
         raise click.BadParameter(f"{value!r} is not a size such as 500MB or 4GB.", ctx, param)
     return float(match[1]) * 1000.0 ** " kmgt".index(match[2].lower() or " ")
+
+
+def parse_ranks(text: str) -> list[int]:
+    """`0,3` or `0-7` as a sorted list.  Raises UsageError."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        last = last or first
+        if not first.isdigit() or not last.isdigit() or int(last) < int(first):
+            raise UsageError(f"{text!r} is not a list of ranks.", "For example: --rank 0,3 or --rank 0-7")
+        if int(last) >= _MOST_RANKS:
+            raise UsageError(f"There is no rank {last}.", "probe ENDPOINT query 'SELECT rank FROM probe.agents'")
+        ranks.update(range(int(first), int(last) + 1))
+    return sorted(ranks)
+
+
+def ranks_option(function: Function) -> Function:
+    """--rank LIST, as the argument `ranks`: None for all."""
+    return click.option(
+        "--rank", "ranks", metavar="LIST", help="Only on these ranks: 0,3 or 0-7.",
+        callback=lambda context, parameter, value: None if value is None else parse_ranks(value),
+    )(function)  # fmt: skip
 
 
 def step_range(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:

@@ -73,9 +73,11 @@ class Control:
         return results
 
     def capture(
-        self, steps: int = 3, *, shapes: bool = False, folder: str = "", on_output: OnOutput | None = None
-    ) -> list[RankCapture]:
-        """Run torch's profiler over so many whole steps (at most 100), the same on all ranks; what it was on each.
+        self, steps: int = 3, *, shapes: bool = False, folder: str = "", ranks: Sequence[int] | None = None,
+        on_output: OnOutput | None = None,
+    ) -> list[RankCapture]:  # fmt: skip
+        """Run torch's profiler over so many whole steps (at most 100), the same on all ranks (or these); what it was on
+        each.
 
         Its operators are rows of python.op_trace from then on, what ran on devices rows of python.kernel_trace; with
         `shapes` they have those, FLOPs and bytes.  folder: takes the traces, a file of Chrome's format a rank.
@@ -87,7 +89,8 @@ class Control:
         self._begin("capture", control=True)
         from .capture.capture import Order, capture
 
-        return capture(self._client, self._alignment, Order(steps, shapes, folder, whoami()), self.timeout, on_output)
+        order = Order(steps, shapes, folder, whoami(), ranks)
+        return capture(self._client, self._alignment, order, self.timeout, on_output)
 
     def set(self, **settings: Any) -> list[dict[str, Any]]:
         """Change how every rank samples and counts steps; the settings of each rank that answers, with its rank.

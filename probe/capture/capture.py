@@ -1,4 +1,4 @@
-"""A capture of all ranks: begun at one step, waited for, its traces taken and turned into rows.
+"""A capture of all ranks or some: begun at one step, waited for, its traces taken and turned into rows.
 
 Called by Connection.capture.  Invariant: on the way out, however it is left, no rank keeps a profiler beyond its next
 boundary.
@@ -54,29 +54,31 @@ class RankCapture:
 
 @dataclass(frozen=True)
 class Order:
-    """steps: so many whole ones; shapes: record those of operators; folder: for the traces, "" for none; id: of this
-    capture."""
+    """steps: so many whole ones; shapes: record those of operators; folder: for the traces, "" for none; ranks: these,
+    None for all; id: of this capture."""
 
     steps: int
     shapes: bool
     folder: str
     by: str
+    ranks: Sequence[int] | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
 def capture(
     client: Client, alignment: Alignment, order: Order, timeout: float, on_output: OnOutput | None
 ) -> list[RankCapture]:
-    """Of every rank.  Raises ProbeError; then no rank has a profiler any more, or has to come to a boundary first."""
+    """What it was on each rank.  Raises ProbeError; then no rank has a profiler any more, or has to come to a boundary
+    first."""
     if order.folder:
         _make_folder(order.folder)
     what = {"id": order.id, "steps": order.steps, "shapes": order.shapes}
     words = f"# capture of {order.steps} steps"
-    snippet = Snippet(words, "<capture>", False, None, False, order.by, None, capture=what)
+    snippet = Snippet(words, "<capture>", False, None, False, order.by, order.ranks, capture=what)
     try:
         results = evaluate(client, alignment, snippet, timeout, on_output)
         _require_begun(results)
-        since, calls = time.monotonic(), [client.send(link, wire.CAPTURE, id=order.id) for link in client.links]
+        since, calls = time.monotonic(), _asked(client, order)
         _await(client, calls)
         held = {each.rank: each.held_s for each in results}
         return _taken(client, sorted(calls, key=lambda call: call.link.rank), order, held, since)
@@ -91,6 +93,12 @@ def _require_begun(results: EvalResult) -> None:
         if not each.ok or "code" in said:
             code, message = said.get("code", "no-capture"), said.get("message") or f"{each.error}."
             raise CODES[code][0](f"Rank {each.rank}: {message}", code=code)
+
+
+def _asked(client: Client, order: Order) -> list[Call]:
+    """How it goes, of each rank that captures."""
+    links = [link for link in client.links if order.ranks is None or link.rank in order.ranks]
+    return [client.send(link, wire.CAPTURE, id=order.id) for link in links]
 
 
 def _await(client: Client, calls: Sequence[Call]) -> None:
@@ -112,7 +120,7 @@ def _end(client: Client, order: Order) -> None:
     """Have every rank end its capture, and give it a moment for the boundary at which it does."""
     client.interrupted = False
     with suppress(Interrupted, ProbeError):
-        calls = [client.send(link, wire.CAPTURE, id=order.id) for link in client.links]
+        calls = _asked(client, order)
         client.cancel(calls)
         client.wait(calls, time.monotonic() + _GRACE_S)
         client.forget(calls)

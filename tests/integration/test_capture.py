@@ -118,6 +118,16 @@ def test_operators_have_the_modules_that_called_them_and_backwards_those_whose_b
     assert found["Optimizer.step#SGD.step"][0] == "[SGD]"
 
 
+def test_one_rank_is_captured_alone(job: Job, probe: Probe) -> None:
+    traces = job.folder / "of one"
+    told = probe(job.pid, "capture", "--steps", "2", "--rank", "1", "-o", traces)
+    assert re.search(r"Captured steps \d+-\d+ of rank 1: \d+ operators", told.stderr), told.stderr
+    assert [each.name for each in traces.iterdir()] == ["rank1.pt.trace.json"]
+    sql = """SELECT DISTINCT rank FROM python.op_trace WHERE start_ns >= (SELECT MAX(start_ns) FROM probe.evals)"""
+    assert job.rows(sql) == [{"rank": "1"}] and job.is_off()
+    assert "There is no rank 2" in probe(job.pid, "capture", "--rank", "2", status=2).stderr
+
+
 def test_one_capture_at_a_time_and_none_while_the_job_profiles_itself(job: Job, probe: Probe) -> None:
     first = job.captured()
     refused = probe(job.pid, "capture", status=7)

@@ -11,7 +11,7 @@ import click
 from probe.text import span, title
 
 from ...evaluating import seconds
-from ...options import Verb, endpoint_argument
+from ...options import Verb, endpoint_argument, ranks_option
 from ...output.formats import Output, format_options
 from ...output.result import Records
 from ...session import connected, say, say_missing
@@ -42,9 +42,12 @@ AND processor IS NOT NULL AND ({}) ORDER BY processor"""
               help="How many whole steps.")  # fmt: skip
 @click.option("-o", "--out", "folder", type=click.Path(file_okay=False), metavar="DIR", default="",
               help="Write each rank's trace there, for Perfetto or chrome://tracing.")  # fmt: skip
+@ranks_option
 @click.option("--shapes", is_flag=True, help="With the shapes of operators, their FLOPs and bytes; costs more.")
 @format_options()
-def command(endpoint: str | None, steps: int, folder: str, shapes: bool, format: str | None) -> None:
+def command(
+    endpoint: str | None, steps: int, folder: str, ranks: list[int] | None, shapes: bool, format: str | None
+) -> None:
     """Run torch's profiler over some steps of all ranks.
 
     It is switched on and off between two steps, at the same ones on all ranks. Every operator becomes a row of
@@ -57,13 +60,13 @@ def command(endpoint: str | None, steps: int, folder: str, shapes: bool, format:
     \b
     Example:
       probe 4242 capture
-      probe 4242 capture --steps 1 --shapes -o traces
+      probe 4242 capture --steps 1 --shapes --rank 0 -o traces
       probe 4242 query "SELECT module, operator, SUM(duration)
                         FROM python.op_trace GROUP BY ALL ORDER BY 3 DESC LIMIT 9"
     """
     output = Output(format)
     with connected(endpoint) as connection:
-        taken = connection.capture(steps, shapes=shapes, folder=folder, on_output=_on_output)
+        taken = connection.capture(steps, shapes=shapes, folder=folder, ranks=ranks, on_output=_on_output)
         rows = rows_of(taken)
         result = connection.query(SQL.format(rows), open_steps=True)
         modules = connection.query(MODULES_SQL.format(rows), open_steps=True) if shapes else None

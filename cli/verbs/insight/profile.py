@@ -10,7 +10,7 @@ import click
 from probe.errors import UsageError
 from probe.text import title
 
-from ...options import Verb, endpoint_argument
+from ...options import Verb, endpoint_argument, ranks_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
 from ...session import connected, say, say_missing
@@ -30,8 +30,11 @@ _SECONDS, _MOST_SECONDS = 10.0, 3600.0
 @click.option("--steps", type=click.IntRange(1, 1_000_000), metavar="N", help="Look for so many steps instead.")
 @click.option("--rate", type=click.FloatRange(1, 1000), metavar="HZ", default=100.0, show_default=True,
               help="How often to look at each thread, per second.")  # fmt: skip
+@ranks_option
 @output_options
-def command(endpoint: str | None, seconds: float | None, steps: int | None, rate: float, output: Output) -> None:
+def command(
+    endpoint: str | None, seconds: float | None, steps: int | None, rate: float, ranks: list[int] | None, output: Output
+) -> None:
     """Show the Python functions that the time goes into.
 
     It reads the stacks of all threads from outside: the job is not stopped, and its GIL is not needed. self_s is the
@@ -53,7 +56,7 @@ def command(endpoint: str | None, seconds: float | None, steps: int | None, rate
 
     with connected(endpoint) as connection:
         limit = _MOST_SECONDS if steps else seconds or _SECONDS
-        taken = connection.profile(limit, steps=steps or 0, rate=rate)
+        taken = connection.profile(limit, steps=steps or 0, rate=rate, ranks=ranks)
         unreached = connection.unreached
         result = connection.query(rows_of(taken), open_steps=True)
     found = hottest(result.to_pylist())

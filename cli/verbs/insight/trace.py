@@ -9,7 +9,7 @@ import click
 
 from probe.errors import SilentError, UsageError
 
-from ...options import Verb, endpoint_and_word, endpoint_option
+from ...options import Verb, endpoint_and_word, endpoint_option, ranks_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
 from ...session import connected, say, say_missing
@@ -37,11 +37,13 @@ _SECONDS, _MOST_SECONDS = 10.0, 86_400.0
               "with a time stamp: time.time(), monotonic() or perf_counter().")  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave it on, until --stop or detach.")
 @click.option("--stop", is_flag=True, help="Take off all traces.")
+@ranks_option
 @endpoint_option
 @output_options
 def command(
-    words: Sequence[str], seconds: float, since: str, keep: bool, stop: bool, endpoints: Sequence[str], output: Output
-) -> None:
+    words: Sequence[str], seconds: float, since: str, keep: bool, stop: bool, ranks: list[int] | None,
+    endpoints: Sequence[str], output: Output,
+) -> None:  # fmt: skip
     """Record each call of one of the job's functions.
 
     FUNCTION is `module:function`, `module:Class.method`, `file.py:function` or a name that is unique in the job. Each
@@ -60,11 +62,13 @@ def command(
     endpoint, function = endpoint_and_word(endpoints, words, "function")
     if function and stop:
         raise UsageError("--stop takes no FUNCTION.", "Run: probe trace --stop")
+    if ranks is not None and not function:
+        raise UsageError("--rank needs a FUNCTION.", "For example: probe trace app:predict --rank 0")
     with connected(endpoint) as connection:
         if not function:
             _show_all(connection, stop, output)
             return
-        traces = connection.trace(function, seconds, since=since, keep=keep)
+        traces = connection.trace(function, seconds, since=since, keep=keep, ranks=ranks)
         unreached = connection.unreached
         ends = {each.rank: each.end_ns or each.start_ns + int(seconds * 1e9) for each in traces}
         result, name = connection.query(_SQL.format(_these(traces, ends)), open_steps=True), connection.endpoint

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from probe.cli import entry
+from probe.cli.options import parse_ranks
 from probe.cli.output.formats import Output
 from probe.cli.output.result import ArrowResult
-from probe.cli.verbs.data.eval import parse_ranks
 from probe.errors import UsageError
 
 
@@ -33,6 +33,8 @@ def test_an_invalid_list_of_ranks_is_refused(text: str) -> None:
         (["1", "query", "--timeout", "inf", "select 1"], "not a number of seconds"),
         (["1", "query", "--timeout", "x", "select 1"], "'x' is not a valid number of seconds"),
         (["tables", "-o", "steps.xlsx"], "No format has the suffix"),
+        (["1", "trace", "--rank", "0"], "--rank needs a FUNCTION."),
+        (["1", "capture", "--rank", "0-x"], "'0-x' is not a list of ranks."),
         (["run", "--nme", "x", "--", "true"], "No such option '--nme'."),
         (["key"], "probe key needs an action."),
         (["key", "crate", "f"], "probe key has no action 'crate'."),

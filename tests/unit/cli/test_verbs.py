@@ -20,11 +20,11 @@ from probe.attach import Attached
 from probe.cli.attaching import Wanted, attach_each, line
 from probe.cli.choosing import is_launcher
 from probe.cli.entry import run
+from probe.cli.options import parse_ranks
 from probe.cli.questions import read
-from probe.cli.verbs.data.eval import parse_ranks
 from probe.client.agent_requests import Unreached
 from probe.diagnose.hang.report import Report
-from probe.errors import AttachError, EvalError, Interrupted, QueryError
+from probe.errors import AttachError, EvalError, Interrupted, QueryError, SilentError
 from probe.evals.snippet import RankResult
 from probe.host.facts import Facts
 from probe.protocol import UNWANTED
@@ -105,6 +105,12 @@ class Job:
     def cancel(self) -> None:
         self.cancelled += 1
 
+    def looked_at(self, *_: object, ranks: list[int] | None, **options: object) -> list[Any]:
+        self.asked.update(ranks=ranks)
+        raise SilentError("No rank answers.")
+
+    profile = trace = capture = looked_at
+
 
 MakeJob = Callable[..., Job]
 
@@ -175,6 +181,16 @@ def test_many_silent_ranks_are_shortened() -> None:
     silent = (*range(0, 40, 2), *range(400, 411))
     told = str(Coverage(tuple({*range(512)} - {*silent}), silent, (), 1.0))
     assert told.endswith("silent: 0, 2, 4, 6, 8, 10, 12, 14 and 23 more")
+
+
+@pytest.mark.parametrize("verb", [["profile"], ["trace", "app:predict"], ["capture"]], ids=lambda verb: verb[0])
+@pytest.mark.parametrize(("words", "ranks"), [([], None), (["--rank", "0,2-3"], [0, 2, 3])])
+def test_only_some_ranks_are_looked_at(
+    verb: list[str], words: list[str], ranks: list[int] | None, make_job: MakeJob, capfd: Captured
+) -> None:
+    job = make_job()
+    assert run(["-t", "4242", *verb, *words]) == SilentError.exit_status
+    assert job.asked["ranks"] == ranks and "No rank answers." in capfd.readouterr().err
 
 
 def test_sql_comes_from_a_file_or_stdin_too(make_job: MakeJob, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
