@@ -27,6 +27,7 @@ from .session import cancelled_by_signals, say, say_guessed, say_note
 
 _CONNECT_S = 1.0  # to the server
 _WANTED_S = 1.0  # how often the server is told that somebody waits
+_REST_S = 0.1
 
 
 def answered_by_server(endpoint: str | None, question: Mapping[str, Any], output: Output) -> bool:
@@ -80,7 +81,6 @@ class _Asking:
         self._result: Header | None = None
         self._sink: WrittenBehind | None = None  # until there is a result
         self._bytes = 0
-        self._opened = contextlib.ExitStack()
 
     def ask(self, resolved: Resolved, question: Mapping[str, Any]) -> bool:
         self._endpoint, self._skipped = resolved.endpoint, resolved.skipped
@@ -90,15 +90,17 @@ class _Asking:
             endpoint=resolved.endpoint, format=self._output.kind, paper=self._output.paper(), credit=wire.CREDIT,
             pids=namespace(os.getpid(), "pid"), **question,
         )  # fmt: skip
-        with self._opened:
-            try:
-                self._wait(call)
-            except Interrupted:
+        try:
+            self._wait(call)
+        except BaseException as error:
+            if self._sink is not None:
+                self._sink.abandon()
+            if isinstance(error, Interrupted):
                 self._client.cancel([call])
-                raise
-            if self._result is None and (call.answer is None or _is_withdrawn(call.answer)):
-                return False
-            self._finish(call)
+            raise
+        if self._result is None and (call.answer is None or _is_withdrawn(call.answer)):
+            return False
+        self._finish(call)
         return True
 
     def _wait(self, call: Call) -> None:
@@ -109,12 +111,21 @@ class _Asking:
             self._client.want(call, 0)
 
     def _take(self, call: Call, header: Header, payload: Sequence[Any]) -> None:
-        if header["kind"] == wire.TEXT:
-            self._bytes += self._sink.write(payload[0]) if self._sink is not None else 0
-            return
-        self._result = header
-        self._tell(header["before"])
-        self._sink = WrittenBehind(self._opened.enter_context(self._output.opened()))
+        if header["kind"] == wire.RESULT:
+            self._result = header
+            self._tell(header["before"])
+            self._sink = WrittenBehind(self._output.opened())
+        elif self._sink is not None:
+            while self._sink.is_full:
+                self._rest(call)
+            self._bytes += self._sink.write(payload[0])
+
+    def _rest(self, call: Call) -> None:
+        """A moment without taking more of the answer, which somebody waits for all the same."""
+        self._client.want(call, 0)
+        time.sleep(_REST_S)
+        if self._client.interrupted:
+            raise Interrupted("Interrupted.")
 
     def _finish(self, call: Call) -> None:
         """Raises what the command would have raised."""
@@ -128,7 +139,6 @@ class _Asking:
                 self._tell([])
             kind = CODES[failed["code"]][0] if failed["code"] in CODES else ProbeError
             raise kind(failed["message"], failed["hint"], failed["code"])
-        self._opened.close()
         result = self._result or {}
         self._output.tell_rows(result["count"])
         for line in result["after"]:

@@ -19,6 +19,7 @@ import click
 from probe.errors import Interrupted, OutputError, ProbeError, UsageError
 
 from .argv import arrange
+from .output.behind import is_stuck
 from .output.colours import ERROR, tell
 from .output.printable import Printable
 from .program import COMPLETING, VERBS, program
@@ -49,6 +50,8 @@ def main() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
         setattr(sys, name, Printable(stream))
     status = run(sys.argv[1:])
+    if is_stuck():
+        os._exit(status)
     try:
         sys.stdout.flush()
         sys.stderr.flush()

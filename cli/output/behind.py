@@ -1,7 +1,7 @@
 """Writes on a thread of its own, so that who writes does not wait for a pager.
 
 Used by cli/asking.py: the server gives an answer up if it hears nothing of the command that asked.  Invariant: what
-comes is kept in memory until it is written, in its order; what the sink raises is raised by the next write or at the
+comes is written in its order, and then the sink is closed; what the sink raises is raised by the next write or at the
 end.
 """
 
@@ -9,38 +9,64 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import BinaryIO
 
 from probe.errors import Interrupted
 
+_NAME = "probe-writer"
 _LOOK_S = 0.1
+_ENDS_S = 0.5  # after a piece is written, for a thread that is to write no more
+MOST_BYTES = 64 << 20  # that wait to be written
 
 
 class WrittenBehind:
-    """write() pieces, then finish(): a thread of its own writes them to the sink."""
+    """write() pieces, then finish() or abandon().  opened: gives the sink, and closes it."""
 
-    def __init__(self, sink: BinaryIO) -> None:
-        self._sink = sink
+    def __init__(self, opened: AbstractContextManager[BinaryIO]) -> None:
+        self._opened, self._sink = opened, opened.__enter__()
         self._pieces: SimpleQueue[bytes | None] = SimpleQueue()
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._came = self._written = 0  # bytes
+        self._is_abandoned = False
+        self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
+        self._is_alone = False  # without the thread
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has none left
+            self._is_alone = True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be written that no more should come."""
+        return self._came - self._written > MOST_BYTES and self._thread.is_alive()
 
     def write(self, piece: bytes | memoryview) -> int:
         """Raises what the sink has raised."""
         self._raise()
+        self._came += len(piece)
+        if self._is_alone:
+            return self._sink.write(piece)
         self._pieces.put(bytes(piece))
         return len(piece)
 
     def finish(self, is_interrupted: Callable[[], bool]) -> None:
         """Wait until all is written.  Raises what the sink has raised, Interrupted."""
         self._pieces.put(None)
+        if self._is_alone:
+            self._run()
         while self._thread.is_alive():
             self._thread.join(_LOOK_S)
             if is_interrupted():
+                self.abandon()
                 raise Interrupted("Interrupted.")
         self._raise()
+
+    def abandon(self) -> None:
+        """Write no more than what is being written."""
+        self._is_abandoned = True
+        self._pieces.put(None)
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -48,8 +74,21 @@ class WrittenBehind:
 
     def _run(self) -> None:
         try:
-            while (piece := self._pieces.get()) is not None:
-                self._sink.write(piece)
-            self._sink.flush()
+            try:
+                while (piece := self._pieces.get()) is not None and not self._is_abandoned:
+                    self._sink.write(piece)
+                    self._written += len(piece)
+                self._sink.flush()
+            finally:
+                self._opened.__exit__(None, None, None)
         except Exception as error:
             self._error = error
+
+
+def is_stuck() -> bool:
+    """Whether a pager takes nothing of what is still being written, so that stdout must not be touched any more: a
+    thread holds its lock."""
+    writers = [thread for thread in threading.enumerate() if thread.name == _NAME]
+    for thread in writers:
+        thread.join(_ENDS_S)
+    return any(thread.is_alive() for thread in writers)

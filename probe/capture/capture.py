@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from .. import protocol as wire
+from ..client.agent_requests import chosen
 from ..client.client import Call, Client
 from ..errors import CODES, Interrupted, OutputError, ProbeError, SilentError
 from ..evals.evaluation import evaluate
@@ -70,6 +71,7 @@ def capture(
 ) -> list[RankCapture]:
     """What it was on each rank.  Raises ProbeError; then no rank has a profiler any more, or has to come to a boundary
     first."""
+    chosen(client.links, order.ranks)  # before anything is done
     if order.folder:
         _make_folder(order.folder)
     what = {"id": order.id, "steps": order.steps, "shapes": order.shapes}

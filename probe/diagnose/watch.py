@@ -58,7 +58,7 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
     if step_s:
         _sample(job, int(whole / step_s))
     first, begun = last + 1 + (_FIRST if steps < _FIRST else 0), time.monotonic()
-    kept = dict[Any, Any]()
+    kept, why_not = dict[Any, Any](), ""
 
     def watched(is_whole: bool) -> Watched:
         took_s, read = time.monotonic() - begun, Reader(job)
@@ -70,7 +70,8 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
         if seconds is None and step_s and 2 * _STEPS * step_s <= FIRST_LOOK_S:
             why_not = _profile(job, FIRST_LOOK_S)
             yield watched(is_whole=False)
-        why_not = _profile(job, begun + whole - time.monotonic())
+        if (left := begun + whole - time.monotonic()) > 0:  # judging the first look may have taken longer
+            why_not = _profile(job, left)
     yield watched(is_whole=True)
     if seconds is None:
         with progress(_MORE_S):

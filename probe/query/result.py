@@ -23,7 +23,6 @@ from ..text import some, title
 if TYPE_CHECKING:
     from ..snapshot.scans import FetchAccount, HostFetch
 
-_COUNTED = "attach"  # the source of a step's number that is a rank's own count
 _LITTLE, _CHANCE = 0.05, 3  # of a mean step; standard errors
 SILENT, TAP_OFF, NO_STEPS, UNSAMPLED = "silent", "tap-off", "no-steps", "unsampled"  # codes of notes
 UNMATCHED, SKIPPED = "unmatched-steps", "skipped-file"
@@ -36,7 +35,7 @@ class Note:
     """Something to know about a result.  text: a line for a person; ranks: those it is about.
 
     code: silent (ranks did not answer), tap-off (something is not recorded), no-steps (no whole step since the attach
-    yet), unsampled (steps without rows), unmatched-steps (of ranks that have only their own counts) or skipped-file (a
+    yet), unsampled (steps without rows), unmatched-steps (numbers that are only a rank's own) or skipped-file (a
     file of a recording cannot be read).
 
     Example: `if any(note.code == "tap-off" for note in job.query(sql).notes): ...`
@@ -243,16 +242,12 @@ def _without_steps(snapshot: Snapshot, tables: Iterable[Table], timeline: Callab
 
 
 def _unmatched(snapshot: Snapshot, tables: Iterable[Table], timeline: Callable[[Rank], StepsKnown]) -> list[Note]:
-    """Without a process group, or where its numbers contradict the clock, a rank that does not know the job's own
-    number of a step has only its own count."""
+    """Of processes that answer calls nobody expects that the same number is the same step."""
     if not any(column.name == "step" for table in tables for column in table.columns):
         return []
-    stepping = [rank for rank in snapshot.ranks if rank.facts.step_ends != CALL and timeline(rank).steps]
-    counted = [rank for rank in stepping if rank.facts.step_source == _COUNTED]
-    if len(counted) == len(stepping):  # the count of the rank attached first stands for the job's
-        counted = sorted(counted, key=lambda rank: rank.facts.attached_wall_ns)[1:]
-    ranks = tuple(sorted(rank.rank for rank in counted))
-    text = f"rank {some(ranks)}: steps are counted from the attach, and are not those of the same number on other ranks"
+    own = [rank for rank in snapshot.ranks if rank.rank in snapshot.unmatched and rank.facts.step_ends != CALL]
+    ranks = tuple(rank.rank for rank in own if timeline(rank).steps)
+    text = f"rank {some(ranks)}: steps cannot be matched to those of the other ranks: the same number is another step"
     return [Note(UNMATCHED, text, ranks)] if ranks else []
 
 

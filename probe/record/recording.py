@@ -19,6 +19,7 @@ from ..connection import MAX_FETCH, Connection
 from ..errors import SilentError, UsageError
 from ..host.facts import Facts
 from ..query.result import SKIPPED, Cost, Coverage, Note, Result
+from ..settings import require_seconds
 from . import manifest
 from .archive import Archive
 from .mirror import place
@@ -131,6 +132,8 @@ class Recording(Connection):
         Raises SilentError with too few steps.  Cost: some queries.
         """
         self._begin()
+        if seconds is not None:
+            require_seconds("seconds", seconds)
         self._require_one_job()
         with self.last_run():
             return self._why(seconds)

@@ -26,7 +26,7 @@ from ..errors import EvalError, SilentError
 from ..streams import STEPS
 
 _BOUNDARIES, _MORE_BOUNDARIES = 64, 1024  # compared; more if ranks are too many steps apart for the first
-GROUP_SEQ = "group_seq"
+GROUP_SEQ, COUNTED = "group_seq", "attach"  # sources: of the numbers of another rank; of its own count
 _AMBIGUOUS = -1  # instead of a count
 SETTLE_S = 5.0  # if the first steps of a job take longer, its rows are shown only later
 _PAUSE_S, _LONGER, _MOST_PAUSE_S = 0.02, 1.2, 0.5  # between two looks at ranks that have made no step
@@ -55,25 +55,33 @@ class Boundaries:
 
 
 class Alignment:
-    """Keeps the step numbers of a client's ranks aligned.  lost: ranks without a common boundary so far."""
+    """Keeps the step numbers of a client's ranks aligned.  lost: ranks without a common boundary so far; apart: ranks
+    in no group, whose numbers are only their own counts."""
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client, self._timeout = client, timeout
         self.lost: list[AgentLink] = []
+        self.apart: list[AgentLink] = []
 
     def align(self) -> None:
         """Give ranks the offsets they lack."""
         links = [link for link in self._client.links if not link.gone]
         sources = {link.facts.step_source for link in links}
         if len(links) < 2 or (len(sources) == 1 and (sources <= set(OWN) or str(*sources).startswith(VARIABLE))):
-            self.lost = []
+            self.lost = self.apart = []
             return
-        lost = [link for link in links if not link.silent and not link.facts.step_settled]
+        apart, lost = self.apart, [link for link in links if not link.silent and not link.facts.step_settled]
         if not lost:
             deadline = time.monotonic() + self._timeout
-            lost = _align(self._client, links, deadline, _BOUNDARIES)
-            lost = _align(self._client, links, deadline, _MORE_BOUNDARIES) if lost else []
-        self.lost = lost  # only now: whoever is interrupted before this aligns again
+            lost, apart = _align(self._client, links, deadline, _BOUNDARIES)
+            if lost:
+                lost, apart = _align(self._client, links, deadline, _MORE_BOUNDARIES)
+        self.lost, self.apart = lost, apart  # only now: whoever is interrupted before this aligns again
+
+    @property
+    def unmatched(self) -> set[int]:
+        """Ranks whose number of a step is another step than that of the same number on other ranks."""
+        return {link.rank for link in (*self.lost, *self.apart) if link.facts.step_settled}
 
     def update(self) -> None:
         """Align if anything may have changed since the last time."""
@@ -140,15 +148,22 @@ def refresh(client: Client, links: Sequence[AgentLink], deadline: float) -> list
 def may_change(link: AgentLink) -> bool:
     """Whether the agent may still find the job's own step number, as far as is known here."""
     facts = link.facts
-    return not facts.step_settled or (facts.step_source == "attach" and not facts.count)
+    return not facts.step_settled or (facts.step_source == COUNTED and not facts.count)
 
 
-def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: int) -> list[AgentLink]:
-    """Compare that many boundaries of each rank.  Returns the ranks that have none in common."""
+def _align(
+    client: Client, links: Sequence[AgentLink], deadline: float, recent: int
+) -> tuple[list[AgentLink], list[AgentLink]]:
+    """Compare that many boundaries of each rank.  Returns the ranks that have none in common, and those that nothing
+    relates to the others."""
     boundaries = _boundaries(client, links, deadline, recent)
     reference = min(boundaries, key=_precedence, default=None)
+    leader = min(links, key=_precedence) if reference is None else reference
+    apart = [
+        link for link in links if link.facts.step_source == COUNTED and link not in boundaries and link is not leader
+    ]
     if reference is None:
-        return []
+        return [], apart
     first, known = reference.facts.step_base, boundaries.pop(reference)
     lost, calls = [], []
     for link, own in boundaries.items():
@@ -168,7 +183,7 @@ def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: 
             calls.append(client.send(link, wire.ALIGN, base=base, source=GROUP_SEQ))
         link.facts = link.facts._replace(step_base=base, step_source=GROUP_SEQ)
     client.forget(client.wait(calls, deadline))
-    return lost
+    return lost, apart
 
 
 def _offset(own: Boundaries, known: Boundaries) -> int | None:

@@ -125,7 +125,8 @@ def test_one_rank_is_captured_alone(job: Job, probe: Probe) -> None:
     assert [each.name for each in traces.iterdir()] == ["rank1.pt.trace.json"]
     sql = """SELECT DISTINCT rank FROM python.op_trace WHERE start_ns >= (SELECT MAX(start_ns) FROM probe.evals)"""
     assert job.rows(sql) == [{"rank": "1"}] and job.is_off()
-    assert "There is no rank 2" in probe(job.pid, "capture", "--rank", "2", status=2).stderr
+    refused = probe(job.pid, "capture", "--rank", "2", "-o", job.folder / "of none", status=2)
+    assert "There is no rank 2" in refused.stderr and not (job.folder / "of none").exists()
 
 
 def test_one_capture_at_a_time_and_none_while_the_job_profiles_itself(job: Job, probe: Probe) -> None:

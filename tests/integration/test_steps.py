@@ -37,8 +37,9 @@ def test_ranks_attached_three_seconds_apart_join_on_step_and_group_seq(start: St
 
         row = until(enough, 60, every_s=1)
         sources = [facts.step_source for facts in connection.agents]
+        notes = [note.code for note in connection.query(LONE).notes]
     assert row["lone"] == 0
-    assert sources == ["attach", "group_seq"]
+    assert sources == ["attach", "group_seq"] and "unmatched-steps" not in notes
 
 
 EXCHANGE = """import torch.distributed as dist

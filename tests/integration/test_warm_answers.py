@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -340,9 +342,39 @@ def test_a_reader_that_closes_its_pipe_ends_the_answer(
     assert probe(job.pid, "query", "--format", "csv", "SELECT 1 AS n").stdout == "n\n1\n"
 
 
+MANY = "SELECT range AS n FROM range(1500000)"
+
+
+@pytest.mark.parametrize("to", ["a pipe", "a named pipe"])
+def test_ctrl_c_ends_an_answer_that_nobody_reads(job: Target, tmp_path: Path, to: str) -> None:
+    reader, writer = os.pipe()
+    words = ["--format", "csv"]
+    if to == "a named pipe":
+        os.mkfifo(tmp_path / "read")
+        os.close(reader)
+        reader = os.open(tmp_path / "read", os.O_RDONLY | os.O_NONBLOCK)
+        words += ["-o", str(tmp_path / "read")]
+    command = [PROBE, str(job.pid), "query", *words, MANY]
+    asking = subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    try:
+        until(lambda: unread(reader) >= 1 << 16)
+        asking.send_signal(signal.SIGINT)
+        assert asking.wait(20) == 130
+        assert asking.stderr is not None and asking.stderr.read() == "probe: [interrupted] Interrupted.\n"
+    finally:
+        asking.kill()
+        asking.communicate()
+        os.close(reader)
+
+
+def unread(pipe: int) -> int:
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 @pytest.mark.long
 def test_a_pager_may_be_left_open(job: Target, probe: Probe) -> None:
-    command = f"{PROBE} {job.pid} query --format csv 'SELECT range AS n FROM range(1500000)' | (sleep 13; tail -1)"
+    command = f"{PROBE} {job.pid} query --format csv '{MANY}' | (sleep 13; tail -1)"
     asking = subprocess.Popen(
         ["bash", "-o", "pipefail", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

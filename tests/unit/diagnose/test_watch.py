@@ -92,6 +92,19 @@ def test_what_is_not_plain_is_watched_to_the_end(clock: Clock) -> None:
     assert told.steps == pytest.approx(250, abs=5)  # of both looks
 
 
+def test_a_first_look_that_took_long_to_judge_keeps_its_profile(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = module.judge
+
+    def slowly(watched: Watched) -> Any:
+        clock.sleep(20)
+        assert not watched.why_not_profiled
+        return judge(watched)
+
+    monkeypatch.setattr(module, "judge", slowly)
+    job = Watchable(clock, data=40, forward=30, backward=30)
+    assert why(job).code == "input-bound" and job.profiled == [10.0]
+
+
 def test_what_may_have_a_cause_that_shows_only_later_is_not_plain(clock: Clock) -> None:
     job = Watchable(clock, data=0, other=60, forward=20, backward=20)
     assert why(job).code == "python-outside-model" and job.profiled == [10.0, 15.0]

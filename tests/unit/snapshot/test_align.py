@@ -47,24 +47,33 @@ def test_steps_join_on_step_and_group_seq(late: list[FakeAgent], connected: Conn
     assert row["n"] == row["same"] >= 200
 
 
+def stepping(agent: Make, first: int, group_seq: int | None, rank: int) -> FakeAgent:
+    """With the numbers of a group that counts from this one, or without a group; its optimizer ends the steps."""
+    made = agent(rank, world_size=3, step_ends="")
+    made.facts["attached_wall_ns"] = 10 + rank
+    for step in range(first, 250):
+        made.boundary(1000 * step, -1 if group_seq is None else group_seq + 2 * step)
+    return made
+
+
+STEPS_OF_ALL = "SELECT rank, MAX(step) AS step FROM python.step_trace GROUP BY 1"
+
+
 def test_ranks_without_a_common_number_are_told(agent: Make, connected: Connect) -> None:
-    ranks = [agent(number, world_size=3, step_ends="") for number in range(3)]
-    for rank, first in zip(ranks, (0, 30, 0), strict=True):
-        rank.facts["attached_wall_ns"] = 10 + first
-        for step in range(first, 250):
-            rank.boundary(1000 * step, -1)
-    result = connected(*ranks).query("SELECT rank, MAX(step) AS step FROM python.step_trace GROUP BY 1")
-    (note,) = result.notes
+    ranks = [stepping(agent, first, None, rank) for rank, first in enumerate((0, 30, 0))]
+    (note,) = connected(*ranks).query(STEPS_OF_ALL).notes
     assert (note.code, note.ranks) == ("unmatched-steps", (1, 2)) and "rank 1-2" in note.text
-    job = connected(*ranks)
-    assert job.query("SELECT COUNT(*) AS n FROM probe.agents").notes == ()
+    assert connected(*ranks).query("SELECT COUNT(*) AS n FROM probe.agents").notes == ()
     ranks[2].facts.update(step_base=1030, step_source="optimizer")
-    (note,) = connected(*ranks).query("SELECT MAX(step) AS step FROM python.step_trace").notes
+    (note,) = connected(*ranks).query(STEPS_OF_ALL).notes
     assert note.ranks == (0, 1)
 
 
-def test_ranks_with_a_common_number_are_not(late: list[FakeAgent], connected: Connect) -> None:
-    assert connected(*late).query("SELECT MAX(step) AS step FROM python.step_trace").notes == ()
+def test_only_those_are_that_have_none_in_common(agent: Make, connected: Connect) -> None:
+    ranks = [stepping(agent, first, seq, rank) for rank, (first, seq) in enumerate(((0, 500), (30, 500), (0, None)))]
+    (note,) = connected(*ranks).query(STEPS_OF_ALL).notes
+    assert note.ranks == (2,)
+    assert connected(*ranks[:2]).query(STEPS_OF_ALL).notes == ()
 
 
 def test_a_second_connection_changes_nothing(late: list[FakeAgent], connected: Connect) -> None:
