@@ -65,9 +65,9 @@ def program() -> None:
     \b
       PID               an attached process, or torchrun for all its ranks
       NAME              the name given by attach --name
-      ipc://PATH        an agent's socket
-      tcp://HOST:PORT   an agent on another host
-      job://HOST:PORT   one agent on another host, for all ranks of its job
+      ipc://PATH        the server beside a job, or one agent's socket
+      tcp://HOST:PORT   the ranks of a job on another host
+      job://HOST:PORT   any one host of a job, for its ranks on all hosts
       DIR               the folder of a recording
 
     It may stand before the verb, after it, or as -t ENDPOINT. If exactly one job is attached on this machine, it may

@@ -1,8 +1,7 @@
 """torch's own Flight Recorders: the last collectives of this process, including those from before the attach.
 
 The agent's thread reads them.  A dump of 2,000 entries holds the GIL for some 40 ms, so recorders are never polled and
-no dump is taken of a job that makes progress.  Where CUDA is in use no dump is allowed, because it queries events and
-creates contexts.
+no dump is taken of a job that makes progress.  Where devices are left alone there is none: NCCL's queries events.
 Invariant: recorders are read and never changed, and no process group is held: a group whose last reference ended here
 would be shut down on this thread.
 """

@@ -23,9 +23,9 @@ def command(action: str, files: Sequence[str], read_only: bool) -> None:
     """Create the keys for querying a job from other hosts.
 
     create writes FILE, which attach needs and which allows everything. share derives READER_FILE from FILE, which
-    allows query, stack, hang and stragglers, but not eval, set and detach. create --read-only writes a FILE that
-    allows only that, and a server that was started with it can do no more. All files are readable by their owner only
-    (mode 0600), and no file is ever overwritten. Copy them as you would an ssh key.
+    allows one to look (query, stack, hang and others), but not eval, set, profile or detach. create --read-only writes
+    a FILE that allows only that, and a server that was started with it can do no more. All files are readable by their
+    owner only (mode 0600), and no file is ever overwritten. Copy them as you would an ssh key.
 
     \b
     Example:
