@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import json
+import math
 import os
 import re
 import select
@@ -17,7 +18,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ from .refusals import refusal
 from .rendezvous import Rendezvous
 
 SEARCH_SHARE = 0.7  # of the time-out, for finding a thread at a safe point
+FIRST_PAUSE_S = 0.05  # for the hello of an injected thread that has ended, before another one is injected
 ANSWER_SECONDS = 0.5  # of the deadline, kept for the target's refusal to travel
 MAX_HELLO_BYTES = 65536
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -65,12 +67,8 @@ def deliver(pid: int, bundle: Sequence[Part], timeout: float, wanted: Mapping[st
     ):
         key = os.urandom(16).hex()
         text = bootstrap_text(rendezvous.path, key)
-        with injected_from_child(target, text, began + SEARCH_SHARE * timeout, signals) as injected:
-            try:
-                hello = connection.accept(rendezvous.listener, key)
-            except _TooLate:
-                raise _no_hello(target, injected, timeout) from None
-            hello_ms = (time.monotonic() - began) * 1e3
+        injected, hello = _injected(target, text, rendezvous, connection, key, began, timeout, signals)
+        hello_ms = (time.monotonic() - began) * 1e3
         check_interpreter(pid, hello)
         try:
             connection.send(_order(bundle, hello, connection.seconds_left, wanted or {}))
@@ -78,6 +76,26 @@ def deliver(pid: int, bundle: Sequence[Part], timeout: float, wanted: Mapping[st
         except _TooLate:
             raise refusal("attach-timeout", pid, timeout=timeout) from None
         return Delivered(_reply(pid, answer, hello), ".".join(map(str, hello["version"])), injected, hello_ms)
+
+
+def _injected(
+    target: Target, text: bytes, rendezvous: Rendezvous, connection: _TargetConnection, key: str, began: float,
+    timeout: float, signals: DeferredSignals,
+) -> tuple[Injected, dict[str, Any]]:  # fmt: skip
+    """Inject, until the target says hello.  The interpreter of a process that has just started runs nothing yet: then
+    the injected thread has ended without a word, and another one is."""
+    search_ends, pause = began + SEARCH_SHARE * timeout, FIRST_PAUSE_S
+    while True:
+        with injected_from_child(target, text, search_ends, signals) as injected:
+            is_over = False
+            while not is_over:
+                try:
+                    return injected, connection.accept(rendezvous.listener, key, pause)
+                except _TooLate:
+                    if not connection.seconds_left:
+                        raise _no_hello(target, injected, timeout) from None
+                    is_over = time.monotonic() + pause < search_ends and _has_ended(injected, target.pid)
+        pause *= 2
 
 
 def check_interpreter(pid: int, hello: dict[str, Any]) -> None:
@@ -116,6 +134,12 @@ def _reply(pid: int, answer: bytes, hello: dict[str, Any]) -> dict[str, Any]:
     places = re.findall(r'File "([^"]+)", line (\d+)', detail)  # a traceback: the exception, and where it was raised
     why = detail.strip().rpartition("\n")[2] + (f" ({places[-1][0]}:{places[-1][1]})" if places else "")
     raise refusal("agent-failed", pid, why=why)
+
+
+def _has_ended(injected: Injected, pid: int) -> bool:
+    with suppress(OSError):  # the process has, which whoever waits for it is told
+        return injected.way == THREAD and injected.thread not in thread_ids(pid)
+    return False
 
 
 def _no_hello(target: Target, injected: Injected, timeout: float) -> AttachError:
@@ -157,10 +181,11 @@ class _TargetConnection:
     def seconds_left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
 
-    def accept(self, listener: socket.socket, key: str) -> dict[str, Any]:
+    def accept(self, listener: socket.socket, key: str, within: float) -> dict[str, Any]:
         """The target's hello; any other client is turned away.  Raises _TooLate, SignalPending or AttachError."""
+        ends = time.monotonic() + within
         while True:
-            self._wait(listener, select.POLLIN)
+            self._wait(listener, select.POLLIN, ends)
             self._socket.close()
             self._socket, _ = listener.accept()
             credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -198,11 +223,11 @@ class _TargetConnection:
         self._wait(self._socket, select.POLLIN)
         return self._socket.recv(MAX_HELLO_BYTES)
 
-    def _wait(self, waiting: socket.socket, event: int) -> None:
+    def _wait(self, waiting: socket.socket, event: int, ends: float = math.inf) -> None:
         poll = select.poll()
         poll.register(waiting, event)
         poll.register(self._ended, select.POLLIN)
-        ready = dict(self._signals.poll(poll, self._deadline))
+        ready = dict(self._signals.poll(poll, min(ends, self._deadline)))
         if waiting.fileno() in ready:  # also what the target sent right before it ended
             return
         raise refusal("target-ended", self._pid) if ready else _TooLate()

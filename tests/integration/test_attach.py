@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from target import TARGETS, Start, Target
 
 pytestmark = pytest.mark.alone  # it looks at the clock
 
+OPENING = ("2", "257")  # open, openat
 PTHREAD_CREATE = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -224,6 +226,25 @@ def _interrupted(work) -> int:
 def test_a_target_that_cannot_connect_is_not_blamed_on_the_gil(start: Start):
     target = start("waiting.py", "without_sockets")
     assert refusal(target.pid, timeout=0.7).code == "no-connection"
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.14"])
+def test_an_interpreter_that_is_not_there_yet_is_waited_for(tmp_path: Path, version: str):
+    """It stands where it looks for its library."""
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.symlink_to(Path(interpreter(version)).resolve())
+    os.mkfifo(tmp_path / "pyvenv.cfg")
+    target = subprocess.Popen([python, TARGETS / "plain.py"], stdout=subprocess.PIPE, text=True)
+    try:
+        until(lambda: Path(f"/proc/{target.pid}/syscall").read_text().split()[0] in OPENING)
+        open_later = threading.Timer(0.7, (tmp_path / "pyvenv.cfg").write_text, ("",))
+        open_later.start()
+        assert put(target.pid).injected.way == THREAD
+        open_later.join()
+    finally:
+        target.kill()
+        target.communicate()
 
 
 def test_an_agent_that_starts_too_slowly_is_removed(start: Start):
