@@ -45,7 +45,9 @@ def state(step: int) -> dict:
         "main": sorted(globals()),
         "exit_handlers": atexit._ncallbacks(),
         "call": module_py.Module._wrapped_call_impl.__code__.co_names,
-        "globals": sorted(name for name in vars(module_py) if name.startswith("_probe")),
+        "globals": sorted(
+            name for module in (module_py, optimizer_py) for name in vars(module) if name.startswith("_probe")
+        ),
         "os": sorted(name for name in vars(os) if name.startswith("_probe")),
         "engine": [torch.autograd._engine_run_backward.__code__.co_name, id(torch.autograd._engine_run_backward)],
         "loader": id(loader_py._BaseDataLoaderIter.__next__),
