@@ -152,7 +152,7 @@ class Connection(Insight):
             self._wire_source = WireSource(self._client, self.timeout)
             self.account = self._wire_source.account
         self.account.begin(max_fetch)
-        return Snapshot([self._wire_source, *self._recorded], open_steps, self._alignment.unmatched)
+        return Snapshot([self._wire_source, *self._recorded], open_steps)
 
     def stacks(self) -> dict[int, list[Thread]]:
         """Rank -> the Python stacks of all its threads, the main thread first.  unreached: ranks whose agents did not

@@ -15,10 +15,10 @@ from typing import BinaryIO
 
 from probe.errors import Interrupted
 
-_NAME = "probe-writer"
 _LOOK_S = 0.1
 _ENDS_S = 0.5  # after a piece is written, for a thread that is to write no more
 MOST_BYTES = 64 << 20  # that wait to be written
+_writing = set[threading.Event]()  # of each thread that writes, set once it has ended: what Ctrl-C does not confuse
 
 
 class WrittenBehind:
@@ -30,17 +30,18 @@ class WrittenBehind:
         self._error: Exception | None = None
         self._came = self._written = 0  # bytes
         self._is_abandoned = False
-        self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
-        self._is_alone = False  # without the thread
+        self._ended, self._is_alone = threading.Event(), False  # alone: without the thread
+        _writing.add(self._ended)
         try:
-            self._thread.start()
+            threading.Thread(target=self._run, daemon=True).start()
         except RuntimeError:  # the system has none left
             self._is_alone = True
+            _writing.discard(self._ended)
 
     @property
     def is_full(self) -> bool:
         """Whether so much waits to be written that no more should come."""
-        return self._came - self._written > MOST_BYTES and self._thread.is_alive()
+        return self._came - self._written > MOST_BYTES and not (self._is_alone or self._ended.is_set())
 
     def write(self, piece: bytes | memoryview) -> int:
         """Raises what the sink has raised."""
@@ -56,8 +57,7 @@ class WrittenBehind:
         self._pieces.put(None)
         if self._is_alone:
             self._run()
-        while self._thread.is_alive():
-            self._thread.join(_LOOK_S)
+        while not self._ended.wait(_LOOK_S):
             if is_interrupted():
                 self.abandon()
                 raise Interrupted("Interrupted.")
@@ -83,12 +83,12 @@ class WrittenBehind:
                 self._opened.__exit__(None, None, None)
         except Exception as error:
             self._error = error
+        finally:
+            self._ended.set()
+            _writing.discard(self._ended)
 
 
 def is_stuck() -> bool:
     """Whether a pager takes nothing of what is still being written, so that stdout must not be touched any more: a
     thread holds its lock."""
-    writers = [thread for thread in threading.enumerate() if thread.name == _NAME]
-    for thread in writers:
-        thread.join(_ENDS_S)
-    return any(thread.is_alive() for thread in writers)
+    return not all(ended.wait(_ENDS_S) for ended in [*_writing])

@@ -58,24 +58,25 @@ def watch(job: Job, seconds: float | None, progress: Progress) -> Generator[Watc
     if step_s:
         _sample(job, int(whole / step_s))
     first, begun = last + 1 + (_FIRST if steps < _FIRST else 0), time.monotonic()
-    kept, why_not = dict[Any, Any](), ""
+    kept, why_nots = dict[Any, Any](), list[str]()
 
     def watched(is_whole: bool) -> Watched:
         took_s, read = time.monotonic() - begun, Reader(job)
+        why_not = min(why_nots, key=bool, default="")  # rows of one profile are there, whatever became of the next
         return Watched(
             job, first, _seen(job)[0], took_s, why_not_profiled=why_not, read=read, is_whole=is_whole, kept=kept
         )
 
     with progress(whole):
         if seconds is None and step_s and 2 * _STEPS * step_s <= FIRST_LOOK_S:
-            why_not = _profile(job, FIRST_LOOK_S)
+            why_nots.append(_profile(job, FIRST_LOOK_S))
             yield watched(is_whole=False)
         if (left := begun + whole - time.monotonic()) > 0:  # judging the first look may have taken longer
-            why_not = _profile(job, left)
+            why_nots.append(_profile(job, left))
     yield watched(is_whole=True)
     if seconds is None:
         with progress(_MORE_S):
-            why_not = _profile(job, _MORE_S)
+            why_nots.append(_profile(job, _MORE_S))
         yield watched(is_whole=True)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SilentError
 from ..protocol import NO_GROUP
+from ..snapshot.align import COUNTED, GROUP_SEQ
 from ..snapshot.snapshot import Snapshot
 from ..snapshot.source import Rank
 from ..snapshot.steps_known import StepsKnown
@@ -242,12 +243,15 @@ def _without_steps(snapshot: Snapshot, tables: Iterable[Table], timeline: Callab
 
 
 def _unmatched(snapshot: Snapshot, tables: Iterable[Table], timeline: Callable[[Rank], StepsKnown]) -> list[Note]:
-    """Of processes that answer calls nobody expects that the same number is the same step."""
+    """Ranks that nothing relates to the others, such as those of a job without a process group.  Where no rank knows
+    the job's own number, that of the rank attached first stands for it."""
     if not any(column.name == "step" for table in tables for column in table.columns):
         return []
-    own = [rank for rank in snapshot.ranks if rank.rank in snapshot.unmatched and rank.facts.step_ends != CALL]
-    ranks = tuple(rank.rank for rank in own if timeline(rank).steps)
-    text = f"rank {some(ranks)}: steps cannot be matched to those of the other ranks: the same number is another step"
+    stepping = [rank for rank in snapshot.ranks if rank.facts.step_ends != CALL and timeline(rank).steps]
+    if all(rank.facts.step_source in (COUNTED, GROUP_SEQ) for rank in stepping):
+        stepping = sorted(stepping, key=lambda rank: rank.facts.attached_wall_ns)[1:]
+    ranks = tuple(sorted(rank.rank for rank in stepping if rank.facts.step_source == COUNTED))
+    text = f"rank {some(ranks)}: steps are counted from the attach: the same number is another step on other ranks"
     return [Note(UNMATCHED, text, ranks)] if ranks else []
 
 

@@ -55,33 +55,26 @@ class Boundaries:
 
 
 class Alignment:
-    """Keeps the step numbers of a client's ranks aligned.  lost: ranks without a common boundary so far; apart: ranks
-    in no group, whose numbers are only their own counts."""
+    """Keeps the step numbers of a client's ranks aligned.  lost: ranks without a common boundary so far."""
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client, self._timeout = client, timeout
         self.lost: list[AgentLink] = []
-        self.apart: list[AgentLink] = []
 
     def align(self) -> None:
         """Give ranks the offsets they lack."""
         links = [link for link in self._client.links if not link.gone]
         sources = {link.facts.step_source for link in links}
         if len(links) < 2 or (len(sources) == 1 and (sources <= set(OWN) or str(*sources).startswith(VARIABLE))):
-            self.lost = self.apart = []
+            self.lost = []
             return
-        apart, lost = self.apart, [link for link in links if not link.silent and not link.facts.step_settled]
+        lost = [link for link in links if not link.silent and not link.facts.step_settled]
         if not lost:
             deadline = time.monotonic() + self._timeout
-            lost, apart = _align(self._client, links, deadline, _BOUNDARIES)
-            if lost:
-                lost, apart = _align(self._client, links, deadline, _MORE_BOUNDARIES)
-        self.lost, self.apart = lost, apart  # only now: whoever is interrupted before this aligns again
-
-    @property
-    def unmatched(self) -> set[int]:
-        """Ranks whose number of a step is another step than that of the same number on other ranks."""
-        return {link.rank for link in (*self.lost, *self.apart) if link.facts.step_settled}
+            lost = _align(self._client, links, deadline, _BOUNDARIES) or []
+            again = _align(self._client, links, deadline, _MORE_BOUNDARIES) if lost else []
+            lost = lost if again is None else again
+        self.lost = lost  # only now: whoever is interrupted before this aligns again
 
     def update(self) -> None:
         """Align if anything may have changed since the last time."""
@@ -151,19 +144,13 @@ def may_change(link: AgentLink) -> bool:
     return not facts.step_settled or (facts.step_source == COUNTED and not facts.count)
 
 
-def _align(
-    client: Client, links: Sequence[AgentLink], deadline: float, recent: int
-) -> tuple[list[AgentLink], list[AgentLink]]:
-    """Compare that many boundaries of each rank.  Returns the ranks that have none in common, and those that nothing
-    relates to the others."""
+def _align(client: Client, links: Sequence[AgentLink], deadline: float, recent: int) -> list[AgentLink] | None:
+    """Compare that many boundaries of each rank.  Returns the ranks that have none in common; None if no boundary of
+    any has come."""
     boundaries = _boundaries(client, links, deadline, recent)
     reference = min(boundaries, key=_precedence, default=None)
-    leader = min(links, key=_precedence) if reference is None else reference
-    apart = [
-        link for link in links if link.facts.step_source == COUNTED and link not in boundaries and link is not leader
-    ]
     if reference is None:
-        return [], apart
+        return None
     first, known = reference.facts.step_base, boundaries.pop(reference)
     lost, calls = [], []
     for link, own in boundaries.items():
@@ -183,7 +170,7 @@ def _align(
             calls.append(client.send(link, wire.ALIGN, base=base, source=GROUP_SEQ))
         link.facts = link.facts._replace(step_base=base, step_source=GROUP_SEQ)
     client.forget(client.wait(calls, deadline))
-    return lost, apart
+    return lost
 
 
 def _offset(own: Boundaries, known: Boundaries) -> int | None:

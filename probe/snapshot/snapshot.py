@@ -6,7 +6,7 @@ and no row is fetched twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from operator import attrgetter
@@ -30,13 +30,11 @@ class Snapshot:
     Raises SilentError if there is none, or the error of the only one.
 
     open_steps: steps that still run are seen too.  silent: ranks that are not in it; read: those in it that do not
-    answer, and are read from somewhere else; unmatched: ranks whose numbers of steps are only their own.
+    answer, and are read from somewhere else.
     """
 
-    def __init__(
-        self, sources: Iterable[Source], open_steps: bool = False, unmatched: Collection[int] = frozenset()
-    ) -> None:
-        self.open_steps, self.unmatched = open_steps, unmatched
+    def __init__(self, sources: Iterable[Source], open_steps: bool = False) -> None:
+        self.open_steps = open_steps
         self.ranks: list[Rank] = []
         self.silent: list[SilentRank] = []
         self.read: list[SilentRank] = []

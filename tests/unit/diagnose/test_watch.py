@@ -105,6 +105,27 @@ def test_a_first_look_that_took_long_to_judge_keeps_its_profile(clock: Clock, mo
     assert why(job).code == "input-bound" and job.profiled == [10.0]
 
 
+def test_a_second_profile_that_fails_leaves_the_first(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, told = module.judge, list[str]()
+
+    def listening(watched: Watched) -> Any:
+        told.append(watched.why_not_profiled)
+        return judge(watched)
+
+    monkeypatch.setattr(module, "judge", listening)
+    job = Watchable(clock, data=40, forward=30, backward=30)
+    profile = job.profile
+
+    def once(seconds: float) -> None:
+        if job.profiled:
+            raise SilentError("Another command profiles it.")
+        profile(seconds)
+
+    monkeypatch.setattr(job, "profile", once)
+    why(job)
+    assert told == ["", ""]
+
+
 def test_what_may_have_a_cause_that_shows_only_later_is_not_plain(clock: Clock) -> None:
     job = Watchable(clock, data=0, other=60, forward=20, backward=20)
     assert why(job).code == "python-outside-model" and job.profiled == [10.0, 15.0]

@@ -69,6 +69,19 @@ def test_ranks_without_a_common_number_are_told(agent: Make, connected: Connect)
     assert note.ranks == (0, 1)
 
 
+def test_they_are_no_longer_once_the_job_has_been_asked_for_its_number(agent: Make, connected: Connect) -> None:
+    ranks = [stepping(agent, 0, None, rank) for rank in range(2)]
+    job = connected(*ranks)
+    assert [note.ranks for note in job.query(STEPS_OF_ALL).notes] == [(1,)]
+    for rank in ranks:
+        rank.facts.update(step_base=1030, step_source="variable i")
+    assert job.query(STEPS_OF_ALL).notes == ()
+
+
+def test_a_rank_that_trains_beside_one_that_does_not_has_nothing_to_match(agent: Make, connected: Connect) -> None:
+    assert connected(agent(0, world_size=2), stepping(agent, 0, None, 1)).query(STEPS_OF_ALL).notes == ()
+
+
 def test_only_those_are_that_have_none_in_common(agent: Make, connected: Connect) -> None:
     ranks = [stepping(agent, first, seq, rank) for rank, (first, seq) in enumerate(((0, 500), (30, 500), (0, None)))]
     (note,) = connected(*ranks).query(STEPS_OF_ALL).notes
