@@ -53,8 +53,8 @@ def parse_ranks(text: str) -> list[int]:
     """`0,3` or `0-7` as a sorted list.  Raises UsageError."""
     ranks: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        last = last or first
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
         if not first.isdigit() or not last.isdigit() or int(last) < int(first):
             raise UsageError(f"{text!r} is not a list of ranks.", "For example: --rank 0,3 or --rank 0-7")
         if int(last) >= _MOST_RANKS:

@@ -35,6 +35,7 @@ def test_an_invalid_list_of_ranks_is_refused(text: str) -> None:
         (["tables", "-o", "steps.xlsx"], "No format has the suffix"),
         (["1", "trace", "--rank", "0"], "--rank needs a FUNCTION."),
         (["1", "capture", "--rank", "0-x"], "'0-x' is not a list of ranks."),
+        (["1", "profile", "--rank", "0-"], "'0-' is not a list of ranks."),
         (["run", "--nme", "x", "--", "true"], "No such option '--nme'."),
         (["key"], "probe key needs an action."),
         (["key", "crate", "f"], "probe key has no action 'crate'."),
