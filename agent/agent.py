@@ -154,11 +154,12 @@ class Agent:
         try:
             self.server.run()
         finally:
-            self.header.close()  # first of all, or an attach that comes now takes this agent for a running one
-            for key in self._detach_requests:
-                self.server.post(key, wire.DETACHED, left=self._left_behind)
-            self.server.close()
-            self.on_stopped()
+            if not self.server.halted:
+                self.header.close()  # first of all, or an attach that comes now takes this agent for a running one
+                for key in self._detach_requests:
+                    self.server.post(key, wire.DETACHED, left=self._left_behind)
+                self.server.close()
+                self.on_stopped()
 
     # ---- taps
 

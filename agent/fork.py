@@ -32,7 +32,7 @@ def clear() -> None:
 
 def forget_modules() -> None:
     """Remove the agent's modules from sys.modules; a package that the job imported itself stays."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == _PRIVATE]:
+    for name in [name for name in list(sys.modules) if name.partition(".")[0] == _PRIVATE]:  # others import meanwhile
         del sys.modules[name]
 
 

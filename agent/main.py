@@ -17,6 +17,7 @@ from .fork import lay_by_modules
 from .noop import noop
 from .taps import device_policy
 
+_HALT_S = 0.5  # for the agent's thread, when the interpreter ends
 _TIMEOUT_S = 10.0  # a detach waits for a boundary between two steps
 
 _agent: Agent | None = None
@@ -69,21 +70,29 @@ def _new_agent(facts: dict[str, Any]) -> Agent:
     agent = Agent(f"ipc://{path}", uids, version, facts.get("pynvml_path"))
     listener = agent.server.connections.listener
 
-    def remove_path() -> None:
-        if os.getpid() == owner:  # a forked child runs its exit handlers
-            listener.remove()
+    def end() -> None:
+        """Before the interpreter ends, or a thread that needs it after that could take the process down with it."""
+        if os.getpid() != owner:  # a forked child runs its exit handlers
+            return
+        listener.remove()
+        with contextlib.suppress(BaseException):  # a signal handler of the job's may raise: it ends already
+            if (running := _agent) is not None and not running.leaving:
+                if running.taps is not None:
+                    running.taps.finish()
+                running.server.halt(_HALT_S)
 
     def stopped() -> None:
         """The last thing that the agent's thread does."""
         global _agent
-        at_exit()
+        at_exit.detach()
+        listener.remove()
         agent.release()
         agent.on_stopped = noop  # break the cycle: this function holds the agent
         lay_by_modules()
         _agent = None  # last of all: an attach may be waiting for it
 
     agent.on_stopped = stopped
-    at_exit = finalize(agent, remove_path)  # an atexit handler would leave an empty slot behind
+    at_exit = finalize(agent, end)  # an atexit handler would leave an empty slot behind
     device_policy.leave_all_alone(facts.get("devices") is False)
     try:
         agent.adopt(facts)

@@ -81,7 +81,7 @@ class Server:
         self._running: dict[Key, _RunningStream] = {}
         self._posted: deque[tuple[Key, bytes, Frames]] = deque()
         self._calls: deque[_Call] = deque()
-        self._stopping = self._tick_now = False
+        self._stopping = self._tick_now = self.halted = self._has_run = False
         self.connections = Connections(endpoint.removeprefix("ipc://"), uids, self._take_request)
         self.wake = self.connections.wake
         self._rested = time.monotonic()
@@ -107,6 +107,13 @@ class Server:
         """Make run() return soon.  Any thread."""
         self._stopping = True
         self.wake()
+
+    def halt(self, patience_s: float) -> None:
+        """The same, with nothing closed, and wait until it has, but no longer than this: the interpreter ends."""
+        self.halted, end = True, time.monotonic() + patience_s
+        self.stop()
+        while not self._has_run and time.monotonic() < end:
+            time.sleep(0.001)
 
     def stream(self, key: Key, credit: int, messages: Iterator[tuple[int, Frames]]) -> None:
         """Start a stream.  Each message is (what it adds to the total at the end, frames)."""
@@ -135,6 +142,7 @@ class Server:
             for key in ready:
                 self._advance(key)
                 self._rest()
+        self._has_run = True
 
     def close(self) -> None:
         """After run(): the last replies have half a second to be sent."""

@@ -128,5 +128,8 @@ class Tap:
         """In a forked child: nothing of ours may run, and only this thread exists."""
         self.remove()
 
+    def finish(self) -> None:
+        """The interpreter is about to end: let no thread of torch's call us after that.  On the main thread."""
+
     def release(self) -> None:
         """After remove() and the end of the agent's thread: leave nothing to the garbage collector."""

@@ -88,6 +88,11 @@ class TorchTaps:
         for tap in reversed(self._taps):
             tap.forget()
 
+    def finish(self) -> None:
+        """The interpreter is about to end."""
+        for tap in self._taps:
+            tap.finish()
+
     def release(self) -> None:
         """Once all taps are removed: leave nothing to the garbage collector."""
         taps, self._taps = self._taps, ()

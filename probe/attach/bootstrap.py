@@ -212,7 +212,7 @@ def _forget():
     import os
     import sys
     os.__dict__.pop(SET_ASIDE, None)
-    for name in [name for name in sys.modules if name == PACKAGE or name.startswith(PACKAGE + ".")]:
+    for name in [name for name in list(sys.modules) if name == PACKAGE or name.startswith(PACKAGE + ".")]:
         sys.modules.pop(name, None)
 '''
 )

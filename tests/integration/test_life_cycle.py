@@ -89,3 +89,17 @@ def test_a_connection_that_outlives_a_detach_says_so_at_once(start: Start, probe
         attach(job.pid)
         with pytest.raises(SilentError, match=r"was detached \(connect again once it is attached\)"):
             connection.query("SELECT 1")
+
+
+@pytest.mark.parametrize("agent", ["0", "1"])
+def test_ranks_end_in_order_with_an_operation_in_flight_and_no_thread_of_ours(agent: str, tmp_path: Path) -> None:
+    words = (PYTHON, str(TARGETS / "unwaited.py"))
+    ranks = [
+        Target((*words, str(rank), str(tmp_path / "store"), agent), tmp_path / f"output-{rank}", {}) for rank in (0, 1)
+    ]
+    try:
+        assert [rank.process.wait(60) for rank in ranks] == [0, 0]
+        assert all("python" in rank.output and "probe" not in rank.output for rank in ranks)
+    finally:
+        for rank in ranks:
+            rank.end()

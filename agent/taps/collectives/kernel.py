@@ -133,7 +133,7 @@ class Kernels:
         """A function that runs after the issue: it stores the number and arranges how completion will be learned."""
         unbox, numbered, returns = self._c10d.Work.unbox, operation.numbered, operation.returns
         buffer, works = self._stream.buffer, self._works
-        future_done, poll_later, done = works.future_done, works.poll_later, works.done
+        future_done, poll_later, done = works.callback(), works.poll_later, works.done
         issued_on_device = self._device_works.issued
         read, pack = _SLOT.unpack_from, _AFTER_ISSUE.pack_into
         has_future = not operation.point_to_point

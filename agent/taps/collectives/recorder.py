@@ -100,6 +100,11 @@ class CollectiveRecorder:
         """Record no operation issued from now on; those in flight are still followed to their end."""
         self.recording = False
 
+    def finish(self, patience_s: float) -> None:
+        """Record nothing more, and wait for the callbacks of what is in flight, but no longer than this."""
+        self.pass_through()
+        self._works.await_callbacks(patience_s)
+
     def resume(self) -> None:
         self.recording = self.installed and not self.why_off
 

@@ -19,6 +19,7 @@ from ..tap import Tap, TapContext
 from .recorder import CollectiveRecorder
 
 _PATIENCE_S = 3.0  # how long to wait for a boundary at which the kernels can be removed
+_CALLBACKS_S = 10.0  # for operations that are in flight as the interpreter ends; gloo's own end waits for them, too
 
 
 class Collectives(Tap):
@@ -67,6 +68,9 @@ class Collectives(Tap):
     def drain(self) -> None:
         if self._recorder.installed:
             self._recorder.drain()
+
+    def finish(self) -> None:
+        self._recorder.finish(_CALLBACKS_S)
 
     def remove(self) -> str | None:
         self._settle_installing()

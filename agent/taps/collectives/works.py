@@ -13,11 +13,13 @@ answers, nothing is raised into gloo's threads or the caller's.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from mmap import mmap
 from struct import Struct
-from time import perf_counter_ns
+from sys import getrefcount
+from time import monotonic, perf_counter_ns, sleep
 from typing import Any
 
 from ....streams import COLLECTIVES, FAILED, QUEUED, STREAMS
@@ -32,6 +34,7 @@ _MAX_POLLED = 1024
 # Completed futures whose value is checked later: in gloo's thread each check would cost the job 14 µs.  They keep their
 # tensors alive for up to a second, so only the last few are kept: after a failure few other operations follow.
 _MAX_UNCHECKED = 4
+_OURS = 3  # references to a callback that no future has: of _callbacks, of its kernel, and of the call that counts them
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Works:
         self._polled: deque[_PolledWork] = deque(maxlen=_MAX_POLLED)
         self._unchecked: deque[tuple[int, int, Any]] = deque(maxlen=_MAX_UNCHECKED)
         self._last_done: dict[int, tuple[int, int]] = {}  # group -> seq and end of the latest row known to be done
+        self._callbacks: list[Callable[[int, int, Any], None]] = []
 
     def done(self, offset: int, seq: int, at: int) -> None:
         if self._get(offset + _SEQ) == seq:  # else the ring has overwritten the row
@@ -79,6 +83,17 @@ class Works:
         with suppress(ValueError):  # the stream was closed in the meantime
             self.failed(offset, seq)
             self.done(offset, seq, perf_counter_ns())
+
+    def callback(self) -> Callable[[int, int, Any], None]:
+        """future_done() for the futures of one kernel, which keeps it; futures drop it once they have called it."""
+        self._callbacks.append(self.future_done)
+        return self._callbacks[-1]
+
+    def await_callbacks(self, patience_s: float) -> None:
+        """Wait until no future will call, or for so long."""
+        end, held = monotonic() + patience_s, self._callbacks
+        while any(getrefcount(held[at]) > _OURS for at in range(len(held))) and monotonic() < end:
+            sleep(0.001)
 
     def future_done(self, offset: int, seq: int, future: Any) -> None:
         at = perf_counter_ns()
@@ -120,6 +135,7 @@ class Works:
         """Drop all works without polling them, as a forked child must."""
         self._polled.clear()
         self._unchecked.clear()
+        self._callbacks.clear()
 
     def _set(self, offset: int, flag: int, wanted: bool = True) -> None:
         """A flag of a row, in one piece: pack_into() would first put zeros there, which a reader might see."""
