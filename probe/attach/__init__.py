@@ -10,6 +10,7 @@ Invariant: an attach that fails or is interrupted leaves the process as it was, 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -111,7 +112,9 @@ def start() -> None:
     """
     from .bootstrap import START
     from .bundle import agent_bundle, digest, packed, pynvml_path
+    from .refusals import check_interpreter
 
+    check_interpreter(os.getpid(), sys.version_info[:3], sys.abiflags)
     # the code, the sources and the name of an attach, so that a later attach finds the agent
     scope: dict[str, Any] = {"__name__": "_probe_bootstrap"}
     exec(START, scope)

@@ -32,9 +32,9 @@ from .bundle import Part, digest, packed, pynvml_path
 from .deferred_signals import DeferredSignals
 from .gil_holder import describe_holder_in
 from .inject.injection import THREAD, Injected
-from .inject.target import OLDEST_PYTHON, Target, examine
+from .inject.target import Target, examine
 from .inject.tracer import injected_from_child
-from .refusals import refusal
+from .refusals import check_interpreter, refusal
 from .rendezvous import Rendezvous
 
 SEARCH_SHARE = 0.7  # of the time-out, for finding a thread at a safe point
@@ -69,7 +69,7 @@ def deliver(pid: int, bundle: Sequence[Part], timeout: float, wanted: Mapping[st
         text = bootstrap_text(rendezvous.path, key)
         injected, hello = _injected(target, text, rendezvous, connection, key, began, timeout, signals)
         hello_ms = (time.monotonic() - began) * 1e3
-        check_interpreter(pid, hello)
+        check_interpreter(pid, hello["version"], hello["abiflags"])
         try:
             connection.send(_order(bundle, hello, connection.seconds_left, wanted or {}))
             answer = connection.receive_all()
@@ -96,14 +96,6 @@ def _injected(
                         raise _no_hello(target, injected, timeout) from None
                     is_over = time.monotonic() + pause < search_ends and _has_ended(injected, target.pid)
         pause *= 2
-
-
-def check_interpreter(pid: int, hello: dict[str, Any]) -> None:
-    """Raise what only the interpreter itself can tell."""
-    if tuple(hello["version"][:2]) < OLDEST_PYTHON:
-        raise refusal("old-python", pid, version=".".join(map(str, hello["version"])))
-    if "t" in hello["abiflags"]:
-        raise refusal("free-threaded", pid)
 
 
 def _order(bundle: Sequence[Part], hello: dict[str, Any], seconds: float, wanted: Mapping[str, Any]) -> bytes:

@@ -7,12 +7,14 @@ begins with check_, raises it.  `judge` decides about permissions from facts gat
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import AS_ROOT, REFUSALS, AttachError
 from ..host.process_status import Status, my_status, read_status
 
 CAP_SYS_PTRACE = 1 << 19
+OLDEST_PYTHON = (3, 10)
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -44,6 +46,14 @@ def traced(pid: int, tracer: int) -> AttachError:
     except OSError:
         name = "a process"
     return refusal("traced", pid, name=name, tracer=tracer)
+
+
+def check_interpreter(pid: int, version: Sequence[int], abiflags: str) -> None:
+    """Raise what only the interpreter itself can tell: its version, and whether it is free-threaded."""
+    if tuple(version[:2]) < OLDEST_PYTHON:
+        raise refusal("old-python", pid, version=".".join(map(str, version[:3])))
+    if "t" in abiflags:
+        raise refusal("free-threaded", pid)
 
 
 def check_process(pid: int, status: Status | None = None) -> None:

@@ -15,6 +15,8 @@ from delivering import as_another_user, put
 from until import until
 
 from probe.attach import attach, delivery
+from probe.attach import start as start_agent
+from probe.attach.refusals import check_interpreter
 from probe.errors import CODES, AttachError
 from target import Start, Target
 
@@ -120,14 +122,21 @@ def test_root_attaches_to_a_process_of_another_user(start: Start):
 @pytest.mark.parametrize(
     ("hello", "code"),
     [
-        ({"version": [3, 9, 1], "abiflags": ""}, "old-python"),
-        ({"version": [3, 13, 0], "abiflags": "t"}, "free-threaded"),
+        (([3, 9, 1], ""), "old-python"),
+        (([3, 13, 0], "t"), "free-threaded"),
     ],
 )
 def test_an_unsupported_interpreter_is_refused(hello, code):
     with pytest.raises(AttachError) as caught:
-        delivery.check_interpreter(1, hello)
+        check_interpreter(1, *hello)
     assert caught.value.code == code
+
+
+def test_a_free_threaded_job_cannot_start_the_agent_either(monkeypatch):
+    monkeypatch.setattr(sys, "abiflags", "t")
+    with pytest.raises(AttachError) as caught:
+        start_agent()
+    assert caught.value.code == "free-threaded" and "_probe_agent" not in sys.modules
 
 
 def test_an_old_python_is_refused_before_it_is_touched(tmp_path):

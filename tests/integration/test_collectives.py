@@ -14,7 +14,7 @@ from probe.snapshot.flight_recorder import dumped_entries
 from probe.snapshot.log import Log
 from probe.snapshot.snapshot import Snapshot
 from probe.snapshot.source import Rank
-from probe.streams import ASYNC_OP, FAILED
+from probe.streams import ASYNC_OP, END_UNKNOWN, FAILED
 
 pytestmark = pytest.mark.alone  # it looks at the clock
 
@@ -69,6 +69,12 @@ def test_send_and_recv_have_a_peer_and_a_wait_but_no_sequence_number(ranks):
         assert row["operation"] == f"c10d::{operation}"
         assert (row["peer"], row["group_seq"], row["bytes"]) == (1 - rank, -1, 24)
     assert 40e6 < row["done_ns"] - row["start_ns"] < 1e9  # rank 0 sends 50 ms late
+
+
+def test_tensors_of_sends_that_nobody_waits_for_are_freed(ranks):
+    assert [rank["unwaited_sends"]["kept"] for rank in ranks] == [0, 0]
+    sends = [row for row in ranks[0]["unwaited_sends"]["rows"] if row["operation"] == "c10d::send"]
+    assert len(sends) == 20 and all(row["flags"] & END_UNKNOWN for row in sends)
 
 
 def test_a_batch_of_isend_and_irecv_leaves_a_row_each(ranks):

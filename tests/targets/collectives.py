@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -203,6 +204,24 @@ def batch_of_isend_irecv(recorder):
     for work in works:
         work.wait()
     return {"values": data.tolist()}
+
+
+@scenario
+def unwaited_sends(recorder):
+    """How many of the tensors sent, for which nobody waits, live on after a while."""
+    other, data, sent = 1 - dist.get_rank(), torch.empty(6), []
+    for _ in range(20):
+        tensor = torch.ones(6)
+        sent.append(weakref.ref(tensor))
+        dist.isend(tensor, other)
+        del tensor
+    for _ in range(20):
+        dist.recv(data, other)
+    end = time.monotonic() + 10
+    while time.monotonic() < end and any(each() is not None for each in sent):
+        recorder.tap.drain()
+        time.sleep(0.05)
+    return {"kept": sum(each() is not None for each in sent)}
 
 
 @scenario

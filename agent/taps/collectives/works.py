@@ -22,7 +22,7 @@ from sys import getrefcount
 from time import monotonic, perf_counter_ns, sleep
 from typing import Any
 
-from ....streams import COLLECTIVES, FAILED, QUEUED, STREAMS
+from ....streams import COLLECTIVES, END_UNKNOWN, FAILED, QUEUED, STREAMS
 from ...job_signals import raised_by_handler
 
 _SLOT = Struct("<q")
@@ -34,16 +34,19 @@ _MAX_POLLED = 1024
 # Completed futures whose value is checked later: in gloo's thread each check would cost the job 14 µs.  They keep their
 # tensors alive for up to a second, so only the last few are kept: after a failure few other operations follow.
 _MAX_UNCHECKED = 4
+_DROPPED_NS = 1_000_000_000
+_ALONE = 2  # references to a Work that only we have: of its _PolledWork, and of the call that counts them
 _OURS = 3  # references to a callback that no future has: of _callbacks, of its kernel, and of the call that counts them
 
 
-@dataclass(frozen=True)
+@dataclass
 class _PolledWork:
     offset: int
     seq: int
     work: Any
     ends_in_wait: bool
     blocking: bool
+    alone_ns: int = 0  # since when only we are known to have the work
 
 
 class Works:
@@ -119,7 +122,7 @@ class Works:
                 self._check(*self._unchecked.popleft())
             for _ in range(len(self._polled)):
                 polled = self._polled.popleft()
-                if not self._ended(polled):
+                if not self._ended(polled) and not self._was_dropped(polled):
                     self._polled.append(polled)
 
     def give_up(self) -> None:
@@ -152,6 +155,21 @@ class Works:
             future.value()
         except Exception:  # whatever the backend raises, the operation failed
             self.failed(offset, seq)
+
+    def _was_dropped(self, polled: _PolledWork) -> bool:
+        """Whether nobody can wait for a send or receive any more: its tensors are the job's to free.
+
+        For a moment after the issue only C++ has it.
+        """
+        now = perf_counter_ns()
+        if getrefcount(polled.work) > _ALONE or self._get(polled.offset + _NUMBER) >= 0:
+            polled.alone_ns = 0
+        elif not polled.alone_ns:
+            polled.alone_ns = now
+        elif now - polled.alone_ns > _DROPPED_NS:
+            self.unseen(polled.offset, polled.seq, END_UNKNOWN)
+            return True
+        return False
 
     def _ended(self, polled: _PolledWork) -> bool:
         """Whether this work needs no more polling.  is_success() is not used: it would warn in the job's stderr."""

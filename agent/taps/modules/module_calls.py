@@ -77,6 +77,7 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
         ident: Any = get_ident,
         grad_enabled: Any = sys.modules["torch"].is_grad_enabled,
         tensor_type: Any = sys.modules["torch"].Tensor,
+        tracing: Any = sys.modules["torch"]._C._get_tracing_state,
         begun: Any = backward.begun,
         place: int = REMEMBERED - 1,
         backward: Any = backward,
@@ -107,6 +108,7 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
                     base is not None
                     and (below := base.grad_fn) is not None
                     and (inside := below._sequence_nr()) >= first
+                    and tracing() is None  # torch.jit.trace would record numel()
                     and base.numel() == tensor.numel()
                 ):
                     begun[number & place] = number

@@ -18,7 +18,7 @@ from ...host.memory_maps import Mapping, mapping_at, modules, read_mappings
 from ...host.process_status import Status, read_status
 from ...host.processes import executable, has_ended
 from ..python_installation import newest_version
-from ..refusals import absent, check_state, permission, refusal
+from ..refusals import OLDEST_PYTHON, absent, check_state, permission, refusal
 from . import ptrace
 from .elf import Image
 from .x86_64 import X86_64
@@ -34,7 +34,6 @@ _LIBC_OR_PTHREAD = re.compile(r"(libc|libpthread)[.-]")
 _MUSL = re.compile(r"ld-musl|libc\.musl")
 _PYTHON_TRACES = re.compile(r"python\d?|.*\.cpython-3")
 _FREE_THREADED = "_Py_MergeZeroLocalRefcount"  # exported by CPython built with Py_GIL_DISABLED only
-OLDEST_PYTHON = (3, 10)
 OTHER_ATTACH_SECONDS = 0.2  # an attach stops a thread for a few milliseconds
 
 

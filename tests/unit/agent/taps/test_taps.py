@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import ModuleType
@@ -156,6 +157,22 @@ def test_an_in_place_operation_on_a_view_does_not_lose_the_mark_before_it(taps: 
     linear, relu, flatten = nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Flatten(0)
     flatten(relu(linear(torch.ones(2, 3, 4)))).sum().backward()  # three dimensions: the Linear's output is a view
     assert taps.marks(linear, relu, flatten) == [(2, BEGIN), (1, BEGIN), (0, BEGIN), (0, END)]
+
+
+def test_a_traced_model_has_the_operations_that_it_has_without_taps() -> None:
+    model, batch = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 3, 4)  # the Linear's output is a view
+
+    def operations() -> list[str]:
+        graph = torch.jit.trace(model, batch).inlined_graph  # its nodes do not keep it
+        return [node.kind() for node in graph.nodes()]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        alone = operations()
+        warnings.filterwarnings("error", category=torch.jit.TracerWarning)
+        with tapped() as taps:
+            assert operations() == alone
+            assert not taps.faults
 
 
 @pytest.mark.parametrize("shape", [tuple, list, dict])
