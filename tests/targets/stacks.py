@@ -78,6 +78,8 @@ def main() -> None:
         thread.start()
     time.sleep(0.2)
     layout = interpreter_layout()
+    while len(sys._current_frames()) > len(threads) + 1:  # the threads that tell the layout are about to end
+        time.sleep(0.01)
     stacks: dict[int, list[list[Any]]] = {}
     frames = sys._current_frames()
     for thread in threads:
