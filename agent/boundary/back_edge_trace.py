@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
-from ..inspect.frame_locals import COPIES, empty, has_slots
+from ..inspect.frame_locals import COPIES, Copies
 from .driving_loop import is_mark
 from .loops import Loop, loops_around
 
@@ -73,7 +73,7 @@ class BackEdgeTrace:
         self._frame_id, self._code = id(frame), frame.f_code
         self._loop_frame = _TracedFrame(frame, loop_number)
         self._traced: dict[int, _TracedFrame] = {}
-        self._copies: dict[int, Any] = {}
+        self._copies = Copies()
         self._old = sys.gettrace()
         hide_from_dynamo(BackEdgeTrace._on_call)
         self._trace(frame, self._loop_frame)
@@ -81,6 +81,7 @@ class BackEdgeTrace:
 
     def _trace(self, frame: FrameType, traced: _TracedFrame) -> None:
         self._traced[id(frame)] = traced
+        self._copies.expect(frame)
         if traced.opcodes:
             frame.f_trace_opcodes = True
         frame.f_trace = self
@@ -90,9 +91,6 @@ class BackEdgeTrace:
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         """The f_trace of traced frames: called at each line and return."""
         dying = event == "return" and not frame.f_code.co_flags & _SUSPENDS
-        copies = self._copies if has_slots(frame) and not dying else {}
-        if dying:  # a copy would keep what its variables hold until the next step
-            self._copies.pop(id(frame), None)
         try:
             self._event(frame, event)
         except Exception as error:  # the user's frame is next on the stack
@@ -100,8 +98,10 @@ class BackEdgeTrace:
             self._on_error(error)
         finally:
             # Last, with nothing after it that could switch threads: up to 3.12 the interpreter writes this copy back.
-            if COPIES:
-                copies[id(frame)] = frame.f_locals
+            if dying:  # a copy would keep what its variables hold until the next step
+                self._copies.dies(frame)
+            else:
+                self._copies.take(frame)
         return frame.f_trace
 
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> None:
@@ -197,7 +197,7 @@ class BackEdgeTrace:
 
     def empty_copies(self) -> None:
         """Outside any trace function only: the interpreter would write an empty copy back."""
-        empty(self._copies)
+        self._copies.empty()
 
     def _restore(self, frame: FrameType) -> None:
         if frame.f_trace is self:
@@ -211,16 +211,16 @@ class BackEdgeTrace:
 class _Emptying:
     """A trace function until the next call of anything else: the trace before is then through with its copies."""
 
-    def __init__(self, copies: dict[int, Any]) -> None:
+    def __init__(self, copies: Copies) -> None:
         self._copies = copies
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        again = self._copies.pop(id(frame), None)  # a generator that goes on: its copy will be written back now
-        empty(self._copies)
-        if again is None and sys.gettrace() is self:
+        again = self._copies.leave(frame)  # a generator that goes on: its copy will be written back now
+        self._copies.empty()
+        if not again and sys.gettrace() is self:
             sys.settrace(None)
-        if again is not None:
-            self._copies[id(frame)] = frame.f_locals
+        if again:
+            self._copies.take(frame)
         elif frame.f_code.co_freevars or frame.f_code.co_cellvars:
             frame.f_locals  # noqa: B018  # as above
 

@@ -15,6 +15,7 @@ from functools import partial
 from time import perf_counter_ns
 from types import CodeType, FrameType
 
+from ..inspect.frame_locals import Copies
 from ..inspect.frames import frames_of_others
 from ..job_signals import raised_by_handler
 from ..noop import noop
@@ -188,6 +189,8 @@ class Boundary:
         """Wait for the back edge; if nothing is due, only to learn which of several loops drives the job."""
         number = self._loop_numbers.get((loop.f_code, loop.f_lasti))
         if not due and (number is not None or len(loops_around(loop.f_code, loop.f_lasti)) < 2):
+            return
+        if not due and Copies().expect(loop):  # until the trace has ended, the job's dict would have other values
             return
         self._trace = BackEdgeTrace(loop, _called_from(frame, loop), number, partial(self._run, due), self._note)
         if self._closed:

@@ -13,7 +13,7 @@ from typing import Any
 from ..inspect import frame_locals
 from ..inspect.classes import SPACE, isinstance_of
 from ..inspect.frames import frames_of_others, is_of_agent, outward
-from ..names.namespace import USERS, empty_running, file_owner
+from ..names.namespace import USERS, empty_running, file_owner, read_running
 
 _MOST_FRAMES = 256  # of a thread
 _space_of: Any = vars(ModuleType)["__dict__"].__get__
@@ -55,13 +55,14 @@ class Roots:
         stacks += [list(outward(top, _MOST_FRAMES)) for _, top in sorted(tops.items())]
         self.frames |= {id(each) for stack in stacks for each in stack}
         for number, stack in enumerate(stacks):
+            copies = frame_locals.Copies()
             shown = [each for each in reversed(stack) if frame_locals.has_slots(each) and not is_of_agent(each)]
             for each in shown:
-                values = frame_locals.read(each) if number < here else dict(each.f_locals)
+                values = frame_locals.read(each) if number < here else read_running(each, copies)
                 for name, value in values.items():
                     yield value, f"{each.f_code.co_name}().{name}"
             if number >= here:
-                empty_running(shown)
+                empty_running(shown, copies)
 
     def globals(self) -> Iterator[tuple[dict[str, Any], str]]:
         """(globals, name) of the user's modules, those of the program itself first and without a name."""

@@ -41,7 +41,11 @@ class Namespace:
         self._own, self._own_before = own, dict(own)  # a copy: another snippet may change `own` meanwhile
         self._origins: dict[str, FrameType | dict[str, Any]] = {}
         self._before: dict[str, Any] = {}
-        read = (lambda frame: dict(frame.f_locals)) if running else frame_locals.read
+        copies = frame_locals.Copies()  # of a thread that goes on: emptied together
+
+        def read(frame: FrameType) -> dict[str, Any]:
+            return read_running(frame, copies) if running else frame_locals.read(frame)
+
         self._frames, libraries = ([_chosen(frame, chosen)], []) if chosen else _split_frames(frame)
         self._library_locals: dict[str, Any] = {}
         for frame in reversed(libraries):
@@ -56,7 +60,7 @@ class Namespace:
         for names in (self.names, self._before, self._origins):
             names.pop("__builtins__", None)  # exec adds its own
         if running:
-            empty_running([*self._frames, *libraries])
+            empty_running([*self._frames, *libraries], copies)
             self._frames.clear()
 
     def _add(self, values: dict[str, Any], frame: FrameType | None = None) -> None:
@@ -195,7 +199,13 @@ def _names_in_functions(code: CodeType) -> set[str]:
     return names
 
 
-def empty_running(frames: list[FrameType]) -> None:
+def read_running(frame: FrameType, copies: frame_locals.Copies) -> dict[str, Any]:
+    """The variables of a frame of another thread; empty_running() is next."""
+    copies.expect(frame)
+    return dict(frame.f_locals)
+
+
+def empty_running(frames: list[FrameType], copies: frame_locals.Copies) -> None:
     """Empty the copies that reading left in another thread's frames, unless it is in a trace function."""
 
     def is_quiet(frame: FrameType) -> bool:
@@ -205,7 +215,8 @@ def empty_running(frames: list[FrameType]) -> None:
 
     def change() -> None:
         for frame in quiet:
-            frame_locals.empty({0: frame.f_locals})
+            copies.take(frame)
+        copies.empty()
 
     if frame_locals.COPIES:
         exclusively(change, in_a_trace)

@@ -14,9 +14,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
 OTHERS = [version for version in SUPPORTED if version != f"{sys.version_info[0]}.{sys.version_info[1]}"]
 MODULES = (
-    "inspect/test_exclusive.py", "boundary/test_boundary.py", "evals/test_evaluation.py", "evals/test_cancel.py",
-    "evals/test_operation_gate.py", "memory/test_walk.py", "trace/test_functions.py", "trace/test_kernels.py",
-    "trace/test_recursion.py",
+    "inspect/test_exclusive.py", "inspect/test_frame_locals.py", "boundary/test_boundary.py",
+    "evals/test_evaluation.py", "evals/test_cancel.py", "evals/test_operation_gate.py", "memory/test_walk.py",
+    "trace/test_functions.py", "trace/test_kernels.py", "trace/test_recursion.py",
 )  # fmt: skip
 
 

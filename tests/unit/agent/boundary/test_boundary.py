@@ -646,13 +646,28 @@ def test_rebinding_a_variable_frees_its_old_object_in_the_next_iteration() -> No
     assert job.evals and free == list(range(8)), free
 
 
-def test_a_dict_that_the_job_got_from_locals_is_not_emptied() -> None:
-    job = Job(asks=True)
-    config = locals()
-    for _ in range(6):
-        job.step()
-        job.end()
-    assert job.evals and config["job"] is job
+def test_a_dict_that_the_job_got_from_locals_is_as_the_job_left_it() -> None:
+    """Up to 3.12 whatever reads a frame's variables, and each trace event, writes them into that dict."""
+
+    def train(job: Job, rate: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        config = locals()
+        config["rate"], config["run"] = 0.5, "mine"
+        before = dict(config)
+        for _ in range(2):
+            for _ in range(3):
+                job.step()
+                assert config == before or job.asks
+                job.end()
+        return config, before
+
+    for job in (Job(asks=False), Job(asks=True)):
+        config, before = train(job, 0.1)
+        assert config == before and len(job.evals) == job.asks
+    last = Job(asks=True)
+    last.count = ASKED - 2 * 3  # so that it asks in its last step, and train() is traced to its end
+    config, before = train(last, 0.1)
+    last.boundary.stepped(last.count + 1)
+    assert config == before
 
 
 def test_counters_of_closures_are_not_rolled_back() -> None:
