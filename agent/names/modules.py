@@ -7,8 +7,9 @@ an object the moment it dies; nothing here keeps an object alive for longer than
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from time import monotonic, thread_time
 from typing import Any
 from weakref import ref
 
@@ -16,29 +17,32 @@ from ...streams import LOG_LOADER, LOG_MODULE, LOG_OPTIMIZER
 from ..storage.log import Log
 from .model_names import ModelNames, Root, innermost, kind, layers_of, root_of, wraps
 
+_MANY = 8  # one new object for so many known ones has all of them looked at at once,
+_TIMES = 100  # fewer when so many times as long has passed as that takes: a job may make one in each step
 _META = "meta"  # shapes without data: the tensors are stored elsewhere and loaded on demand
 
 
 class Modules:
     """Call meet() at the first sight of a module, on any thread; name() on the agent's thread."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, clock: Callable[[], float] = monotonic) -> None:
+        self._log, self._clock = log, clock
         self.serials: dict[int, int] = {}  # id(object) -> serial; read directly by the taps
         self._logged: dict[int, dict[str, Any]] = {}  # serial -> its last record in the log
         self._alive: dict[int, tuple[int, ref[Any]]] = {}  # id -> kind of its log record, the object
         # Dicts by serial and by id, the taps' too, from which dead objects are dropped.
         self.dicts_by_serial: list[dict[int, Any]] = [self._logged]
-        self.dicts_by_id: list[dict[int, Any]] = [self.serials, self._alive]
+        self._new: dict[int, None] = {}
+        self.dicts_by_id: list[dict[int, Any]] = [self.serials, self._alive, self._new]
         self._models = ModelNames()
-        self._has_new = False
+        self._due = 0.0
 
     def meet(self, module: Any) -> int:
         """Give a module its serial number; called once per module, about 2 µs."""
         serial = self._number(module, LOG_MODULE)
         name = type(module).__name__
         self._log.put(LOG_MODULE, serial, {"name": name, "type": name, "parent": 0, "root": serial})
-        self._has_new = True
+        self._new[id(module)] = None
         return serial
 
     def meet_optimizer(self, optimizer: Any) -> int:
@@ -46,7 +50,7 @@ class Modules:
         serial = self._number(optimizer, LOG_OPTIMIZER)
         name = type(optimizer).__name__
         self._log.put(LOG_OPTIMIZER, serial, {"name": name, "type": name})
-        self._has_new = True
+        self._new[id(optimizer)] = None
         return serial
 
     def meet_loader(self, identity: Any, fields: dict[str, Any]) -> int:
@@ -83,9 +87,11 @@ class Modules:
 
     def name(self) -> None:
         """Find names and devices of all known objects if there are new ones.  The agent's thread."""
-        if self._has_new:
-            self._has_new = False
+        if self._new and (_MANY * len(self._new) >= len(self._alive) or self._clock() >= self._due):
+            self._new.clear()
+            begun = thread_time()
             self._name_all()
+            self._due = self._clock() + _TIMES * (thread_time() - begun)
         elif self._models.curious:
             self._name_models()
 

@@ -17,6 +17,9 @@ from torch._dynamo.utils import counters  # noqa: E402
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: E402
 from zoo import Does  # noqa: E402
 
+from probe.agent.names.modules import Modules  # noqa: E402
+from probe.agent.storage.log import Log  # noqa: E402
+
 
 @pytest.fixture
 def taps() -> Iterator[Taps]:
@@ -151,6 +154,29 @@ def test_unchanged_records_are_not_logged_again(taps: Taps) -> None:
     nn.Tanh()(torch.ones(1))
     taps.raw()
     assert taps.log.committed - committed < 500  # two records of Tanh
+
+
+def test_a_module_that_is_made_in_each_step_does_not_have_all_modules_named_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, names, log = [0.0], dict[int, str](), Log()
+    monkeypatch.setattr(log, "put", lambda record, serial, fields: names.update({serial: fields["name"]}))
+    modules, model = Modules(log, lambda: now[0]), nn.Sequential(*[nn.Tanh() for _ in range(200)])
+    serials = [modules.meet(each) for each in (*model, model)]
+    modules.name()  # all are new
+    assert names[serials[7]] == "7"
+    model.append(nn.Tanh())
+    new = modules.meet(model[-1])
+    modules.name()
+    assert names[new] == "Tanh"
+    now[0] += 1000.0
+    modules.name()
+    assert names[new] == "200"
+    more = [nn.Tanh() for _ in range(100)]
+    model.extend(more)
+    many = [modules.meet(each) for each in more]
+    modules.name()
+    assert names[many[0]] == "201"
 
 
 def test_a_module_has_the_device_of_its_parameters(taps: Taps) -> None:
