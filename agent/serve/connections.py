@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import select
-import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +19,9 @@ from typing import Any
 
 from ... import protocol as wire
 from ..noop import noop
-from .listening import Listener
+from ..storage.descriptors import is_same
+from .listening import Listener, peer_uid, refuse
+from .polled import LOST, Polled
 
 MOST_CLIENTS = 64
 _UNREAD_BYTES = 16 << 20  # of one client's replies, unless a single one has more
@@ -29,7 +30,6 @@ _FEW_BYTES = 128 << 10  # unread, with which a stream may go on
 _READ_BYTES = 64 << 10
 _MOST_BUFFERS = 64  # of a call of the system
 _GREETING_S = 10.0  # to say hello, or to send the rest of a message
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
@@ -72,16 +72,14 @@ class Connections:
 
         Raises OSError.
         """
-        self.trouble = ""
-        self._uids, self._take = {0, *uids}, take
+        self._uids, self._take, self.trouble = {0, *uids}, take, ""
         self._clients: dict[int, Connection] = {}
+        self._polled, self._listens = Polled(), False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._eventfd = os.fstat(self._wake)
         self._spare = os.dup(self._wake)  # closed for a moment to tell a client that no descriptor is left
-        self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
+        self._polled.add(self._wake, select.POLLIN)
         self.listener = Listener(path)
-        self._listens = False
         self._listen(True)
 
     def wake(self) -> None:
@@ -91,8 +89,10 @@ class Connections:
 
     def wait(self, milliseconds: int) -> None:
         """Handle what has come, or comes within this time."""
-        for descriptor, events in self._poll.poll(milliseconds):
-            if descriptor == self._wake:
+        for descriptor, events in self._polled.wait(milliseconds):
+            if events == LOST:
+                self._lose(descriptor)
+            elif descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
             elif descriptor == self.listener.socket.fileno():
@@ -133,19 +133,18 @@ class Connections:
                 self._flush(client)
         while sum(client.unsent_bytes for client in self._clients.values()) > _UNREAD_BYTES_OF_ALL:
             self.drop(max(self._clients.values(), key=lambda client: client.unsent_bytes))
+        self._restore_wake()
         self._restore_spare()
         self._listen(False)
         self.listener.restore()
-        self._listen(self._spare >= 0)
+        self._listen(self._spare >= 0 and self.listener.is_open)
         self.trouble = self.trouble if self._spare < 0 else ""
 
     def drop(self, client: Connection) -> None:
         """Close the connection; what it has not read is lost."""
         if client.socket is not None:
-            descriptor = client.socket.fileno()
-            self._poll.unregister(descriptor)
-            del self._clients[descriptor]
-            client.socket.close()
+            del self._clients[client.socket.fileno()]
+            self._polled.close(client.socket)
             client.socket = None
             client.unsent.clear()
             client.unsent_bytes = 0
@@ -164,25 +163,38 @@ class Connections:
     def abandon(self) -> None:
         """In a forked child: close the copies of the parent's descriptors."""
         for client in self._clients.values():
-            client.socket.close()
+            self._polled.close(client.socket)
         with contextlib.suppress(OSError):
-            self.listener.socket.close()
+            self.listener.close()
         for descriptor in filter(self._is_ours, (self._wake, self._spare)):
             os.close(descriptor)
 
     def _is_ours(self, descriptor: int) -> bool:
-        """Some jobs close descriptors that they do not know, and use their numbers again."""
-        with contextlib.suppress(OSError):
-            return descriptor >= 0 and os.path.samestat(os.fstat(descriptor), self._eventfd)
-        return False
+        return is_same(descriptor, self._eventfd)
+
+    def _lose(self, descriptor: int) -> None:
+        if (client := self._clients.get(descriptor)) is not None:
+            self.drop(client)
+        else:
+            self._polled.remove(descriptor)
+            self._listens &= descriptor == self._wake
+
+    def _restore_wake(self) -> None:
+        if not self._is_ours(self._wake):
+            with contextlib.suppress(OSError):
+                wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                if self._wake in self._polled and self._wake not in self._clients:
+                    self._polled.remove(self._wake)
+                self._wake, self._eventfd = wake, os.fstat(wake)
+                self._polled.add(wake, select.POLLIN)
 
     # ---- connections
 
     def _listen(self, wanted: bool) -> None:
         if wanted and not self._listens:
-            self._poll.register(self.listener.socket.fileno(), select.POLLIN)
+            self._polled.add(self.listener.socket.fileno(), select.POLLIN)
         elif self._listens and not wanted:
-            self._poll.unregister(self.listener.socket.fileno())
+            self._polled.remove(self.listener.socket.fileno())
         self._listens = wanted
 
     def _accept(self) -> None:
@@ -200,29 +212,30 @@ class Connections:
     def _admit(self, socket: Any) -> None:
         socket.setblocking(False)
         if (uid := peer_uid(socket)) not in self._uids:
-            _refuse(socket, "refused", f"belongs to another user, and refuses you (uid {uid})")
+            refuse(socket, "refused", f"belongs to another user, and refuses you (uid {uid})")
         elif len(self._clients) >= MOST_CLIENTS:
-            _refuse(socket, "full", f"has {MOST_CLIENTS} clients already, and takes no more")
+            refuse(socket, "full", f"has {MOST_CLIENTS} clients already, and takes no more")
         else:
             self._clients[socket.fileno()] = client = Connection(socket)
-            self._poll.register(socket.fileno(), client.events)
+            self._polled.add(socket.fileno(), client.events)
 
     def _turn_away(self, error: OSError) -> None:
         """No descriptor or memory for a connection: tell the client with the spare one, then wait for better times."""
         self.trouble = f"no new reader can connect: {os.strerror(error.errno or 0)}"
         told = False
-        if self._spare >= 0:
+        if self._is_ours(self._spare):
             os.close(self._spare)
             self._spare = -1
             with contextlib.suppress(OSError):
                 descriptor, _ = self.listener.socket._accept()
-                _refuse(_socket.socket(fileno=descriptor), "no-room", f"has no room for a connection: {error.strerror}")
+                refuse(_socket.socket(fileno=descriptor), "no-room", f"has no room for a connection: {error.strerror}")
                 told = True
         self._restore_spare()
         self._listen(told and self._spare >= 0)  # or it would come at once again
 
     def _restore_spare(self) -> None:
-        if self._spare < 0:
+        if not self._is_ours(self._spare):
+            self._spare = -1
             with contextlib.suppress(OSError):
                 self._spare = os.dup(self._wake)
 
@@ -252,6 +265,8 @@ class Connections:
     def _flush(self, client: Connection) -> None:
         """Send what the client takes."""
         try:
+            if self._polled.is_lost(client.socket.fileno()):
+                raise OSError(errno.EBADF, "")
             while client.unsent:
                 sent = client.socket.sendmsg(list(islice(client.unsent, _MOST_BUFFERS)), [], _socket.MSG_NOSIGNAL)
                 client.unsent_bytes -= sent
@@ -273,7 +288,7 @@ class Connections:
     def _pause(self, client: Connection) -> None:
         """Until the next second: the kernel has no memory for it, and would say so again at once."""
         client.events = 0
-        self._poll.modify(client.socket.fileno(), 0)
+        self._polled.change(client.socket.fileno(), 0)
 
     def _watch(self, client: Connection) -> None:
         """A client that does not read its replies is not read either."""
@@ -282,19 +297,4 @@ class Connections:
             events |= select.POLLIN
         if events != client.events:
             client.events = events
-            self._poll.modify(client.socket.fileno(), events)
-
-
-def peer_uid(socket: Any) -> int:
-    """As whom the process ran that has connected."""
-    found = _CREDENTIALS.unpack(socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(found[1])
-
-
-def _refuse(socket: Any, code: str, message: str) -> None:
-    """Say why, as far as that is possible without waiting, and close."""
-    with contextlib.suppress(OSError):
-        socket.setblocking(False)
-        frames = [b"", wire.encode(wire.ERROR, code=code, message=message)]
-        socket.sendmsg(wire.packed(frames), [], _socket.MSG_NOSIGNAL)
-    socket.close()
+            self._polled.change(client.socket.fileno(), events)

@@ -1,4 +1,4 @@
-"""The socket at a path where the agent's clients connect, made anew where the path has vanished.
+"""The socket at a path where the agent's clients connect, made anew where the path has vanished; who connects.
 
 Held by connections, on the agent's thread.  Invariant: its folder belongs to this user, who alone may enter it.
 """
@@ -9,9 +9,14 @@ import _socket
 import contextlib
 import os
 import stat
+import struct
 from typing import Any
 
+from ... import protocol as wire
+from ..storage.descriptors import close, is_same
+
 _WAITING = 64
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class Listener:
@@ -21,10 +26,12 @@ class Listener:
         """Raises OSError."""
         self._path, self._removed = path, False
         self.socket = _listening_at(path)
+        self._known = os.fstat(self.socket.fileno())
 
     def restore(self) -> None:
-        """Listen anew if something that cleans temporary folders has removed the path.  Cost: a call of stat."""
-        if self._removed or os.path.exists(self._path):
+        """Listen anew if something that cleans temporary folders has removed the path, or the job has closed the
+        socket.  Cost: a call of stat."""
+        if self._removed or (self.is_open and os.path.exists(self._path)):
             return
         folder = os.path.dirname(self._path)
         with contextlib.suppress(OSError):
@@ -32,9 +39,19 @@ class Listener:
                 os.mkdir(folder, 0o700)
             found = os.lstat(folder)
             if found.st_uid == os.geteuid() and found.st_mode == stat.S_IFDIR | 0o700:
+                if not self.is_open:
+                    os.unlink(self._path)
                 socket = _listening_at(self._path)
-                self.socket.close()
-                self.socket = socket
+                self.close()
+                self.socket, self._known = socket, os.fstat(socket.fileno())
+
+    @property
+    def is_open(self) -> bool:
+        return is_same(self.socket.fileno(), self._known)
+
+    def close(self) -> None:
+        """Listen no more; restore() may."""
+        close(self.socket, self._known)
 
     def remove(self) -> None:
         """Leave no path behind; the socket itself stays."""
@@ -54,3 +71,18 @@ def _listening_at(path: str) -> Any:
         made.close()
         raise
     return made
+
+
+def peer_uid(socket: Any) -> int:
+    """As whom the process ran that has connected."""
+    found = _CREDENTIALS.unpack(socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(found[1])
+
+
+def refuse(socket: Any, code: str, message: str) -> None:
+    """Say why, as far as that is possible without waiting, and close."""
+    with contextlib.suppress(OSError):
+        socket.setblocking(False)
+        frames = [b"", wire.encode(wire.ERROR, code=code, message=message)]
+        socket.sendmsg(wire.packed(frames), [], _socket.MSG_NOSIGNAL)
+    socket.close()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ... import protocol as wire
-from .connections import peer_uid
+from .listening import peer_uid
 from .profiles import Profiles
 from .server import Key, Refused, Server
 

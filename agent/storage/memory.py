@@ -6,8 +6,11 @@ original is closed.  Invariant: a write to it never ends the process.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+
+from .descriptors import is_same
 
 _OVERCOMMIT, _STRICT = "/proc/sys/vm/overcommit_memory", "2"
 _RESERVED_SHARE = 8  # of the usual size one part in so many, where memory is reserved as a whole
@@ -37,11 +40,39 @@ def shared_memory(name: str, size: int) -> mmap.mmap:
         os.ftruncate(fd, size)
         if _must_reserve():
             _reserve(fd, size)
-        mapped = mmap.mmap(fd, size)
+        mapped = SharedMemory(fd, size)
         _seal(fd)
         return mapped
     finally:
         os.close(fd)
+
+
+class SharedMemory(mmap.mmap):
+    """A mapping whose duplicate of the descriptor is known, so that it is closed only if it still is that."""
+
+    _known: os.stat_result
+    _number: int
+
+    def __new__(cls, fd: int, size: int) -> SharedMemory:
+        made = super().__new__(cls, fd, size)
+        made._known = os.fstat(fd)
+        made._number = next((each for each in _descriptors() if each != fd and is_same(each, made._known)), -1)
+        return made
+
+    def close(self) -> None:
+        """Free the memory; if the job has closed the descriptor and uses its number again, keep it forever."""
+        if self._number >= 0 and not self.closed and not is_same(self._number, self._known):
+            import ctypes
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+            return
+        super().close()
+
+
+def _descriptors() -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    return []
 
 
 def _must_reserve() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -162,23 +163,47 @@ def test_a_folder_that_others_may_enter_gets_no_socket(tmp_path: Path) -> None:
     connections.close(0)
 
 
-def test_numbers_that_the_job_uses_again_are_neither_written_to_nor_closed(short_folder: Path) -> None:
-    before = eventfds()
-    connections = Connections(f"{short_folder}/s", {os.getuid()}, lambda client, message: None)
-    ours = eventfds() - before
-    with (short_folder / "of the job").open("wb") as file:
-        for number in ours:  # os.closerange(3, 256), and files that the job then opens
-            os.dup2(file.fileno(), number)
+def test_numbers_that_the_job_uses_again_are_neither_read_nor_written_to_nor_closed(
+    short_folder: Path, taken: list[list[bytes]]
+) -> None:
+    before = descriptors()
+    connections = Connections(f"{short_folder}/s", {os.getuid()}, lambda client, message: taken.append(message))
+    client = RawClient(f"{short_folder}/s")
+    for _ in range(2):
+        connections.wait(100)
+    ours = descriptors() - before - {client.socket.fileno()}
+    assert len(ours) == 4  # the listener, a client, and two eventfds
+    mine, others = socket.socketpair()
+    others.sendall(b"of the job")
+    with mine, others:
+        for number in ours:  # os.closerange(3, 256), and sockets that the job then opens
+            os.dup2(mine.fileno(), number)
         connections.wake()
+        for _ in range(3):
+            connections.wait(0)
+        connections.maintain()
+        again = RawClient(f"{short_folder}/s")  # there is a listener again
+        again.send([b"1", b"hello"])
+        for _ in range(3):
+            connections.wait(100)
+        assert taken == [[b"1", b"hello"]]
         connections.close(0.0)
-        assert len(ours) == 2 and (short_folder / "of the job").read_bytes() == b""
+        assert mine.recv(100) == b"of the job"
+        others.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            others.recv(100)
         for number in ours:
-            os.close(number)  # still open
+            assert os.path.samestat(os.fstat(number), os.fstat(mine.fileno()))
+            os.close(number)
+    for each in (client, again):
+        each.close()
 
 
-def eventfds() -> set[int]:
-    found = set()
-    for each in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # that of this look
-            found |= {int(each.name)} if "eventfd" in os.readlink(each) else set()
-    return found
+def descriptors() -> set[int]:
+    return {number for number in map(int, os.listdir("/proc/self/fd")) if is_open(number)}
+
+
+def is_open(number: int) -> bool:
+    with suppress(OSError):
+        return os.fstat(number) is not None
+    return False

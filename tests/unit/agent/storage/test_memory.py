@@ -92,3 +92,17 @@ def test_elsewhere_pages_cost_memory_once_they_are_written() -> None:
     stream.append(1)
     assert 0 < resident("usual") <= 1 << 20
     stream.close()
+
+
+def test_a_number_that_the_job_uses_again_is_not_closed(tmp_path: Path) -> None:
+    mapped = shared_memory("probe-test", SIZE)
+    number = int(agent_memory.descriptors(os.getpid())["test"].rpartition("/")[2])
+    with (tmp_path / "of the job").open("wb") as file:
+        os.dup2(file.fileno(), number)
+        mapped.close()
+        assert os.path.samestat(os.fstat(number), os.fstat(file.fileno()))
+        del mapped
+        os.close(number)
+    again = shared_memory("probe-test", SIZE)
+    again.close()
+    assert "test" not in agent_memory.descriptors(os.getpid())
