@@ -8,11 +8,11 @@ so a cancel that comes late does not take the guarded call of the next snippet f
 
 from __future__ import annotations
 
-import sys
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 from typing import Any
 
+from ..inspect.frames import frames_of_others
 from ..job_signals import handlers
 
 
@@ -73,7 +73,7 @@ class Interruptible:
 
     def _is_guarded(self, thread: int) -> bool:
         guarded, of_job = Interruptible._guarded.__code__, handlers()
-        frame = sys._current_frames().get(thread)
+        frame = frames_of_others().get(thread)
         while frame is not None and frame.f_code not in of_job:
             if frame.f_code is guarded:
                 return True

@@ -9,17 +9,50 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from _thread import get_ident
 from collections.abc import Iterator
+from contextlib import closing
 from types import FrameType
 from typing import Any
+
+from .parked_threads import WORD, Memory, api, api_function
+
+_SWITCH_S = 0.0005
+_STATE_WORDS = 64  # of a thread's state, in which its number is found
 
 
 def frames_of_others() -> dict[int, FrameType]:
     """Thread -> innermost frame, except this thread.  Drop the result soon: it keeps alive what the frames hold."""
-    frames = sys._current_frames()
-    del frames[get_ident()]
+    frames = sys._current_frames() if _is_only_interpreter() else _frames_of_this_interpreter()
+    frames.pop(get_ident(), None)
     return frames
+
+
+def _is_only_interpreter() -> bool:
+    """Since 3.12 another one may run beside this, with its own GIL: sys._current_frames() goes through its frames, too,
+    which corrupts memory.  The newest interpreter is at the head of the list."""
+    return sys.version_info < (3, 12) or api("PyInterpreterState_Head") == api("PyInterpreterState_Get")
+
+
+def _frames_of_this_interpreter() -> dict[int, FrameType]:
+    """No thread may end on the way: after a switch of threads, none is asked for during a switch interval."""
+    from ctypes import c_ulong, c_void_p, py_object
+
+    names = "PyThreadState_GetFrame", "PyThreadState_Next", "Py_DecRef"
+    frame_of, next_of, release = map(api_function, names)
+    found: dict[int, Any] = {}
+    with closing(Memory()) as memory:
+        ident_at = WORD * memory.words(api("PyThreadState_Get"), _STATE_WORDS).index(get_ident())
+    interpreter = api("PyInterpreterState_Get")
+    time.sleep(_SWITCH_S)
+    state = api("PyInterpreterState_ThreadHead", interpreter)
+    while state:
+        if frame := frame_of(c_void_p(state)):  # else it runs no Python
+            found[c_ulong.from_address(state + ident_at).value] = py_object.from_buffer(c_void_p(frame)).value
+            release(c_void_p(frame))  # the reference that frame_of() returned
+        state = next_of(c_void_p(state))
+    return found
 
 
 def outward(frame: FrameType | None, limit: int = sys.maxsize) -> Iterator[FrameType]:

@@ -42,3 +42,13 @@ def test_on_every_python_installed_here(version: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed" in done.stdout and not done.stdout.startswith("0 passed")
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_an_interpreter_with_its_own_gil_is_not_looked_into(version: str) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} here")
+    script = Path(__file__).parents[2] / "targets" / "interpreters.py"
+    done = subprocess.run([python, "-B", str(script), "1"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.endswith("['asleep', 'beside']\n"), done.stdout + done.stderr
