@@ -107,11 +107,20 @@ def _all_under(cause: Cause, under: dict[int, list[Cause]]) -> list[Cause]:
 
 
 def _explains(cause: Cause, found: Cause) -> bool:
-    """Whether a finding is nothing but what another one, its cause, costs."""
-    if found.code not in cause.of or cause.severity == "none":
+    """Whether a finding is nothing but what another one, its cause, costs.  A cause that is doubted or small, and a
+    hint for that alone, hides nothing above a hint."""
+    if found.code not in cause.of or cause.severity == "none" or (_is_weak(cause) and _is_above_hint(found)):
         return False
     whole, part = found.finding.seconds, cause.finding.seconds
     return whole is None or (part is not None and part >= EXPLAINS * whole)
+
+
+def _is_weak(cause: Cause) -> bool:
+    return cause.severity == "hint" and cause.finding.severity != "hint"
+
+
+def _is_above_hint(found: Cause) -> bool:
+    return found.severity in ("warning", "critical")
 
 
 def _cause(rule: Rule[Watched], finding: Finding, watched: Watched) -> Cause:

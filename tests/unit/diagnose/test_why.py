@@ -51,6 +51,24 @@ def test_a_cause_that_explains_too_little_does_not(watched: Watched) -> None:
     assert [each.code for each in told.findings] == ["general", "cause"]
 
 
+@pytest.mark.parametrize("doubted", [costs(36, confidence=0.5), costs(36, confidence=0.5, severity="critical")])
+def test_a_cause_in_doubt_does_not_make_a_job_healthy(watched: Watched, doubted: Finding) -> None:
+    told = judge(watched, [rule("general", costs(40)), rule("cause", doubted, of=("general",))])
+    assert told.code == "general" and [each.code for each in told.findings] == ["general", "cause"]
+    hints = judge(watched, [rule("general", costs(9)), rule("cause", costs(8), of=("general",))])
+    assert [each.code for each in hints.findings] == ["cause"]
+
+
+def test_a_cause_too_small_to_count_does_not_make_a_job_healthy(watched: Watched) -> None:
+    told = judge(watched, [rule("general", costs(10)), rule("cause", costs(9), of=("general",))])
+    assert told.code == "general" and not told.findings[0].consequences
+
+
+def test_a_cause_that_is_a_hint_on_purpose_explains_what_it_costs(watched: Watched) -> None:
+    told = judge(watched, [rule("general", costs(40)), rule("cause", costs(36, severity="hint"), of=("general",))])
+    assert told.code == "healthy" and [each.code for each in told.findings[0].consequences] == ["general"]
+
+
 def test_what_is_not_the_verdict_is_told_with_its_place(watched: Watched) -> None:
     there = costs(20, where="in read (train.py:9)", remedy="probe 4242 eval 'x'")
     told = judge(watched, [rule("general", costs(40)), rule("other", there), rule("far", costs(10, where="x" * 100))])
