@@ -28,6 +28,7 @@ class Planted:
     endpoint: str = "4242"
     notes: list[str] = field(default_factory=list)
     agents: list[Facts] = field(default_factory=lambda: [Facts(torch="2.13.0")])  # one process has no number
+    coverage: Coverage = field(default_factory=lambda: Coverage((), (), (), 0.0))
 
     def __post_init__(self) -> None:
         self.database = duckdb.connect()
@@ -39,7 +40,7 @@ class Planted:
 
     def query(self, sql: str) -> Result:
         table = self.database.sql(sql).to_arrow_table()
-        return Result(table, Coverage((), (), (), 0.0), (), None)  # type: ignore[arg-type]  # no rule asks what it cost
+        return Result(table, self.coverage, (), None)  # type: ignore[arg-type]  # no rule asks what it cost
 
     def plant(self, table: str, rows: Iterable[Mapping[str, Any]]) -> Planted:
         """Add rows; what they leave out is NULL, but rank is 0 and in_eval false."""

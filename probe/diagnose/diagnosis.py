@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..text import some
 from .figures import figure, ms
 from .rule import Finding, Severity
 
@@ -51,7 +52,8 @@ class Diagnosis:
 
     findings: by severity, then by cost; checked: codes of the rules that have looked; skipped: those that could not,
     and why; undecided: those of them that more time may decide; steps, seconds: how much was watched; step_s:
-    the mean step; samples_s: per second, of all ranks; state: hung, compiling, idle, ended or slow, if it is that.
+    the mean step; samples_s: per second, of all ranks; state: hung, compiling, idle, ended, slow or unknown, if it is
+    that; ranks: whose steps were seen; missing: those that did not answer, and were not read from memory either.
 
     Example: `print(job.why().sentence)`
     """
@@ -66,6 +68,8 @@ class Diagnosis:
     samples_s: float | None = None
     state: str = ""
     undecided: Sequence[str] = ()
+    ranks: Sequence[int] = ()
+    missing: Sequence[int] = ()
 
     @property
     def causes(self) -> list[Cause]:
@@ -84,9 +88,10 @@ class Diagnosis:
     def sentence(self) -> str:
         if self.state or self.causes:
             return (self.causes or self.findings)[0].finding.sentence
+        seen = f" on {len(self.ranks)} of {len(self.ranks) + len(self.missing)} ranks" if self.missing else ""
         return (
-            f"Healthy: in {self.steps} steps of {ms(self.step_s or 0.0)}, {len(self.checked)} rules found nothing that "
-            "costs a tenth of a step or more."
+            f"Healthy: in {self.steps} steps of {ms(self.step_s or 0.0)}{seen}, {len(self.checked)} rules found "
+            "nothing that costs a tenth of a step or more."
         )
 
     def estimate(self, finding: Finding) -> dict[str, Any] | None:
@@ -104,6 +109,7 @@ class Diagnosis:
             "checked": list(self.checked),
             "skipped": [{"code": code, "reason": reason} for code, reason in self.skipped.items()],
             "steps": self.steps, "seconds": self.seconds, "step_s": self.step_s, "samples_s": self.samples_s,
+            "missing": list(self.missing),
         }  # fmt: skip
 
     def parts(self) -> dict[str, list[str]]:
@@ -149,7 +155,9 @@ class Diagnosis:
         reasons = Counter(_clause(reason) for reason in self.skipped.values()).most_common()
         told = [f"{reason} ({count})" if count > 1 else reason for reason, count in reasons[:_MOST_REASONS]]
         more = ["others: see --json"] if reasons[_MOST_REASONS:] else []
-        return f"{looked}, {len(self.skipped)} could not: {'; '.join(told + more)}." if reasons else f"{looked}."
+        looked += f", {len(self.skipped)} could not: {'; '.join(told + more)}" if reasons else ""
+        silent = f"; rank{'s' * (len(self.missing) > 1)} {some(self.missing)} did not answer" if self.missing else ""
+        return f"{looked}{silent}."
 
 
 def _clause(reason: str) -> str:

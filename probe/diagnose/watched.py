@@ -24,8 +24,8 @@ LEAST_BLOCKS = 4
 LEAST_STEPS = LEAST_BLOCKS * BLOCK  # fewer tell of no phase how long it takes
 _SAMPLED = ("forward", "validation", "other")  # phases that are known of sampled steps only
 _STEPS = (
-    "SELECT rank, step, duration, sampled, samples, {columns} FROM python.step_trace "
-    "WHERE {window} AND duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0"
+    f"SELECT rank, step, duration, sampled, samples, {', '.join(f'{name}_duration AS {name}' for name in PHASES)} "
+    "FROM python.step_trace WHERE {window} AND duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0"
 )
 
 
@@ -96,6 +96,12 @@ class Watched:
         """Those with steps."""
         return sorted({row["rank"] for row in self._steps})
 
+    @cached_property
+    def missing(self) -> tuple[int, ...]:
+        """Those that did not answer, and whose memory was not read instead."""
+        coverage = self.query(_STEPS).coverage
+        return tuple(rank for rank in coverage.silent if rank not in coverage.read)
+
     @property
     def steps(self) -> int:
         """How many whole steps were seen."""
@@ -132,7 +138,7 @@ class Watched:
 
     @cached_property
     def _steps(self) -> list[dict[str, Any]]:
-        return self.rows(_STEPS.replace("{columns}", ", ".join(f"{name}_duration AS {name}" for name in PHASES)))
+        return self.rows(_STEPS)
 
     def part(self, name: str, rows: Iterable[Mapping[str, Any]], *, sampled: bool = True) -> Phase:
         """What is no phase, as one: rows tell its `seconds` by rank and step, and steps without a row have none of it.

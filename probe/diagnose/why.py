@@ -73,7 +73,7 @@ def judge(watched: Watched, rules: Iterable[Rule[Watched]] = ON_TABLES) -> Diagn
             found += [_cause(rule, finding, watched) for finding in findings]
     told = Diagnosis(
         watched.endpoint, ranked(found), tuple(checked), skipped, watched.steps, watched.step_s, watched.seconds,
-        watched.samples_a_second, undecided=undecided,
+        watched.samples_a_second, undecided=undecided, ranks=watched.ranks, missing=watched.missing,
     )  # fmt: skip
     return told if told.causes or watched.steps >= LEAST_STEPS else _of_few_steps(told)
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from planted import Planted
 
+from probe.diagnose.hang.report import Report
 from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.watched import Watched
-from probe.diagnose.why import judge
+from probe.diagnose.why import judge, of_state
 from probe.errors import SilentError, UsageError
+from probe.query.result import Coverage
 
 
 def rule(code: str, *findings: Finding, of: tuple[str, ...] = (), severity: Any = "warning") -> Rule[Watched]:
@@ -87,6 +89,24 @@ def test_a_rule_that_cannot_look_is_named_with_its_reason(watched: Watched) -> N
     assert told.parts()["Looked"][0].endswith("1 could not: only one rank.")
     many = judge(watched, [Rule(str(number), "Finds.", cannot, needs=("python.step_trace",)) for number in range(3)])
     assert many.parts()["Looked"][0].endswith("3 could not: only one rank (3).")
+
+
+def test_ranks_that_do_not_answer_are_told_unless_their_memory_is_read() -> None:
+    coverage = Coverage((0, 1), (2, 3, 5), (2,), 0.1)
+    watched = Planted(coverage=coverage).steps(60, ranks=(0, 1, 2), noise=0.0, forward=60, backward=40).watched()
+    told = judge(watched, [rule("tiny", costs(3)), rule("quiet")])
+    assert told.sentence.startswith("Healthy: in 60 steps of 100 ms on 3 of 5 ranks, 2 rules found nothing")
+    assert told.parts()["Looked"] == ["2 rules at 60 steps in 25 s; ranks 3, 5 did not answer."]
+    assert told.missing == (3, 5) and told.as_json()["missing"] == [3, 5]
+    slow = judge(watched, [rule("large", costs(40))])
+    assert slow.parts()["Looked"][0].endswith("; ranks 3, 5 did not answer.")
+
+
+def test_no_rank_is_missing_where_all_answer_or_none_was_looked_at(watched: Watched) -> None:
+    told = judge(watched, [rule("tiny", costs(3))])
+    assert told.missing == () and told.as_json()["missing"] == [] and "answer" not in told.parts()["Looked"][0]
+    idle = of_state("4242", Report("idle", "It waits for requests.", False))
+    assert "Looked" not in idle.parts() and idle.as_json()["missing"] == []
 
 
 def test_the_gain_is_told_in_samples_a_second_and_its_sql_can_be_run(watched: Watched) -> None:
