@@ -33,6 +33,7 @@ _OPERATION = ("group_name", "group_seq", "operation_type", "step")  # each host 
 
 
 _LATER = "SELECT COUNT(*) AS later FROM python.step_trace WHERE time + to_seconds(COALESCE(duration, 0)) > '{time}'"
+_OF_A_JOB = ("eval", "profile")  # verbs that a recording refuses
 _MAY_END = ("gone", "stands", "unknown")  # verdicts on a job that may just be about to end, or to wait for something
 
 
@@ -61,7 +62,9 @@ def without_job(told: Diagnosis) -> Diagnosis:
     """Its remedies as for a job that runs: a recording has nothing to change."""
 
     def of_any(cause: Cause) -> Cause:
-        remedy = cause.finding.remedy.replace(f"probe {told.endpoint} eval ", "probe $ENDPOINT eval ")
+        remedy = cause.finding.remedy
+        for verb in _OF_A_JOB:
+            remedy = remedy.replace(f"probe {told.endpoint} {verb}", f"probe $ENDPOINT {verb}")
         of_job = replace(cause, finding=replace(cause.finding, remedy=remedy))
         return of_job.with_consequences(map(of_any, cause.consequences))
 

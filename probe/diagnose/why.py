@@ -1,7 +1,7 @@
 """Why a job is slow, stuck or well: what the rules find in it, ordered by cost, and the verdict.
 
 Called by Connection.why.  Invariant: no cause is told that explains less than 80 % of what it claims to; a consequence
-is told under its cause; a job in which nothing was found is called healthy only if it was seen to step often enough.
+is told under its cause; a job in which nothing was found is called healthy only if enough of it was seen.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from math import ceil
 
 from ..errors import Interrupted, ProbeError
 from .diagnosis import Cause, Diagnosis
-from .figures import ms
 from .hang.report import Report
 from .measures.places import EXPLAINS
 from .rule import Finding, Rule, Severity
 from .rules import ON_TABLES
+from .unknown import why_unknown
 from .watch import Job, Progress, watch
-from .watched import LEAST_STEPS, Watched
+from .watched import Watched
 
 WARNING, CRITICAL = 0.1, 0.3  # of the step
 _SURE = 0.9
@@ -75,17 +74,10 @@ def judge(watched: Watched, rules: Iterable[Rule[Watched]] = ON_TABLES) -> Diagn
         watched.endpoint, ranked(found), tuple(checked), skipped, watched.steps, watched.step_s, watched.seconds,
         watched.samples_a_second, undecided=undecided, ranks=watched.ranks, missing=watched.missing,
     )  # fmt: skip
-    return told if told.causes or watched.steps >= LEAST_STEPS else _of_few_steps(told)
-
-
-def _of_few_steps(told: Diagnosis) -> Diagnosis:
-    """Nothing was found in a job of which too little was seen to call it healthy."""
-    looked = f"{len(told.skipped)} of {len(told.skipped) + len(told.checked)} rules could not look"
-    sentence = f"Unknown: {looked} at {told.steps} steps of {ms(told.step_s or 0.0)}, {LEAST_STEPS} are needed."
-    wanted_s = 2 * LEAST_STEPS * (told.step_s or 0.0)
-    remedy = f"probe {told.endpoint} why --seconds {max(10, ceil(wanted_s / 10) * 10)}"
-    cause = Cause("unknown", "none", Finding(sentence, remedy=remedy))
-    return replace(told, state="unknown", findings=[cause, *told.findings])
+    doubt = None if told.causes else why_unknown(told, watched)
+    if doubt is None:
+        return told
+    return replace(told, state="unknown", findings=[Cause("unknown", "none", doubt), *told.findings])
 
 
 def ranked(found: Iterable[Cause]) -> list[Cause]:

@@ -151,7 +151,7 @@ class Recording(Connection):
         why_not, values = self._why_not_profiled(first, last), manifest.asked(said, "values")
         watched = Watched(self, first, last, lasted, why_not_profiled=why_not, read=values.get)
         told = judge(watched) if watched.steps else seen
-        if told is not None and told.code != "unknown":
+        if told is not None and (told.code != "unknown" or watched.steps >= LEAST_STEPS):
             is_hung = seen is not None and seen.state == "hung"
             at_end = [replace(each, severity="hint") for each in seen.findings] if seen is not None and is_hung else []
             return without_job(replace(told, findings=[*told.findings, *at_end]))

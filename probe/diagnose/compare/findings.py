@@ -31,7 +31,7 @@ def findings(sides: Sides, rules: Sequence[Rule[Watched]]) -> list[Found]:
     found = [[{each.code: each for each in run.findings} for run in runs] for runs in judged]
     unknown = [_usual([run.skipped for run in runs]) for runs in judged]
     before, after = (_usual(runs) for runs in found)
-    dear = {each.code for runs in found for run in runs for each in run.values() if each.severity != "hint"}
+    dear = {each.code for runs in judged for run in runs for each in run.causes}
     return [_found(code, found, ([before, after], unknown)) for code in sorted((before | after) & dear)]
 
 

@@ -220,6 +220,11 @@ def test_findings_are_compared_by_code() -> None:
     ]  # fmt: skip
 
 
+def test_what_keeps_one_run_from_being_healthy_is_no_finding() -> None:
+    runs = [Run(Planted(f"job {other}").steps(200, forward=50, other=other)) for other in (5, 60)]
+    assert compare(runs[:1], runs[1:], rules=()).findings == []
+
+
 def test_memory_is_compared_too() -> None:
     found = told(USUAL, replace(USUAL, rss_mb=1200.0))
     (memory,) = found.memory

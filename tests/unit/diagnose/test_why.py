@@ -13,6 +13,7 @@ from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.watched import Watched
 from probe.diagnose.why import judge, of_state
 from probe.errors import SilentError, UsageError
+from probe.host.facts import Facts
 from probe.query.result import Coverage
 
 
@@ -145,3 +146,32 @@ def test_few_steps_without_a_finding_are_not_called_healthy() -> None:
     assert told.parts()["Looked"] == ["1 rule at 15 steps in 25 s, 1 could not: fewer than 40 sampled steps."]
     assert told.parts()["Try"] == ["probe 4242 why --seconds 10"]
     assert judge(few, [rule("large", costs(40))]).code == "large"
+
+
+LOOP = {"noise": 0.0, "forward": 20.0, "backward": 20.0, "other": 60.0}
+REFUSED = {"why_not_profiled": "it was refused"}
+
+
+def test_a_job_that_spends_much_outside_the_phases_is_not_healthy_without_a_profile() -> None:
+    told = judge(Planted().steps(100, **LOOP).watched(**REFUSED), [rule("tiny", costs(3))])
+    assert (told.code, told.severity) == ("unknown", "none")
+    assert told.sentence == (
+        "Unknown: 60 ms of 100 ms a step are in no phase, and without a profile nothing tells what they are: "
+        "it was refused."
+    )
+    assert told.parts()["Try"] == ["probe 4242 profile"] and told.parts()["Looked"]
+    assert judge(Planted().steps(100, **LOOP).watched(**REFUSED), [rule("large", costs(40))]).code == "large"
+    assert judge(Planted().steps(100, **LOOP).watched(), [rule("tiny", costs(3))]).code == "healthy"
+
+
+def test_what_a_healthy_loop_does_itself_needs_no_profile() -> None:
+    small = Planted().steps(100, noise=0.0, forward=40, backward=40, other=20).watched(**REFUSED)
+    assert judge(small, [rule("tiny", costs(3))]).code == "healthy"
+
+
+def test_a_server_waits_and_so_does_a_loop_for_a_device_that_is_busy() -> None:
+    serves = Planted(agents=[Facts(rank=0, step_ends="call")]).steps(100, noise=0.0, validation=20, other=80)
+    assert judge(serves.watched(**REFUSED), [rule("tiny", costs(3))]).code == "healthy"
+    waits = Planted().steps(100, **LOOP).watched(**REFUSED)
+    assert judge(waits, [rule("gpu-idle")]).code == "healthy"
+    assert judge(waits, [rule("gpu-idle", costs(20, confidence=0.5))]).code == "unknown"

@@ -145,14 +145,29 @@ def test_why_does_not_judge_a_few_steps(tmp_path: Path) -> None:
 
 
 BEGAN = datetime(2026, 1, 1)
+PHASES = {"data": 0.0, "forward": 0.3, "backward": 0.3, "validation": 0.0, "optimizer": 0.3, "comm": 0.0, "other": 0.1}
 
 
-def stepped(count: int, step_s: float) -> list[dict[str, Any]]:
-    """Rows of step_trace, one step after another."""
+def stepped(count: int, step_s: float, **phases: float | None) -> list[dict[str, Any]]:
+    """Rows of step_trace, one step after another.  phases: their shares of the step, None if unknown."""
+    shares = {**PHASES, **phases}.items()
+    parts = {f"{name}_duration": None if share is None else share * step_s for name, share in shares}
     return [
-        {"step": step, "duration": step_s, "start_ns": step * 10**8, "time": BEGAN + timedelta(seconds=step * step_s)}
+        {"step": step, "duration": step_s, "start_ns": step * 10**8, "time": BEGAN + timedelta(seconds=step * step_s),
+         "sampled": True, **parts}
         for step in range(count)
-    ]
+    ]  # fmt: skip
+
+
+def test_what_keeps_a_recorded_job_from_being_healthy_is_told_as_it_is(tmp_path: Path) -> None:
+    plant(tmp_path / "untold", STEPS, stepped(100, 1.0, forward=0.1, backward=0.1, other=0.5))
+    for name, sentence, remedy in (
+        ("untold", "no profile was taken while these steps were recorded.", "probe $ENDPOINT profile"),
+    ):
+        with probe.connect(str(tmp_path / name)) as recording:
+            told = recording.why()
+        assert told.code == "unknown" and told.sentence.endswith(sentence), told.sentence
+        assert told.findings[0].finding.remedy == remedy
 
 
 def test_few_steps_of_a_long_recording_and_a_short_recording_have_different_remedies(tmp_path: Path) -> None:

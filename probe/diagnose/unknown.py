@@ -1,0 +1,52 @@
+"""What keeps a job in which nothing was found from being called healthy: too little of it was seen.
+
+Called by probe.diagnose.why.  Invariant: pure but for queries; what is told is what the rules lacked.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from .diagnosis import Diagnosis
+from .figures import ms
+from .rule import Finding
+from .watched import LEAST_STEPS, Watched
+
+_MUCH = 0.3  # of the step, in no phase
+_OF_DEVICES = "gpu-idle"
+
+
+def why_unknown(told: Diagnosis, watched: Watched) -> Finding | None:
+    """None if enough was seen.  told: what the rules found, which is nothing above a hint."""
+    if watched.steps < LEAST_STEPS:
+        return _few_steps(told)
+    return _untold(told, watched) if "other" in watched.phases else None
+
+
+def _few_steps(told: Diagnosis) -> Finding:
+    looked = f"{len(told.skipped)} of {len(told.skipped) + len(told.checked)} rules could not look"
+    sentence = f"Unknown: {looked} at {told.steps} steps of {ms(told.step_s or 0.0)}, {LEAST_STEPS} are needed."
+    return Finding(sentence, remedy=_watch(told, max(10, 2 * LEAST_STEPS * (told.step_s or 0.0))))
+
+
+def _untold(told: Diagnosis, watched: Watched) -> Finding | None:
+    """Without a profile no rule looks at what is in no phase.
+
+    That may be a fifth of the step of a healthy job with a small model on a CPU: its loss, its log and the loop itself.
+    So it takes more than what makes a warning.  A server waits there for requests, and a loop for a device that is
+    busy: that much is known without a profile.
+    """
+    other = watched.phases["other"]
+    is_server = any(facts.step_ends == "call" for facts in watched.agents)
+    is_busy = _OF_DEVICES in told.checked and all(each.code != _OF_DEVICES for each in told.findings)
+    if not watched.why_not_profiled or other.share < _MUCH or is_server or is_busy:
+        return None
+    return Finding(
+        f"Unknown: {ms(other.share * watched.step_s)} of {ms(watched.step_s)} a step are in no phase, and without a "
+        f"profile nothing tells what they are: {watched.why_not_profiled}.",
+        remedy=f"probe {told.endpoint} profile",
+    )
+
+
+def _watch(told: Diagnosis, seconds: float) -> str:
+    return f"probe {told.endpoint} why --seconds {ceil(seconds / 10) * 10}"
