@@ -10,9 +10,10 @@ from math import ceil
 from .diagnosis import Diagnosis
 from .figures import ms
 from .rule import Finding
-from .watched import LEAST_STEPS, Watched
+from .watched import BLOCK, LEAST_BLOCKS, LEAST_STEPS, Watched
 
 _MUCH = 0.3  # of the step, in no phase
+_LONGER, _LONGER_S = 4, 120.0  # times as long as was watched, and at least so long
 _OF_DEVICES = "gpu-idle"
 
 
@@ -20,13 +21,23 @@ def why_unknown(told: Diagnosis, watched: Watched) -> Finding | None:
     """None if enough was seen.  told: what the rules found, which is nothing above a hint."""
     if watched.steps < LEAST_STEPS:
         return _few_steps(told)
-    return _untold(told, watched) if "other" in watched.phases else None
+    return _unknown_phases(told, watched) if "other" not in watched.phases else _untold(told, watched)
 
 
 def _few_steps(told: Diagnosis) -> Finding:
     looked = f"{len(told.skipped)} of {len(told.skipped) + len(told.checked)} rules could not look"
     sentence = f"Unknown: {looked} at {told.steps} steps of {ms(told.step_s or 0.0)}, {LEAST_STEPS} are needed."
     return Finding(sentence, remedy=_watch(told, max(10, 2 * LEAST_STEPS * (told.step_s or 0.0))))
+
+
+def _unknown_phases(told: Diagnosis, watched: Watched) -> Finding:
+    """The rest of a step tells of all phases: what is in none can be told only once they all are.  To watch for longer
+    helps where few steps were sampled, not where so many rows come that older ones are overwritten."""
+    known = f"the phases are known of {len(watched.sampled(known=True))} of {told.steps} steps of {ms(watched.step_s)}"
+    if len({step // BLOCK for step in watched.sampled()}) >= LEAST_BLOCKS:
+        return Finding(f"Unknown: {known}, {LEAST_STEPS} are needed: rows of the others have been overwritten.")
+    remedy = _watch(told, max(_LONGER_S, _LONGER * told.seconds))
+    return Finding(f"Unknown: {known}, {LEAST_STEPS} sampled ones are needed.", remedy=remedy)
 
 
 def _untold(told: Diagnosis, watched: Watched) -> Finding | None:

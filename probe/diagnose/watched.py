@@ -107,6 +107,10 @@ class Watched:
         """How many whole steps were seen."""
         return len({row["step"] for row in self._steps})
 
+    def sampled(self, *, known: bool = False) -> set[int]:
+        """The steps of which module calls were recorded.  known: only those whose rows are still there."""
+        return {row["step"] for row in self._steps if row["sampled"] and (row["other"] is not None or not known)}
+
     @cached_property
     def step_s(self) -> float:
         """The mean step, over all steps and ranks.  Raises SilentError without steps."""

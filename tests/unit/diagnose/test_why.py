@@ -175,3 +175,36 @@ def test_a_server_waits_and_so_does_a_loop_for_a_device_that_is_busy() -> None:
     waits = Planted().steps(100, **LOOP).watched(**REFUSED)
     assert judge(waits, [rule("gpu-idle")]).code == "healthy"
     assert judge(waits, [rule("gpu-idle", costs(20, confidence=0.5))]).code == "unknown"
+
+
+def without_phases(planted: Planted, where: str) -> Planted:
+    names = ("data", "forward", "backward", "validation", "optimizer", "comm", "other")
+    set_null = ", ".join(f"{name}_duration = NULL" for name in names)
+    planted.database.execute(f"UPDATE python.step_trace SET {set_null} WHERE {where}")
+    return planted
+
+
+def test_steps_whose_rows_were_overwritten_are_not_called_healthy() -> None:
+    planted = without_phases(Planted().steps(200, noise=0.0, forward=60, backward=40), "step < 185")
+    told = judge(planted.watched(), [rule("tiny", costs(3))])
+    assert (told.code, told.severity) == ("unknown", "none")
+    assert told.sentence == (
+        "Unknown: the phases are known of 6 of 200 steps of 100 ms, 40 are needed: rows of the others have been "
+        "overwritten."
+    )
+    assert "Try" not in told.parts()
+    assert judge(planted.watched(), [rule("large", costs(40))]).code == "large"
+
+
+def test_a_job_of_which_few_steps_were_sampled_is_to_be_watched_for_longer() -> None:
+    planted = Planted().steps(200, noise=0.0, forward=60, backward=40)
+    planted.database.execute("UPDATE python.step_trace SET sampled = false WHERE step >= 50")
+    told = judge(planted.watched(), [rule("tiny", costs(3))])
+    assert told.code == "unknown"
+    assert told.sentence == ("Unknown: the phases are known of 29 of 200 steps of 100 ms, 40 sampled ones are needed.")
+    assert told.parts()["Try"] == ["probe 4242 why --seconds 120"]
+
+
+def test_a_server_whose_calls_are_its_steps_has_phases() -> None:
+    serves = Planted(agents=[Facts(rank=0, step_ends="call")]).steps(100, noise=0.0, validation=90, other=10)
+    assert judge(serves.watched(), [rule("tiny", costs(3))]).code == "healthy"

@@ -161,8 +161,10 @@ def stepped(count: int, step_s: float, **phases: float | None) -> list[dict[str,
 
 def test_what_keeps_a_recorded_job_from_being_healthy_is_told_as_it_is(tmp_path: Path) -> None:
     plant(tmp_path / "untold", STEPS, stepped(100, 1.0, forward=0.1, backward=0.1, other=0.5))
+    plant(tmp_path / "lost", STEPS, stepped(100, 1.0, **dict.fromkeys(PHASES)))
     for name, sentence, remedy in (
         ("untold", "no profile was taken while these steps were recorded.", "probe $ENDPOINT profile"),
+        ("lost", "known of 0 of 100 steps of 1.0 s, 40 are needed: rows of the others have been overwritten.", ""),
     ):
         with probe.connect(str(tmp_path / name)) as recording:
             told = recording.why()
