@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from ..watched import Watched
 
 MB = 1 << 20
-LIMITS = (
-    "(__import__('os').sysconf('SC_PHYS_PAGES') * __import__('os').sysconf('SC_PAGE_SIZE'), [file.read_text() for name "
-    "in ('memory.max', 'memory.current') for file in __import__('pathlib').Path('/sys/fs/cgroup').glob(name)])"
+# What the container may use and what it does, in bytes as texts; without pages of files that nothing uses, which the
+# kernel gives up before it ends a process.  [] outside of containers.
+CONTAINER = (
+    "[text for most in __import__('pathlib').Path('/sys/fs/cgroup').glob('memory.max') for text in (most.read_text(), "
+    "str(int(most.with_name('memory.current').read_text()) - sum(int(line.split()[1]) for file in most.parent.glob("
+    "'memory.stat') for line in file.read_text().splitlines() if line.startswith('inactive_file '))))]"
 )
+LIMITS = f"(__import__('os').sysconf('SC_PHYS_PAGES') * __import__('os').sysconf('SC_PAGE_SIZE'), {CONTAINER})"
 HOST = (
     "SELECT host, MIN(rank) AS rank, ARG_MAX(host_memory_used_pct, start_ns) AS used_pct, MAX(host_memory_used_pct) AS "
     "most_pct FROM host.process_trace WHERE {window} GROUP BY host ORDER BY rank"

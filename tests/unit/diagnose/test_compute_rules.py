@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,8 +161,20 @@ def test_checkpointing_without_need_is_found_and_switched_off() -> None:
 def test_checkpointing_is_left_alone_where_memory_is_short() -> None:
     assert not found(RECOMPUTE, recomputing(70))
     assert not found(
-        RECOMPUTE, recomputing(20), lambda expression: "['7000', '10000']" if "cgroup" in expression else None
+        RECOMPUTE, recomputing(20), lambda expression: "['10000', '7000']" if "cgroup" in expression else None
     )
+
+
+def test_files_that_a_container_has_read_leave_memory_for_activations(tmp_path: Path) -> None:
+    def read(expression: str) -> str | None:
+        return repr(eval(expression.replace("/sys/fs/cgroup", str(tmp_path)))) if "cgroup" in expression else None
+
+    for name, figure in (("max", 10**10), ("current", 9 * 10**9), ("stat", "inactive_file 8000000000")):
+        (tmp_path / f"memory.{name}").write_text(f"{figure}\n")
+    (told,) = found(RECOMPUTE, recomputing(20), read)
+    assert "80 % of the memory is free" in told.sentence
+    (tmp_path / "memory.stat").write_text("inactive_file 0\n")
+    assert not found(RECOMPUTE, recomputing(20), read)
 
 
 def updating(kind: str = "AdamW") -> Planted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -169,6 +170,25 @@ def test_the_limit_of_a_container_is_told() -> None:
     planted = uses(seconds(Planted().steps(forward=100), count=60), 300 + 5.0 * np.arange(60))
     (told,) = found(MEMORY_CREEP, planted, **memory(10**9, f"{1200 << 20}\n"))
     assert told.sentence.endswith("; its container is full in 4.0 min.") and told.severity == "critical"
+
+
+def test_files_that_a_container_has_read_do_not_count(tmp_path: Path) -> None:
+    stat = "anon 1990000000\ninactive_file 8000000000\nfile 8000000001"
+    for name, figure in (("max", 10**10), ("current", 9_990_000_000), ("stat", stat)):
+        (tmp_path / f"memory.{name}").write_text(f"{figure}\n")
+
+    def read(expression: str) -> str | None:
+        if "cgroup" not in expression:
+            return None
+        _, container = eval(expression.replace("/sys/fs/cgroup", str(tmp_path)))
+        return repr((10**16, container))  # of a machine that has more
+
+    planted = uses(seconds(Planted().steps(forward=100), count=60), 300 + 0.5 * np.arange(60))
+    (told,) = found(MEMORY_CREEP, planted, read=read)
+    assert told.severity == "warning" and "its container is full in 4.2 h" in told.sentence
+    (tmp_path / "memory.stat").write_text("inactive_file 0\n")
+    (told,) = found(MEMORY_CREEP, planted, read=read)
+    assert told.severity == "critical" and "its container is full in 0.32 min" in told.sentence
 
 
 def test_the_limit_of_one_host_is_not_told_of_another() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...figures import ms, pct
 from ...measures.live_values import is_readable, of_model, value
+from ...measures.memory_left import CONTAINER
 from ...measures.module_calls import BY_STEP, of_steps
 from ...rule import Finding, Rule
 from ...watched import Watched
@@ -16,7 +17,6 @@ _USED = (
     "SELECT (SELECT MAX(host_memory_used_pct) FROM host.process_trace WHERE {window}) AS host_pct, "
     "(SELECT MAX(100 * memory_used_mb / memory_total_mb) FROM host.gpu_trace WHERE {window}) AS device_pct"
 )
-_LIMIT = "[open(f'/sys/fs/cgroup/memory.{name}').read().strip() for name in ('current', 'max')]"
 _DISABLES = "hasattr(ROOT, 'gradient_checkpointing_disable')"
 _SWITCHES = (
     "[(name, key) for name, module in ROOT.named_modules() for key, v in vars(module).items() "
@@ -48,9 +48,9 @@ def _memory(watched: Watched, on_cuda: bool) -> tuple[str, float | None]:
     (row,) = watched.rows(_USED)
     whose, pct_used = ("the device's memory", "device_pct") if on_cuda else ("the memory", "host_pct")
     used = None if row[pct_used] is None else row[pct_used] / 100
-    limit = None if on_cuda or used is None or used > _AMPLE else value(watched, _LIMIT)
-    if limit and limit[1].isdigit():
-        used = max(used or 0.0, int(limit[0]) / int(limit[1]))
+    limit = None if on_cuda or used is None or used > _AMPLE else value(watched, CONTAINER)
+    if limit and limit[0].strip().isdigit():
+        used = max(used or 0.0, int(limit[1]) / int(limit[0]))
     return whose, used
 
 
@@ -77,5 +77,5 @@ RECOMPUTE: Rule[Watched] = Rule(
     needs=("python.step_trace", "python.torch_trace", "host.process_trace", "host.gpu_trace"),
     of=("compute-bound",),
     sql=BY_STEP,
-    asks=(_LIMIT, _DISABLES, _SWITCHES),
+    asks=(CONTAINER, _DISABLES, _SWITCHES),
 )
