@@ -34,9 +34,10 @@ _PARTS = {
         "state = 'done'",
     ),
 }  # fmt: skip  # name, seconds, table, condition
+# A step of which not all calls were timed is NULL: the sum of the others would be too small.
 _OF_STEPS = (
-    "SELECT step, {name} AS name, SUM({seconds}) / {ranks} AS seconds FROM {table} "
-    "WHERE step BETWEEN {first} AND {last} AND NOT in_eval AND {condition} GROUP BY ALL HAVING seconds IS NOT NULL"
+    "SELECT step, {name} AS name, CASE WHEN COUNT(*) = COUNT({seconds}) THEN SUM({seconds}) / {ranks} END AS seconds "
+    "FROM {table} WHERE step BETWEEN {first} AND {last} AND NOT in_eval AND {condition} GROUP BY ALL"
 )
 _DEVICES = (
     "SELECT step, MAX(allocated_mb) AS allocated_mb, MAX(reserved_mb) AS reserved_mb, MAX(peak_mb) AS peak_mb "
@@ -106,23 +107,27 @@ class Seen:
     @cached_property
     def parts(self) -> dict[str, dict[str, float]]:
         """By kind and name the seconds of a mean step, of everything that ran, averaged over the ranks."""
-        sql = "SELECT name, SUM(seconds) AS seconds FROM ({}) GROUP BY ALL"
-        return {
-            kind: {row["name"]: row["seconds"] / max(1, int(self._told(kind).sum()))
-                   for row in self._query(sql.format(self._of_steps(kind)))}
-            for kind in KINDS
-        }  # fmt: skip
+        return {kind: self._means(kind) for kind in KINDS}
+
+    def _means(self, kind: str) -> dict[str, float]:
+        """Over the steps of which each is known."""
+        steps = self.steps["step"][self._told(kind)]
+        rows = self._query(
+            "SELECT name, SUM(seconds) AS seconds, COALESCE(LIST(step) FILTER (seconds IS NULL), []) AS unknown "
+            f"FROM ({self._of_steps(kind)}) GROUP BY name HAVING COUNT(seconds) > 0"
+        )
+        return {row["name"]: row["seconds"] / max(1, int((~np.isin(steps, row["unknown"])).sum())) for row in rows}
 
     def series(self, kind: str, names: Collection[str]) -> dict[str, Values]:
-        """Seconds of a step by name; a step in which it did not run has none of it."""
+        """Seconds of a step by name, over those of which it is known; a step in which it did not run has none of it."""
         steps = self.steps["step"][self._told(kind)]
         found = {name: np.zeros(len(steps)) for name in names}
         listed = ", ".join("'{}'".format(name.replace("'", "''")) for name in names) or "NULL"
         for row in self._query(f"SELECT * FROM ({self._of_steps(kind)}) WHERE name IN ({listed})"):
             place = int(np.searchsorted(steps, row["step"]))
             if place < len(steps) and steps[place] == row["step"]:
-                found[row["name"]][place] = row["seconds"]
-        return found
+                found[row["name"]][place] = np.nan if row["seconds"] is None else row["seconds"]
+        return {name: _known(values) for name, values in found.items()}
 
     def memory(self) -> dict[str, Values]:
         """MB by name: of the rank that holds most, at each step at which it was read."""

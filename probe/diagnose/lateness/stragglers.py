@@ -28,7 +28,9 @@ _PHASES = {
     "optimizer": "in the optimizer", "other": "outside of all phases",
 }  # fmt: skip
 _CALLS = "forward", "validation"  # phases that are known in sampled steps only, in others they are in the rest
-_IN_MODULE = "in module", "module AS what, SUM(duration) AS seconds FROM python.torch_trace"
+# NULL unless all calls were timed: where some were not, the rank with fewer of those would seem to take longer.
+_TIMED = "CASE WHEN COUNT(*) = COUNT(duration) THEN SUM(duration) END AS seconds FROM python.torch_trace"
+_IN_MODULE = "in module", f"module AS what, {_TIMED}"
 _TRAINS = "training AND grad"
 _PARTS = {
     "data": ("for", "loader AS what, SUM(wait_duration) AS seconds FROM python.dataloader_trace", "TRUE"),
@@ -37,7 +39,7 @@ _PARTS = {
     "validation": (*_IN_MODULE, f"stage = 'forward' AND NOT ({_TRAINS})"),
 }
 _ON_DEVICE = (
-    "stage || ' of ' || module AS what, SUM(duration) AS seconds FROM python.torch_trace",
+    f"stage || ' of ' || module AS what, {_TIMED}",
     "device LIKE 'cuda%' AND stage <> 'comm'",
 )
 _WORTH = 0.2  # of a rank's lateness: smaller parts are left out
@@ -161,14 +163,14 @@ class _Look:
     def _rows(self, sql: str) -> list[dict[str, Any]]:
         return self._connection.query(sql).to_pylist()
 
-    def _array(self, rows: Sequence[Mapping[str, Any]], name: str) -> Seconds:
-        """NaN where nothing is known."""
-        made = np.full((len(self.ranks), len(self.steps)), np.nan)
+    def _array(self, rows: Sequence[Mapping[str, Any]], name: str, absent: float = np.nan) -> Seconds:
+        """NaN where nothing is known.  absent: where there is no row."""
+        made = np.full((len(self.ranks), len(self.steps)), absent)
         columns = {step: column for column, step in enumerate(self.steps)}
         of_rank = {rank: made[place] for place, rank in enumerate(self.ranks)}
         for row in rows:
-            if row["step"] in columns and row[name] is not None and row["rank"] in of_rank:
-                of_rank[row["rank"]][columns[row["step"]]] = row[name]
+            if row["step"] in columns and row["rank"] in of_rank:
+                of_rank[row["rank"]][columns[row["step"]]] = np.nan if row[name] is None else row[name]
         return made
 
     def _on_device(self) -> Seconds:
@@ -224,10 +226,7 @@ class _Look:
         for row in self._rows(f"SELECT rank, step, {columns} WHERE step IN ({chosen}) AND {where} GROUP BY ALL"):
             parts.setdefault(str(row["what"]), []).append(row)
         place = self.ranks.index(rank)
-        return {
-            what: float(np.median(excess(np.nan_to_num(self._array(rows, "seconds"))[:, steps])[place]))
-            for what, rows in parts.items()
-        }
+        return {what: _more(self._array(rows, "seconds", absent=0.0)[:, steps], place) for what, rows in parts.items()}
 
     def _device(self, late: Lateness, steps: Any) -> list[tuple[float, str]]:
         """How much longer its device takes: the rows in which it waits for other ranks take less time, and are left
@@ -253,6 +252,15 @@ class _Look:
             f"{waits[rank]:.0f} % of the time in which it has work waiting for a core that other work occupies "
             f"(others: {usual:.0f} %)"
         ]
+
+
+def _more(seconds: Seconds, place: int) -> float:
+    """What a rank spends more than those of the others that are known, in the median step; 0 if that is not known."""
+    own, others = seconds[place], np.delete(seconds, place, 0)
+    known = ~np.isnan(own) & ~np.isnan(others).all(axis=0)
+    if known.sum() < LEAST_SAMPLED:
+        return 0.0
+    return float(np.median(own[known] - np.nanmedian(others[:, known], axis=0)))
 
 
 def _ms(seconds: float) -> str:

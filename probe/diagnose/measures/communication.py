@@ -23,11 +23,13 @@ OPERATIONS = (
     "AVG(bytes) / 1048576 AS mb, SUM(duration_ms) AS ms FROM python.nccl_trace WHERE {window} AND NOT in_eval "
     "AND group_size > 1 GROUP BY ALL ORDER BY ms DESC NULLS LAST"
 )
-# What is hidden is hidden behind arithmetic, so that at least the rest of the operations' time is not.
+# What is hidden is hidden behind arithmetic, so that at least the rest of the operations' time is not.  A step with a
+# module whose time on the device is unknown does not tell how much arithmetic there was.
 _EXPOSED = (
     "WITH sent AS (SELECT rank, step, SUM(duration_ms) / 1e3 AS seconds FROM python.nccl_trace WHERE {window} "
     "AND backend = 'nccl' AND state = 'done' GROUP BY ALL), computed AS (SELECT rank, step, SUM(duration) AS seconds "
-    "FROM python.torch_trace WHERE {window} AND device LIKE 'cuda%' AND stage <> 'comm' GROUP BY ALL) "
+    "FROM python.torch_trace WHERE {window} AND device LIKE 'cuda%' AND stage <> 'comm' GROUP BY ALL "
+    "HAVING COUNT(*) = COUNT(duration)) "
     "SELECT AVG(GREATEST(sent.seconds - computed.seconds, 0)) AS seconds FROM sent JOIN computed USING (rank, step)"
 )
 

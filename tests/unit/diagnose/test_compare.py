@@ -14,7 +14,7 @@ from simulated_runs import Kind, run
 
 from probe.diagnose.compare.compare import compare
 from probe.diagnose.compare.report import Compared
-from probe.diagnose.compare.run import Run
+from probe.diagnose.compare.run import Run, Seen
 from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.watched import Watched
 from probe.errors import SilentError
@@ -138,6 +138,32 @@ def test_a_pass_without_a_known_module_has_a_name_too() -> None:
     found = compare([shared(USUAL, 0)], [other], rules=())
     assert all(name.startswith("(no module) ") for name in found.only_after) and found.only_after
     assert "(no module) forward" in found.parts()["Only in B"][0]
+
+
+def test_steps_with_calls_that_were_not_timed_do_not_count() -> None:
+    """In B the same as in A, but a device has not told some steps, and of others only the second of two calls."""
+    a, b = run(replace(USUAL, steps=800), 0), run(replace(USUAL, steps=800), 0)
+    assert isinstance(b.tables, Planted)
+    for unknown in (
+        "UPDATE python.torch_trace SET duration = NULL WHERE step % 10 = 1 AND module = 'head'",
+        "INSERT INTO python.torch_trace BY NAME SELECT * REPLACE (NULL AS duration) FROM python.torch_trace WHERE "
+        "step % 10 = 2 AND module = 'head'",
+        "UPDATE python.nccl_trace SET duration_ms = NULL WHERE step % 3 = 0",
+    ):
+        b.tables.database.execute(unknown)
+    seen = [Seen(each) for each in (a, b)]
+    assert [len(each.series("modules", ["head forward"])["head forward"]) for each in seen] == [160, 128]
+    for kind, name in (("modules", "head forward"), ("collectives", "all_reduce (ddp)")):
+        before, after = (each.parts[kind][name] for each in seen)
+        assert after == pytest.approx(before, rel=0.02) and seen[1].series(kind, [name])[name].min() > 0
+        assert seen[1].series(kind, [name])[name].mean() == pytest.approx(after)
+
+
+def test_what_was_never_timed_is_no_part() -> None:
+    other = run(USUAL, 0)
+    assert isinstance(other.tables, Planted)
+    other.tables.database.execute("UPDATE python.torch_trace SET duration = NULL WHERE module = 'head'")
+    assert "head forward" not in Seen(other).parts["modules"]
 
 
 def test_layers_of_a_model_are_one_figure(slower: Compared) -> None:

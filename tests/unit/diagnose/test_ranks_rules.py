@@ -108,6 +108,17 @@ def test_on_a_device_communication_counts_that_nothing_can_hide() -> None:
     assert found.seconds == pytest.approx(0.05, rel=0.02)
 
 
+def test_on_a_device_steps_with_modules_that_were_not_timed_do_not_tell() -> None:
+    planted = sends(job(forward=4, backward=4, optimizer=2, other=90), a_step=1, mb=100, ms=80, backend="nccl")
+    planted.plant("python.torch_trace", on_device(30))
+    planted.plant("python.torch_trace", [row | {"duration": None} for row in on_device(30) if row["step"] % 2])
+    planted.database.execute(
+        "UPDATE python.torch_trace SET duration = 0.001 WHERE step % 2 = 1 AND duration IS NOT NULL"
+    )
+    (found,) = COMMUNICATION_BOUND.find(planted.watched())
+    assert found.seconds == pytest.approx(0.05, rel=0.02)
+
+
 def test_communication_takes_no_longer_than_the_step() -> None:
     """A host that waits for the device has in its own phase what the device shows, too."""
     planted = sends(job(forward=4, backward=4, comm=92), a_step=1, mb=100, ms=95, backend="nccl")

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_agent import LINEAR, MODEL, FakeAgent, stand
+from planted import Planted
 
 from probe import protocol as wire
 from probe.connection import Connection
 from probe.diagnose.lateness.statistics import by_chance, excess, lateness
+from probe.diagnose.lateness.stragglers import stragglers
 from probe.errors import SilentError, UsageError
+from probe.host.facts import Facts
 from probe.snapshot.stacks import Frame
 from probe.streams import CORE_WAIT_NS, CPU_NS, ENGINE, EVAL, LOG_GROUP, OPTIMIZER, SAMPLED
 
@@ -153,6 +156,39 @@ def test_waits_on_a_device_are_not_a_ranks_own_work(agent: Make, connected: Conn
     found = connected(train(agent, 0, backend="nccl"), train(agent, 1, "forward", backend="nccl")).stragglers()
     (straggler,) = found.late
     assert straggler.late.rank == 1 and straggler.late.late_s == pytest.approx(0.02, abs=1e-5)
+
+
+def computing(*device_ms: float | None) -> Planted:
+    """Two ranks of which the second is late in forward by 20 ms; of the first, modules with these times on a device."""
+    planted = Planted(agents=[Facts(rank=rank, world_size=2) for rank in (0, 1)])
+    planted.steps(100, ranks=(0, 1), noise=0.0, forward=40, comm=20, backward=40)
+    planted.database.execute(
+        "UPDATE python.step_trace SET sampled = true, forward_duration = 0.04 + 0.02 * rank, other_duration = 0, "
+        "comm_duration = 0.02 - 0.02 * rank"
+    )
+    of = {"module": "layer", "stage": "backward", "device": "cuda:0"}
+    times = [(0, each) for each in device_ms] + [(1, 30.0), (1, 30.0)]
+    return planted.plant("python.torch_trace", [
+        {**of, "rank": rank, "step": step, "duration": ms and ms / 1e3} for step in range(1, 101) for rank, ms in times
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("device_ms", "told"),
+    [
+        ((20.0, 20.0), ["20.0 ms longer on its device, 20.0 ms of it in backward of layer"]),
+        ((20.0,), ["40.0 ms longer on its device, 40.0 ms of it in backward of layer"]),
+        ((), ["60.0 ms longer on its device, 60.0 ms of it in backward of layer"]),
+        ((None, None), []),
+        ((20.0, None), []),
+    ],
+)
+def test_a_device_is_slower_than_those_of_which_the_times_are_known(
+    device_ms: tuple[float | None, ...], told: list[str]
+) -> None:
+    (straggler,) = stragglers(computing(*device_ms), 100, lambda *_: "", is_live=False).late
+    assert straggler.late.rank == 1 and "20.0 ms longer in forward" in straggler.spends
+    assert [line for line in straggler.spends if "on its device" in line] == told
 
 
 def test_a_rank_that_waits_for_a_core_is_reported(agent: Make, connected: Connect) -> None:
