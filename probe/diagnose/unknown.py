@@ -33,11 +33,17 @@ def _few_steps(told: Diagnosis) -> Finding:
 def _unknown_phases(told: Diagnosis, watched: Watched) -> Finding:
     """The rest of a step tells of all phases: what is in none can be told only once they all are.  To watch for longer
     helps where few steps were sampled, not where so many rows come that older ones are overwritten."""
-    known = f"the phases are known of {len(watched.sampled(known=True))} of {told.steps} steps of {ms(watched.step_s)}"
-    if len({step // BLOCK for step in watched.sampled()}) >= LEAST_BLOCKS:
-        return Finding(f"Unknown: {known}, {LEAST_STEPS} are needed: rows of the others have been overwritten.")
-    remedy = _watch(told, max(_LONGER_S, _LONGER * told.seconds))
-    return Finding(f"Unknown: {known}, {LEAST_STEPS} sampled ones are needed.", remedy=remedy)
+    known, sampled, each = len(watched.sampled(known=True)), watched.sampled(), ms(watched.step_s)
+    if len({step // BLOCK for step in sampled}) >= LEAST_BLOCKS:
+        return Finding(
+            f"Unknown: the phases are known of {known} of {len(sampled)} sampled steps of {each}, {LEAST_STEPS} are "
+            "needed: rows of the others have been overwritten."
+        )
+    return Finding(
+        f"Unknown: the phases are known of {known} of {told.steps} steps of {each}, {LEAST_STEPS} sampled ones are "
+        "needed.",
+        remedy=_watch(told, max(_LONGER_S, _LONGER * told.seconds)),
+    )
 
 
 def _untold(told: Diagnosis, watched: Watched) -> Finding | None:

@@ -189,8 +189,8 @@ def test_steps_whose_rows_were_overwritten_are_not_called_healthy() -> None:
     told = judge(planted.watched(), [rule("tiny", costs(3))])
     assert (told.code, told.severity) == ("unknown", "none")
     assert told.sentence == (
-        "Unknown: the phases are known of 6 of 200 steps of 100 ms, 40 are needed: rows of the others have been "
-        "overwritten."
+        "Unknown: the phases are known of 6 of 100 sampled steps of 100 ms, 40 are needed: rows of the others have "
+        "been overwritten."
     )
     assert "Try" not in told.parts()
     assert judge(planted.watched(), [rule("large", costs(40))]).code == "large"

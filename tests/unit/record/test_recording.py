@@ -164,7 +164,11 @@ def test_what_keeps_a_recorded_job_from_being_healthy_is_told_as_it_is(tmp_path:
     plant(tmp_path / "lost", STEPS, stepped(100, 1.0, **dict.fromkeys(PHASES)))
     for name, sentence, remedy in (
         ("untold", "no profile was taken while these steps were recorded.", "probe $ENDPOINT profile"),
-        ("lost", "known of 0 of 100 steps of 1.0 s, 40 are needed: rows of the others have been overwritten.", ""),
+        (
+            "lost",
+            "known of 0 of 100 sampled steps of 1.0 s, 40 are needed: rows of the others have been overwritten.",
+            "",
+        ),
     ):
         with probe.connect(str(tmp_path / name)) as recording:
             told = recording.why()
