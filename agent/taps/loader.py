@@ -13,6 +13,7 @@ from collections.abc import Callable
 from time import monotonic, perf_counter_ns
 from typing import Any
 
+from ...protocol import NO_LOADERS
 from ...streams import BARE, FAILED, ITERATOR, LOADS
 from ..job_signals import raised_by_handler
 from ..names.modules import Modules
@@ -36,7 +37,6 @@ class Loader(Tap):
         iterator_class: Any = getattr(dataloader_py, "_BaseDataLoaderIter", None)
         self._swaps: list[tuple[Any, str, Any, Any]] = []
         if iterator_class is None:
-            self.why_off = "the process has not imported torch.utils.data"
             return
         loader_class = dataloader_py.DataLoader  # type: ignore[union-attr]
         of_torch = iterator_class.__next__, loader_class.__iter__
@@ -45,6 +45,13 @@ class Loader(Tap):
             (iterator_class, "__next__", of_torch[0], _wrap(of_torch[0], *known)),
             (loader_class, "__iter__", of_torch[1], _wrap_iter(of_torch[1], *known, iterator_class)),
         ]
+
+    @property
+    def state(self) -> str | None:
+        if self._swaps:
+            return super().state
+        has_loaders = "torch.utils.data.dataloader" in sys.modules
+        return "off: torch.utils.data had no loaders at the attach" if has_loaders else NO_LOADERS
 
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
         for owner, name, original, wrapped in self._swaps:

@@ -12,6 +12,8 @@ import numpy as np
 
 from ..arrays.arrow import coded
 from ..arrays.integers import NONE, Ints, distinct
+from ..host.facts import Facts
+from ..protocol import NO_GROUP, NO_LOADERS
 from ..streams import EVAL, SAMPLED
 from .blocking import Blocking
 from .partition import Partition
@@ -22,9 +24,11 @@ _NAMES = {kind: name for name, kind in PHASES.items()} | {_OTHER: "other"}
 
 
 def phases_at(part: Partition, times_ns: Ints, threads: Ints) -> Any:
-    """The names of the phases; outside of all of them "other", if the step's module calls were recorded."""
+    """The names of the phases; outside of all of them "other", if the step's batches and module calls were recorded."""
     rows, blocking = part.timeline.boundaries, Blocking(part)
     recorded = part.timeline.base + rows["count"][rows["flags"] & SAMPLED != 0]
+    if {"data", "forward"} & unrecorded(part.rank.facts):
+        recorded = recorded[:0]
     found: Ints = np.full(len(times_ns), NONE)
     for thread in distinct(rows["thread"]).tolist():
         mine = np.flatnonzero(threads == thread)
@@ -37,3 +41,19 @@ def phases_at(part: Partition, times_ns: Ints, threads: Ints) -> Any:
 def phases_of(part: Partition, blocking: Blocking, thread: int) -> Intervals:
     """When a thread was in which phase, disjoint and sorted."""
     return done_by(part, thread).overlaid_with(blocking.of(thread), except_on=EVAL)
+
+
+def unrecorded(facts: Facts) -> set[str]:
+    """The phases of which a rank's taps may have missed some; where there can be none, nothing is missed.
+
+    When a tap failed is not known, so it counts as off all the time.
+    """
+    taps = facts.taps
+    calls = taps.get("forward", "").startswith("on")
+    known = {
+        "data": taps.get("loader") in ("on", NO_LOADERS),
+        "forward": calls,
+        "validation": calls,
+        "comm": taps.get("collectives") in ("on", NO_GROUP),
+    }
+    return {phase for phase, is_known in known.items() if not is_known}

@@ -25,7 +25,7 @@ _COLUMNS = ", ".join((
     _RANKS.format("rss_mb", "MAX", "rss_mb"),
     *(_RANKS.format(f"{phase}_duration", "AVG", phase) for phase in PHASES if phase != "other"),
     # in an unsampled step, calls of modules are in it, too
-    "CASE WHEN BOOL_AND(sampled) THEN AVG(other_duration) END AS other",
+    _RANKS.format("CASE WHEN sampled THEN other_duration END", "AVG", "other"),
 ))  # fmt: skip
 
 

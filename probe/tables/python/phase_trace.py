@@ -9,7 +9,7 @@ from ...arrays.integers import Bools, Ints, distinct
 from ...derive.blocking import Blocking
 from ...derive.partition import Partition
 from ...derive.phases import PHASES, Intervals
-from ...derive.phases_at import phases_of
+from ...derive.phases_at import phases_of, unrecorded
 from ...schema import COMMON, Column, Columns
 from ...streams import BARE, COLLECTIVES, FORWARD, LOADS, SAMPLED, SPANS, UNTIMED, WAIT
 from ..declaration import Table
@@ -44,6 +44,7 @@ def _known(part: Partition, pieces: Intervals, thread: int) -> Bools:
     calls = np.isin(pieces.kind, (FORWARD, PHASES["validation"]))
     known = timeline.visible(step, _STREAMS) & (flags & (BARE | UNTIMED) == 0) & (~calls | (flags & SAMPLED != 0))
     known &= (pieces.kind != WAIT) | (timeline.since(pieces.start) >= (since or 0))
+    known &= ~np.isin(pieces.kind, [PHASES[phase] for phase in unrecorded(part.rank.facts)])
     result: Bools = known & (_threads(part, step) == thread)
     return result
 
@@ -63,7 +64,7 @@ TABLE = Table(
     columns=(
         *COMMON,
         Column("phase", "VARCHAR", "", "data, forward, backward, validation, optimizer, comm or eval, as in "
-               "python.step_trace; forward and validation in sampled steps only.",
+               "python.step_trace, and none that is NULL there; so forward and validation in sampled steps only.",
                "spans, collectives, batches"),
         Column("duration", "DOUBLE", "s", "How long it was in it, within this step.", "host's clock"),
         Column("thread", "BIGINT", "", "Native id of the thread.", "threading.get_native_id()",

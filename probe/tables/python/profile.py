@@ -52,7 +52,8 @@ TABLE = Table(
         *COMMON,
         Column("phase", "VARCHAR", "", "Phase of the step, as in python.step_trace: data, forward, backward, "
                "validation, optimizer, comm, eval, other.", "spans and collectives",
-               "The thread ends no steps; outside of the phases that are known in an unsampled step."),
+               "The thread ends no steps; outside of the phases that are known in an unsampled step, or "
+               "of a rank whose loader_tap or forward_tap is off."),
         Column("thread", "BIGINT", "", "Native id of the thread.", "the interpreter's thread state",
                "Python 3.10, which does not know it.", "thread of python.torch_trace, native_id of python.stack"),
         Column("thread_name", "VARCHAR", "", "Name of the thread.", "threading", "Python did not start the thread."),

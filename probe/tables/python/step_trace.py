@@ -17,7 +17,7 @@ from ...arrays.nesting import covered
 from ...derive.blocking import Blocking, on_host, under_way
 from ...derive.partition import Partition
 from ...derive.phases import PHASES, phase_times
-from ...derive.phases_at import phases_of
+from ...derive.phases_at import phases_of, unrecorded
 from ...protocol import NO_GROUP
 from ...schema import COMMON, Column, Columns
 from ...streams import (
@@ -91,8 +91,10 @@ class _Steps:
         """The steps in which each phase is known."""
         of_rows = (self._rows["flags"] & (BARE | UNTIMED)) == 0
         split = self.whole & of_rows & (self.step >= self._part.timeline.oldest(_STREAMS))
-        calls = split & self.recorded
-        others = {"forward": calls, "validation": calls, "comm": split & self._collectives_known()}
+        lacking = unrecorded(self._part.rank.facts)
+        data, calls = split & ("data" not in lacking), split & self.recorded & ("forward" not in lacking)
+        others = {"data": data, "forward": calls, "validation": calls, "other": data & (calls | ~self.recorded)}
+        others["comm"] = split & self._collectives_known()
         return dict.fromkeys((*PHASES, "other"), split) | others
 
     @cached_property
@@ -136,15 +138,17 @@ _LOST = (
     f"{_OPEN[:-1]}, a step whose rows have been overwritten; of unsampled steps, bare ones (probe.overhead) and those "
     "too short to be timed within the budget."
 )
-_AS_DATA = "Same as data_duration."
+_AS_BACKWARD = "Same as backward_duration."
+_NO_LOADS = "any step of a rank whose loader_tap (probe.agents) is off, unless it has not imported torch.utils.data"
+_NO_CALLS = "any step of a rank whose forward_tap is off"
 _UNSAMPLED = (
     f"{_OPEN[:-1]}, a step whose rows have been overwritten, an unsampled step, whose module calls are in "
-    "other_duration."
+    f"other_duration, {_NO_CALLS}."
 )
 _CLOCK = "host's clock"
 
 
-def _phase(name: str, doc: str, source: str, null: str = _AS_DATA) -> Column:
+def _phase(name: str, doc: str, source: str, null: str = _AS_BACKWARD) -> Column:
     return Column(f"{name}_duration", "DOUBLE", "s", doc, source, null)
 
 
@@ -159,10 +163,11 @@ TABLE = Table(
                "Wall time of the step: from the end of the last optimizer of the step before to the end of its own.",
                _CLOCK, _OPEN),
         _phase("data", "Time in which torch's DataLoaders made an iterator or the job waited for a batch.",
-               "python.iterator_trace, python.dataloader_trace", _LOST),
+               "python.iterator_trace, python.dataloader_trace", f"{_AS_BACKWARD[:-1]}, and {_NO_LOADS}."),
         _phase("forward", "Time in module calls that train, outside the other phases.", "outermost module calls",
                _UNSAMPLED),
-        _phase("backward", "Time in backward passes, including forwards that they run again.", "autograd's engine"),
+        _phase("backward", "Time in backward passes, including forwards that they run again.", "autograd's engine",
+               _LOST),
         _phase("validation", "Time in module calls that train nothing: autograd was off, or the model, which is "
                "trained at other times, was in eval mode.  Generation and frozen models are in it, too.",
                "outermost module calls", _UNSAMPLED),
@@ -171,9 +176,11 @@ TABLE = Table(
         _phase("comm", "Time for which collectives blocked the training thread, in whatever phase: while it issued "
                "them and while it waited for one.  Next to nothing on a device, where it is the device that waits.",
                "python.nccl_trace, Work.wait, wait_tensor",
-               f"{_AS_DATA[:-1]}, and a step before collectives were recorded, when it is in the phases around it."),
+               f"{_AS_BACKWARD[:-1]}, and a step before collectives were recorded, when it is in the phases "
+               "around it."),
         _phase("eval", "Time for which evals of probe held the training up.", "probe.evals"),
-        _phase("other", "The rest of duration.", "duration less the phases"),
+        _phase("other", "The rest of duration.", "duration less the phases",
+               "Same as data_duration, and a sampled step of a rank whose forward_tap is off."),
         Column("comm_hidden_pct", "DOUBLE", "%",
                "Share of the time with a collective under way in which the training thread went on.  It "
                "says how well communication overlaps with compute; what communication costs is comm_duration.  A "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def job(request: Any, agent: Make, connected: Connect) -> Connection:
     return of_steps(agent, connected, request.param)
 
 
-def of_steps(agent: Make, connected: Connect, flags: int) -> Connection:
+def of_steps(agent: Make, connected: Connect, flags: int, taps: Mapping[str, str] = MappingProxyType({})) -> Connection:
     """Steps of 1,000 ns that end at 900.  A batch and a backward pass each lie across an end; an operation blocks."""
     one = agent()
     one.name_modules()
@@ -60,6 +61,7 @@ def of_steps(agent: Make, connected: Connect, flags: int) -> Connection:
         one.span(start + 800, start + 900, ADAM, OPTIMIZER)
         one.boundary(start + 890, flags=flags)
     one.facts["step_ns"] = None
+    one.facts["taps"].update(taps)
     return connected(one)
 
 
@@ -83,6 +85,17 @@ def test_the_rows_of_a_step_add_up_to_its_phases(job: Connection) -> None:
     )
     expected = rows(job, f"{whole} ORDER BY 1")
     assert np.array(rows(job, f"{parts} ORDER BY 1")) == pytest.approx(np.array(expected)) and len(expected) == 4
+
+
+@pytest.mark.parametrize(
+    ("tap", "lost"), [("loader", {"data"}), ("forward", {"forward", "validation"}), ("collectives", {"comm"})]
+)
+def test_a_phase_whose_tap_is_off_has_no_rows(agent: Make, connected: Connect, tap: str, lost: set[str]) -> None:
+    def phases(taps: dict[str, str]) -> set[str]:
+        connection = of_steps(agent, connected, SAMPLED, taps)
+        return {phase for (phase,) in rows(connection, "SELECT DISTINCT phase FROM python.phase_trace")}
+
+    assert phases({}) == set(PHASES) and phases({tap: "off: broken"}) == set(PHASES) - lost
 
 
 def test_rows_follow_each_other_and_stay_in_their_step(job: Connection) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from probe.connection import Connection
 from probe.derive.phases import Intervals, phase_times
-from probe.protocol import NO_GROUP
+from probe.protocol import NO_GROUP, NO_LOADERS
 from probe.snapshot.rows import Rows
 from probe.snapshot.timeline import step_ends
 from probe.streams import (
@@ -335,6 +335,35 @@ def test_a_loader_tap_that_is_off_is_reported(agent: Make, connected: Connect) -
     connection = connected(one)
     notes = connection.query("SELECT * FROM python.dataloader_trace").notes
     assert "rank 0: loader is off: broken" in map(str, notes)
+
+
+@pytest.mark.parametrize(
+    ("tap", "state", "flags", "expected"),
+    [
+        ("loader", "off: loader: KeyError('a')", SAMPLED, (None, 290, 300, 0, 100, 0, None)),
+        ("loader", "off: torch.utils.data had no loaders at the attach", 0, (None, None, 300, None, 100, 0, None)),
+        ("loader", NO_LOADERS, SAMPLED, (0, 290, 300, 0, 100, 0, 310)),
+        ("forward", "off: backward: KeyError('a')", SAMPLED, (0, None, 300, None, 100, 0, None)),
+        ("forward", "off: forward: KeyError('a')", 0, (0, None, 300, None, 100, 0, 600)),
+        ("forward", "on: hooks", SAMPLED, (0, 290, 300, 0, 100, 0, 310)),
+        ("backward", "off: set backward=off", SAMPLED, (0, 290, 300, 0, 100, 0, 310)),
+    ],
+)
+def test_a_phase_whose_tap_is_off_is_unknown_and_so_is_the_rest_that_holds_it(
+    agent: Make, connected: Connect, tap: str, state: str, flags: int, expected: tuple[Any, ...]
+) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 10, start + 300)
+        one.span(start + 400, start + 700, 0, ENGINE)
+
+    one = trained(agent, inside, flags=flags)
+    one.facts["taps"][tap] = state
+    connection = connected(one)
+    duration, data, forward, backward, *others = split(connection)
+    ((validation,),) = rows(connection, "SELECT validation_duration FROM python.step_trace WHERE step = 1")
+    assert (duration, data, forward, backward, validation, *others) == (1000, *expected)
+    told = connection.query("SELECT * FROM python.step_trace").notes
+    assert (f"rank 0: {tap} is {state}" in map(str, told)) == (state != "on" and tap != "backward")
 
 
 pieces = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30), st.sampled_from([0, 1, 2])), max_size=12)

@@ -24,6 +24,7 @@ from probe.agent.names.modules import Modules  # noqa: E402
 from probe.agent.storage.log import Log  # noqa: E402
 from probe.agent.storage.rows import Stream  # noqa: E402
 from probe.agent.taps.loader import Loader  # noqa: E402
+from probe.protocol import NO_LOADERS  # noqa: E402
 from probe.streams import FAILED, ITERATOR, LOADS, LOG_LOADER, STREAMS  # noqa: E402
 
 DATA = list(range(40))
@@ -105,6 +106,14 @@ def both(first: Any, second: Any) -> None:
 
 def one(batches: Any) -> Any:
     return next(batches)
+
+
+def test_without_loaders_the_tap_says_so_only_as_long_as_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch.utils.data.dataloader")
+        tap = Loader(SimpleNamespace())  # type: ignore[arg-type]
+        assert tap.state == NO_LOADERS
+    assert tap.state == "off: torch.utils.data had no loaders at the attach"
 
 
 class Stream40(IterableDataset):  # type: ignore[type-arg]
