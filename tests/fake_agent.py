@@ -157,10 +157,12 @@ class FakeAgent:
         self.facts["count"] += 1
         self.facts["anchor"], self.facts["last_step_ns"] = "AdamW", at
 
-    def operate(self, start: int, issued: int, done: int, flags: int = 0, by: str = "user", group: int = 1) -> None:
+    def operate(
+        self, start: int, issued: int, done: int, flags: int = 0, by: str = "user", group: int = 1, thread: int = THREAD
+    ) -> None:
         """An all_reduce; name_modules() has told of group 1."""
         kind, source = self.log.string("c10d::allreduce_"), self.log.string(by)
-        self.streams[COLLECTIVES].append(start, issued, done, kind, group, 0, -1, 64, 0, source, THREAD, flags)
+        self.streams[COLLECTIVES].append(start, issued, done, kind, group, 0, -1, 64, 0, source, thread, flags)
 
     def name_modules(self) -> None:
         self.put(LOG_MODULE, MODEL, name="Model", type="Model", parent=0, root=MODEL)

@@ -21,15 +21,17 @@ from .partition import Partition
 from .phases import Intervals
 
 _DDP = "ddp"
+_NO_THREADS: Ints = np.zeros(0, np.int64)
 _HOST = ("gloo", "mpi", "ucc")  # backends whose operations are not in the order of a device's stream
 
 
 class Blocking:
     """All that is known of a partition.  start, end, group (NONE if unknown), thread: of each time that a thread was
-    blocked, by thread and time."""
+    blocked, by thread and time.  autograd: threads that run passes of others; who asks only for threads that end steps
+    need not know them."""
 
-    def __init__(self, part: Partition) -> None:
-        self._part = part
+    def __init__(self, part: Partition, autograd: Ints = _NO_THREADS) -> None:
+        self._part, self._autograd = part, autograd
         operations, spans = part.rows(COLLECTIVES), part.rows(SPANS)
         waits = spans.of(spans["flags"] & KIND_MASK == WAIT)
         start, end, issued = _times(part, operations)
@@ -42,10 +44,19 @@ class Blocking:
 
     @cached_property
     def _passes(self) -> tuple[Ints, Ints]:
-        """Starts and ends of the passes of autograd's engine, on the line of all threads."""
-        spans = self._part.rows(SPANS)
+        """Starts and ends of the passes of autograd's engine, on the line of all threads; on a thread of autograd's,
+        of those in which it sent something."""
+        spans, operations = self._part.rows(SPANS), self._part.rows(COLLECTIVES)
         engine = spans.of(spans["flags"] & KIND_MASK == ENGINE)
-        return united(*(self._line.at(engine[slot], engine["thread"]) for slot in ("start_ns", "end_ns")))
+        sent = operations.of(np.isin(operations["thread"], self._autograd))
+        passes = united(engine["start_ns"], engine["end_ns"])
+        place = around(sent["start_ns"], *passes)
+        thread = np.concatenate([engine["thread"], sent["thread"][place != NONE]])
+        start, end = (
+            self._line.at(np.concatenate([engine[slot], times[place[place != NONE]]]), thread)
+            for slot, times in zip(("start_ns", "end_ns"), passes, strict=True)
+        )
+        return united(start, end)
 
     def __len__(self) -> int:
         return len(self.start)

@@ -128,15 +128,18 @@ def backwards(
         return resolve_by_shape(passes, marks, tree, roots, excluded, made)
 
     excluded = Excluded.of(spans.times_of, spans.recompute, spans.in_backward)
-    found = resolved(passes, marks, replace(excluded, from_own=_away(excluded.from_own, blocking, passes)))
+    away = _away(excluded.from_own, blocking, passes, spans.autograd)
+    found = resolved(passes, marks, replace(excluded, from_own=away))
     return found, lambda: devices.of_backwards(passes, engines, marks, resolved)
 
 
-def _away(with_rows: Times, blocking: Blocking, passes: Passes) -> Times:
-    """The time that is no module's own in passes: with other rows, or blocked by collectives on the pass's thread."""
+def _away(with_rows: Times, blocking: Blocking, passes: Passes, autograd: Ints) -> Times:
+    """The time that is no module's own in passes: with other rows, or blocked by collectives on a thread that runs the
+    pass, its own or one of autograd's."""
     place = around(blocking.start, passes.start, passes.end)
     inside = place != NONE
-    inside[inside] = passes.thread[place[inside]] == blocking.thread[inside]
+    thread = blocking.thread[inside]
+    inside[inside] = (passes.thread[place[inside]] == thread) | np.isin(thread, autograd)
     if not inside.any():
         return with_rows
     of_passes = blocking.start[inside], blocking.end[inside]

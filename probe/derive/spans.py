@@ -27,7 +27,7 @@ class Spans:
     """One array a property, one element a span, in the order of completion.
 
     caller: row of the module call around each span, NONE outside; recompute: forwards that checkpointing ran again;
-    inside_pass: what ran in a backward pass.
+    inside_pass: what ran in a backward pass; autograd: the threads of autograd's own, which run passes of others.
     """
 
     rows: Rows
@@ -41,6 +41,7 @@ class Spans:
     in_eval: Bools
     inside_pass: Bools
     outermost_engine: Bools
+    autograd: Ints
 
     @classmethod
     def of(cls, part: Partition) -> Spans:
@@ -50,12 +51,13 @@ class Spans:
         nesting = nest(start, end, thread)
         outer = _outermost(start, end, kind == ENGINE)
         inside = ancestors_with(nesting, kind == ENGINE)
-        inside |= _on_autograd_threads(part, start, end, thread, kind == ENGINE, outer)
+        autograd, on_autograd = _on_autograd_threads(part, start, end, thread, kind == ENGINE, outer)
+        inside |= on_autograd
         recompute = (kind == FORWARD) & inside
         in_eval = ancestors_with(nesting, kind == EVAL)
         caller = nearest(nesting, kind == FORWARD)
         subject = np.ascontiguousarray(rows["subject"])
-        return cls(rows, start, end, subject, kind, nesting, caller, recompute, in_eval, inside, outer)
+        return cls(rows, start, end, subject, kind, nesting, caller, recompute, in_eval, inside, outer, autograd)
 
     @cached_property
     def outermost_call(self) -> Ints:
@@ -93,20 +95,20 @@ def _outermost(start: Ints, end: Ints, chosen: Bools) -> Bools:
 
 def _on_autograd_threads(
     part: Partition, start: Ints, end: Ints, thread: Ints, is_pass: Bools, outermost: Bools
-) -> Bools:
-    """Spans that run during a pass on a thread of autograd's: one that has marks, and no pass but within one of another
-    thread, as where checkpointing goes back through what it has run again."""
+) -> tuple[Ints, Bools]:
+    """Autograd's threads, and the spans that run on one during a pass.  They have marks, and no pass but within one of
+    another thread, as where checkpointing goes back through what it has run again."""
     marked, rows = distinct(part.rows(MARKS)["thread"]), np.flatnonzero(outermost)
     rows = rows[np.argsort(start[rows], kind="stable")]
     marked = marked[~np.isin(marked, thread[rows])]
     if not len(marked) or not len(rows):
-        return np.zeros(len(start), np.bool_)
+        return marked[:0], np.zeros(len(start), np.bool_)
     latest = np.searchsorted(start[rows], start, side="right") - 1
     around = rows[latest]
     during: Bools = (latest >= 0) & (start < end[around])
     within = during & (thread != thread[around]) & (end <= end[around])
     autograd = marked[~np.isin(marked, distinct(thread[is_pass & ~within]))]
-    return during & np.isin(thread, autograd)
+    return autograd, during & np.isin(thread, autograd)
 
 
 def _without_wrappers(part: Partition) -> Rows:

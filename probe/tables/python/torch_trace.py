@@ -56,7 +56,7 @@ class _Trace:
         sites = call_sites_of(part, spans, marks)
         self._spans, self._tree = spans, CallTree.of(sites.parents, sites.subjects)
         self._engines, self._passes = passes_of(spans)
-        self._devices, self._blocking = DeviceTimes(part, spans), Blocking(part)
+        self._devices, self._blocking = DeviceTimes(part, spans), Blocking(part, spans.autograd)
         back, self._back_on_device = backwards(
             part, spans, marks, sites, self._tree, self._passes, self._engines, self._devices, self._blocking
         )

@@ -86,6 +86,29 @@ def test_waiting_for_collectives_is_no_modules_time_and_has_rows(agent: Make, co
     ]
 
 
+def test_what_a_thread_of_autograds_sends_in_a_pass_is_no_modules_time_either(agent: Make, connected: Connect) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 100, start + 200, LINEAR)
+        one.span(start + 50, start + 300)
+        one.mark(start + 410, MODEL, BEGIN, 99)
+        one.mark(start + 450, LINEAR, BEGIN, 99)
+        one.mark(start + 550, LINEAR, END, 99)
+        one.operate(start + 460, start + 470, start + 480, BLOCKING, thread=99)
+        one.operate(start + 500, start + 510, start + 560, by="ddp", thread=99)
+        one.operate(start + 570, start + 575, start + 580, by="ddp", thread=99)  # the reducer waits for it alone
+        one.span(start + 400, start + 600, 0, ENGINE)
+
+    told = [row for row in rows(connected(trained(agent, inside)), NS) if row[1] in ("backward", "comm")]
+    assert told == [
+        ("Model", "backward", 100 - 10, 200),
+        ("linear", "backward", 100 - 20 - 10, 100),
+        ("0", "comm", 20, 20),
+        ("0", "comm", 10, 10),
+        ("0", "comm", 10, 10),
+    ]
+    assert sum(own for _, _, own, _ in told) == 200
+
+
 def test_a_wait_with_operations_of_several_groups_under_way_names_none(agent: Make, connected: Connect) -> None:
     def inside(one: FakeAgent, start: int) -> None:
         one.operate(start + 10, start + 20, start + 150)
