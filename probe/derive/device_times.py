@@ -23,6 +23,7 @@ from .partition import Partition
 from .spans import Spans
 
 _MB = 1 << 20
+_ERROR_NS = 1000  # of the distance of two times: what float32 milliseconds cost at most (agent/taps/device/clock.py)
 Resolve = Callable[[Passes, Marks, Excluded], Instances]
 
 
@@ -46,7 +47,8 @@ class Stamps(Arrays):
 
     @cached_property
     def known(self) -> Bools:
-        return np.not_equal(self.device, NONE)
+        result: Bools = (self.device != NONE) & (self.end >= self.start)
+        return result
 
 
 class DeviceTimes:
@@ -82,8 +84,27 @@ class DeviceTimes:
         taken = np.bincount(around[inside], weights=total[inside], minlength=len(total)).astype(np.int64)
         missing = self._unknown() & (around != NONE)
         whole = np.bincount(around[missing], minlength=len(total)) == 0
+        whole[around[self._astray(np.where(inside, around, NONE))]] = False
         known = known & ~np.isin(spans.subject, self._spread)
-        return Timed(total - taken, total, known & whole, known)
+        return Timed(np.maximum(total - taken, 0), total, known & whole, known)
+
+    def _astray(self, parent: Ints) -> Ints:
+        """The spans whose time is not their parent's alone, as on several streams: it, or that of a span inside, begins
+        before the parent's or ends after it, or it overlaps with the one before.  parent: a row, NONE without one."""
+        start, end = self._stamps.start.copy(), self._stamps.end.copy()  # with all that is inside
+        for rows in reversed(self._spans.nesting.generations):
+            inner = rows[parent[rows] != NONE]
+            np.minimum.at(start, parent[inner], start[inner])
+            np.maximum.at(end, parent[inner], end[inner])
+        inner = np.flatnonzero(parent != NONE)
+        inner = inner[np.lexsort((start[inner], parent[inner]))]
+        of = parent[inner]
+        outside = np.zeros(len(inner), np.bool_)
+        for around in (inner, of):
+            outside |= start[inner] < self._stamps.start[around] - _ERROR_NS
+            outside |= end[inner] > self._stamps.end[around] + _ERROR_NS
+        outside[1:] |= (of[1:] == of[:-1]) & (start[inner][1:] < end[inner][:-1] - _ERROR_NS)
+        return inner[outside]
 
     def _unknown(self) -> Bools:
         """Spans that must have run on a device but were not timed there."""
@@ -102,11 +123,12 @@ class DeviceTimes:
         excluded = Excluded.of(self._times_of, self._spans.recompute, self._spans.in_backward)
         found = resolve(replace(passes, start=ran.start, end=ran.end), replace(marks, time=seen.start), excluded)
         none = passes.start[:0], passes.end[:0]
-        gaps = resolve(*_gaps(passes, ran, marks, seen, self._unclear(passes)), Excluded(none, none))
+        unclear = self._unclear(passes) | _not_rising(ran, marks.number, seen)
+        gaps = resolve(*_gaps(passes, ran, marks, seen, unclear), Excluded(none, none))
         seen_at_all = ran.known.copy()
         seen_at_all[marks.number[seen.known]] = True
         known = seen_at_all[found.number]
-        return Timed(found.own, found.total, known & (gaps.own == 0), known & (gaps.total == 0))
+        return Timed(np.maximum(found.own, 0), found.total, known & (gaps.own == 0), known & (gaps.total == 0))
 
     def _times_of(self, chosen: Bools) -> Times:
         """Of these spans, as far as they are known; on the device, disjoint and sorted."""
@@ -176,6 +198,24 @@ def _stamps(rows: Rows, place: Ints) -> Stamps:
     known = place != NONE
     slots = {"start_ns": 0, "end_ns": 0, "device": NONE}
     return Stamps(*(np.where(known, rows[slot][place], unknown) for slot, unknown in slots.items()))
+
+
+def _not_rising(ran: Stamps, number: Ints, seen: Stamps) -> Bools:
+    """Passes in which a mark comes before the one that it follows, as on several streams: what lies between two marks
+    then overlaps with what lies between others."""
+    every = np.arange(len(ran.start))
+    known = np.concatenate([ran.known, seen.known, ran.known])
+    of = np.concatenate([every, number, every])[known]
+    time, device = (
+        np.concatenate([of_pass, of_marks, at_end])[known]
+        for of_pass, of_marks, at_end in ((ran.start, seen.start, ran.end), (ran.device, seen.device, ran.device))
+    )
+    order = np.lexsort((device, of))  # each device has a clock of its own; the order on it stays
+    of, time, device = of[order], time[order], device[order]
+    found = np.zeros(len(ran.start), np.bool_)
+    follows = (of[1:] == of[:-1]) & (device[1:] == device[:-1])
+    found[of[1:][follows & (time[1:] < time[:-1] - _ERROR_NS)]] = True
+    return found
 
 
 def _gaps(passes: Passes, ran: Stamps, marks: Marks, seen: Stamps, unclear: Bools) -> tuple[Passes, Marks]:

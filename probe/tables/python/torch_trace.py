@@ -211,8 +211,8 @@ def _subject(group: Any) -> Any:
 _CLOCKS = "CUDA events on cuda, the host's clock on cpu"
 _NOT_TIMED = (
     "On cuda: device_tap of probe.agents is off, the device has not got to it yet, no event was available, a graph "
-    "was being captured, the module is on several devices, or retention has dropped it.  On devices other than cuda "
-    "and cpu: always."
+    "was being captured, the module is on several devices, the marks of a pass are on several streams and do not rise, "
+    "or retention has dropped it.  On devices other than cuda and cpu: always."
 )
 
 
@@ -267,8 +267,9 @@ TABLE = Table(
                "torch.is_grad_enabled()", _NO_CALL),
         Column("duration", "DOUBLE", "s", "Time of this module itself, without the modules it called, on its device; "
                "on cuda from the end of the work issued before it to the end of its own, including time spent waiting "
-               "for the host.", _CLOCKS, f"{_NOT_TIMED}  Also a module that contains one that was not timed, and stage "
-               "comm: the device waits, not the host; stage graph where the process uses several devices."),
+               "for the host.", _CLOCKS, f"{_NOT_TIMED}  Also a module that contains one that was not timed, or ones "
+               "on other streams whose times overlap or are not within its own, and stage comm: the device waits, not "
+               "the host; stage graph where the process uses several devices."),
         Column("total_duration", "DOUBLE", "s", "Time from entry to exit, including children, on its device.", _CLOCKS,
                _NOT_TIMED),
         Column("host_duration", "DOUBLE", "s", "duration on the host's clock.", "host's clock"),

@@ -6,13 +6,29 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_agent import ADAM, LINEAR, MODEL, FakeAgent
+from fake_agent import ADAM, LINEAR, MODEL, THREAD, FakeAgent
 
+from probe.agent.storage.rows import Stream
 from probe.connection import Connection
-from probe.streams import BEGIN, BLOCKING, END, ENGINE, EVAL_MODE, FORWARD, LOG_MODULE, NO_GRAD, OPTIMIZER, WAIT
+from probe.streams import (
+    BEGIN,
+    BLOCKING,
+    DEVICE,
+    END,
+    ENGINE,
+    EVAL_MODE,
+    FORWARD,
+    LOG_MODULE,
+    MARK,
+    NO_GRAD,
+    OPTIMIZER,
+    STREAMS,
+    WAIT,
+)
 
 Make = Callable[..., FakeAgent]
 Connect = Callable[..., Connection]
+CHILD = 1009
 NS = "round(duration * 1e9)::BIGINT, round(total_duration * 1e9)::BIGINT"
 
 
@@ -138,6 +154,97 @@ def test_rows_say_in_which_mode_their_model_was(agent: Make, connected: Connect)
         ("linear", "forward", False, False),
         ("AdamW", "step", None, None),
     ]
+
+
+def on_device(agent: Make, inside: Callable[[FakeAgent, int], None]) -> FakeAgent:
+    """As trained(), in µs, with rows about a device."""
+    one = agent()
+    one.name_modules()
+    one.streams[DEVICE] = stream = Stream(DEVICE, STREAMS[DEVICE], 1 << 20)
+    one.facts["streams"][DEVICE] = {"slots": list(stream.slots), "chunks": stream.chunks}
+    for start in range(0, 3_000_000, 1_000_000):
+        inside(one, start)
+        one.span(start + 800_000, start + 900_000, ADAM, OPTIMIZER)
+        one.boundary(start + 890_000)
+    return one
+
+
+def ran(one: FakeAgent, host: int, start: float, end: float, kind: int = FORWARD) -> None:
+    """On the device, what began on the host then; times are µs after the host's."""
+    begin = host // 1_000_000 * 1_000_000
+    times = round(begin + 1000 * start), round(begin + 1000 * end), host
+    one.streams[DEVICE].append(*times, THREAD, 0, -1, -1, -1, -1, kind)
+
+
+@pytest.mark.parametrize(
+    ("parent", "children", "expected"),
+    [
+        ((0, 100), [(10, 40), (40, 90)], 20),
+        ((0, 100), [(10, 40.5), (40, 90)], 19.5),  # within the clock's error
+        ((0, 100), [(90, 160)], None),
+        ((20, 100), [(10, 40)], None),
+        ((0, 100), [(10, 60), (40, 90)], None),
+    ],
+)
+def test_a_module_with_children_on_other_streams_has_no_time_of_its_own(
+    agent: Make,
+    connected: Connect,
+    parent: tuple[int, int],
+    children: list[tuple[float, float]],
+    expected: float | None,
+) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        for place, child in enumerate(children):
+            at = start + 10_000 + 20_000 * place
+            one.span(at, at + 10_000, LINEAR)
+            ran(one, at, *child)
+        one.span(start, start + 100_000)
+        ran(one, start, *parent)
+
+    sql = "SELECT round(duration * 1e6, 1), round(total_duration * 1e6) FROM python.torch_trace WHERE step = 1"
+    found = connected(on_device(agent, inside)).query(f"{sql} AND module = 'Model'").to_pylist()
+    assert [tuple(row.values()) for row in found] == [(expected, parent[1] - parent[0])]
+
+
+def test_the_caller_of_a_module_with_such_children_has_none_either(agent: Make, connected: Connect) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 20_000, start + 30_000, CHILD)
+        ran(one, start + 20_000, 90, 160)
+        one.span(start + 10_000, start + 40_000, LINEAR)
+        ran(one, start + 10_000, 0, 100)
+        one.span(start, start + 100_000)
+        ran(one, start, 0, 200)
+
+    one = on_device(agent, inside)
+    one.put(LOG_MODULE, CHILD, name="linear.inner", type="Linear", parent=LINEAR, root=MODEL)
+    sql = "SELECT module, round(duration * 1e6) FROM python.torch_trace WHERE step = 1 AND stage = 'forward' ORDER BY 1"
+    found = [tuple(row.values()) for row in connected(one).query(sql).to_pylist()]
+    assert found == [("Model", None), ("linear", None), ("linear.inner", 70)]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [(450, 550, (200, 100)), *((*each, (None, None)) for each in ((450, 440), (390, 550), (450, 720)))],
+)
+def test_a_pass_whose_marks_do_not_rise_as_on_several_streams_has_no_times(
+    agent: Make, connected: Connect, begin: int, end: int, expected: tuple[float | None, float | None]
+) -> None:
+    def inside(one: FakeAgent, start: int) -> None:
+        one.span(start + 100_000, start + 200_000, LINEAR)
+        ran(one, start + 100_000, 100, 200)
+        one.span(start + 50_000, start + 300_000)
+        ran(one, start + 50_000, 50, 300)
+        for host, on_it, module, kind in (
+            (410, 410, MODEL, BEGIN), (450, begin, LINEAR, BEGIN), (550, end, LINEAR, END)
+        ):  # fmt: skip
+            one.mark(start + 1000 * host, module, kind)
+            ran(one, start + 1000 * host, on_it, on_it, MARK)
+        one.span(start + 400_000, start + 700_000, 0, ENGINE)
+        ran(one, start + 400_000, 400, 700, ENGINE)
+
+    sql = "SELECT round(duration * 1e6) AS own FROM python.torch_trace WHERE step = 1 AND stage = 'backward'"
+    found = connected(on_device(agent, inside)).query(f"{sql} ORDER BY module").to_pylist()
+    assert tuple(row["own"] for row in found) == expected
 
 
 def test_calls_of_a_validation_are_none_of_the_pass_after_it(agent: Make, connected: Connect) -> None:
