@@ -4,7 +4,8 @@ Called by probe.connection.  Each address that the user has named is checked bef
 forever silently.  At a port, that is done with the first 64 bytes of a handshake (ZMTP 3.1), which servers answer at
 once.  For job://, one agent knows the servers of the others.  Invariant: each way in which there can be no agent has
 a sentence and a code; afterwards every link has facts or the reason for its silence, also that of a rank that has left
-no record of its address; a connection on which nothing can be asked or read is refused.
+no record of its address, or for which none of several addresses answers; a connection on which nothing can be asked or
+read is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from .. import protocol as wire
-from ..errors import EndpointError, SilentError
+from ..errors import EndpointError, ProbeError, SilentError
 from ..host import agent_memory
 from ..host.facts import NO_FACTS, Facts
 from ..version import __version__
@@ -27,6 +28,8 @@ from .endpoints import Address, host_and_port
 from .ways import connect_all
 
 _NO_RECORD = "has published no address: on its host, run probe attach --listen"
+_TOLD = 3  # addresses that do not answer, in words
+_MOST = 1 << 20  # ranks of a job that are believed in before they are seen
 _QUIET_S = 3.0  # since the last update of a header, which agents update once a second
 _PATIENCE_S = 3.0  # with one that has not updated it; it may come back
 _MOMENT_S = 0.02  # an attach stops a thread for some milliseconds
@@ -40,26 +43,59 @@ _HESITATION_S = 1.0  # an agent signs at once; a web server waits for the end of
 
 def open_links(client: Client, addresses: Iterable[Address], timeout: float) -> None:
     """Connect to the agents at these addresses, not to recordings.  Raises EndpointError, SilentError."""
-    connect_all(client, [look(address, timeout) for address in addresses if not address.source], timeout)
+    there, errors = list[Address](), list[ProbeError]()
+    for address in addresses:
+        try:
+            there += [] if address.source else [look(address, timeout)]
+        except (EndpointError, SilentError) as error:
+            errors.append(error)
+    errors += connect_all(client, there, timeout)
     if client.links:
-        greet(client, timeout)
+        greet(client, timeout, errors)
+    elif errors:
+        raise errors[0]
 
 
-def greet(client: Client, timeout: float) -> None:
-    """Raises SilentError if no rank answers and none can be read, here or by its server, or if an agent does not answer
-    of which nothing is known, not even its rank; EndpointError if agents belong to different jobs."""
+def greet(client: Client, timeout: float, errors: Iterable[ProbeError] = ()) -> None:
+    """errors: of addresses that do not answer.  Raises SilentError if no rank answers and none can be read, here or by
+    its server; EndpointError if agents belong to different jobs; the first error of an address if all ranks of the job
+    are at the others."""
     calls = _hello(client, client.links, timeout)
+    errors = [*errors, *(call.error for call in calls if call.error is not None and call.link not in client.links)]
+    if not client.links:
+        raise errors[0]
     for known in _one_of_each_server([link for link in client.links if link.address.whole_job]):
         peers = _find_peers(client, known, timeout)
         calls += _hello(client, peers, timeout)
         # the first reply took as long as the connection did, so it tells little of that host's clock
         _hello(client, [link for link in peers if link.welcomed and not link.silent], timeout)
     _keep_one_of_each(client)
-    for link in client.links:
-        is_read = link.is_served or (link.here and agent_memory.facts(link.pid) is not None)
-        if not link.gone and (not link.silent or is_read):
-            return
-    raise nobody([call.error for call in calls])
+    if not any(map(_can_be_asked_or_read, client.links)):
+        raise nobody([call.error for call in calls])
+    if errors:
+        _add_unanswered(client, errors)
+
+
+def _can_be_asked_or_read(link: AgentLink) -> bool:
+    is_read = link.is_served or (link.here and agent_memory.facts(link.pid) is not None)
+    return not link.gone and (not link.silent or is_read)
+
+
+def _add_unanswered(client: Client, errors: Sequence[ProbeError]) -> None:
+    """Silent links to the ranks of the job that have none: which of them is at which address, nobody can tell.
+
+    Raises the first error if there are none, for then the address is none of this job's, as far as is known.
+    """
+    size = max((link.facts.world_size or 1 for link in client.links if link.welcomed), default=0)
+    missing = sorted(set(range(min(size, _MOST))) - {link.rank for link in client.links})
+    if not missing:
+        hint = "Leave it out: the other addresses have all ranks of a job." if size else errors[0].hint
+        raise type(errors[0])(errors[0].message, hint, errors[0].code)
+    told = [error.message.rstrip(".") for error in errors[:_TOLD]]
+    told += [f"{len(errors) - _TOLD} more do not answer"] if len(errors) > _TOLD else []
+    for rank in missing:
+        link = client.connect(Address("", facts=Facts.parse({"rank": rank})))
+        link.silent, link.gone = f"is at no address that answers: {'; '.join(told)}", True
 
 
 def go_around_servers(client: Client, links: Iterable[AgentLink], timeout: float) -> None:
@@ -87,7 +123,7 @@ def _hello(client: Client, links: list[AgentLink], timeout: float) -> list[Call]
         if call.answer is not None:
             call.link.welcome(call.answer)
         elif call.error is not None and call.link.facts == NO_FACTS:
-            raise call.error
+            client.drop(call.link)  # not even its rank is known
         else:
             call.link.silent = call.link.why_silent()
             call.link.gone |= call.error is not None and call.error.code == "protocol"

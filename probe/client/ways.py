@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from .. import protocol as wire
-from ..errors import SilentError
+from ..errors import ProbeError, SilentError
 from ..host.facts import Facts
 from ..host.job_server import server_url
 from .agent_link import Header
@@ -21,8 +21,8 @@ from .endpoints import SERVER, Address
 _SERVER_S = 1.0  # for the server of an agent on this host, which can be asked without it
 
 
-def connect_all(client: Client, addresses: Sequence[Address], timeout: float) -> None:
-    """Make a link to each agent at these addresses.  Raises the error of a server that the user has named."""
+def connect_all(client: Client, addresses: Sequence[Address], timeout: float) -> list[ProbeError]:
+    """Make a link to each agent at these addresses; returns the errors of servers that the user has named."""
     ways = [(address, _server_of(address)) for address in addresses]
     begun = time.monotonic()
     asked = {url: _ask(client, address, url) for address, url in ways if url}
@@ -30,12 +30,17 @@ def connect_all(client: Client, addresses: Sequence[Address], timeout: float) ->
     client.wait(named, begun + timeout)
     client.wait(list(asked.values()), begun + min(_SERVER_S, timeout))
     client.forget(asked.values())
+    errors = list[ProbeError]()
     for address, url in ways:
         if url and not address.pid:
-            _connect_served(client, address, url, asked[url])
+            try:
+                _connect_served(client, address, url, asked[url])
+            except ProbeError as error:
+                errors.append(error)
         else:
             through = url and asked[url].answer is not None and _controls(asked[url].result(), address.facts)
             client.connect(address, client.server(url) if through else None)
+    return errors
 
 
 def _server_of(address: Address) -> str:

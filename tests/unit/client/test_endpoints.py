@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -140,6 +141,30 @@ def test_an_agent_of_which_nothing_is_known_must_answer(agent: Make, connect: An
     with pytest.raises(Exception, match=f"{mute.server.endpoint} does not answer") as caught:
         connect(Address(zero.server.endpoint), Address(mute.server.endpoint), timeout=1.0)
     assert caught.value.code == "silent"
+
+
+def test_ranks_for_which_no_address_answers_are_silent_and_no_address_is_said_to_be_theirs(
+    agent: Make, connect: Any, serving: Any, tmp_path: Any
+) -> None:
+    keys.create(str(tmp_path / "job.key"))
+    zero, mute = agent(0, world_size=3), agent(2, world_size=3)
+    mute.deaf.add("hello")
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        dead = Address(f"tcp://127.0.0.1:{bound.getsockname()[1]}")
+        live = serving(zero, key=tmp_path / "job.key").at_port
+        job = connect(dead, live, Address(mute.server.endpoint), timeout=1.0, key=str(tmp_path / "job.key"))
+        told = job.query("SELECT rank, state, why FROM probe.agents ORDER BY rank").to_pylist()
+        assert [(row["rank"], row["state"]) for row in told] == [(0, "answers"), (1, "silent"), (2, "silent")]
+        for row in told[1:]:
+            assert f"Nothing listens at {dead.url}" in row["why"] and f"{mute.server.endpoint} does not" in row["why"]
+        assert job.query("SELECT * FROM python.step_trace").coverage.silent == (1, 2)
+        with pytest.raises(EndpointError, match=f"Nothing listens at {dead.url}"):
+            connect(dead, dead, key=str(tmp_path / "job.key"))
+        zero.facts["world_size"] = 1
+        with pytest.raises(EndpointError, match=f"Nothing listens at {dead.url}.*Leave it out") as caught:
+            connect(live, dead, key=str(tmp_path / "job.key"))
+        assert caught.value.code == "unreachable"
 
 
 def test_who_may_only_read_has_steps_of_one_number_all_the_same(
