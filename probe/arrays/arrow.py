@@ -25,6 +25,7 @@ ARROW_TYPES: dict[str, Any] = {
     "VARCHAR": pa.dictionary(pa.int32(), pa.string()),
     "TIMESTAMP": pa.timestamp("us"),
     "DOUBLE[]": pa.list_(pa.float64()),
+    "BIGINT[]": pa.list_(pa.int64()),
     "INTEGER[]": pa.list_(pa.int32()),
     "VARCHAR[]": pa.list_(pa.string()),
 }

@@ -56,17 +56,15 @@ UNION ALL
 SELECT {_WHERE}, {_NS.format("start_duration")}, 'loaders', COALESCE(loader, '?') || ' (start)', step, NULL, NULL
 FROM python.iterator_trace WHERE {{steps}}"""),
     Kind("collectives", ("python.nccl_trace", "probe.collectives"), f"""
-WITH issued AS (SELECT *, operation_type IN ('send', 'recv') AS pairwise, ROW_NUMBER() OVER (PARTITION BY rank,
-group_name, group_ranks, step, pairwise ORDER BY seq) - 1 AS index_in_step FROM python.nccl_trace WHERE {{steps}}),
-shared AS (SELECT step, index_in_step, group_name, group_ranks, arrived, ROW_NUMBER() OVER () AS flow
-FROM probe.collectives WHERE {{steps}} AND LEN(arrived) > 1)
+WITH issued AS (SELECT * FROM python.nccl_trace WHERE {{steps}}),
+together AS (SELECT group_ranks, seqs, ROW_NUMBER() OVER () AS flow FROM probe.collectives WHERE {{steps}} AND
+LEN(arrived) > 1),
+shared AS (SELECT UNNEST(group_ranks) AS rank, UNNEST(seqs) AS seq, flow FROM together)
 SELECT {_WHERE}, CAST(ROUND(duration_ms * 1e6) AS BIGINT) AS length_ns,
 'collectives' || COALESCE(' of ' || issued.group_name, '') AS track,
 operation_type || CASE WHEN state = 'in_flight' THEN ' (in flight)' ELSE '' END AS name,
 state IS NOT DISTINCT FROM 'in_flight' AS in_flight, flow, issued.step, group_seq, bytes, dtype, busbw_gbps, peer,
-source, state FROM issued LEFT JOIN shared ON NOT pairwise AND shared.step = issued.step AND
-shared.index_in_step = issued.index_in_step AND shared.group_name = issued.group_name AND
-shared.group_ranks = issued.group_ranks AND LIST_CONTAINS(arrived, rank)"""),
+source, state FROM issued LEFT JOIN shared USING (rank, seq)"""),
     Kind("kernels", ("python.kernel_trace",), f"""
 SELECT {_WHERE}, {_NS.format("duration")}, CONCAT('device ', device, ', stream ', stream) AS track, kernel AS name,
 step, module, operator, bytes FROM python.kernel_trace WHERE {{steps}}"""),

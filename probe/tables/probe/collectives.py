@@ -68,6 +68,7 @@ class _OfGroup:
             "duration_ms": self._duration(went, arrived),
             "arrived": self._lists(arrived),
             "missing": self._lists(~arrived & of.known[shown]),
+            "seqs": _values(of.slot("seq")[shown], arrived),
             "unknown": self._lists(~arrived & ~of.known[shown]),
             "mismatch": self._mismatches(arrived),
             "state": self._state(arrived),
@@ -146,10 +147,12 @@ _MEMBERS = "ranks of the job"
 TABLE = Table(
     name="probe.collectives",
     doc="One row per collective operation over all ranks of its group: when each rank arrived, which have not, and "
-    "where they disagree.  On every rank it is the n-th operation of its group in the step.  Times of different hosts "
-    "are compared by their wall clocks.",
+    "where they disagree.  On every rank it has the same group_seq, or, where the backend's numbers do not mean the "
+    "same on all ranks (gloo counts sends, too), is the n-th operation of its group in the step.  Times of different "
+    "hosts are compared by their wall clocks.",
     columns=(
-        Column("step", "BIGINT", "", "The job's step.", "boundaries between steps", joins="step everywhere"),
+        Column("step", "BIGINT", "", "The job's step, on first_rank.", "boundaries between steps",
+               joins="step everywhere"),
         Column("index_in_step", "BIGINT", "", "Number of operations of the group before it in this step.",
                "order of issue"),
         Column("operation_type", "VARCHAR", "", "As in python.nccl_trace, on first_rank.", "operation of c10d"),
@@ -173,6 +176,8 @@ TABLE = Table(
                "Not all members have arrived, or their ends were not all seen."),
         Column("arrived", "INTEGER[]", "", "Members that have issued it.", _MEMBERS, joins="rank"),
         Column("missing", "INTEGER[]", "", "Members that certainly have not issued it.", _MEMBERS, joins="rank"),
+        Column("seqs", "BIGINT[]", "", "Its row of each member, in the order of group_ranks; NULL for members that "
+               "have not arrived.", "python.nccl_trace of the ranks", joins="seq of python.nccl_trace of the member"),
         Column("unknown", "INTEGER[]", "",
                "Members of which this is not known: they did not answer, or were attached or recorded only later.",
                _MEMBERS, joins="rank"),

@@ -66,7 +66,7 @@ def test_an_operation_fills_every_column():
         "step": 1, "index_in_step": 0, "operation_type": "all_reduce", "group_name": "0", "group_size": 2,
         "group_ranks": [0, 1], "group_seq": 1, "bytes": 16, "first_rank": 0, "last_rank": 1, "spread_ms": 3.0,
         "wait_ms": [3.0, 0.0], "duration_ms": 1.5, "arrived": [0, 1], "missing": [], "unknown": [], "mismatch": None,
-        "state": "done",
+        "state": "done", "seqs": [1, 1],
     }  # fmt: skip
 
 
@@ -75,6 +75,42 @@ def test_the_nth_operation_of_a_step_matches_between_ranks_and_sends_do_not_coun
     assert [(one["step"], one["index_in_step"], one["spread_ms"]) for one in found] == [
         (1, 0, 0.5), (1, 1, 1.0), (2, 0, 3.0)
     ]  # fmt: skip
+
+
+def test_an_operation_of_another_thread_that_falls_into_another_step_on_each_rank_is_one():
+    found = derived({
+        0: [row(12, number=4), row(19, number=5), row(19.5, kind=BROADCAST, number=6), row(32, number=7)],
+        1: [row(12, number=4), row(21, number=5), row(22, kind=BROADCAST, number=6)],
+    })  # fmt: skip
+    assert [(one["step"], one["index_in_step"], one["group_seq"], one["arrived"]) for one in found] == [
+        (1, 0, 4, [0, 1]), (1, 1, 5, [0, 1]), (1, 2, 6, [0, 1]), (3, 0, 7, [0])
+    ]  # fmt: skip
+    assert [(one["missing"], one["unknown"], one["mismatch"]) for one in found] == [([], [], None)] * 3 + [
+        ([1], [], None)
+    ]
+    assert found[1]["spread_ms"] == 2.0
+
+
+def test_what_a_rank_has_not_recorded_it_may_have_issued():
+    ranks = {0: [row(12, number=4), row(22, number=5), row(32, number=6)], 1: [row(32, number=6)]}
+    told = [(one["missing"], one["unknown"]) for one in derived(ranks)]
+    assert told == [([], [1]), ([], [1]), ([], [])]
+    behind = {0: [row(12, number=4), row(32, number=6)], 1: [row(12, number=4)]}
+    assert derived(behind, flags=BARE)[1]["unknown"] == [1] and derived(behind)[1]["missing"] == [1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [row(12, number=5), row(22, number=6)],  # sends that nobody saw have counted
+        [row(11, kind=SEND, number=-1), row(12, number=4), row(22, number=6)],
+        [row(12, number=4), row(22, number=1)],  # the group was made anew
+        [row(12, number=4), row(22, number=-1)],
+    ],
+)
+def test_where_numbers_do_not_mean_the_same_on_all_ranks_the_nth_of_a_step_is(other):
+    found = derived({0: [row(12, number=4), row(22, number=5)], 1: other})
+    assert [(one["step"], one["arrived"], one["missing"]) for one in found] == [(1, [0, 1], []), (2, [0, 1], [])]
 
 
 def test_a_rank_that_has_not_arrived_is_missing():
