@@ -24,8 +24,8 @@ Name = Callable[[str], int]  # the id of a string in the agent's log
 
 @dataclass
 class Trace:
-    """operators: those of a thread in the order of their starts; kernels: events as they stand in the trace; launches:
-    what launched them; has_shapes: of the operators' arguments."""
+    """operators: those of a thread in the order of their starts; kernels: events, likewise; launches: what launched
+    them; has_shapes: of the operators' arguments."""
 
     operators: list[Operator]
     kernels: list[Event]
@@ -41,6 +41,7 @@ class Trace:
         shift = int(told.get("baseTimeNanoseconds") or 0) - wall_offset_ns
         complete = [each for each in told["traceEvents"] if each.get("ph") == "X"]
         kernels = [each for each in complete if each.get("cat") in _ON_DEVICE]
+        kernels.sort(key=lambda each: float(each["ts"]))  # the ring loses them in the order in which they ran
         cpu = cpu if kernels or not uses_cuda else ""
         operators = [_operator(each, shift, cpu) for each in complete if each.get("cat") in _OPERATORS]
         operators.sort(key=lambda each: (each.thread, each.start_ns, -each.end_ns))

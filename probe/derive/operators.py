@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.integers import NONE, Bools, Ints, find
 from ..arrays.nesting import nearest, nest
-from ..streams import FORWARD, KERNELS, OPERATORS, OPTIMIZER
+from ..streams import FORWARD, KERNELS, ON_DEVICE, OPERATORS, OPTIMIZER
 from .partition import Partition
 from .spans import Spans
 
@@ -34,10 +34,21 @@ class Operators:
 
     @cached_property
     def on_device(self) -> tuple[Ints, Bools]:
-        """ns that kernels ran which it launched itself, and whether it launched any."""
+        """ns that kernels ran which it launched itself, and whether it launched any, all of which are known."""
         kernels = self._part.rows(KERNELS)
         of = find(kernels["operator"], self.seq)
-        return self._summed(of, kernels["end_ns"] - kernels["start_ns"]), np.isin(np.arange(len(self.seq)), of)
+        return self._summed(of, kernels["end_ns"] - kernels["start_ns"]), np.isin(
+            np.arange(len(self.seq)), of
+        ) & ~self.overwritten
+
+    @cached_property
+    def overwritten(self) -> Bools:
+        """Whether kernels that it launched may be no longer in their ring: it began before the oldest one left ran."""
+        kernels, launched = self._part.rows(KERNELS), self.rows["flags"] & ON_DEVICE != 0
+        if not len(kernels) or int(kernels["seq"][0]) <= 1:
+            return np.zeros(len(self.seq), np.bool_)
+        result: Bools = launched & (self.start < kernels["start_ns"][0])
+        return result
 
     def _summed(self, of: Ints, values: Ints) -> Ints:
         """The sum of the values that belong to each row."""

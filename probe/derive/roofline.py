@@ -36,7 +36,8 @@ class Roofline:
         self._part, self._peaks, found = part, peaks, Operators(part)
         counted = np.flatnonzero(found.rows["flags"] & ANNOTATION == 0)
         self._rows = found.rows.of(counted)
-        self._own, self._on_device = found.own[counted], found.on_device[0][counted]
+        self._own = found.own[counted]
+        self._on_device = np.where(found.overwritten, np.nan, found.on_device[0])[counted]
         self._module, self._thread, self._begin = (each[counted] for each in (found.module, found.thread, found.start))
         self._launched = self._rows["flags"] & ON_DEVICE != 0
         self._group()
@@ -81,6 +82,7 @@ class Roofline:
 
     @cached_property
     def device_s(self) -> Floats:
+        """NaN where kernels may have been overwritten."""
         return self._sum(self._on_device) / 1e9
 
     @cached_property
@@ -100,13 +102,13 @@ class Roofline:
 
     @cached_property
     def _time_s(self) -> Floats:
-        """NaN where it is not known on what: then the host's time may be that of launching alone."""
+        """NaN where it is not known on what: then the host's time may be that of launching alone; and for how long."""
         took = np.where(self._launched, self._on_device, self._own) / 1e9
         return np.where(self._rows["processor"] == 0, np.nan, took)
 
     @cached_property
     def known_s(self) -> Floats:
-        return self._sum(self._time_s, self._known)
+        return np.where(np.isnan(self.device_s), np.nan, self._sum(self._time_s, self._known))
 
     @cached_property
     def known_share(self) -> Floats:

@@ -8,10 +8,11 @@
 -- can make a module faster than its memory.
 
 SELECT module, stage, MODE(bound) AS bound, 100 * SUM(took) / SUM(SUM(took)) OVER () AS pct,
-       SUM(flops) / SUM(bytes) AS flops_a_byte, SUM(flops) / SUM(known) / 1e9 AS gflops_s,
-       SUM(bytes) / SUM(known) / 1e9 AS gbps, 100 * SUM(peak_share * known) / SUM(known) AS peak_pct,
+       SUM(flops) / SUM(bytes) AS flops_a_byte, SUM(flops) FILTER (known >= 0) / SUM(known) / 1e9 AS gflops_s,
+       SUM(bytes) FILTER (known >= 0) / SUM(known) / 1e9 AS gbps, 100 * SUM(peak_share * known) / SUM(known) AS peak_pct,
        100 * SUM(known) / SUM(took) AS known_pct
-FROM (SELECT *, COALESCE(device_duration, duration) AS took, took * known_pct / 100 AS known FROM python.module_cost)
+FROM (SELECT *, CASE WHEN processor IS NULL OR known_pct IS NOT NULL THEN COALESCE(device_duration, duration) END AS took,
+             took * known_pct / 100 AS known FROM python.module_cost)
 GROUP BY module, stage
 ORDER BY pct DESC
 LIMIT 10

@@ -26,11 +26,12 @@ SUM(device_duration) AS device_s, COUNT(*) AS calls, operator FROM seen GROUP BY
 _SHOWN = 20
 _SILENT = "Another profiler may occupy it, or the job's first torch.profiler was for the CPU alone."
 MODULES = ("pct", "seconds", "known_pct", "gflops_s", "gbps", "peak_pct", "bound", "stage", "module")
-MODULES_SQL = """WITH seen AS (SELECT *, COALESCE(device_duration, duration) AS took, took * known_pct / 100 AS known
-FROM python.module_cost WHERE {})
+# of a group whose kernels were overwritten, known_pct is NULL: what it took is not known
+MODULES_SQL = """WITH seen AS (SELECT *, CASE WHEN processor IS NULL OR known_pct IS NOT NULL
+THEN COALESCE(device_duration, duration) END AS took, took * known_pct / 100 AS known FROM python.module_cost WHERE {})
 SELECT 100 * SUM(took) / (SELECT SUM(took) FROM seen) AS pct, SUM(took) AS seconds,
-100 * SUM(known) / SUM(took) AS known_pct, SUM(flops) / SUM(known) / 1e9 AS gflops_s,
-SUM(bytes) / SUM(known) / 1e9 AS gbps, 100 * SUM(peak_share * known) / SUM(known) AS peak_pct,
+100 * SUM(known) / SUM(took) AS known_pct, SUM(flops) FILTER (known >= 0) / SUM(known) / 1e9 AS gflops_s,
+SUM(bytes) FILTER (known >= 0) / SUM(known) / 1e9 AS gbps, 100 * SUM(peak_share * known) / SUM(known) AS peak_pct,
 MODE(bound) AS bound, stage, module FROM seen GROUP BY stage, module ORDER BY seconds DESC"""
 NO_PEAK = """SELECT DISTINCT processor FROM python.module_cost WHERE flops IS NOT NULL AND peak_source IS NULL
 AND processor IS NOT NULL AND ({}) ORDER BY processor"""

@@ -38,7 +38,7 @@ def derive(part: Partition) -> Columns:
         "stage": lambda: coded(found.stage, STAGES),
         "operators": lambda: found.operators,
         "duration": lambda: found.host_s,
-        "device_duration": lambda: nullable(found.device_s, found.is_on_device),
+        "device_duration": lambda: nullable(found.device_s, found.is_on_device & ~np.isnan(found.device_s)),
         "known_pct": lambda: share(100 * found.known_share),
         "flops": lambda: nullable(found.flops, found.has_cost),
         "bytes": lambda: nullable(found.bytes, found.has_cost),
@@ -53,7 +53,8 @@ def derive(part: Partition) -> Columns:
 
 _NO_SHAPES = "The capture was made without --shapes"
 _NO_COST = f"{_NO_SHAPES}, or no operator has a known cost."
-_NO_RATE = f"{_NO_COST[:-1]}, or it is not known what they ran on."
+_OVERWRITTEN = "kernels of theirs may have been overwritten (probe.drops)"
+_NO_RATE = f"{_NO_COST[:-1]}, it is not known what they ran on, or {_OVERWRITTEN}."
 
 TABLE = Table(
     name="python.module_cost",
@@ -69,10 +70,10 @@ TABLE = Table(
         Column("operators", "BIGINT", "", "Calls of operators.", "torch.profiler"),
         Column("duration", "DOUBLE", "s", "Time of the operators on the host.", "torch.profiler"),
         Column("device_duration", "DOUBLE", "s", "Time on the device of what they launched.",
-               "torch.profiler, by CUPTI", "They launched nothing."),
+               "torch.profiler, by CUPTI", f"They launched nothing, or {_OVERWRITTEN}."),
         Column("known_pct", "DOUBLE", "%", "Share of the time in operators whose FLOPs and bytes are known; of the "
                "device's time where they launched something.", "python.op_trace",
-               "There was no such time, or it is not known what they ran on."),
+               f"There was no such time, it is not known what they ran on, or {_OVERWRITTEN}."),
         Column("flops", "BIGINT", "", "Floating-point operations of these, as in python.op_trace.", "python.op_trace",
                _NO_COST),
         Column("bytes", "BIGINT", "B", "Bytes of the tensors that these read and write: more than memory has to move "
@@ -86,16 +87,18 @@ TABLE = Table(
                "`probe doctor --peak`, with its date and versions.", "probe doctor --peak, data sheets",
                "No peak of it is known."),
         Column("peak_share", "DOUBLE", "", "Share of the peak that is nearer, of arithmetic in these types or of the "
-               "memory; 1 is all of it.", "the other columns and the peaks", f"{_NO_COST[:-1]}, or no peak is known."),
+               "memory; 1 is all of it.", "the other columns and the peaks",
+               f"{_NO_COST[:-1]}, no peak is known, or {_OVERWRITTEN}."),
         Column("bound", "VARCHAR", "", "compute or memory: at the peaks, arithmetic or memory would take longer; "
                "overhead: it comes to less than a tenth of either; launch: the host took at least twice as long to "
                "launch as the device to run.", "the other columns and the peaks",
-               f"{_NO_SHAPES}, no peak is known, or known_pct is below 50."),
+               f"{_NO_SHAPES}, no peak is known, or known_pct is below 50 or NULL."),
     ),
     streams=(OPERATORS,),
     derive=derive,
     final=DEPOSIT,
     question="Which modules are bound by arithmetic, and which by memory?",
-    example="SELECT module, stage, SUM(COALESCE(device_duration, duration)) AS seconds, MODE(bound) AS bound, "
-    "AVG(peak_share) AS peak_share FROM python.module_cost GROUP BY ALL ORDER BY seconds DESC LIMIT 10",
+    example="SELECT module, stage, SUM(duration) AS host_s, SUM(device_duration) AS device_s, MODE(bound) AS bound, "
+    "AVG(peak_share) AS peak_share FROM python.module_cost GROUP BY ALL "
+    "ORDER BY device_s DESC NULLS LAST, host_s DESC LIMIT 10",
 )  # fmt: skip

@@ -80,7 +80,8 @@ TABLE = Table(
         Column("total_duration", "DOUBLE", "s", "Time on the host with the operators that it called.",
                "torch.profiler"),
         Column("device_duration", "DOUBLE", "s", "Time on the device of what it launched itself.",
-               "torch.profiler, by CUPTI", "It launched nothing."),
+               "torch.profiler, by CUPTI", "It launched nothing, or kernels of its may have been "
+               "overwritten (probe.drops)."),
         Column("shapes", "VARCHAR", "", "Dimensions of its arguments, of tensors and lists of them.",
                "torch.profiler", f"{_NO_SHAPES}, or it had no arguments."),
         Column("dtype", "VARCHAR", "", "Type of its first tensor; tf32 if a device computed float32 in that.",

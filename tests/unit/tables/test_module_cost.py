@@ -96,6 +96,26 @@ def test_on_a_device_its_time_counts(read: Callable[..., dict[str, Any]]) -> Non
     assert (row["peak_share"], row["bound"]) == (pytest.approx(0.8), "compute")
 
 
+def test_where_kernels_were_overwritten_what_they_took_is_not_known(read: Callable[..., dict[str, Any]]) -> None:
+    def others(one: Captured, begin: int) -> None:
+        kernel = one.agent.log.string("k")
+        for at in range(begin, begin + one.agent.streams[KERNELS].capacity):  # all that the ring keeps
+            one.agent.streams[KERNELS].append(at, at + 1, at, kernel, kernel, 0, 7, 0, -1)
+
+    def before(one: Captured) -> None:
+        one.operate(0, 10, flops=40_000_000, bytes=100_000, device_us=50)
+        others(one, 1_000_000)
+
+    def after(one: Captured) -> None:
+        others(one, 0)
+        one.operate(0, 10, flops=40_000_000, bytes=100_000, device_us=50)
+
+    row = read(before)
+    unknown = ("device_duration", "flops_s", "memory_gbps", "known_pct", "peak_share", "bound")
+    assert {row[name] for name in unknown} == {None} and (row["flops"], row["processor"]) == (40_000_000, GPU)
+    assert (read(after)["device_duration"], read(after)["bound"]) == (pytest.approx(50e-6), "compute")
+
+
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", "compute"), ("bfloat16", "memory")])
 def test_the_ridge_is_that_of_the_type(read: Callable[..., dict[str, Any]], dtype: str, bound: str) -> None:
     assert (
