@@ -16,7 +16,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
-from ....streams import BARE, BEGIN, BEGIN_SAME_NODE, END, ENGINE, MARKS, SPANS, UNTIMED
+from ....streams import BARE, BEGIN, BEGIN_SAME_NODE, END, ENGINE, FAILED, MARKS, SPANS, UNTIMED
 from ...noop import noop
 from ...storage.rows import Stream
 from ..dynamo import unseen
@@ -191,17 +191,20 @@ class Backward(Tap):
             trains = kwargs.get("accumulate_grad")  # not for autograd.grad(), which models call in their forward
             if trains:
                 samples.pass_begins()
-            start = clock()
+            flags, start = ENGINE, clock()
             compiled = modules.get("torch._dynamo.compiled_autograd")  # another thread may just be importing it
             if getattr(compiled, "compiled_autograd_enabled", False) and not self.why_off:
                 self._yield_to_compiled_autograd()
             try:
                 return engine(t_outputs, *args, **kwargs)
+            except BaseException:
+                flags = ENGINE | FAILED
+                raise
             finally:
                 try:
                     now = clock()
                     passed[0] = next_number()
-                    append(start, now, 0, ident(), ENGINE)
+                    append(start, now, 0, ident(), flags)
                     if trains and samples.pass_ends():
                         steps.passed(now)
                 except Exception as error:  # inside a user's backward: no exception may escape

@@ -77,6 +77,18 @@ def test_a_call_that_raises_is_a_failed_row_and_the_exception_goes_on(taps: Taps
     assert [row["flags"] for row in taps.rows(SPANS)] == [FORWARD | FAILED] * 2
 
 
+def test_a_backward_pass_that_raises_is_a_failed_row_and_the_exception_goes_on(taps: Taps) -> None:
+    def refuse(grad: Any) -> None:
+        raise LookupError
+
+    loss = net()(torch.ones(2, 4)).sum()
+    loss.register_hook(refuse)
+    with pytest.raises(LookupError):
+        loss.backward()
+    assert taps.rows(SPANS)[-1]["flags"] == ENGINE | FAILED
+    assert [row["failed"] for row in taps.table() if row["stage"] == "backward"] == [True]
+
+
 def test_a_users_traceback_shows_torchs_own_line(taps: Taps) -> None:
     with pytest.raises(RuntimeError) as caught:
         net()(torch.ones(2, 5))
