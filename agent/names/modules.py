@@ -18,15 +18,18 @@ from ..storage.log import Log
 from .model_names import ModelNames, Root, innermost, kind, layers_of, root_of, wraps
 
 _MANY = 8  # one new object for so many known ones has all of them looked at at once,
-_TIMES = 100  # fewer when so many times as long has passed as that takes: a job may make one in each step
+_SHARE = 0.01  # fewer as long as that takes no more of all time: a job may make one in each step,
+_CREDIT_S = 2.0  # and this much is saved up at most, for what a job makes as it begins
 _META = "meta"  # shapes without data: the tensors are stored elsewhere and loaded on demand
 
 
 class Modules:
     """Call meet() at the first sight of a module, on any thread; name() on the agent's thread."""
 
-    def __init__(self, log: Log, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, log: Log, clock: Callable[[], float] = monotonic, credit_s: float = _CREDIT_S) -> None:
         self._log, self._clock = log, clock
+        self._saved_s = credit_s / _SHARE
+        self._free = clock() - self._saved_s  # when all looks so far are paid for
         self.serials: dict[int, int] = {}  # id(object) -> serial; read directly by the taps
         self._logged: dict[int, dict[str, Any]] = {}  # serial -> its last record in the log
         self._alive: dict[int, tuple[int, ref[Any]]] = {}  # id -> kind of its log record, the object
@@ -35,7 +38,6 @@ class Modules:
         self._new: dict[int, None] = {}
         self.dicts_by_id: list[dict[int, Any]] = [self.serials, self._alive, self._new]
         self._models = ModelNames()
-        self._due = 0.0
 
     def meet(self, module: Any) -> int:
         """Give a module its serial number; called once per module, about 2 µs."""
@@ -87,11 +89,11 @@ class Modules:
 
     def name(self) -> None:
         """Find names and devices of all known objects if there are new ones.  The agent's thread."""
-        if self._new and (_MANY * len(self._new) >= len(self._alive) or self._clock() >= self._due):
+        if self._new and (_MANY * len(self._new) >= len(self._alive) or self._clock() >= self._free):
             self._new.clear()
             begun = thread_time()
             self._name_all()
-            self._due = self._clock() + _TIMES * (thread_time() - begun)
+            self._free = max(self._free, self._clock() - self._saved_s) + (thread_time() - begun) / _SHARE
         elif self._models.curious:
             self._name_models()
 

@@ -161,7 +161,7 @@ def test_a_module_that_is_made_in_each_step_does_not_have_all_modules_named_agai
 ) -> None:
     now, names, log = [0.0], dict[int, str](), Log()
     monkeypatch.setattr(log, "put", lambda record, serial, fields: names.update({serial: fields["name"]}))
-    modules, model = Modules(log, lambda: now[0]), nn.Sequential(*[nn.Tanh() for _ in range(200)])
+    modules, model = Modules(log, lambda: now[0], credit_s=0.0), nn.Sequential(*[nn.Tanh() for _ in range(200)])
     serials = [modules.meet(each) for each in (*model, model)]
     modules.name()  # all are new
     assert names[serials[7]] == "7"
