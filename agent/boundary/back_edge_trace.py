@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
-from ..inspect.frame_locals import COPIES, Copies
+from ..inspect.frame_locals import COPIES, Copies, calls_of_locals
 from .driving_loop import is_mark
 from .loops import Loop, loops_around
 
@@ -25,7 +25,7 @@ class _TracedFrame:
     """A frame that is traced: where it stood, and the loops around that instruction, innermost first."""
 
     def __init__(self, frame: FrameType, loop_number: int | None) -> None:
-        self.offset = frame.f_lasti
+        self.offset, self.code = frame.f_lasti, frame.f_code
         self.loops: tuple[Loop, ...] = loops_around(frame.f_code, self.offset)
         # The innermost loop that may be the job's.  The outermost is for certain one that drives the job: without it
         # the frame had not seen two steps.
@@ -35,6 +35,12 @@ class _TracedFrame:
         self.moved = False
         self.previous: Any = None if type(frame.f_trace) is BackEdgeTrace else frame.f_trace
         self.opcodes = _OPCODES and any(loop.hidden for loop in self.loops) and not frame.f_trace_opcodes
+
+    @property
+    def calls_locals(self) -> bool:
+        """Whether the job gets the frame's variables anew before it comes back here: then they are to be the latest."""
+        around = self.loops[-1].body if self.loops else range(self.offset, len(self.code.co_code))
+        return any(offset in around for offset in calls_of_locals(self.code))
 
     def takes_back_edge(self, offset: int) -> bool:
         """Whether the next instruction, at this offset, is at the back edge of a loop that may be the job's."""
@@ -81,7 +87,8 @@ class BackEdgeTrace:
 
     def _trace(self, frame: FrameType, traced: _TracedFrame) -> None:
         self._traced[id(frame)] = traced
-        self._copies.expect(frame)
+        if COPIES and not traced.calls_locals:
+            self._copies.expect(frame)
         if traced.opcodes:
             frame.f_trace_opcodes = True
         frame.f_trace = self
@@ -91,6 +98,7 @@ class BackEdgeTrace:
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         """The f_trace of traced frames: called at each line and return."""
         dying = event == "return" and not frame.f_code.co_flags & _SUSPENDS
+        copies, key = self._copies.place(frame, dying)
         try:
             self._event(frame, event)
         except Exception as error:  # the user's frame is next on the stack
@@ -98,10 +106,8 @@ class BackEdgeTrace:
             self._on_error(error)
         finally:
             # Last, with nothing after it that could switch threads: up to 3.12 the interpreter writes this copy back.
-            if dying:  # a copy would keep what its variables hold until the next step
-                self._copies.dies(frame)
-            else:
-                self._copies.take(frame)
+            if COPIES:
+                copies[key] = frame.f_locals
         return frame.f_trace
 
     def _on_call(self, frame: FrameType, event: str, arg: Any) -> None:

@@ -25,6 +25,7 @@ def exclusively(change: Callable[[], None], disturbs: Callable[[Any], bool], pat
     that switch; the few microseconds after it are ours, and the long interval covers a preempted core.
     """
     end = time.monotonic() + patience_s
+    frames_of_others()  # what it finds out the first time is known from now on
     while time.monotonic() < end:
         time.sleep(0.0005)
         if not _changing.acquire(False):
@@ -32,7 +33,9 @@ def exclusively(change: Callable[[], None], disturbs: Callable[[Any], bool], pat
         interval = sys.getswitchinterval()
         try:
             sys.setswitchinterval(_LONG_INTERVAL_S)
-            if not any(disturbs(each.f_code) for top in frames_of_others().values() for each in outward(top)):
+            if not any(
+                disturbs(each.f_code) for top in frames_of_others(rested=True).values() for each in outward(top)
+            ):
                 change()
                 return True
         finally:

@@ -9,7 +9,9 @@ job's has its own values again; neither is done while the interpreter may still 
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from types import CodeType, FrameType
 from typing import Any
 
 from .parked_threads import WORD, Memory
@@ -24,6 +26,17 @@ _INNER = 3  # since 3.11 this word of a frame object is the address of what the 
 def has_slots(frame: FrameType) -> bool:
     """False for modules and class bodies, whose f_locals is the namespace itself."""
     return bool(frame.f_code.co_flags & _OPTIMIZED)
+
+
+def calls_of_locals(code: CodeType) -> Iterator[int]:
+    """The offsets at which locals() or vars() is loaded."""
+    from opcode import opmap
+
+    bits = 1 if sys.version_info >= (3, 11) else 0  # the lowest one is no part of the name's number
+    wanted = {number << bits & 0xFF for number, name in enumerate(code.co_names) if name in ("locals", "vars")}
+    for at in range(0, len(code.co_code) if wanted else 0, 2):
+        if code.co_code[at] == opmap["LOAD_GLOBAL"] and code.co_code[at + 1] & ~bits in wanted:
+            yield at
 
 
 def read(frame: FrameType) -> dict[str, Any]:
@@ -56,9 +69,8 @@ class Copies:
     """The dicts that are left in frames, by the frame's id.  On 3.13 and later there are none."""
 
     def __init__(self) -> None:
-        self._made: dict[int, dict[str, Any]] = {}
-        self._jobs: dict[int, _Before] = {}  # of a dict that the job has
-        self._orphans: dict[int, tuple[dict[str, Any], Any]] = {}  # those of frames that have returned
+        self._made: dict[object, dict[str, Any]] = {}
+        self._jobs: dict[object, _Before] = {}  # of a dict that the job has
 
     def expect(self, frame: FrameType) -> bool:
         """Call it before anything refreshes this frame's dict.  True if the job has that dict."""
@@ -72,27 +84,28 @@ class Copies:
         self._jobs[id(frame)] = names, {name: held[name] for name in names if name in held}
         return True
 
+    def place(self, frame: FrameType, dies: bool = False) -> tuple[dict[Any, Any], object]:
+        """Where to put the frame's dict once it is filled.  dies: it goes with the frame, unless it is the job's."""
+        key: object = id(frame)
+        if dies:
+            self._made.pop(key, None)
+            before, key = self._jobs.pop(key, None), object()
+            if before is None:
+                return {}, key
+            self._jobs[key] = before
+        return self._made if has_slots(frame) else {}, key
+
     def take(self, frame: FrameType) -> None:
-        """Fill the frame's dict, which is to be emptied.  To fill it is the last thing, at which no thread switches."""
+        """Fill the frame's dict, which is to be emptied."""
         if COPIES:
-            made, key = self._made if has_slots(frame) else {}, id(frame)
+            made, key = self.place(frame)
             made[key] = frame.f_locals
 
     def leave(self, frame: FrameType) -> bool:
         """Do not empty that of this frame; whether there was one."""
         return self._made.pop(id(frame), None) is not None
 
-    def dies(self, frame: FrameType) -> None:
-        """Likewise fill it, of a frame that returns: it goes with the frame, unless it is the job's."""
-        self._made.pop(id(frame), None)
-        before = self._jobs.pop(id(frame), None)
-        if COPIES:
-            orphans, key = self._orphans if before is not None else {}, id(before)
-            orphans[key] = frame.f_locals, before
-
     def empty(self) -> None:
-        while self._orphans:
-            _restore(*self._orphans.popitem()[1])
         while self._made:
             key, copy = self._made.popitem()
             if key in self._jobs:
@@ -114,24 +127,41 @@ def _restore(copy: dict[str, Any], before: _Before) -> None:
 def _kept(frame: FrameType) -> dict[str, Any] | None:
     """The dict that the frame keeps, as it is: asking the frame for it would refresh it.
 
-    It is found by its place, right after those of the globals and the builtins.
+    The GIL is kept on the way: a frame of another thread that returns leaves its place to the next.
     """
-    import ctypes
+    from ctypes import c_size_t, py_object
 
-    try:
-        memory = Memory()
-    except OSError:  # no descriptor is left
+    if not _slots:
+        _slots.append(_find_slot(sys._getframe()))
+    if _slots[0] < 0:
         return None
-    try:
-        start = id(frame)
-        if sys.version_info >= (3, 11):
-            start = memory.words(start, _INNER + 1)[_INNER]
-        words, around = memory.words(start, _FRAME_WORDS), {id(frame.f_globals), id(frame.f_builtins)}
-        at = next((at for at in range(len(words) - 2) if {words[at], words[at + 1]} == around), None)
-        if at is None or not words[at + 2] or memory.words(words[at + 2], 2)[1:] != (id(dict),):
-            return None
-        slot: Any = ctypes.py_object.from_address(start + WORD * (at + 2))
-        kept: dict[str, Any] = slot.value
-        return kept
-    finally:
-        memory.close()
+    slot = _start(frame) + _slots[0]
+    address = c_size_t.from_address(slot).value
+    if not address or c_size_t.from_address(address + WORD).value != id(dict):
+        return None
+    kept: Any = py_object.from_address(slot)
+    found: dict[str, Any] = kept.value
+    return found
+
+
+def _start(frame: FrameType) -> int:
+    from ctypes import c_size_t
+
+    return id(frame) if sys.version_info < (3, 11) else int(c_size_t.from_address(id(frame) + WORD * _INNER).value)
+
+
+def _find_slot(frame: FrameType) -> int:
+    """How far the dict's place is from the start: right after those of the globals and the builtins; -1 if it is not.
+
+    frame: one of this thread's that goes on.
+    """
+    with suppress(OSError):  # no descriptor is left
+        with closing(Memory()) as memory:
+            words, around = memory.words(_start(frame), _FRAME_WORDS), {id(frame.f_globals), id(frame.f_builtins)}
+        for at in range(len(words) - 2):
+            if {words[at], words[at + 1]} == around:
+                return WORD * (at + 2)
+    return -1
+
+
+_slots: list[int] = []  # what _find_slot() has found

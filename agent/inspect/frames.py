@@ -7,6 +7,7 @@ beside it: the job's frames and the tensors in them.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -22,9 +23,12 @@ _SWITCH_S = 0.0005
 _STATE_WORDS = 64  # of a thread's state, in which its number is found
 
 
-def frames_of_others() -> dict[int, FrameType]:
-    """Thread -> innermost frame, except this thread.  Drop the result soon: it keeps alive what the frames hold."""
-    frames = sys._current_frames() if _is_only_interpreter() else _frames_of_this_interpreter()
+def frames_of_others(rested: bool = False) -> dict[int, FrameType]:
+    """Thread -> innermost frame, except this thread.  Drop the result soon: it keeps alive what the frames hold.
+
+    rested: this thread has just slept, and has not waited since.
+    """
+    frames = sys._current_frames() if _is_only_interpreter() else _frames_of_this_interpreter(rested)
     frames.pop(get_ident(), None)
     return frames
 
@@ -35,17 +39,17 @@ def _is_only_interpreter() -> bool:
     return sys.version_info < (3, 12) or api("PyInterpreterState_Head") == api("PyInterpreterState_Get")
 
 
-def _frames_of_this_interpreter() -> dict[int, FrameType]:
+def _frames_of_this_interpreter(rested: bool) -> dict[int, FrameType]:
     """No thread may end on the way: after a switch of threads, none is asked for during a switch interval."""
     from ctypes import c_ulong, c_void_p, py_object
 
     names = "PyThreadState_GetFrame", "PyThreadState_Next", "Py_DecRef"
     frame_of, next_of, release = map(api_function, names)
     found: dict[int, Any] = {}
-    with closing(Memory()) as memory:
-        ident_at = WORD * memory.words(api("PyThreadState_Get"), _STATE_WORDS).index(get_ident())
+    ident_at = _ident_at()
     interpreter = api("PyInterpreterState_Get")
-    time.sleep(_SWITCH_S)
+    if not rested:
+        time.sleep(_SWITCH_S)
     state = api("PyInterpreterState_ThreadHead", interpreter)
     while state:
         if frame := frame_of(c_void_p(state)):  # else it runs no Python
@@ -53,6 +57,13 @@ def _frames_of_this_interpreter() -> dict[int, FrameType]:
             release(c_void_p(frame))  # the reference that frame_of() returned
         state = next_of(c_void_p(state))
     return found
+
+
+@functools.cache
+def _ident_at() -> int:
+    """How far the number of a thread is from the beginning of its state."""
+    with closing(Memory()) as memory:
+        return WORD * memory.words(api("PyThreadState_Get"), _STATE_WORDS).index(get_ident())
 
 
 def outward(frame: FrameType | None, limit: int = sys.maxsize) -> Iterator[FrameType]:

@@ -133,9 +133,9 @@ class Connections:
                 self._flush(client)
         while sum(client.unsent_bytes for client in self._clients.values()) > _UNREAD_BYTES_OF_ALL:
             self.drop(max(self._clients.values(), key=lambda client: client.unsent_bytes))
+        self._listen(False)
         self._restore_wake()
         self._restore_spare()
-        self._listen(False)
         self.listener.restore()
         self._listen(self._spare >= 0 and self.listener.is_open)
         self.trouble = self.trouble if self._spare < 0 else ""
@@ -180,7 +180,7 @@ class Connections:
             self._listens &= descriptor == self._wake
 
     def _restore_wake(self) -> None:
-        if not self._is_ours(self._wake):
+        if self._wake not in self._polled or not self._is_ours(self._wake):
             with contextlib.suppress(OSError):
                 wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
                 if self._wake in self._polled and self._wake not in self._clients:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from collections.abc import Iterator
 
 from .descriptors import is_same
 
@@ -40,7 +41,7 @@ def shared_memory(name: str, size: int) -> mmap.mmap:
         os.ftruncate(fd, size)
         if _must_reserve():
             _reserve(fd, size)
-        mapped = SharedMemory(fd, size)
+        mapped = SharedMemory(fd, size, name)
         _seal(fd)
         return mapped
     finally:
@@ -53,10 +54,11 @@ class SharedMemory(mmap.mmap):
     _known: os.stat_result
     _number: int
 
-    def __new__(cls, fd: int, size: int) -> SharedMemory:
+    def __new__(cls, fd: int, size: int, name: str) -> SharedMemory:
         made = super().__new__(cls, fd, size)
         made._known = os.fstat(fd)
-        made._number = next((each for each in _descriptors() if each != fd and is_same(each, made._known)), -1)
+        mine = {each for each in _numbers_of(f"/memfd:{name}") if is_same(each, made._known)}
+        made._number = max(mine - {fd}, default=-1)
         return made
 
     def close(self) -> None:
@@ -69,10 +71,13 @@ class SharedMemory(mmap.mmap):
         super().close()
 
 
-def _descriptors() -> list[int]:
+def _numbers_of(path: str) -> Iterator[int]:
+    """Of the descriptors whose path begins so.  No file is asked: a file server that is gone would not answer."""
     with contextlib.suppress(OSError):
-        return [int(name) for name in os.listdir("/proc/self/fd")]
-    return []
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # others open and close files meanwhile
+                if os.readlink(f"/proc/self/fd/{number}").startswith(path):
+                    yield int(number)
 
 
 def _must_reserve() -> bool:

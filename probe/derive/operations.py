@@ -116,12 +116,12 @@ class _Answering:
         result: Bools = self.is_on & (step >= self.first_whole) & (self.rank.timeline.flags(step) & BARE == 0)
         return result
 
-    def recorded_since(self, time: Ints) -> Bools:
-        """Whether it recorded every operation that it issued from these moments on; from the step before them, because
-        the clocks of hosts differ."""
+    def recorded_since(self, time: Ints, same_clock: Bools) -> Bools:
+        """Whether it recorded every operation that it issued from these moments on; where they are of another host,
+        whose clock differs, from the step before them."""
         bare = self.rank.timeline.boundaries["count"][self.rank.timeline.boundaries["flags"] & BARE != 0]
         first = max(self.first_whole, int(bare.max(initial=NONE)) + 1 + self.rank.timeline.base if len(bare) else 0)
-        result: Bools = self.is_on & (self.rank.timeline.step(time - self.clock) > first)
+        result: Bools = self.is_on & (self.rank.timeline.step(time - self.clock) >= first + ~same_clock)
         return result
 
 
@@ -184,7 +184,8 @@ def _of_group(
     came, step = time[rows, first], steps[rows, first]
     for member, number in enumerate(members):
         if (one := answering.get(number)) is not None:
-            known[:, member] = one.recorded_in(step) if not numbered else one.recorded_since(came)
+            same_clock = np.array([getattr(answering.get(each), "clock", None) == one.clock for each in members])
+            known[:, member] = one.recorded_since(came, same_clock[first]) if numbered else one.recorded_in(step)
             if numbered and number in recorded:  # what its ring has lost, it may have issued
                 known[:, member] &= code > recorded[number].number.max(initial=NONE)
     order = np.lexsort((code, step))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from ..derive.phases_at import unrecorded
 from .diagnosis import Diagnosis
 from .figures import ms
 from .rule import Finding
@@ -33,6 +34,11 @@ def _few_steps(told: Diagnosis) -> Finding:
 def _unknown_phases(told: Diagnosis, watched: Watched) -> Finding:
     """The rest of a step tells of all phases: what is in none can be told only once they all are.  To watch for longer
     helps where few steps were sampled, not where so many rows come that older ones are overwritten."""
+    for facts in watched.agents:
+        for phase in sorted({"data", "forward"} & unrecorded(facts)):
+            tap = {"data": "loader", "forward": "forward"}[phase]
+            if (state := facts.taps.get(tap)) is not None:
+                return Finding(f"Unknown: the phases of the steps are not known: {tap} is {state}.")
     known, sampled, each = len(watched.sampled(known=True)), watched.sampled(), ms(watched.step_s)
     if len({step // BLOCK for step in sampled}) >= LEAST_BLOCKS:
         return Finding(

@@ -132,7 +132,7 @@ class Works:
                 polled = self._polled.popleft()
                 if self._get(polled.offset + _SEQ) == polled.seq:
                     _SLOT.pack_into(self._buffer, polled.offset + _SEQ, 0)
-        self.forget()
+        self._unchecked.clear()
 
     def forget(self) -> None:
         """Drop all works without polling them, as a forked child must."""

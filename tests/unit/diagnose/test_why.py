@@ -205,6 +205,13 @@ def test_a_job_of_which_few_steps_were_sampled_is_to_be_watched_for_longer() -> 
     assert told.parts()["Try"] == ["probe 4242 why --seconds 120"]
 
 
+def test_where_a_tap_is_off_that_is_the_reason() -> None:
+    planted = Planted(agents=[Facts(rank=0, taps={"loader": "off: broken", "forward": "on"})])
+    planted = without_phases(planted.steps(200, noise=0.0, forward=60, backward=40), "true")
+    told = judge(planted.watched(), [rule("tiny", costs(3))])
+    assert told.sentence == "Unknown: the phases of the steps are not known: loader is off: broken."
+
+
 def test_a_server_whose_calls_are_its_steps_has_phases() -> None:
     serves = Planted(agents=[Facts(rank=0, step_ends="call")]).steps(100, noise=0.0, validation=90, other=10)
     assert judge(serves.watched(), [rule("tiny", costs(3))]).code == "healthy"

@@ -670,6 +670,17 @@ def test_a_dict_that_the_job_got_from_locals_is_as_the_job_left_it() -> None:
     assert config == before
 
 
+def test_a_loop_that_calls_locals_itself_gets_none_that_are_older() -> None:
+    job = Job(asks=True)
+    state: dict[str, Any] = {}
+    for number in range(6):
+        job.step()
+        assert not state or state["number"] >= number - 1
+        state = locals()
+        job.end()
+    assert job.evals
+
+
 def test_counters_of_closures_are_not_rolled_back() -> None:
     """Up to 3.12 the interpreter writes a frame's copy of its locals back after each trace event."""
     job = Job(asks=True)
