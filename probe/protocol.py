@@ -124,8 +124,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 PROTOCOL = 6
-# The most an agent accepts in one frame; a snippet is text, a template some hundred bytes.
-MAX_REQUEST_BYTES = 4 << 20
+MAX_REQUEST_BYTES = 4 << 20  # the most an agent accepts in one frame: a snippet is text, a template some hundred bytes
 MAX_CONTROL_BYTES = 64 << 10  # of a request before its client has said hello, or that may only read
 MAX_REPLY_BYTES = 256 << 20  # the most a reader accepts: a large job's Flight Recorder has stacks
 MAX_PART_BYTES = 64 << 20  # of what a host has summed up; more is as much as rows are

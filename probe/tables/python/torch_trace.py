@@ -215,7 +215,6 @@ _NOT_TIMED = (
     "or retention has dropped it.  On devices other than cuda and cpu: always."
 )
 
-
 _NO_CALL = "Optimizer steps; a wait outside of calls."
 
 
