@@ -1,7 +1,7 @@
 """A question in SQL to the server beside a job on this host, which answers sooner than a command can import DuckDB.
 
-Called by `probe query`.  Invariant: as long as the server has not begun to answer nothing is shown, and the command may
-answer the question itself.
+Called by querying.py, for `probe query` and `probe ask`.  Invariant: as long as the server has not begun to answer
+nothing is shown, and the command may answer the question itself.
 """
 
 from __future__ import annotations

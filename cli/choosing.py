@@ -1,6 +1,7 @@
 """Which processes a pid on the command line stands for: the ranks of one job.
 
-Called by attach, doctor and demo.  Invariant: a pid with several jobs below it stands for none of them by itself.
+Called by the verbs that attach, and by doctor.  Invariant: a pid with several jobs below it stands for none of them by
+itself.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ no_server_option = click.option("--no-server", is_flag=True, expose_value=False,
 open_option = click.option("--open", "open_steps", is_flag=True, help="Include the step that is still running.")
 
 
-def _target(help: str, offer: Offer) -> Decorator:
+def target_option(help: str, offer: Offer) -> Decorator:
     """Collects every -t, as the argument `endpoints`, so that two are an error instead of the last one winning."""
     return click.option(
         "-t", "--endpoint", "endpoints", multiple=True, metavar="ENDPOINT", help=help, shell_complete=offer
@@ -133,7 +133,7 @@ def _target(help: str, offer: Offer) -> Decorator:
 
 
 # Of verbs that need no agent.
-process_option = _target("The pid of a process, or of a parent of ranks.", processes)
+process_option = target_option("The pid of a process, or of a parent of ranks.", processes)
 
 
 def endpoint_option(function: Function) -> Function:
@@ -143,16 +143,16 @@ def endpoint_option(function: Function) -> Function:
         help="The key for tcp:// and job://. Default: $PROBE_KEY.",
         callback=lambda context, parameter, value: context.meta.update({KEY: value}),
     )(function)  # fmt: skip
-    return _target("Which job: a pid, a name, tcp://HOST:PORT, …", endpoints)(keyed)
+    return target_option("Which job: a pid, a name, tcp://HOST:PORT, …", endpoints)(keyed)
 
 
-def text_argument(what: str) -> Decorator:
+def text_argument(what: str, endpoint: Decorator = endpoint_option) -> Decorator:
     """[ENDPOINT] and the SQL or code of a verb, as the arguments that endpoint_and_text() takes."""
     file = click.option(
         "-f", "--file", type=click.Path(), metavar="FILE", help=f"Read the {what} from FILE (- is stdin)."
     )
     words = click.argument("words", nargs=-1, metavar=what.upper(), shell_complete=endpoints)
-    return lambda function: words(endpoint_option(file(function)))
+    return lambda function: words(endpoint(file(function)))
 
 
 def endpoint_argument(function: Function) -> Function:

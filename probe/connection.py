@@ -50,7 +50,7 @@ class Connection(Insight):
     Example: `with probe.connect("4242") as job: print(job.query("SELECT * FROM probe.agents").to_pandas())`
 
     notes: what the user should know about the last call (a query's Result has its own); unreached: the ranks that the
-    last stacks(), set(), traces() or detach() did not reach; skipped: a line about each process left out, for it only
+    last call did not reach, where it asks each of them; skipped: a line about each process left out, for it only
     looks as if it had an agent; is_unwanted: asked before each call; True ends it with Interrupted, as cancel() does.
     """
 

@@ -47,8 +47,8 @@ class Control:
         """Run Python in the job: at the same step on all ranks (or these), between two iterations; or at once (now).
 
         A snippet that raises gives a result that is not ok.  on_output(ranks, "stdout" | "stderr" | "waiting", text)
-        gets output as it comes, what the job does meanwhile, what was dropped.  timeout: for both; None: 30 s to wait.
-        frame: the function whose variables it sees, or the frame's number, outward from the loop.
+        gets output as it comes, what the job does meanwhile, what was dropped.  timeout: for both; None: to wait 30 s,
+        or ten steps if they take longer.  frame: the function whose variables it sees, or the frame's number, outward.
         Raises EvalError, SilentError, AgentError, Interrupted.  Cost: the job stands still while the snippet runs.
 
         Example: `job.eval("optimizer.param_groups[0]['lr'] = 1e-4")[0].ok`

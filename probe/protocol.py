@@ -7,7 +7,7 @@ Invariant: every request ends in exactly one terminal reply, its kind's own or `
 Stdlib only, and it imports nothing of probe: the agent carries this file.
 
     request   header                                            terminal reply
-    hello     protocol, version, by                             welcome: facts, role (what this client may do)
+    hello     protocol, version, by, role                       welcome: facts, role (what this client may do)
     snapshot  -                                                 at: streams (last seq of each), log (bytes), facts
     scan      stream, first, last, credit, patch; template      rows* then end: rows
               (since, optional: [slot, value]: from about one row before the first that has at least this value)
@@ -36,11 +36,11 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
                                                                 malloc (bytes that the C library has given out),
                                                                 allocated (bytes of each device that the allocator has
                                                                 given out), at_boundary, count, held_ns (of each piece)
-    capture   id (as armed)                                     captured (once its steps are over; cancelled, it ends at
-                                                                the next boundary): start_ns, end_ns, wall_offset_ns,
-                                                                count (at the start), steps, why ("" unless it ended
-                                                                early), begin_ns, stop_ns, export_ns (what took the
-                                                                job), bytes (of its trace), grown_bytes, next (as above)
+    capture   id (as armed)                                     captured (once its steps are over; cancelled, at the
+                                                                next boundary): start_ns, end_ns, wall_offset_ns, count
+                                                                (at the start), steps, why ("" unless it ended early),
+                                                                begin_ns, stop_ns, export_ns (what took the job), bytes
+                                                                (of its trace), grown_bytes, threads, cuda, cpu, next
     events    id, first, last (byte offsets of the trace),      events* then end: rows (bytes)
               credit
     record    id (the client asks again until it is over, or    recorded: over, why ("" unless it ended early), fault
@@ -60,7 +60,7 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
     serve     served (Agent.adopt)                              end
     align     base, source (job step of count 0)                end
     set       settings: sample ("auto" or N), budget_pct,       settings: settings (these, every, cost_ns)
-              backward; others stay as they are
+              backward, for_steps; others stay as they are
     arm       by, ranks, where, timeout, write, filename,       armed: count, base, step_ns, waiting (s), holder
               frame ("" or a function or number), names (a
               pattern: tell names, run nothing; or null),
@@ -91,7 +91,7 @@ Stdlib only, and it imports nothing of probe: the agent carries this file.
               have no replies                                   killed at any moment)
     agents    protocol; ids (optional: those that are needed)   serving: protocol, version, id, role, agents (of each:
                                                                 id, rank, pid, host)
-    query     protocol, version, ids, endpoint, sql,            result (before the text), text*, then answered: bytes,
+    query     protocol, ids, endpoint, sql,                     result (before the text), text*, then answered: bytes,
               open_steps, min_ranks, max_fetch, timeout,        failure (code, message, hint; or null); error: it is not
               explain, format, paper, pids (their namespace),   answered here, the client has to do so
               credit

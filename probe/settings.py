@@ -1,6 +1,6 @@
 """What `set` accepts: the settings' names, their valid values, and how users write them.
 
-Called by probe.connection (values) and `probe set` (text).  Invariant: an error names what is valid.
+Called by probe.control (values) and `probe set` (text).  Invariant: an error names what is valid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VALID = {
     "taken as the next one",
     "budget_pct": "a number above 0 and at most 100: the overhead that sample=auto may cause, in percent of a step",
     "backward": "on or off",
-    "for_steps": "how many steps sample=N holds for (without it, sample=1), after which it is as before",
+    "for_steps": "for how many steps sample=N (without it, sample=1) is the least, after which it is as before",
     "step": "the name of a variable of the job that counts its steps, such as i or trainer.global_step; "
     "nothing: look for one",
 }

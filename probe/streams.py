@@ -7,7 +7,7 @@ names and nesting.  Stdlib only, and it imports nothing of probe.
 """
 
 CHUNK_ROWS = 16384
-RETENTION_BYTES = 64 << 20  # per stream: 1.3 million spans, hours of training at full recording
+RETENTION_BYTES = 64 << 20  # per stream, less of what is on demand: 1.3 million spans, hours of training
 
 SPANS = "spans"
 MARKS = "marks"
@@ -115,8 +115,9 @@ EVERY = (1, 2, 4, 8, 16, 32, 64, 128)
 
 # What a sample counts, as the kernel or the driver reports it: counters that only grow (the reader makes rates of two
 # readings) and levels.  By number: a new one goes to the end, an old one never changes.
-PROCESS = 0  # the source of samplers/process.py; a device is a positive number, any other sampler the next negative one
+PROCESS = 0  # the source of samplers/process.py; a device of samplers/gpu.py is its id in the log
 MEMORY = -1  # of samplers/memory.py; what torch's allocator says of device n is of source MEMORY - 1 - n
+ALLOCATORS_END = -1000  # below all of these: the source of another sampler is the next number below this one
 (
     CPU_NS,  # ns, of all threads, ended ones too; grows
     VOLUNTARY_SWITCHES,  # a thread of the process blocked; grows
@@ -147,12 +148,13 @@ MEMORY = -1  # of samplers/memory.py; what torch's allocator says of device n is
     GPU_NVLINK_RX_KB,  # kB (2^10); grows
     GPU_NVLINK_TX_KB,  # kB (2^10); grows
     CORE_WAIT_NS,  # ns for which the main thread was ready to run but had no core; grows
-) = range(1, 30)  # counters of another sampler: a line of its own below, FIRST, SECOND = range(30, 32)
+) = range(1, 30)
 # bytes: resident; shared of the resident ones; the proportional share of these; pinned by torch; then of a device's
 # caching allocator: given out, reserved, split off and not given out, and the most given out at once
 (
     HOST_RSS, HOST_SHARED, HOST_PSS, HOST_PINNED, DEVICE_ALLOCATED, DEVICE_RESERVED, DEVICE_INACTIVE, DEVICE_PEAK,
 ) = range(30, 38)  # fmt: skip
+# Counters of another sampler: a line of its own here, FIRST, SECOND = range(38, 40).
 
 # The log: an append-only memfd of records (kind u32, length u32, id u64, payload utf-8, padded to 8 bytes).
 # Its first 8 bytes are the number of bytes committed, themselves included; written last.

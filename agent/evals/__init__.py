@@ -18,6 +18,6 @@ The life of an eval on one rank:
 it first gets up to 10 s to end in front of its next one, or after the call of its own that the next one is a part of:
 each rank then ends at the same place.
 
-May import `serve`, `steps`, `names`, `boundary`.  Invariant: when the snippet has ended, the job's streams and
-variables are its own again.
+May import `capture`, `serve`, `steps`, `names`, `boundary`, `inspect`, `storage`.  Invariant: when the snippet has
+ended, the job's streams and variables are its own again.
 """

@@ -2,7 +2,7 @@
 
 Two threads are parked at a known place.  The memory of their thread states, frames and code objects is searched for the
 addresses and numbers that Python itself tells of them; an offset counts where it holds for both, and no other does.
-There is no table of versions: CPython 3.10 to 3.15 with a GIL, 64 bit, little endian.  Our own memory is read through
+There is no table of versions: CPython 3.10 to 3.14 with a GIL, 64 bit, little endian.  Our own memory is read through
 /proc/self/mem, where a wrong address is an error and no crash.  Invariant: nothing of the job is changed, and no frame
 or thread of ours is left.
 

@@ -1,4 +1,4 @@
 """The agent's thread: its sockets, who may connect, and the answers to requests.
 
-May import `steps`, `storage`.  Invariant: nothing here waits for a client.
+May import `steps`, `inspect`, `storage`.  Invariant: nothing here waits for a client.
 """

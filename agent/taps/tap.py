@@ -1,7 +1,8 @@
 """The seam of the taps: what TorchTaps calls on each of them, and what they are made from.
 
-A new tap is one file with a subclass of Tap, and one line in registry.py.  Invariant: a tap never raises into the
-training step; it reports its own faults, and what reporter() returns raises only what a signal handler of the job has.
+A new tap is one file with a subclass of Tap, and its import and name in registry.py.  Invariant: a tap never raises
+into the training step; it reports its own faults, and what reporter() returns raises only what a signal handler of the
+job has.
 """
 
 from __future__ import annotations

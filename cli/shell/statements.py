@@ -1,6 +1,7 @@
 """SQL text split into tokens and statements by DuckDB's own tokenizer, so a `;` in a string or comment ends nothing.
 
-Called by the shell for what was typed so far.  Invariant: pure; duckdb is imported on the first call.
+Called by the shell for what was typed so far, and by querying.py for what the server did not answer.  Invariant: pure;
+duckdb is imported on the first call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """How raw rows become the columns of the tables: pure numpy.
 
-It may import `snapshot` and `arrays`.  Invariant: every function is pure; a time that was not measured is NULL.
+It may import `snapshot`, `host` and `arrays`.  Invariant: every function is pure; a time that was not measured is NULL.
 """

@@ -1,9 +1,9 @@
 """When collectives blocked the threads that called them: time that is no module's, and a phase of a step.
 
-Called by step_trace and torch_trace.  A thread is blocked while it issues an operation and while it waits for one: by
-Work.wait or wait_tensor (spans of kind WAIT), at once (BLOCKING), or in C++ in DDP, which sends its buffers and waits,
-and whose reducer waits at the end of a backward pass for what it sent last.  Invariant: every interval was measured,
-and those of a thread are disjoint.
+Called for step_trace, phase_trace and torch_trace.  A thread is blocked while it issues an operation and while it waits
+for one: by Work.wait or wait_tensor (spans of kind WAIT), at once (BLOCKING), or in C++ in DDP, which sends its buffers
+and waits, and whose reducer waits at the end of a backward pass for what it sent last.  Invariant: every interval was
+measured, and those of a thread are disjoint.
 """
 
 from __future__ import annotations

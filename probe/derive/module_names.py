@@ -1,6 +1,6 @@
 """What modules, optimizers and their models are called, out of what the agent has logged.
 
-Called by torch_trace.  Invariant: a name is what the agent found, or there is none.
+Called by the tables that name modules.  Invariant: a name is what the agent found, or there is none.
 """
 
 from __future__ import annotations

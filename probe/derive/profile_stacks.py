@@ -1,6 +1,7 @@
 """Stacks of profiles, by their innermost nodes: what each frame is called, and which is the innermost of the user's.
 
-Called by the table python.profile.  Invariant: a node whose caller was overwritten has no stack; one cut off is none.
+Called by the tables that have stacks.  Invariant: a node whose caller was overwritten has no stack; one cut off is
+none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Samples of one source as the machine tables need them: a row per moment, with levels and rates.
 
-Called by the tables of probe/tables/host.  Invariant: a rate is over the true time between two readings of the same
+Called by the tables of samples.  Invariant: a rate is over the true time between two readings of the same
 counter, however far apart; without an earlier reading, or after the counter fell, there is none.
 """
 

@@ -49,7 +49,7 @@ def evaluate(
     A snippet that raises is a result, not an error.  Raises UsageError, EvalError, SilentError, Interrupted.
     """
     if snippet.timeout is not None:
-        hint = "Give seconds above 0, or None for 30 s to wait for the step and any time to run."
+        hint = "Give seconds above 0, or None: 30 s or ten steps to wait for the step, and any time to run."
         require_seconds("timeout", snippet.timeout, hint)
     links, waiting = chosen(client.links, snippet.ranks), Waiting(client, snippet.timeout, on_output)
     if not snippet.now:

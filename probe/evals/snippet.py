@@ -1,6 +1,6 @@
 """What is run in a job, and what it did on one rank.
 
-Made by probe.connection and probe.evals.  Invariant: plain data, and what is read out of it.
+Made by probe.control, probe.capture and probe.evals.  Invariant: plain data, and what is read out of it.
 """
 
 from __future__ import annotations

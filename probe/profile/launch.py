@@ -1,6 +1,6 @@
 """Profiles of several ranks at once: a process for each, here or beside the rank's server.
 
-Called by probe.connection.  Invariant: whatever ends the command, no profiler stays.
+Called by probe.insight.  Invariant: whatever ends the command, no profiler stays.
 """
 
 from __future__ import annotations

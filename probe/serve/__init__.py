@@ -2,6 +2,7 @@
 is in the training.
 
 `launch` prepares and starts it for an attach, `keeper` starts it again if it dies, `server` is the process itself.  It
-may import the rooms below it; `keeper` and `launch` only the leaves and `host`.  Invariant: it holds nothing of the
-training's, runs as the job's user, and can do no more than the keys that it was started with.
+may import `snapshot`, `profile`, `client`, `attach` and `host`; `keeper` only the leaves and `host`, `launch` the
+refusals of `attach` as well.  Invariant: it holds nothing of the training's, runs as the job's user, and can do no more
+than the keys that it was started with.
 """

@@ -1,7 +1,7 @@
 """Decides who may connect to the port: libzmq asks it about each connection (ZAP, RFC 27), and the key proved settles
 the role.
 
-Used by relay.py.  Invariant: a port admits only clients that have proved they hold a key of this job.
+Used by server.py.  Invariant: a port admits only clients that have proved they hold a key of this job.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What a server and its keeper give up, so that neither can harm the job, and a fault in one stays in it.
 
-Called by both at their start.  Linux only, standard library only.
+Called at their start, and by the other processes beside a job: those that answer, read stacks, profile and record.
+Linux only, standard library only.
 """
 
 from __future__ import annotations

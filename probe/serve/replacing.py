@@ -1,6 +1,6 @@
 """Another server for agents that run: where a job has lost its own, or is to listen for other hosts.
 
-Called by probe.connection.  Invariant: a server is started only once an agent names it.
+Called by probe.control.  Invariant: a server is started only once an agent names it.
 """
 
 from __future__ import annotations

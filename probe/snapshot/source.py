@@ -1,7 +1,8 @@
 """Where the ranks of a snapshot and their rows come from.
 
-WireSource (agents that answer), MemorySource (a process that need not) and recordings implement Source; a Snapshot asks
-them.  Invariant: everything a source gives of a rank belongs to the moment at which it gave the rank.
+WireSource (agents that answer) and MemorySource (a process that need not) implement Source; a Snapshot asks them.  What
+else has ranks is one more; a recording has files instead, and is a Connection of its own.  Invariant: everything a
+source gives of a rank belongs to the moment at which it gave the rank.
 """
 
 from __future__ import annotations

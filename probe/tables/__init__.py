@@ -1,4 +1,7 @@
-"""Every table there is, sorted by name.  A new table is one file in the room of its schema and one name in _FILES."""
+"""Every table there is, sorted by name.  A new table is one file in the room of its schema and one name in _FILES.
+
+It may import `memory`, `derive`, `snapshot`, `host` and `arrays`.  Invariant: no table imports another.
+"""
 
 from __future__ import annotations
 

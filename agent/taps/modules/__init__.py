@@ -1,4 +1,5 @@
 """Forward and backward of modules.
 
-It may import `names`, `steps`, `storage`.  Invariant: the job computes bit-identical results with and without us.
+It may import `steps`, `boundary`, `inspect`, `storage`.  Invariant: the job computes bit-identical results with and
+without us.
 """

@@ -17,7 +17,10 @@ from ...session import connected
 @ranks_option
 @click.option("--now", is_flag=True, help="At once, beside the training, instead of between two steps.")
 @click.option(
-    "--timeout", type=SECONDS, metavar="SECONDS", help="For the step and the code; by default 30 s for the step."
+    "--timeout",
+    type=SECONDS,
+    metavar="SECONDS",
+    help="For the step and the code; by default for the step alone: 30 s, or ten steps if they take longer.",
 )
 @click.option("--frame", metavar="FUNCTION", default="", help="With the variables of this function, or frame number.")
 @click.option("--no-write", is_flag=True, help="Leave the job's variables unchanged.")

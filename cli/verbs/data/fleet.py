@@ -8,14 +8,15 @@ import click
 
 from probe.errors import UsageError
 
-from ...options import TextCommand, endpoint_and_text, text_argument
+from ...offers import endpoints as folders
+from ...options import TextCommand, endpoint_and_text, target_option, text_argument
 from ...output.formats import Output, limited_output_options
 from ...output.result import ArrowResult
 from ...session import say_note
 
 
 @click.command("fleet", cls=TextCommand)
-@text_argument("SQL")
+@text_argument("SQL", target_option("The folder of recordings.", folders))
 @click.option(
     "--address",
     metavar="ADDRESS",

@@ -12,8 +12,9 @@ import click
 from probe.errors import QueryError, UsageError
 from probe.text import nearest
 
+from ...offers import endpoints as jobs
 from ...offers import tables
-from ...options import Verb, process_option
+from ...options import Verb, target_option
 from ...output.formats import Output, output_options
 from ...output.result import Records
 from ...session import say, wrapped
@@ -32,7 +33,7 @@ SELF_TIME = "duration is self time: what a module took itself. A block with its 
 
 @click.command("tables", cls=Verb)
 @click.argument("words", nargs=-1, metavar="[TABLE]", shell_complete=tables)
-@process_option
+@target_option("Needs none: all jobs have the same tables.", jobs)
 @output_options
 def command(words: Sequence[str], endpoints: Sequence[str], output: Output) -> None:
     """List the tables, or the columns of one with their units.

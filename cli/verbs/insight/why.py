@@ -29,7 +29,7 @@ _LATEST = "step > (SELECT MAX(step) FROM python.step_trace) - 300"
 @click.command("why", cls=Verb)
 @endpoint_argument
 @click.option("--seconds", type=SECONDS, metavar="SECONDS",
-              help="How long to watch.  [default: 10 to 25, or 40 steps]")  # fmt: skip
+              help="How long to watch.  [default: 10 to 30, or 40 steps]")  # fmt: skip
 @click.option("--leave", is_flag=True, help="Detach afterwards, if it had to attach.")
 @click.option("--since-change", is_flag=True, help="What the last eval that changed something has brought.")
 @click.option("--at", "at_step", type=click.IntRange(min=1), metavar="STEP",

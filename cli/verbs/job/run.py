@@ -30,7 +30,7 @@ PASSED_ON = {
 def command(
     words: Sequence[str], name: str | None, recorded: str | None, keep: float | None, keep_days: float | None
 ) -> int:
-    """Start a command and attach to each of its ranks as it appears.
+    """Start a command and attach to its ranks as they appear.
 
     The command's environment is left unchanged. Signals are passed on to it, and its exit status is passed back. With
     --record, that is once the last rows are in the files.

@@ -22,10 +22,14 @@ _OF_DEVICE = {"allocated_mb": streams.DEVICE_ALLOCATED, "reserved_mb": streams.D
 def derive(part: Partition) -> Columns:
     """The host's rows, then device after device, each by time."""
     sources = part.rows(SAMPLES)["source"]
-    found = [streams.MEMORY, *sorted({int(each) for each in np.unique(sources) if each < streams.MEMORY}, reverse=True)]
+    found = [streams.MEMORY, *sorted({int(each) for each in np.unique(sources) if _is_allocator(each)}, reverse=True)]
     parts = [_rows_of(part, source) for source in found]
     own = [column for column in TABLE.columns if column.name not in ("rank", "host", "pid", "time")]
     return {**stacked(own, parts), "start_ns": np.concatenate([each["start_ns"] for each in parts])}
+
+
+def _is_allocator(source: int) -> bool:
+    return streams.ALLOCATORS_END <= source < streams.MEMORY
 
 
 def _rows_of(part: Partition, source: int) -> Columns:

@@ -10,8 +10,10 @@ from fake_agent import FakeAgent
 
 from probe.connection import Connection
 from probe.streams import (
+    ALLOCATORS_END,
     CORE_WAIT_NS,
     CPU_NS,
+    DEVICE_ALLOCATED,
     EVAL,
     GPU_MEMORY_USED_BYTES,
     GPU_NVLINK_RX_KB,
@@ -25,6 +27,7 @@ from probe.streams import (
     INVOLUNTARY_SWITCHES,
     LOG_DEVICE,
     LOG_EVAL,
+    MEMORY,
     READ_BYTES,
     RSS_BYTES,
     SAMPLES,
@@ -225,3 +228,12 @@ def test_an_empty_table_of_devices_comes_with_the_reason(agent: Make, connected:
     assert connection.query("SELECT process_tap, gpu_tap FROM probe.agents").to_pylist() == [
         {"process_tap": "on", "gpu_tap": "off: no NVML library"}
     ]
+
+
+def test_only_what_allocators_say_is_of_a_device(agent: Make, connected: Connect) -> None:
+    """The next number below theirs is that of another sampler."""
+    one = agent()
+    for source in (MEMORY - 1, ALLOCATORS_END, ALLOCATORS_END - 1):
+        one.sample(SECOND, (DEVICE_ALLOCATED, MB), source=source)
+    found = connected(one).query("SELECT device FROM python.memory_trace WHERE allocated_mb IS NOT NULL").to_pylist()
+    assert [row["device"] for row in found] == ["cuda:0", f"cuda:{MEMORY - 1 - ALLOCATORS_END}"]
