@@ -34,9 +34,10 @@ beside: $(INSTALLED)
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone and not long and not soak"
 
 # What repeats in many rounds, versions, options or pages what a shorter test does once: CI runs it after `make test`.
+test-long: LONG = $$(grep -rl --include 'test_*.py' mark.long tests/acceptance tests/integration tests/unit | sort)
 test-long: $(INSTALLED)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "long and not alone"
-	$(BIN)/pytest -m "long and alone" $$(grep -rl --include 'test_*.py' mark.alone tests/unit tests/integration)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "long and not alone" $(LONG)
+	$(BIN)/pytest -m "long and alone" $$(grep -l mark.alone $(LONG))
 
 # Hugging Face, accelerate and Lightning, in an environment of their own, because they bring many packages.
 frameworks: $(FRAMEWORKS)/.installed

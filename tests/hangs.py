@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from delivering import states
@@ -73,13 +74,17 @@ def hanging(
         env = {"TORCH_FR_BUFFER_SIZE": "0"} if kind == without_recorder else {}
         jobs[kind] = Job(start("hanging.py", kind, ready="", ranks=2, env=env), run)
 
-    for kind, job in jobs.items():
+    def let_it_hang(kind: str) -> None:
+        job = jobs[kind]
         job.wait_for("trains")
         if attached_before[kind]:
             job.probe("attach")
             for _ in range(2):
                 job.probe("eval", f"import time; time.sleep({PAUSE_S})")
         job.hang()
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        list(pool.map(let_it_hang, jobs))
     for job in jobs.values():
         job.wait_for("hangs")
     time.sleep(QUIET_S)

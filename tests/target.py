@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,8 @@ PYTHON = os.environ.get("TARGET_PYTHON", sys.executable)  # the targets' own: ma
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1")
 # The beginning of a script that a test writes, by which it is forked.
 FAST_IMPORT = f"import sys; sys.path.append({str(TARGETS)!r}); import fast_import"
+# What `probe attach` prints of a rank.
+ATTACHED = re.compile(r"attached  rank (\d)  pid (\d+)  \d+ ms +python 3\.\d+\.\d+, torch \d+\.\d+\.\d+\n")
 START_S = 90.0  # importing torch in several processes on a busy machine
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 from delivering import states
-from hangs import PAUSE_S, QUIET_S, Job, hanging, started, told
+from hangs import PAUSE_S, Job, hanging, started, told
 from until import until
 
 import probe as probe_api
 from probe.diagnose.hang.looks import gather
-from target import Probe, Start
+from target import Probe, Start, Target
 
 pytestmark = pytest.mark.alone  # it looks at the clock
 
@@ -32,7 +31,17 @@ FROM python.nccl_trace WHERE from_flight_recorder GROUP BY ALL"""
 
 
 @pytest.fixture(scope="module")
-def jobs(start_once: Start, probe: Probe) -> dict[str, Job]:
+def stuck(start_once: Start, probe: Probe) -> Target:
+    """A training that stands in another thread than the main one."""
+    job = start_once("pausing.py", "0", "80", ready="pauses")
+    probe("attach", job.pid)
+    job.wait_for("stands")
+    return job
+
+
+@pytest.fixture(scope="module")
+def jobs(start_once: Start, probe: Probe, stuck: Target) -> dict[str, Job]:
+    """They hang for QUIET_S, and so has what stands already."""
     kinds = {"sleeps": False, "no_send": True, "no_barrier": True, "healthy_fast": True}
     return hanging(start_once, kinds, "no_barrier", probe)
 
@@ -88,12 +97,10 @@ def test_without_torchs_recorder_a_mismatch_is_found_in_the_rows(jobs: dict[str,
     assert "operation: barrier on rank 0, all_gather on rank 1" in report["verdict"]
 
 
-def test_a_training_that_is_stuck_in_another_thread_is_found_there(start: Start, probe: Probe) -> None:
-    job = start("pausing.py", "0", "80", ready="pauses")
-    probe("attach", job.pid)
-    job.wait_for("stands")
-    time.sleep(QUIET_S)
-    report = json.loads(probe(job.pid, "hang", "--json").stdout)
+def test_a_training_that_is_stuck_in_another_thread_is_found_there(
+    stuck: Target, jobs: dict[str, Job], probe: Probe
+) -> None:
+    report = json.loads(probe(stuck.pid, "hang", "--json").stdout)
     assert "is blocked in train (pausing.py:" in report["verdict"] and "join" not in report["verdict"], report
 
 

@@ -21,7 +21,7 @@ from until import until
 from probe import keys
 from probe.host import agent_memory
 from probe.host.facts import NO_FACTS
-from target import PROBE, PYTHON, TARGETS, Probe, Start, Target, descendants
+from target import ATTACHED, PROBE, PYTHON, TARGETS, Probe, Start, Target, descendants
 
 RANKS = "SELECT rank, state, why, pid FROM probe.agents ORDER BY rank"
 SHARED = """
@@ -278,3 +278,18 @@ def test_all_ranks_of_a_full_host_are_seen_from_elsewhere(
         told = subprocess.run(asked, capture_output=True, text=True, timeout=60)
         assert told.returncode == 0 and "answered 6/6 ranks" in told.stderr, told.stderr
         assert rows(told.stdout)[0]["ranks"] == 6
+
+
+def test_the_pid_of_a_launcher_means_all_its_ranks(torchrun: Target, probe: Probe) -> None:
+    lines = probe("attach", torchrun.pid).stdout
+    assert [match[1] for match in ATTACHED.finditer(lines)] == ["0", "1"]
+    assert set(map(int, re.findall(r"pid (\d+)", lines))) <= set(descendants(torchrun.pid))
+    thread = max(map(int, os.listdir(f"/proc/{torchrun.pid}/task")))
+    assert f"[is-thread] {thread} is a thread of process {torchrun.pid}." in probe("attach", thread, status=4).stderr
+    done = probe(torchrun.pid, "eval", "print('loss', loss.item() < 1e9)")
+    assert done.stdout == "ranks 0-1:\nloss True\n"
+    only = probe(torchrun.pid, "eval", "--rank", "1", "rank")
+    assert only.stdout == "1\n"
+    listed = json.loads(probe("list", "--format", "json").stdout)
+    ranks = {row["rank"]: row for row in listed if row["job"] == torchrun.pid}
+    assert set(ranks) == {0, 1} and all(row["attached"] for row in ranks.values())

@@ -33,6 +33,7 @@ from probe.query import host_part, hosts
 from probe.query.decomposition import decomposed
 from probe.query.result import Note, Result
 from probe.query.statement import Statement
+from probe.serve import relay
 from probe.serve.answers import Answers
 from probe.snapshot.pinned import pin
 from probe.snapshot.scans import AgentRank
@@ -64,7 +65,8 @@ def two_played_hosts() -> Iterator[tuple[Resolved, Path, list[list[dict[str, Any
 
 @pytest.fixture(scope="module")
 def played() -> Iterator[tuple[Resolved, Path]]:
-    with two_played_hosts() as (resolved, key, _):
+    with pytest.MonkeyPatch.context() as patch, two_played_hosts() as (resolved, key, _):
+        patch.setattr(relay, "_IDLE_S", 0.1)  # what is left after a test would be waited for
         yield resolved, key
 
 
