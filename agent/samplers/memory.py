@@ -2,7 +2,8 @@
 
 Called by agent/samplers/sampler_loop.py, on the agent's thread.  Invariant: nothing that the job can see is reset, and
 the share of pages that others use too, for which the kernel goes through all of them with the memory map locked, takes
-at most a thousandth of the time; devices that are left alone are not asked.
+at most a thousandth of the time, and is not asked for where one look would be long; devices that are left alone are not
+asked.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..torch_state import cuda_may_be_asked
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PSS_SHARE = 1000  # it is read again after so many times as long as it took
 _ROLLUP_BYTES = 4096
+_MOST_RESIDENT = 16 << 30  # bytes: to go through so many pages takes the kernel a tenth of a second and more
 
 
 class Memory:
@@ -43,7 +45,7 @@ class Memory:
         _, resident, shared = (int(each) * _PAGE for each in _read("/proc/self/statm").split()[:3])
         values = {streams.HOST_RSS: resident, streams.HOST_SHARED: shared}
         if now >= self._pss_due_ns and not self._why_no_pss:
-            values |= self._pss(now)
+            values |= self._pss(now, resident)
         devices = self._devices() if cuda_may_be_asked() else {}
         if (devices or self._why_no_devices) and (pinned := _pinned()) is not None:
             values[streams.HOST_PINNED] = pinned
@@ -51,7 +53,10 @@ class Memory:
             for counter, value in counters.items():
                 self._append(now, source, counter, value)
 
-    def _pss(self, begun_ns: int) -> dict[int, int]:
+    def _pss(self, begun_ns: int, resident: int) -> dict[int, int]:
+        if resident > _MOST_RESIDENT:
+            self._why_no_pss = f"/proc/self/smaps_rollup: {resident >> 30} GB are resident"
+            return {}
         try:
             text = _read("/proc/self/smaps_rollup")
             self._pss_due_ns = begun_ns + _PSS_SHARE * (perf_counter_ns() - begun_ns)

@@ -12,6 +12,7 @@ from _thread import get_ident
 from typing import Any
 
 _MAX_DEPTH = 4  # nested containers
+_MOST = 256  # values to look at: a list of as many numbers as a corpus has must not be gone through
 _CONTAINERS = (tuple, list, dict)
 _UNKNOWN = -1  # a PackedSequence: the first dimension of its tensor is not the batch
 
@@ -35,7 +36,7 @@ class SampleCount:
         if torch._C._get_tracing_state() is not None:
             return  # while tracing, reading a size would add an operation to the graph
         with torch._C.DisableTorchFunction():  # a mode or a subclass of tensors is code of the job's
-            size = _first_size((args, kwargs), torch.Tensor, _MAX_DEPTH)
+            size = _first_size((args, kwargs), torch.Tensor, _MAX_DEPTH, [_MOST])
         if module.training:
             self.waiting.pop()
             self._add(size)
@@ -72,8 +73,9 @@ class SampleCount:
         self.waiting[:] = [None]
 
 
-def _first_size(value: Any, tensor_type: type, depth: int) -> int:
-    """The first dimension of the first tensor that has one, 0 if there is none."""
+def _first_size(value: Any, tensor_type: type, depth: int, left: list[int]) -> int:
+    """The first dimension of the first tensor that has one, 0 if there is none.  left: how many values to look at."""
+    left[0] -= 1
     if isinstance(value, tensor_type):
         size = value.shape[0] if value.shape else 0  # type: ignore[attr-defined]
         return size if type(size) is int else 0
@@ -81,7 +83,7 @@ def _first_size(value: Any, tensor_type: type, depth: int) -> int:
         if hasattr(type(value), "batch_sizes"):
             return _UNKNOWN
         for each in value.values() if isinstance(value, dict) else value:
-            size = _first_size(each, tensor_type, depth - 1)
-            if size:
+            size = _first_size(each, tensor_type, depth - 1, left)
+            if size or left[0] <= 0:
                 return size
     return 0

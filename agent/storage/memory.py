@@ -25,8 +25,8 @@ class NoRoom(OSError):
 
 
 def usual_or_reserved(size: int) -> int:
-    """The size to ask for in place of this one: less where all of it costs memory at once."""
-    return size // _RESERVED_SHARE if _must_reserve() else size
+    """The size to ask for in place of this one: less where all of it costs memory at once, or addresses are limited."""
+    return size // _RESERVED_SHARE if _must_reserve() or _addresses_are_limited() else size
 
 
 def shared_memory(name: str, size: int) -> mmap.mmap:
@@ -86,6 +86,15 @@ def _must_reserve() -> bool:
             return file.read().strip() == _STRICT
     except OSError:
         return False
+
+
+def _addresses_are_limited() -> bool:
+    """Whether `ulimit -v` is set, as batch systems do: what we map is then missing to the job."""
+    try:
+        import resource  # an extension module
+    except ImportError:
+        return False
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _reserve(fd: int, size: int) -> None:

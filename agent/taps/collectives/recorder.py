@@ -39,6 +39,7 @@ from .works import Works
 
 _KEY = "BackendSelect"  # above the backends, below autograd and Python modes
 _PATIENCE_S = 0.02  # the job stands still for that long
+_removed: list[Any] = []  # kernels of the last agent that is gone
 
 
 class CollectiveRecorder:
@@ -59,6 +60,7 @@ class CollectiveRecorder:
         self._groups = Groups(log)
         self._libraries: list[Any] = []
         self._codes: set[Any] = set()  # of the kernels
+        self._names: list[str] = []  # of the operations that have one
         self._torch: Any = None
         self._forbidden = False  # once true, it stays true
 
@@ -214,10 +216,16 @@ class CollectiveRecorder:
     def _put(self, library: Any, name: str, kernel: Any) -> None:
         self._codes.add(kernel.__code__)
         library.impl(name, kernel, _KEY, with_keyset=True)
+        self._names.append(f"{library.ns}::{name}")
 
     def _destroy(self) -> None:
+        """A thread may wait for the GIL in front of a kernel, in C++: torch frees what it goes on with, unless somebody
+        else has it.  So a torch that gives it out (2.9) keeps it, until the next agent's kernels are removed."""
+        look_up = getattr(self._torch._C, "_dispatch_get_computed_kernel_for_dispatch_key", None)
+        kept = [look_up(name, _KEY) for name in self._names] if look_up is not None else []
         while self._libraries:
             self._libraries.pop()._destroy()
+        _removed[:] = kept
 
 
 def refusal(evaluation: Evaluation, operation: str, group: str, ranks: Sequence[int]) -> str | None:

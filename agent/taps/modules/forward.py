@@ -1,7 +1,7 @@
 """Module calls: the code of nn.Module._wrapped_call_impl is swapped for code that records when it ran.
 
-This works on modules that already exist and costs nothing once swapped back.  torch.compile does not see it, because
-dynamo skips code that claims to be in module.py.
+This works on modules that already exist and costs nothing once swapped back.  torch.compile skips code that claims to
+be in module.py, but traces into it where a module has hooks: there it sees what torch's own code does and no more.
 Invariant: what the swapped code calls lives in module.py's globals under _probe_* and is never deleted, only made
 inert, because frames in flight still use it.
 """
@@ -29,6 +29,10 @@ from .module_calls import After, Before, mark_before, row_after, row_and_marks_a
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = f"""
 def _wrapped_call_impl(self, *args, **kwargs):
+    if _probe_compiling():
+        if self._compiled_call_impl is not None:
+            return self._compiled_call_impl(*args, **kwargs)
+        return self._call_impl(*args, **kwargs)
     if _probe_waiting:
         _probe_count(self, args, kwargs)
     _probe_entered = _probe_before(self, args, kwargs)
@@ -60,7 +64,8 @@ class Forward(Tap):
         self._original: types.CodeType = self._target.__code__
         if not is_known(self._original):
             raise LookupError("nn.Module._wrapped_call_impl is not the known one")
-        counting = _counting(context.steps.samples, context.current_eval, context.reporter(self.name))
+        compiling = {"_probe_compiling": _is_compiling(sys.modules["torch"].compiler)}
+        counting = compiling | _counting(context.steps.samples, context.current_eval, context.reporter(self.name))
         row = row_after(spans, backward)
         self._run_due: Callable[..., Any] = _running(self, context.current_eval, context.reporter(self.name))
         self.marking = counting | _globals(mark_before(backward), row_and_marks_after(spans, backward), row)
@@ -68,7 +73,7 @@ class Forward(Tap):
         self._code = _compiled(self._original)
         self.around: Callable[[dict[str, Any]], dict[str, Any]] = lambda functions: functions  # the device tap's
         self.installed = False
-        self._in_use = _INERT
+        self._in_use = self._inert = _INERT | compiling
         self._due: list[Ticket] = []
 
     def at_next_call(self, ticket: Ticket) -> None:
@@ -102,9 +107,9 @@ class Forward(Tap):
                 self._target.__code__ = self._code
                 self.installed = True
         elif self.installed:
-            self.installed, self._in_use = False, _INERT
+            self.installed, self._in_use = False, self._inert
             self._target.__code__ = self._original
-            self._module_py.__dict__.update(_INERT)
+            self._module_py.__dict__.update(self._inert)
 
 
 def is_known(code: types.CodeType) -> bool:
@@ -123,6 +128,11 @@ def _compiled(original: types.CodeType) -> types.CodeType:
             node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
     made = compile(tree, original.co_filename, "exec", dont_inherit=True)
     return next(constant for constant in made.co_consts if isinstance(constant, types.CodeType))
+
+
+def _is_compiling(compiler: Any) -> Any:
+    """What dynamo takes for true where it traces, so that it drops the rest; each call of what it made compares it."""
+    return getattr(compiler, "is_dynamo_compiling", None) or getattr(compiler, "is_compiling", _nothing)
 
 
 def _globals(before: Before, after: After, row: After) -> dict[str, Any]:

@@ -53,6 +53,8 @@ def row_after(spans: Stream, backward: Backward) -> After:
             serial = serial_of(id(module)) or backward.modules.meet(module)
             offset, seq = claim()
             pack_into(buffer, offset, start, end, serial, ident(), flags, seq)
+        except RecursionError:  # not even report_forward_fault() can be called, and the job's own call needs less
+            pass
         except Exception as error:  # inside a user's forward: no exception may escape
             backward.report_forward_fault(error)
 
@@ -115,6 +117,8 @@ def row_and_marks_after(spans: Stream, backward: Backward) -> After:
                     node, number = below, inside
                 node._register_hook_dict(carriers[2 if begun[number & place] == number else 1])
                 begun[number & place] = number
+        except RecursionError:  # not even report_forward_fault() can be called, and the job's own call needs less
+            pass
         except Exception as error:  # inside a user's forward: no exception may escape
             backward.report_forward_fault(error)
 
@@ -153,8 +157,11 @@ def mark_before(backward: Backward) -> Before:
             number = node._sequence_nr()
             if begun[number & place] != number:  # else the begin mark there also marks this module's end
                 carriers = backward.carriers.get(id(module)) or backward.make_carriers(module)
-                if number >= passed[0] or backward.is_first_end(carriers[0], node):
+                # A node that is older than the last pass, or by many others, may stay: it gets one mark of each module.
+                if passed[0] <= number < entered < number + REMEMBERED or backward.is_first_end(carriers[0], node):
                     node._register_hook_dict(carriers[3])
+        except RecursionError:  # as in after()
+            pass
         except Exception as error:  # inside a user's forward: no exception may escape
             backward.report_fault(error)
         return entered

@@ -142,5 +142,5 @@ def test_a_process_that_cannot_be_read_is_not_known(
         raise raised
 
     monkeypatch.setattr(doctor_gpu, "read_devices", refused)
-    (said,) = told(doctor_gpu.of_process(4242, NO_NVML)).values()
+    (said,) = told(doctor_gpu.of_process(4242000, NO_NVML)).values()
     assert said.startswith("not known") and why in said

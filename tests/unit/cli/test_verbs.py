@@ -31,7 +31,7 @@ from probe.protocol import UNWANTED
 from probe.query.result import Cost, Coverage, Note
 from probe.query.result import Result as QueryResult
 
-FACTS = (Facts(rank=0, pid=4250), Facts(rank=1, pid=4251))
+FACTS = (Facts(rank=0, pid=4250000), Facts(rank=1, pid=4250001))
 
 
 @dataclass
@@ -315,18 +315,19 @@ def test_detach_reports_what_stays(make_job: MakeJob, capfd: Captured) -> None:
     make_job()
     assert run(["4242", "detach"]) == 0
     out, err = capfd.readouterr()
-    assert out == "detached  rank 0  pid 4250\ndetached  rank 1  pid 4251\n"
+    assert out == "detached  rank 0  pid 4250000\ndetached  rank 1  pid 4250001\n"
     assert err == "pass-through kernels on c10d stay: no boundary came in time\n"
     assert run(["4242", "detach", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out) == [{"rank": 0, "pid": 4250}, {"rank": 1, "pid": 4251}]
+    assert json.loads(capfd.readouterr().out) == [{"rank": 0, "pid": 4250000}, {"rank": 1, "pid": 4250001}]
 
 
 def test_a_rank_that_was_not_reached_is_a_failure(make_job: MakeJob, capfd: Captured) -> None:
-    make_job(unreached=[Unreached(1, 4251, "", "Rank 1 (pid 4251) is stopped (to let it go on: kill -CONT 4251)")])
+    why = "Rank 1 (pid 4250001) is stopped (to let it go on: kill -CONT 4250001)"
+    make_job(unreached=[Unreached(1, 4250001, "", why)])
     assert run(["4242", "detach"]) == 8
     out, err = capfd.readouterr()
-    assert out == "detached  rank 0  pid 4250\n"
-    assert "[silent] Still attached: Rank 1 (pid 4251) is stopped (to let it go on: kill -CONT 4251)." in err
+    assert out == "detached  rank 0  pid 4250000\n"
+    assert "[silent] Still attached: Rank 1 (pid 4250001) is stopped (to let it go on: kill -CONT 4250001)." in err
     assert run(["4242", "set", "sample=5"]) == 8
     assert "[silent] 1 of the ranks did not change." in capfd.readouterr().err
     assert run(["4242", "set"]) == 0
@@ -366,28 +367,28 @@ def attached(pid: int, **other: Any) -> Attached:
 
 
 def test_the_line_of_an_attached_rank() -> None:
-    assert line(attached(4250)) == "attached  rank 0  pid 4250  7 ms   python 3.11.7, torch 2.13.0"
-    assert line(attached(4250, already=True)) == "already   rank 0  pid 4250         python 3.11.7, torch 2.13.0"
-    assert line(attached(4250, rank=None, torch=None)).endswith("python 3.11.7, no torch: its tables stay empty")
+    assert line(attached(4250000)) == "attached  rank 0  pid 4250000  7 ms   python 3.11.7, torch 2.13.0"
+    assert line(attached(4250000, already=True)) == "already   rank 0  pid 4250000         python 3.11.7, torch 2.13.0"
+    assert line(attached(4250000, rank=None, torch=None)).endswith("python 3.11.7, no torch: its tables stay empty")
 
 
 def test_a_rank_that_fails_does_not_stop_attaching_to_the_others(
     monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:
     def attach(pid: int, *_: object) -> Attached:
-        if pid == 4251:
-            raise AttachError("A debugger traces 4251 already.", "End it first.", code="traced")
+        if pid == 4250001:
+            raise AttachError("A debugger traces 4250001 already.", "End it first.", code="traced")
         return attached(pid)
 
     monkeypatch.setattr("probe.attach.attach", attach)
     told: list[Attached] = []
     with pytest.raises(AttachError, match="1 of 3 ranks") as caught:
-        attach_each({4250: 0, 4251: 1, 4252: 2}, Wanted(tell=told.append))
-    assert (caught.value.code, told) == ("traced", [attached(4250), attached(4252)])
-    assert capfd.readouterr().err.startswith("failed    rank 1  pid 4251  [traced] A debugger")
+        attach_each({4250000: 0, 4250001: 1, 4250002: 2}, Wanted(tell=told.append))
+    assert (caught.value.code, told) == ("traced", [attached(4250000), attached(4250002)])
+    assert capfd.readouterr().err.startswith("failed    rank 1  pid 4250001  [traced] A debugger")
 
 
-@pytest.mark.parametrize(("failing", "status"), [(0, 0), (4251, 4)])
+@pytest.mark.parametrize(("failing", "status"), [(0, 0), (4250001, 4)])
 def test_an_attach_has_a_row_per_rank_that_has_its_agent(
     failing: int, status: int, monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:
@@ -398,9 +399,9 @@ def test_an_attach_has_a_row_per_rank_that_has_its_agent(
 
     monkeypatch.setattr("probe.attach.attach", attach)
     monkeypatch.setattr("probe.cli.verbs.job.attach.ranks_of", lambda pids, *_: dict.fromkeys(pids))
-    assert run(["attach", "4250", "4251", "--json"]) == status
+    assert run(["attach", "4250000", "4250001", "--json"]) == status
     rows = json.loads(capfd.readouterr().out)
-    assert rows == [asdict(attached(pid)) for pid in (4250, 4251) if pid != failing]
+    assert rows == [asdict(attached(pid)) for pid in (4250000, 4250001) if pid != failing]
 
 
 def test_taps_that_are_off_on_gpus_are_reported_once_for_all_ranks(
@@ -408,8 +409,8 @@ def test_taps_that_are_off_on_gpus_are_reported_once_for_all_ranks(
 ) -> None:
     off = f"off: CUDA is in use, {UNWANTED}"
     taps = {"forward": "on", "device": off, "collectives": off, "gpu": "off: no NVML"}
-    monkeypatch.setattr("probe.attach.attach", lambda pid, *_: attached(pid, rank=pid - 4250, taps=taps))
-    attach_each({4250: 0, 4251: 1, 4252: 2}, Wanted(tell=lambda line: None))
+    monkeypatch.setattr("probe.attach.attach", lambda pid, *_: attached(pid, rank=pid - 4250000, taps=taps))
+    attach_each({4250000: 0, 4250001: 1, 4250002: 2}, Wanted(tell=lambda line: None))
     said = f"device times and memory, collectives and the Flight Recorder are {off}"
     assert capfd.readouterr().err == f"ranks 0-2: {said}\n"
 

@@ -51,6 +51,16 @@ def test_the_proportional_share_is_read_again_only_after_a_thousand_times_as_lon
     assert [row[2] for row in samples.rows].count(streams.HOST_RSS) == 2
 
 
+def test_of_a_large_process_the_kernel_is_not_asked_to_go_through_all_pages(
+    samples: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probe.agent.samplers.memory._MOST_RESIDENT", 1 << 20)
+    sampler = Memory(samples)
+    sampler.sample()
+    assert streams.HOST_PSS not in samples.of(streams.MEMORY) and streams.HOST_RSS in samples.of(streams.MEMORY)
+    assert sampler.state.startswith("on, without /proc/self/smaps_rollup: ")
+
+
 def play_devices(monkeypatch: pytest.MonkeyPatch, hip: str | None = None, why_untold: str = "") -> None:
     """A torch that uses three of them; why_untold: what its allocator raises."""
 

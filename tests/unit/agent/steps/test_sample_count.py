@@ -56,3 +56,18 @@ def test_a_model_that_trains_in_eval_mode_counts(count: SampleCount, model: torc
         call(count, model.eval(), 16)
         train(count)
     assert count.take(get_ident()) == 32
+
+
+def test_a_long_list_is_not_gone_through(count: SampleCount, model: torch.nn.Module) -> None:
+    seen = []
+
+    class Tokens(list[object]):
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            for each in super().__iter__():
+                seen.append(each)
+                yield each
+
+    tokens = Tokens([*range(1000), torch.zeros(3, 2)])
+    count.count(model, (tokens,), {"also": [[tokens]] * 3})
+    train(count)
+    assert len(seen) < 300 and count.take(get_ident()) == 0

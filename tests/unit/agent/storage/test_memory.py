@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,3 +107,11 @@ def test_a_number_that_the_job_uses_again_is_not_closed(tmp_path: Path) -> None:
     again = shared_memory("probe-test", SIZE)
     again.close()
     assert "test" not in agent_memory.descriptors(os.getpid())
+
+
+def test_where_addresses_are_limited_an_eighth_of_them_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {resource.RLIMIT_AS: (8 << 30, resource.RLIM_INFINITY)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    log = Log()
+    assert len(log.buffer) == LOG_BYTES // 8
+    log.close()

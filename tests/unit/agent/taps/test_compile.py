@@ -153,6 +153,22 @@ def test_a_recompile_that_is_forbidden_does_not_happen(taps: Taps) -> None:
             iterate()
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_module_with_a_hook_is_compiled_whole_and_once(taps: Taps, installed: bool) -> None:
+    """Into such a module dynamo goes by its `__call__`, whose code is ours."""
+    net, x = Net(), torch.ones(2, 8)
+    net.head.register_forward_hook(lambda module, args, output: 2 * output)
+    wanted = net(x)
+    taps.install() if installed else taps.remove()
+    torch._dynamo.reset()  # what was made of a Net without hooks
+    model = torch.compile(net, backend="eager", fullgraph=True)
+    model(x)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for number in range(4):
+            taps.remove() if (number % 2 == 0) is installed else taps.install()
+            assert torch.equal(model(x), wanted)
+
+
 @pytest.mark.parametrize(("style", "regions"), [("wrapped", 1), ("in place", 1), ("blocks", 2), ("function", 0)])
 def test_a_compiled_region_is_one_row(taps: Taps, style: str, regions: int) -> None:
     net = Net()

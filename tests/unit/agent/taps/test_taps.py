@@ -126,6 +126,19 @@ def test_a_node_that_outlives_the_passes_does_not_gather_marks(taps: Taps) -> No
     assert added[0] > 0 and {*added[1:]} == {added[1]} and added[1] <= 2 * added[0], added
 
 
+def test_a_node_that_no_pass_comes_to_does_not_gather_marks_for_good(code_taps: Taps) -> None:
+    """As features that a server has computed once, without no_grad."""
+    model, ends = net(), []
+    for calls in (2000, 4000):
+        x = torch.ones(2, 4, requires_grad=True).view(2, 4)
+        before = len(code_taps.rows(MARKS))
+        for _ in range(calls):
+            model(x)
+        model(x).sum().backward()
+        ends.append(len(code_taps.rows(MARKS)) - before)
+    assert ends[1] <= ends[0]
+
+
 def test_a_pass_beside_the_import_of_compiled_autograd_is_a_pass(taps: Taps, monkeypatch: pytest.MonkeyPatch) -> None:
     half = ModuleType("torch._dynamo.compiled_autograd")  # as another thread's import leaves it for a while
     monkeypatch.setitem(sys.modules, half.__name__, half)
@@ -415,6 +428,27 @@ def test_a_tap_that_fails_is_reported_and_the_forward_goes_on(taps: Taps) -> Non
     assert taps.faults and all(text.startswith("forward: ") for text in taps.faults)
     taps.faults.clear()
     del taps.streams[SPANS]
+
+
+def test_a_call_as_deep_as_the_stack_allows_does_not_fail_for_us(code_taps: Taps) -> None:
+    """The first call of a module makes its marks, for which we need more frames than it does."""
+    x = torch.ones(2, 4, requires_grad=True).view(2, 4)
+
+    def call(depth: int, module: Any) -> None:
+        call(depth - 1, module) if depth else module(x)
+
+    def fails(depth: int) -> bool:
+        try:
+            call(depth, nn.Linear(4, 2))
+        except RecursionError:
+            return True
+        return False
+
+    code_taps.remove()
+    deepest = next(depth for depth in range(sys.getrecursionlimit()) if fails(depth)) - 1
+    code_taps.install()
+    assert [less for less in range(12) if fails(deepest - less)] == []
+    code_taps.faults.clear()
 
 
 class Named(nn.Module):  # type: ignore[misc]
