@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -48,11 +49,16 @@ def sends(
     return planted.plant("python.nccl_trace", seen).plant("probe.collectives", whole)
 
 
-def passes(planted: Planted, micro_steps: int) -> Planted:
+def passes(
+    planted: Planted, micro_steps: int, roots: Sequence[str] = ("model",), updated_after: Sequence[int] = ()
+) -> Planted:
+    """Passes that go through these models in turn; updated_after: after how many of them an optimizer steps."""
     rows = [
-        {"rank": rank, "step": step, "stage": "backward", "micro_step": micro,
-         "start_ns": step * STEP_NS + micro * STEP_NS // 8}
-        for step in range(1, COUNT + 1) for rank in (0, 1) for micro in range(micro_steps)
+        {"rank": rank, "step": step, "stage": stage, "micro_step": micro, "depth": 0,
+         "root": roots[micro % len(roots)] if stage == "backward" else None,
+         "start_ns": step * STEP_NS + (2 * micro - (stage == "step")) * STEP_NS // 16}
+        for step in range(1, COUNT + 1) for rank in (0, 1)
+        for stage, micros in (("backward", range(micro_steps)), ("step", updated_after)) for micro in micros
     ]  # fmt: skip
     return planted.plant("python.torch_trace", rows)
 
@@ -158,6 +164,23 @@ def test_gradients_that_are_averaged_in_each_backward_pass_are_the_cause() -> No
     assert told.sentence == "Missing no_sync: DDP averages the gradients 4 times a step, which takes 30 % of it."
     saves = told.findings[0].finding.saves
     assert saves == pytest.approx(0.03, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("roots", "updated_after"), [("ab", [2]), ("ab", [1, 2]), ("a", [1, 2])], ids=["towers", "models", "optimizers"]
+)
+def test_gradients_of_which_each_pass_makes_others_are_averaged_as_often(roots: str, updated_after: list[int]) -> None:
+    planted = sends(job(forward=20, backward=40, comm=40), a_step=2, mb=10, ms=5, micro_steps=2)
+    assert codes(passes(planted, 2, roots, updated_after)) == ["communication-bound"]
+
+
+@pytest.mark.parametrize(
+    ("roots", "updated_after"), [("ab", [4]), ("a", [2, 4])], ids=["two models in turn", "two updates"]
+)
+def test_of_gradients_that_are_used_twice_a_step_half_are_too_many(roots: str, updated_after: list[int]) -> None:
+    planted = sends(job(forward=20, backward=40, comm=40), a_step=2, mb=10, ms=5, micro_steps=4)
+    (found,) = NO_SYNC_MISSING.find(passes(planted, 4, roots, updated_after).watched())
+    assert found.saves == pytest.approx(0.02, rel=0.02)
 
 
 @pytest.mark.parametrize(("micro_steps", "unlike"), [(1, 0.0), (2, 0.5)], ids=["no_sync", "two models"])
