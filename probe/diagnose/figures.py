@@ -11,6 +11,16 @@ def ms(seconds: float) -> str:
     return f"{figure(seconds * 1e3)} ms" if seconds < 1 else f"{figure(seconds)} s"
 
 
+def us(seconds: float) -> str:
+    """`53 µs`; below 0.1 µs `61 ns`."""
+    return f"{figure(seconds * 1e6)} µs" if seconds >= 1e-7 else f"{figure(seconds * 1e9)} ns"
+
+
+def megabytes(mb: float) -> str:
+    """`5.3 MB`; below 0.1 MB `61 kB`."""
+    return f"{figure(mb)} MB" if mb >= 0.1 else f"{figure(mb * 1024)} kB"
+
+
 def pct(share: float) -> str:
     """`76 %` of 0.76; below 10 % with a digit more."""
     return f"{100 * share:.{0 if share >= 0.0995 else 1}f} %"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from planted import MS, Planted
 
+from probe.diagnose.figures import us
 from probe.diagnose.rule import Finding
 from probe.diagnose.rules.loop.checkpoint_stall import CHECKPOINT_STALL
 from probe.diagnose.rules.loop.periodic_stall import PERIODIC_STALL
@@ -238,6 +240,33 @@ class TestSteps:
         with pytest.raises(SilentError, match=UNDECIDED):
             list(STEP_GROWING.find(planted.watched(why_not_profiled="it was refused")))
 
+    @pytest.mark.parametrize("resumed_at", [0, 500_000])
+    def test_of_a_record_longer_than_the_watch_figures_are_those_of_its_steps(self, resumed_at: int) -> None:
+        def takes(step: int) -> float:
+            return 0.05 + 0.0005 * step
+
+        planted = seconds(takes, takes)
+        for table in ("python.step_trace", "host.process_trace"):
+            planted.database.execute(f"UPDATE {table} SET step = step + {resumed_at}")
+        watched = planted.watched(first=resumed_at + 230)
+        found = one(STEP_GROWING.find(watched))
+        slope, *told = map(float, re.findall(r"[\d.]+", found.sentence))
+        assert slope == pytest.approx(500, rel=0.05)
+        for ms, step in (told[:2], told[2:]):
+            assert ms == pytest.approx(1e3 * takes(int(step) - resumed_at), rel=0.05)
+        assert found.share == pytest.approx(1 - 1e-3 * told[0] / watched.step_s, rel=0.1)
+
+    def test_what_a_function_adds_is_told_of_the_steps_in_which_that_was_seen(self) -> None:
+        planted = seconds(
+            lambda step: self.grows(step) * 3, lambda step: self.grows(step) * self.rough[step], waits=60.0
+        )
+        for step in range(40, 200, 2):
+            planted.profile(
+                BACKWARD, ("other", 0.0001 * step, ("train (train.py:9)", "remember (train.py:12)")), steps=[step]
+            )
+        found = one(STEP_GROWING.find(planted.watched(first=40)))
+        assert re.search(r"at step 4\d, .* at step 19\d\.$", found.sentence)
+
     def test_a_machine_that_becomes_busy_does_not_make_them_grow(self) -> None:
         assert not list(STEP_GROWING.find(seconds(self.grows, self.steady, waits=40.0).watched()))
 
@@ -309,3 +338,7 @@ def test_figures_are_per_step_and_not_per_second() -> None:
     found = one(PERIODIC_STALL.find(training(STEPS[9::10], 500).profile(LOG, steps=STEPS[9::10]).watched()))
     assert found.seconds is not None and found.share == pytest.approx(found.seconds / 0.15, rel=0.02)
     assert MS < found.seconds < 0.15
+
+
+def test_small_figures_have_a_unit_in_which_they_can_be_read() -> None:
+    assert [us(each) for each in (2e-5, 3e-7, 3e-8)] == ["20 µs", "0.30 µs", "30 ns"]

@@ -222,6 +222,15 @@ FILLS = np.minimum(np.arange(60) * 20.0, 400)
 LEVELS_OFF = 400 * (1 - np.exp(-np.arange(60) / 12))
 
 
+def test_a_small_leak_of_short_steps_is_told_in_kb() -> None:
+    planted = Planted().steps(20_000, forward=5)
+    uses(planted, 300 + 0.6 * np.arange(60))
+    planted.database.execute("UPDATE python.memory_trace SET step = 20 * step")
+    (told,) = found(MEMORY_CREEP, planted, **memory(10**6))
+    assert told.sentence.startswith("Memory creep: rank 0 takes 3.1 kB more of the host's memory in each step")
+    assert told.why == ["35 MB more in 11800 steps, 0.60 MB a second"]
+
+
 @pytest.mark.parametrize("mb", [noise(60), FILLS + noise(60), LEVELS_OFF + noise(60), np.arange(60) / 10])
 def test_memory_that_is_steady_or_levels_off_is_left_alone(mb: Any) -> None:
     assert not found(MEMORY_CREEP, uses(Planted().steps(forward=100), 300 + mb), **memory(3 * 6000))

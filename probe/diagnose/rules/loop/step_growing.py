@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....errors import SilentError
-from ...figures import figure, ms, pct
+from ...figures import figure, ms, pct, us
 from ...measures.places import EXPLAINS, Place, places
 from ...rule import Finding, Rule, Severity
 from ...watched import Watched
@@ -52,77 +52,97 @@ def _find(watched: Watched) -> Iterator[Finding]:
     contended = max(part["waits"] or 0.0 for part in parts) > _CONTENDED_PCT
     names = ("cpu_s",) if contended else ("step_s", "cpu_s")
     trends = [_least(parts[since:], names) for since in (0, len(parts) // _SETTLES)]
-    place, by_function = _what_grows(watched)
-    steps, grown, is_sure = next((trend for trend in trends if trend.is_sure), trends[0])
+    trend, of_function = next((each for each in trends if each.is_sure), trends[0]), _what_grows(watched)
     least = max(LEAST, 2 * (watched.rows(_SAMPLES)[0]["grown"] or 0.0))
-    if not is_sure:  # the machine may hide it, but not what a function takes of the step
-        if place is None and grown > least:
+    if not trend.is_sure:  # the machine may hide it, but not what a function takes of the step
+        if of_function is None and trend.grown > least:
             more = f"Watch for longer: probe {watched.endpoint} why --seconds 60"
             raise SilentError("Whether steps grow is not certain yet.", more, "undecided")
-        grown = by_function if grown >= LEAST / 2 else 0.0
-    if grown > least:
-        yield _finding(watched, steps, grown, place)
+        if of_function is None or trend.grown < LEAST / 2:
+            return
+        trend = of_function[1]
+    if trend.grown > least:
+        yield _finding(watched, trend, of_function[0] if of_function else None)
 
 
 class _Trend(NamedTuple):
-    """grown: by which part of its mean a series grows over these steps; is_sure: all the time, and not by chance."""
+    """step_s: the mean over these steps; grown: by which part of it they grow from the first to the last; is_sure: all
+    the time, and not by chance."""
 
     steps: Any
+    step_s: float
     grown: float
     is_sure: bool
 
+    @property
+    def slope_s(self) -> float:
+        """By how much one takes longer than the one before."""
+        return self.grown * self.step_s / float(self.steps[-1] - self.steps[0])
+
+    def at(self, step: float) -> float:
+        """How long this one takes."""
+        return self.step_s + self.slope_s * (step - float(self.steps.mean()))
+
 
 def _least(parts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> _Trend:
-    """Of these series the one that grows least, sure if all are."""
+    """By the one of these series that grows least, sure if all are."""
     steps = np.array([part["step"] for part in parts])
     trends = [_trend(steps, np.array([part[name] for part in parts])) for name in names]
-    return _Trend(steps, min(each.grown for each in trends), all(each.is_sure for each in trends))
+    step_s = float(np.mean([part["step_s"] for part in parts]))
+    return _Trend(steps, step_s, min(grown for grown, _ in trends), all(is_sure for _, is_sure in trends))
 
 
-def _trend(steps: Any, values: Any) -> _Trend:
-    """By the median of the slopes between any two of them, which a few outliers do not change."""
+def _trend(steps: Any, values: Any) -> tuple[float, bool]:
+    """By which part of their mean they grow, and whether that is sure: by the median of the slopes between any two of
+    them, which a few outliers do not change."""
     count, (before, after) = len(values), np.triu_indices(len(values), 1)
     differences, apart = values[after] - values[before], steps[after] - steps[before]
     moved = apart > 0  # else the job stood
     slope = np.median(differences[moved] / apart[moved]) if moved.any() else 0.0
     is_sure = np.sign(differences).sum() >= _SURE * np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    return _Trend(steps, float(slope * (steps[-1] - steps[0]) / values.mean()), bool(is_sure))
+    return float(slope * (steps[-1] - steps[0]) / values.mean()), bool(is_sure)
 
 
-def _what_grows(watched: Watched) -> tuple[Place | None, float]:
-    """The function whose time grows beside that of the others, whatever the machine does to all of them, and by which
-    part of the step."""
+def _what_grows(watched: Watched) -> tuple[Place, _Trend] | None:
+    """The function whose time grows beside that of the others, whatever the machine does to all of them, and what that
+    adds to the steps watched."""
     everything = places(watched) if not watched.why_not_profiled else None
     if everything is None or not everything.stacks:
-        return None, 0.0
+        return None
     steps, seconds = (np.array([getattr(stack, name) for stack in everything.stacks]) for name in ("step", "seconds"))
     edges = np.unique(np.quantile(steps, np.linspace(0, 1, _SLICES + 1)[1:-1]))
     part = np.searchsorted(edges, steps, side="right")
-    found: list[tuple[float, Place]] = []
+    found: list[tuple[Place, _Trend]] = []
     for place in everything.functions() if len(edges) >= _LEAST_PARTS else ():
         inside = np.array([stack.has(place.is_at) for stack in everything.stacks])
         its, others = (np.bincount(part, seconds * mask, len(edges) + 1) for mask in (inside, ~inside))
         if place.share >= _PLACE and others.min() > 0:
-            trend = _trend(np.bincount(part, steps) / np.bincount(part), its / others)
-            found += [(trend.grown * place.share, place)] * trend.is_sure
-    most = max((grown for grown, _ in found), default=0.0)
-    return next(((place, grown) for grown, place in reversed(found) if grown >= EXPLAINS * most), (None, 0.0))
+            slices = np.bincount(part, steps) / np.bincount(part)
+            grown, is_sure = _trend(slices, its / others)
+            found += [(place, _Trend(slices, watched.step_s, grown * place.share, is_sure))] * is_sure
+    most = max((trend.grown for _, trend in found), default=0.0)
+    return next((each for each in reversed(found) if each[1].grown >= EXPLAINS * most), None)
 
 
-def _finding(watched: Watched, steps: Any, grown: float, place: Place | None) -> Finding:
-    first, last, step_s = float(steps[0]), float(steps[-1]), watched.step_s
-    slope_s = grown * step_s / (last - first)
-    doubles_s = step_s / slope_s * step_s
-    # What grows costs all that it takes; where that is not known, what has come since the first step.
-    share = place.share if place else min(1.0, slope_s * (first + last) / 2 / step_s)
+def _finding(watched: Watched, trend: _Trend, place: Place | None) -> Finding:
+    first, last, step_s = float(trend.steps[0]), float(trend.steps[-1]), watched.step_s
+    doubles_s = step_s / trend.slope_s * step_s
+    share = place.share if place else _come(watched, trend)  # what grows costs all that it takes
     return Finding(
-        f"Step-growing: a step takes {figure(1e6 * slope_s)} µs longer than the one before, "
-        f"{ms(step_s * (1 - grown / 2))} at step {first:.0f}, {ms(step_s * (1 + grown / 2))} at step {last:.0f}.",
+        f"Step-growing: a step takes {us(trend.slope_s)} longer than the one before, "
+        f"{ms(trend.at(first))} at step {first:.0f}, {ms(trend.at(last))} at step {last:.0f}.",
         why=[f"at this rate a step takes twice as long in {_ago(doubles_s)}"],
         remedy=f"Look for what {place.function if place else 'the job'} keeps and goes through in each step.",
         seconds=share * step_s, share=share, severity=_severity(doubles_s),
         where=f"{place}, {pct(place.share)} of the time and growing" if place else "",
     )  # fmt: skip
+
+
+def _come(watched: Watched, trend: _Trend) -> float:
+    """Of the steps watched, what has come since the first one of the trend."""
+    first, last = float(trend.steps[0]), float(trend.steps[-1])
+    middle = (max(first, watched.first) + min(last, watched.last)) / 2
+    return min(1.0, max(0.0, trend.slope_s * (middle - first) / watched.step_s))
 
 
 def _severity(doubles_s: float) -> Severity:

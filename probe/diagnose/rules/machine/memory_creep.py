@@ -8,7 +8,7 @@ from typing import Any
 
 from ....errors import QueryError, SilentError
 from ....text import grouped
-from ...figures import figure
+from ...figures import figure, megabytes
 from ...measures.growth import LEAST, Growth, growth
 from ...measures.memory_left import LIMITS, Left, left
 from ...rule import Finding, Rule, Severity
@@ -51,11 +51,11 @@ def _finding(watched: Watched, rank: int, device: str, grown: Growth) -> Finding
     mb_s = grown.a_step / watched.step_s
     seen_s = (grown.last - grown.first) * watched.step_s
     holder = _holder(watched, rank, grown)
-    memory = f"{figure(grown.a_step)} MB more of " + ("the host's memory" if device == "cpu" else f"memory of {device}")
+    memory = f"{megabytes(grown.a_step)} more of " + ("the host's memory" if device == "cpu" else f"memory of {device}")
     return Finding(
         f"Memory creep: rank {rank} takes {memory} in each step{_ahead(limit, mb_s)}.",
         (rank,),
-        why=[f"{figure(grown.whole)} MB more in {grown.last - grown.first} steps, {figure(mb_s)} MB a second"],
+        why=[f"{figure(grown.whole)} MB more in {grown.last - grown.first} steps, {megabytes(mb_s)} a second"],
         where=f"held by {holder}" if holder else "",
         remedy=f"what {holder} keeps: .item() or .detach() of it, or less of it" if holder else "",
         severity=_severity(limit, mb_s, seen_s),
