@@ -10,7 +10,7 @@ from __future__ import annotations
 PASSES = (
     "SELECT rank, step, micro_step, MIN(start_ns) FILTER (stage = 'backward') AS start_ns, LIST(DISTINCT root ORDER BY "
     "root) FILTER (stage = 'backward' AND depth = 0) AS roots, SUM(BOOL_OR(stage = 'step')::INT) OVER (PARTITION BY "
-    "rank, step ORDER BY micro_step) AS updates FROM python.torch_trace WHERE {window} AND stage IN ('backward', "
-    "'step') GROUP BY rank, step, micro_step QUALIFY BOOL_OR(stage = 'backward')"
+    "rank, step ORDER BY micro_step) AS updates FROM python.torch_trace WHERE {window} AND NOT in_eval AND stage IN "
+    "('backward', 'step') GROUP BY rank, step, micro_step QUALIFY BOOL_OR(stage = 'backward')"
 )
 USES = "COUNT(DISTINCT (roots, updates))"  # how many sums of gradients these passes make, of which each is used once

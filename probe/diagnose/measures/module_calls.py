@@ -33,7 +33,6 @@ BY_STEP = """
 SELECT rank, step, SUM(host_duration) FILTER (training AND grad) AS trained_s,
        SUM(host_duration) FILTER (recompute) AS recomputed_s, ANY_VALUE(root) FILTER (recompute) AS recomputed,
        SUM(host_duration) FILTER (stage = 'backward' AND root IS NOT NULL) AS backward_s,
-       COALESCE(1 + MAX(micro_step) FILTER (stage = 'backward') - MIN(micro_step), 0) AS passes,
        BOOL_OR(device LIKE 'cuda%') AS on_cuda
 FROM python.torch_trace WHERE {window} AND NOT in_eval AND stage IN ('forward', 'backward') GROUP BY rank, step
 """.strip()

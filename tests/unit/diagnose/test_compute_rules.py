@@ -134,6 +134,29 @@ def test_micro_batches_that_are_large_or_two_are_left_alone(modules: list[Module
     assert not found(MICRO_BATCHES, job(*modules, passes=passes))
 
 
+def test_passes_of_several_losses_with_an_optimizer_each_are_no_micro_batches() -> None:
+    planted = job(*LAYERS, passes=6)
+    planted.plant("python.torch_trace", [
+        {"step": step, "micro_step": 1 + micro, "stage": "step"} for step in SAMPLED for micro in range(6)
+    ])  # fmt: skip
+    diagnosis = judge(planted.watched(last=STEPS), [SMALL_BATCH, MICRO_BATCHES])
+    assert [each.code for each in diagnosis.findings] == ["small-batch"]
+
+
+def test_passes_of_several_models_before_one_update_of_all_are_no_micro_batches() -> None:
+    planted = job(*LAYERS, passes=4)
+    planted.database.execute("UPDATE python.torch_trace SET root = root || micro_step")
+    assert not found(MICRO_BATCHES, planted)
+
+
+def test_accumulation_with_two_optimizers_is_of_all_its_micro_batches() -> None:
+    planted = job(*LAYERS, passes=8)
+    planted.plant("python.torch_trace", [
+        {"step": step, "micro_step": 8, "stage": "step"} for step in SAMPLED for _ in range(2)
+    ])  # fmt: skip
+    assert found(MICRO_BATCHES, planted)[0].now == "8 micro-batches of 4 samples a step"
+
+
 def test_arithmetic_is_a_hint_unless_it_is_starting_calls() -> None:
     (told,) = found(COMPUTE_BOUND, job(*HONEST, optimizer=5))
     assert told.severity == "hint" and told.where.endswith("of that in 1 Conv2d")

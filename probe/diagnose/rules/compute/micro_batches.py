@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from ...figures import ms, number, pct
-from ...measures.module_calls import BY_STEP, Calls, samples_a_step
+from ...measures.backward_passes import PASSES, USES
+from ...measures.module_calls import Calls, samples_a_step
 from ...rule import Finding, Rule
 from ...watched import Watched
 
 LEAST = 0.03  # of the step
-_MANY = 4  # backward passes in a step; two or three are as often those of several losses
+_MANY = 4  # passes whose gradients add up; two or three are as often those of several losses
+_SQL = (
+    f"WITH passes AS ({PASSES}), steps AS (SELECT COUNT(*) / {USES} AS passes FROM passes GROUP BY rank, step) "
+    "SELECT MEDIAN(passes) AS passes FROM steps"
+)
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
     calls = Calls(watched)
-    passes, tiny = median(row["passes"] for row in watched.rows(BY_STEP)), calls.tiny
-    if passes < _MANY or not tiny:
+    tiny = calls.tiny
+    passes = (watched.rows(_SQL)[0]["passes"] or 0.0) if tiny else 0.0
+    if passes < _MANY:
         return
     part = calls.part(tiny)
     if part.share < LEAST:
@@ -42,5 +47,5 @@ MICRO_BATCHES: Rule[Watched] = Rule(
     _find,
     needs=("python.step_trace", "python.torch_trace", "host.gpu_trace"),
     of=("small-batch",),
-    sql=BY_STEP,
+    sql=_SQL,
 )
