@@ -241,6 +241,46 @@ def test_of_several_optimizers_those_that_are_fused_save_nothing() -> None:
     assert told.where == "a" and told.saves == pytest.approx(0.5 * 0.85 * 0.04, rel=0.02)
 
 
+def in_a_list(*others: tuple[Any, ...], steps: int = 2) -> tuple[Planted, Callable[[str], str | None]]:
+    """A loop whose variable is one of several optimizers, and what can be read of it."""
+    planted = updating("Adam")
+    for _ in range(steps - 1):
+        planted.plant("python.torch_trace", [{"step": step, "module": "Adam", "stage": "step"} for step in SAMPLED])
+    found = (2, "opt", "Adam", 300, [(None, None)], "cpu")
+    every = [*others, (2, "", *found[2:])]
+    return planted, lambda asked: repr([found] if asked == of_frame(asked) else every)
+
+
+def test_optimizers_of_a_list_are_fused_in_the_code() -> None:
+    (told,) = found(OPTIMIZER_UNFUSED, *in_a_list((1, "", "Adam", 600, [(None, None)], "cpu")))
+    assert told.sentence.startswith("Unfused optimizer: opt and 1 other (Adam) update 900 parameters one after the")
+    assert told.remedy == "Adam(…, fused=True) for each" and not told.effect
+    assert told.saves == pytest.approx(0.85 * 0.04, rel=0.02) and told.now == "Adam: foreach=None, fused=None"
+
+
+def test_of_optimizers_of_a_list_the_one_that_is_found_saves_its_part() -> None:
+    (told,) = found(OPTIMIZER_UNFUSED, *in_a_list((1, "", "SGD", 900, [(None, None)], "cpu")))
+    assert told.where == "opt" and told.saves == pytest.approx(0.25 * 0.85 * 0.04, rel=0.02)
+    assert told.remedy == "probe 4242 eval \"for group in opt.param_groups: group['fused'] = True\""
+
+
+def test_an_optimizer_that_steps_several_times_a_step_is_fused_live() -> None:
+    (told,) = found(OPTIMIZER_UNFUSED, *in_a_list(steps=5))
+    assert told.where == "opt" and told.remedy.startswith("probe 4242 eval")
+    assert told.saves == pytest.approx(0.85 * 0.04, rel=0.02)
+
+
+def test_of_one_that_wraps_another_the_settings_are_read_once() -> None:
+    torch = pytest.importorskip("torch")
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(3))])
+    around = type("Around", (torch.optim.Optimizer,), {"param_groups": optimizer.param_groups})
+    wrapper = around.__new__(around)
+    wrapper.optimizer = optimizer
+    told = eval(OPTIMIZER_UNFUSED.asks[0], {"__builtins__": __builtins__, "inner": optimizer, "outer": wrapper})
+    assert [each[0] for each in told] == 2 * [id(optimizer.param_groups)]
+    assert [each[2] for each in told] == ["Adam", "Adam"]
+
+
 def test_an_optimizer_that_cannot_be_read_is_said_to_be() -> None:
     with pytest.raises(SilentError, match="could not be read"):
         found(OPTIMIZER_UNFUSED, updating())

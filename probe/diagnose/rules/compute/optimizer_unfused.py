@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ....errors import SilentError
 from ...figures import ms, number, pct
-from ...measures.live_values import OPTIMIZERS, value
+from ...measures.live_values import ALL_OPTIMIZERS, OPTIMIZERS, value
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
 
@@ -19,19 +19,23 @@ _FUSES_ON_CPU = (2, 4)  # torch, from this version on
 # ones refuse.
 _LEFT = {"Adam": 0.15, "AdamW": 0.15}
 _SQL = (
-    "SELECT rank, module AS optimizer, COUNT(*) AS steps, 1e3 * AVG(host_duration) AS ms FROM python.torch_trace "
+    "SELECT rank, module AS optimizer, COUNT(*) AS steps, COUNT(*) / COUNT(DISTINCT step) AS a_step, "
+    "1e3 * AVG(host_duration) AS ms FROM python.torch_trace "
     "WHERE {window} AND stage = 'step' GROUP BY rank, module ORDER BY ms DESC"
 )
-_SETTINGS = (
-    "[(id(o), n, type(getattr(o, 'optimizer', o)).__name__, sum(len(g['params']) for g in o.param_groups), "
+# Told apart by their groups, which one that wraps another has in common with it.
+_SETTINGS, _ALL_SETTINGS = (
+    "[(id(o.param_groups), n, type(getattr(o, 'optimizer', o)).__name__, "
+    "sum(len(g['params']) for g in o.param_groups), "
     "[(g.get('foreach'), g.get('fused', 'unknown')) for g in o.param_groups], "
-    f"next((p.device.type for g in o.param_groups for p in g['params']), '')) for n, o in {OPTIMIZERS}]"
+    f"next((p.device.type for g in o.param_groups for p in g['params']), '')) for n, o in {optimizers}]"
+    for optimizers in (OPTIMIZERS, ALL_OPTIMIZERS)
 )
 
 
 class _Optimizer(NamedTuple):
-    """kind: its class, of what it wraps if it does; parameters: how many tensors; groups: (foreach, fused) of each, and
-    `unknown` where it cannot be fused."""
+    """name: '' if the loop's frame has none; kind: its class, of what it wraps if it does; parameters: how many
+    tensors; groups: (foreach, fused) of each, and `unknown` where it cannot be fused."""
 
     id: int
     name: str
@@ -62,25 +66,37 @@ def _find(watched: Watched) -> Iterator[Finding]:
 
 def _finding(watched: Watched, loops: Sequence[_Optimizer], part: Phase) -> Finding:
     phase, first = watched.phase("optimizer"), loops[0]
-    names = " and ".join(each.name for each in loops)
-    groups = f"{names}.param_groups" if len(loops) == 1 else f"[{', '.join(f'*{o.name}.param_groups' for o in loops)}]"
-    is_cpu = first.device == "cpu"
+    names, is_cpu = _names(loops), first.device == "cpu"
     can = not is_cpu or _fuses_on_cpu(watched)
-    switch = "fused" if is_cpu else "foreach"  # on CUDA the state of the steps so far would have to move for `fused`
+    is_live = can and all(each.name for each in loops)
+    in_code = f"{first.kind}(…, fused=True)" + " for each" * (len(loops) > 1)
     foreach, fused = first.groups[0]
     count = number(sum(each.parameters for each in loops))
     return Finding(
-        f"Unfused optimizer: {names} ({first.kind}) updates {count} parameters one after the other, for "
-        f"{pct(phase.share)} of the step.",
+        f"Unfused optimizer: {names} ({first.kind}) update{'s' * (len(loops) == 1)} {count} parameters one after the "
+        f"other, for {pct(phase.share)} of the step.",
         why=[f"optimizer {ms(phase.seconds)} ({ms(phase.low)} to {ms(phase.high)}) of {ms(watched.step_s)}"],
-        remedy=f"probe {watched.endpoint} eval \"for group in {groups}: group['{switch}'] = True\""
-        if can
-        else f"{first.kind}(…, fused=True), with torch 2.4 or later",
-        effect=f"takes effect with the next step; in the code: {first.kind}(…, fused=True)" if can else "",
+        remedy=_live(watched, loops) if is_live else in_code + ", with torch 2.4 or later" * (not can),
+        effect=f"takes effect with the next step; in the code: {in_code}" if is_live else "",
         seconds=part.seconds, share=part.share, confidence=part.sure(LEAST), where=names,
-        now=f"{first.name}: foreach={foreach}, fused={fused}",
+        now=f"{first.name or first.kind}: foreach={foreach}, fused={fused}",
         saves=part.seconds if is_cpu else None, assumes="with one fused operation" if is_cpu else "",
     )  # fmt: skip
+
+
+def _names(loops: Sequence[_Optimizer]) -> str:
+    """`a and b`, `a and 3 others`, `4 optimizers`."""
+    named = [each.name for each in loops if each.name]
+    others = len(loops) - len(named)
+    return " and ".join(named + [number(others, "other" if named else "optimizer")] * (others > 0))
+
+
+def _live(watched: Watched, loops: Sequence[_Optimizer]) -> str:
+    groups = [f"{each.name}.param_groups" for each in loops]
+    every = groups[0] if len(groups) == 1 else f"[{', '.join(f'*{each}' for each in groups)}]"
+    # On CUDA the state of the steps so far would have to move for `fused`.
+    switch = "fused" if loops[0].device == "cpu" else "foreach"
+    return f"probe {watched.endpoint} eval \"for group in {every}: group['{switch}'] = True\""
 
 
 def _fuses_on_cpu(watched: Watched) -> bool:
@@ -90,12 +106,27 @@ def _fuses_on_cpu(watched: Watched) -> bool:
 
 
 def _optimizers(watched: Watched) -> list[_Optimizer]:
-    """Each once, the largest first."""
-    found = value(watched, _SETTINGS)
-    if not found:
+    """Each once, the largest first: those of the loop's frame; where more steps are made, all that there are."""
+    found = _read(watched, _SETTINGS)
+    if _steps(watched) > len(found):
+        found = _read(watched, _ALL_SETTINGS) | found
+    return sorted(found.values(), key=lambda each: -each.parameters)
+
+
+def _steps(watched: Watched) -> int:
+    """How many optimizers step in each step of the job, or one how often."""
+    ranks = dict[int, float]()
+    for row in watched.rows(_SQL):
+        ranks[row["rank"]] = ranks.get(row["rank"], 0.0) + row["a_step"]
+    return round(max(ranks.values(), default=0.0))
+
+
+def _read(watched: Watched, asked: str) -> dict[int, _Optimizer]:
+    """Raises SilentError if there are none."""
+    told = value(watched, asked)
+    if not told:
         raise SilentError("The settings of the optimizer could not be read.", code="unseen")
-    once = {each.id: each for each in (_Optimizer(*told) for told in found)}
-    return sorted(once.values(), key=lambda each: -each.parameters)
+    return {each.id: each for each in (_Optimizer(*one) for one in told)}
 
 
 OPTIMIZER_UNFUSED: Rule[Watched] = Rule(
@@ -104,5 +135,5 @@ OPTIMIZER_UNFUSED: Rule[Watched] = Rule(
     _find,
     needs=("python.step_trace", "python.torch_trace"),
     sql=_SQL,
-    asks=(_SETTINGS,),
+    asks=(_SETTINGS, _ALL_SETTINGS),
 )
