@@ -333,6 +333,16 @@ class TestSampling:
     def test_a_small_difference_is_none(self) -> None:
         assert not list(UNREPRESENTATIVE_SAMPLING.find(self.watched(1.15)))
 
+    @pytest.mark.parametrize(("blocks", "few"), [((1, 3), "sampled"), ((2, 4), "unsampled")])
+    def test_of_which_steps_there_are_too_few_is_told(self, blocks: tuple[int, ...], few: str) -> None:
+        planted = Planted().steps(120, forward=40)
+        planted.database.execute(
+            f"UPDATE python.step_trace SET sampled = (step // 10 IN {blocks}) = {few == 'sampled'}"
+        )
+        told = judge(planted.watched(), [UNREPRESENTATIVE_SAMPLING])
+        assert told.skipped == {UNREPRESENTATIVE_SAMPLING.code: f"Fewer than 40 {few} steps tell how long they take"}
+        assert f"could not: fewer than 40 {few} steps." in told.parts()["Looked"][0]
+
 
 def test_figures_are_per_step_and_not_per_second() -> None:
     found = one(PERIODIC_STALL.find(training(STEPS[9::10], 500).profile(LOG, steps=STEPS[9::10]).watched()))

@@ -9,7 +9,7 @@ from ....errors import SilentError
 from ...figures import ms, pct
 from ...ratio import ratio, sure_above
 from ...rule import Finding, Rule
-from ...watched import BLOCK, LEAST_BLOCKS, Watched
+from ...watched import BLOCK, LEAST_BLOCKS, LEAST_STEPS, Watched
 
 _LEAST, _MOST = 0.83, 1.2  # times as long as all: within that, a share changes by less than verdicts differ
 _SURE = 0.9
@@ -23,7 +23,8 @@ def _find(watched: Watched) -> Iterator[Finding]:
     sampled, others = ([row for row in watched.rows(_SQL) if row["sampled"] is is_so] for is_so in (True, False))
     if not others:
         return
-    (sampled_s, error), (others_s, other_error) = _mean(watched, sampled), _mean(watched, others)
+    sampled_s, error = _mean(watched, sampled, "sampled")
+    others_s, other_error = _mean(watched, others, "unsampled")
     part = len(sampled) / (len(sampled) + len(others))
     every_s = part * sampled_s + (1 - part) * others_s
     more = sampled_s > every_s
@@ -38,11 +39,11 @@ def _find(watched: Watched) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _mean(watched: Watched, rows: list[dict[str, float]]) -> tuple[float, float]:
-    """The mean duration and its standard error.  Raises SilentError for too few blocks."""
+def _mean(watched: Watched, rows: list[dict[str, float]], kind: str) -> tuple[float, float]:
+    """The mean duration of these steps and its standard error.  Raises SilentError for too few blocks."""
     blocks = [int(row["step"]) // BLOCK for row in rows]
     if len(set(blocks)) < LEAST_BLOCKS:
-        message = f"Fewer than {LEAST_BLOCKS * BLOCK} sampled steps, or others, tell what they take."
+        message = f"Fewer than {LEAST_STEPS} {kind} steps tell how long they take."
         raise SilentError(message, f"Watch for longer: probe {watched.endpoint} why --seconds 120", "few-steps")
     return ratio(blocks, [row["duration"] for row in rows], [1.0] * len(rows))
 
