@@ -70,7 +70,7 @@ def test_a_slow_loader_without_workers_is_found_with_its_function_and_remedy() -
 )
 def test_a_loader_is_set_where_the_job_or_its_trainer_has_it(path: str, is_wrapper: str, live: str) -> None:
     def read(expression: str) -> str | None:
-        return is_wrapper if f"({path}, " in expression else None
+        return "''" if "_why_not" in expression else is_wrapper if f"({path}, " in expression else None
 
     planted = loads(Planted().steps(data=60, forward=8), workers=0, wait_ms=60).profile()
     remedy = one(INPUT_BOUND.find(planted.watched(read=read))).remedy
@@ -85,12 +85,26 @@ def test_a_loader_that_an_eval_does_not_reach_is_set_in_the_code() -> None:
 
 def test_a_stream_gets_no_workers_that_would_all_yield_the_whole_of_it() -> None:
     def read(expression: str) -> str:
-        return "True" if "IterableDataset" in expression else "False"
+        return "'stream'" if "IterableDataset" in expression else "False"
 
     planted = loads(Planted().steps(data=60, forward=8), workers=0, wait_ms=60).profile()
     found = one(INPUT_BOUND.find(planted.watched(read=read)))
     assert "num_workers" in found.remedy and "get_worker_info" in found.remedy
     assert "eval" not in found.remedy and not found.effect
+
+
+@pytest.mark.parametrize(
+    ("told", "change"),
+    [("'device'", "leave the device alone"), ("'start'", "can be pickled"), (None, "in DataLoader")],
+)
+def test_workers_that_would_end_the_training_are_no_live_remedy(told: str | None, change: str) -> None:
+    def read(expression: str) -> str | None:
+        return told if "_why_not" in expression else "False"
+
+    planted = loads(Planted().steps(data=60, forward=8), workers=0, wait_ms=60).profile()
+    found = one(INPUT_BOUND.find(planted.watched(read=read)))
+    assert "num_workers" in found.remedy and change in found.remedy and "eval" not in found.remedy and not found.effect
+    assert (found.saves is None) == (told == "'device'")
 
 
 def test_workers_that_persist_are_let_go_so_that_more_can_come() -> None:

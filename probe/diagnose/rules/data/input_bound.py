@@ -9,6 +9,7 @@ from ....text import title
 from ...figures import ms, pct
 from ...measures.hosts import ALLOWED
 from ...measures.loaders import BATCHES, Loader, expression, loaders, workers_for
+from ...measures.new_workers import DEVICE, START, STREAM, why_not
 from ...measures.places import EXPLAINS, places
 from ...rule import Finding, Rule
 from ...watched import Phase, Watched
@@ -18,7 +19,13 @@ _SHARES = (
     "SELECT rank, SUM(data_duration) / SUM(duration) AS share FROM python.step_trace WHERE {window} AND "
     "data_duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0 GROUP BY rank ORDER BY share DESC"
 )
-_IS_STREAM = "issubclass(type(LOADER.dataset), __import__('torch').utils.data.IterableDataset)"
+_IN_THE_CODE = {
+    STREAM: ", and a part of the stream for each (torch.utils.data.get_worker_info)",
+    DEVICE: ", with a dataset and a collate_fn that leave the device alone: a forked worker cannot use it; or, where "
+    "all samples are on the device, whole batches by their indices, without a DataLoader",
+    START: ", with a dataset and a collate_fn that can be pickled, in a script that starts under if __name__ == "
+    "'__main__': workers are not forked here",
+}
 _SOME = 3  # times as long as the least: only some ranks wait, and the others wait for these
 _NOT_READY = 0.5  # of the waits: below that, workers keep up, and it is taking batches over that takes the time
 
@@ -48,15 +55,16 @@ def _with_remedy(watched: Watched, finding: Finding, loader: Loader, data: Phase
     if loader.workers:
         return finding
     more, step_s = workers_for(watched, loader)
-    known = loader.steps > 0.5  # a loader of validation is waited for in few steps: what it gains cannot be told so
-    live = expression(watched, loader)
-    if is_stream := live is not None and watched.read(_IS_STREAM.replace("LOADER", live)) == "True":
-        live = None  # each worker would yield every sample, unless the dataset gives it a part
+    path = expression(watched, loader)
+    hindered = None if path is None else why_not(watched, path)
+    live = path if hindered == "" else None
+    # A loader of validation is waited for in few steps, and what is made on a device takes another time on the CPU.
+    known = loader.steps > 0.5 and hindered != DEVICE
     setting = f"{live}.num_workers, {live}.prefetch_factor = {more}, 2"
-    parts = ", and a part of the stream for each (torch.utils.data.get_worker_info)" if is_stream else ""
+    in_the_code = f"num_workers={more} in DataLoader{_IN_THE_CODE.get(hindered or '', '')}"
     return replace(
         finding,
-        remedy=f'probe {watched.endpoint} eval "{setting}"' if live else f"num_workers={more} in DataLoader{parts}",
+        remedy=f'probe {watched.endpoint} eval "{setting}"' if live else in_the_code,
         effect="takes effect with the next epoch" if live else "",
         saves=max(0.0, watched.step_s - step_s) if known else None,
         assumes=f"with {more} worker{'s' * (more > 1)}" if known else "",

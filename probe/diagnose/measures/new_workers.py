@@ -1,0 +1,71 @@
+"""Whether a loader that has no workers could start some in the running job, or what would then go wrong.
+
+Called by the rule on slow loaders.  Invariant: attributes are read, no function of the job is called; where the job
+cannot tell, the answer is not that all is well.
+"""
+
+from __future__ import annotations
+
+from ..watched import Watched
+from .live_values import value
+
+STREAM, DEVICE, START = "stream", "device", "start"
+_ITEMS, _VALUES = 64, 512  # looked at of each collection, and of all: some milliseconds of the training's time
+# CUDA cannot be used in a child that is forked after its parent has used it, and a child that is not forked gets
+# dataset and collate_fn pickled: either way the worker may raise, and the loader raises that in the training loop.
+_WHY_NOT = f"""
+def _probe_why_not(loader):
+    import functools, itertools, multiprocessing, types
+    import torch
+
+    def held(value):  # by a dataset or a collection
+        if type(value) in (list, tuple, dict):
+            return value.values() if type(value) is dict else value
+        return getattr(value, "__dict__", {{}}).values() if hasattr(type(value), "__getitem__") else ()
+
+    def functions(value):
+        kind = type(value)
+        for each in (value, *(getattr(kind, name, None) for name in ("__call__", "__getitem__", "__getitems__"))):
+            while type(each) in (types.MethodType, functools.partial):
+                each = each.func if type(each) is functools.partial else each.__func__
+            if type(each) is types.FunctionType:
+                yield each.__code__
+
+    def words(code):
+        for each in (*code.co_names, *code.co_consts):
+            if type(each) is types.CodeType:
+                yield from words(each)
+            else:  # a tuple names the arguments of a call
+                yield from each if type(each) is tuple else (each,)
+
+    def is_on_device(value):
+        if issubclass(type(value), torch.Tensor):
+            return not value.is_cpu
+        if not torch.cuda.is_initialized():
+            return False
+        return any(word in ("cuda", "to", "device") for code in functions(value) for word in words(code))
+
+    if issubclass(type(loader.dataset), torch.utils.data.IterableDataset):
+        return {STREAM!r}
+    values = [loader.dataset, loader.collate_fn]
+    for each in values:  # which grows meanwhile
+        values += itertools.islice(held(each), min({_ITEMS}, {_VALUES} - len(values)))
+    if any(map(is_on_device, values)):
+        return {DEVICE!r}
+    context = vars(loader).get("_DataLoader__multiprocessing_context") or multiprocessing
+    # Without allow_none, asking would settle the method for the job.
+    method = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return "" if method == "fork" else {START!r}
+
+_probe_why_not(LOADER)
+"""
+
+
+def why_not(watched: Watched, live: str) -> str | None:
+    """STREAM: each worker would yield every sample; DEVICE: samples or batches are made on one, which a forked worker
+    cannot use; START: workers are not forked; '' where workers can start, None if it cannot be told.
+
+    live: what the loader is in the job.
+    """
+    told = value(watched, _WHY_NOT.replace("LOADER", live))
+    return None if told is None else str(told or "")

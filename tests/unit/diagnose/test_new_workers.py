@@ -1,0 +1,123 @@
+"""What is read of a loader before it is told to start workers, on loaders of torch's."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import multiprocessing
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from planted import Planted
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset  # noqa: E402
+from torch.utils.data import default_collate as collate  # noqa: E402
+
+from probe.diagnose.change.effects import effects  # noqa: E402
+from probe.diagnose.measures.new_workers import why_not  # noqa: E402
+
+ON_CPU = TensorDataset(torch.zeros(8, 2), torch.zeros(8))
+ON_A_DEVICE = TensorDataset(torch.zeros(8, 2), torch.empty(8, device="meta"))
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return iter(range(8))
+
+
+class Moves(Dataset):  # type: ignore[type-arg]
+    """Its samples are made on the device."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([index], device="cuda")
+
+
+class MovesBatches(Moves):
+    __getitem__ = None  # type: ignore[assignment]
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return [torch.tensor(index).cuda() for index in indices]
+
+
+class Collate:
+    def __call__(self, samples: Any) -> Any:
+        return [each.to("cuda") for each in collate(samples)]
+
+
+def told(loader: DataLoader[Any]) -> str | None:
+    """As a snippet in the job: the value of the last expression, in the names of the training loop's frame."""
+
+    def read(code: str) -> str:
+        assert not effects(code, [], ok=True)  # or it would be a change of the user's
+        tree, names = ast.parse(code), {"loader": loader}
+        last = tree.body.pop()
+        assert isinstance(last, ast.Expr)
+        exec(compile(tree, "", "exec"), names)
+        return repr(eval(compile(ast.Expression(last.value), "", "eval"), names))
+
+    return why_not(Planted().watched(read=read), "loader")
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that has used CUDA."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+
+
+@pytest.mark.parametrize("data", [ON_CPU, [1, 2, 3], {0: 1}, Subset(ON_CPU, [1]), ConcatDataset([ON_CPU, ON_CPU])])
+def test_what_is_on_the_cpu_can_be_made_by_workers(data: Any, cuda: None) -> None:
+    assert told(DataLoader(data)) == told(DataLoader(data, batch_size=None)) == ""
+    assert told(DataLoader(data, batch_size=None, collate_fn=lambda batch: batch)) == ""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [ON_A_DEVICE, Subset(Subset(ON_A_DEVICE, [1]), [0]), ConcatDataset([ON_CPU, ON_A_DEVICE]), [ON_A_DEVICE[0]]],
+)
+def test_samples_that_are_on_a_device_are_seen(data: Any) -> None:
+    assert told(DataLoader(data)) == "device"
+
+
+MOVING: list[Callable[[Any], Any]] = [
+    lambda samples: collate(samples).to("cuda"),
+    lambda samples: tuple(each.to("cuda") for each in collate(samples)),
+    lambda samples: torch.tensor(samples, device="cuda"),
+    functools.partial(lambda where, samples: collate(samples).cuda(where), 0),
+    Collate(),
+    Collate().__call__,
+]
+
+
+@pytest.mark.parametrize("collate_fn", MOVING)
+def test_batches_that_are_moved_to_a_device_are_seen(collate_fn: Callable[[Any], Any], cuda: None) -> None:
+    assert told(DataLoader(ON_CPU, collate_fn=collate_fn)) == "device"
+
+
+def test_in_a_job_without_cuda_nothing_is_moved_to_it() -> None:
+    assert told(DataLoader(ON_CPU, collate_fn=MOVING[0])) == ""
+
+
+@pytest.mark.parametrize("data", [Moves(), MovesBatches(), Subset(Moves(), [1])])
+def test_samples_that_are_made_on_a_device_are_seen(data: Any, cuda: None) -> None:
+    assert told(DataLoader(data, sampler=[0])) == "device"
+
+
+def test_a_stream_is_seen() -> None:
+    assert told(DataLoader(Stream())) == "stream"
+
+
+def test_workers_that_are_not_forked_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = multiprocessing.get_start_method(allow_none=True)
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: None if allow_none else "fork")
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["forkserver", "fork"])  # Python 3.14
+    assert told(DataLoader(ON_CPU)) == "start"
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "spawn")
+    assert told(DataLoader(ON_CPU)) == "start"
+    monkeypatch.undo()
+    assert multiprocessing.get_start_method(allow_none=True) == before
+    loader = DataLoader(ON_CPU, num_workers=1, multiprocessing_context="forkserver")
+    loader.num_workers = 0
+    assert told(loader) == "start"
