@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -40,11 +40,27 @@ _SWITCHES_S = 2000  # per second of processor time: threads that wait for each o
 
 @dataclass(frozen=True)
 class Cores:
-    """Of a rank's host: how many there are, how many the rank may use, how many threads it computes with."""
+    """Of a rank's host: how many there are, how many the rank may run on, how many its container gets the time of, how
+    many threads it computes with."""
 
     total: int
-    usable: float
+    allowed: int
+    quota: float
     threads: int
+
+    @property
+    def usable(self) -> float:
+        """By that rank."""
+        return min(self.allowed, self.quota)
+
+    def shared(self, ranks: int, pids: Collection[int]) -> float | None:
+        """By so many ranks of the host together; None where each may have cores of its own.
+
+        pids: of those that run on this host.
+        """
+        told = self.allowed if ranks == 1 or self.allowed == self.total else None
+        allowed = _allowed(pids) if len(pids) == ranks else told
+        return None if allowed is None else min(allowed, self.quota)
 
 
 @dataclass(frozen=True)
@@ -102,7 +118,15 @@ def cores(watched: Watched) -> Cores | None:
         return None
     words = quotas[0].split() if quotas else ["max"]
     quota = float("inf") if words[0] == "max" else int(words[0]) / int(words[1])
-    return Cores(total, min(allowed, quota), threads)
+    return Cores(total, allowed, quota, threads)
+
+
+def _allowed(pids: Collection[int]) -> int | None:
+    """On how many cores any of these processes may run; None if one has ended."""
+    try:
+        return len(set().union(*map(os.sched_getaffinity, pids)))
+    except OSError:
+        return None
 
 
 def others(host: Host) -> tuple[float, list[str]]:

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...host.agent_memory import here
 from ..watched import Watched
 from . import hosts
+from .hosts import Cores
 
 BATCHES = (
     "SELECT loader, COUNT(*) AS batches, COUNT(DISTINCT step) AS steps, MODE(num_workers) AS workers, "
@@ -93,13 +95,55 @@ def expression(watched: Watched, loader: Loader) -> str | None:
     return None
 
 
-def cores(watched: Watched) -> int:
-    """Of the host of the job's first rank."""
+@dataclass(frozen=True)
+class Use:
+    """Of cores by the ranks of the first one's host.  ranks: how many those are; shared: cores that they may use
+    together, at least; cpu: that a rank uses; waits: part of the time that it waits for one; host: part of the host's
+    cores that are busy; 0 where that is not known."""
+
+    cores: Cores
+    ranks: int
+    shared: float
+    cpu: float
+    waits: float
+    host: float
+
+    @property
+    def free(self) -> float:
+        """Cores for the ranks, if all else goes on."""
+        return max(1e-6, min(self.shared, self.cores.total - self._others))
+
+    def part(self, workers: int) -> float:
+        """Of the cores for the ranks: what they and so many workers of each use, at most."""
+        return (self.ranks * self.cpu + min(self.ranks * workers, self._others)) / self.shared
+
+    def is_computed(self, workers: int) -> bool:
+        """Whether so many workers of a rank may be computing, on cores that are not all of the host's."""
+        return self.cores.usable < self.cores.total and self._others > self.ranks * workers / 2
+
+    @property
+    def _others(self) -> float:
+        """Cores that something else uses, such as workers."""
+        return max(0.0, self.host * self.cores.total - self.ranks * self.cpu)
+
+
+def use(watched: Watched) -> Use:
+    """It reads the job once."""
+    known, rows = cores(watched), watched.rows(_BUSY)
+    beside = [facts for facts in watched.agents if facts.host == watched.agents[0].host]
+    shared = known.shared(len(beside), [pid for facts in beside if (pid := here(facts)) is not None])
+    cpu, waits, host = (sum(row[name] for row in rows) / max(1, len(rows)) / 100 for name in ("cpu", "waits", "host"))
+    return Use(known, len(beside), known.usable if shared is None else shared, cpu, waits, host)
+
+
+def cores(watched: Watched) -> Cores:
+    """As the job's first rank sees them; if it cannot be asked, all of this host's, or one of another's."""
+    if (told := hosts.cores(watched)) is not None:
+        return told
     facts = watched.agents[0] if watched.agents else None
-    if facts is not None and facts.host and facts.host != socket.gethostname():
-        told = hosts.cores(watched)
-        return 1 if told is None else told.total
-    return os.cpu_count() or 1
+    is_elsewhere = facts is not None and facts.host and facts.host != socket.gethostname()
+    total = 1 if is_elsewhere else os.cpu_count() or 1
+    return Cores(total, total, math.inf, 1)
 
 
 def workers_for(watched: Watched, loader: Loader) -> tuple[int, float]:
@@ -108,35 +152,25 @@ def workers_for(watched: Watched, loader: Loader) -> tuple[int, float]:
 
     What computes does so faster on other cores only, those that nobody else uses; what waits for storage needs none.
     """
-    data_s, total = loader.waited_s, cores(watched)
+    data_s, now = loader.waited_s, use(watched)
     rest_s = max(watched.step_s - data_s, 1e-6)
-    cpu, waits, host = _busy(watched)
-    cpu_s = cpu * watched.step_s
-    is_computed = cpu_s + waits * watched.step_s - rest_s > data_s / 2  # else it is waited for
-    most = min(_MOST_WORKERS, total) if is_computed else _MOST_WORKERS
+    cpu_s = now.cpu * watched.step_s
+    is_computed = cpu_s + now.waits * watched.step_s - rest_s > data_s / 2  # else it is waited for
+    most = min(_MOST_WORKERS, math.ceil(now.cores.usable)) if is_computed else _MOST_WORKERS
     workers = max(1, min(math.ceil(round(_SPARE * data_s / rest_s, 2)), most))
-    beside = sum(1 for facts in watched.agents if facts.host == watched.agents[0].host)
-    free = max(1e-6, total - max(0.0, host * total - beside * cpu))  # of what others use
     first_s = data_s / loader.batches * loader.iterators / watched.steps  # new workers have none ready at first
-    computes_s = beside * cpu_s / free if is_computed else 0.0
+    computes_s = now.ranks * cpu_s / now.free if is_computed else 0.0
     return workers, max(rest_s + first_s, data_s / workers, computes_s)
 
 
-def _busy(watched: Watched) -> tuple[float, float, float]:
-    """Cores that a rank uses on the average, the part of the time that it waits for one, and that of its host's cores
-    that are busy; 0 where nothing is known."""
-    rows = watched.rows(_BUSY)
-    cpu, waits, host = (sum(row[name] for row in rows) / max(1, len(rows)) / 100 for name in ("cpu", "waits", "host"))
-    return cpu, waits, host
-
-
-def enough_workers(watched: Watched, loader: Loader) -> tuple[int, float]:
+def enough_workers(watched: Watched, loader: Loader, now: Use) -> tuple[int, float]:
     """How many workers keep up with the rest of the step, where those there are do not; how long a step then takes.
 
-    At least so long as the host's cores, which do all of it now, need if none of them is ever idle.
+    At least so long as the cores of the host, and those that the ranks may use, need for what they do now if none of
+    them is ever idle.
     """
     rest_s = max(watched.step_s - loader.starved_s, 1e-6)
     making_s = loader.workers * watched.step_s  # of a worker, for the batches of a step: all of them are at it
-    workers = min(math.ceil(round(_SPARE * making_s / rest_s, 2)), 4 * _MOST_WORKERS)
-    workers, (_, _, host) = max(workers, loader.workers + 1), _busy(watched)
-    return workers, max(rest_s, making_s / workers, host * watched.step_s)
+    most = math.ceil(now.cores.usable) if now.is_computed(loader.workers) else 4 * _MOST_WORKERS
+    workers = max(min(math.ceil(round(_SPARE * making_s / rest_s, 2)), most), loader.workers + 1)
+    return workers, max(rest_s, making_s / workers, max(now.host, now.part(loader.workers)) * watched.step_s)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import os
+from collections.abc import Callable, Iterable
 
 import pytest
 from planted import MS, Planted
 
+from probe.diagnose.measures.hosts import Cores
 from probe.diagnose.measures.loaders import cores, loaders
 from probe.diagnose.rule import Finding
 from probe.diagnose.rules.data.input_bound import INPUT_BOUND
@@ -273,5 +276,50 @@ def test_workers_that_fail_to_keep_up_once_in_a_while_are_not_too_few() -> None:
 
 def test_cores_of_another_host_are_those_that_the_job_sees() -> None:
     planted = Planted(agents=[Facts(rank=0, host="elsewhere")]).steps(100, data=60)
-    assert cores(planted.watched(read=lambda _: "(64, 64, 8, [])")) == 64
-    assert cores(planted.watched()) == 1
+    assert cores(planted.watched(read=lambda _: "(64, 64, 8, [])")).usable == 64
+    assert cores(planted.watched()).usable == 1
+
+
+def may_use(allowed: int, quota: str = "max 100000\n") -> Callable[[str], str]:
+    """Reads a job on a host with 64 cores."""
+    return lambda expression: repr((64, allowed, 1, [quota])) if "cpu_count" in expression else "False"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "quota", "workers", "step_s"),
+    [(64, "max 100000", 8, 0.09 / 8), (4, "max 100000", 4, 0.1 / 4), (64, "200000 100000", 2, 0.1 / 2)],
+)
+def test_a_loader_that_computes_gains_no_more_than_the_cores_that_the_job_may_use(
+    allowed: int, quota: str, workers: int, step_s: float
+) -> None:
+    planted = loads(Planted().steps(noise=0, data=90, forward=10), workers=0, wait_ms=90).profile()
+    computing(planted, cpu_pct=100, host_cpu_pct=100 / 64)
+    found = one(INPUT_BOUND.find(planted.watched(read=may_use(allowed, quota))))
+    assert found.assumes == f"with {workers} workers" and found.saves == pytest.approx(0.1 - step_s)
+
+
+def starving(host_cpu_pct: float) -> Planted:
+    """Four workers that take 40 ms for a batch, 10 ms of which the training needs itself."""
+    planted = loads(Planted().steps(noise=0, data=30, forward=10), workers=4, wait_ms=30, ready=0).profile()
+    return computing(planted, cpu_pct=10, host_cpu_pct=host_cpu_pct)
+
+
+def test_workers_that_compute_on_all_cores_that_the_job_may_use_do_not_gain_by_more() -> None:
+    found = one(STARVED_WORKERS.find(starving(6.4).watched(read=may_use(64, "400000 100000"))))
+    assert "the job may use no more than 4 cores: more workers help only if they wait" in found.why
+    assert found.saves is None and found.remedy.endswith('num_workers = 5"')
+    found = one(STARVED_WORKERS.find(starving(6.4).watched(read=may_use(8))))
+    assert found.remedy.endswith('num_workers = 8"') and found.saves == pytest.approx(0.04 * (1 - 4.1 / 8), rel=0.01)
+
+
+def test_workers_that_wait_gain_by_more_than_the_cores_that_the_job_may_use() -> None:
+    found = one(STARVED_WORKERS.find(starving(0.5).watched(read=may_use(4))))
+    assert found.remedy.endswith('num_workers = 20"') and found.saves == pytest.approx(0.03)
+
+
+def test_cores_of_a_host_are_shared_by_its_ranks() -> None:
+    known = Cores(64, 4, math.inf, 1)
+    assert known.shared(1, ()) == 4 and known.shared(4, ()) is None  # each may have some of its own
+    assert Cores(64, 64, 2.5, 1).shared(4, ()) == 2.5
+    assert known.shared(2, [os.getpid(), os.getpid()]) == len(os.sched_getaffinity(0))
+    assert known.shared(1, [1 << 30]) is None  # it has ended

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...figures import figure, ms, pct
-from ...measures.loaders import BATCHES, Loader, enough_workers, expression, loaders
+from ...figures import figure, ms, number, pct
+from ...measures.hosts import ALLOWED
+from ...measures.loaders import BATCHES, Loader, Use, enough_workers, expression, loaders, use
 from ...rule import Finding, Rule
 from ...watched import Watched
 
 LEAST = 0.03  # of the step, as for input-bound
 _NONE_READY = 0.2  # of the requests: where nearly always one is ready, workers keep up, and a wait is an exception
-_BUSY_PCT = 90.0  # of the host's cores: further workers would find none free
+_BUSY_PCT = 90.0  # of the host's cores, or those for the job: further workers would find none free
 _HOST = "SELECT AVG(host_cpu_pct) AS busy FROM host.process_trace WHERE {window}"
 
 
@@ -25,9 +26,9 @@ def _find(watched: Watched) -> Iterator[Finding]:
 
 def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
     waits_s = max(loader.starved_s, loader.waited_s - loader.starting_s)
-    enough, step_s = enough_workers(watched, loader)
-    (host,) = watched.rows(_HOST)
-    busy = (host["busy"] or 0.0) > _BUSY_PCT
+    now = use(watched)
+    enough, step_s = enough_workers(watched, loader, now)
+    busy = _busy(watched, loader, now)
     live = expression(watched, loader)
     persist = watched.read(f"{live}.persistent_workers") == "True" if live else False
     anew = f"; {live}._iterator = None" if persist else ""  # or the next epoch takes the workers that there are
@@ -38,7 +39,7 @@ def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
         why=[
             f"no batch was ready for {pct(loader.none_ready or 0.0)} of the requests",
             f"a worker takes about {ms(loader.workers * watched.step_s / loader.batches)} for a batch",
-            *([f"the host's cores are {figure(host['busy'])} % busy: more workers help only if they wait"] * busy),
+            *([f"{busy}: more workers help only if they wait"] if busy else []),
         ],
         remedy=f'probe {watched.endpoint} eval "{live}.num_workers = {enough}{anew}"'
         if live
@@ -50,6 +51,15 @@ def _finding(watched: Watched, loader: Loader, sure: float) -> Finding:
     )  # fmt: skip
 
 
+def _busy(watched: Watched, loader: Loader, now: Use) -> str:
+    """That further workers would find no core; '' if they would."""
+    (host,) = watched.rows(_HOST)
+    if (host["busy"] or 0.0) > _BUSY_PCT:
+        return f"the host's cores are {figure(host['busy'])} % busy"
+    is_full = 100 * now.part(loader.workers) > _BUSY_PCT
+    return f"the job may use no more than {number(now.shared, 'core')}" if is_full else ""
+
+
 STARVED_WORKERS: Rule[Watched] = Rule(
     "starved-workers",
     "The loader's workers make batches more slowly than the training uses them.",
@@ -57,4 +67,5 @@ STARVED_WORKERS: Rule[Watched] = Rule(
     needs=("python.step_trace", "python.dataloader_trace", "python.iterator_trace", "host.process_trace"),
     of=("input-bound",),
     sql=BATCHES,
+    asks=(ALLOWED,),
 )
