@@ -21,7 +21,8 @@ BATCHES = (
     "SELECT loader, COUNT(*) AS batches, COUNT(DISTINCT step) AS steps, MODE(num_workers) AS workers, "
     "MODE(batch_size) AS batch_size, BOOL_OR(pin_memory) AS pinned, SUM(wait_duration) AS waited, "
     "AVG((ready = 0)::INT) AS none_ready, COALESCE(SUM(wait_duration) FILTER (ready = 0), 0) AS starved, "
-    "COALESCE(MEDIAN(wait_duration) FILTER (ready > 0), 0) AS usual FROM python.dataloader_trace "
+    "COALESCE(MEDIAN(wait_duration) FILTER (ready > 0), 0) AS usual, COALESCE(SUM(outstanding - ready), 0) AS unmade, "
+    "COALESCE(MAX(outstanding), 0) AS most FROM python.dataloader_trace "
     "WHERE {window} AND NOT failed AND NOT in_eval GROUP BY loader ORDER BY waited DESC"
 )
 ITERATORS = (
@@ -40,8 +41,9 @@ _SPARE = 1.25  # times as many workers as would just do, because batches differ
 @dataclass(frozen=True)
 class Loader:
     """name: as the job calls it; batches: in the mean step; steps: part of the steps that took one; none_ready: part of
-    the requests; waited_s: for its batches; starved_s: while none was ready, first ones apart; starting_s: for starts
-    of iterators and their first batches, beyond what a batch takes its workers; iterators: starts on each rank."""
+    the requests; waited_s: for its batches; starved_s: while none was ready, first ones apart; firsts_s: for starts of
+    iterators and their first batches; starting_s: beyond what a batch takes its workers, least_starting_s: at least;
+    iterators: starts on each rank."""
 
     name: str
     workers: int
@@ -50,7 +52,9 @@ class Loader:
     none_ready: float | None
     waited_s: float
     starved_s: float
+    firsts_s: float
     starting_s: float
+    least_starting_s: float
     iterators: float
     batch_size: int | None
     pinned: bool
@@ -71,16 +75,31 @@ def loaders(watched: Watched) -> list[Loader]:
 
 def _loader(watched: Watched, row: Mapping[str, Any], start: Mapping[str, Any], steps: int) -> Loader:
     workers, batches, none_ready = row["workers"] or 0, row["batches"], row["none_ready"]
-    firsts, first_s = start.get("firsts") or 0, start.get("first_batch") or 0.0
+    firsts, first_s, started_s = (start.get(name) or 0 for name in ("firsts", "first_batch", "started"))
     # Where workers do not keep up, the first batch would be waited for if they had been there before, too.
     behind = max(0.0, (none_ready or 0.0) - firsts / batches)
     making_s = row["usual"] + behind * workers * watched.step_s * steps / batches
-    starting_s = (start.get("started") or 0.0) + max(0.0, first_s - firsts * making_s)
+    most_s = max(making_s, _making_s(row, workers, firsts, watched.step_s * steps - started_s - first_s))
+    least_s = started_s + max(0.0, first_s - firsts * most_s)
+    starting_s = least_s if most_s < math.inf else started_s + max(0.0, first_s - firsts * making_s)
     return Loader(
         row["loader"], workers, batches / steps, row["steps"] / watched.steps, none_ready, row["waited"] / steps,
-        max(0.0, row["starved"] - first_s) / steps, starting_s / steps,
+        max(0.0, row["starved"] - first_s) / steps, (started_s + first_s) / steps, starting_s / steps, least_s / steps,
         (start.get("iterators") or 0) / len(watched.ranks), row["batch_size"], bool(row["pinned"]),
     )  # fmt: skip
+
+
+def _making_s(row: Mapping[str, Any], workers: int, firsts: int, rest_s: float) -> float:
+    """What a batch takes its worker, at most: at so many requests it is not made yet, and at most until the next one.
+
+    rest_s: how long the training goes on, starts and first batches apart.  Infinite if no worker makes a second batch
+    for an iterator.
+    """
+    later = row["batches"] - firsts * workers  # made after the first ones, with which all workers begin
+    if later <= 0:
+        return math.inf
+    requests = max(0.0, float(row["unmade"] - firsts * row["most"])) / later  # at that of the first one, none is made
+    return float(min(workers, requests + min(1.0, requests)) * rest_s / row["batches"])
 
 
 def expression(watched: Watched, loader: Loader) -> str | None:

@@ -259,6 +259,41 @@ def test_a_single_start_says_nothing_about_how_often_workers_start() -> None:
     assert not list(WORKER_RESPAWN.find(planted.watched()))
 
 
+def filling(workers: int, batches: int, epochs: int = 20) -> Planted:
+    """Workers that keep up and take 600 ms for a batch, the first of which is waited for; 80 ms for their start."""
+    planted = Planted().steps(epochs * batches, noise=0, data=680 / batches, forward=100)
+    at = [(epoch * batches + batch + 1, batch) for epoch in range(epochs) for batch in range(batches)]
+    of = {"loader": "train_loader", "num_workers": workers}
+    started = {"start_duration": 80 * MS, "first_batch_duration": 600 * MS}
+    planted.plant("python.iterator_trace", [{**of, **started, "step": step} for step, batch in at if not batch])
+    rows = [
+        {**of, "step": step, "failed": False, "wait_duration": 0.0 if batch else 600 * MS,
+         "outstanding": batches - batch, "ready": min(batches, workers * (1 + batch // 6)) - batch if batch else 0}
+        for step, batch in at
+    ]  # fmt: skip
+    return planted.plant("python.dataloader_trace", rows).profile()
+
+
+def test_a_first_batch_that_takes_workers_long_is_not_their_start() -> None:
+    watched = filling(8, 13).watched(read=is_there)
+    (loader,) = loaders(watched)
+    assert loader.starting_s == loader.least_starting_s == pytest.approx(80 * MS / 13)
+    respawn = one(WORKER_RESPAWN.find(watched))
+    assert respawn.saves == pytest.approx(80 * MS / 13) and "held the training up for 80 ms each time" in respawn.why[0]
+    told = judge(watched, [INPUT_BOUND, STARVED_WORKERS, WORKER_RESPAWN])
+    assert told.code == "input-bound" and told.findings[0].severity == "critical"
+    assert "680 ms of that at the start of each epoch, for its first batch" in told.findings[0].finding.why
+
+
+def test_of_workers_that_make_one_batch_each_it_is_told_what_their_start_may_take() -> None:
+    found = one(WORKER_RESPAWN.find(filling(8, 8).watched(read=is_there)))
+    assert found.sentence.startswith("Worker respawn: up to 46 % of the time") and found.saves is None
+    assert "it may be the first one that takes so long" in found.why[1]
+    assert found.severity is None  # 80 ms of it, at least
+    (loader,) = loaders(filling(8, 8).watched())
+    assert loader.least_starting_s == pytest.approx(80 * MS / 8)
+
+
 def test_first_batches_of_workers_that_are_too_slow_are_waited_for_as_others_are() -> None:
     planted = loads(
         Planted().steps(noise=0, data=70, forward=60), workers=2, wait_ms=60, ready=0, epoch=20, first_ms=160

@@ -39,6 +39,9 @@ def _find(watched: Watched) -> Iterator[Finding]:
     why = [f"data {ms(data.seconds)} ({ms(data.low)} to {ms(data.high)}) of {ms(watched.step_s)}"]
     if first.none_ready is not None:
         why += [f"no batch was ready for {pct(first.none_ready)} of the requests"]
+    if first.workers and first.firsts_s > EXPLAINS * data.seconds:
+        epoch_s = first.firsts_s * watched.steps / first.iterators
+        why += [f"{ms(epoch_s)} of that at the start of each epoch, for its first batch"]
     finding = Finding(
         f"Input-bound: {pct(data.share)} of each step waits for {name}.", why=why, seconds=data.seconds,
         share=data.share, confidence=data.sure(LEAST), where=_where(watched, first), now=first.now,
@@ -78,7 +81,7 @@ def _with_severity(watched: Watched, finding: Finding, loader: Loader, data: Pha
         share = sum(row["share"] for row in shares if row["rank"] in late) / len(late)
         sentence = f"Input-bound in part: {title(late)}: {pct(share)} of each step waits for {loader.name}."
         return replace(finding, sentence=sentence, ranks=late, severity="hint")
-    not_ready = loader.starved_s + loader.starting_s
+    not_ready = loader.starved_s + loader.firsts_s
     return replace(finding, severity="hint") if loader.workers and not_ready < _NOT_READY * data.seconds else finding
 
 

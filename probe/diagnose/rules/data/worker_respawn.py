@@ -25,23 +25,26 @@ def _find(watched: Watched) -> Iterator[Finding]:
 
 
 def _finding(watched: Watched, loader: Loader, sure: float, live: str | None, persist: str | None) -> Finding:
-    seconds = loader.starting_s + _ending_s(watched)
+    ending_s = _ending_s(watched)
+    seconds, least_s = loader.starting_s + ending_s, loader.least_starting_s + ending_s
+    is_known, share = least_s == seconds, seconds / watched.step_s
     setting = f"vars({live})['persistent_workers'] = True"  # DataLoader forbids to set it in the ordinary way
     epoch = watched.steps / loader.iterators
     return Finding(
-        f"Worker respawn: {pct(seconds / watched.step_s)} of the time goes into new workers of {loader.name} in each "
-        f"epoch of {epoch * loader.batches:.0f} batches.",
+        f"Worker respawn: {'' if is_known else 'up to '}{pct(share)} of the time goes into new workers of "
+        f"{loader.name} in each epoch of {epoch * loader.batches:.0f} batches.",
         why=[
             f"{loader.workers} workers started {loader.iterators:.0f} times in {watched.steps} steps, and held the "
             f"training up for {ms(seconds * epoch)} each time",
+            *([] if is_known else ["none of them makes a second batch: it may be the first one that takes so long"]),
         ],
         remedy=f'probe {watched.endpoint} eval "{setting}"' if live else "persistent_workers=True",
         effect="takes effect with the next epoch; in the code: DataLoader(…, persistent_workers=True)"
         if live
         else "",
-        seconds=seconds, share=seconds / watched.step_s, confidence=sure,
+        seconds=seconds, share=share, confidence=sure, severity=None if least_s >= LEAST * watched.step_s else "hint",
         now=f"{loader.now}{f', persistent_workers={persist}' if persist else ''}",
-        saves=seconds, assumes="with workers that persist",
+        saves=seconds if is_known else None, assumes="with workers that persist" if is_known else "",
     )  # fmt: skip
 
 
