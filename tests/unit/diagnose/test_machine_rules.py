@@ -70,6 +70,35 @@ def test_the_limit_of_a_container_counts() -> None:
     assert "64 threads share 2 cores" in told.sentence and "set_num_threads(2)" in told.remedy
 
 
+def pinned(monkeypatch: pytest.MonkeyPatch, *cores: set[int]) -> Planted:
+    """Ranks of this host with 4 threads each, which may run on these of its 64 cores."""
+    agents = [Facts(rank=rank, world_size=len(cores), host="a", pid=1000 + rank) for rank in range(len(cores))]
+    monkeypatch.setattr("probe.diagnose.measures.hosts.here", lambda facts: facts.pid)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: cores[pid - 1000])
+    ranks = range(len(cores))
+    return seconds(Planted(agents=agents).steps(forward=100, ranks=ranks), ranks=ranks, core_wait_pct=40, cpu_pct=390)
+
+
+def test_ranks_with_cores_of_their_own_do_not_share_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = [{*range(4 * rank, 4 * rank + 4)} for rank in range(4)]
+    assert not found(CPU_OVERSUBSCRIPTION, pinned(monkeypatch, *apart), **machine(64, threads=4, allowed=4))
+    (told,) = found(CPU_OVERSUBSCRIPTION, pinned(monkeypatch, *apart), **machine(64, threads=8, allowed=4))
+    assert "4 ranks with 8 threads each share 16 cores" in told.sentence and "set_num_threads(4)" in told.remedy
+
+
+def test_ranks_on_the_same_few_cores_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = pinned(monkeypatch, {0, 1, 2, 3}, {0, 1, 2, 3})
+    (told,) = found(CPU_OVERSUBSCRIPTION, planted, **machine(64, threads=4, allowed=4))
+    assert "2 ranks with 4 threads each share 4 cores" in told.sentence and "set_num_threads(2)" in told.remedy
+
+
+def test_ranks_elsewhere_that_may_have_cores_of_their_own_are_not_judged() -> None:
+    planted = seconds(Planted().steps(forward=100, ranks=(0, 1)), ranks=(0, 1), core_wait_pct=40, cpu_pct=390)
+    with pytest.raises(ProbeError, match="cores of their own can be seen there only"):
+        found(CPU_OVERSUBSCRIPTION, planted, **machine(64, threads=4, allowed=4))
+    assert not found(CPU_OVERSUBSCRIPTION, planted, **machine(64, threads=2, allowed=4))  # enough for all of them
+
+
 @pytest.mark.parametrize(
     ("seen", "threads"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....errors import SilentError
-from ...figures import figure, pct
+from ...figures import figure, number, pct
 from ...measures.hosts import ALLOWED, CORES, Cores, Host, cores, hosts
 from ...rule import Finding, Rule
 from ...watched import Watched
@@ -20,18 +20,28 @@ def _find(watched: Watched) -> Iterator[Finding]:
         known = cores(watched)
         if known is None:
             raise SilentError("The job does not say how many threads it computes with.", code="unseen")
-        if known.threads > 1 and known.threads * len(host.ranks) > known.usable:
-            yield _finding(watched, host, known)
+        wanted = known.threads * len(host.ranks)
+        if known.threads > 1 and wanted > known.usable and wanted > (usable := _usable(known, host)):
+            yield _finding(watched, host, known, usable)
 
 
-def _finding(watched: Watched, host: Host, known: Cores) -> Finding:
-    count, usable = len(host.ranks), f"{figure(known.usable)}" if known.usable % 1 else f"{known.usable:.0f}"
+def _usable(known: Cores, host: Host) -> float:
+    """By its ranks together.  Raises SilentError where each may have cores of its own."""
+    usable = known.shared(len(host.ranks), host.pids)
+    if usable is None:
+        message = f"Whether the ranks of {host.name} have cores of their own can be seen there only."
+        raise SilentError(message, code="unseen")
+    return usable
+
+
+def _finding(watched: Watched, host: Host, known: Cores, usable: float) -> Finding:
+    count = len(host.ranks)
     threads = f"{known.threads} threads" if count == 1 else f"{count} ranks with {known.threads} threads each"
     free = known.total - max(0.0, host.busy * known.total - host.cores)  # of what others use
-    wanted = max(1, int(round(min(known.usable, free)) // count))
+    wanted = max(1, int(round(min(usable, free)) // count))
     return Finding(
-        f"CPU oversubscription: {threads} share {usable} cores, and the training waits {pct(host.waits)} of the time "
-        "for one.",
+        f"CPU oversubscription: {threads} share {number(usable, 'core')}, and the training waits {pct(host.waits)} of "
+        "the time for one.",
         host.ranks,
         why=[
             f"{figure(host.switches_s)} context switches a second; the ranks use {figure(host.cores)} cores, all that "
