@@ -16,9 +16,16 @@ from .places import EXPLAINS
 
 TINY_S = 100e-6  # starting a few operators and noting them for autograd takes so long, whatever they compute
 _LEAST_CALLS = 30  # a step; what so few calls cost more than they should, nobody would notice
-_ROWS = "python.torch_trace WHERE {window} AND NOT in_eval AND training AND grad AND stage IN ('forward', 'backward')"
+_ROWS = "python.torch_trace WHERE {window} AND NOT in_eval AND stage IN ('forward', 'backward')"
+# A model that was never put into training mode, as `from_pretrained` returns it, is trained all the same.  The mode of
+# a backward pass is that of the last call before it, which may be a loss's.
+_IN_EVAL_MODE = (
+    f"SELECT root FROM {_ROWS} GROUP BY root HAVING NOT BOOL_OR(training AND stage = 'forward') "
+    "AND BOOL_OR(stage = 'backward')"
+)
+_TRAINS = f"grad AND (training OR stage = 'backward' OR root IN ({_IN_EVAL_MODE}))"
 CALLS = f"""
-WITH calls AS (SELECT *, stage = 'forward' AND NOT recompute AS first FROM {_ROWS}),
+WITH calls AS (SELECT *, stage = 'forward' AND NOT recompute AS first FROM {_ROWS} AND {_TRAINS}),
      inner_calls AS (SELECT root, parent AS module, COUNT(*) AS n FROM calls WHERE first GROUP BY ALL)
 SELECT root, module, ANY_VALUE(module_type) AS module_type, MIN(depth) AS depth, ANY_VALUE(parent) AS parent,
        COUNT(*) FILTER (first) / (SELECT COUNT(DISTINCT (rank, step)) FROM calls) AS calls_a_step,
@@ -29,12 +36,12 @@ FROM calls LEFT JOIN inner_calls USING (root, module) WHERE module IS NOT NULL G
 HAVING calls_a_step > 0 ORDER BY seconds DESC
 """.strip()
 # One query for all that rules ask of single steps: each look at the rows of all calls takes a while.
-BY_STEP = """
-SELECT rank, step, SUM(host_duration) FILTER (training AND grad) AS trained_s,
+BY_STEP = f"""
+SELECT rank, step, SUM(host_duration) FILTER ({_TRAINS}) AS trained_s,
        SUM(host_duration) FILTER (recompute) AS recomputed_s, ANY_VALUE(root) FILTER (recompute) AS recomputed,
        SUM(host_duration) FILTER (stage = 'backward' AND root IS NOT NULL) AS backward_s,
        BOOL_OR(device LIKE 'cuda%') AS on_cuda
-FROM python.torch_trace WHERE {window} AND NOT in_eval AND stage IN ('forward', 'backward') GROUP BY rank, step
+FROM {_ROWS} GROUP BY rank, step
 """.strip()
 _BATCH = "SELECT AVG(samples) AS samples FROM python.step_trace WHERE {window}"
 _BUSY = "SELECT AVG(gpu_util_pct) AS busy FROM host.gpu_trace WHERE {window}"

@@ -12,6 +12,7 @@ import pytest
 from planted import MS, Planted
 
 from probe.diagnose.measures.live_values import filled, of_frame
+from probe.diagnose.measures.module_calls import Calls
 from probe.diagnose.rule import Finding, Rule
 from probe.diagnose.rules import ON_TABLES
 from probe.diagnose.rules.compute.compute_bound import COMPUTE_BOUND
@@ -102,6 +103,41 @@ def test_tiny_calls_on_a_device_that_is_busy_or_unknown_only_start_its_work() ->
     assert found(SMALL_BATCH, planted)
     planted.plant("host.gpu_trace", [{"step": step, "gpu_util_pct": 100.0} for step in SAMPLED for _ in range(9)])
     assert not found(SMALL_BATCH, planted)
+
+
+def in_eval_mode(planted: Planted, where: str = "true") -> Planted:
+    planted.database.execute(f"UPDATE python.torch_trace SET training = false WHERE {where}")
+    return planted
+
+
+def test_a_model_that_is_trained_in_eval_mode_is_judged_like_any_other() -> None:
+    (small,) = found(SMALL_BATCH, in_eval_mode(job(*LAYERS, other=0.4)))
+    assert small.sentence == "Small batch: 90 % of each step goes to 51 module calls that do next to nothing."
+    (bound,) = found(COMPUTE_BOUND, in_eval_mode(job(*HONEST, optimizer=5)))
+    assert bound.sentence.startswith("Compute-bound: 92 % of each step is forward and backward of model")
+
+
+def trained(planted: Planted) -> dict[tuple[str, str], tuple[float, float]]:
+    """Of each module that trains, the calls and the seconds."""
+    modules = Calls(planted.watched(last=STEPS)).modules
+    return {(each.root, each.module): (each.calls_a_step, round(each.seconds, 9)) for each in modules}
+
+
+def test_calls_in_eval_mode_without_a_backward_pass_or_of_a_model_in_training_mode_train_nothing() -> None:
+    rows = "FROM python.torch_trace WHERE stage = 'forward'"
+    planted, alone = job(*HONEST), trained(job(*HONEST))
+    planted.database.execute(f"INSERT INTO python.torch_trace SELECT * REPLACE (false AS training) {rows}")  # validated
+    planted.database.execute(
+        f"INSERT INTO python.torch_trace SELECT * REPLACE (false AS training, 'teacher' AS root) {rows} AND training"
+    )
+    assert trained(planted) == alone
+
+
+def test_a_pass_through_a_loss_in_eval_mode_trains_what_is_in_training_mode() -> None:
+    """The mode of a pass is that of the last call before it."""
+    planted = job(*HONEST, net("loss"))
+    usual = trained(planted)
+    assert trained(in_eval_mode(planted, "stage = 'backward' OR root = 'loss'")) == usual
 
 
 def test_a_cell_that_runs_along_a_sequence_is_found_and_explains_the_small_calls() -> None:
