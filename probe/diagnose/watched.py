@@ -22,7 +22,7 @@ PHASES = ("data", "forward", "backward", "validation", "optimizer", "comm", "oth
 BLOCK = 10  # steps that are sampled together, and whose mean counts as one value
 LEAST_BLOCKS = 4
 LEAST_STEPS = LEAST_BLOCKS * BLOCK  # fewer tell of no phase how long it takes
-_SAMPLED = ("forward", "validation", "other")  # phases that are known of sampled steps only
+SAMPLED = ("forward", "validation", "other")  # phases that are known of sampled steps only
 _STEPS = (
     f"SELECT rank, step, duration, sampled, samples, {', '.join(f'{name}_duration AS {name}' for name in PHASES)} "
     "FROM python.step_trace WHERE {window} AND duration IS NOT NULL AND COALESCE(eval_duration, 0) = 0"
@@ -138,7 +138,7 @@ class Watched:
 
     def phase(self, name: str) -> Phase:
         """Raises SilentError if it is not known of enough steps."""
-        return self._known(name, self.phases.get(name), name in _SAMPLED)
+        return self._known(name, self.phases.get(name), name in SAMPLED)
 
     @cached_property
     def _steps(self) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ class Watched:
         return replace(phase, seconds=factor * phase.seconds, low=factor * phase.low, high=factor * phase.high)
 
     def _phase(self, name: str) -> Phase | None:
-        known = [row for row in self._steps if row[name] is not None and (row["sampled"] or name not in _SAMPLED)]
+        known = [row for row in self._steps if row[name] is not None and (row["sampled"] or name not in SAMPLED)]
         return _over_blocks((row["step"], row[name], row["duration"]) for row in known)
 
     def _known(self, name: str, phase: Phase | None, sampled: bool) -> Phase:

@@ -6,7 +6,10 @@ Used by rules on the training loop.  Invariant: where the calls of modules were 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from itertools import takewhile
 
+from ..watched import SAMPLED
 from .places import Places, Stack, file_of, function_of
 
 _CALL = re.compile(r"Module\._(wrapped_)?call_impl |_wrapped_call_impl ")
@@ -27,7 +30,26 @@ def outside(everything: Places) -> Places:
 
 def is_in_model(stack: Stack) -> bool:
     """Whether a module is being called, or compiled."""
-    return stack.has(lambda frame: bool(_CALL.search(frame)) or file_of(frame).startswith(_COMPILERS))
+    return stack.has(_is_call)
+
+
+def calls_of_models(everything: Places) -> tuple[Places, Places]:
+    """Those in sampled steps; and those in others that come from where no sampled step calls a model: their mode is not
+    known."""
+    recorded = everything.where(lambda stack: stack.phase in SAMPLED and is_in_model(stack))
+    known = {frame for stack in recorded.stacks for frame in _around_model(stack)}
+    others = everything.where(lambda stack: stack.phase is None and is_in_model(stack))
+    return recorded, others.where(lambda stack: not known.issuperset(_around_model(stack)))
+
+
+def _around_model(stack: Stack) -> tuple[str, ...]:
+    """The frames around the outermost call of a module."""
+    return tuple(takewhile(lambda frame: not _is_call(frame), stack.frames))
+
+
+@lru_cache(10_000)
+def _is_call(frame: str) -> bool:
+    return bool(_CALL.search(frame)) or file_of(frame).startswith(_COMPILERS)
 
 
 def is_loading(frame: str) -> bool:

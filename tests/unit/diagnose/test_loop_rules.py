@@ -193,6 +193,61 @@ class TestValidation:
         assert found.severity == "hint" and "it came once in 25 s" in found.sentence
 
 
+class TestValidationInStepsThatWereNotSampled:
+    """A whole validation is within one step; of the blocks that steps fall into, every second one is sampled."""
+
+    UNSAMPLED = tuple(step for step in STEPS if step // 10 % 2)
+    EVERY = STEPS[18::20]
+    CALLS = (None, 0.3, TestValidation.CALLS[2])
+    BATCH = ("data", 0.1, ("train (train.py:8)", "evaluate (train.py:39)", "__next__ (torch/utils/data/dataloader.py)"))
+
+    def training(self, every: Iterable[int], ms: float, known: int = 1) -> Planted:
+        """known: of so many sampled steps one has samples in its forward pass."""
+        planted = Planted().steps(200, noise=0.02, extra=dict.fromkeys(every, ms), forward=40, backward=50, optimizer=9)
+        sampled = [step for step in STEPS if step not in self.UNSAMPLED]
+        planted.profile(BACKWARD, OPTIMIZER, steps=STEPS).profile(FORWARD, steps=sampled[::known])
+        return planted.profile((None, 0.04, FORWARD[2]), steps=self.UNSAMPLED)
+
+    def test_its_function_is_found(self) -> None:
+        planted = self.training(self.EVERY, 400).profile(self.CALLS, self.BATCH, steps=self.EVERY)
+        found = one(VALIDATION_HEAVY.find(planted.watched()))
+        assert found.sentence == "Validation-heavy: 17 % of the time goes into evaluate, 400 ms every 20 steps."
+        assert "not sampled" in found.why[-1] and judge(planted.watched(), [VALIDATION_HEAVY]).code != "healthy"
+
+    def test_of_a_single_one_is_only_told_that_it_was_there(self) -> None:
+        planted = self.training([50], 5000).profile((None, 5.0, self.CALLS[2]), steps=[50])
+        found = one(VALIDATION_HEAVY.find(planted.watched()))
+        assert found.severity == "hint" and "it came once in 25 s" in found.sentence
+
+    @pytest.mark.parametrize("known", [1, 25])
+    def test_the_training_s_own_calls_are_none(self, known: int) -> None:
+        assert not list(VALIDATION_HEAVY.find(self.training([], 0, known).watched()))
+
+    def test_a_moderate_one_is_left_alone(self) -> None:
+        planted = self.training(STEPS[99::100], 300).profile(self.CALLS, steps=STEPS[99::100])
+        assert not list(VALIDATION_HEAVY.find(planted.watched()))
+
+    def test_what_sampled_steps_do_too_is_told_by_these(self) -> None:
+        known = ("validation", *self.CALLS[1:])
+        planted = self.training(STEPS, 300).profile(known, steps=STEPS[4::5]).profile(self.CALLS, steps=self.EVERY)
+        assert not list(VALIDATION_HEAVY.find(planted.watched()))
+
+    @pytest.mark.parametrize("trains", [True, False], ids=["trains", "in the loop itself"])
+    def test_what_is_no_function_of_its_own_is_left_open(self, trains: bool) -> None:
+        around = ("train (train.py:8)", "penalize (train.py:40)") if trains else ("train (train.py:8)",)
+        planted = self.training(self.EVERY, 400).profile((None, 0.3, (*around, CALL)), steps=self.EVERY)
+        planted.profile(
+            ("backward", 0.1, (*around, "_engine_run_backward (torch/autograd/graph.py:9)")), steps=self.EVERY
+        )
+        with pytest.raises(SilentError, match="not certain") as told:
+            list(VALIDATION_HEAVY.find(planted.watched()))
+        assert told.value.code == "undecided"
+
+    def test_a_server_does_not_validate(self) -> None:
+        serves = Planted().steps(200, noise=0.0, validation=90, other=10).profile(self.CALLS, steps=self.EVERY)
+        assert not list(VALIDATION_HEAVY.find(serves.watched()))
+
+
 def seconds(step_s: Callable[[int], float], cpu_s: Callable[[int], float], waits: float = 0.0) -> Planted:
     """Steps of a duration and a time on cores that depend on the step, and a row of the host for each second."""
     planted, steps, host, ns, sampled_ns, used, step = Planted(), list[object](), list[object](), 0, 0, 0.0, 0

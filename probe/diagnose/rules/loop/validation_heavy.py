@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ....errors import SilentError
 from ...figures import figure, ms, pct
+from ...measures.outside import calls_of_models
 from ...measures.places import EXPLAINS, Place, places
 from ...measures.spells import Spells, spells
 from ...rule import Finding, Rule
@@ -18,11 +20,13 @@ _SQL = (
     "WHERE {window} AND stage = 'forward' AND depth = 0 AND NOT recompute GROUP BY root ORDER BY root"
 )
 _TRAINING = ("forward", "backward", "optimizer")
+_EDGES = 0.02  # of the time in a function: samples at the edge of a phase
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
     part = _validating(watched)
     if part < EXPLAINS:  # frozen models and rollouts train nothing either, but are a part of the step
+        yield from _in_steps_not_sampled(watched) if not watched.why_not_profiled else ()
         return
     found = _by_function(watched) if not watched.why_not_profiled else None
     if found is None:
@@ -48,17 +52,37 @@ def _by_function(watched: Watched) -> tuple[Place, Spells] | None:
     return (place, taken) if place and taken else None
 
 
-def _finding(watched: Watched, place: Place, taken: Spells) -> Finding:
+def _in_steps_not_sampled(watched: Watched) -> Iterator[Finding]:
+    """The function that calls a model as no sampled step does: each validation may be within one step.  Raises
+    SilentError if there are such calls, and none stands out that does nothing else."""
+    everything = places(watched)
+    recorded, unknown = calls_of_models(everything)
+    place = unknown.outermost(recorded)
+    calling = everything.within(place.is_at) if place else unknown
+    taken = spells(everything, calling)
+    if taken is None or taken.share < LEAST or not taken.are_seen:
+        return
+    if watched.phase("forward").seconds == 0:  # a server trains nothing
+        return
+    training = calling.where(lambda stack: stack.phase in _TRAINING)
+    if place is None or training.seconds > _EDGES * calling.seconds:
+        again = f"Record all steps: probe {watched.endpoint} set sample=1"
+        raise SilentError("Whether steps that were not sampled validate is not certain.", again, "undecided")
+    yield _finding(watched, place, taken, "in steps that were not sampled, so the mode of its calls is not known")
+
+
+def _finding(watched: Watched, place: Place, taken: Spells, *why: str) -> Finding:
     if taken.count < 2:  # how often it comes is not known
         return Finding(
             f"Validation took {figure(taken.each_s)} s; it came once in {watched.seconds:.0f} s.",
+            why=[*why],
             remedy=f"probe {watched.endpoint} why --seconds {max(60.0, 4 * watched.seconds):.0f}",
             severity="hint", where=str(place),
         )  # fmt: skip
     return Finding(
         f"Validation-heavy: {pct(taken.share)} of the time goes into {place.function}, {taken}.",
         (taken.rank,) if len(watched.ranks) > 1 else (),
-        [f"the median step takes {ms(watched.usual_step_s)}"],
+        [f"the median step takes {ms(watched.usual_step_s)}", *why],
         f"Validate less often, or on fewer batches: {place.function}.",
         seconds=taken.share * watched.step_s, share=taken.share, confidence=taken.sure(LEAST), where=str(place),
     )  # fmt: skip
