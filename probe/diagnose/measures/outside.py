@@ -28,6 +28,19 @@ def outside(everything: Places) -> Places:
     )
 
 
+def python_outside(everything: Places) -> Places:
+    """Of that, what the job's own code or a library does, not torch: where that is called from the job's own code, it
+    lets go of the GIL."""
+    return outside(everything).where(
+        lambda stack: not file_of(stack.frames[-1]).startswith("torch/") and not _lets_go(everything, stack)
+    )
+
+
+def _lets_go(everything: Places, stack: Stack) -> bool:
+    """Whether something that is no Python was called from the job's own code, and lets go of the GIL."""
+    return stack.holds_gil is False and everything.is_own(stack.frames[-1])
+
+
 def is_in_model(stack: Stack) -> bool:
     """Whether a module is being called, or compiled."""
     return stack.has(_is_call)

@@ -193,6 +193,38 @@ class TestValidation:
         assert found.severity == "hint" and "it came once in 25 s" in found.sentence
 
 
+class TestRollouts:
+    """A policy in eval mode takes turns with an environment, every twenty steps, and is trained in between."""
+
+    COLLECT = ("train (train.py:8)", "collect (train.py:40)")
+    POLICY = ("validation", 0.4, (*COLLECT, CALL, "Policy.forward (model.py:3)"))
+    EVERY = STEPS[19::20]
+
+    def rolling(self, *frames: str, ms: float = 600, **of: Any) -> Planted:
+        """frames: what the environment is doing for so long."""
+        planted = TestValidation().calls(training(self.EVERY, 400 + ms)).profile(self.POLICY, steps=self.EVERY)
+        return planted.profile(("other", ms * MS, (*self.COLLECT, *frames)), steps=self.EVERY, **of)
+
+    @pytest.mark.parametrize(
+        ("frame", "holds_gil"), [("Env.step (env.py:7)", True), ("Pole.step (gymnasium/envs/pole.py:7)", False)]
+    )
+    def test_they_are_a_hint_and_the_environment_is_the_cause(self, frame: str, holds_gil: bool) -> None:
+        watched = self.rolling(frame, holds_gil=holds_gil).watched()
+        told = judge(watched, [VALIDATION_HEAVY, PYTHON_OUTSIDE_MODEL])
+        assert [each.code for each in told.causes] == ["python-outside-model"]
+        (hint,) = (each.finding for each in told.findings if each.code == "validation-heavy")
+        assert hint.sentence == (
+            "collect takes 33 % of the time, 1.0 s every 20 steps; it may be more than a validation: 60 % of that is "
+            "Python outside of the model."
+        )
+        assert hint.severity == "hint" and hint.remedy == "Call collect less often, or make it cheaper."
+
+    @pytest.mark.parametrize("ms", [50, 600])
+    def test_a_validation_that_waits_for_a_device_or_counts_a_little_is_one(self, ms: float) -> None:
+        planted = self.rolling(ms=ms, holds_gil=ms < 100)  # a tensor's item() lets go of the GIL
+        assert one(VALIDATION_HEAVY.find(planted.watched())).sentence.startswith("Validation-heavy: ")
+
+
 class TestValidationInStepsThatWereNotSampled:
     """A whole validation is within one step; of the blocks that steps fall into, every second one is sampled."""
 

@@ -48,10 +48,23 @@ def test_a_callback_of_a_library_is_called_by_its_name() -> None:
     assert found.sentence.startswith("Periodic stall: Monitor.on_train_batch_end takes 400 ms every 20 steps")
 
 
-def test_validation_is_in_a_function_of_the_trainer_too() -> None:
-    frames = (*FIT, "Trainer._evaluate (trainers/t.py:9)", "Trainer.evaluate (trainers/t.py:5)", "forward (net.py:3)")
+EVALUATE = (*FIT, "Trainer._evaluate (trainers/t.py:9)", "Trainer.evaluate (trainers/t.py:5)")
+
+
+def evaluating(*stacks: tuple[str | None, float, tuple[str, ...]]) -> Planted:
     of = {"stage": "forward", "depth": 0, "recompute": False, "step": 20, "root": "model", "total_host_duration": 0.1}
     calls = [{**of, "training": training, "grad": training} for training in (True, False)]
-    planted = training(("validation", 0.4, frames)).plant("python.torch_trace", calls)
+    return training(*stacks).plant("python.torch_trace", calls)
+
+
+def test_validation_is_in_a_function_of_the_trainer_too() -> None:
+    planted = evaluating(("validation", 0.4, (*EVALUATE, "forward (net.py:3)")))
+    found = one(VALIDATION_HEAVY.find(planted.watched()))
+    assert found.sentence == "Validation-heavy: 17 % of the time goes into Trainer.evaluate, 400 ms every 20 steps."
+
+
+def test_what_the_trainer_does_in_its_validation_is_a_part_of_it() -> None:
+    planted = evaluating(("validation", 0.2, (*EVALUATE, "forward (net.py:3)")))
+    planted.profile(("other", 0.2, (*EVALUATE, "log (trainers/log.py:9)")), steps=EVERY, holds_gil=True)
     found = one(VALIDATION_HEAVY.find(planted.watched()))
     assert found.sentence == "Validation-heavy: 17 % of the time goes into Trainer.evaluate, 400 ms every 20 steps."

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ....errors import SilentError
 from ...figures import ms, pct
-from ...measures.outside import outside
-from ...measures.places import Stack, file_of, places
+from ...measures.outside import python_outside
+from ...measures.places import places
 from ...measures.spells import spells
 from ...rule import Finding, Rule
 from ...watched import Watched
@@ -19,7 +19,7 @@ def _find(watched: Watched) -> Iterator[Finding]:
     if watched.phase("forward").seconds == 0:
         raise SilentError("No call of a module that trains: what is outside cannot be told.", code="few-steps")
     everything = places(watched)
-    python = outside(everything).where(lambda stack: _is_python(stack, everything.is_own(stack.frames[-1])))
+    python = python_outside(everything)
     found, place = spells(everything, python), python.deepest()
     if found is None or found.share < LEAST:
         return
@@ -32,12 +32,6 @@ def _find(watched: Watched) -> Iterator[Finding]:
         f"Do less in {place.function}, with tensors instead of Python, or not in each step.",
         seconds=found.share * watched.step_s, share=found.share, confidence=found.sure(LEAST), where=str(place),
     )  # fmt: skip
-
-
-def _is_python(stack: Stack, is_own: bool) -> bool:
-    """Whether the job's own code or a library runs, not torch: where that is called from the job's own code, it lets go
-    of the GIL."""
-    return not file_of(stack.frames[-1]).startswith("torch/") and not (is_own and stack.holds_gil is False)
 
 
 PYTHON_OUTSIDE_MODEL: Rule[Watched] = Rule(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ....errors import SilentError
 from ...figures import figure, ms, pct
-from ...measures.outside import calls_of_models
-from ...measures.places import EXPLAINS, Place, places
+from ...measures.outside import calls_of_models, python_outside
+from ...measures.places import EXPLAINS, Place, Places, Stack, file_of, places
 from ...measures.spells import Spells, spells
 from ...rule import Finding, Rule
 from ...watched import Watched
@@ -21,18 +21,18 @@ _SQL = (
 )
 _TRAINING = ("forward", "backward", "optimizer")
 _EDGES = 0.02  # of the time in a function: samples at the edge of a phase
+_MUCH = 0.2  # of the time in a function, in Python: a rollout, whose environment takes steps, or a costly metric
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
     part = _validating(watched)
+    everything = places(watched) if not watched.why_not_profiled else None
     if part < EXPLAINS:  # frozen models and rollouts train nothing either, but are a part of the step
-        yield from _in_steps_not_sampled(watched) if not watched.why_not_profiled else ()
-        return
-    found = _by_function(watched) if not watched.why_not_profiled else None
-    if found is None:
+        yield from _in_steps_not_sampled(watched, everything) if everything else ()
+    elif everything and (place := _validates(everything)):
+        yield from _of_function(watched, everything, place)
+    else:
         yield from _by_phase(watched, part)
-    elif found[1].share >= LEAST:
-        yield _finding(watched, *found)
 
 
 def _validating(watched: Watched) -> float:
@@ -43,19 +43,15 @@ def _validating(watched: Watched) -> float:
     return validating / every if every else 0.0
 
 
-def _by_function(watched: Watched) -> tuple[Place, Spells] | None:
-    """The function that validates, with all that it does in all steps, sampled or not; None if none stands out."""
-    everything = places(watched)
+def _validates(everything: Places) -> Place | None:
+    """The function that does; None if none stands out."""
     training = everything.where(lambda stack: stack.phase in _TRAINING)
-    place = everything.where(lambda stack: stack.phase == "validation").outermost(training)
-    taken = spells(everything, everything.within(place.is_at)) if place else None
-    return (place, taken) if place and taken else None
+    return everything.where(lambda stack: stack.phase == "validation").outermost(training)
 
 
-def _in_steps_not_sampled(watched: Watched) -> Iterator[Finding]:
+def _in_steps_not_sampled(watched: Watched, everything: Places) -> Iterator[Finding]:
     """The function that calls a model as no sampled step does: each validation may be within one step.  Raises
     SilentError if there are such calls, and none stands out that does nothing else."""
-    everything = places(watched)
     recorded, unknown = calls_of_models(everything)
     place = unknown.outermost(recorded)
     calling = everything.within(place.is_at) if place else unknown
@@ -68,7 +64,39 @@ def _in_steps_not_sampled(watched: Watched) -> Iterator[Finding]:
     if place is None or training.seconds > _EDGES * calling.seconds:
         again = f"Record all steps: probe {watched.endpoint} set sample=1"
         raise SilentError("Whether steps that were not sampled validate is not certain.", again, "undecided")
-    yield _finding(watched, place, taken, "in steps that were not sampled, so the mode of its calls is not known")
+    why = "in steps that were not sampled, so the mode of its calls is not known"
+    yield from _of_function(watched, everything, place, why)
+
+
+def _of_function(watched: Watched, everything: Places, place: Place, *why: str) -> Iterator[Finding]:
+    """With all that it does in all steps, sampled or not."""
+    calling = everything.within(place.is_at)
+    taken = spells(everything, calling)
+    if taken is None or taken.share < LEAST:
+        return
+    python = _python(calling, place)
+    yield _doubted(place, taken, python, *why) if python >= _MUCH else _finding(watched, place, taken, *why)
+
+
+def _python(calling: Places, place: Place) -> float:
+    """Of its time, that in Python beside models, batches and the trainer that the function is of; 0 if it is not known
+    who holds the GIL, since operations on tensors could not be told from it."""
+    trainer, is_library, _ = place.at.partition("/")
+
+    def is_beside(stack: Stack) -> bool:
+        is_trainer = bool(is_library) and file_of(stack.frames[-1]).startswith(f"{trainer}/")
+        return stack.holds_gil is not None and not is_trainer
+
+    return python_outside(calling).where(is_beside).seconds / calling.seconds
+
+
+def _doubted(place: Place, taken: Spells, python: float, *why: str) -> Finding:
+    """A hint that does not say what it costs, so that it explains nothing: neither Python nor collectives."""
+    return Finding(
+        f"{place.function} takes {pct(taken.share)} of the time, {taken}; it may be more than a validation: "
+        f"{pct(python)} of that is Python outside of the model.",
+        why=[*why], remedy=f"Call {place.function} less often, or make it cheaper.", severity="hint", where=str(place),
+    )  # fmt: skip
 
 
 def _finding(watched: Watched, place: Place, taken: Spells, *why: str) -> Finding:
