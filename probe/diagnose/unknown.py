@@ -10,6 +10,10 @@ from math import ceil
 from ..derive.phases_at import unrecorded
 from .diagnosis import Diagnosis
 from .figures import ms
+from .measures.module_calls import BY_STEP
+from .measures.outside import unknown_outside
+from .measures.places import places
+from .measures.spells import spells
 from .rule import Finding
 from .watched import BLOCK, LEAST_BLOCKS, LEAST_STEPS, Watched
 
@@ -53,7 +57,7 @@ def _unknown_phases(told: Diagnosis, watched: Watched) -> Finding:
 
 
 def _untold(told: Diagnosis, watched: Watched) -> Finding | None:
-    """Without a profile no rule looks at what is in no phase.
+    """Much time in no phase, at which no rule looks: without a profile at none of it, with one at Python alone.
 
     That may be a fifth of the step of a healthy job with a small model on a CPU: its loss, its log and the loop itself.
     So it takes more than what makes a warning.  A server waits there for requests, and a loop for a device that is
@@ -62,12 +66,33 @@ def _untold(told: Diagnosis, watched: Watched) -> Finding | None:
     other = watched.phases["other"]
     is_server = any(facts.step_ends == "call" for facts in watched.agents)
     is_busy = _OF_DEVICES in told.checked and all(each.code != _OF_DEVICES for each in told.findings)
-    if not watched.why_not_profiled or other.share < _MUCH or is_server or is_busy:
+    if other.share < _MUCH or is_server or is_busy:
         return None
+    if not watched.why_not_profiled:
+        return _no_python(told, watched)
     return Finding(
         f"Unknown: {ms(other.share * watched.step_s)} of {ms(watched.step_s)} a step are in no phase, and without a "
         f"profile nothing tells what they are: {watched.why_not_profiled}.",
         remedy=f"probe {told.endpoint} profile",
+    )
+
+
+def _no_python(told: Diagnosis, watched: Watched) -> Finding | None:
+    """What the job's own code calls that lets go of the GIL; not where that may be the wait for a device, or is the
+    model itself, written without modules."""
+    is_on_cuda = any(row["on_cuda"] for row in watched.rows(BY_STEP))
+    forward = watched.phases.get("forward")
+    if forward is None or forward.seconds == 0 or (is_on_cuda and _OF_DEVICES not in told.checked):
+        return None
+    everything = places(watched)
+    called = unknown_outside(everything)
+    found, place = spells(everything, called), called.deepest()
+    if found is None or found.share < _MUCH:
+        return None
+    part = f"{ms(found.share * watched.step_s)} of {ms(watched.step_s)} a step"
+    return Finding(
+        f"Unknown: {part} are in {place or 'own code'}, outside of model, loader and optimizer; what is called there "
+        "lets go of the GIL, and is not known."
     )
 
 

@@ -36,6 +36,12 @@ def python_outside(everything: Places) -> Places:
     )
 
 
+def unknown_outside(everything: Places) -> Places:
+    """Of that, what is called from the job's own code and lets go of the GIL: a library in C that reads or decodes, a
+    wait, or operations on tensors; which of them, frames do not tell."""
+    return outside(everything).where(lambda stack: _lets_go(everything, stack))
+
+
 def _lets_go(everything: Places, stack: Stack) -> bool:
     """Whether something that is no Python was called from the job's own code, and lets go of the GIL."""
     return stack.holds_gil is False and everything.is_own(stack.frames[-1])

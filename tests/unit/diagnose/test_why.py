@@ -177,6 +177,44 @@ def test_a_server_waits_and_so_does_a_loop_for_a_device_that_is_busy() -> None:
     assert judge(waits, [rule("gpu-idle", costs(20, confidence=0.5))]).code == "unknown"
 
 
+MODEL = ("forward", 0.04, ("train (train.py:5)", "Module._call_impl (torch/nn/modules/module.py:9)"))
+READS = ("other", 0.06, ("train (train.py:3)", "batches (train.py:7)"))
+LOOPS = ("other", 0.06, ("train (train.py:3)", "mse_loss (torch/nn/functional.py:7)"))
+TINY = rule("tiny", costs(3))
+
+
+def calling(*stacks: tuple[str, float, tuple[str, ...]], holds_gil: bool = False, **of: Any) -> Planted:
+    return Planted().steps(100, **LOOP | of).profile(MODEL, *stacks, steps=range(1, 101), holds_gil=holds_gil)
+
+
+def test_a_job_whose_own_code_mostly_calls_what_is_no_python_is_not_healthy() -> None:
+    told = judge(calling(READS).watched(), [TINY])
+    assert (told.code, told.severity) == ("unknown", "none")
+    assert told.sentence == (
+        "Unknown: 60 ms of 100 ms a step are in batches (train.py:7), outside of model, loader and optimizer; what is "
+        "called there lets go of the GIL, and is not known."
+    )
+    assert judge(calling(READS).watched(), [rule("large", costs(40))]).code == "large"
+
+
+def test_what_else_is_outside_the_phases_is_known_or_too_little() -> None:
+    few = calling(("other", 0.015, READS[2]), forward=60.0, other=15.0)
+    of_torch, of_rules, model = calling(LOOPS), calling(READS, holds_gil=True), calling(READS, forward=0.0)
+    for planted in (few, of_torch, of_rules, model):
+        assert judge(planted.watched(), [TINY]).code == "healthy"
+
+
+def test_own_code_waits_for_requests_and_for_a_device_that_may_be_busy() -> None:
+    serves = calling(READS)
+    serves.agents = [Facts(rank=0, step_ends="call")]
+    assert judge(serves.watched(), [TINY]).code == "healthy"
+    assert judge(calling(READS).watched(), [rule("gpu-idle")]).code == "healthy"
+    rows = [{"step": step, "stage": "forward", "device": "cuda:0"} for step in range(1, 101)]
+    planted = calling(READS).plant("python.torch_trace", rows)
+    assert judge(planted.watched(), [TINY]).code == "healthy"
+    assert judge(planted.watched(), [rule("gpu-idle", costs(20, confidence=0.5))]).code == "unknown"
+
+
 def without_phases(planted: Planted, where: str) -> Planted:
     names = ("data", "forward", "backward", "validation", "optimizer", "comm", "other")
     set_null = ", ".join(f"{name}_duration = NULL" for name in names)
