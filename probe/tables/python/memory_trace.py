@@ -57,7 +57,7 @@ TABLE = Table(
                "/proc/self/statm", _HOST),
         Column("pss_mb", "DOUBLE", "MB", "Resident memory, a page that n processes share counted as 1/n.",
                "/proc/self/smaps_rollup", "A row of a device; reading it again would take more than a thousandth of "
-               "the time; the file cannot be read."),
+               "the time; more than 16 GB are resident; the file cannot be read."),
         Column("pinned_mb", "DOUBLE", "MB", "Host memory that torch has pinned for devices.",
                "torch's host allocator", "A row of a device; the process uses none; torch before 2.8."),
         Column("allocated_mb", "DOUBLE", "MB", "Given out to tensors.", "torch's caching allocator", _DEVICE),

@@ -243,7 +243,8 @@ class TestValidationInStepsThatWereNotSampled:
     def test_its_function_is_found(self) -> None:
         planted = self.training(self.EVERY, 400).profile(self.CALLS, self.BATCH, steps=self.EVERY)
         found = one(VALIDATION_HEAVY.find(planted.watched()))
-        assert found.sentence == "Validation-heavy: 17 % of the time goes into evaluate, 400 ms every 20 steps."
+        told = "Calls of a model that train nothing: 17 % of the time goes into evaluate, 400 ms every 20 steps."
+        assert found.sentence == told
         assert "not sampled" in found.why[-1] and judge(planted.watched(), [VALIDATION_HEAVY]).code != "healthy"
 
     def test_of_a_single_one_is_only_told_that_it_was_there(self) -> None:

@@ -107,11 +107,14 @@ def _finding(watched: Watched, place: Place, taken: Spells, *why: str) -> Findin
             remedy=f"probe {watched.endpoint} why --seconds {max(60.0, 4 * watched.seconds):.0f}",
             severity="hint", where=str(place),
         )  # fmt: skip
+    title, remedy = "Validation-heavy", "Validate less often, or on fewer batches"
+    if why:  # it may be a rollout
+        title, remedy = "Calls of a model that train nothing", "Make fewer of them"
     return Finding(
-        f"Validation-heavy: {pct(taken.share)} of the time goes into {place.function}, {taken}.",
+        f"{title}: {pct(taken.share)} of the time goes into {place.function}, {taken}.",
         (taken.rank,) if len(watched.ranks) > 1 else (),
         [f"the median step takes {ms(watched.usual_step_s)}", *why],
-        f"Validate less often, or on fewer batches: {place.function}.",
+        f"{remedy}: {place.function}.",
         seconds=taken.share * watched.step_s, share=taken.share, confidence=taken.sure(LEAST), where=str(place),
     )  # fmt: skip
 
