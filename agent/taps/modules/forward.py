@@ -25,6 +25,7 @@ from ..tap import CurrentEval, ReportFault, Tap, TapContext
 from .backward import Backward
 from .forward_hooks import ForwardHooks
 from .module_calls import After, Before, mark_before, row_after, row_and_marks_after
+from .profiler_start import ProfilerStart
 
 _KNOWN = (("self", "args", "kwargs"), ("_compiled_call_impl", "_call_impl"))
 _SOURCE = f"""
@@ -75,6 +76,15 @@ class Forward(Tap):
         self.installed = False
         self._in_use = self._inert = _INERT | compiling
         self._due: list[Ticket] = []
+        self._profiler_start = ProfilerStart(self._put)
+
+    def install(self) -> None:
+        super().install()
+        self._profiler_start.install()
+
+    def remove(self) -> str | None:
+        self._profiler_start.remove()
+        return super().remove()
 
     def at_next_call(self, ticket: Ticket) -> None:
         """Also run this ticket of the boundary at the next module call, for a job that makes no steps.  Any thread, and
@@ -93,7 +103,11 @@ class Forward(Tap):
 
     def _put_back(self) -> None:
         self._module_py.__dict__.update(self._in_use)
-        self._target.__code__ = self._code if self.installed else self._original
+        self._put(ours=True)
+
+    def _put(self, ours: bool) -> None:
+        """Our code, if it is wanted; or torch's, whatever is."""
+        self._target.__code__ = self._code if ours and (self.installed or self._due) else self._original
 
     def release(self) -> None:
         self._run_due = _nothing

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -405,6 +408,7 @@ def snapshot_of_torch() -> tuple[Any, ...]:
         torch.autograd.graph._engine_run_backward,
         torch.autograd.profiler.record_function.__enter__,
         torch.autograd.profiler.record_function.__exit__,
+        torch.autograd.profiler._enable_profiler,
         tuple(optimizer_py._global_optimizer_pre_hooks.values()),
         tuple(optimizer_py._global_optimizer_post_hooks.values()),
         sorted(name for name in vars(module_py) if name.startswith("_probe_")),
@@ -596,3 +600,32 @@ def test_a_ticket_that_fails_fails_no_call(code_taps: Taps, monkeypatch: pytest.
         assert net()(torch.ones(2, 4)).shape == (2, 2)
     assert len(code_taps.faults) == 1 and "no_such_name" in code_taps.faults.pop()
     assert nn.Module._wrapped_call_impl.__code__ is original
+
+
+PROFILED = """
+import json, sys
+import torch
+from tapped import tapped
+
+net, x = torch.nn.Sequential(torch.nn.Linear(4, 4)), torch.ones(2, 4)
+file = sys.argv[1]
+
+def calls() -> int:
+    with torch.profiler.profile(with_stack=True) as profile:
+        net(x)
+    profile.export_chrome_trace(file)
+    return open(file).read().count('"nn.Module: ')
+
+with tapped() as taps:
+    calls()  # torch remembers from its first one what a module's call is
+    taps.remove()
+    enable = torch.autograd.profiler._enable_profiler
+print(calls(), enable.__module__)
+"""
+
+
+def test_a_profiler_of_the_job_knows_calls_of_modules_after_the_taps(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", PROFILED, str(tmp_path / "trace.json")]
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path})
+    assert done.stdout == "2 torch._C._autograd\n", done.stderr
