@@ -111,6 +111,7 @@ class Forward(Tap):
 
     def release(self) -> None:
         self._run_due = _nothing
+        self._profiler_start.release()
 
     def switch(self, flags: int, spend: Callable[[int], None] | None = None) -> None:
         if flags & SAMPLED:

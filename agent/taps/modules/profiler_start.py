@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ...noop import noop
+
 
 class ProfilerStart:
     """put(ours) puts our code into place, if it is wanted there, or torch's own."""
@@ -17,7 +19,7 @@ class ProfilerStart:
     def __init__(self, put: Callable[[bool], None]) -> None:
         self._names: dict[str, Any] = vars(sys.modules["torch.autograd.profiler"])
         self._original = self._names.get("_enable_profiler")
-        self._around = _around(self._original, put)
+        self._around: Any = _around(self._original, put)
 
     def install(self) -> None:
         if self._original is not None:
@@ -26,6 +28,10 @@ class ProfilerStart:
     def remove(self) -> None:
         if self._names.get("_enable_profiler") is self._around:
             self._names["_enable_profiler"] = self._original
+
+    def release(self) -> None:
+        """Refer to nothing that refers back."""
+        self._around = noop
 
 
 def _around(original: Any, put: Callable[[bool], None]) -> Any:
