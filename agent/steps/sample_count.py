@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
+from itertools import islice
 from typing import Any
 
 _MAX_DEPTH = 4  # nested containers
-_MOST = 256  # values to look at: a list of as many numbers as a corpus has must not be gone through
+_MOST, _MOST_EACH = 256, 32  # values to look at, and of a container: a list of a whole corpus must not be gone through
 _CONTAINERS = (tuple, list, dict)
 _UNKNOWN = -1  # a PackedSequence: the first dimension of its tensor is not the batch
 
@@ -82,7 +83,7 @@ def _first_size(value: Any, tensor_type: type, depth: int, left: list[int]) -> i
     if depth and isinstance(value, _CONTAINERS):
         if hasattr(type(value), "batch_sizes"):
             return _UNKNOWN
-        for each in value.values() if isinstance(value, dict) else value:
+        for each in islice(value.values() if isinstance(value, dict) else value, _MOST_EACH):
             size = _first_size(each, tensor_type, depth - 1, left)
             if size or left[0] <= 0:
                 return size

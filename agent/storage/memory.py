@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from .descriptors import is_same
 
 _OVERCOMMIT, _STRICT = "/proc/sys/vm/overcommit_memory", "2"
+_LIMITS, _UNLIMITED = "/proc/self/limits", "unlimited"
 _RESERVED_SHARE = 8  # of the usual size one part in so many, where memory is reserved as a whole
 _ADD_SEALS, _KEEP_SIZE, _NO_WRITING, _NO_MORE_SEALS = 1033, 0x2 | 0x4, 0x10, 0x1  # of linux/fcntl.h
 
@@ -89,12 +90,16 @@ def _must_reserve() -> bool:
 
 
 def _addresses_are_limited() -> bool:
-    """Whether `ulimit -v` is set, as batch systems do: what we map is then missing to the job."""
+    """Whether `ulimit -v` is set, as batch systems do: what we map is then missing to the job.
+
+    The module `resource` may be a file of the job's.
+    """
     try:
-        import resource  # an extension module
-    except ImportError:
+        with open(_LIMITS) as file:
+            soft = next((line.split()[3] for line in file if line.startswith("Max address space")), _UNLIMITED)
+    except OSError:
         return False
-    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    return soft != _UNLIMITED
 
 
 def _reserve(fd: int, size: int) -> None:

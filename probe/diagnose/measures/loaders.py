@@ -117,12 +117,12 @@ def expression(watched: Watched, loader: Loader) -> str | None:
 @dataclass(frozen=True)
 class Use:
     """Of cores by the ranks of the first one's host.  ranks: how many those are; shared: cores that they may use
-    together, at least; cpu: that a rank uses; waits: part of the time that it waits for one; host: part of the host's
-    cores that are busy; 0 where that is not known."""
+    together, None if that is unknown; cpu: that a rank uses; waits: part of the time that it waits for one; host: part
+    of the host's cores that are busy; 0 where that is not known."""
 
     cores: Cores
     ranks: int
-    shared: float
+    shared: float | None
     cpu: float
     waits: float
     host: float
@@ -130,11 +130,11 @@ class Use:
     @property
     def free(self) -> float:
         """Cores for the ranks, if all else goes on."""
-        return max(1e-6, min(self.shared, self.cores.total - self._others))
+        return max(1e-6, min(self.shared or math.inf, self.cores.total - self._others))
 
     def part(self, workers: int) -> float:
-        """Of the cores for the ranks: what they and so many workers of each use, at most."""
-        return (self.ranks * self.cpu + min(self.ranks * workers, self._others)) / self.shared
+        """Of the cores for the ranks: what they and so many workers of each use, at most; 0 where these are unknown."""
+        return (self.ranks * self.cpu + min(self.ranks * workers, self._others)) / (self.shared or math.inf)
 
     def is_computed(self, workers: int) -> bool:
         """Whether so many workers of a rank may be computing, on cores that are not all of the host's."""
@@ -148,17 +148,16 @@ class Use:
 
 def use(watched: Watched) -> Use:
     """It reads the job once."""
-    known, rows = cores(watched), watched.rows(_BUSY)
+    told, rows = hosts.cores(watched), watched.rows(_BUSY)
     beside = [facts for facts in watched.agents if facts.host == watched.agents[0].host]
-    shared = known.shared(len(beside), [pid for facts in beside if (pid := here(facts)) is not None])
+    pids = [pid for facts in beside if (pid := here(facts)) is not None]
+    shared = told.shared(len(beside), pids) if told is not None else None
     cpu, waits, host = (sum(row[name] for row in rows) / max(1, len(rows)) / 100 for name in ("cpu", "waits", "host"))
-    return Use(known, len(beside), known.usable if shared is None else shared, cpu, waits, host)
+    return Use(told or _unknown_cores(watched), len(beside), shared, cpu, waits, host)
 
 
-def cores(watched: Watched) -> Cores:
-    """As the job's first rank sees them; if it cannot be asked, all of this host's, or one of another's."""
-    if (told := hosts.cores(watched)) is not None:
-        return told
+def _unknown_cores(watched: Watched) -> Cores:
+    """Of a job that cannot be asked: all of this host's, or one of another's."""
     facts = watched.agents[0] if watched.agents else None
     is_elsewhere = facts is not None and facts.host and facts.host != socket.gethostname()
     total = 1 if is_elsewhere else os.cpu_count() or 1

@@ -10,7 +10,7 @@ import pytest
 from planted import MS, Planted
 
 from probe.diagnose.measures.hosts import Cores
-from probe.diagnose.measures.loaders import cores, loaders
+from probe.diagnose.measures.loaders import loaders, use
 from probe.diagnose.rule import Finding
 from probe.diagnose.rules.data.input_bound import INPUT_BOUND
 from probe.diagnose.rules.data.starved_workers import STARVED_WORKERS
@@ -311,8 +311,9 @@ def test_workers_that_fail_to_keep_up_once_in_a_while_are_not_too_few() -> None:
 
 def test_cores_of_another_host_are_those_that_the_job_sees() -> None:
     planted = Planted(agents=[Facts(rank=0, host="elsewhere")]).steps(100, data=60)
-    assert cores(planted.watched(read=lambda _: "(64, 64, 8, [])")).usable == 64
-    assert cores(planted.watched()).usable == 1
+    assert use(planted.watched(read=lambda _: "(64, 64, 8, [])")).cores.usable == 64
+    unknown = use(planted.watched())
+    assert (unknown.cores.usable, unknown.shared, unknown.part(8)) == (1, None, 0.0)
 
 
 def may_use(allowed: int, quota: str = "max 100000\n") -> Callable[[str], str]:

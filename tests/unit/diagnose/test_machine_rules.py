@@ -29,12 +29,15 @@ from probe.host.facts import Facts
 SECOND_NS = 10**9
 
 
-def seconds(planted: Planted, count: int = 20, ranks: Sequence[int] = (0,), **columns: float) -> Planted:
+def seconds(
+    planted: Planted, count: int = 20, ranks: Sequence[int] = (0,), on_b: Sequence[int] = (), **columns: float
+) -> Planted:
     """A row of host.process_trace for each second and rank, of steps of 100 ms."""
     usual = {"core_wait_pct": 0.0, "cpu_pct": 100.0, "host_cpu_pct": 30.0, "context_switches_s": 50.0,
              "gil_wait_us": 5.0, "host_memory_used_pct": 40.0}  # fmt: skip
     rows = [
-        {"host": "a", "rank": rank, "step": 10 * second, "start_ns": second * SECOND_NS, **usual, **columns}
+        {"host": "b" if rank in on_b else "a", "rank": rank, "step": 10 * second, "start_ns": second * SECOND_NS,
+         **usual, **columns}
         for second in range(1, count + 1) for rank in ranks
     ]  # fmt: skip
     return planted.plant("host.process_trace", rows)
@@ -70,13 +73,15 @@ def test_the_limit_of_a_container_counts() -> None:
     assert "64 threads share 2 cores" in told.sentence and "set_num_threads(2)" in told.remedy
 
 
-def pinned(monkeypatch: pytest.MonkeyPatch, *cores: set[int]) -> Planted:
-    """Ranks of this host with 4 threads each, which may run on these of its 64 cores."""
+def pinned(monkeypatch: pytest.MonkeyPatch, *cores: set[int], on_b: Sequence[int] = ()) -> Planted:
+    """Ranks with 4 threads each, which may run on these of the 64 cores of their host: this one, or another."""
     agents = [Facts(rank=rank, world_size=len(cores), host="a", pid=1000 + rank) for rank in range(len(cores))]
-    monkeypatch.setattr("probe.diagnose.measures.hosts.here", lambda facts: facts.pid)
+    here = {facts.rank: facts.pid for facts in agents if facts.rank not in on_b}
+    monkeypatch.setattr("probe.diagnose.measures.hosts.here", lambda facts: here.get(facts.rank))
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: cores[pid - 1000])
     ranks = range(len(cores))
-    return seconds(Planted(agents=agents).steps(forward=100, ranks=ranks), ranks=ranks, core_wait_pct=40, cpu_pct=390)
+    planted = Planted(agents=agents).steps(forward=100, ranks=ranks)
+    return seconds(planted, ranks=ranks, on_b=on_b, core_wait_pct=40, cpu_pct=390)
 
 
 def test_ranks_with_cores_of_their_own_do_not_share_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +102,12 @@ def test_ranks_elsewhere_that_may_have_cores_of_their_own_are_not_judged() -> No
     with pytest.raises(ProbeError, match="cores of their own can be seen there only"):
         found(CPU_OVERSUBSCRIPTION, planted, **machine(64, threads=4, allowed=4))
     assert not found(CPU_OVERSUBSCRIPTION, planted, **machine(64, threads=2, allowed=4))  # enough for all of them
+
+
+def test_a_host_that_cannot_be_judged_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = pinned(monkeypatch, *[{0, 1, 2, 3}] * 4, on_b=(2, 3))
+    (told,) = found(CPU_OVERSUBSCRIPTION, planted, **machine(64, threads=4, allowed=4))
+    assert told.ranks == (0, 1)
 
 
 @pytest.mark.parametrize(

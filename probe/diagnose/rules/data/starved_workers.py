@@ -57,7 +57,7 @@ def _busy(watched: Watched, loader: Loader, now: Use) -> str:
     if (host["busy"] or 0.0) > _BUSY_PCT:
         return f"the host's cores are {figure(host['busy'])} % busy"
     is_full = 100 * now.part(loader.workers) > _BUSY_PCT
-    return f"the job may use no more than {number(now.shared, 'core')}" if is_full else ""
+    return f"the job may use no more than {number(now.shared or 0.0, 'core')}" if is_full else ""
 
 
 STARVED_WORKERS: Rule[Watched] = Rule(

@@ -14,6 +14,7 @@ LEAST = 0.2  # of the time: with as many threads as cores, the watching itself a
 
 
 def _find(watched: Watched) -> Iterator[Finding]:
+    found, unseen = list[Finding](), list[SilentError]()
     for host in hosts(watched):
         if host.waits < LEAST or not host.threads_compete:
             continue
@@ -21,17 +22,17 @@ def _find(watched: Watched) -> Iterator[Finding]:
         if known is None:
             raise SilentError("The job does not say how many threads it computes with.", code="unseen")
         wanted = known.threads * len(host.ranks)
-        if known.threads > 1 and wanted > known.usable and wanted > (usable := _usable(known, host)):
-            yield _finding(watched, host, known, usable)
-
-
-def _usable(known: Cores, host: Host) -> float:
-    """By its ranks together.  Raises SilentError where each may have cores of its own."""
-    usable = known.shared(len(host.ranks), host.pids)
-    if usable is None:
-        message = f"Whether the ranks of {host.name} have cores of their own can be seen there only."
-        raise SilentError(message, code="unseen")
-    return usable
+        if known.threads == 1 or wanted <= known.usable:
+            continue
+        usable = known.shared(len(host.ranks), host.pids)  # None where each may have cores of its own
+        if usable is None:
+            message = f"Whether the ranks of {host.name} have cores of their own can be seen there only."
+            unseen.append(SilentError(message, code="unseen"))
+        elif wanted > usable:
+            found.append(_finding(watched, host, known, usable))
+    if unseen and not found:
+        raise unseen[0]
+    yield from found
 
 
 def _finding(watched: Watched, host: Host, known: Cores, usable: float) -> Finding:

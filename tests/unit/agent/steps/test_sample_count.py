@@ -71,3 +71,6 @@ def test_a_long_list_is_not_gone_through(count: SampleCount, model: torch.nn.Mod
     count.count(model, (tokens,), {"also": [[tokens]] * 3})
     train(count)
     assert len(seen) < 300 and count.take(get_ident()) == 0
+    count.count(model, (tokens, torch.zeros(5, 2)), {})  # what comes after it is seen
+    train(count)
+    assert count.take(get_ident()) == 5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,9 +108,13 @@ def test_a_number_that_the_job_uses_again_is_not_closed(tmp_path: Path) -> None:
     assert "test" not in agent_memory.descriptors(os.getpid())
 
 
-def test_where_addresses_are_limited_an_eighth_of_them_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {resource.RLIMIT_AS: (8 << 30, resource.RLIM_INFINITY)}
-    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
-    log = Log()
-    assert len(log.buffer) == LOG_BYTES // 8
-    log.close()
+def test_where_addresses_are_limited_an_eighth_of_them_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limits = tmp_path / "limits"
+    monkeypatch.setattr(memory_module, "_LIMITS", str(limits))
+    for soft, size in (("8589934592", LOG_BYTES // 8), ("unlimited", LOG_BYTES)):
+        limits.write_text(f"Limit  Soft Limit  Hard Limit  Units\nMax address space  {soft}  unlimited  bytes\n")
+        log = Log()
+        assert len(log.buffer) == size
+        log.close()
