@@ -16,13 +16,13 @@ from typing import Any
 from ...streams import FAILED
 
 VARARGS, VARKEYWORDS, GENERATOR, COROUTINE, ITERABLE, ASYNC_GENERATOR = 0x4, 0x8, 0x20, 0x80, 0x100, 0x200  # code flags
-BEFORE, AFTER, _OWN = "before", "after", "_probe_own"
+BEFORE, AFTER, _OWN = "probe: before", "probe: after", "_probe_own"  # the hooks' places: no parameter is called so
 _SOURCE = """
 def _({free}):
     {async_}def _probe_kernel({parameters}):
         def {own}(): ({free})
-        _probe_before = "before"
-        _probe_after = "after"
+        _probe_before = "{before}"
+        _probe_after = "{after}"
         _probe_call = _probe_before({first}, {since})
         try:
             _probe_result = {awaiting}{own}({arguments})
@@ -112,6 +112,7 @@ def kernel_of(original: CodeType, before: Callable[..., Any], after: Callable[..
         first=parameters.at(place), since=_since(parameters, since),
         awaiting="await " if kind & COROUTINE else "yield from " if is_generator else "",
         arguments=parameters.handed_on(), stopped=_STOPPED if is_generator else "", failed=FAILED,
+        before=BEFORE, after=AFTER,
     )  # fmt: skip
     kernel = _inner(_inner(_compiled(source, original)))
     own = _inner(kernel)

@@ -164,7 +164,7 @@ class Traces:
             self.close()
             raise Refused("agent", _LEAVES)
         if why_not:
-            del self._traces[trace.id]
+            self._traces.pop(trace.id, trace).end()  # no collector goes through its kernel, which leads to the function
             raise Refused("no-function", f"{trace.name} cannot be traced: {why_not}.")
         return trace
 

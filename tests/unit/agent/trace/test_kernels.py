@@ -52,6 +52,25 @@ def test_every_kind_of_parameter_arrives_and_the_signature_is_as_it_was() -> Non
     assert str(missing) == str(raised(lambda: every_kind(1)))
 
 
+def test_parameters_may_have_any_name() -> None:
+    """With one keyword and `**`, or with many, names of keywords are constants of the code that passes them on."""
+
+    def fetch(url: str, *, after: Any = None, **others: Any) -> Any:
+        return url, after, others
+
+    def ask(*, before: Any = None, **others: Any) -> Any:
+        return before, others
+
+    names = ["before", "after", *(f"k{number}" for number in range(20))]
+    space: dict[str, Any] = {}
+    exec(f"def many(*, {', '.join(names)}): return ({', '.join(names)})", space)
+    with traced(fetch) as first, traced(ask) as second, traced(space["many"]) as third:
+        assert fetch("/", after=3, page=4) == ("/", 3, {"page": 4})
+        assert ask(before=5) == (5, {})
+        assert space["many"](**{name: name for name in names}) == tuple(names)
+        assert [each.failed for each in (first, second, third)] == [[False]] * 3
+
+
 def test_defaults_that_change_are_those_of_the_function() -> None:
     def add(a: int, b: int = 1, *, c: int = 1) -> int:
         return a + b + c

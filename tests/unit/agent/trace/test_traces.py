@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -26,8 +28,8 @@ class Server:
 
     def reply(self, key: Any, kind: str, **fields: Any) -> None: ...
 
-    def trace(self) -> None:
-        request = {"function": f"{__name__}:{traced.__name__}", "since": "", "seconds": 60}
+    def trace(self, name: str = "traced") -> None:
+        request = {"function": f"{__name__}:{name}", "since": "", "seconds": 60}
         self.handlers[wire.TRACE]((None, b"1"), request, [])
 
 
@@ -78,3 +80,20 @@ def test_a_detach_before_any_line_of_what_begins_a_trace_leaves_the_function_as_
         assert traced.__code__ is own, f"before line {place} of those that begin a trace"
         place += 1
     assert place > 20 and traced.__code__ is own
+
+
+def test_a_function_whose_trace_is_refused_can_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces_py, "_RETENTION_BYTES", 1)
+    monkeypatch.setattr(traces_py.compiled, "why_not", lambda code: "of a reason")
+    monkeypatch.setattr(sys.modules[__name__], "passing", lambda: None, raising=False)
+    server, streams, log = Server(), dict[str, Stream](), Log()
+    traces = Traces(server, streams, log)  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="of a reason"):
+        server.trace("passing")
+    traces.close()
+    gone = weakref.ref(sys.modules[__name__].passing)  # type: ignore[attr-defined]
+    monkeypatch.undo()
+    gc.collect()
+    assert gone() is None
+    for part in (*streams.values(), log):
+        part.close()
