@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -57,3 +58,30 @@ def test_not_while_this_thread_captures_a_graph_on_a_device_that_may_be_asked(to
     assert graph_is_captured()
     torch.cuda.is_initialized = lambda: False
     assert not graph_is_captured()
+
+
+IMPORTS = """
+import sys, threading, torch
+from probe.agent.capture import profiler
+begin, asked = torch.profiler.profile.start, []
+def start(profile):
+    other = threading.Thread(target=lambda: asked.append("_inductor" in torch._lazy_modules))
+    other.start(), other.join()
+    begin(profile)
+torch.profiler.profile.start = start
+lazy = torch._lazy_modules
+made = profiler.Profiler(False, print)
+made.start()
+torch.ones(3) + 1
+made.stop()
+assert b"aten::add" in made.save()[:]
+assert "torch._inductor" not in sys.modules, "imported"
+assert asked == [True] and torch._lazy_modules is lazy
+"""
+
+
+@pytest.mark.slow
+def test_a_job_without_torchs_compiler_does_not_get_it() -> None:
+    """torch's profiler asks whether it is there, which imports it."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
