@@ -14,7 +14,10 @@ from typing import Any
 
 from ....streams import LOG_GROUP
 from ...storage.log import Log
-from ..device_policy import check_backends
+from ..device_policy import LeftAlone, check_backends
+
+# The wrapper around each backend in this mode passes that call on since 2.12.
+_UNTIMED = "a process group uses nccl and does not time it, as with TORCH_DISTRIBUTED_DEBUG=DETAIL before torch 2.12"
 
 
 @dataclass
@@ -80,6 +83,9 @@ class Groups:
     def _learn(self, process_group: Any, device: Any) -> Group:
         owner = process_group if device is None else process_group._get_backend(device)
         backend, name = str(owner._get_backend_name()), str(process_group.group_name)
+        timed = backend == "nccl"
+        if timed:
+            _enable_timing(process_group)
         ranks, rank, size = ranks_of(process_group), int(process_group.rank()), int(process_group.size())
         record = {"name": name, "backend": backend, "size": size, "rank": rank, "ranks": ranks and list(ranks)}
         key = repr(record)
@@ -92,8 +98,7 @@ class Groups:
             size=size,
             ranks=ranks,
             futures=backend == "gloo",  # NCCL's futures would put our callback on the streams
-            # from now on, as with TORCH_NCCL_ENABLE_TIMING, the backend records events around every operation
-            timed=backend == "nccl" and _succeeds(lambda: process_group._enable_collectives_timing()),
+            timed=timed,
             device=device,
             has_numbers=_succeeds(lambda: owner._get_sequence_number_for_group()),
         )
@@ -106,6 +111,15 @@ def ranks_of(process_group: Any) -> tuple[int, ...] | None:
     if known is None:
         return None
     return tuple(sorted(known, key=known.__getitem__))
+
+
+def _enable_timing(process_group: Any) -> None:
+    """From now on, as with TORCH_NCCL_ENABLE_TIMING, the backend records events around every operation.
+
+    Raises LeftAlone if it cannot: only the Work could then tell the end, and whoever keeps or asks it breaks captures.
+    """
+    if not _succeeds(lambda: process_group._enable_collectives_timing()):
+        raise LeftAlone(_UNTIMED)
 
 
 def _succeeds(call: Callable[[], Any]) -> bool:
