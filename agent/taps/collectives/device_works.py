@@ -17,7 +17,7 @@ Invariant: in a capture, and on the job's threads while one may be under way, no
 from __future__ import annotations
 
 from _thread import get_ident
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
 from sys import getrefcount
@@ -26,9 +26,10 @@ from typing import Any
 from ....streams import CAPTURED, END_UNKNOWN
 from ...job_signals import raised_by_handler
 from ..cuda import Cuda
+from .event_stock import EventStock
 from .works import Works
 
-_EVENTS = 1024
+_EVENTS = 1024  # of each device
 _MOST = 512  # operations that are followed at once
 _STOOD_NS = 4_000  # a stream that stood still for less may not have done so at all
 _OURS = 2  # references to a Work that nobody else refers to: of its _Operation, and of the call that counts them
@@ -65,7 +66,7 @@ class DeviceWorks:
         self._works = works
         self._cuda: Cuda | None = None
         self._tried = False
-        self._stock: deque[Any] = deque()
+        self._stock = EventStock(_EVENTS)
         self._pending: deque[_Operation] = deque()
         self._coalescing: dict[int, list[_Operation]] = {}  # by thread
 
@@ -75,7 +76,6 @@ class DeviceWorks:
             self._tried = True
             with suppress(LookupError, OSError, AttributeError):
                 self._cuda = Cuda()
-                self.fill()
         return self._cuda
 
     # ---- on the job's threads
@@ -192,13 +192,12 @@ class DeviceWorks:
             self._pending.append(operation)
 
     def _record(self, index: int) -> Any:
-        """An event, recorded on the current stream of the device; None if the stock is empty."""
-        try:
-            event = self._stock.pop()
-        except IndexError:
+        """An event, recorded on the current stream of the device; None if its stock is empty."""
+        if self._cuda is None:
             return None
-        assert self._cuda is not None  # the stock would be empty
-        event.record(self._cuda.stream(index))
+        event = self._stock.take(index, self._cuda.event)
+        if event is not None:
+            event.record(self._cuda.stream(index))
         return event
 
     def _let_go_of_dropped(self) -> None:
@@ -239,7 +238,7 @@ class DeviceWorks:
         self._works.unseen(*row, flag)
 
     def _give_back(self, operation: _Operation) -> None:
-        self._stock.extend(event for event in (operation.first, operation.before, operation.last) if event is not None)
+        self._stock.give_back(operation.index, (operation.first, operation.before, operation.last))
 
     # ---- on the agent's thread
 
@@ -269,7 +268,8 @@ class DeviceWorks:
                 self._is_over(key)
         for operation in (*list(self._pending)[:1], *list(self.kept.values())[:1]):
             self._look_whether_queued(cuda, operation)
-        self.fill()
+        followed = Counter(each.index for each in (*self._pending, *self.kept.values()))
+        self._stock.fill(cuda.event, lambda index: 3 * followed[index])
 
     def _look_whether_queued(self, cuda: Cuda, operation: _Operation) -> None:
         """Of one that was in flight when this thread looked; where it hangs, the rows then tell what it waits for."""
@@ -282,11 +282,6 @@ class DeviceWorks:
             for row in operation.rows:
                 self._works.queued(*row, is_queued)
 
-    def fill(self) -> None:
-        assert self._cuda is not None
-        made = 3 * (len(self._pending) + len(self.kept)) + len(self._stock)
-        self._stock.extend(self._cuda.event() for _ in range(_EVENTS - made))
-
     def forget(self) -> None:
         """Drop all Works and events."""
         self.keep()
@@ -294,7 +289,7 @@ class DeviceWorks:
     def keep(self) -> list[Any]:
         """What must never be freed in a forked child, which forgets it."""
         held = [self.kept, self._pending, self._coalescing, self._stock]
-        self.kept, self._pending, self._coalescing, self._stock = {}, deque(), {}, deque()
+        self.kept, self._pending, self._coalescing, self._stock = {}, deque(), {}, EventStock(_EVENTS)
         self._own.clear()
         self._in_cpp.clear()
         return held

@@ -25,11 +25,13 @@ class Device:
     def __init__(self) -> None:
         self.stream_ms, self.reached_ms = 0.0, 1e9  # where the current stream will be; how far the device has come
         self.capturing, self.queries = False, 0
+        self.index = 0  # of the device whose stream was asked for last
 
     def event(self) -> Event:
         return Event(self)
 
     def stream(self, index: int) -> Device:
+        self.index = index
         return self
 
     def is_capturing(self) -> bool:
@@ -54,10 +56,12 @@ class Device:
 class Event:
     def __init__(self, device: Device) -> None:
         self._device, self.at_ms = device, 0.0
+        self._index: int | None = None
 
     def record(self, stream: Device) -> None:
         assert not self._device.capturing
-        self.at_ms = stream.stream_ms
+        assert self._index in (None, stream.index)  # as torch checks
+        self.at_ms, self._index = stream.stream_ms, stream.index
 
 
 class Work:
@@ -80,9 +84,9 @@ class Played:
     def row(self) -> Row:
         return self.stream.append(*[1000 if slot == "start_ns" else 0 for slot in SLOTS[:-1]])[1:]
 
-    def issue(self, work: Work | None, in_cpp: bool = False, pointer: int = 0) -> Row:
+    def issue(self, work: Work | None, in_cpp: bool = False, pointer: int = 0, index: int = 0) -> Row:
         row = self.row()
-        self.works.issued(self.works.begin(0, row, in_cpp, pointer), row, work)
+        self.works.issued(self.works.begin(index, row, in_cpp, pointer), row, work)
         return row
 
     def slot(self, row: Row, name: str) -> int:
@@ -287,6 +291,20 @@ def test_without_an_event_the_end_is_unknown_and_events_come_back(played: Played
     for _ in range(3):
         played.works.resolve()
         assert played.took_ms(played.issue(None)) == "in flight"
+
+
+def test_an_event_goes_back_to_the_device_that_recorded_it(played: Played) -> None:
+    for index in (0, 1, 0, 1):
+        row, dropped = played.issue(None, index=index), played.issue(Work(), index=index)
+        played.works.resolve()
+        assert (played.took_ms(row), played.took_ms(dropped)) == (0.0, "unknown")
+
+
+def test_a_device_has_events_however_many_are_in_use_on_another_one(played: Played) -> None:
+    for _ in range(device_works._EVENTS):
+        played.works.begin(0, played.row(), False, 0)
+    assert played.took_ms(played.issue(None)) == "unknown"
+    assert played.took_ms(played.issue(None, index=1)) == "in flight"
 
 
 def test_so_many_works_are_kept_and_no_more(played: Played) -> None:
