@@ -108,6 +108,7 @@ QUEUED = 1 << 21  # collectives: in flight, and the device had not come to it wh
 HOLDS_GIL, GIL_UNKNOWN = 1 << 22, 1 << 23  # samples of profiles
 ANNOTATION, BACKWARD = 1 << 24, 1 << 25  # operators: a range that the job or torch named; a part of a backward pass
 ON_DEVICE = 1 << 26  # operators: it, or what it called, launched something on a device
+ASYNC_UNKNOWN = 1 << 27  # collectives: its arguments do not say whether the caller waits for it at once
 
 # Sampling records module calls in one of N blocks of BLOCK steps, N one of EVERY.
 BLOCK = 10

@@ -16,11 +16,9 @@ from ..arrays.arrow import choice, coded, nullable
 from ..arrays.integers import Bools, Ints, distinct
 from ..schema import Columns
 from ..snapshot.rows import Rows
-from ..streams import ASYNC_OP, CAPTURED, END_UNKNOWN, FAILED
+from ..streams import ASYNC_OP, ASYNC_UNKNOWN, CAPTURED, END_UNKNOWN, FAILED
 from .operation_types import BUS_FACTORS, STATES, once, operation_type, states
 from .partition import Partition
-
-_ASYNC_UNKNOWN = ("send", "recv")  # c10d does not say whether the caller waits for these
 
 
 class CollectiveColumns:
@@ -56,7 +54,7 @@ class CollectiveColumns:
             "bytes": rows["bytes"],
             "dtype": lambda: coded(rows["tensor"], self._tensors(0)),
             "shape": lambda: coded(rows["tensor"], self._tensors(1)),
-            "async_op": lambda: nullable((rows["flags"] & ASYNC_OP) != 0, ~self._is(*_ASYNC_UNKNOWN)),
+            "async_op": lambda: nullable((rows["flags"] & ASYNC_OP) != 0, (rows["flags"] & ASYNC_UNKNOWN) == 0),
             "source": lambda: coded(rows["source"], self._part.log.strings),
             "issue_us": lambda: nullable((issued - self._start) / 1e3, issued > 0),
             "duration_ms": lambda: nullable(self._ns / 1e6, self._timed),

@@ -16,7 +16,7 @@ from struct import Struct
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from ....streams import ASYNC_OP, BLOCKING, COLLECTIVES, STREAMS
+from ....streams import ASYNC_OP, ASYNC_UNKNOWN, BLOCKING, COLLECTIVES, STREAMS
 from ...storage.rows import Stream
 from ..device_policy import cuda_check
 from ..dynamo import shielded_from_dynamo
@@ -99,6 +99,7 @@ class Kernels:
         source_of, native = self._sources.of, self._sources.of_native(operation.name)
         functional, begin_on_device = self._sources.of_native("functional"), self._device_works.begin
         check_cuda = cuda_check()
+        untold = ASYNC_UNKNOWN if async_at is None and operation.returns else 0  # without a Work it ends in the call
 
         def begin(args: tuple[Any, ...]) -> Begun | None:
             check_cuda()
@@ -114,7 +115,7 @@ class Kernels:
             is_async = async_at is not None and (len(args) <= async_at or args[async_at])
             peer = -1 if peer_at is None else args[peer_at]
             blocking = group.futures and async_at is not None and not is_async
-            flags = ASYNC_OP if is_async else BLOCKING if blocking else 0
+            flags = ASYNC_OP if is_async else BLOCKING if blocking else untold
             thread, source = get_ident(), source_of(native)
             offset, seq = claim()
             start = perf_counter_ns()

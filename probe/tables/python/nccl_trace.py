@@ -75,7 +75,8 @@ TABLE = Table(
                "and how many more there are.", "tensors", _NO_TENSOR),
         Column("async_op", "BOOLEAN", "",
                "Whether it was issued to be waited for later, as DDP and functional collectives do.", "arguments",
-               "send and recv, for which c10d does not say; issued before the attach."),
+               "send and recv, and before torch 2.8 almost all others, for which c10d does not say; issued before the "
+               "attach."),
         Column("source", "VARCHAR", "", "What issued it: ddp (its reducer, hooks and buffers), fsdp, functional "
                "(functional collectives, DTensor, compiled code), zero, pipelining, … (the part of "
                "torch.distributed), or user.", "Python frames around it", _BEFORE),

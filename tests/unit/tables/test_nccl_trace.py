@@ -13,7 +13,7 @@ from probe.host.facts import Facts
 from probe.schema import COMMON
 from probe.snapshot.log import Log
 from probe.snapshot.source import Rank
-from probe.streams import ASYNC_OP, COLLECTIVES, EVAL, FAILED, SAMPLED, SPANS, STEPS
+from probe.streams import ASYNC_OP, ASYNC_UNKNOWN, COLLECTIVES, EVAL, FAILED, SAMPLED, SPANS, STEPS
 from probe.tables.python.nccl_trace import TABLE
 
 MS = 1_000_000
@@ -149,8 +149,13 @@ def test_a_peer_is_a_rank_of_the_job():
 
 
 def test_send_and_recv_have_no_sequence_number_and_no_async_op():
-    row = one("send", 12 * MS, 14 * MS, number=-1, peer=2)
+    row = one("send", 12 * MS, 14 * MS, number=-1, peer=2, flags=ASYNC_UNKNOWN)
     assert row["group_seq"] is None and row["async_op"] is None and row["peer"] == 2
+
+
+def test_where_the_arguments_do_not_say_whether_it_is_async_nor_does_the_row():
+    rows = [one("allreduce_", 12 * MS, 14 * MS, flags=flags) for flags in (ASYNC_OP, 0, ASYNC_UNKNOWN)]
+    assert [row["async_op"] for row in rows] == [True, False, None]
 
 
 def test_an_operation_in_flight_is_visible_in_the_open_step_and_before_the_first_whole_one():
