@@ -172,10 +172,12 @@ def say_line(attached: Attached) -> None:
 def line(attached: Attached) -> str:
     """`attached  rank 0  pid 4250  7 ms   python 3.11.7, torch 2.13.0`."""
     from probe.host.processes import is_stopped
+    from probe.version import lacking
 
     status = "already " if attached.already else "attached"
     took = "" if attached.already else f"{attached.milliseconds:.0f} ms"
     torch = f"torch {attached.torch.partition('+')[0]}" if attached.torch else "no torch: its tables stay empty"
+    torch += f": {lacks}" if attached.torch and (lacks := lacking(attached.torch)) else ""
     more = f", at {attached.tcp}" * bool(attached.tcp)
     more += f"; its name is {attached.renamed} now" * (attached.already and bool(attached.renamed))
     more += f"; it is stopped: kill -CONT {attached.pid}" * is_stopped(attached.pid)

@@ -372,6 +372,20 @@ def test_the_line_of_an_attached_rank() -> None:
     assert line(attached(4250000, rank=None, torch=None)).endswith("python 3.11.7, no torch: its tables stay empty")
 
 
+@pytest.mark.parametrize(
+    ("torch", "says"),
+    [
+        ("2.2.2+cu121", "torch 2.2.2: no steps or modules before 2.3, no collectives before 2.4"),
+        ("2.3.0", "torch 2.3.0: no collectives before 2.4"),
+        ("2.4.0a0+git1234", "torch 2.4.0a0"),
+        ("2.13.0+cpu", "torch 2.13.0"),
+        ("parrot", "torch parrot"),
+    ],
+)
+def test_the_line_of_an_attached_rank_tells_what_its_torch_is_too_old_for(torch: str, says: str) -> None:
+    assert line(attached(4250000, torch=torch)).endswith(f"python 3.11.7, {says}")
+
+
 def test_a_rank_that_fails_does_not_stop_attaching_to_the_others(
     monkeypatch: pytest.MonkeyPatch, capfd: Captured
 ) -> None:
