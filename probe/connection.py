@@ -118,6 +118,14 @@ class Connection(Insight):
         self.database = self.database or open_database()
         return self.database
 
+    def require_one_job(self) -> None:
+        """For SQL that would add up the rows of several jobs; only a folder of recordings may hold more than one.
+
+        Raises UsageError, which names them.  Cost: none.
+
+        Example: `job.require_one_job()`
+        """
+
     def confine_queries(self, memory_bytes: int) -> None:
         """From now on query() takes one SELECT at a time, which can read the tables and nothing else: no files, no
         extensions, no settings; its intermediate results have so much memory.

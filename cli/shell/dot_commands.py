@@ -95,6 +95,7 @@ def _ask(shell: Shell, rest: str) -> None:
         Output(shell.format).write(listed())
         return
     question = read(rest)
+    shell.connection.require_one_job()
     shell.last = question.sql
     shell.show(shell.ask(question.sql))
     say(f"\n{wrapped(question.text)}")

@@ -102,6 +102,11 @@ class Recording(Connection):
         finally:
             self._since, self.notes = "", [*self.notes, *told]
 
+    def require_one_job(self) -> None:
+        if len(jobs := self.archive.jobs) != 1:
+            names = ", ".join(job.name for job in jobs) or "no job"
+            raise UsageError(f"{self.endpoint} holds {names}.", f"Give one: {self.endpoint}/job=NAME", "recording")
+
     def confine_queries(self, memory_bytes: int) -> None:
         raise self._refused("confined queries")
 
@@ -116,13 +121,13 @@ class Recording(Connection):
         self._begin()
         from ..diagnose.lateness.stragglers import stragglers
 
-        self._require_one_job()
+        self.require_one_job()
         with self.last_run():
             return stragglers(self, steps, lambda *_: "", is_live=False)
 
     def since_change(self, at_step: int | None = None) -> Change:
         """As of a living job."""
-        self._require_one_job()
+        self.require_one_job()
         with self.last_run():
             return super().since_change(at_step)
 
@@ -134,7 +139,7 @@ class Recording(Connection):
         self._begin()
         if seconds is not None:
             require_seconds("seconds", seconds)
-        self._require_one_job()
+        self.require_one_job()
         with self.last_run():
             return self._why(seconds)
 
@@ -187,11 +192,6 @@ class Recording(Connection):
     def _why_not_profiled(self, first: int, last: int) -> str:
         (row,) = self.query(f"SELECT COUNT(*) AS rows FROM python.profile WHERE step BETWEEN {first} AND {last}")
         return "" if row["rows"] else "no profile was taken while these steps were recorded"
-
-    def _require_one_job(self) -> None:
-        if len(jobs := self.archive.jobs) != 1:
-            names = ", ".join(job.name for job in jobs) or "no job"
-            raise UsageError(f"{self.endpoint} holds {names}.", f"Give one: {self.endpoint}/job=NAME", "recording")
 
     def close(self) -> None:
         """Close it.  Raises nothing."""

@@ -48,6 +48,6 @@ def command(words: Sequence[str], only_sql: bool, endpoints: Sequence[str], time
         with output.opened() as sink:
             sink.write(f"{question.sql}\n".encode())
         return
-    query(endpoint, question.sql, output, timeout=timeout)
+    query(endpoint, question.sql, output, timeout=timeout, of_one_job=True)
     if output.is_default:
         say(f"\n{wrapped(question.title)}\n{wrapped(question.text)}")

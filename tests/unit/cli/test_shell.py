@@ -44,6 +44,8 @@ class FakeConnection:
 
     def restore_servers(self) -> None: ...
 
+    def require_one_job(self) -> None: ...
+
     def close(self) -> None:
         self.closed = True
 

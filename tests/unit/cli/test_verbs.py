@@ -72,6 +72,8 @@ class Job:
 
     def restore_servers(self) -> None: ...
 
+    def require_one_job(self) -> None: ...
+
     def __enter__(self) -> Job:
         return self
 

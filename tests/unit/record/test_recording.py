@@ -138,6 +138,16 @@ def test_the_command_reads_a_recording_and_refuses_what_needs_a_job(tmp_path: Pa
     assert "holds no recording" in probe(tmp_path / "none", "query", "SELECT 1", status=3).stderr
 
 
+def test_a_question_is_asked_of_one_job(tmp_path: Path, probe: Probe) -> None:
+    for job in ("a", "b"):
+        plant(tmp_path, STEPS, [{"step": 1}, {"step": 2}], job=job)
+    said = f"probe: [recording] {tmp_path} holds job=a, job=b. Give one: {tmp_path}/job=NAME\n"
+    asked = probe(tmp_path, "ask", "ranks", status=2)
+    assert (asked.stdout, asked.stderr) == ("", said)
+    assert said in probe(tmp_path, "sql", input=".ask ranks\n", status=2).stderr
+    assert "How far back" in probe(tmp_path / "job=b", "ask", "retention").stderr
+
+
 def test_why_does_not_judge_a_few_steps(tmp_path: Path) -> None:
     plant(tmp_path, STEPS, [{"step": step, "duration": 0.5, "start_ns": step * 10**9} for step in range(1, 10)], 0)
     with probe.connect(str(tmp_path)) as recording, pytest.raises(SilentError, match="9 steps are too few"):
